@@ -28,7 +28,7 @@ from rich.text import Text
 from loadgen import cli
 from loadgen.base.text import WIDTH
 from loadgen.report import report, run_directory
-from loadgen.report.screen import Screen, terminal_ink
+from loadgen.report.printing import Screen, make_terminal_ink
 
 _ARGUMENTS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -101,7 +101,7 @@ def terminal(browser: Browser, run: Path) -> bytes:
     """A PNG of what stood in the terminal: the command, and what it printed, in its colours."""
     command = json.loads((run / "result.json").read_bytes())["loadgen"]["command"]
     directory = f"runs/{run.name}"
-    screen = Screen(WIDTH, terminal_ink())
+    screen = Screen(WIDTH, make_terminal_ink())
     shown = report.short(run_directory.load(run), directory, screen=screen)
     console = Console(record=True, file=io.StringIO(), width=_COLUMNS)
     console.print(Text(f"$ {shlex.join(['loadgen', *command[1:]])}"))

@@ -131,7 +131,7 @@ TARGETS = {
     # records of many runs
     "records": Target(
         f"{_USER}:records",
-        ("loadgen.report.stored_record", "loadgen.study.series.campaign.campaign_store"),
+        ("loadgen.report.sweep_record", "loadgen.study.series.campaign.campaign_store"),
         (),
         2048,
     ),

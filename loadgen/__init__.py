@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from loadgen.features.shards.merge import merge
     from loadgen.figures.metrics import Metrics
     from loadgen.plan.profile import Profile
-    from loadgen.report.limit import Limit
+    from loadgen.report.limit_record import Limit
     from loadgen.report.run import Run, Verdict
-    from loadgen.report.sweep import Sweep, SweptPoint
+    from loadgen.report.sweep_record import Sweep, SweptPoint
     from loadgen.run.api import Interrupted, bench, bench_async, load
     from loadgen.study.judging_api import Audit, Comparison, audit, compare
     from loadgen.study.series.series_api import LimitInterrupted, SweepInterrupted, limit, sweep
@@ -27,10 +27,10 @@ _MODULES = {
     "loadgen.study.series.series_api": ("LimitInterrupted", "SweepInterrupted", "limit", "sweep"),
     "loadgen.base.errors": ("LoadgenError",),
     "loadgen.figures.metrics": ("Metrics",),
-    "loadgen.report.limit": ("Limit",),
+    "loadgen.report.limit_record": ("Limit",),
     "loadgen.features.shards.merge": ("merge",),
     "loadgen.report.run": ("Run", "Verdict"),
-    "loadgen.report.sweep": ("Sweep", "SweptPoint"),
+    "loadgen.report.sweep_record": ("Sweep", "SweptPoint"),
     "loadgen.run.api": ("Interrupted", "bench", "bench_async", "load"),
     "loadgen.plan.profile": ("Profile",),
 }

@@ -13,7 +13,7 @@ from loadgen import __version__
 from loadgen.base.errors import NO_MEMORY, ExitCode, LoadgenError, UsageError
 from loadgen.base.parsing import suggest_name
 from loadgen.base.text import clean_text, quote_value
-from loadgen.report.printing import flushed, printed, warnings_printed
+from loadgen.report.printing import flush_stream, print_text, print_warnings
 from loadgen.run import signals
 from loadgen.run.importing import importing
 
@@ -69,14 +69,14 @@ def _profiles(argv: Sequence[str]) -> int:
         from loadgen.plan import profile
 
     if {"-h", "--help"} & set(argv) or len(argv) > 1:
-        printed("loadgen profiles [NAME]: list the shipped workloads, or show one as TOML", sys.stdout)
+        print_text("loadgen profiles [NAME]: list the shipped workloads, or show one as TOML", sys.stdout)
         return 0 if len(argv) <= 1 else UsageError.exit_code
     if argv:
         profile.load(argv[0], {})
-        printed(profile.locate(argv[0]).read_text("utf-8"), sys.stdout, end="")
+        print_text(profile.locate(argv[0]).read_text("utf-8"), sys.stdout, end="")
         return 0
     for name in profile.shipped():
-        printed(f"{name:<20} {profile.load(name, {}).description}", sys.stdout)
+        print_text(f"{name:<20} {profile.load(name, {}).description}", sys.stdout)
     return 0
 
 
@@ -133,7 +133,7 @@ def run() -> NoReturn:
             code = main()
         except SystemExit as ended:  # argparse has printed its help, not all of which may be written
             code = int(ended.code or 0)
-        if not (flushed(sys.stdout) and flushed(sys.stderr)):  # a full disk
+        if not (flush_stream(sys.stdout) and flush_stream(sys.stderr)):  # a full disk
             code = code or ExitCode.UNWRITTEN
     os._exit(code)
 
@@ -143,10 +143,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     verb = words[0] if words else "--help"
     if verb in ("-h", "--help", "help"):
-        printed(_HELP, sys.stdout, end="")
+        print_text(_HELP, sys.stdout, end="")
         return 0
     if verb in ("-V", "--version"):
-        printed(f"loadgen {__version__}", sys.stdout)
+        print_text(f"loadgen {__version__}", sys.stdout)
         return 0
     try:
         verb, *arguments = _readable(words)
@@ -154,17 +154,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UsageError(
                 f"no verb {quote_value(verb)}{suggest_name(verb, VERBS)}; there are {', '.join(VERBS)}"
             )
-        with warnings_printed():
+        with print_warnings():
             return VERBS[verb](arguments)
     except LoadgenError as error:
-        printed(f"loadgen: {clean_text(str(error))}", sys.stderr)
+        print_text(f"loadgen: {clean_text(str(error))}", sys.stderr)
         return error.exit_code
     except KeyboardInterrupt as stop:
         number = signals.number_of(stop)
-        printed(f"loadgen: interrupted by {signals.NAMES[number]}", sys.stderr)
+        print_text(f"loadgen: interrupted by {signals.NAMES[number]}", sys.stderr)
         return signals.exit_code(number)
     except MemoryError:
-        printed(f"loadgen: {NO_MEMORY}", sys.stderr)
+        print_text(f"loadgen: {NO_MEMORY}", sys.stderr)
         return ExitCode.NOTHING
     except BrokenPipeError:
         return ExitCode.FIGURES  # the reader of our output has closed it

@@ -46,7 +46,7 @@ VERBS_OF = {
     "loadgen/study/": ("compare", "audit", "bench"),
     "loadgen/features/shards/merge": ("merge",),
     "loadgen/report/request_rows": ("export", "bench"),
-    "loadgen/report/limit": ("limit",),
+    "loadgen/report/limit_record": ("limit",),
     "loadgen/run/repeated_command": ("campaign", "bench"),
     "loadgen/features/shards/": ("shards", "bench"),
     "loadgen/run/selftest/": ("selftest", "bench"),

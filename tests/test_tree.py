@@ -114,7 +114,7 @@ CATCHES_ALL = {
     ("capture_process.py", "BaseException"),
     ("worker_process.py", "BaseException"),
     ("sensor.py", "Exception"),
-    ("sections.py", "Exception"),
+    ("guard.py", "Exception"),
 }
 CATCHES_ALL |= {(name, "Exception") for name in ("execution.py", "point_runs.py")}
 CATCHES_ALL |= {("session.py", "BaseException")}

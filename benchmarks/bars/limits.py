@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.clients.adapters import Installed
 from benchmarks.harness.page import Bar, Section, markdown
 from benchmarks.simulated.queue import share_over, utilisation_at, waits_s
-from loadgen.figures import confidence
+from loadgen.figures import percentiles
 from loadgen.figures.objectives import Objective, ObjectiveEvidence, dispersion, slow_share
 from loadgen.study.series.limit.search import (
     SearchSettings,
@@ -140,7 +140,7 @@ def evidence(
 ) -> ObjectiveEvidence:
     """What values in order of sending show of an objective, as `objectives.judged` has it of records."""
     ordered, n = np.sort(values_ms), len(values_ms)
-    index = confidence.upper_index(n, objective.percentile)
+    index = percentiles.upper_index(n, objective.percentile)
     over = values_ms > objective.limit_ms
     slow = values_ms > ordered[math.ceil(slow_share(objective) * n) - 1]
     return ObjectiveEvidence(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -12,10 +13,9 @@ from loadgen.base.arrays import Int64
 from loadgen.base.clock import MS_NS
 from loadgen.base.untrusted import NOT_JSON, Hide, hide_nothing, read_error_text, read_line
 from loadgen.engines.refusals import is_past_context
-from loadgen.figures import streams
-from loadgen.figures.answer_shape import EXAMINED, count_gaps, is_to_examine
+from loadgen.figures import decoded_stream
+from loadgen.figures.decoded_stream import DecodedStream, content_type, has_many_objects, is_one_body
 from loadgen.figures.record import UNKNOWN, Record
-from loadgen.figures.streams import DecodedStream, content_type, has_many_objects, is_one_body
 from loadgen.figures.text_tokens import needs_text, written
 from loadgen.figures.token_counts import StreamSummary, count, summarize, too_many, without_usage
 from loadgen.transport.capture import Capture
@@ -35,6 +35,9 @@ _OUTRANKED = (FailureKind.TRUNCATED, FailureKind.CONNECT, FailureKind.USER_CANCE
 _TELLING = (FailureKind.HTTP_STATUS, FailureKind.RATE_LIMITED, FailureKind.IN_BAND, FailureKind.ABORTED)
 _MAY_BE_LONG = (FailureKind.HTTP_STATUS, FailureKind.IN_BAND)
 _WAITED_NS = 1_000_000  # a read lag that is seldom the client's own
+EXAMINED = 64  # answers of a run: their texts are parsed a second time
+MORE_TOKENS = 1.25  # than messages with text, in an answer that is examined
+_GAP = re.compile(r"(?<=\S)\s+(?=\S)")
 NEVER = -1  # no message of an answer was visible
 
 
@@ -94,7 +97,7 @@ class Decoder(msgspec.Struct, eq=False):
             input_lens, output_lens = self.planned
             record.planned_input = int(input_lens[record.index])
             record.planned_output = int(output_lens[record.index])
-        stream = streams.plain(self.dialect, capture, self.keep_text) if self.streamed else None
+        stream = decoded_stream.read_plain(self.dialect, capture, self.keep_text) if self.streamed else None
         if stream is not None:
             record.http_status = 200
             failure, whole = self._stream(record, stream, arrival_ns, lag_ns)
@@ -115,7 +118,7 @@ class Decoder(msgspec.Struct, eq=False):
         self, record: Record, capture: Capture, arrival_ns: Int64, lag_ns: Int64
     ) -> tuple[Failure | None, bool]:
         """Fill in what any answer holds; why it failed, and whether its last event was seen."""
-        answer = streams.unframed(capture)
+        answer = decoded_stream.unframe(capture)
         record.http_status = answer.status or UNKNOWN  # 0: there was no head
         if answer.status != 200:
             return _no_answer(answer, capture.retry_after), False
@@ -123,7 +126,7 @@ class Decoder(msgspec.Struct, eq=False):
             return self._whole(record, answer)
         if is_one_body(answer):
             return self._not_streamed(record, answer), False
-        return self._stream(record, streams.taken_apart(self.dialect, answer), arrival_ns, lag_ns)
+        return self._stream(record, decoded_stream.take_apart(self.dialect, answer), arrival_ns, lag_ns)
 
     def _stream(
         self, record: Record, stream: DecodedStream, arrival_ns: Int64, lag_ns: Int64
@@ -153,11 +156,11 @@ class Decoder(msgspec.Struct, eq=False):
             coalesced = reads[1:][met]
             record.shared_reads, record.shared_lag_ns = len(coalesced), int(lag_ns[coalesced].sum())
         if self._keeps(record):
-            texts = streams.with_texts(self.dialect, stream, len(summary.kinds))
+            texts = decoded_stream.read_texts(self.dialect, stream, len(summary.kinds))
             record.text = None if texts is None else self.hide(written(texts))
         if not counted.exact and self.examined < EXAMINED and is_to_examine(record):
             self.examined += 1
-            texts = streams.with_texts(self.dialect, stream, len(summary.kinds)) or ()
+            texts = decoded_stream.read_texts(self.dialect, stream, len(summary.kinds)) or ()
             record.word_gaps, record.inner_gaps = count_gaps(written([message]) for message in texts)
         finished = bool(summary.finish_reason)
         ended = finished and (stream.complete or summary.usage is not None)
@@ -459,3 +462,20 @@ def _shows(message: Message) -> bool:
 
 def _reasons(message: Message) -> bool:
     return any(choice.has_reasoning() for choice in message.choices or ())
+
+
+def is_to_examine(record: Record) -> bool:
+    """Whether an answer's words may show where its tokens are: usage counts more than there are messages."""
+    more = record.output_tokens >= MORE_TOKENS * max(len(record.tokens), 2)
+    return more and record.usage and not record.exact_tokens
+
+
+def count_gaps(texts: Iterable[str]) -> tuple[int, int]:
+    """The gaps between words in the messages after the first one, and how many of these are within a message.
+
+    A token holds no blank between two words, in any tokenizer that cuts a text into words first. So of
+    messages of one token each nearly none has one within it; of messages of two, about every third.
+    The first one may well hold more tokens than the others.
+    """
+    later = [text for text in texts if text][1:]
+    return len(_GAP.findall("".join(later))), sum(len(_GAP.findall(text)) for text in later)

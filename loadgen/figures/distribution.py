@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from loadgen.base.arrays import Float64, Int64
 from loadgen.base.clock import MS_NS
 from loadgen.figures import percentiles as ranks
-from loadgen.figures.confidence import upper_index
-from loadgen.figures.percentiles import Pieces
+from loadgen.figures.percentiles import Pieces, upper_index
 
 
 class Distribution(msgspec.Struct, frozen=True):

@@ -18,10 +18,10 @@ from loadgen.base.clock import MS_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
 from loadgen.base.text import quote_value
-from loadgen.figures.confidence import lower_index, upper_index
 from loadgen.figures.figure_table import JUDGED, SELECTABLE
 from loadgen.figures.metrics import gaps
 from loadgen.figures.per_request import MetricOptions, PerRequest
+from loadgen.figures.percentiles import lower_index, upper_index
 from loadgen.figures.record import Records
 from loadgen.transport.failure import NO_EVIDENCE
 

@@ -17,7 +17,7 @@ from loadgen.features.shards.start_at import MOST_AHEAD_S, PlannedStart
 from loadgen.fleet import schedulers
 from loadgen.fleet.kubernetes import KubernetesJob
 from loadgen.fleet.launch_plan import LaunchPlan, launch_plan
-from loadgen.report.printing import printed
+from loadgen.report.printing import print_text
 from loadgen.run.progress import warn
 
 _START_IN_S = 120
@@ -71,7 +71,7 @@ def main(argv: Sequence[str], clocks: Clock = SYSTEM_CLOCK) -> int:
         )
     for flag in plan.secret_flags:
         warn(f"{flag} is printed as it was given, and its value holds what seems to be a key or a password")
-    printed(_text(asked, plan, clocks), sys.stdout, end="")
+    print_text(_text(asked, plan, clocks), sys.stdout, end="")
     return ExitCode.FIGURES
 
 

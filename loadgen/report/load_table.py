@@ -17,7 +17,6 @@ from loadgen.figures.figure_table import COMMON
 from loadgen.figures.objectives import Standing, together
 from loadgen.figures.repeats import t_quantile
 from loadgen.figures.vllm_keys import Figures, throughputs
-from loadgen.report import saturated_run
 from loadgen.report.load_identity import Load, format_tokens, identify_load
 from loadgen.report.run_directory import Result
 from loadgen.roofline.bound import DECODING, PREFILL
@@ -75,7 +74,7 @@ class LoadRow(msgspec.Struct, frozen=True):
         if not self.saturated:
             return self.verdict
         invalid = f"{Level.INVALID.value}, " if self.verdict == Level.INVALID.value else ""
-        return f"{invalid}{saturated_run.SATURATED}"
+        return f"{invalid}{SATURATED}"
 
 
 class LoadFigure(NamedTuple):
@@ -245,7 +244,7 @@ def legend(rows: Sequence[LoadRow]) -> list[str]:
     spreads = [row.figures[key] for row in rows for key in _SPREAD if key in row.figures]
     if any(repeats.is_vague(each.mean, each.half) for each in spreads):
         lines.append(repeats.VAGUE_LEGEND)
-    lines += [saturated_run.LEGEND] * any(row.saturated for row in rows)
+    lines += [SATURATED_LEGEND] * any(row.saturated for row in rows)
     if simulated := list(dict.fromkeys(row.name for row in rows if row.simulated)):
         names = [] if all(row.simulated for row in rows) else [", ".join(simulated)]
         lines.append(": ".join([*names, SIMULATION]))
@@ -318,7 +317,7 @@ def gravest(levels: Sequence[str]) -> str:
 
 def _figures(run: Result) -> Figures:
     if run.facts.saturated:
-        return saturated_run.figures(run)
+        return saturated_figures(run)
     metrics = run.metrics
     figures = throughputs(metrics)
     for each in COMMON:
@@ -352,3 +351,21 @@ def _format_limit(load: Load) -> str:
 
 def _format_rate(load: Load) -> str:
     return "" if load.request_rate_per_s is None else f"{load.request_rate_per_s:g}"
+
+
+SATURATED = "saturated"
+SATURATED_LEGEND = (
+    f"{SATURATED}: ended early, since the server fell further and further behind: tok/s is of every token "
+    "that arrived, latencies never settled"
+)
+
+
+def saturated_figures(run: Result) -> Figures:
+    """By vLLM's keys: output tokens a second of all requests, and failures, of which one cut off is none."""
+    metrics = run.metrics
+    if not metrics.duration_s:
+        return {}
+    return {
+        "output_throughput": float(run.records.tokens.sum()) / metrics.duration_s,
+        "failed": metrics.failed,
+    }

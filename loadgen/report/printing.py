@@ -1,15 +1,26 @@
-"""Printing that never raises: a terminal, pipe or disk that takes no more costs the words, not the run."""
+"""Printing: how text reaches a terminal, a pipe or a file, in the width and the colours that it has.
+
+It never raises: a terminal, pipe or disk that takes no more costs the words, not the run.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+import re
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from typing import TextIO
 
+import msgspec
 
-def printed(text: str, stream: TextIO | None, end: str = "\n") -> bool:
+from loadgen.base.text import DUMB, WIDTH
+
+
+def print_text(text: str, stream: TextIO | None, end: str = "\n") -> bool:
     """Write a text and its end to a stream, at once; whether it took them.
 
     What the stream's encoding cannot hold is written as its escape. False where the stream is closed,
@@ -18,14 +29,14 @@ def printed(text: str, stream: TextIO | None, end: str = "\n") -> bool:
     if stream is None:
         return False
     try:
-        stream.write(encodable(text + end, getattr(stream, "encoding", None)))
+        stream.write(escape_unencodable(text + end, getattr(stream, "encoding", None)))
         stream.flush()
     except (OSError, ValueError):  # ValueError: the stream is closed
         return False
     return True
 
 
-def flushed(stream: TextIO | None) -> bool:
+def flush_stream(stream: TextIO | None) -> bool:
     """Write out what a stream still holds; False where it does not take that.
 
     An absent stream holds nothing, and a reader that went away (`| head -1`) has read what it wanted.
@@ -49,11 +60,11 @@ class Warnings(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one warning."""
-        printed(f"loadgen: {record.getMessage()}", sys.stderr)
+        print_text(f"loadgen: {record.getMessage()}", sys.stderr)
 
 
 @contextmanager
-def warnings_printed() -> Iterator[None]:
+def print_warnings() -> Iterator[None]:
     """Within it, warnings of the package are printed; as a library it logs and prints nothing."""
     log, handler = logging.getLogger("loadgen"), Warnings(logging.WARNING)
     log.addHandler(handler)
@@ -63,9 +74,93 @@ def warnings_printed() -> Iterator[None]:
         log.removeHandler(handler)
 
 
-def encodable(text: str, encoding: str | None) -> str:
+def escape_unencodable(text: str, encoding: str | None) -> str:
     """The text in characters that an encoding has, the others as backslash escapes; None: UTF-8."""
     try:
         return text.encode(encoding or "utf-8", "backslashreplace").decode(encoding or "utf-8")
     except (LookupError, UnicodeError):  # no such encoding, or one that takes no escapes
         return text.encode("ascii", "backslashreplace").decode("ascii")
+
+
+_LEAST, _MOST = 40, 120  # columns: longer lines are hard to read
+
+
+class Colour(StrEnum):
+    """What a colour means; each is as readable on white as on black (contrast above 3.7 to 1)."""
+
+    GOOD = "color(28)"
+    WARNING = "color(166)"
+    BAD = "color(196)"
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """A phrase of a text that has a colour where there are any: its first occurrence, as whole words."""
+
+    phrase: str
+    colour: Colour
+    bold: bool = False
+
+
+Ink = Callable[[str, Mark], str]
+
+
+def leave_plain(text: str, mark: Mark) -> str:
+    """The text as it is."""
+    return text
+
+
+class Screen(msgspec.Struct, frozen=True):
+    """Where text is shown; the default is a file."""
+
+    width: int = WIDTH
+    ink: Ink = leave_plain
+
+    @classmethod
+    def of(cls, stream: TextIO | None) -> Screen:
+        """The screen of a stream: a terminal's width, 40 to 120, and its colours; else a file's."""
+        if stream is None or stream.closed or not stream.isatty():
+            return cls()
+        columns = shutil.get_terminal_size((WIDTH, 0)).columns
+        return cls(max(_LEAST, min(columns, _MOST)), make_terminal_ink())
+
+    def painted(self, lines: Sequence[str], marks: Iterable[Mark]) -> list[str]:
+        """The lines with their marks in colour; a phrase may go on in the next line."""
+        text, end = "\n".join(lines), 0
+        if self.ink is leave_plain or not lines:
+            return list(lines)
+        parts: list[str] = []
+        for found, mark in sorted(_find_marks(text, marks), key=lambda pair: pair[0].start()):
+            if found.start() < end:  # in another one
+                continue
+            parts += [text[end : found.start()], self._inked(found[0], mark)]
+            end = found.end()
+        return "".join([*parts, text[end:]]).split("\n")
+
+    def _inked(self, phrase: str, mark: Mark) -> str:
+        """A phrase in colour, its lines one by one: no indent is coloured, and no line ends in colour."""
+        pieces = re.split(r"(\n\s*)", phrase)
+        return "".join(piece if piece.isspace() else self.ink(piece, mark) for piece in pieces)
+
+
+def _find_marks(text: str, marks: Iterable[Mark]) -> Iterable[tuple[re.Match[str], Mark]]:
+    for mark in marks:
+        words = r"\s+".join(map(re.escape, mark.phrase.split()))
+        if words and (found := re.search(rf"(?<!\w){words}(?!\w)", text)):
+            yield found, mark
+
+
+def make_terminal_ink() -> Ink:
+    """What colours text on a terminal; NO_COLOR and a terminal that knows none leave it as it is."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") in DUMB:
+        return leave_plain
+    from rich.color import ColorSystem  # a file needs none of it
+    from rich.style import Style
+
+    def ink(text: str, mark: Mark) -> str:
+        # Of 256 colours, which every emulator knows whatever TERM is called: of the sixteen, which each
+        # user's theme has its own of, yellow on white cannot be read.
+        return Style(color=mark.colour.value, bold=mark.bold or None).render(
+            text, color_system=ColorSystem.EIGHT_BIT
+        )
+
+    return ink

@@ -20,10 +20,10 @@ from loadgen.features.targets import target_figures
 from loadgen.figures import steady_state, vllm_keys
 from loadgen.figures.metrics import FailureTally, compute
 from loadgen.host import cpu_use, sensor_summary
-from loadgen.report import bound_lines, figure_basis, load_table, more_figures, result_block, short_lines
-from loadgen.report.report_parts import ReportOptions, Room, Section, made
+from loadgen.report import figure_lines, load_table, result_block, short_lines
+from loadgen.report.printing import Colour, Mark, Screen
 from loadgen.report.run_directory import Result
-from loadgen.report.screen import Colour, Mark, Screen
+from loadgen.report.section import ReportOptions, Room, Section, make_section
 from loadgen.server import answer_check, engine_config
 from loadgen.transport.failure import CUT_OFF, describe_outcome
 from loadgen.verdict import reconcile, run_roofline, verdict
@@ -45,7 +45,7 @@ def render(
     `layout` is a key of block.LAYOUTS; raises UsageError where there is no such one.
     """
     options = ReportOptions(explain, result_block.layout(layout), screen or Screen())
-    return "\n".join(line for section in SECTIONS for line in made(section, result, options).lines)
+    return "\n".join(line for section in SECTIONS for line in make_section(section, result, options).lines)
 
 
 def short(result: Result, directory: str, layout: str | None = None, screen: Screen | None = None) -> str:
@@ -56,7 +56,7 @@ def short(result: Result, directory: str, layout: str | None = None, screen: Scr
     """
     options = ReportOptions(False, result_block.layout(layout), screen or Screen(), directory)
     sections = [section for section in SECTIONS if section.room]
-    parts = {section.name: made(section, result, options, section.short) for section in sections}
+    parts = {section.name: make_section(section, result, options, section.short) for section in sections}
     under = list(parts)[list(parts).index("block") + 1 :]
     left = _MOST_LINES - sum(len(parts[name].lines) for name in under if parts[name].room is Room.ALWAYS)
     shown: dict[str, list[str]] = {}
@@ -70,7 +70,7 @@ def section_lines(name: str, result: Result) -> tuple[str, ...]:
     """Make the lines of one section of the whole report, none of them broken; it cannot raise."""
     options = ReportOptions(False, result_block.layout(None), Screen(sys.maxsize))
     (section,) = (section for section in SECTIONS if section.name == name)
-    return tuple(made(section, result, options).lines)
+    return tuple(make_section(section, result, options).lines)
 
 
 def _block(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -205,7 +205,9 @@ def _missing(result: Result) -> Iterator[str]:
 
 
 def _tokens(result: Result, options: ReportOptions) -> Iterator[str]:
-    yield from figure_basis.percentile_lines(result.metrics, result.measured(result.facts.block().selected))
+    yield from figure_lines.describe_sample_counts(
+        result.metrics, result.measured(result.facts.block().selected)
+    )
     yield from _short_tokens(result, options)
 
 
@@ -218,9 +220,9 @@ def _short_tokens(result: Result, options: ReportOptions) -> Iterator[str]:
         yield "TTFT, TPOT and ITL were not measured, and are left out of the block: see arrivals-not-tokens"
     elif metrics.completed and not metrics.itl.n:
         yield "TPOT and ITL need responses of more than one message: there were none"
-    yield from figure_basis.token_lines(metrics, result.facts.text_tokenizer)
+    yield from figure_lines.describe_token_counts(metrics, result.facts.text_tokenizer)
     facts = result.facts
-    yield from figure_basis.reasoning_lines(facts.reasoned, facts.hidden_reasoning, result.whole.completed)
+    yield from figure_lines.describe_reasoning(facts.reasoned, facts.hidden_reasoning, result.whole.completed)
     if metrics.planned_inputs:
         planned = format_count(metrics.planned_inputs, "request")
         yield f"input tokens: as planned for {planned}, not as reported by the server"
@@ -373,15 +375,20 @@ SECTIONS = (
     Section("measured", session_lines.measured, room=Room.ALWAYS),
     Section(
         "verdict",
-        lambda result, options: (verdict.explain if options.explain else verdict.lines)(result.verdict),
+        lambda result, options: (verdict.explain_doubts if options.explain else verdict.summarize_doubts)(
+            result.verdict
+        ),
         room=Room.ALWAYS,
         marks=_judgement,
     ),
     Section("failures", _failures, room=Room.ALWAYS, short=_worst_failures),
-    Section("bounds", bound_lines.percentiles, room=Room.ALWAYS, short=bound_lines.highest),
-    Section("objectives", bound_lines.objectives, room=Room.ALWAYS),
+    Section("bounds", figure_lines.describe_bounds, room=Room.ALWAYS, short=figure_lines.describe_highest),
+    Section("objectives", figure_lines.describe_objectives, room=Room.ALWAYS),
     Section("tokens", _tokens, room=Room.FIRST, short=_short_tokens),
-    Section("more-figures", lambda result, _: more_figures.lines(result.metrics, result.facts.reasoned)),
+    Section(
+        "more-figures",
+        lambda result, _: figure_lines.describe_more_figures(result.metrics, result.facts.reasoned),
+    ),
     Section("targets", _targets, wrapped=False, room=Room.ALWAYS, short=_few_targets),
     Section("classes", shape_lines.classes, wrapped=False, room=Room.TABLE),
     Section("stages", shape_lines.stages, wrapped=False, room=Room.TABLE),

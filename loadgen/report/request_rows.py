@@ -23,9 +23,9 @@ from loadgen.figures.per_request import PerRequest
 from loadgen.figures.record import UNKNOWN
 from loadgen.figures.session_rows import session_rows
 from loadgen.report import run_directory
-from loadgen.report.printing import encodable, printed
-from loadgen.report.request_ids import request_ids
+from loadgen.report.printing import escape_unencodable, print_text
 from loadgen.report.run_directory import Result
+from loadgen.report.vllm_json import list_request_ids
 from loadgen.transport.failure import FailureKind
 
 REQUESTS = "requests"  # the file's name, before its form's ending
@@ -93,7 +93,7 @@ def rows(run: Result) -> Iterator[list[Row]]:
     classes = shape_figures.class_names(run.facts, records)
     for begin in range(0, len(records), _ROWS_AT_ONCE):
         part = {name: column[begin : begin + _ROWS_AT_ONCE].tolist() for name, column in arrays.items()}
-        batch, ids = [], request_ids(run.facts, records.index[begin : begin + _ROWS_AT_ONCE])
+        batch, ids = [], list_request_ids(run.facts, records.index[begin : begin + _ROWS_AT_ONCE])
         for position, values in enumerate(zip(*part.values(), strict=True), begin):
             row = {name: None if value < 0 else value for name, value in zip(part, values, strict=True)}
             failure = records.failures[position]
@@ -108,7 +108,7 @@ def rows(run: Result) -> Iterator[list[Row]]:
             }
             # Half a surrogate pair, which no file can hold, is written as its escape.
             row |= {
-                name: encodable(word, "utf-8") if isinstance(word, str) else word
+                name: escape_unencodable(word, "utf-8") if isinstance(word, str) else word
                 for name, word in words.items()
             }
             batch.append({name: row[name] for name in wanted})
@@ -231,7 +231,7 @@ def main(argv: Sequence[str]) -> int:
         return _to_standard_output(run, asked.form)
     path = asked.run_dir / f"{REQUESTS}.{asked.form}" if asked.output is None else Path(asked.output)
     write(run, asked.form, path)
-    printed(f"requests: {path}", sys.stdout)
+    print_text(f"requests: {path}", sys.stdout)
     return ExitCode.FIGURES
 
 

@@ -16,13 +16,13 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from loadgen.base.errors import LoadgenError, UsageError
+from loadgen.base.guard import Broken
 from loadgen.base.rule import Finding, as_json
 from loadgen.figures.metrics import Metrics, compute
 from loadgen.figures.objectives import ObjectiveEvidence
 from loadgen.plan.profile import Profile
 from loadgen.report import report, request_rows, run_directory, run_place
 from loadgen.report.run_directory import Result
-from loadgen.verdict.sections import Broken
 from loadgen.verdict.verdict import Level
 
 if TYPE_CHECKING:

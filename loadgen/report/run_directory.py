@@ -15,6 +15,7 @@ from msgspec.structs import asdict
 
 from loadgen.base import files
 from loadgen.base.errors import UsageError
+from loadgen.base.guard import Broken, make_guarded
 from loadgen.base.structs import replace
 from loadgen.features.sessions import session_figures
 from loadgen.features.sessions.session_figures import StoredSessions
@@ -37,7 +38,6 @@ from loadgen.verdict import reconcile, requested_metrics, verdict
 from loadgen.verdict.arrival_checks import arrivals_not_tokens
 from loadgen.verdict.evidence import RunEvidence
 from loadgen.verdict.run_facts import FORMATS, Facts
-from loadgen.verdict.sections import Broken, guarded
 from loadgen.verdict.verdict import RunVerdict
 
 _LONGEST_DETAIL = 200
@@ -199,7 +199,7 @@ def save(run: Result, directory: Path, texts: Mapping[str, str], broken: list[Br
     if run.samples.series:
         errors.append(_attempted(directory / SAMPLES, partial(sample_file.save, run.samples)))
     errors += [write_text(directory / name, text) for name, text in texts.items()]
-    stored = guarded("the result file", lambda: json.dumps(run.json(), allow_nan=False), "", broken)
+    stored = make_guarded("the result file", lambda: json.dumps(run.json(), allow_nan=False), "", broken)
     if not errors[0] and stored:
         errors.append(write_text(directory / RESULT, stored))
         if not errors[-1]:

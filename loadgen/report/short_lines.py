@@ -11,7 +11,7 @@ from loadgen.figures.distribution import Distribution
 from loadgen.figures.steady_state import Steady
 from loadgen.report.run_directory import Result
 from loadgen.roofline import bound
-from loadgen.verdict import answer_timings, reconcile, run_roofline
+from loadgen.verdict import reconcile, run_roofline
 from loadgen.verdict.run_facts import Client
 
 _GIB = 1 << 30
@@ -102,7 +102,7 @@ def server_reported(result: Result, options: object) -> Iterator[str]:
 
 def _by_answer(result: Result) -> Iterator[str]:
     """What answers report of themselves: how much of TTFT was their prompt, and how long they took then."""
-    timings = answer_timings.of(result.records, result.metrics.times_tokens)
+    timings = reconcile.measure_answer_timings(result.records, result.metrics.times_tokens)
     if timings is None or not timings.decoded:
         return
     apart = timings.decode_ms - timings.server_decode_ms

@@ -1,12 +1,19 @@
-"""Sweep record: `sweep.json`, what a sweep's directory holds of its points; analysis reads it from there."""
+"""Sweep record: the points of a sweep: `sweep.json`, in words, and as a value for those who use Python."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, field_validator
+import msgspec
+from pydantic import BaseModel, ValidationError, field_validator
 
 from loadgen import __version__
+from loadgen.base.errors import UsageError
+from loadgen.base.text import clean_line
+from loadgen.base.untrusted import read_file_bytes
+from loadgen.report.run import Run
 
 SWEEP = "sweep.json"
 # 1: the first.
@@ -35,7 +42,7 @@ class SweepPoint(BaseModel, extra="forbid", frozen=True):
     attempts: int = 0  # how often it was begun: each has prompts of its own
 
 
-def blank(point: SweepPoint) -> SweepPoint:
+def clear_point(point: SweepPoint) -> SweepPoint:
     """The point before it is measured, without what came of it; how often it was begun stays."""
     return SweepPoint(
         number=point.number,
@@ -65,3 +72,115 @@ class SweepRecord(BaseModel, extra="forbid", frozen=True):
         if len({point.number for point in points}) < len(points):
             raise ValueError("two have the same number")
         return points
+
+
+_STATES = {
+    "failed": "failed",
+    "saturated": "ended early, saturated",
+    "planned": "not measured",
+    "under-way": "begun, not finished",
+}
+
+
+def list_unfinished(record: SweepRecord) -> list[str]:
+    """A line a point that is not done, in the order of the points."""
+    return [_note(point) for point in record.points if point.state in _STATES]
+
+
+def name_point(settings: Mapping[str, Any], serve: Mapping[str, str], repeat: int = 0) -> str:
+    """What was varied at a point: max-num-seqs=16 concurrency=8 repeat 1."""
+    named = {**serve, **{AXES.get(key, key): value for key, value in settings.items()}}
+    again = f" repeat {repeat}" if repeat else ""
+    return " ".join(f"{name}={format_value(value)}" for name, value in named.items()) + again
+
+
+def format_value(value: Any) -> str:
+    """A value as it is written on a command line, no two alike."""
+    short = f"{value:g}" if isinstance(value, float) else str(value)
+    return short if not isinstance(value, float) or float(short) == value else repr(value)
+
+
+def _note(point: SweepPoint) -> str:
+    reason = f": {clean_line(point.reason)}" if point.reason else ""
+    what = clean_line(name_point(point.settings, point.serve, point.repeat))
+    return f"{what}: {_STATES[point.state]}{reason}"
+
+
+LARGEST_BYTES = 64 << 20
+_Kind = TypeVar("_Kind", bound=BaseModel)
+
+
+class _Version(BaseModel, extra="ignore", frozen=True):
+    """What every version of a record has."""
+
+    format: int
+
+
+def read_record(path: Path, kind: type[_Kind], newest: int, of: str) -> _Kind:
+    """The record in a file; `of` is what its directory would be, as "a sweep". Raises UsageError."""
+    try:
+        content = read_file_bytes(path, LARGEST_BYTES)
+    except OSError as error:
+        raise UsageError(f"{path.parent} is not the directory of {of}: {path}: {error.strerror}") from None
+    return parse_record(content, path, kind, newest)
+
+
+def parse_record(content: bytes, path: Path, kind: type[_Kind], newest: int) -> _Kind:
+    """The record in a file's content; raises UsageError where it is damaged or of a newer format."""
+    try:
+        version = _Version.model_validate_json(content).format
+        if version > newest:
+            raise UsageError(
+                f"{path} was written by a newer loadgen: it has format {version}, this one reads {newest}"
+            )
+        return kind.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))  # "" of what is no JSON at all
+        what = ": ".join(filter(None, (where, first["msg"].lower())))
+        raise UsageError(f"{path} is damaged: {what}") from None
+
+
+class SweptPoint(msgspec.Struct, frozen=True):
+    """One point of a sweep: the keys of the profile that were varied, and its run.
+
+    `run` is None where nothing was measured; a failed point has a `reason`, and a run if it measured one. A
+    `saturated` point was ended early, since the server fell further and further behind.
+    """
+
+    settings: dict[str, Any]
+    repeat: int
+    state: PointState
+    reason: str = ""
+    run: Run | None = None
+
+
+class Sweep:
+    """One workload measured at many points. `sweep` makes it.
+
+    `directory` is where it lies on disk, None for one that was not written; `partial` is why it ended before
+    its last point, "" where it did not.
+    """
+
+    def __init__(
+        self,
+        record: SweepRecord,
+        runs: Mapping[int, Run],
+        directory: Path | None = None,
+        partial: str = "",
+    ) -> None:
+        self.record = record  # what sweep.json holds
+        self.directory, self.partial = directory, partial
+        self.points = tuple(
+            SweptPoint(point.settings, point.repeat, point.state, point.reason, runs.get(point.number))
+            for point in record.points
+        )
+
+    def __repr__(self) -> str:
+        measured = sum(point.state in FINISHED for point in self.points)
+        return f"<loadgen.Sweep {self.record.name}: {measured} of {len(self.points)} points>"
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The runs of its points, in their order; what a failed point measured is none of them."""
+        return tuple(point.run for point in self.points if point.run is not None and point.state != "failed")

@@ -16,6 +16,7 @@ from msgspec.structs import asdict
 from loadgen.base import files
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
+from loadgen.base.guard import Broken, make_guarded
 from loadgen.base.text import make_file_name
 from loadgen.figures import vllm_keys
 from loadgen.figures.figure_table import percentile_name
@@ -23,10 +24,8 @@ from loadgen.figures.metrics import DEFINITIONS_VERSION, Metrics
 from loadgen.figures.per_request import PerRequest
 from loadgen.figures.record import Records
 from loadgen.plan.profile import Profile
-from loadgen.report.request_ids import request_ids
 from loadgen.verdict.requested_metrics import parse_metadata
 from loadgen.verdict.run_facts import Facts
-from loadgen.verdict.sections import Broken, guarded
 
 OURS = "loadgen"
 SIMULATED = " (simulated)"  # follows the model's name where the embedded engine answered
@@ -107,7 +106,7 @@ def _ours(
     if detailed:
         parts["per_request"] = lambda: _each(records, facts)
     broken: list[Broken] = []
-    made = {name: guarded(name, partial(_checked, make), None, broken) for name, make in parts.items()}
+    made = {name: make_guarded(name, partial(_checked, make), None, broken) for name, make in parts.items()}
     failed = {"failed_parts": {item.name: item.why for item in broken}} if broken else {}
     # A fact is read again as what it was: NaN, a number to pydantic, as its name.
     return {
@@ -128,7 +127,7 @@ def _checked(make: Callable[[], Any]) -> Any:
 
 def _each(records: Records, facts: Facts) -> dict[str, Any]:
     """Of each request, in plan order, whether it succeeded and the x-request-id it carried."""
-    ids = request_ids(facts, records.index)
+    ids = list_request_ids(facts, records.index)
     return {"success": records.ok.tolist(), "request_ids": ids if any(ids) else None}
 
 
@@ -192,3 +191,15 @@ def strict(value: Any, nan: str | None = None) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return nan if math.isnan(value) else str(value)
     return value
+
+
+def list_request_ids(facts: Facts, indices: Int64) -> list[str | None]:
+    """Of the requests of these plan indices; None where it was not stored."""
+    shards = {row.number: row.request_id_prefix for row in facts.shards}
+    common, of = facts.request_id_prefix, max(len(shards), 1)
+    prefixes = [common if common is not None else shards.get(number) for number in range(of)]
+    return [_id(prefixes[index % of], index) for index in indices.tolist()]
+
+
+def _id(prefix: str | None, index: int) -> str | None:
+    return None if prefix is None else f"{prefix}{index}"

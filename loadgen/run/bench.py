@@ -26,7 +26,7 @@ from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
 from loadgen.plan.vocabulary import NOT_HERE, located_tokenizer
 from loadgen.report import result_block, run_place
-from loadgen.report.printing import printed
+from loadgen.report.printing import print_text
 from loadgen.run import live_totals, progress, signals, transport_choice
 from loadgen.run.asked_settings import roofline_flags, settings
 from loadgen.run.attach import attach
@@ -64,14 +64,14 @@ def run(options: Options, stack: ExitStack, begun: Embedded | None, find_speeds:
     if options.launching.dry_run:
         from loadgen.run.launched_server import dry_run
 
-        printed(dry_run(options, asked), sys.stdout)
+        print_text(dry_run(options, asked), sys.stdout)
         return 0
     seed = seeded(options)
     if options.print_request and options.launching.wanted:
         options = _leaving_nothing(options, stack)
     session = attacher(options)(options, asked, profiles[0], stack, begun=begun)
     if options.print_request:
-        printed(session.request(profiles[0], seed), sys.stdout)
+        print_text(session.request(profiles[0], seed), sys.stdout)
         return 0
     return _run_all(session, profiles, seed, find_speeds)
 
@@ -128,9 +128,9 @@ def _run_all(session: Session, profiles: list[Profile], seed: Seed, find_speeds:
         if worst in signals.EXIT_CODES:
             break
     if tabled:
-        printed("\n" + find_speeds().draw_throughputs(tabled), sys.stdout, end="")
+        print_text("\n" + find_speeds().draw_throughputs(tabled), sys.stdout, end="")
     if len({row.load for row in loads}) > 1:
-        printed("\n" + load_table.text(load_table.merged(loads)), sys.stdout, end="")
+        print_text("\n" + load_table.text(load_table.merged(loads)), sys.stdout, end="")
     return worst
 
 
@@ -152,10 +152,10 @@ def _repeatedly(session: Session, workload: Profile, first: Seed) -> tuple[int, 
         from loadgen.report.vllm_json import write_result
 
         spreads = repeats.spreads([run.metrics for run in runs], [run.steady for run in runs])
-        printed("\n".join(repeats.render(spreads)), sys.stdout)
+        print_text("\n".join(repeats.render(spreads)), sys.stdout)
         path = directory.with_name(f"{directory.name}-repeats.json")
         write_result(path, repeats.json(spreads))
-        printed(f"repeats: {path}", sys.stdout)
+        print_text(f"repeats: {path}", sys.stdout)
     return worst, runs
 
 
@@ -233,7 +233,7 @@ def _check_tokenizer(tokenizer: str | None) -> None:
 def _shown(run: Result, directory: Path, options: Options) -> str:
     """What standard output is given of a run: the whole report is in its directory."""
     from loadgen.report import report
-    from loadgen.report.screen import Screen
+    from loadgen.report.printing import Screen
 
     screen = Screen.of(sys.stdout)
     if options.explain:
@@ -257,7 +257,7 @@ def finish(session: Session, run: Result, directory: Path) -> int:
         except UsageError as failed:
             errors.append(str(failed))
     for line in lines:
-        printed(line, sys.stdout)
+        print_text(line, sys.stdout)
     for error in errors:
         progress.warn(error)
     if number := run.facts.signal or kept.signal:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from loadgen.base.guard import Broken, make_guarded
 from loadgen.base.structs import replace
 from loadgen.engines import engines
 from loadgen.features.sessions import session_figures
@@ -27,7 +28,6 @@ from loadgen.server.scraper import MetricsScraper
 from loadgen.transport.sending.job import Target
 from loadgen.verdict import calibration, run_roofline
 from loadgen.verdict.run_facts import Client, Facts
-from loadgen.verdict.sections import Broken, guarded
 
 Step = Callable[[Facts], Facts]  # from the facts so far to those with what it adds
 
@@ -89,7 +89,7 @@ def follow_up(facts: Facts, steps: Iterable[tuple[str, Step]]) -> Facts:
     for name, step in steps:
         broken: list[Broken] = []
         try:
-            facts = guarded(name, partial(step, facts), facts, broken)
+            facts = make_guarded(name, partial(step, facts), facts, broken)
         except KeyboardInterrupt as stop:
             number = signals.number_of(stop)
             why = f"{signals.reason(number)} after the last request, before {name} was known"
@@ -103,7 +103,7 @@ def sampled(facts: Facts, sensing: Sampler | None, observer: MetricsScraper | No
     """What is kept of the samples that were taken during the run; without them nothing is missing."""
     readings = tuple(sensing.samples) if sensing is not None else ()
     began_ns = observer.began_ns if observer is not None else 0
-    return guarded("samples", lambda: sample_file.kept(readings, facts.window, began_ns), NO_SAMPLES, [])
+    return make_guarded("samples", lambda: sample_file.kept(readings, facts.window, began_ns), NO_SAMPLES, [])
 
 
 def fingerprint(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from loadgen.base.errors import UsageError
+from loadgen.base.guard import Broken, make_guarded
 from loadgen.base.secrecy import Secrets, hide_secrets
 from loadgen.report import report, request_rows, run_directory
 from loadgen.report.run_directory import Result
@@ -14,7 +15,6 @@ from loadgen.run.local_server import Local
 from loadgen.run.options import Options
 from loadgen.run.signals import Interrupts
 from loadgen.server import engine_config
-from loadgen.verdict.sections import Broken, guarded
 
 
 def keep(
@@ -31,7 +31,7 @@ def keep(
     broken: list[Broken] = []
     writing = progress.display(options.quiet).waiting(f"writing {directory}")
     with signals.deferred(interrupts) as came, writing:
-        text = guarded("the report", lambda: report.render(run, explain, layout), "", broken)
+        text = make_guarded("the report", lambda: report.render(run, explain, layout), "", broken)
         texts = {run_directory.REPORT: text + "\n"}
         if local is not None and local.log is not None:
             log = local.log  # engines print their keys

@@ -15,7 +15,7 @@ import msgspec
 from loadgen.base import clock
 from loadgen.base.text import DUMB, WIDTH, wrap_text
 from loadgen.figures.record import Record
-from loadgen.report.printing import printed
+from loadgen.report.printing import print_text
 from loadgen.run.live_totals import NO_TTFTS, Totals, ttft_bin, ttft_percentile_ms
 from loadgen.transport.failure import NO_EVIDENCE
 
@@ -325,7 +325,7 @@ class LineDisplay(Display):
         self._print(wait)
 
     def _print(self, shown: Shown) -> None:
-        printed("\n".join(wrap_text(shown.line())), self.stream)
+        print_text("\n".join(wrap_text(shown.line())), self.stream)
 
 
 class ProgressBar(Display):
@@ -400,4 +400,4 @@ def display(quiet: bool) -> Display:
 
 def warn(text: str) -> None:
     """A line on standard error, if that takes one."""
-    printed(f"loadgen: {text}", sys.stderr)
+    print_text(f"loadgen: {text}", sys.stderr)

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from loadgen.roofline.checkpoint import Checkpoint
     from loadgen.run.followup import FinishedRun, Step
     from loadgen.server.answer_check import Fingerprint
-    from loadgen.verdict.campaign_cell import Cell
+    from loadgen.verdict.run_facts import Cell
 
 _LOG = logging.getLogger("loadgen")
 _FAILED_S = 10.0  # for a server that failed to end: SGLang's takes five seconds to notice itself

@@ -17,15 +17,14 @@ from loadgen.base.urls import is_this_machine
 from loadgen.engines import engines
 from loadgen.figures.figure_table import COUNTS, LATENCY, OF_PROMPTS, OWN, PEAKS, SELECTABLE
 from loadgen.figures.vllm_keys import Figures, counted, peaks, traffic
-from loadgen.report import labels, saturated_run
+from loadgen.report import labels, load_table
 from loadgen.report.load_identity import Load, identify_load
 from loadgen.report.run_directory import Result
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.models import split_name
 from loadgen.server.answer_check import Fingerprint
-from loadgen.verdict.campaign_cell import Cell
 from loadgen.verdict.requested_metrics import parse_metadata
-from loadgen.verdict.run_facts import Facts
+from loadgen.verdict.run_facts import Cell, Facts
 
 OURS = "loadgen"
 Item = TypeVar("Item")
@@ -88,7 +87,7 @@ class Reported(msgspec.Struct, frozen=True):
         """The figures that are numbers and hold of its load: all of them, but of a saturated run."""
         figures = self.figures
         if self.saturated:
-            figures = {} if self.run is None else saturated_run.figures(self.run)
+            figures = {} if self.run is None else load_table.saturated_figures(self.run)
         known = ((key, _measured(value)) for key, value in figures.items())
         return {key: value for key, value in known if value is not None}
 

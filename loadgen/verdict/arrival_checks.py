@@ -10,9 +10,9 @@ import numpy as np
 from loadgen.base.arrays import Bool, sum_exactly
 from loadgen.base.clock import MS_NS
 from loadgen.base.rule import Evidence, joined, note, suspect
-from loadgen.figures.answer_shape import LEAST_TOKENS, MORE_TOKENS, AnswerShapes
+from loadgen.figures.decode import MORE_TOKENS
 from loadgen.figures.record import UNKNOWN
-from loadgen.verdict.evidence import LATE_GAPS, RunEvidence, percent
+from loadgen.verdict.evidence import LATE_GAPS, LEAST_TOKENS, AnswerShapes, RunEvidence, percent
 
 MOST, SOME = 0.5, 0.01  # of the answers; of the answers or the tokens
 HELD_MS = 5.0  # between clumps: faster servers are beyond what a client can tell apart

@@ -11,10 +11,10 @@ from loadgen.features.data import data_checks as data
 from loadgen.features.sessions import session_checks as sessions
 from loadgen.features.shards import shard_checks as shards
 from loadgen.features.targets import target_checks as target
-from loadgen.verdict import answer_checks as answers
 from loadgen.verdict import arrival_checks as arrivals
 from loadgen.verdict import client_checks as client
 from loadgen.verdict import load_checks as load
+from loadgen.verdict import server_checks as answers
 from loadgen.verdict import server_checks as server
 from loadgen.verdict.evidence import RunEvidence
 

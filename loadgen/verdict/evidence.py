@@ -17,19 +17,20 @@ from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.rule import Source
 from loadgen.engines import engines
 from loadgen.figures import steady_state
-from loadgen.figures.answer_shape import AnswerShapes
-from loadgen.figures.confidence import least_passing
 from loadgen.figures.metrics import Metrics
 from loadgen.figures.per_request import PerRequest
-from loadgen.figures.percentiles import median, percentiles
+from loadgen.figures.percentiles import least_passing, median, percentiles
 from loadgen.figures.record import Records
 from loadgen.figures.session_rows import SessionRows, session_rows
 from loadgen.figures.steady_state import Unsteady
+from loadgen.plan.sources import RANDOM
 from loadgen.server.server_counters import ServerSample, ServerWindow
 from loadgen.transport.failure import CUT_OFF, FailureKind
 from loadgen.verdict.calibration import Calibration
 from loadgen.verdict.run_facts import Facts
 
+LEAST_TOKENS = 8  # of an answer that is judged: fewer may well come at once (speculative decoding)
+USAGE, COUNTERS = "usage", "the server's counters"  # who reports what a prefix cache held
 LEAST_GAUGES = 5
 LATE_GAPS = 0.2  # of the mean gap
 LEAST_WAVES, _MOST_WAVES = 8, 200  # the normal approximation of S is poor below; above, pairs only cost
@@ -116,6 +117,66 @@ def wave_medians(values: Float64, size: int) -> Float64:
     """
     whole = len(values) // size
     return median(values[: whole * size].reshape(whole, size))
+
+
+class AnswerShapes(msgspec.Struct, frozen=True):
+    """Of each success of LEAST_TOKENS or more that brought a message, int64[answers]; times in ns."""
+
+    rows: Int64  # in the records
+    tokens: Int64
+    first_tokens: Int64  # of the first message; 0 where the tokens of each are not known
+    messages: Int64
+    instants: Int64  # at which messages came
+    at_first: Int64  # messages that came at the first of them
+    first_ns: Int64  # sent → first message
+    span_ns: Int64  # first → last message
+    second_ns: Int64  # first → second message; 0 where there is one
+    text_late_ns: Int64  # first message → first text; 0 where it has text, or none has
+
+    @classmethod
+    def of(cls, records: Records) -> AnswerShapes:
+        """The shapes of the answers in these records."""
+        messages = np.diff(records.start)
+        instants, first = np.zeros_like(messages), np.zeros_like(messages)
+        at_first = np.zeros_like(messages)
+        second, last, tokens = np.zeros_like(messages), np.zeros_like(messages), np.zeros_like(messages)
+        for block in records.blocks():
+            counts, begins = np.diff(block.start), block.start[:-1]
+            some, rows = counts > 0, slice(block.first, block.last)
+            moved = np.concatenate([[0], np.cumsum(np.diff(block.arrival_ns, prepend=0) != 0)])
+            ends = block.start[1:]
+            instants[rows][some] = 1 + moved[ends[some]] - moved[begins[some] + 1]
+            first[rows][some] = block.arrival_ns[begins[some]]
+            tokens[rows][some] = block.tokens[begins[some]]
+            last[rows][some] = block.arrival_ns[ends[some] - 1]
+            like_first = np.cumsum(block.arrival_ns == first[rows].repeat(counts))
+            before = np.concatenate([[0], like_first])
+            at_first[rows] = before[ends] - before[begins]
+            second[rows][some] = block.arrival_ns[(begins + (counts > 1))[some]]
+        judged: Bool = records.ok & (messages > 0) & (records.output_tokens >= LEAST_TOKENS)
+        at = np.flatnonzero(judged)
+        text_ns = np.where(records.text_ns == -1, first, records.text_ns)
+        return cls(
+            rows=at,
+            tokens=records.output_tokens[at],
+            first_tokens=np.where(records.exact_tokens > 0, tokens, 0)[at],
+            messages=messages[at],
+            instants=instants[at],
+            at_first=at_first[at],
+            first_ns=(first - records.sent_ns)[at],
+            span_ns=(last - first)[at],
+            second_ns=(second - first)[at],
+            text_late_ns=(text_ns - first)[at],
+        )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def later_gap_ns(self) -> Float64:
+        """The mean gap between the messages after the second, float64[answers]; 0 where there are none."""
+        later = self.messages - 2
+        return np.where(later > 0, (self.span_ns - self.second_ns) / np.maximum(later, 1), 0.0)
 
 
 @dataclass(frozen=True)
@@ -400,3 +461,26 @@ class RunEvidence:
         """How many requests, or sessions, were in flight at a moment."""
         sent_ns, end_ns = self.held_spans_ns
         return int(((sent_ns <= at_ns) & (end_ns > at_ns)).sum())
+
+
+def expected_reuse(facts: Facts) -> float | None:
+    """The share, 0 to 1, that an empty cache without a limit comes to hold; None where it is not known."""
+    if facts.session_turns:  # whose prompts repeat their own history: session-forgotten judges that
+        return None
+    if facts.data.reuse is not None:
+        return facts.data.reuse
+    profile = facts.profile
+    if facts.data.kind != RANDOM or profile.prefix_groups > 1:
+        return None
+    return profile.prefix_len / (profile.prefix_len + profile.input_len)
+
+
+def reported_reuse(facts: Facts, records: Records) -> dict[str, tuple[int, int]]:
+    """Prompt tokens found in the cache, and of how many, by who reports them; without those of no prompt."""
+    window = facts.window if facts.whole_load else None
+    counted = records.ok & (records.cached_tokens >= 0)
+    inputs = np.where(records.input_tokens < 0, records.planned_input, records.input_tokens)
+    by = {USAGE: (int(records.cached_tokens[counted].sum()), int(inputs[counted].clip(0).sum()))}
+    if window is not None and not window.error and None not in (window.prefix_hits, window.prefix_queries):
+        by[COUNTERS] = (window.prefix_hits or 0, window.prefix_queries or 0)
+    return {source: (hits, queries) for source, (hits, queries) in by.items() if queries}

@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 
 import msgspec
+import numpy as np
 
-from loadgen.base.arrays import Int64
+from loadgen.base.arrays import Bool, Int64
+from loadgen.base.clock import MS_NS
 from loadgen.base.table import align_cells
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.metrics import Metrics
@@ -15,15 +17,20 @@ from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.figures.record import Records
 from loadgen.host.sensor_summary import LEAST_SAMPLES
 from loadgen.server.server_counters import ServerLatency, ServerWindow
-from loadgen.verdict import answer_timings
 
 _DECIMALS = {"": 0, "ms": 2, "%": 1}
 _WIDTHS = (-29, 15, 18, 15)  # figure, client, server, difference
 _TITLES = ("Figure", "client", "server", "difference")
+_COUNTS = {
+    "prompt": ("input_tokens", ("server_prompt_tokens", "server_cached_tokens")),
+    "cached": ("cached_tokens", ("server_cached_tokens",)),
+    "output": ("output_tokens", ("server_output_tokens",)),
+}
 _BRACKETED = ((50.0, "P50"), (90.0, "P90"), (99.0, "P99"))
 # Both means are over the same requests; these are the times between the two points of measurement.
 _SLACK_MS, _SLACK_SHARE = 25.0, 0.25
 _EARLY_MS, _EARLY_SHARE = 1.0, 0.02
+_PROMPT_EARLY_MS, _PROMPT_EARLY_SHARE = 1.0, 0.02  # of a prompt's time: both clocks tick in microseconds
 _TOKEN_SLACK_MS, _TOKEN_SLACK_SHARE = 1.0, 0.1
 
 
@@ -193,7 +200,7 @@ def _percentiles(figure: str, ours: Distribution | None, theirs: ServerLatency) 
 
 def by_answer(metrics: Metrics, records: Records) -> list[ReconciledFigure]:
     """What each answer reports of its own request, paired with the client's; it needs no scrape."""
-    timed = (_row(*row) for row in answer_timings.figures(records, metrics.times_tokens))
+    timed = (_row(*row) for row in compare_answer_timings(records, metrics.times_tokens))
     return [row for row in (*_per_answer(metrics, records), *timed) if row.server is not None]
 
 
@@ -252,3 +259,82 @@ def _signed(value: float | None, unit: str) -> str:
 def _bounds(bracket: tuple[float, float | None]) -> str:
     low, high = bracket
     return f"over {low:g} ms" if high is None else f"{low:g} to {high:g} ms"
+
+
+class CountPair(msgspec.Struct, frozen=True):
+    """A count by usage and by timings, over the requests that have both, and in how many they differ."""
+
+    name: str
+    client: int
+    server: int
+    requests: int
+    differing: int
+
+
+class AnswerTimings(msgspec.Struct, frozen=True):
+    """Means over the successful requests that report timings; NaN of nothing."""
+
+    requests: int
+    counts: tuple[CountPair, ...]
+    ttft_ms: float
+    prefill_ms: float
+    early: int  # requests whose first token came sooner than the server had computed their prompt
+    decode_ms: float  # first → last token, of requests with several
+    server_decode_ms: float
+    decoded: int  # requests
+
+    @property
+    def waited_ms(self) -> float:
+        """What of the mean TTFT was outside the computation of the prompt: queue, HTTP and network."""
+        return self.ttft_ms - self.prefill_ms
+
+
+def measure_answer_timings(records: Records, streamed: bool = True) -> AnswerTimings | None:
+    """The timings of a run; None where its answers report none."""
+    timed = records.ok & (records.server_prefill_ns >= 0)
+    if not timed.any():
+        return None
+    each = PerRequest.of(records, MetricOptions(streamed=streamed))
+    begun = timed & each.has_ttft
+    prefill_ns, ttft_ns = records.server_prefill_ns, each.ttft_ns
+    slack_ns = np.maximum(_PROMPT_EARLY_MS * MS_NS, _PROMPT_EARLY_SHARE * prefill_ns)
+    several = begun & (records.server_decode_ns >= 0) & (each.output_tokens > 1)
+    return AnswerTimings(
+        requests=int(timed.sum()),
+        counts=tuple(_pair_counts(records, timed)),
+        ttft_ms=_mean_or_nan_ms(ttft_ns[begun]),
+        prefill_ms=_mean_or_nan_ms(prefill_ns[begun]),
+        early=int((begun & (ttft_ns < prefill_ns - slack_ns)).sum()),
+        decode_ms=_mean_or_nan_ms((each.last_ns - each.first_ns)[several]),
+        server_decode_ms=_mean_or_nan_ms(records.server_decode_ns[several]),
+        decoded=int(several.sum()),
+    )
+
+
+def compare_answer_timings(
+    records: Records, streamed: bool = True
+) -> Iterator[tuple[str, str, float, float]]:
+    """Each figure with its unit, the client's and the server's."""
+    if (found := measure_answer_timings(records, streamed)) is None:
+        return
+    for pair in found.counts:
+        yield f"{pair.name} tokens by answer", "", pair.client, pair.server
+    yield "TTFT, prompt by answer", "ms", found.ttft_ms, found.prefill_ms
+    yield "first to last, by answer", "ms", found.decode_ms, found.server_decode_ms
+
+
+def _pair_counts(records: Records, timed: Bool) -> Iterator[CountPair]:
+    """Counts by usage alone are compared: what the client counts itself is another figure."""
+    for name, (ours, parts) in _COUNTS.items():
+        client, theirs = getattr(records, ours), [getattr(records, part) for part in parts]
+        known = timed & (records.usage > 0) & (client >= 0)
+        for column in theirs:
+            known &= column >= 0
+        server: Int64 = np.sum(theirs, axis=0)
+        if known.any():
+            apart = int((client != server)[known].sum())
+            yield CountPair(name, int(client[known].sum()), int(server[known].sum()), int(known.sum()), apart)
+
+
+def _mean_or_nan_ms(values_ns: Int64) -> float:
+    return float(values_ns.mean()) / MS_NS if len(values_ns) else float("nan")

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from loadgen.server.engine_config import EngineConfig
     from loadgen.server.server_counters import ServerWindow
     from loadgen.verdict.calibration import Calibration
-    from loadgen.verdict.campaign_cell import Cell
+
+    pass
 
 # 1: the first. 2: words are stored once (arrivals.npz), what ended the run and what is not known are fields.
 FORMAT, FORMATS = 2, (1, 2)
@@ -478,7 +479,8 @@ def fact_types() -> dict[str, Any]:
     from loadgen.server.engine_config import EngineConfig
     from loadgen.server.server_counters import ServerWindow
     from loadgen.verdict.calibration import Calibration
-    from loadgen.verdict.campaign_cell import Cell
+
+    pass
 
     models = (
         Calibration, Ceiling, Cell, Checkpoint, CpuUse, EngineConfig, Fingerprint, SensorSummary,
@@ -497,3 +499,27 @@ def rows_of(kind: type, row: type[R]) -> dict[str, R]:
         for each in getattr(type_, "__metadata__", ())
         if isinstance(each, row)
     }
+
+
+class Cell(BaseModel, extra="forbid", frozen=True):
+    """One checkpoint on one server under one profile, once; runs with the same profile and repeat have one
+    prompt stream."""
+
+    campaign: str
+    checkpoint: str  # its name in the campaign's file: the row it is compared in
+    server: str
+    profile: str
+    repeat: int  # counted from 0
+    start: str  # which start of the server it ran on: runs of one start share what that start had of luck
+
+    @property
+    def arm(self) -> str:
+        """What is compared: the checkpoint on its server."""
+        return f"{self.checkpoint} on {self.server}"
+
+
+class FailedCell(BaseModel, extra="ignore", frozen=True):
+    """A cell that came to nothing, and why."""
+
+    cell: Cell
+    reason: str

@@ -14,7 +14,7 @@ from loadgen.roofline.bound import Lengths
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.estimate import ModelIdentity, find_ceiling
 from loadgen.roofline.flags import Flags
-from loadgen.verdict import reuse
+from loadgen.verdict import evidence
 from loadgen.verdict.run_facts import Facts
 
 _HARDLY = 0.01  # of the prompt tokens: pieces of one text may begin alike
@@ -48,7 +48,7 @@ def figures(facts: Facts, metrics: Metrics) -> tuple[dict[str, Any], Lengths]:
 
     Where prompts share tokens on purpose, or may, TTFT is of the rest alone: it is left out.
     """
-    shared = reuse.expected(facts)
+    shared = evidence.expected_reuse(facts)
     selected = DEFAULT_METRICS if shared is not None and shared <= _HARDLY else DEFAULT_METRICS[1:]
     completed = max(metrics.completed, 1)
     load = Lengths(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -11,11 +11,10 @@ import msgspec
 from msgspec.structs import asdict
 
 from loadgen.base import rule
+from loadgen.base.guard import Broken, make_guarded
 from loadgen.base.rule import Evidence, Finding, Rule, Severity, Source
-from loadgen.verdict.checkable import CHECKABLE, Checkable
 from loadgen.verdict.doubts import DOUBTS
 from loadgen.verdict.evidence import RunEvidence
-from loadgen.verdict.sections import Broken, guarded
 
 _SHOWN = 2  # doubts shown in full under the block
 
@@ -82,11 +81,11 @@ def judge(run: RunEvidence) -> RunVerdict:
     """Check every doubt; one that raises is not judged, and costs no other."""
     failed: list[Broken] = []
     nothing: Evidence | None = None
-    held = [(doubt, guarded(doubt.code, partial(doubt.find, run), nothing, failed)) for doubt in DOUBTS]
+    held = [(doubt, make_guarded(doubt.code, partial(doubt.find, run), nothing, failed)) for doubt in DOUBTS]
     findings = rule.gravest_first(
         Finding(doubt, evidence) for doubt, evidence in held if evidence is not None
     )
-    sources = guarded("sources", lambda: run.sources, set(Source), failed)
+    sources = make_guarded("sources", lambda: run.sources, set(Source), failed)
     judged = {finding.rule.code for finding in findings} | {broken.name for broken in failed}
     return RunVerdict(
         findings=tuple(findings),
@@ -96,26 +95,26 @@ def judge(run: RunEvidence) -> RunVerdict:
         lacking=tuple(
             check
             for check in CHECKABLE
-            if guarded(check.name, partial(check.missing, run, sources), True, failed)
+            if make_guarded(check.name, partial(check.missing, run, sources), True, failed)
         ),
         failed=tuple(failed),
         simulated=bool(run.facts.server.simulated),
     )
 
 
-def stated(verdict: RunVerdict) -> str:
+def state_verdict(verdict: RunVerdict) -> str:
     """The verdict in a few words: its level, SIMULATED before it, and what a VALID rests on no check of."""
     simulated = "SIMULATED, " * verdict.simulated
     lacking = f" (not checked: {', '.join(verdict.not_checked)})" * bool(verdict.lacking)
     return f"{simulated}{verdict.level}{lacking if verdict.level is Level.VALID else ''}"
 
 
-def lines(verdict: RunVerdict) -> list[str]:
+def summarize_doubts(verdict: RunVerdict) -> list[str]:
     """What stands under the block, each line still to be wrapped: the gravest in full, the rest by code."""
     full = [f"{finding.evidence}; fix: {finding.rule.remedy}" for finding in verdict.grave[:_SHOWN]]
     also = ", ".join(finding.rule.code for finding in verdict.grave[_SHOWN:])
     notes = ", ".join(finding.rule.code for finding in verdict.notes)
-    first = f"verdict: {stated(verdict)}"
+    first = f"verdict: {state_verdict(verdict)}"
     named = [f"also {also}"] * bool(also) + [f"notes: {notes}"] * bool(notes)
     named += ["details: --explain"] * bool(named)
     unjudged = list(_unjudged(verdict))
@@ -132,9 +131,9 @@ def _unjudged(verdict: RunVerdict) -> Iterator[str]:
         yield f"not judged: {names} raised {why}; please report it"
 
 
-def explain(verdict: RunVerdict) -> list[str]:
+def explain_doubts(verdict: RunVerdict) -> list[str]:
     """Every doubt found, with evidence, condition and remedy; then what was not found or not checked."""
-    shown = [f"verdict: {stated(verdict)}"]
+    shown = [f"verdict: {state_verdict(verdict)}"]
     shown += [line for finding in verdict.findings for line in rule.explained(finding)]
     shown += _unjudged(verdict)
     absent = verdict.checked - len(verdict.findings)
@@ -157,3 +156,46 @@ def json(verdict: RunVerdict) -> dict[str, Any]:
         "not_judged": [asdict(broken) for broken in verdict.failed],
         "not_checked": list(verdict.not_checked),
     }
+
+
+Missing = Callable[[RunEvidence, Set[Source]], bool]
+
+
+class Checkable(msgspec.Struct, frozen=True):
+    """A kind of check: its short name, whether a run with these sources lacks it, and what gives it."""
+
+    name: str
+    missing: Missing
+    remedy: str
+
+
+def _without(source: Source) -> Missing:
+    return lambda _, sources: source not in sources
+
+
+def _lacks_roofline(run: RunEvidence, sources: Set[Source]) -> bool:
+    """A simulation needs none, and the machine of someone else's service is not known."""
+    return Source.ROOFLINE not in sources and not (run.facts.server.simulated or run.hosted)
+
+
+def _lacks_gauges(run: RunEvidence, sources: Set[Source]) -> bool:
+    """One request at a time waits for no other; where there is no /metrics, that alone is named."""
+    return Source.COUNTERS in sources and Source.GAUGES not in sources and run.target > 1
+
+
+# In the order in which a verdict names them.
+CHECKABLE: tuple[Checkable, ...] = (
+    Checkable(
+        "roofline",
+        _lacks_roofline,
+        "--hardware KEY or --bandwidth GB/s, and the model's files or --model-config",
+    ),
+    Checkable(
+        "server counters",
+        lambda run, sources: Source.COUNTERS not in sources and not run.hosted,
+        "a server with /metrics, without --no-observe",
+    ),
+    Checkable("server gauges", _lacks_gauges, "a longer run: gauges are sampled at intervals"),
+    Checkable("self-test", _without(Source.SELFTEST), "loadgen selftest"),
+    Checkable("repeats", lambda run, _: run.facts.runs < 2 and run.facts.cell is None, "--repeat 5"),
+)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from loadgen.report.load_identity import Load
 from loadgen.study.run_summary import Reported
-from loadgen.verdict.campaign_cell import Cell, FailedCell
+from loadgen.verdict.run_facts import Cell, FailedCell
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "published"
 HIGH = Load(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from loadgen.base.guard import Broken
 from loadgen.figures import vllm_keys
 from loadgen.figures.record import Record, Records
 from loadgen.plan import profile
@@ -18,9 +19,7 @@ from loadgen.server.server_counters import ServerSample, ServerWindow
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line, Summary
 from loadgen.study.run_summary import Reported
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.verdict.campaign_cell import Cell
-from loadgen.verdict.run_facts import Client, Facts, Server
-from loadgen.verdict.sections import Broken
+from loadgen.verdict.run_facts import Cell, Client, Facts, Server
 
 MS = 1_000_000
 WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -21,8 +21,8 @@ from loadgen.features.shards.start_at import read as read_start
 from loadgen.fleet.launch_plan import launch_plan
 from loadgen.plan import plan, profile
 from loadgen.plan.plan_inputs import Seed
-from loadgen.report import limit_lines, stored_record, sweep_lines, sweep_record
 from loadgen.report import limit_record as limits
+from loadgen.report import sweep_record
 from loadgen.report.limit_record import LIMIT
 from loadgen.report.sweep_record import SWEEP, SweepPoint, SweepRecord
 from loadgen.run import options
@@ -100,7 +100,7 @@ def records(data: bytes) -> None:
     """The record of a sweep, a search or a campaign, as the directory that holds it is read."""
     for name, (kind, newest) in _KINDS.items():
         with contextlib.suppress(UsageError):
-            stored_record.parsed(data, place() / name, kind, newest)
+            sweep_record.parse_record(data, place() / name, kind, newest)
     with contextlib.suppress(UsageError):
         campaign_record.read_record(data.decode("utf-8", "replace"), place() / "campaign.json")
 
@@ -124,6 +124,6 @@ def odd_records(data: bytes) -> None:
     with contextlib.suppress(UsageError):
         read = result_sources.read_sources([str(directory)])
         for sweep in read.sweeps:
-            clean_text("\n".join(sweep_lines.notes(sweep.record))).encode()
+            clean_text("\n".join(sweep_record.list_unfinished(sweep.record))).encode()
         for limit in read.limits:
-            clean_text(limit_lines.text(limit.record)).encode()
+            clean_text(limits.render_search(limit.record)).encode()

@@ -11,7 +11,7 @@ from builders import made_data, made_runs
 from builders.loops import loop_over
 from loadgen.base.structs import replace
 from loadgen.plan import profile
-from loadgen.report import load_table, run_directory, saturated_run
+from loadgen.report import load_table, run_directory
 from loadgen.report.load_identity import Load
 from loadgen.report.load_table import LoadRow, Mean
 
@@ -106,7 +106,7 @@ def test_a_saturated_run_has_the_tokens_that_arrived_and_no_latency() -> None:
     arrived = 24 * 16 / run.metrics.duration_s
     assert run.metrics.output_throughput_per_s < arrived
     assert made.figures == {"output_throughput": Mean(arrived), "failed": Mean(0.0)}
-    assert saturated_run.LEGEND in load_table.legend([made])
+    assert load_table.SATURATED_LEGEND in load_table.legend([made])
 
 
 def test_a_failure_of_the_server_stays_one_in_a_saturated_run() -> None:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import io
 import os
+import pty
+import re
+import struct
+import subprocess
 import sys
+import termios
+from pathlib import Path
 from typing import TextIO
 
 import pytest
@@ -13,7 +21,16 @@ import pytest
 from builders.loops import loop_over
 from loadgen import cli
 from loadgen.base.errors import ExitCode
-from loadgen.report.printing import encodable, flushed, printed
+from loadgen.base.text import clean_text
+from loadgen.report.printing import (
+    Colour,
+    Mark,
+    Screen,
+    escape_unencodable,
+    flush_stream,
+    leave_plain,
+    print_text,
+)
 
 
 class Raw(io.RawIOBase):
@@ -55,14 +72,14 @@ def closed() -> TextIO:
 )
 def test_what_an_encoding_lacks_is_written_as_its_escape(encoding: str, text: str, taken: bytes) -> None:
     raw = Raw()
-    assert printed(text, stream(raw, encoding)) is True
+    assert print_text(text, stream(raw, encoding)) is True
     assert raw.taken == taken
 
 
 def test_an_unusable_encoding_is_taken_for_ascii() -> None:
-    assert encodable("é" * 99, "idna") == "\\xe9" * 99
-    assert encodable("é", "no-such-encoding") == "\\xe9"
-    assert encodable("é", None) == "é"
+    assert escape_unencodable("é" * 99, "idna") == "\\xe9" * 99
+    assert escape_unencodable("é", "no-such-encoding") == "\\xe9"
+    assert escape_unencodable("é", None) == "é"
 
 
 @loop_over(
@@ -77,14 +94,14 @@ def test_an_unusable_encoding_is_taken_for_ascii() -> None:
     ],
 )
 def test_a_stream_that_is_gone_is_told_and_nothing_raises(gone: TextIO | None) -> None:
-    assert printed("words", gone) is False
+    assert print_text("words", gone) is False
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
 def test_a_full_device_is_told_by_print_and_flush() -> None:
     file = open("/dev/full", "w", encoding="utf-8")  # noqa: SIM115 - to close it raises
-    assert printed("words", file) is False
-    assert flushed(file) is False
+    assert print_text("words", file) is False
+    assert flush_stream(file) is False
     os.close(file.fileno())
     with pytest.raises(OSError, match="Bad file descriptor"):
         file.close()
@@ -92,10 +109,10 @@ def test_a_full_device_is_told_by_print_and_flush() -> None:
 
 def test_a_stream_without_an_encoding_and_one_that_is_absent() -> None:
     text = io.StringIO()
-    assert printed("é", text, end="") is True
+    assert print_text("é", text, end="") is True
     assert text.getvalue() == "é"
-    assert flushed(None) is True
-    assert flushed(closed()) is False
+    assert flush_stream(None) is True
+    assert flush_stream(closed()) is False
 
 
 @pytest.mark.parametrize("name", ["stdout", "stderr"])
@@ -121,7 +138,123 @@ def test_lost_output_is_an_exit_code_where_there_is_no_other(
 
     monkeypatch.setattr(cli.gc, "disable", lambda: None)  # type: ignore[attr-defined]
     monkeypatch.setattr(cli, "main", lambda: code)
-    monkeypatch.setattr(cli, "flushed", lambda stream: well)
+    monkeypatch.setattr(cli, "flush_stream", lambda stream: well)
     monkeypatch.setattr(os, "_exit", end)
     with pytest.raises(Ended, match=rf"^{int(ends)}$"):
         cli.run()
+
+
+RUN = Path(__file__).parents[1] / "data" / "run_directories" / "format-1"
+ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+GOOD, BAD = Mark("VALID", Colour.GOOD, bold=True), Mark("a long doubt", Colour.BAD)
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@loop_over(("columns", "width"), [("80", 80), ("100", 100), ("120", 120), ("300", 120), ("20", 40)])
+def test_text_is_as_wide_as_the_terminal_and_80_in_a_file(
+    columns: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert Screen.of(Terminal()).width == width
+    assert Screen.of(io.StringIO()).width == 80
+    assert Screen.of(None).width == 80
+
+
+@loop_over(
+    ("environment", "coloured"),
+    [
+        ({"TERM": "xterm-256color"}, True),
+        ({"TERM": "xterm"}, True),
+        ({"TERM": "xterm", "NO_COLOR": ""}, True),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, False),
+        ({"TERM": "dumb"}, False),
+        ({}, False),
+    ],
+)
+def test_colour_is_for_terminals_that_have_it_and_users_who_want_it(
+    environment: dict[str, str], coloured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TERM", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    (line,) = Screen.of(Terminal()).painted(["verdict: VALID"], [GOOD])
+    assert (line != "verdict: VALID") is coloured
+    assert ESCAPE.sub("", line) == "verdict: VALID"
+    assert Screen.of(io.StringIO()).ink is leave_plain
+
+
+@pytest.mark.parametrize("colour", Colour)
+def test_each_colour_is_readable_on_white_and_on_black(colour: Colour) -> None:
+    from rich.color import Color
+
+    triplet = Color.parse(colour).get_truecolor()
+    linear = [((part / 255 + 0.055) / 1.055) ** 2.4 for part in (triplet.red, triplet.green, triplet.blue)]
+    light = sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    assert min(1.05 / (light + 0.05), (light + 0.05) / 0.05) > 3.7
+
+
+def brackets(text: str, mark: Mark) -> str:
+    return f"<{text}>"
+
+
+@loop_over(
+    ("lines", "marks", "shown"),
+    [
+        (["verdict: VALID"], [GOOD], ["verdict: <VALID>"]),
+        (["verdict: INVALID; VALID; VALID"], [GOOD], ["verdict: INVALID; <VALID>; VALID"]),
+        (["it has a", "  long doubt; fix"], [BAD], ["it has <a>", "  <long doubt>; fix"]),
+        (["a long doubt: VALID"], [GOOD, BAD], ["<a long doubt>: <VALID>"]),
+        (["a long doubt"], [BAD, Mark("long", Colour.GOOD)], ["<a long doubt>"]),
+        (["nothing of it", "here"], [GOOD, BAD, Mark("", Colour.BAD)], ["nothing of it", "here"]),
+        ([], [GOOD], []),
+    ],
+)
+def test_a_mark_is_its_first_occurrence_as_whole_words(
+    lines: list[str], marks: list[Mark], shown: list[str]
+) -> None:
+    assert Screen(ink=brackets).painted(lines, marks) == shown
+    assert Screen().painted(lines, marks) == lines
+
+
+def test_a_servers_own_escapes_are_not_shown() -> None:
+    assert clean_text("\x1b[31mred") == "\ufffd[31mred"
+
+
+def on_a_terminal(columns: int, **environment: str) -> str:
+    """What `loadgen report` of a stored run writes on a terminal of that width."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    left_out = ("COLUMNS", "NO_COLOR")
+    inherited = {name: value for name, value in os.environ.items() if name not in left_out}
+    with subprocess.Popen(
+        [sys.executable, "-m", "loadgen", "report", str(RUN)],
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        env={**inherited, "TERM": "xterm", **environment},
+    ):
+        os.close(theirs)
+        parts = []
+        with contextlib.suppress(OSError):  # the terminal's other end is closed
+            while part := os.read(ours, 1 << 16):
+                parts.append(part)
+    os.close(ours)
+    return b"".join(parts).decode().replace("\r\n", "\n")
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("columns", [60, 80, 100])
+def test_on_a_terminal_a_report_has_its_width_and_colours(columns: int) -> None:
+    shown = on_a_terminal(columns)
+    lines = [ESCAPE.sub("", line) for line in shown.splitlines() if ESCAPE.search(line)]
+    assert [line.partition(":")[0] for line in lines[:2]] == ["SIMULATED", "verdict"]
+    prose = [line for line in shown.splitlines() if line.startswith(("prompts:", "requests:", "client:"))]
+    assert prose
+    assert columns - 30 < max(map(len, prose)) <= columns
+    assert ESCAPE.sub("", shown) == on_a_terminal(columns, NO_COLOR="1")

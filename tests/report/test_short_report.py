@@ -25,8 +25,8 @@ from loadgen.engines.refusals import AdaptedField
 from loadgen.figures.metrics import compute
 from loadgen.figures.record import Records
 from loadgen.report import report, short_lines
+from loadgen.report.printing import Mark, Screen
 from loadgen.report.run_directory import Result
-from loadgen.report.screen import Mark, Screen
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.verdict.evidence import RunEvidence
 from loadgen.verdict.run_facts import Server

@@ -13,8 +13,7 @@ from loadgen.figures.figure_table import JUDGED
 from loadgen.host.sensor_summary import MemoryUse, SensorSummary
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.study.run_summary import full_name, of_run, short_name
-from loadgen.verdict.campaign_cell import Cell
-from loadgen.verdict.run_facts import Server
+from loadgen.verdict.run_facts import Cell, Server
 from report.test_run_directory import WHEN, made
 
 HERE = Path("runs/r")

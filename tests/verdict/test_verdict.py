@@ -11,17 +11,15 @@ import pytest
 
 from builders.loops import loop_over
 from builders.made_cases import observed, run
+from loadgen.base.guard import Broken
 from loadgen.base.rule import Finding, Rule, Severity, Source, table
 from loadgen.base.structs import replace
 from loadgen.engines import engines
 from loadgen.verdict import verdict
-from loadgen.verdict.campaign_cell import Cell
-from loadgen.verdict.checkable import CHECKABLE
 from loadgen.verdict.doubts import DOUBTS
 from loadgen.verdict.evidence import RunEvidence
-from loadgen.verdict.run_facts import Server
-from loadgen.verdict.sections import Broken
-from loadgen.verdict.verdict import Level, RunVerdict
+from loadgen.verdict.run_facts import Cell, Server
+from loadgen.verdict.verdict import CHECKABLE, Level, RunVerdict
 
 BY_NAME = {doubt.code: doubt for doubt in DOUBTS}
 BLIND = tuple(doubt for doubt in DOUBTS if doubt.source is Source.SELFTEST)
@@ -118,14 +116,14 @@ def test_the_worst_severity_decides_and_a_partial_judgement_is_not_valid(
     ],
 )
 def test_the_gravest_is_told_whole_and_the_rest_by_name(found: RunVerdict, lines: list[str]) -> None:
-    assert verdict.lines(found) == lines
+    assert verdict.summarize_doubts(found) == lines
 
 
 def test_an_explanation_has_each_doubt_whole_and_counts_the_others() -> None:
     doubt = BY_NAME["prefix-cache"]
     found = of("prefix-cache", blind=BLIND, failed={"overload": ZERO}, lacking=("self-test", "repeats"))
     absent = len(DOUBTS) - 1 - len(BLIND) - 1
-    assert verdict.explain(found) == [
+    assert verdict.explain_doubts(found) == [
         "verdict: SUSPECT",
         "suspect: prefix-cache: prefix-cache by 7 %",
         f"  condition: {doubt.condition}",

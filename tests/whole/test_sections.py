@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 
 from builders.loops import loop_over
 from builders.made_cases import failed, run
+from loadgen.base.guard import Broken, describe_exception, make_guarded
 from loadgen.base.rule import Rule
 from loadgen.base.structs import replace
 from loadgen.base.text import wrap_text
@@ -18,8 +19,8 @@ from loadgen.figures import steady_state
 from loadgen.host import sensor_summary
 from loadgen.report import report, result_block
 from loadgen.report.report import SECTIONS
-from loadgen.report.report_parts import ReportOptions, Section, made
 from loadgen.report.run_directory import Result
+from loadgen.report.section import ReportOptions, Section, make_section
 from loadgen.report.vllm_json import vllm_result
 from loadgen.server import answer_check, engine_config
 from loadgen.server.answer_check import Fingerprint
@@ -27,7 +28,6 @@ from loadgen.server.engine_config import EngineConfig
 from loadgen.verdict import reconcile, run_roofline, verdict
 from loadgen.verdict.doubts import DOUBTS
 from loadgen.verdict.evidence import RunEvidence
-from loadgen.verdict.sections import Broken, guarded, reason
 from loadgen.verdict.verdict import Level
 
 WHY = "ZeroDivisionError: division by zero"
@@ -62,21 +62,21 @@ def test_a_part_that_raises_is_named_with_its_exception_in_one_line(error: Excep
         raise error
 
     broken = [Broken("before", "y")]
-    assert guarded("part", raises, "otherwise", broken) == "otherwise"
+    assert make_guarded("part", raises, "otherwise", broken) == "otherwise"
     assert broken == [Broken("before", "y"), Broken("part", said)]
-    assert reason(error) == said
+    assert describe_exception(error) == said
 
 
 def test_a_part_that_does_not_raise_is_what_it_is_and_ctrl_c_goes_through() -> None:
     broken: list[Broken] = []
-    assert guarded("part", lambda: "made", "otherwise", broken) == "made"
+    assert make_guarded("part", lambda: "made", "otherwise", broken) == "made"
     assert broken == []
 
     def interrupted() -> str:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        guarded("part", interrupted, "", broken)
+        make_guarded("part", interrupted, "", broken)
 
 
 # Doubts.
@@ -98,7 +98,7 @@ def test_a_doubt_that_raises_costs_no_other(
         (one.rule.code, one.evidence) for one in whole.findings if one.rule is not doubt
     ]
     assert judged.unchecked == whole.unchecked
-    assert f"not judged: {doubt.code} raised {WHY}; please report it" in verdict.lines(judged)
+    assert f"not judged: {doubt.code} raised {WHY}; please report it" in verdict.summarize_doubts(judged)
     assert verdict.json(judged)["not_judged"] == [{"name": doubt.code, "why": WHY}]
 
 
@@ -138,7 +138,7 @@ FULL = Result(
 def parts(of: Result) -> dict[str, str]:
     """The lines of each section of a report."""
     wanted = ReportOptions(explain=False, layout=result_block.layout(None))
-    return {section.name: "\n".join(made(section, of, wanted).lines) for section in SECTIONS}
+    return {section.name: "\n".join(make_section(section, of, wanted).lines) for section in SECTIONS}
 
 
 def text(lines: dict[str, str]) -> str:
@@ -165,7 +165,7 @@ def test_a_section_that_raises_costs_its_own_lines_alone(
     ("of", "function", "section"),
     [
         (result_block, "render", "block"),
-        (verdict, "lines", "verdict"),
+        (verdict, "summarize_doubts", "verdict"),
         (steady_state, "lines", "steady-state"),
         (steady_state, "steady", "steady-state"),
         (reconcile, "rows", "reconciliation"),

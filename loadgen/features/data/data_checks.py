@@ -7,7 +7,7 @@ from functools import partial
 from loadgen.base.rule import Evidence, note, suspect
 from loadgen.features.traces.schedule import LONG_ANSWER, LONG_PROMPT
 from loadgen.plan.sources import RANDOM, TRACES
-from loadgen.verdict import reuse
+from loadgen.verdict import evidence
 from loadgen.verdict.evidence import RunEvidence, percent
 
 CACHED, REPEATED = 0.05, 0.01  # of the prompt tokens, of the prompts
@@ -29,7 +29,7 @@ _TOKENS = "prefix_repetition"  # a source of texts of random tokens
 )
 def prefix_cache(run: RunEvidence) -> Evidence | None:
     """Prompts were found in the cache instead of computed."""
-    expected, by = reuse.expected(run.facts), reuse.reported(run.facts, run.records)
+    expected, by = evidence.expected_reuse(run.facts), evidence.reported_reuse(run.facts, run.records)
     if expected is None or not by:
         return None
     source, (hits, queries) = max(by.items(), key=lambda item: item[1][0] / item[1][1])
@@ -74,7 +74,7 @@ def identical_prompts(run: RunEvidence) -> Evidence | None:
 )
 def reuse_not_as_expected(run: RunEvidence) -> Evidence | None:
     """The prefix cache held another share of the prompts than it could."""
-    expected, by = reuse.expected(run.facts), reuse.reported(run.facts, run.records)
+    expected, by = evidence.expected_reuse(run.facts), evidence.reported_reuse(run.facts, run.records)
     if not expected or not by or prefix_cache.find(run) is not None:
         return None
     source, (hits, queries) = next(reversed(by.items()))  # the counters, where there are any

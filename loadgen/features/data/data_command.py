@@ -23,7 +23,7 @@ from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.profile import Profile
 from loadgen.plan.requests import UNKNOWN_LEN, PromptRequests
-from loadgen.report.printing import printed
+from loadgen.report.printing import print_text
 from loadgen.run import progress
 from loadgen.run.options import laid_over
 from loadgen.run.other_options import add_unheeded_flags, explained, refuse
@@ -108,9 +108,9 @@ def main(argv: Sequence[str]) -> int:
         counted = _counted(made, tokenizer)
     preview = PlanPreview(made, counted)
     if options.get("json"):
-        printed(format_json(preview.json(), indent=2), sys.stdout)
+        print_text(format_json(preview.json(), indent=2), sys.stdout)
     else:
-        printed("\n".join(preview.lines()), sys.stdout)
+        print_text("\n".join(preview.lines()), sys.stdout)
     export_plan.shown(made, options.get("export_requests"), tokenizer, to_errors="json" in options)
     return ExitCode.FIGURES
 

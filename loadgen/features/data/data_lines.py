@@ -10,7 +10,7 @@ from loadgen.plan.data_facts import LengthFacts, ScheduleFacts
 from loadgen.plan.sources import RANDOM, TRACES
 from loadgen.report.load_identity import describe_classes, shorten_digest
 from loadgen.report.run_directory import Result
-from loadgen.verdict import reuse
+from loadgen.verdict import evidence
 from loadgen.verdict.run_facts import Facts
 
 _WORDS = "words"  # the format of prompts whose length is set by the server's own count
@@ -145,7 +145,7 @@ def _by_server(facts: Facts, records: Records) -> Iterator[str]:
 
 def _reuse(facts: Facts, records: Records) -> Iterator[str]:
     """The share of prompt tokens that a prefix cache should hold, next to what it held."""
-    expected, by = reuse.expected(facts), reuse.reported(facts, records)
+    expected, by = evidence.expected_reuse(facts), evidence.reported_reuse(facts, records)
     if not expected and (facts.data.kind == RANDOM or not any(hits for hits, _ in by.values())):
         return
     if expected is not None:

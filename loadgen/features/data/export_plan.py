@@ -13,7 +13,7 @@ from loadgen.features.data import exported_plan
 from loadgen.features.data.exported_plan import BODIES, CONVERSATIONS, IDS, Decode
 from loadgen.plan.plan import Plan
 from loadgen.plan.requests import UNKNOWN_LEN, PromptRequests
-from loadgen.report.printing import printed
+from loadgen.report.printing import print_text
 
 _RECOUNTED = 1000  # texts
 FLAG = "--export-requests"
@@ -22,7 +22,7 @@ FLAG = "--export-requests"
 def shown(made: Plan, file: str | None, tokenizer: str | None, to_errors: bool = False) -> None:
     """Write a plan's requests to the file that was asked for, and print what it holds; raises UsageError."""
     if file is not None:
-        printed("\n".join(export(made, file, tokenizer)), sys.stderr if to_errors else sys.stdout)
+        print_text("\n".join(export(made, file, tokenizer)), sys.stderr if to_errors else sys.stdout)
 
 
 def export(made: Plan, file: str, tokenizer: str | None) -> list[str]:

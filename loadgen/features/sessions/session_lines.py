@@ -11,8 +11,8 @@ from loadgen.features.sessions.session_figures import EarlyEnd, StoredSessions
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.part_figures import TurnFigures
 from loadgen.figures.session_rows import MeasuredPart, SessionFigures
-from loadgen.report.report_parts import ReportOptions
 from loadgen.report.run_directory import Result
+from loadgen.report.section import ReportOptions
 
 _TITLES = ("Turn", "reqs", "fail", "input", "cached", "output", "TTFT ms", "P50", "P99", "TPOT", "E2EL ms")
 _WIDTHS = (-7, 5, 4, 6, 6, 6, 7, 7, 7, 6, 8)

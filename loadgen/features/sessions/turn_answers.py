@@ -7,7 +7,7 @@ from typing import Any
 
 from loadgen.base.errors import UsageError
 from loadgen.features.sessions.session_job import Answer, SessionJob
-from loadgen.figures import streams
+from loadgen.figures import decoded_stream
 from loadgen.figures.decode import Decoder
 from loadgen.plan.plan import Plan
 from loadgen.plan.turns import Turns
@@ -72,7 +72,7 @@ def _message_of(messages: Iterable[Message]) -> dict[str, Any]:
 
 def _lines_of(capture: Capture, streamed: bool) -> bytes | bytearray:
     """The JSON of an answer, a line for each of its events."""
-    answer = streams.unframed(capture)
+    answer = decoded_stream.unframe(capture)
     if not streamed:
         return sse.join_lines(answer.body)
     return sse.read_events(answer.body, answer.complete).lines

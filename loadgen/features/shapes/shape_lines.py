@@ -9,8 +9,8 @@ from loadgen.base.text import cut_end, format_cell_ms, list_first
 from loadgen.features.shapes import shape_figures
 from loadgen.figures.part_figures import ClassFigures
 from loadgen.figures.steady_state import Unsteady
-from loadgen.report.report_parts import ReportOptions
 from loadgen.report.run_directory import Result
+from loadgen.report.section import ReportOptions
 
 _STAGE_TITLES = ("Stage", "until", "reqs", "req/s", "in fl.", "max", "TTFT ms", "P99", "E2EL P99")
 _STAGE_WIDTHS = (-22, 7, 5, 6, 6, 4, 7, 7, 8)

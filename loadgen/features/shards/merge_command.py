@@ -9,13 +9,12 @@ from pathlib import Path
 
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import expand_path
+from loadgen.base.guard import Broken, make_guarded
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.features.shards import merge
 from loadgen.report import report, result_block, run_directory, run_place
-from loadgen.report.printing import printed
+from loadgen.report.printing import Screen, print_text
 from loadgen.report.run_directory import Result
-from loadgen.report.screen import Screen
-from loadgen.verdict.sections import Broken, guarded
 from loadgen.verdict.verdict import Level
 
 _RUNS = "runs"
@@ -55,10 +54,10 @@ def main(argv: Sequence[str]) -> int:
     errors = _kept(run, directory, asked.explain, asked.layout)
     screen = Screen.of(sys.stdout)
     shown = report.render(run, True, asked.layout, screen) if asked.explain else None
-    printed(shown or report.short(run, str(directory), asked.layout, screen), sys.stdout)
-    printed(f"run directory: {directory}", sys.stdout)
+    print_text(shown or report.short(run, str(directory), asked.layout, screen), sys.stdout)
+    print_text(f"run directory: {directory}", sys.stdout)
     for error in errors:
-        printed(f"loadgen: {error}", sys.stderr)
+        print_text(f"loadgen: {error}", sys.stderr)
     return _exit_code(run, asked.strict, bool(errors))
 
 
@@ -76,14 +75,14 @@ def _directory(output: str | None, shards: Sequence[tuple[str, Result]]) -> Path
 
 def _kept(run: Result, directory: Path, explain: bool, layout: str | None) -> list[str]:
     broken: list[Broken] = []
-    text = guarded("the report", lambda: report.render(run, explain, layout), "", broken)
+    text = make_guarded("the report", lambda: report.render(run, explain, layout), "", broken)
     errors = run_directory.save(run, directory, {run_directory.REPORT: text + "\n"}, broken)
     return errors + [f"{part.name}: {part.why}" for part in broken]
 
 
 def _exit_code(run: Result, strict: bool, unwritten: bool) -> int:
     if not run.records.ok.any():
-        printed("loadgen: every request failed: nothing was measured", sys.stderr)
+        print_text("loadgen: every request failed: nothing was measured", sys.stderr)
         return ExitCode.NOTHING
     if run.facts.partial:
         return ExitCode.NOTHING

@@ -17,7 +17,7 @@ from loadgen.figures.metrics import compute
 from loadgen.figures.record import Records
 from loadgen.host.environment import describe_machine
 from loadgen.plan.profile import Profile
-from loadgen.report.printing import printed
+from loadgen.report.printing import print_text
 from loadgen.run.selftest.load import SelftestClient, SelftestLoad
 from loadgen.run.selftest.tables import table
 from loadgen.run.selftest.trial import TTFT_MS, trial
@@ -141,7 +141,7 @@ def at_the_pace_of(workload: Profile, transport: str, warmed: Records, workers: 
     """Let the client measure itself at the load to come, with the warm-up's pace; the result is cached."""
     load = _paced(workload, warmed)
     measured = _remembered(load, transport, workers)
-    printed("\n".join((f"self-test at {load.words}:", *table(measured))), sys.stdout)
+    print_text("\n".join((f"self-test at {load.words}:", *table(measured))), sys.stdout)
 
 
 def of_one_worker(workload: Profile, transport: str, warmed: Records) -> Calibration:

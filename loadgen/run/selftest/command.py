@@ -13,7 +13,7 @@ from loadgen.base.bounds import MOST_STREAMS, integer_between, number_between
 from loadgen.base.errors import MeasureError
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.text import format_count
-from loadgen.report.printing import printed
+from loadgen.report.printing import print_text
 from loadgen.run.automatic_workers import usable_cpus
 from loadgen.run.progress import display
 from loadgen.run.selftest.capacity import calibrated, measure_client
@@ -37,14 +37,14 @@ def main(argv: Sequence[str]) -> int:
     if options.transport in transports:
         transports = (options.transport,)
     elif why_not and options.transport != "httpx":
-        printed(f"ring is not measured: {why_not}", sys.stdout)
+        print_text(f"ring is not measured: {why_not}", sys.stdout)
     load = SelftestLoad(options.streams, options.interval_ms, options.tokens_per_message, options.input_len)
     steps = len(_numbers(options.workers))
     seconds = options.seconds or (_SECONDS if steps == 1 else _MODES_S + _STEP_S * steps)
     deadline_ns = clock.now_ns() + int(seconds * 1e9)
     with display(quiet=False).waiting("what servers send: one mode after the other", forks=True):
         lines, well = examined(transports)
-    printed("\n".join([*lines, f"\n{load.words}, against the null server on this machine:\n"]), sys.stdout)
+    print_text("\n".join([*lines, f"\n{load.words}, against the null server on this machine:\n"]), sys.stdout)
     if options.workers > 1:
         if options.transport is None:
             transports = ("ring",) if "ring" in transports else transports[:1]
@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     else:
         measured = _measured(load, transports, deadline_ns)
     if options.save and calibration.remember(measured):
-        printed(f"kept for later reports in {calibration.cache_path()}", sys.stdout)
+        print_text(f"kept for later reports in {calibration.cache_path()}", sys.stdout)
     return 0 if well else MeasureError.exit_code
 
 
@@ -63,7 +63,7 @@ def _measured(load: SelftestLoad, transports: Sequence[str], deadline_ns: int) -
         left_s = (deadline_ns - clock.now_ns()) / 1e9 / (len(transports) - len(measured))
         with display(quiet=False).waiting(f"error and capacity of {transport}", left_s, forks=True):
             measured |= measure_client(load, (transport,), left_s)
-        printed("\n".join(table(measured[transport])), sys.stdout, end="\n\n")
+        print_text("\n".join(table(measured[transport])), sys.stdout, end="\n\n")
     return list(measured.values())
 
 
@@ -80,7 +80,7 @@ def _grown(
     steps = [(transport, number) for transport in transports for number in numbers]
     cpus = usable_cpus()
     if _CPUS_EACH * workers > cpus:
-        printed(
+        print_text(
             f"{workers} workers and their null servers need {_CPUS_EACH * workers} CPUs: they share {cpus} "
             "here,\nand hold less than on a machine that has them\n",
             sys.stdout,
@@ -100,7 +100,7 @@ def _grown(
             measured.append(found)
             every.append(found)
             ended.append(capacity.ended)
-        printed("\n".join((f"{transport}:", *workers_table(measured, ended))), sys.stdout, end="\n\n")
+        print_text("\n".join((f"{transport}:", *workers_table(measured, ended))), sys.stdout, end="\n\n")
     return every
 
 

@@ -14,7 +14,7 @@ import msgspec
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.parsing import Parser, parse_arguments, suggest_name
 from loadgen.base.text import clean_text, format_json
-from loadgen.report.printing import printed
+from loadgen.report.printing import print_text
 from loadgen.roofline import models
 from loadgen.roofline.machines import Machine
 from loadgen.roofline.models import split_name
@@ -64,13 +64,13 @@ def main(argv: Sequence[str]) -> int:
     _check_model(given.model, hardware.config)
     result = audit_sources(result_sources.read_sources(given.places), hardware, given.model)
     if given.json:
-        printed(format_json(result.json(), indent=1), sys.stdout)
+        print_text(format_json(result.json(), indent=1), sys.stdout)
     else:
-        printed(
+        print_text(
             clean_text(audit_report.render_text(result.findings, explain=given.explain)), sys.stdout, end=""
         )
         for line in (*result.messages, *(f"failed: {cell}" for cell in result.failed_cells)):
-            printed(f"loadgen: {clean_text(line)}", sys.stderr)
+            print_text(f"loadgen: {clean_text(line)}", sys.stderr)
     invalid = any(findings.level is Level.INVALID for findings in result.findings)
     return STRICT if given.strict and invalid else 0
 

@@ -16,8 +16,8 @@ from loadgen.base.table import (
     render_text_table,
 )
 from loadgen.base.text import clean_text, format_json, wrap_text
-from loadgen.report import sweep_lines
-from loadgen.report.printing import printed
+from loadgen.report import sweep_record
+from loadgen.report.printing import print_text
 from loadgen.settings import groups
 from loadgen.settings.table import add_groups
 from loadgen.study.compare import ceilings, comparison, comparison_report, limits, model, rankings
@@ -63,9 +63,9 @@ def main(argv: Sequence[str]) -> int:
     )
     read = result_sources.read_sources(given.places)
     report_unread(read.errors)
-    missing = [note for sweep in read.sweeps for note in sweep_lines.notes(sweep.record)]
+    missing = [note for sweep in read.sweeps for note in sweep_record.list_unfinished(sweep.record)]
     shown = _render(compare_sources(read, ask), limits.compare_limits(read.limits, ask), missing, given)
-    printed(clean_text(shown), sys.stdout, end="")
+    print_text(clean_text(shown), sys.stdout, end="")
     return 0
 
 
@@ -112,9 +112,9 @@ def compare_parser() -> argparse.ArgumentParser:
 def report_unread(problems: Sequence[str]) -> None:
     """Print on the standard error what could not be read: the table is of what could."""
     for problem in problems[:_MOST_PROBLEMS]:
-        printed(f"loadgen: {clean_text(problem)}", sys.stderr)
+        print_text(f"loadgen: {clean_text(problem)}", sys.stderr)
     if len(problems) > _MOST_PROBLEMS:
-        printed(f"loadgen: {len(problems) - _MOST_PROBLEMS} more could not be read", sys.stderr)
+        print_text(f"loadgen: {len(problems) - _MOST_PROBLEMS} more could not be read", sys.stderr)
 
 
 def _render(

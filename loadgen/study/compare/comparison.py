@@ -23,7 +23,7 @@ from loadgen.study.compare.rows import FIGURES, IN_PLACE, BaselineRuns, read_fig
 from loadgen.study.compare.run_groups import Group
 from loadgen.study.consistency.self_consistency import judge_figures
 from loadgen.study.run_summary import Reported, grouped, plain_load
-from loadgen.verdict.campaign_cell import FailedCell
+from loadgen.verdict.run_facts import FailedCell
 
 _SPEED = "speed_tok_s"  # of speed tables and ladders
 _CLOSED = (

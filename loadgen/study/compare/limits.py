@@ -24,7 +24,7 @@ from loadgen.base.table import Column, Table, format_csv_table
 from loadgen.base.text import clean_line
 from loadgen.figures import repeats
 from loadgen.figures.repeats import t_quantile
-from loadgen.report import limit_lines
+from loadgen.report import limit_record
 from loadgen.report.limit_record import LimitEstimate
 from loadgen.report.load_table import SIMULATION, marked_name
 from loadgen.report.sweep_record import LoadAxis
@@ -373,10 +373,10 @@ def _row(compared: ComparedLimits, row: LimitRow) -> dict[str, Any]:
 def _cells(compared: ComparedLimits, row: LimitRow) -> tuple[str, ...]:
     limit, ends = row.limit, "-"
     if limit is not None and limit.low is not None and limit.high is not None:
-        ends = f"{limit_lines.load(limit.low)} to {limit_lines.load(limit.high)}"
+        ends = f"{limit_record.format_load(limit.low)} to {limit_record.format_load(limit.high)}"
         if limit.value is not None and not repeats.is_bounded(limit.value, limit.low, limit.high):
             ends = repeats.UNBOUNDED
-    value = "-" if limit is None or limit.value is None else limit_lines.load(limit.value)
+    value = "-" if limit is None or limit.value is None else limit_record.format_load(limit.value)
     call = "baseline" if row.effect is None else _CALLS[row.effect.call]
     name = marked_name(row.name, any(run.simulated for search in row.searches for run in search.runs))
     return name, value, ends, f"{row.found}", format_limit_ratio(row), call
@@ -387,7 +387,7 @@ def _notes(compared: ComparedLimits) -> Iterator[str]:
     for row in compared.rows:
         for search in row.searches:
             if not list_limits([search]):  # it is in no figure: bounds of a search, or an interrupted one
-                yield f"{row.name}: {limit_lines.headline(search.record)}, not in the figures"
+                yield f"{row.name}: {limit_record.describe_limit(search.record)}, not in the figures"
         if factor := far_apart(list_limits(row.searches)):
             yield f"{row.name}: are its {row.found} searches repeats? Their limits are {factor:g}× apart"
     if len(compared.rows) == 1:

@@ -36,7 +36,7 @@ from loadgen.study.importers.json_fields import ClientFormat, JsonDocument
 from loadgen.study.importers.pasted import csv_tables, pasted_blocks, pasted_pages, pasted_tables
 from loadgen.study.importers.pasted.csv_tables import TableRows
 from loadgen.study.run_summary import OURS, Reported
-from loadgen.verdict.campaign_cell import FailedCell
+from loadgen.verdict.run_facts import FailedCell
 
 _MOST_ERRORS = 20
 _MOST_FILES = 200_000  # checked in one directory

@@ -9,7 +9,7 @@ import msgspec
 
 from loadgen.base.table import Table
 from loadgen.base.text import list_first
-from loadgen.report import sweep_lines
+from loadgen.report import sweep_record
 from loadgen.study.compare import loads, rankings
 from loadgen.study.compare.comparison_report import describe_load
 from loadgen.study.compare.limits import ComparedLimits, limit_table, limit_title
@@ -23,7 +23,7 @@ from loadgen.study.pages.load_charts import LoadSection, load_section
 from loadgen.study.pages.page_parts import Panel
 from loadgen.study.pages.run_section import Account, make_account
 from loadgen.study.run_summary import Reported
-from loadgen.verdict.campaign_cell import FailedCell
+from loadgen.verdict.run_facts import FailedCell
 
 MOST_DRAWN = 32  # runs whose own pictures a page holds
 
@@ -101,7 +101,7 @@ def compose_document(
         compared_limits=tuple(
             (limit_title(each), limit_table(each)) for each in compared_limits if len(each.rows) > 1
         ),
-        points=tuple(note for sweep in sweeps for note in sweep_lines.notes(sweep.record)),
+        points=tuple(note for sweep in sweeps for note in sweep_record.list_unfinished(sweep.record)),
     )
 
 

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from loadgen.base.table import Table, make_table
-from loadgen.report import limit_lines
+from loadgen.report import limit_record
 from loadgen.report.limit_record import LimitRecord, LimitRun, ObjectiveFigures
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.pages.page_parts import NAN, Curve, CurveStyle, Floats, Panel, is_wide
@@ -35,9 +35,9 @@ def _make_section(limit: StoredLimit, anchor: str) -> LimitSection:
     record = limit.record
     return LimitSection(
         anchor=anchor,
-        title=f"{limit.shown_name}, {limit_lines.headline(record)}",
-        words=tuple(limit_lines.parts(record))[1:],
-        runs=limit_lines.table(record),
+        title=f"{limit.shown_name}, {limit_record.describe_limit(record)}",
+        words=tuple(limit_record.list_statements(record))[1:],
+        runs=limit_record.make_run_table(record),
         pictures=tuple(_plot_search(record, anchor)),
     )
 
@@ -71,7 +71,7 @@ def _plot_objective(
         for column in ([each.value_ms for _, each in shown], [each.bound_ms for _, each in shown])
     )
     objective, limit_ms = shown[0][1].objective, shown[0][1].limit_ms
-    figure = limit_lines.figure(objective)
+    figure = limit_record.name_percentile(objective)
     known = np.isfinite(bounds)
     ends = np.array([loads.min(), loads.max()])
     whole, *apart = _make_curves(figure, runs, values)
@@ -83,8 +83,8 @@ def _plot_objective(
     ]
     band, above = _find_band(record, ends.tolist()), float(np.nanmax([values, bounds])) > _TOP * limit_ms
     rows = tuple(
-        (limit_lines.load(run.load), f"{value:,.4g}", f"{bound:,.4g}" if bound == bound else "–",
-         limit_lines.outcome(run))
+        (limit_record.format_load(run.load), f"{value:,.4g}", f"{bound:,.4g}" if bound == bound else "–",
+         limit_record.describe_standing(run))
         for run, value, bound in zip(runs, values.tolist(), bounds.tolist(), strict=True)
     )  # fmt: skip
     return Panel(
@@ -109,7 +109,7 @@ def _write_caption(runs: Sequence[LimitRun], band: tuple[float, float] | None, a
 def _plot_goodput(record: LimitRecord, key: str, runs: Sequence[LimitRun]) -> Panel:
     loads = np.array([run.load for run in runs])
     goodput = np.array([run.goodput_per_s for run in runs], np.float64)
-    rows = tuple((limit_lines.load(run.load), f"{run.goodput_per_s:,.4g}") for run in runs)
+    rows = tuple((limit_record.format_load(run.load), f"{run.goodput_per_s:,.4g}") for run in runs)
     band = _find_band(record, [float(loads.min()), float(loads.max())])
     return Panel(
         key, "Goodput over load", _name_unit(record), "requests/s",

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from loadgen.base.table import Table, make_table
 from loadgen.figures.knee import knee
 from loadgen.report import load_table
-from loadgen.report.limit_lines import load as shown_load
+from loadgen.report.limit_record import format_load as shown_load
 from loadgen.report.load_identity import settle_lengths
 from loadgen.report.load_table import LoadRow
 from loadgen.study.compare.loads import SweptLoads

@@ -19,8 +19,8 @@ from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.files import ANYONES, write_output
 from loadgen.base.table import format_csv_table
 from loadgen.base.text import clean_line, clean_text, make_file_name, wrap_text
-from loadgen.report import limit_lines, result_block, run_place, sweep_lines
-from loadgen.report.printing import printed
+from loadgen.report import limit_record, result_block, run_place, sweep_record
+from loadgen.report.printing import print_text
 from loadgen.study.compare import ceilings, compare_command, comparison_report, limits, model
 from loadgen.study.compare.ceilings import Hardware
 from loadgen.study.compare.comparison import compare_runs
@@ -47,7 +47,7 @@ def make_outputs(asked: argparse.Namespace, forms: list[str]) -> Iterator[str]:
     """What each form prints; files are written on the way. Raises UsageError or MeasureError."""
     given = _Given(asked, result_sources.read_sources(asked.places))
     for problem in given.read.errors:
-        printed(f"loadgen: {clean_text(problem)}", sys.stderr)
+        print_text(f"loadgen: {clean_text(problem)}", sys.stderr)
     read = given.read
     if not (read.reported or read.failures or read.sweeps or read.limits):
         raise MeasureError(f"no run in {', '.join(asked.places)}: name run directories, campaigns or files")
@@ -143,12 +143,12 @@ def _make_text(given: _Given) -> str:
 def _make_texts(given: _Given) -> Iterator[str]:
     read = given.read
     for limit in read.limits:
-        yield f"{clean_line(limit.shown_name)}\n{limit_lines.text(limit.record)}"
+        yield f"{clean_line(limit.shown_name)}\n{limit_record.render_search(limit.record)}"
     if any(len(each.rows) > 1 for each in given.compared_limits):
         yield compare_command.render_text((), given.compared_limits)
     if given.alone:
         yield comparison_report.render_text(given.alone)
-    notes = [note for sweep in read.sweeps for note in sweep_lines.notes(sweep.record)]
+    notes = [note for sweep in read.sweeps for note in sweep_record.list_unfinished(sweep.record)]
     if notes:
         yield "".join(f"{line}\n" for note in notes for line in wrap_text(note))
 
@@ -223,7 +223,7 @@ def _write_pictures(
             save(panel, drawing, path)
         except OSError as error:
             raise UsageError(f"cannot write {path}: {error.strerror}; choose another directory") from None
-    printed(f"wrote {len(drawings)} pictures to {directory}", sys.stderr)
+    print_text(f"wrote {len(drawings)} pictures to {directory}", sys.stderr)
     return ""
 
 
@@ -238,7 +238,7 @@ def _write_file(path: Path, text: str) -> str:
         _write_text(path, text)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}; choose another file") from None
-    printed(f"{done} {path} ({len(text.encode()) / 1e3:,.0f} kB)", sys.stderr)
+    print_text(f"{done} {path} ({len(text.encode()) / 1e3:,.0f} kB)", sys.stderr)
     return ""
 
 

@@ -11,9 +11,8 @@ from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.report import report, result_block, run_directory
-from loadgen.report.printing import printed
+from loadgen.report.printing import Screen, print_text
 from loadgen.report.run_directory import Result
-from loadgen.report.screen import Screen
 from loadgen.roofline.flags import Flags
 from loadgen.run.followup import add_ceiling
 from loadgen.settings import groups
@@ -62,14 +61,14 @@ def main(argv: Sequence[str]) -> int:
     alone = len(asked.places) == 1 and not forms and asked.baseline is None
     if alone and (not first.exists() or run_directory.is_run(first)):
         run = _add_roofline(run_directory.load(first), _get_roofline_flags(asked))
-        printed(report.render(run, asked.explain, asked.layout, Screen.of(sys.stdout)), sys.stdout)
+        print_text(report.render(run, asked.explain, asked.layout, Screen.of(sys.stdout)), sys.stdout)
         return 0
     if asked.explain and not forms:
         raise UsageError("--explain is of one run: name its directory alone")
     from loadgen.study.pages.outputs import make_outputs
 
     for text in make_outputs(asked, forms or [_TEXT]):
-        printed(text, sys.stdout, end="")
+        print_text(text, sys.stdout, end="")
     return 0
 
 

@@ -21,7 +21,7 @@ from loadgen.figures.figure_table import FIGURES, LATENCIES, Figure, percentile_
 from loadgen.figures.metrics import Metrics, compute
 from loadgen.figures.objectives import ObjectiveEvidence
 from loadgen.plan.sources import RANDOM
-from loadgen.report import report, result_block, saturated_run
+from loadgen.report import load_table, report, result_block
 from loadgen.report.run_directory import Result
 from loadgen.server import engine_config
 from loadgen.study.compare.comparison_report import describe_load
@@ -321,7 +321,7 @@ def make_run_cards(run: Result, metrics: Metrics) -> Iterator[Card]:
     """Make the cards of a run of ours; `metrics` have the percentile 99, whichever were requested."""
     rates: Sequence[_RateCard] = _RATE_CARDS
     if run.facts.saturated:
-        arrived = saturated_run.figures(run).get("output_throughput")
+        arrived = load_table.saturated_figures(run).get("output_throughput")
         yield from _make_card("Output", _ARRIVED, _make_figure("", arrived, "tokens/s"))
         rates = rates[1:]
     for label, about, units in rates:

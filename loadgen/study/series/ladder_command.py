@@ -24,7 +24,7 @@ from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
 from loadgen.plan.server_settings import ServerSettings
 from loadgen.report import run_directory, run_place
-from loadgen.report.printing import printed
+from loadgen.report.printing import print_text
 from loadgen.report.run_directory import Result
 from loadgen.run import progress, signals
 from loadgen.run.asked_settings import settings
@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
     if options.launching.dry_run:
         from loadgen.run.launched_server import dry_run
 
-        printed(dry_run(options, asked), sys.stdout)
+        print_text(dry_run(options, asked), sys.stdout)
         return 0
     ladder: Climb[Any, Any]
     if options.depth is None:
@@ -254,7 +254,7 @@ class Climb(Generic[Rung, Row]):
         if not self.rows:
             run_place.remove_empty(self.directory)
             return
-        printed(f"\n{self.tables()}\ntables and runs: {self.directory}", sys.stdout)
+        print_text(f"\n{self.tables()}\ntables and runs: {self.directory}", sys.stdout)
 
 
 def check_room(session: Session, need: int) -> None:
@@ -342,7 +342,7 @@ class LadderClimb(Climb[int, SpeedRow]):
         texts = {f"ladder.{form}": speed_tables.draw_speeds(self.rows, form) for form in _LADDER_FORMS}
         self.write({**texts, "ladder.json": dumps({"rows": listed}, allow_nan=False)})
         if not self.quiet:
-            printed(ladder_rows.describe_speed(row), sys.stdout)
+            print_text(ladder_rows.describe_speed(row), sys.stdout)
 
 
 def begin_ladder(workload: Profile, run_dir: str | None, formula: str | None = None) -> LadderClimb:
@@ -412,7 +412,7 @@ class DepthClimb(Climb[DepthTest, DepthRow]):
         self.rows.append(row)
         texts = {f"depth.{form}": ladder_rows.draw_depths(self.rows, form) for form in _DEPTH_FORMS}
         self.write({**texts, "depth.json": dumps(ladder_rows.store_depths(self.rows), allow_nan=False)})
-        printed(ladder_rows.describe_depth(row), sys.stdout)
+        print_text(ladder_rows.describe_depth(row), sys.stdout)
 
 
 def begin_depths(workload: Profile, run_dir: str | None, depths: Sequence[int]) -> DepthClimb:

@@ -13,7 +13,7 @@ from types import TracebackType
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.base import clock
+from loadgen.base import clock, guard
 from loadgen.base.errors import LoadgenError, ServerDied, UsageError
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
@@ -25,7 +25,6 @@ from loadgen.run.session import Session
 from loadgen.run.signals import SIGNALS, Interrupts
 from loadgen.server.discovery import ServerProbe
 from loadgen.study.series.series_store import StoreError
-from loadgen.verdict import sections
 
 # With these nothing else can be kept either: the series stops, and what is done stays.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
@@ -108,7 +107,7 @@ def convert_error(error: Exception) -> LoadgenError:
     """The error, one that is not of ours as a fault of loadgen."""
     if isinstance(error, LoadgenError):
         return error
-    return LoadgenError(f"loadgen itself failed; please report it: {sections.reason(error)}")
+    return LoadgenError(f"loadgen itself failed; please report it: {guard.describe_exception(error)}")
 
 
 def check_disk(error: Exception) -> None:

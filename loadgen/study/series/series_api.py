@@ -16,10 +16,9 @@ from loadgen.base.errors import MeasureError
 from loadgen.base.secrecy import command_line
 from loadgen.plan.profile import Profile
 from loadgen.report import run_directory
-from loadgen.report.limit import Limit
+from loadgen.report.limit_record import Limit
 from loadgen.report.run import Place, Run
-from loadgen.report.sweep import Sweep
-from loadgen.report.sweep_record import FINISHED
+from loadgen.report.sweep_record import FINISHED, Sweep
 from loadgen.run import keywords, signals
 from loadgen.run.api import Interrupted
 from loadgen.run.background import BackgroundRun

@@ -9,8 +9,8 @@ import pytest
 from features.shapes.test_shape_figures import CLASSES, STAGES, cut_off, mixed, shaped
 from loadgen.features.shapes.cancel_lines import cancel_lines
 from loadgen.report import report
+from loadgen.report.printing import Screen
 from loadgen.report.run_directory import Result
-from loadgen.report.screen import Screen
 
 REPORTS: dict[str, Callable[[Result], str]] = {
     "the whole one": report.render,

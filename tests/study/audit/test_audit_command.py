@@ -23,7 +23,7 @@ from loadgen.study.compare.ceilings import Hardware
 from loadgen.study.importers import result_sources
 from loadgen.study.importers.result_sources import Sources, read_sources
 from loadgen.study.run_summary import Reported
-from loadgen.verdict.campaign_cell import Cell, FailedCell
+from loadgen.verdict.run_facts import Cell, FailedCell
 from study.audit.test_published import ACCUSED, grave
 
 PAGE = PUBLISHED / "jetson_thor_serving.md"

@@ -20,7 +20,7 @@ from loadgen.study.importers import result_sources
 from loadgen.study.importers.result_sources import Sources
 from loadgen.study.run_summary import of_run
 from loadgen.study.speed import speed_rows
-from loadgen.verdict.campaign_cell import Cell
+from loadgen.verdict.run_facts import Cell
 from report.test_run_directory import made, saved
 
 DATA = Path(__file__).parents[2] / "data"

@@ -21,8 +21,7 @@ from loadgen.study.compare.model import Decision
 from loadgen.study.pages import run_charts
 from loadgen.study.pages.document import MOST_DRAWN, compose_document
 from loadgen.study.run_summary import Reported, of_run
-from loadgen.verdict.campaign_cell import FailedCell
-from loadgen.verdict.run_facts import Server
+from loadgen.verdict.run_facts import FailedCell, Server
 
 pytestmark = pytest.mark.long  # whole pages, with pictures
 

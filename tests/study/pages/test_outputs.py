@@ -17,7 +17,7 @@ from loadgen.study.pages.document import compose_document
 from loadgen.study.pages.page_parts import format_number
 from loadgen.study.pages.run_section import make_account
 from loadgen.study.run_summary import Reported
-from loadgen.verdict.campaign_cell import FailedCell
+from loadgen.verdict.run_facts import FailedCell
 
 EVIL = "<script>alert(1)</script> | **b** `c` [x](http://y) \n # d"
 

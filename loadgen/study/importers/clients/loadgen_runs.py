@@ -17,7 +17,7 @@ from loadgen import __version__
 from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.figures.metrics import DEFINITIONS_VERSION
-from loadgen.report import limit_record, run_directory, stored_record, sweep_record
+from loadgen.report import limit_record, run_directory, sweep_record
 from loadgen.report.limit_record import LIMIT, LimitRecord
 from loadgen.report.load_table import marked_name
 from loadgen.report.run_directory import ARRIVALS, RESULT, Result
@@ -27,8 +27,7 @@ from loadgen.report.vllm_json import OURS
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.json_fields import ClientFormat
 from loadgen.study.run_summary import Reported, of_json, of_run
-from loadgen.verdict.campaign_cell import FailedCell
-from loadgen.verdict.run_facts import FORMATS, Facts
+from loadgen.verdict.run_facts import FORMATS, Facts, FailedCell
 
 LADDER, CAMPAIGN = "ladder.json", "campaign.json"
 CELLS, FAILED = "cells", "failed"
@@ -209,7 +208,7 @@ def read_limit(directory: Path) -> StoredLimit:
 
 
 def _read_record(path: Path, kind: type[_Kind], newest: int) -> _Kind:
-    return stored_record.parsed(json_fields.read_bounded(path), path, kind, newest)
+    return sweep_record.parse_record(json_fields.read_bounded(path), path, kind, newest)
 
 
 def _select_below(directory: Path, runs: Iterable[str]) -> list[Path]:

@@ -32,7 +32,7 @@ from loadgen.study.series.campaign import campaign_file
 from loadgen.study.series.campaign.campaign_file import CampaignFile, CheckpointTable, LimitTable, Variables
 from loadgen.study.series.limit.limit_command import LOAD_KEYS, SearchLoads, choose_axis
 from loadgen.verdict import requested_metrics
-from loadgen.verdict.campaign_cell import Cell
+from loadgen.verdict.run_facts import Cell
 
 
 class Trust(msgspec.Struct, frozen=True):

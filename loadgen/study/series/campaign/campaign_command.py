@@ -20,7 +20,7 @@ from loadgen.base.text import clean_text, format_count, wrap_text
 from loadgen.host import sensor_discovery
 from loadgen.plan.plan_inputs import Seed
 from loadgen.report import run_place
-from loadgen.report.printing import printed
+from loadgen.report.printing import print_text
 from loadgen.run import progress, signals
 from loadgen.run.credentials import api_key
 from loadgen.settings import table
@@ -59,22 +59,22 @@ def main(argv: Sequence[str]) -> int:
     given = parse_arguments(campaign_parser(), argv)
     if given.file is None and given.resume in (None, _HERE):
         for name, path in campaign_file.list_shipped().items():
-            printed(f"{name:<20} {campaign_file.load_campaign(path).description}", sys.stdout)
+            print_text(f"{name:<20} {campaign_file.load_campaign(path).description}", sys.stdout)
         own = "loadgen campaign FILE.toml"
-        printed(f"loadgen campaign NAME --dry-run shows one; a file of your own: {own}", sys.stdout)
+        print_text(f"loadgen campaign NAME --dry-run shows one; a file of your own: {own}", sys.stdout)
         return 0
     if given.retry_failed and given.resume is None:
         raise UsageError("--retry-failed needs --resume: a new campaign has no failed cells")
     kept = _find_store(given)
     wanted = _make_request(given, kept)
     if given.dry_run:
-        printed(_make_preview(wanted, kept, given.retry_failed).render(), sys.stdout)
+        print_text(_make_preview(wanted, kept, given.retry_failed).render(), sys.stdout)
         return 0
     if unset := sorted({name for arm in wanted.arms for name in arm.missing}):
         raise UsageError(f"{wanted.path}: {', '.join(unset)} not set in the environment: export {unset[0]}=…")
     arms.check_allowed(wanted.trust, wanted.path, wanted.arms)
     for line in arms.list_unsent_keys(wanted.trust, wanted.arms):
-        printed(f"loadgen: {line}", sys.stderr)
+        print_text(f"loadgen: {line}", sys.stderr)
     if kept is None:
         name, now = wanted.file.name, run_place.now()
         kept = CampaignStore(run_place.create_directory(Path(given.run_dir), name, now))
@@ -192,7 +192,7 @@ def _make_record(
 def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.Namespace) -> int:
     def say(line: str) -> None:
         if not given.quiet:
-            printed(clean_text(line), sys.stdout)
+            print_text(clean_text(line), sys.stdout)
 
     again = [str(wanted.path), "--resume", str(kept.directory), *wanted.trust.words]
     resume = shlex.join(["loadgen", "campaign", *again])
@@ -215,7 +215,7 @@ def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.
         try:
             execution.run()
         except KeyboardInterrupt as stop:
-            printed(f"\ninterrupted: {_count_finished(wanted, kept)}\nresume with: {resume}", sys.stdout)
+            print_text(f"\ninterrupted: {_count_finished(wanted, kept)}\nresume with: {resume}", sys.stdout)
             return signals.exit_code(signals.number_of(stop))
         except StoreError as error:
             raise StoreError(
@@ -236,13 +236,13 @@ def _report_end(wanted: CampaignRequest, kept: CampaignStore, resume: str) -> in
     """What came of it: the comparison, and where everything is."""
     if not kept.finished():
         raise MeasureError(f"every cell failed; the reasons are in {kept.directory / campaign_store.FAILED}")
-    printed("", sys.stdout)
+    print_text("", sys.stdout)
     _print_comparison(kept)
     where = shlex.quote(str(kept.directory))
-    printed(f"\n{_count_finished(wanted, kept)}: {kept.directory}", sys.stdout)
+    print_text(f"\n{_count_finished(wanted, kept)}: {kept.directory}", sys.stdout)
     if kept.failed():
-        printed(f"retry the failed cells: {resume} --retry-failed", sys.stdout)
-    printed(f"again:   loadgen compare {where}\nto see:  loadgen report --html {where}", sys.stdout)
+        print_text(f"retry the failed cells: {resume} --retry-failed", sys.stdout)
+    print_text(f"again:   loadgen compare {where}\nto see:  loadgen report --html {where}", sys.stdout)
     return 0
 
 
@@ -257,14 +257,14 @@ def _print_comparison(kept: CampaignStore) -> None:
         compare_command.report_unread(read.errors)
         ask = ComparisonOptions(campaign=model.read_campaign_settings(places))
         if read.limits:
-            printed(
+            print_text(
                 clean_text(compare_command.render_text((), limits.compare_limits(read.limits, ask))),
                 sys.stdout,
             )
         if tables := compare_command.compare_sources(read, ask):
-            printed(clean_text(comparison_report.render_text(tables)), sys.stdout, end="")
+            print_text(clean_text(comparison_report.render_text(tables)), sys.stdout, end="")
     except LoadgenError as error:  # the runs are there all the same
-        printed(f"loadgen: {error}", sys.stderr)
+        print_text(f"loadgen: {error}", sys.stderr)
 
 
 _NO_BREAK = "\u00a0"

@@ -25,13 +25,13 @@ from loadgen.plan import profile
 from loadgen.plan.plan_inputs import Seed
 from loadgen.report import run_directory
 from loadgen.report.limit_record import LIMIT
-from loadgen.report.stored_record import LARGEST_BYTES
+from loadgen.report.sweep_record import LARGEST_BYTES
 from loadgen.report.vllm_json import OURS
 from loadgen.study.series.campaign.arms import Arm, Planned, Start, list_cells
 from loadgen.study.series.campaign.campaign_file import CampaignFile, CampaignOptions, hide_flag_secrets
 from loadgen.study.series.series_store import KeptDirectory, create_directory
 from loadgen.study.series.time_estimate import at_best_s, format_duration
-from loadgen.verdict.campaign_cell import Cell
+from loadgen.verdict.run_facts import Cell
 
 RECORD = "campaign.json"
 CELLS, FAILED, UNFINISHED, SERVERS = "cells", "failed", "unfinished", "servers"

@@ -21,7 +21,7 @@ from loadgen.figures import objectives
 from loadgen.host.sensor import Reading, Sensor
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
-from loadgen.report import limit_lines, run_place
+from loadgen.report import limit_record, run_place
 from loadgen.report.limit_record import LimitRecord
 from loadgen.run import progress, signals
 from loadgen.run.attach import attach
@@ -41,7 +41,7 @@ from loadgen.study.series.point_runs import (
     find_death,
 )
 from loadgen.study.series.series_store import KeptDirectory, StoreError
-from loadgen.verdict.campaign_cell import Cell
+from loadgen.verdict.run_facts import Cell
 
 
 @dataclass
@@ -156,11 +156,13 @@ class Execution:
         if search.signal:
             raise signals.Stopped(search.signal)
         if record.ended == "server-died":
-            self._failed(planned, LoadgenError(f"the server ended; {limit_lines.headline(record)}"), place)
+            self._failed(
+                planned, LoadgenError(f"the server ended; {limit_record.describe_limit(record)}"), place
+            )
             return
         self.store.finish(planned, place)
         self.pace.cell(planned.cell, (clock.now_ns() - began_ns) / 1e9)
-        self._report(planned, limit_lines.headline(record))
+        self._report(planned, limit_record.describe_limit(record))
 
     def _measured(self, session: Session, left: deque[Planned], name: str) -> bool:
         """Measure the next cell and keep it; whether the server lives."""

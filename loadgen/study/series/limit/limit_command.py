@@ -24,9 +24,9 @@ from loadgen.figures import objectives
 from loadgen.plan import profile
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
-from loadgen.report import limit_lines, run_place, stored_record
+from loadgen.report import limit_record, run_place, sweep_record
 from loadgen.report.limit_record import FORMAT, LIMIT, LimitRecord
-from loadgen.report.printing import printed
+from loadgen.report.printing import print_text
 from loadgen.report.sweep_record import LoadAxis
 from loadgen.run import bench, signals
 from loadgen.run.asked_settings import settings
@@ -63,14 +63,14 @@ def main(argv: Sequence[str]) -> int:
 
     def say(text: str) -> None:
         if not options.quiet:
-            printed(clean_text(text), sys.stdout)
+            print_text(clean_text(text), sys.stdout)
 
     found = find_limit(options, request, command_line(["loadgen", "limit", *argv]), say)
-    printed("\n" + limit_lines.text(found.record), sys.stdout, end="")
-    printed(f"search: {found.directory}", sys.stdout)
+    print_text("\n" + limit_record.render_search(found.record), sys.stdout, end="")
+    print_text(f"search: {found.directory}", sys.stdout)
     if found.signal:
         resume = series_store.show_resume_command(found.directory)
-        printed(f"interrupted; resume with: {resume}", sys.stdout)
+        print_text(f"interrupted; resume with: {resume}", sys.stdout)
         return signals.exit_code(found.signal)
     record = found.record
     measured = record.ended is not None and (limit_answer.is_answer(record.ended) or record.limit is not None)
@@ -137,7 +137,7 @@ def find_limit(
 
 def read_search(directory: Path) -> LimitRecord:
     """The record of a search; raises UsageError where the directory has none, or a damaged one."""
-    return stored_record.read(directory / LIMIT, LimitRecord, FORMAT, "a search")
+    return sweep_record.read_record(directory / LIMIT, LimitRecord, FORMAT, "a search")
 
 
 def continue_search(before: LimitRecord, asked: LimitRecord, seed: int | None = None) -> LimitRecord:

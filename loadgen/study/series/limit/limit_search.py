@@ -19,7 +19,7 @@ from loadgen.figures.per_request import PerRequest
 from loadgen.figures.percentiles import percentiles
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
-from loadgen.report import limit_lines, run_directory
+from loadgen.report import limit_record, run_directory
 from loadgen.report.limit_record import LIMIT, LimitRecord, LimitRun, ObjectiveFigures, SearchEnd
 from loadgen.report.run_directory import Result
 from loadgen.report.sweep_record import LoadAxis
@@ -263,17 +263,17 @@ def _round_up_time(seconds: float) -> str:
 
 def format_load(load: float, axis: LoadAxis) -> str:
     """A load with its unit."""
-    return f"{limit_lines.load(load)} {limit_lines.UNITS[axis]}"
+    return f"{limit_record.format_load(load)} {limit_record.UNITS[axis]}"
 
 
 def describe_run(run: LimitRun) -> str:
     """What came of a run, in a line."""
     shown = [
-        f"{limit_lines.figure(each.objective)} {limit_lines.latency(each.value_ms)} ms"
+        f"{limit_record.name_percentile(each.objective)} {limit_record.format_latency(each.value_ms)} ms"
         for each in run.objectives
         if each.value_ms is not None
     ]
-    return ", ".join([*shown, limit_lines.outcome(run)])
+    return ", ".join([*shown, limit_record.describe_standing(run)])
 
 
 def _find_cause(

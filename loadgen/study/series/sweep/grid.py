@@ -21,8 +21,7 @@ from loadgen.features.data.data_settings import READ_OUTPUT_LENS
 from loadgen.plan import sources
 from loadgen.plan.profile import SUBJECTS, Profile
 from loadgen.plan.server_settings import flag_of
-from loadgen.report.sweep_lines import label, shown_value
-from loadgen.report.sweep_record import AXES, LoadAxis
+from loadgen.report.sweep_record import AXES, LoadAxis, format_value, name_point
 from loadgen.settings.table import join_rows
 from loadgen.study.series.point_runs import parse_value
 
@@ -95,7 +94,7 @@ class GridPoint(msgspec.Struct, frozen=True):
     @property
     def label(self) -> str:
         """What was varied, in words."""
-        return label(self.settings, self.serve, self.repeat)
+        return name_point(self.settings, self.serve, self.repeat)
 
     @property
     def directory_name(self) -> str:
@@ -111,7 +110,7 @@ def parse_loads(flag: str, key: str, text: str) -> Dimension:
 
 def make_load_dimension(flag: str, key: str, values: Sequence[float]) -> Dimension:
     """The dimension of these loads; raises UsageError."""
-    given = ",".join(map(shown_value, values))
+    given = ",".join(map(format_value, values))
     if key == CONCURRENCY and any(type(value) is not int or value < 1 for value in values):
         raise UsageError(f"{flag} {given}: give whole numbers of requests in flight, 1 or more")
     if not all(0 < value < math.inf for value in values):
@@ -165,7 +164,7 @@ def _make_dimension(flag: str, keys: tuple[str, ...], rows: tuple[tuple[Any, ...
     if not rows:
         raise UsageError(f"{flag}: a list is empty")
     if twice := next((row for at, row in enumerate(rows) if row in rows[:at]), None):
-        again = ",".join(map(shown_value, twice))
+        again = ",".join(map(format_value, twice))
         raise UsageError(f"{flag}: {again} is listed twice: give a number of repeats to measure it again")
     return Dimension(flag, keys, rows)
 
@@ -264,7 +263,7 @@ def _name_workload(name: str, settings: Mapping[str, Any], serve: Mapping[str, s
     shown_elsewhere = (CONCURRENCY, RATE, "input_len", "output_len", "num_prompts", "duration")
     more = {key: value for key, value in settings.items() if key not in shown_elsewhere}
     return " ".join(
-        [name, *(f"{key}={shown_value(value)}" for key, value in {**serve, **more}.items())]
+        [name, *(f"{key}={format_value(value)}" for key, value in {**serve, **more}.items())]
     ).strip()
 
 

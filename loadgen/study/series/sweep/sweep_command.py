@@ -19,7 +19,7 @@ from loadgen.plan.profile import Profile
 from loadgen.report import load_table, run_directory
 from loadgen.report.load_identity import Load
 from loadgen.report.load_table import LoadRow
-from loadgen.report.printing import printed
+from loadgen.report.printing import print_text
 from loadgen.report.sweep_record import FINISHED, SweepRecord
 from loadgen.run import signals
 from loadgen.run.options import Options, bench_parser, parse
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
     if flags.resume is not None:
         store = sweep_run.resume_sweep(request, None if flags.resume == _LATEST else Path(flags.resume))
     if flags.preview:
-        printed("\n".join(_preview_sweep(request, store)), sys.stdout)
+        print_text("\n".join(_preview_sweep(request, store)), sys.stdout)
         return ExitCode.FIGURES
     return _run_sweep(request, store or sweep_run.begin_sweep(request))
 
@@ -155,14 +155,14 @@ def _run_sweep(request: SweepRequest, store: SweepStore) -> int:
 
     def say(line: str) -> None:
         if not quiet:
-            printed("\n".join(wrap_text(clean_text(line))), sys.stdout)
+            print_text("\n".join(wrap_text(clean_text(line))), sys.stdout)
 
     resume = series_store.show_resume_command(store.directory)
     try:
         record = sweep_run.finish_sweep(request, store, say)
     except KeyboardInterrupt as stop:
         _print_points(request, store, store.record())
-        printed(f"interrupted; resume with: {resume}", sys.stdout)
+        print_text(f"interrupted; resume with: {resume}", sys.stdout)
         return signals.exit_code(signals.number_of(stop))
     except StoreError as error:
         raise StoreError(f"{error}; when it can be written: {resume}") from None
@@ -176,7 +176,7 @@ def _run_sweep(request: SweepRequest, store: SweepStore) -> int:
     if not any(state in FINISHED for state in states):
         raise MeasureError(f"every point failed, the first: {record.points[0].reason}")
     if failed := states.count("failed"):
-        printed(f"measure {format_count(failed, 'failed point')} again: {resume}", sys.stdout)
+        print_text(f"measure {format_count(failed, 'failed point')} again: {resume}", sys.stdout)
     if request.options.strict and any(point.verdict == Level.INVALID.value for point in record.points):
         return ExitCode.INVALID
     return ExitCode.FIGURES
@@ -185,11 +185,11 @@ def _run_sweep(request: SweepRequest, store: SweepStore) -> int:
 def _print_points(request: SweepRequest, store: SweepStore, record: SweepRecord) -> None:
     """Print the table of the points that are over, and where they are."""
     if table := draw_sweep_table(store.directory, record, request.points):
-        printed(f"\n{table}", sys.stdout)
+        print_text(f"\n{table}", sys.stdout)
     over = sum(point.state in FINISHED for point in record.points)
-    printed(f"{over} of {len(record.points)} points are measured: {store.directory}", sys.stdout)
+    print_text(f"{over} of {len(record.points)} points are measured: {store.directory}", sys.stdout)
     if any(point.directory for point in record.points):
-        printed(f"to see:  loadgen report --html {shlex.quote(str(store.directory))}", sys.stdout)
+        print_text(f"to see:  loadgen report --html {shlex.quote(str(store.directory))}", sys.stdout)
 
 
 _FAILED = "FAILED"

@@ -24,9 +24,17 @@ from loadgen.plan import profile
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
 from loadgen.plan.server_settings import ServerSettings
-from loadgen.report import load_table, run_directory, run_place, stored_record
+from loadgen.report import load_table, run_directory, run_place, sweep_record
 from loadgen.report.run_directory import Result
-from loadgen.report.sweep_record import FINISHED, FORMAT, SWEEP, PointState, SweepPoint, SweepRecord, blank
+from loadgen.report.sweep_record import (
+    FINISHED,
+    FORMAT,
+    SWEEP,
+    PointState,
+    SweepPoint,
+    SweepRecord,
+    clear_point,
+)
 from loadgen.run import signals
 from loadgen.run.asked_settings import settings
 from loadgen.run.bench import check, seeded
@@ -150,7 +158,7 @@ def _drop_damaged(store: SweepStore, points: Sequence[GridPoint], say: Callable[
         except UsageError as error:
             say(f"{point.label}: its run cannot be read, and is measured again: {error}")
             store.set_damaged_aside(point)
-            record = update_point(record, blank(known))
+            record = update_point(record, clear_point(known))
             store.write(record)
     return record
 
@@ -177,7 +185,7 @@ class SweepStore(KeptDirectory):
 
     def record(self) -> SweepRecord:
         """What the directory holds of its sweep; raises UsageError where it is no sweep's, or damaged."""
-        return stored_record.read(self.directory / SWEEP, SweepRecord, FORMAT, "a sweep")
+        return sweep_record.read_record(self.directory / SWEEP, SweepRecord, FORMAT, "a sweep")
 
     def write(self, record: SweepRecord) -> None:
         """Keep the record, whole or not at all; raises StoreError."""
@@ -426,7 +434,7 @@ class Sweeping:
     def _update(self, point: GridPoint, state: PointState, **outcome: object) -> None:
         """Record a point's state; raises StoreError."""
         known = self.record.points[point.number]
-        changed = blank(known).model_copy(update={"state": state, **outcome})
+        changed = clear_point(known).model_copy(update={"state": state, **outcome})
         self.record = update_point(self.record, SweepPoint.model_validate(changed.model_dump()))
         self.store.write(self.record)
 

@@ -13,8 +13,7 @@ from typing import Any
 from loadgen.base import files
 from loadgen.base.errors import UsageError
 from loadgen.report.run_directory import RESULT
-from loadgen.report.sweep_lines import shown_value
-from loadgen.report.sweep_record import FINISHED, SweepPoint, SweepRecord
+from loadgen.report.sweep_record import FINISHED, SweepPoint, SweepRecord, format_value
 from loadgen.report.vllm_json import OURS
 from loadgen.study.series.point_runs import parse_value
 from loadgen.study.series.series_store import KeptDirectory, create_directory
@@ -96,7 +95,7 @@ def _name_combination(point: GridPoint) -> str:
     parts = []
     for kind, table in (("SERVE", point.serve), ("BENCH", point.settings)):
         if table:
-            named = (f"{name.replace('-', '_')}={shown_value(value)}" for name, value in table.items())
+            named = (f"{name.replace('-', '_')}={format_value(value)}" for name, value in table.items())
             parts.append(f"{kind}--{'-'.join(named)}")
     whole = "-".join(parts)
     plain = re.sub(r"[^\w.=-]+", "_", whole, flags=re.ASCII)[:_LONGEST_NAME]

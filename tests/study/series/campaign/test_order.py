@@ -17,7 +17,7 @@ from loadgen.study.series.campaign import arms, campaign_file, campaign_store
 from loadgen.study.series.campaign.arms import Arm, Start
 from loadgen.study.series.campaign.campaign_store import Left, Pace
 from loadgen.study.series.time_estimate import at_best_s, format_duration
-from loadgen.verdict.campaign_cell import Cell
+from loadgen.verdict.run_facts import Cell
 
 AB = ({"name": "A", "preset": "instant"}, {"name": "B", "preset": "instant"})
 ABC = (*AB, {"name": "C", "preset": "instant"})

@@ -30,7 +30,7 @@ from loadgen.study.series.campaign import campaign_command
 from loadgen.study.series.campaign.arms import Planned
 from loadgen.study.series.campaign.campaign_store import CampaignStore
 from loadgen.study.series.series_store import StoreError
-from loadgen.verdict.campaign_cell import Cell
+from loadgen.verdict.run_facts import Cell
 
 pytestmark = [
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.

@@ -24,16 +24,16 @@ class Broken(msgspec.Struct, frozen=True):
     why: str  # as "ZeroDivisionError: division by zero"
 
 
-def guarded(name: str, make: Callable[[], T], otherwise: T, broken: list[Broken]) -> T:
+def make_guarded(name: str, make: Callable[[], T], otherwise: T, broken: list[Broken]) -> T:
     """What `make` makes; where it raises, `otherwise`, and the part is added to `broken`."""
     try:
         return make()
     except Exception as error:
-        broken.append(Broken(name, reason(error)))
+        broken.append(Broken(name, describe_exception(error)))
         return otherwise
 
 
-def reason(error: BaseException) -> str:
+def describe_exception(error: BaseException) -> str:
     """An exception in one printable line."""
     text = " ".join(str(error).split())[:_LONGEST]
     plain = "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -23,10 +23,9 @@ from builders.made_cases import (
 from builders.provoked_answers import LLAMACPP, MS, slots, timed
 from loadgen.base.structs import replace
 from loadgen.figures.record import Records
-from loadgen.verdict import answer_timings
-from loadgen.verdict.answer_checks import few_slots, timings_differ
+from loadgen.verdict import reconcile
 from loadgen.verdict.reconcile import by_answer
-from loadgen.verdict.server_checks import queued, server_limit
+from loadgen.verdict.server_checks import few_slots, queued, server_limit, timings_differ
 
 DECODE_MS = TPOT_MS * (OUTPUT - 1)
 
@@ -65,13 +64,13 @@ def test_a_few_answers_at_odds_are_no_doubt() -> None:
 def test_without_timings_there_is_nothing_to_judge() -> None:
     case = run(closed())
     assert timings_differ.find(case) is None
-    assert answer_timings.of(case.records) is None
+    assert reconcile.measure_answer_timings(case.records) is None
     assert by_answer(case.metrics, case.records) == []
 
 
 def test_answers_that_were_not_streamed_have_counts_alone() -> None:
     records = Records.of(timed())
-    found = answer_timings.of(records, streamed=False)
+    found = reconcile.measure_answer_timings(records, streamed=False)
     assert found is not None
     assert (found.decoded, found.early, len(found.counts)) == (0, 0, 3)
     assert np.isnan(found.ttft_ms)

@@ -8,11 +8,11 @@ from enum import IntEnum
 import msgspec
 from msgspec.structs import replace
 
+from loadgen.base.guard import Broken, make_guarded
 from loadgen.base.text import clean_text, wrap_text
+from loadgen.report.printing import Mark, Screen
 from loadgen.report.result_block import Layout
 from loadgen.report.run_directory import Result
-from loadgen.report.screen import Mark, Screen
-from loadgen.verdict.sections import Broken, guarded
 
 
 class ReportOptions(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ class ShownSection(msgspec.Struct, frozen=True):
         return fitting + self.failures
 
 
-def made(
+def make_section(
     section: Section, result: Result, options: ReportOptions, lines: SectionLines | None = None
 ) -> ShownSection:
     """A section of a run, of its own lines or of these; it cannot raise."""
@@ -89,6 +89,6 @@ def made(
         painted = iter(screen.painted([row for rows in cut for row in rows], marks))
         return [[next(painted) for _ in rows] for rows in cut]
 
-    entries = guarded(section.name, make, none, broken)
+    entries = make_guarded(section.name, make, none, broken)
     failures = [wrap(f"section {part.name} failed: {part.why}; please report it") for part in broken]
     return ShownSection(section.room, entries, failures)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadgen.report import sweep_lines
+from loadgen.report import sweep_record
 from loadgen.report.sweep_record import SweepPoint, SweepRecord
 
 
@@ -16,7 +16,7 @@ def test_points_that_are_not_done_are_listed_with_their_reasons() -> None:
         SweepPoint(number=4, settings={"max_concurrency": 32}, state="under-way"),
     )  # fmt: skip
     record = SweepRecord(name="s", command=(), fixed="", seed=0, points=points)
-    assert sweep_lines.notes(record) == [
+    assert sweep_record.list_unfinished(record) == [
         "concurrency=8: ended early, saturated: TTFT rises",
         "max-num-seqs=8 input_len=512: failed: out of memory",
         "concurrency=16: not measured",

@@ -38,7 +38,7 @@ class DecodedStream(msgspec.Struct, frozen=True):
     unread: bytes = b""  # the body, where no event is in it
 
 
-def plain(dialect: Dialect, capture: Capture, keep_text: bool) -> DecodedStream | None:
+def read_plain(dialect: Dialect, capture: Capture, keep_text: bool) -> DecodedStream | None:
     """A stream in the form that servers send; None for any other answer."""
     if not capture.framed or capture.failure is not None:
         return None
@@ -65,7 +65,7 @@ def plain(dialect: Dialect, capture: Capture, keep_text: bool) -> DecodedStream 
     )
 
 
-def taken_apart(dialect: Dialect, answer: HttpBody) -> DecodedStream:
+def take_apart(dialect: Dialect, answer: HttpBody) -> DecodedStream:
     """Any stream, up to the first malformed message."""
     events, malformed = sse.read_events(answer.body, answer.complete), ""
     messages = _messages(dialect, events.lines, len(events.ends))
@@ -87,7 +87,7 @@ def taken_apart(dialect: Dialect, answer: HttpBody) -> DecodedStream:
     )
 
 
-def with_texts(dialect: Dialect, stream: DecodedStream, messages: int) -> Sequence[Message] | None:
+def read_texts(dialect: Dialect, stream: DecodedStream, messages: int) -> Sequence[Message] | None:
     """A stream's first messages with their texts; None where they cannot be parsed one by one."""
     every: Sequence[Message] | None = stream.messages
     if stream.plain is not None:
@@ -95,7 +95,7 @@ def with_texts(dialect: Dialect, stream: DecodedStream, messages: int) -> Sequen
     return None if every is None else every[:messages]
 
 
-def unframed(capture: Capture) -> HttpBody:
+def unframe(capture: Capture) -> HttpBody:
     """The body; one that the transport cut short is never complete, whatever its framing."""
     ends = capture.read_ends()
     if not capture.framed:

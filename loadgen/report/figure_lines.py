@@ -1,0 +1,205 @@
+"""Figure lines: what stands under the block: bounds, objectives, what counts rest on, figures it lacks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from msgspec.structs import asdict
+
+from loadgen.base.text import format_count
+from loadgen.figures.distribution import Distribution
+from loadgen.figures.figure_table import LATENCIES, OURS, OWN, SELECTABLE, SPEEDS, Figure, percentile_name
+from loadgen.figures.metrics import Metrics
+from loadgen.figures.percentiles import least_passing
+from loadgen.report.run_directory import Result
+from loadgen.verdict.evidence import least_samples
+
+
+def describe_bounds(result: Result, options: object) -> Iterator[str]:
+    """Each percentile with its upper bound where it has one, a line each, and why ITL has none."""
+    shown = _shown(result)
+    for rank in dict.fromkeys(rank for of in shown.values() for rank in of.percentiles_ms):
+        yield _percentiles(shown, rank)
+    if gaps := [key.upper() for key in shown if _is_of_gaps(key)]:
+        yield f"{', '.join(gaps)}: no bound, since the gaps of one answer are alike"
+
+
+def describe_highest(result: Result, options: object) -> Iterator[str]:
+    """The highest percentile alone, without that of the gaps, which have no bound."""
+    shown = {key: of for key, of in _shown(result).items() if not _is_of_gaps(key)}
+    if ranks := [rank for of in shown.values() for rank in of.percentiles_ms]:
+        yield _percentiles(shown, max(ranks))
+
+
+def describe_objectives(result: Result, options: object) -> Iterator[str]:
+    """Each objective, whether it is met and by what; and, where goodput uses these limits, which."""
+    for evidence in result.objectives:
+        bound = "" if evidence.bound_ms is None else f" (≤ {_number(evidence.bound_ms)} at 99 %)"
+        value = f"{_number(evidence.value_ms)} ms{bound}" if evidence.samples else "no samples"
+        above = f"{evidence.over} of {evidence.samples} above"
+        yield f"{evidence.objective}: {evidence.standing}, {value}, {above}"
+    limits_ms = result.facts.ask().goodput_slo_ms
+    if limits_ms and not result.facts.profile.goodput:
+        limits = ", ".join(f"{name} {limit_ms:g} ms" for name, limit_ms in limits_ms.items())
+        yield f"goodput: of requests within {limits} (the limits of --slo)"
+
+
+def _is_of_gaps(key: str) -> bool:
+    return SELECTABLE[key].of != "requests"
+
+
+def _shown(result: Result) -> dict[str, Distribution]:
+    """The latencies that the block has, and there are."""
+    selected = result.measured(result.facts.block().selected)
+    return {key: of for key, of in result.metrics.selectable.items() if key in selected and of.n}
+
+
+def _percentiles(shown: Mapping[str, Distribution], rank: float) -> str:
+    """One percentile of these latencies, with how many samples its bounds need where they are too few."""
+    parts = [_percentile(key, of, rank) for key, of in shown.items()]
+    needed = least_passing(0, rank) if 0 < rank < 100 else 0
+    few = [of.n for key, of in shown.items() if not _is_of_gaps(key) and of.n < needed]
+    needs = f"; {format_count(min(few), 'sample')}, a bound needs {needed}" if few else ""
+    return f"P{percentile_name(rank)} {', '.join(parts)}{needs}"
+
+
+def _percentile(key: str, of: Distribution, rank: float) -> str:
+    bound_ms = of.bounds_ms.get(rank)
+    bound = "" if bound_ms is None else f" (≤ {bound_ms:.2f} at 99 %)"
+    return f"{key.upper()} {of.percentiles_ms[rank]:.2f} ms{bound}"
+
+
+def _number(value_ms: float) -> str:
+    """A latency, which is infinite where a request that failed has its place."""
+    return "∞" if math.isinf(value_ms) else f"{value_ms:.2f}"
+
+
+def describe_reasoning(shown: int, hidden: int, every: int) -> Iterator[str]:
+    """What the first token of N responses was, where some have reasoning: in `shown` that, else visible."""
+    if shown:
+        yield f"TTFT: to the first token of any kind; in {shown} of {every} responses that is reasoning"
+    if hidden:
+        yield (
+            f"TTFT: includes reasoning that is counted in usage and not streamed, in {hidden} of {every} "
+            "responses"
+        )
+
+
+def describe_token_counts(metrics: Metrics, tokenizer: str) -> Iterator[str]:
+    """How the tokens of the answers were counted, `tokenizer` being the directory of the one that counted."""
+    unknown = "messages were counted instead" if metrics.streamed else "their tokens count 0"
+    ways = (
+        (metrics.counted_by_usage, "as reported by the server in usage"),
+        (
+            metrics.counted_by_tokenizer,
+            f"no usage: counted from the text, without special tokens, by the tokenizer in {tokenizer}",
+        ),
+        (metrics.uncounted, f"no usage: {unknown}"),
+        (
+            metrics.counted_by_messages - metrics.uncounted,
+            "no usage: messages of one token each were counted",
+        ),
+    )
+    every = metrics.completed
+    parts = [way if n == every else f"{n} of {every} responses: {way}" for n, way in ways if n > 0]
+    if parts:
+        yield f"tokens: {'; '.join(parts)}"
+    spread = metrics.completed - metrics.exact_tokens - metrics.counted_by_messages
+    if spread > 0 and metrics.streamed:
+        exactly = " (--continuous-usage counts them one by one)" * (metrics.counted_by_usage > 0)
+        several = f"messages: in {format_count(spread, 'request')} some carry several tokens"
+        yield f"{several}; ITL is per message, TPOT per token{exactly}"
+
+
+def describe_sample_counts(metrics: Metrics, selected: Collection[str]) -> Iterator[str]:
+    """From how many samples the percentiles of these metrics are, where they are too few for a bound at 99 %.
+
+    Gaps are many more than requests: they are named only where none is expected beyond the percentile.
+    """
+    shown = {key: latency for key, latency in metrics.selectable.items() if key in selected}
+    thin: dict[tuple[float, int, str], list[str]] = {}
+    for key, latency in shown.items():
+        unit = SELECTABLE[key].of
+        for percentile in latency.percentiles_ms:
+            if 0 < latency.n < least_samples(percentile)[unit == "requests"]:
+                thin.setdefault((percentile, latency.n, unit), []).append(key.upper())
+    of_requests = [key for key, latency in shown.items() if latency.n and SELECTABLE[key].of == "requests"]
+    parts = [
+        _basis(*basis, () if len(names) == len(of_requests) and basis[2] == "requests" else names)
+        for basis, names in thin.items()
+    ]
+    if parts:
+        yield f"percentiles: {'; '.join(parts)}"
+
+
+def _basis(percentile: float, n: int, unit: str, names: Sequence[str]) -> str:
+    """One percentile, of these metrics, and how many of its samples lie beyond it."""
+    of = f" of {', '.join(names)}" if names else ""
+    q, last = max(percentile, 100 - percentile) / 100, n - 1
+    beyond = last - math.floor(round(last * q, 6))  # linear between the closest ranks
+    extreme = "slowest" if percentile >= 50 else "fastest"
+    if n == 1:
+        return f"P{percentile_name(percentile)}{of} from 1 of the {unit}"
+    where = f"{beyond} beyond it" if n >= least_samples(percentile)[0] else f"next to the {extreme}"
+    return f"P{percentile_name(percentile)}{of} from {n} {unit} ({where})"
+
+
+def describe_more_figures(metrics: Metrics, reasoned: int = 0) -> Iterator[str]:
+    """What one user, one GPU, a prompt and an answer got of the server, as far as it is known.
+
+    In `reasoned` responses the first token was of reasoning.
+    """
+    if visible := _visible(metrics, reasoned):
+        yield visible
+    if rates := _rates(metrics):
+        yield rates
+    if prefill := _prefill(metrics):
+        yield prefill
+    if set(metrics.finish_reasons) - {"none"}:
+        counts = (f"{reason} {count}" for reason, count in metrics.finish_reasons.items())
+        yield f"finish reasons: {', '.join(counts)}"
+
+
+def _visible(metrics: Metrics, reasoned: int) -> str:
+    """The time to the first visible token, where reasoning comes before it."""
+    ttft, ttfvt = metrics.ttft, metrics.ttfvt
+    if not ttft.n or ttfvt == ttft:
+        return ""
+    if not ttfvt.n:  # all ended within their reasoning, or the run is older than the figure
+        all_reasoned = reasoned >= ttft.n
+        return "TTFVT: none: no response is known to have text after its reasoning" * all_reasoned
+    never = ttft.n - ttfvt.n
+    ended = f"; {never} of {ttft.n} responses have none: they ended within their reasoning" * bool(never)
+    return f"{_sentence(SELECTABLE['ttfvt'], metrics)}{ended}"
+
+
+def _rates(metrics: Metrics) -> str:
+    """Every figure that has a sentence and no line of its own."""
+    own_line = ("ttfvt", "prefill_speed")
+    table = (*SPEEDS, *OWN, *LATENCIES)
+    sentences = (_sentence(figure, metrics) for figure in table if figure.key not in own_line)
+    return "; ".join(filter(None, sentences))
+
+
+def _sentence(figure: Figure, metrics: Metrics) -> str:
+    """The figure's sentence; "" where it has none, or the run has no value of it."""
+    value = getattr(metrics, figure.field_name)
+    if not figure.sentence or value is None:
+        return ""
+    if figure.kind == OURS:
+        return figure.sentence.format(value)
+    return figure.sentence.format_map(figure.words_of(asdict(value))) if value.n else ""
+
+
+def _prefill(metrics: Metrics) -> str:
+    speed = metrics.prefill_speed
+    if not speed.n:
+        return ""
+    waits = []
+    if metrics.prefill_behind:
+        behind = f"{metrics.prefill_behind} of {speed.n} requests"
+        waits.append(f"{behind} were sent while another had no token yet")
+    if metrics.prefill_queued is not None:
+        waits.append(f"{100 * metrics.prefill_queued:.0f} % of TTFT was in the server's queue, as it reports")
+    return "; ".join([_sentence(SELECTABLE["prefill_speed"], metrics), *waits])

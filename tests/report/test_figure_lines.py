@@ -1,0 +1,428 @@
+"""The lines under the block: bounds, objectives, what counts rest on, and the figures that it lacks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from builders.loops import loop_over
+from builders.made_cases import changed, closed, failed, run
+from loadgen.base import archive
+from loadgen.base.record_columns import BOUNDS
+from loadgen.figures import vllm_keys
+from loadgen.figures.figure_table import parse_metrics
+from loadgen.figures.metrics import Metrics, compute
+from loadgen.figures.per_request import MetricOptions
+from loadgen.figures.record import UNKNOWN, Record, Records
+from loadgen.figures.vllm_keys import BlockFacts
+from loadgen.report import figure_lines, report
+from loadgen.report.figure_lines import describe_sample_counts, describe_token_counts
+from loadgen.report.run_directory import Result
+from loadgen.transport.failure import Failure, FailureKind
+
+_E2EL = "E2EL 150.00 ms"
+_TTFT = "TTFT 50.00 ms (≤ 50.00 at 99 %)"
+_TPOT = "TPOT 10.00 ms (≤ 10.00 at 99 %)"
+_NO_TTFT, _NO_TPOT, _ITL = "TTFT 50.00 ms", "TPOT 10.00 ms", "ITL 10.00 ms"
+_WHY = "ITL: no bound, since the gaps of one answer are alike"
+
+
+def result(requests: int, workload: dict[str, Any] | None = None) -> Result:
+    """A run of so many requests, all alike."""
+    case = run(closed()[:requests], requests=requests, workload=workload or {})
+    return Result(case.facts, case.records)
+
+
+@loop_over(
+    ("requests", "workload", "lines"),
+    [
+        (
+            43,
+            {"metric_percentiles": "90"},
+            [f"P90 {_NO_TTFT}, {_NO_TPOT}, {_ITL}; 43 samples, a bound needs 44", _WHY],
+        ),
+        (44, {"metric_percentiles": "90"}, [f"P90 {_TTFT}, {_TPOT}, {_ITL}", _WHY]),
+        (
+            320,
+            {"metric_percentiles": "99,90", "percentile_metrics": "ttft"},
+            [f"P99 {_NO_TTFT}; 320 samples, a bound needs 459", f"P90 {_TTFT}"],
+        ),
+        (320, {"metric_percentiles": "100", "percentile_metrics": "ttft"}, [f"P100 {_NO_TTFT}"]),
+        (44, {"metric_percentiles": "90", "percentile_metrics": "itl"}, [f"P90 {_ITL}", _WHY]),
+    ],
+)  # fmt: skip
+def test_a_percentile_has_its_bound_from_enough_samples_on(
+    requests: int, workload: dict[str, Any], lines: list[str]
+) -> None:
+    assert list(figure_lines.describe_bounds(result(requests, workload), None)) == lines
+
+
+@pytest.mark.parametrize(
+    ("workload", "lines"),
+    [
+        ({"metric_percentiles": "90,50"}, [f"P90 {_TTFT}, {_TPOT}"]),
+        ({"metric_percentiles": "90", "percentile_metrics": "itl"}, []),
+    ],
+)
+def test_the_short_report_has_the_highest_percentile(workload: dict[str, Any], lines: list[str]) -> None:
+    assert list(figure_lines.describe_highest(result(320, workload), None)) == lines
+
+
+@pytest.mark.parametrize(
+    ("slo", "line"),
+    [
+        ("ttft p90 < 50ms", "ttft p90 < 50 ms: meets, 50.00 ms (≤ 50.00 at 99 %), 0 of 320 above"),
+        ("ttft p90 < 49ms", "ttft p90 < 49 ms: fails, 50.00 ms (≤ 50.00 at 99 %), 320 of 320 above"),
+        ("ttft p99 < 50ms", "ttft p99 < 50 ms: not shown, 50.00 ms, 0 of 320 above"),
+    ],
+)
+def test_an_objective_is_met_missed_or_not_shown(slo: str, line: str) -> None:
+    made = result(320, {"slo": slo})
+    assert next(figure_lines.describe_objectives(made, None)) == line
+    assert f"\n{line}\n" in report.render(made)
+    assert f"\n{line}\n" in report.short(made, "runs/r")
+
+
+def test_failures_count_as_above_every_limit() -> None:
+    case = run(failed(5), workload={"slo": "e2el p90 < 1000s"})
+    line = next(figure_lines.describe_objectives(Result(case.facts, case.records), None))
+    assert line == "e2el p90 < 1000000 ms: fails, ∞ ms (≤ ∞ at 99 %), 64 of 320 above"
+
+
+def test_without_goodput_the_limits_of_slo_count_good_requests() -> None:
+    made = result(320, {"slo": "ttft p90 < 49ms, e2el p99 < 1000s"})
+    assert made.metrics.slo_attainment == 0.0
+    assert list(figure_lines.describe_objectives(made, None))[-1] == (
+        "goodput: of requests within ttft 49 ms, e2el 1e+06 ms (the limits of --slo)"
+    )
+    given = result(320, {"slo": "ttft p90 < 49ms", "goodput": ("ttft:60",)})
+    assert given.metrics.slo_attainment == 1.0
+    assert len(list(figure_lines.describe_objectives(given, None))) == 1
+
+
+def test_a_result_has_the_objectives_without_infinity() -> None:
+    case = run(failed(5), workload={"slo": "e2el p90 < 2s, ttft p50 < 1s"})
+    first, second = Result(case.facts, case.records).json()["loadgen"]["objectives"]
+    assert (first["value_ms"], first["bound_ms"], first["standing"], first["over"]) == (
+        None,
+        None,
+        "fails",
+        64,
+    )
+    assert (second["value_ms"], second["bound_ms"], second["standing"]) == (50.0, 50.0, "meets")
+    assert second["objective"] == {"metric": "ttft", "percentile": 50.0, "limit_ms": 1000.0}
+
+
+def test_no_figure_is_shown_that_the_block_leaves_out() -> None:
+    rows = changed(closed())
+    for row in rows:  # each answer comes whole, at its end
+        row.arrival_ns = np.full_like(row.arrival_ns, row.end_ns)
+    case = run(rows)
+    whole = Result(case.facts, case.records)
+    assert list(figure_lines.describe_bounds(whole, None)) == [f"P99 {_E2EL}; 320 samples, a bound needs 459"]
+    shown = " ".join(report.render(whole).split())
+    assert "see arrivals-not-tokens" in shown
+    assert [name for name in ("TTFT (ms)", "ITL (ms)", "P99 of TTFT") if name in shown] == []
+
+
+MS = 1_000_000
+SELECTED = ("ttft", "tpot", "itl")
+
+
+def measured(requests: int, tokens: int = 5, single: int = 0, ask: Any = (99.0,), **known: Any) -> Metrics:
+    """Requests of so many messages of a token, the first `single` of them of one."""
+    rows = []
+    for i in range(requests):
+        at_ns = np.arange(2, 3 if i < single else 2 + tokens, dtype=np.int64) * MS
+        fields = {"output_tokens": len(at_ns), "usage": True, "finish_reason": "stop", **known}
+        rows.append(
+            Record(
+                i, 0, MS, MS, int(at_ns[-1]), arrival_ns=at_ns, tokens=np.ones(len(at_ns), np.int64), **fields
+            )
+        )
+    return compute(Records.of(rows), MetricOptions(metric_percentiles=ask))
+
+
+@loop_over(
+    ("metrics", "line"),
+    [
+        pytest.param(measured(459), None, id="enough"),
+        pytest.param(measured(458), "P99 from 458 requests (5 beyond it)", id="nearly"),
+        pytest.param(measured(100), "P99 from 100 requests (1 beyond it)", id="as usual"),
+        pytest.param(
+            measured(99), "P99 from 99 requests (next to the slowest)", id="fewer than a point needs"
+        ),
+        pytest.param(measured(1, tokens=400), "P99 from 1 of the requests", id="one alone"),
+        pytest.param(measured(0), None, id="of nothing"),
+        pytest.param(
+            measured(100, ask=(50.0, 90.0, 99.0, 99.9)),
+            "P99 from 100 requests (1 beyond it); P99.9 from 100 requests (next to the slowest); "
+            "P99.9 of ITL from 400 gaps (next to the slowest)",
+            id="several",
+        ),
+        pytest.param(
+            measured(100, single=50, tokens=7),
+            "P99 of TTFT from 100 requests (1 beyond it); P99 of TPOT from 50 requests (next to the slowest)",
+            id="answers of one token have no TPOT",
+        ),
+        pytest.param(
+            measured(20),
+            "P99 from 20 requests (next to the slowest); P99 of ITL from 80 gaps (next to the slowest)",
+            id="few gaps too",
+        ),
+        pytest.param(measured(16, tokens=16), "P99 from 16 requests (next to the slowest)", id="gaps enough"),
+        pytest.param(
+            measured(40, tokens=9, ask=(1.0,)), "P1 from 40 requests (next to the fastest)", id="low"
+        ),
+    ],
+)
+def test_a_percentile_of_few_samples_says_of_how_many(metrics: Metrics, line: str | None) -> None:
+    assert list(describe_sample_counts(metrics, SELECTED)) == (
+        [] if line is None else [f"percentiles: {line}"]
+    )
+
+
+def test_percentiles_that_are_not_shown_are_not_spoken_of() -> None:
+    assert list(describe_sample_counts(measured(100), ("itl",))) == []
+
+
+UNCOUNTED: Any = {"usage": False, "exact_tokens": False}
+
+
+@loop_over(
+    ("known", "line"),
+    [
+        ({}, "as reported by the server in usage"),
+        (UNCOUNTED, "no usage: messages were counted instead"),
+        (
+            {**UNCOUNTED, "finish_reason": "length", "planned_output": 5},
+            "no usage: messages of one token each were counted",
+        ),
+        ({"usage": False}, "no usage: messages of one token each were counted"),
+        (
+            {**UNCOUNTED, "text_tokens": 5},
+            "no usage: counted from the text, without special tokens, by the tokenizer in /models/a",
+        ),
+    ],
+)
+def test_how_tokens_were_counted_is_one_line(known: Any, line: str) -> None:
+    assert next(describe_token_counts(measured(4, **known), "/models/a")) == f"tokens: {line}"
+
+
+def test_each_way_of_counting_has_its_share() -> None:
+    metrics = compute(Records.of([*_rows(0, 2), *_rows(2, 1, **UNCOUNTED)]), MetricOptions())
+    assert list(describe_token_counts(metrics, "")) == [
+        "tokens: 2 of 3 responses: as reported by the server in usage; "
+        "1 of 3 responses: no usage: messages were counted instead"
+    ]
+
+
+def _rows(first: int, count: int, **known: Any) -> list[Record]:
+    at_ns = np.array([2 * MS, 3 * MS])
+    fields = {"usage": True, "finish_reason": "stop", **known}
+    return [
+        Record(i, 0, MS, MS, 3 * MS, arrival_ns=at_ns, tokens=np.ones(2, np.int64), output_tokens=2, **fields)
+        for i in range(first, first + count)
+    ]
+
+
+def answer(index: int, at_ms: Sequence[int], visible: int = 0, **more: Any) -> Record:
+    """A success sent at 1 s whose messages came `at_ms` later, the first visible one by its place."""
+    fields: dict[str, Any] = {"input_tokens": 100, "output_tokens": len(at_ms), "usage": True, **more}
+    return Record(
+        index=index,
+        slot=0,
+        intended_ns=1000 * MS,
+        sent_ns=1000 * MS,
+        end_ns=(1000 + max(at_ms)) * MS,
+        arrival_ns=np.array([(1000 + ms) * MS for ms in at_ms], np.int64),
+        tokens=np.ones(len(at_ms), np.int64),
+        visible_ns=UNKNOWN if visible < 0 else (1000 + at_ms[visible]) * MS,
+        **fields,
+    )
+
+
+def computed(*records: Record, **ask: Any) -> Metrics:
+    return compute(Records.of(records), MetricOptions(**ask))
+
+
+LOST = Failure(FailureKind.STALL, "")
+PLAIN = answer(0, [100, 110, 120], finish_reason="length")
+REASONS = answer(1, [100, 150, 200], visible=2, finish_reason="stop")
+
+
+def test_the_first_visible_token_is_later_where_an_answer_reasons() -> None:
+    run = computed(PLAIN, REASONS, answer(2, [100, 300], visible=-1), answer(3, [9, 10], failure=LOST))
+    assert (run.ttft.n, run.ttft.mean_ms) == (3, 100.0)
+    assert (run.ttfvt.n, run.ttfvt.min_ms, run.ttfvt.max_ms) == (2, 100.0, 200.0)
+
+
+def test_without_reasoning_it_is_the_ttft() -> None:
+    run = computed(PLAIN, answer(1, [50, 60]))
+    assert run.ttfvt == run.ttft
+
+
+def test_speeds_are_of_each_request() -> None:
+    run = computed(PLAIN, REASONS, metric_percentiles=(1.0, 99.0))
+    assert (run.prefill_speed.n, run.prefill_speed.mean_tok_s) == (2, 1000.0)
+    assert (run.user_tps.min_tok_s, run.user_tps.max_tok_s, run.user_tps.mean_tok_s) == (20.0, 100.0, 60.0)
+    assert run.user_tps.percentiles_tok_s == {1.0: 20.8, 99.0: 99.2}
+    assert run.e2el_per_token.min_ms == 40.0
+    assert run.e2el_per_token.max_ms == pytest.approx(200 / 3)
+
+
+@loop_over(
+    ("record", "counts"),
+    [
+        pytest.param(answer(0, [100, 110]), (1, 1, 1), id="all known"),
+        pytest.param(answer(0, [100]), (1, 0, 1), id="one token has no speed after the first"),
+        pytest.param(answer(0, [100, 100]), (1, 0, 1), id="all tokens at once have none either"),
+        pytest.param(answer(0, [0, 10]), (0, 1, 1), id="no time to the first token"),
+        pytest.param(answer(0, [100, 110], input_tokens=-1, planned_input=64), (1, 1, 1), id="as planned"),
+        pytest.param(answer(0, [100, 110], input_tokens=-1), (0, 1, 1), id="a prompt of unknown length"),
+        pytest.param(answer(0, [100, 110], failure=LOST), (0, 0, 0), id="a failure"),
+    ],
+)
+def test_what_a_request_lacks_it_has_no_figure_of(record: Record, counts: tuple[int, int, int]) -> None:
+    run = computed(record)
+    assert (run.prefill_speed.n, run.user_tps.n, run.e2el_per_token.n) == counts
+
+
+@loop_over(
+    ("sent_ms", "first_ms", "behind"),
+    [
+        pytest.param([0, 100, 200], [50, 150, 250], 0, id="one after another"),
+        pytest.param([0, 50, 100], [50, 100, 150], 0, id="as the one before had its first token"),
+        pytest.param([0, 40, 100], [50, 90, 150], 1, id="one before that"),
+        pytest.param([0, 0, 0], [50, 60, 70], 3, id="all at once"),
+        pytest.param([0, 10, 20], [90, 15, 30], 2, id="behind a slow one"),
+    ],
+)
+def test_requests_that_may_have_queued_are_counted(
+    sent_ms: list[int], first_ms: list[int], behind: int
+) -> None:
+    rows = [answer(i, [first, 300]) for i, first in enumerate(first_ms)]
+    for row, ms in zip(rows, sent_ms, strict=True):
+        row.sent_ns += ms * MS
+    assert computed(*rows).prefill_behind == behind
+
+
+def test_one_that_failed_or_never_answered_is_ahead_until_its_end() -> None:
+    lost = answer(0, [100], failure=LOST)
+    lost.arrival_ns, lost.tokens = lost.arrival_ns[:0], lost.tokens[:0]
+    never = Record(2, 0, 1, sent_ns=0, end_ns=10**12, failure=LOST)
+    late = answer(1, [90, 300])
+    late.sent_ns += 50 * MS
+    assert computed(lost, late, never).prefill_behind == 1
+
+
+def test_the_share_of_ttft_in_the_queue_is_of_those_that_report_it() -> None:
+    run = computed(answer(0, [100, 200], server_queue_ns=25 * MS), answer(1, [300, 400]))
+    assert run.prefill_queued == 0.25
+    assert computed(PLAIN).prefill_queued is None
+
+
+def test_a_whole_answer_has_its_time_per_token_alone() -> None:
+    record = Record(0, 0, 1, sent_ns=1, end_ns=1 + 400 * MS, input_tokens=9, output_tokens=8, usage=True)
+    run = computed(record, streamed=False)
+    assert (run.e2el_per_token.mean_ms, run.ttfvt.n, run.prefill_speed.n, run.user_tps.n) == (50.0, 0, 0, 0)
+
+
+def test_nothing_successful_is_a_distribution_of_nothing() -> None:
+    run = computed(answer(0, [100], failure=LOST))
+    assert (run.ttfvt.n, run.e2el_per_token.n, run.prefill_speed.n, run.user_tps.n) == (0, 0, 0, 0)
+    assert math.isnan(run.user_tps.mean_tok_s)
+    assert (run.cached_share, run.finish_reasons) == (None, {})
+    assert list(figure_lines.describe_more_figures(run)) == []
+
+
+@pytest.mark.parametrize(
+    ("cached", "share", "counts"),
+    [([75, 25], 0.5, 2), ([75, -1], 0.75, 1), ([0, 0], 0.0, 2), ([-1, -1], None, 0)],
+)
+def test_the_cached_share_is_of_requests_that_report_it(
+    cached: list[int], share: float | None, counts: int
+) -> None:
+    run = computed(*(answer(i, [100], cached_tokens=tokens) for i, tokens in enumerate(cached)))
+    assert (run.cached_share, run.cached_counts) == (share, counts)
+
+
+def test_finish_reasons_of_successes_are_counted_the_most_frequent_first() -> None:
+    reasons = ["stop", "length", "length", "", "tool_calls"]
+    rows = [answer(i, [100], finish_reason=reason) for i, reason in enumerate(reasons)]
+    run = computed(*rows, answer(9, [100], finish_reason="abort", failure=LOST))
+    assert run.finish_reasons == {"length": 2, "stop": 1, "none": 1, "tool_calls": 1}
+    assert next(iter(run.finish_reasons)) == "length"
+
+
+def test_however_many_finish_reasons_a_server_writes_few_are_kept() -> None:
+    run = computed(*(answer(i, [100], finish_reason=f"reason {i // 2}") for i in range(100)))
+    assert (len(run.finish_reasons), run.finish_reasons["other"]) == (17, 68)
+    assert sum(run.finish_reasons.values()) == 100
+
+
+@pytest.mark.parametrize(("gpus", "per_gpu"), [(0, None), (1, 25.0), (4, 6.25)])
+def test_the_speed_per_gpu_needs_their_number(gpus: int, per_gpu: float | None) -> None:
+    run = computed(answer(0, [100, 200, 300, 400, 120, 130, 140, 150, 160, 400]), gpus=gpus)
+    assert run.output_throughput_per_gpu_per_s == per_gpu
+
+
+def test_the_names_are_taken_and_their_keys_follow_the_metric() -> None:
+    selected = parse_metrics("ttfvt,e2el_per_token,prefill_speed,user_tps")
+    keys = vllm_keys.latencies(computed(PLAIN), BlockFacts(selected=selected))
+    assert keys == {
+        **{f"{word}_ttfvt_ms": 100.0 for word in ("mean", "median", "p99")},
+        "std_ttfvt_ms": 0.0,
+        **{f"{word}_e2el_per_token_ms": 40.0 for word in ("mean", "median", "p99")},
+        "std_e2el_per_token_ms": 0.0,
+        **{f"{word}_prefill_speed": 1000.0 for word in ("mean", "median", "p99")},
+        "std_prefill_speed": 0.0,
+        **{f"{word}_user_tps": 100.0 for word in ("mean", "median", "p99")},
+        "std_user_tps": 0.0,
+    }
+
+
+def test_the_lines_have_each_figure_that_there_is() -> None:
+    run = computed(PLAIN, REASONS, answer(2, [100, 300], visible=-1), gpus=2)
+    assert list(figure_lines.describe_more_figures(run)) == [
+        "TTFVT (first visible token): 150.00 ms mean, 150.00 median; 1 of 3 responses have none: they ended "
+        "within their reasoning",
+        "per user: 41.7 tok/s mean, 5.0 least (1 / TPOT); per GPU: 13.3 output tok/s; E2EL per output token: "
+        "85.56 ms mean",
+        "prefill: 1,000 tok/s mean, 1,000 median (input tokens / TTFT); 3 of 3 requests were sent while "
+        "another had no token yet",
+        "finish reasons: length 1, stop 1, none 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("visible", "reasoned", "line"),
+    [
+        (-1, 2, "TTFVT: none: no response is known to have text after its reasoning"),
+        (-1, 1, "per user: 100.0 tok/s"),
+        (0, 0, "per user: 100.0 tok/s"),
+    ],
+)
+def test_answers_that_all_end_within_their_reasoning_are_a_line(
+    visible: int, reasoned: int, line: str
+) -> None:
+    run = computed(*(answer(i, [100, 110], visible=visible) for i in range(2)))
+    assert next(figure_lines.describe_more_figures(run, reasoned)).startswith(line)
+
+
+def test_a_file_without_the_column_has_no_first_visible_token(tmp_path: Path) -> None:
+    path = tmp_path / "arrivals.npz"
+    Records.of([PLAIN, REASONS]).save(path)
+    names = [*BOUNDS, "start", "arrival_ns", "tokens"]
+    names += ["failure_kind", "failure_detail", "finish_reason", "words", "word_start"]
+    stored = archive.read_columns(path, names)
+    del stored["visible_ns"]
+    with path.open("wb") as file:
+        archive.write_columns(file, stored)
+    run = compute(Records.load(path), MetricOptions())
+    assert (run.ttft.n, run.ttfvt.n) == (2, 0)
