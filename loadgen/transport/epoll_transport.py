@@ -239,7 +239,7 @@ class EpollTransport:
                     slot.delay_acks()
                 if slot.sent_ns < late_ns and (failure := self.deadlines.find_timeout(slot, now_ns)):
                     self._end(slot, failure)
-                elif count > slot.most_reads and slot.has_outgrown(limits.answer_bytes):
+                elif count > slot.most_reads and slot.count_bytes(limits.answer_bytes) > limits.answer_bytes:
                     self._cut(slot, limits.refuse_length())
                 elif slot.inspect_ns < now_ns:
                     self._inspect(slot, now_ns)

@@ -308,18 +308,17 @@ class Slot(_Exchange):
         quiet = now_ns - intake.got[-1] > quiet_ns
         return (quiet or not intake.list_since(-1)[0].endswith(b"\n")) and framing.check_end(intake)
 
-    def has_outgrown(self, limit_bytes: int) -> bool:
-        """Whether more came than an answer may have; counts only what may have made the difference."""
+    def count_bytes(self, limit_bytes: int) -> int:
+        """Count the bytes so far; `most_reads` then has how many reads cannot be over the limit."""
         count = len(self.intake)
         self.counted_bytes += sum(map(len, self.intake.list_since(self.counted_reads)))
         self.counted_reads = count
         self.most_reads = count + max(limit_bytes - self.counted_bytes, 0) // MOST_READ_BYTES
-        return self.counted_bytes > limit_bytes
+        return self.counted_bytes
 
     def held_bytes(self) -> int:
         """How much memory the response takes that came so far."""
-        self.has_outgrown(0)
-        return self.counted_bytes + self.counted_reads * READ_COST
+        return self.count_bytes(0) + self.counted_reads * READ_COST
 
     def capture(self, failure: Failure | None, end_ns: int, wall: WallOffset) -> Capture:
         """All that is known of the request under way, but for what its intake got."""
