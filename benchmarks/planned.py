@@ -25,7 +25,7 @@ def main(keys: str) -> None:
     made = plan.make(
         profile.build(json.loads(keys)), ModelTarget(engine=engines.UNKNOWN, model="null"), Seed(1)
     )
-    digest, repeated = made.digest(), plan.repeated_prompts(made)
+    digest, repeated = made.digest(), plan.count_repeated_prompts(made)
     planned = time.perf_counter()
     size = sum(len(made.body(i)) for i in range(0, len(made), max(1, len(made) // _BODIES)))
     seconds = {"plan_s": planned - begin, "bodies_s": time.perf_counter() - planned}

@@ -40,7 +40,7 @@ _STORED = (
 _FILES = (
     "loadgen.roofline.checkpoint",
     "loadgen.plan.model_files",
-    "loadgen.plan.vocabulary",
+    "loadgen.plan.model_files",
     "loadgen.base.untrusted",
     "loadgen.roofline",
 )

@@ -75,7 +75,7 @@ def _profiles(argv: Sequence[str]) -> int:
         profile.load(argv[0], {})
         print_text(profile.locate(argv[0]).read_text("utf-8"), sys.stdout, end="")
         return 0
-    for name in profile.shipped():
+    for name in profile.list_shipped():
         print_text(f"{name:<20} {profile.load(name, {}).description}", sys.stdout)
     return 0
 

@@ -23,13 +23,13 @@ from loadgen.base import rule
 from loadgen.figures import figure_table
 from loadgen.plan import profile
 from loadgen.run.options import bench_parser
-from loadgen.settings import backends, groups
-from loadgen.settings.launch import ServerKeys
-from loadgen.settings.other_clients.client import OtherClient
-from loadgen.settings.other_clients.lookup import OTHERS
-from loadgen.settings.other_clients.vllm import VLLM
+from loadgen.settings import backends, setting
+from loadgen.settings.other_client import OtherClient
+from loadgen.settings.other_flags import OTHERS
+from loadgen.settings.server_settings import ServerKeys
 from loadgen.settings.setting import Setting
 from loadgen.settings.table import PROFILE_KEYS, join_rows
+from loadgen.settings.vllm_flags import VLLM
 from loadgen.study.audit.findings import CHECKS
 from loadgen.study.compare.comparability import COMPARABILITY
 from loadgen.verdict.doubts import DOUBTS
@@ -95,7 +95,7 @@ def _flag_groups(parser: argparse.ArgumentParser) -> Iterator[str]:
     for group in parser._action_groups:
         shown = [action for action in group._group_actions if action.help != argparse.SUPPRESS]
         rows = [(_listed(each.option_strings), _value(each), _help(each.help)) for each in shown]
-        if group.title in groups.ORDER:
+        if group.title in setting.GROUP_ORDER:
             yield f"## {_linked(group.title[0].upper() + group.title[1:])}\n"
             yield _grid(("flag", "value", "meaning"), rows)
 
@@ -110,7 +110,7 @@ def _value(action: argparse.Action) -> str:
 def _profiles() -> str:
     return _grid(
         ("name", "workload"),
-        ((f"`{name}`", profile.load(name, {}).description) for name in profile.shipped()),
+        ((f"`{name}`", profile.load(name, {}).description) for name in profile.list_shipped()),
     )
 
 
@@ -120,7 +120,7 @@ def _profile_keys() -> str:
 
 def _sections(rows: Iterable[Setting]) -> Iterator[str]:
     every = [row for row in rows if row.group]
-    for group in groups.ORDER:
+    for group in setting.GROUP_ORDER:
         if own := [row for row in every if row.group == group]:
             yield f"### {_linked(group[0].upper() + group[1:])}\n"
             yield _grid(("key", "default", "flag", "meaning"), map(_key, own))

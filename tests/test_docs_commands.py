@@ -21,7 +21,7 @@ from loadgen.report.request_rows import export_parser
 from loadgen.run.launch_options import joined
 from loadgen.run.options import bench_parser
 from loadgen.run.selftest.command import _parser as selftest_parser
-from loadgen.settings.other_clients.lookup import CLIENTS
+from loadgen.settings.other_flags import CLIENTS
 from loadgen.study.audit.audit_command import audit_parser
 from loadgen.study.compare.compare_command import compare_parser
 from loadgen.study.pages.report_command import report_parser

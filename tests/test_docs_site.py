@@ -15,9 +15,9 @@ import loadgen
 from fakes import faults_table
 from loadgen.figures.figure_table import FIGURES, LATENCY, SPEED
 from loadgen.plan import profile
-from loadgen.settings import backends, groups
-from loadgen.settings.launch import ServerKeys
-from loadgen.settings.other_clients.lookup import CLIENTS
+from loadgen.settings import backends, setting
+from loadgen.settings.other_flags import CLIENTS
+from loadgen.settings.server_settings import ServerKeys
 from loadgen.settings.table import PROFILE_KEYS, TABLE, join_rows
 from loadgen.study.audit.findings import CHECKS
 from loadgen.study.compare.comparability import COMPARABILITY
@@ -96,8 +96,8 @@ ROWS: dict[str, list[str]] = {
     "api": [f"[`loadgen.{name}`]" for name in loadgen.__all__],
     "apis": [*backends.OWN, *backends.ALIASES, *backends.REFUSED],
     **{f"flags-{client.name.lower()}": [row[0] for row in client.rows()] for client in CLIENTS},
-    "flags": [f"`{row.option}`" for row in TABLE if row.group in groups.ORDER],
-    "profiles": list(profile.shipped()),
+    "flags": [f"`{row.option}`" for row in TABLE if row.group in setting.GROUP_ORDER],
+    "profiles": list(profile.list_shipped()),
     "profile-keys": [f"| `{row.name}` |" for row in join_rows(*PROFILE_KEYS) if row.group],
     "server-keys": [f"| `{row.name}` |" for row in ServerKeys.rows],
     "latencies": [row.key for row in FIGURES if row.kind is LATENCY and row.definition],

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from loadgen.base.arrays import Bool, Int64, sum_exactly
 from loadgen.base.clock import SECOND_NS
-from loadgen.features.shapes.stage_windows import StageWindow
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.figure_table import LATENCIES
 from loadgen.figures.metrics import cached_tokens
 from loadgen.figures.per_request import PerRequest
 from loadgen.figures.record import Records
+from loadgen.plan.arrival import StageWindow
 from loadgen.settings.request_class import RequestClass
 
 _OWN_ROW = 4  # turns that have a row of their own; after them 5 to 8, 9 to 16, and so on

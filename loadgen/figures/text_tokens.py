@@ -25,8 +25,8 @@ from loadgen.base.arrays import Bool, Int64
 from loadgen.base.errors import UsageError
 from loadgen.figures.record import UNKNOWN, Record, Records
 from loadgen.figures.token_counts import spread
+from loadgen.plan.model_files import find_tokenizer
 from loadgen.plan.prompts.tokenizers import load_tokenizer
-from loadgen.plan.vocabulary import find_tokenizer
 from loadgen.wire.openai import Message
 
 _FAST = "tokenizer.json"

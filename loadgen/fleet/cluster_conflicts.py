@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loadgen.base.errors import UsageError
 from loadgen.run.options import TABLE, Options, is_given
-from loadgen.settings.run import AUTO
+from loadgen.settings.run_settings import AUTO
 
 
 def check_conflicts(options: Options) -> None:

@@ -6,8 +6,7 @@ from functools import partial
 
 from loadgen.base.bounds import integer_between
 from loadgen.base.parsing import parse_with
-from loadgen.settings.groups import CLUSTER
-from loadgen.settings.setting import Makes, OptionRows, setting
+from loadgen.settings.setting import CLUSTER, Makes, OptionRows, setting
 
 MOST_SHARDS = 4096
 

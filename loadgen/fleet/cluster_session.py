@@ -23,13 +23,13 @@ from loadgen.fleet.placement import Place
 from loadgen.fleet.shard_order import ShardOrder, pick_options
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
-from loadgen.plan.server_settings import ServerSettings
 from loadgen.run import attach as attaching
 from loadgen.run import progress
 from loadgen.run.measure import Outcome, PlanPart, TransportOptions, Watch, measure
 from loadgen.run.options import Options
 from loadgen.run.session import Session
 from loadgen.run.signals import SIGNALS, Interrupts
+from loadgen.settings.validation import ServerSettings
 from loadgen.transport.sending.share import WHOLE, Share
 
 if TYPE_CHECKING:

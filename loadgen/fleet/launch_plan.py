@@ -65,7 +65,7 @@ def _check(options: Options, shards: int) -> None:
             "the shards send parts of one load to a running server: pass its --base-url after --"
         )
     bench.check_command(options)
-    names, shipped = options.profiles, profile.shipped()
+    names, shipped = options.profiles, profile.list_shipped()
     if options.repeat > 1 or len(options.profiles) > 1:
         raise UsageError("all shards begin one run together: leave out --repeat, and name one profile")
     if not set(names) <= set(shipped):

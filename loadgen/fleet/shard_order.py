@@ -17,7 +17,7 @@ from loadgen.run import keywords
 from loadgen.run.credentials import NO_KEY
 from loadgen.run.live_totals import Totals
 from loadgen.run.options import TABLE, Options
-from loadgen.settings.run import Tolerance
+from loadgen.settings.run_settings import Tolerance
 from loadgen.transport.sending.share import Share
 from loadgen.wire.sent_headers import check_headers, check_path, check_request_id_prefix
 

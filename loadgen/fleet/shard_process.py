@@ -26,7 +26,6 @@ from loadgen.fleet.shard_actor import EVENTS, LENGTH_BYTES, RUNS, TOTALS
 from loadgen.fleet.shard_order import ShardOrder, unpack_order
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
-from loadgen.plan.server_settings import validated
 from loadgen.run import signals
 from loadgen.run.adapting import Adapter
 from loadgen.run.asked_settings import settings
@@ -35,6 +34,7 @@ from loadgen.run.measure import Outcome, TransportOptions, Watch
 from loadgen.run.progress import Display
 from loadgen.run.session import Session
 from loadgen.run.signals import SIGNALS
+from loadgen.settings.validation import validate_table
 from loadgen.transport.capture_process import end_with_parent
 
 MOST_ORDER_BYTES = 64 << 20  # of one: a profile, options, words
@@ -126,7 +126,7 @@ class ShardSession(Session, frozen=True):
 def run_shard(line: DriverLine) -> None:
     """Measure what is ordered, and leave its run directory; raises LoadgenError."""
     order = line.order()
-    workload = validated(Profile, order.profile, "the driver's order")
+    workload = validate_table(Profile, order.profile, "the driver's order")
     options = order.options(str(line.place / RUNS), str(line.place / TOTALS))
     with ExitStack() as stack:
         session = attach(options, settings(options, [workload]), workload, stack)

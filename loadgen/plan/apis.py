@@ -24,7 +24,7 @@ _APIS: dict[str, Callable[[], Dialect]] = {
 _BACKENDS = {"openai-chat": "/chat/completions", "sglang": "/generate"}
 
 
-def chosen_dialect(profile: Profile, subject: ModelTarget) -> tuple[Dialect, str]:
+def choose_dialect(profile: Profile, subject: ModelTarget) -> tuple[Dialect, str]:
     """The API that endpoint and backend name, with the engine's spelling of the length."""
     wanted = _BACKENDS.get(profile.backend)
     own = _APIS[wanted or "/completions"]().path
@@ -43,7 +43,9 @@ def chosen_dialect(profile: Profile, subject: ModelTarget) -> tuple[Dialect, str
     return _APIS[api](), path + subject.query
 
 
-def shared_fields(profile: Profile, engine: Engine, dialect: Dialect) -> tuple[dict[str, Any], list[str]]:
+def make_shared_fields(
+    profile: Profile, engine: Engine, dialect: Dialect
+) -> tuple[dict[str, Any], list[str]]:
     """The fields of every body other than prompt and length, and notes on what it cannot hold."""
     sampling, more, notes = profile.sampling, dict[str, Any](), []
     if profile.ignore_eos and engine.takes_ignore_eos:
@@ -62,20 +64,20 @@ def shared_fields(profile: Profile, engine: Engine, dialect: Dialect) -> tuple[d
         # The prompts of `custom` are rendered here.
         raise UsageError("--chat-template-kwargs goes with the chat API: use --backend openai-chat")
     fields = dialect.make_fields(sampling, profile.stream, profile.continuous_usage)
-    return merged({**fields, **more}, profile.extra_body), notes
+    return merge_fields({**fields, **more}, profile.extra_body), notes
 
 
-def merged(fields: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merge_fields(fields: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """The fields with others over them; where both have a table under a name, the tables merged so."""
     tables = {
-        name: {**_table(fields[name]), **table}
+        name: {**_read_table(fields[name]), **table}
         for name, table in over.items()
         if isinstance(table, dict) and name in fields
     }
     return {**fields, **over, **tables}
 
 
-def _table(value: Any) -> Mapping[str, Any]:
+def _read_table(value: Any) -> Mapping[str, Any]:
     """A table, of one in JSON its values as bytes; an empty one of anything else."""
     if isinstance(value, msgspec.Raw):
         return msgspec.json.decode(value, type=dict[str, msgspec.Raw]) if bytes(value)[:1] == b"{" else {}

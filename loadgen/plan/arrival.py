@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Protocol
 
 import msgspec
@@ -12,7 +13,9 @@ import numpy as np
 from loadgen.base.arrays import Float64, Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
-from loadgen.settings.load_schedule import LEAST_RATE_PER_S
+from loadgen.plan.profile import Profile
+from loadgen.plan.random_stream import RandomStream, make_arrival_rng
+from loadgen.settings.load_schedule import LEAST_RATE_PER_S, Bursts, LoadSchedule, RampEnds
 
 _LATEST_NS = 2**62  # 146 years: beyond it int64 sums with a clock reading could overflow
 
@@ -85,7 +88,7 @@ class Arrival(msgspec.Struct, frozen=True):
         return offsets_ns.astype(np.int64)
 
 
-def within(
+def cut_offsets_ns(
     duration_ns: int, most: int, process: ArrivalProcess, rng: Callable[[], np.random.Generator]
 ) -> Int64:
     """The offsets of a process that are below a duration, int64[n], the first `most` of them.
@@ -97,3 +100,140 @@ def within(
         offsets_ns = process.offsets_ns(min(n, most), rng())
         n *= 4
     return offsets_ns[: np.searchsorted(offsets_ns, duration_ns)]
+
+
+class ScheduledArrival(msgspec.Struct, frozen=True):
+    """A process of rate 1 whose time runs as fast as the schedule's rate.
+
+    Request k is due when the integral of the rate reaches the process's k-th time, so a Poisson process stays
+    one at every rate, and no gap is stretched. Those after the last stage are due at its end.
+    """
+
+    schedule: LoadSchedule
+    burstiness: float
+
+    def offsets_ns(self, n: int, rng: np.random.Generator) -> Int64:
+        """When each of the first n requests is due after the start, int64[n], never decreasing."""
+        counts = _draw_unit_times(self.burstiness, n, rng)
+        return np.rint(self.schedule.offsets_s(counts) * SECOND_NS).astype(np.int64)
+
+
+class RequestRamp(msgspec.Struct, frozen=True):
+    """vLLM's ramp: the rate changes from request to request, by index and not by time.
+
+    The gap before request i of `count` has the mean 1 / rate(i). The first request does not wait for one.
+    """
+
+    ends: RampEnds
+    count: int
+    burstiness: float
+
+    def offsets_ns(self, n: int, rng: np.random.Generator) -> Int64:
+        """When each of the first n requests is due after the start, int64[n], never decreasing."""
+        gaps = np.diff(_draw_unit_times(self.burstiness, n, rng), prepend=0.0)
+        gaps_s = gaps[1:] / self.ends.rates_per_s(self.count, n)[1:]
+        flags = f"--ramp-up-start-rps {self.ends.begin:g} and --ramp-up-end-rps {self.ends.end:g}"
+        offsets_s = np.concatenate([gaps[:1], np.cumsum(gaps_s)])
+        return Arrival(self.ends.end, self.burstiness).nanoseconds(offsets_s, flags)
+
+
+class WithBursts(msgspec.Struct, frozen=True):
+    """Bursts, and the requests of another process between them; None: there are none."""
+
+    base: ArrivalProcess | None
+    bursts: Bursts
+
+    def offsets_ns(self, n: int, rng: np.random.Generator) -> Int64:
+        """When each of the first n requests is due after the start, int64[n], never decreasing."""
+        at_once = self.bursts.offsets_ns(n)
+        if self.base is None:
+            return at_once
+        return np.sort(np.concatenate([at_once, self.base.offsets_ns(n, rng)]))[:n]
+
+
+def make_process(profile: Profile, count: int) -> ArrivalProcess:
+    """The process of a profile whose loop is not closed, of `count` requests at most; raises UsageError."""
+    stages, ramp, burstiness = profile.stages, profile.ramp, profile.burstiness
+    base: ArrivalProcess
+    if stages is not None:
+        base = ScheduledArrival(stages, burstiness)
+    elif ramp is not None:
+        base = RequestRamp(ramp, count, burstiness)
+    else:
+        base = Arrival(profile.request_rate, burstiness)
+    if profile.periodic is None:
+        return base
+    alone = stages is None and ramp is None and math.isinf(profile.request_rate)
+    return WithBursts(None if alone else base, profile.periodic)
+
+
+def _draw_unit_times(burstiness: float, n: int, rng: np.random.Generator) -> Float64:
+    """The times of n requests at one request per second on average, float64[n], the first one 0."""
+    gaps = Arrival(1.0, burstiness).gaps_s(max(n - 1, 0), rng)
+    return np.concatenate([np.zeros(min(n, 1)), np.cumsum(gaps)])
+
+
+_PARTS = 4  # in which a ramp is read
+
+
+class StageWindow(msgspec.Struct, frozen=True):
+    """A level, or a part of a ramp: in nanoseconds after the start, [begin, end)."""
+
+    name: str  # as `rate 2`, or `rate 2 to 5.5`
+    begin_ns: int
+    end_ns: int
+
+
+def plan_offsets_ns(profile: Profile, stream: RandomStream, requests: int) -> Int64 | None:
+    """When each request of a load over time is due, as its plan has it; None: it has no such times."""
+    if not profile.shaped or not profile.open_loop or profile.timed:
+        return None
+    process = make_process(profile, profile.num_prompts or requests)
+    return process.offsets_ns(requests, make_arrival_rng(stream))
+
+
+def list_stages(profile: Profile, offsets_ns: Int64 | None) -> list[StageWindow]:
+    """The stages of a profile's schedule or ramp, a ramp in four parts; empty where it has neither."""
+    if profile.stages is not None:
+        return list(_list_schedule_stages(profile.stages))
+    if profile.ramp is not None and offsets_ns is not None and len(offsets_ns) >= _PARTS:
+        return list(_list_ramp_stages(profile.ramp, profile.num_prompts or len(offsets_ns), offsets_ns))
+    return []
+
+
+def _list_schedule_stages(schedule: LoadSchedule) -> Iterator[StageWindow]:
+    kind, begin_s = "concurrency" if schedule.concurrency else "rate", 0.0
+    limits = schedule.steps() if schedule.concurrency else None
+    for stage in schedule.stages:
+        parts = 1 if stage.constant else _PARTS
+        edges_s = np.linspace(0.0, stage.span_s, parts + 1).tolist()
+        for from_s, to_s in pairwise(edges_s):
+            begin_ns, end_ns = _round_ns(begin_s + from_s), _round_ns(begin_s + to_s)
+            levels = [stage.level(from_s), stage.level(to_s)]
+            if limits is not None:  # whole numbers, of which the last one ends with the part
+                levels = [limits.limit(begin_ns), limits.limit(end_ns - 1)]
+            yield StageWindow(_name_stage(kind, levels), begin_ns, end_ns)
+        begin_s += stage.span_s
+
+
+def _list_ramp_stages(ramp: RampEnds, count: int, offsets_ns: Int64) -> Iterator[StageWindow]:
+    """By quarters of the requests, since the rate is one of them and not of the time."""
+    n = len(offsets_ns)
+    edges = [n * part // _PARTS for part in range(_PARTS + 1)]
+    rates_per_s = ramp.rates_per_s(count, n)
+    last_gap_ns = round(SECOND_NS / float(rates_per_s[-1]))  # each request has the gap that follows it
+    ends_ns = [*offsets_ns[edges[1:-1]].tolist(), int(offsets_ns[-1]) + last_gap_ns]
+    begin_ns = 0
+    for (first, last), end_ns in zip(pairwise(edges), ends_ns, strict=True):
+        name = _name_stage("rate", [float(rates_per_s[first]), float(rates_per_s[last - 1])])
+        yield StageWindow(name, begin_ns, end_ns)
+        begin_ns = end_ns
+
+
+def _name_stage(kind: str, levels: Sequence[float]) -> str:
+    shown = (f"{level:.0f}" if level >= 100 else f"{level:.3g}" for level in levels)
+    return f"{kind} " + " to ".join(dict.fromkeys(shown))
+
+
+def _round_ns(time_s: float) -> int:
+    return round(time_s * SECOND_NS)

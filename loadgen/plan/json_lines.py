@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import os
+import re
 import stat
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,8 +20,8 @@ from numpy.typing import NDArray
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
+from loadgen.base.text import clean_line
 from loadgen.base.untrusted import NOT_JSON
-from loadgen.features.data.plain_faults import plain
 
 MOST_ROW_BYTES = 64 << 20
 _CHUNK_BYTES = 4 << 20
@@ -53,7 +55,7 @@ class OpenedFile:
         self.path, self.flag = path, flag
         at = expand_path(path)
         try:
-            descriptor = _opened(at)
+            descriptor = _open_regular(at)
         except OSError as error:
             raise self.refusal(f"{error.strerror}: give a file that can be read") from None
         status = self._held(descriptor)
@@ -124,7 +126,7 @@ class Lines:
     def __init__(self, file: OpenedFile) -> None:
         self.file = file
         self.path, self.flag = file.path, file.flag
-        self.begins, self.ends, self._numbers = _found(file)
+        self.begins, self.ends, self._numbers = _find_rows(file)
         if not len(self.begins):
             raise file.refusal("holds no rows: every line is blank")
         self._digest = ""
@@ -182,7 +184,7 @@ class Lines:
             try:
                 yield decode(row)
             except NOT_JSON as error:
-                raise self.refusal(i, json_fault(row, error)) from None
+                raise self.refusal(i, explain_json(row, error)) from None
 
     def digest(self) -> str:
         """A blake2b hash of the file's bytes."""
@@ -190,10 +192,30 @@ class Lines:
         return self._digest
 
 
-def json_fault(row: bytes, error: Exception, name: str = "") -> str:
+def row_cells(lines: Lines, begin: int, stop: int) -> Iterator[list[str]]:
+    """The cells of each row of CSV from `begin` until before `stop`; raises UsageError that names the row.
+
+    A row is a line: a quote that one leaves open would take in the rows below it.
+    """
+    reader = csv.reader(row.decode() for row in lines.span(begin, stop))
+    try:
+        for row, cells in enumerate(reader, begin):
+            if begin + reader.line_num != row + 1:
+                raise lines.refusal(row, "opens a quote that the line does not close")
+            yield cells
+    except csv.Error as error:
+        row = begin + reader.line_num - 1
+        bare = b"\r" in lines[row].rstrip(b"\r")
+        why = (
+            "has carriage returns inside: end lines with LF or CRLF" if bare else f"is not valid CSV: {error}"
+        )
+        raise lines.refusal(row, why) from None
+
+
+def explain_json(row: bytes, error: Exception, name: str = "") -> str:
     """Why bytes are no JSON of the type that was expected, in a few words; `name` is that of the value."""
     if isinstance(error, msgspec.ValidationError):
-        return plain(error, row, name)
+        return explain_fault(error, row, name)
     return f"{name}: {_syntax(row, error)}" if name else _syntax(row, error)
 
 
@@ -215,25 +237,25 @@ def _refused_constant(name: str) -> None:
     raise ValueError(f"{name} is no number of JSON")
 
 
-def _opened(path: Path) -> int:
+def _open_regular(path: Path) -> int:
     # A FIFO without a writer must not hold us.
     waits_not = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
     return os.open(path, os.O_RDONLY | waits_not | getattr(os, "O_CLOEXEC", 0))
 
 
-def _found(file: OpenedFile) -> tuple[Int64, Int64, Int64 | None]:
+def _find_rows(file: OpenedFile) -> tuple[Int64, Int64, Int64 | None]:
     """Where rows begin and end, and each one's line; None: every line but a last one is a row."""
-    breaks = np.concatenate(list(_breaks(file)))
+    breaks = np.concatenate(list(_find_breaks(file)))
     begins = np.concatenate(([file.begin], breaks + 1)).astype(np.int64)
     ends = np.concatenate((breaks, [file.bytes])).astype(np.int64)
     kept = ends > begins
     short = np.flatnonzero(kept & (ends - begins < _SHORT_BYTES))
-    kept[short] = _written(file, begins[short], ends[short])
+    kept[short] = _find_written(file, begins[short], ends[short])
     gapless = kept[:-1].all()
     return begins[kept], ends[kept], None if gapless else np.flatnonzero(kept).astype(np.int64)
 
 
-def _written(file: OpenedFile, begins: Int64, ends: Int64) -> NDArray[np.bool_]:
+def _find_written(file: OpenedFile, begins: Int64, ends: Int64) -> NDArray[np.bool_]:
     """Which of some short lines hold more than blanks, bool[lines]; they are read in large pieces."""
     written = np.zeros(len(begins), np.bool_)
     at = 0
@@ -248,7 +270,7 @@ def _written(file: OpenedFile, begins: Int64, ends: Int64) -> NDArray[np.bool_]:
     return written
 
 
-def _breaks(file: OpenedFile) -> Iterator[Int64]:
+def _find_breaks(file: OpenedFile) -> Iterator[Int64]:
     """Where lines end, by pieces of the file; raises UsageError of a line that is too long or not UTF-8."""
     cut = b""  # the first bytes of a character that the piece before it cut
     count, line_begin = 0, file.begin
@@ -258,7 +280,7 @@ def _breaks(file: OpenedFile) -> Iterator[Int64]:
         if first_end - line_begin > MOST_ROW_BYTES:
             raise file.refusal(f"is longer than {MOST_ROW_BYTES >> 20} MiB: is the file JSONL?", count + 1)
         try:
-            cut = _unfinished(cut + chunk, at + len(chunk) == file.bytes)
+            cut = _cut_character(cut + chunk, at + len(chunk) == file.bytes)
         except UnicodeDecodeError as error:
             row = count + int(np.searchsorted(found, at + len(chunk) - len(error.object) + error.start)) + 1
             raise file.refusal("is not UTF-8: convert the file to it", row) from None
@@ -267,7 +289,7 @@ def _breaks(file: OpenedFile) -> Iterator[Int64]:
         yield found
 
 
-def _unfinished(text: bytes, last: bool) -> bytes:
+def _cut_character(text: bytes, last: bool) -> bytes:
     """The bytes at the end of a piece of UTF-8 that begin a character; raises UnicodeDecodeError."""
     if text.isascii():
         return b""
@@ -283,3 +305,78 @@ def _unfinished(text: bytes, last: bool) -> bytes:
             raise
         return text[error.start :]
     return b""
+
+
+_MOST_READ_BYTES = 64 << 20  # of JSON that is read again for the value
+_MOST_LETTERS = 40  # of a value that is shown
+_PLACE = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
+_BOUNDS = {">=": "{} or more", "<=": "{} or less", ">": "more than {}", "<": "less than {}"}
+_TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+}
+
+
+def _give_bound(found: re.Match[str]) -> str:
+    return "give " + _BOUNDS[found[1]].format(found[2].removesuffix(".0"))
+
+
+def _give_types(found: re.Match[str]) -> str:
+    names = [name for name in found[1].split(" | ") if name != "null"]
+    return "give " + " or ".join(_TYPES.get(name, name) for name in names)
+
+
+# What msgspec says of a value, and what is to be given in its place.
+_ADVICE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
+    (re.compile(r"Expected `(?:int|float)` (>=|<=|>|<) (\S+)"), _give_bound),
+    (re.compile(r"Expected `\w+` of length >= 1"), lambda _: "it must not be empty"),
+    (re.compile(r"Expected `(.+)`, got `.+`"), _give_types),
+    (re.compile(r"Invalid enum value .+"), lambda _: "not one of its values"),
+)
+_MISSING = re.compile(r"Object missing required field `(.+)`")
+
+
+def explain_fault(error: msgspec.ValidationError, row: bytes, name: str = "") -> str:
+    """What is wrong in the JSON of `row`, as `timestamp is -3: give 0 or more`.
+
+    `name` is that of the whole of it; "" where it has none. What has no plain words keeps msgspec's.
+    """
+    found = _PLACE.fullmatch(str(error))
+    what, path = (str(error), "") if found is None else (found[1], found[2] or "")
+    where = name + path if name else path.removeprefix(".")
+    if missing := _MISSING.fullmatch(what):
+        return f"{where} has no {missing[1]}".lstrip()
+    for pattern, advice in _ADVICE:
+        if expected := pattern.fullmatch(what):
+            value = _find_value(row, path)
+            return (
+                f"{where} is {value}: {advice(expected)}".lstrip()
+                if value
+                else f"{where}: {advice(expected)}"
+            )
+    return f"{where}: {what}" if where else what
+
+
+def _find_value(row: bytes, path: str) -> str:
+    """The JSON at a path, of a long one the begin; "" where it is not found."""
+    steps = _STEP.findall(path)
+    if (
+        len(row) > _MOST_READ_BYTES
+        or "".join(f".{key}" if key else f"[{place}]" for key, place in steps) != path
+    ):
+        return ""
+    try:
+        for key, place in steps:
+            if key:
+                row = bytes(msgspec.json.decode(row, type=dict[str, msgspec.Raw])[key])
+            else:
+                row = bytes(msgspec.json.decode(row, type=list[msgspec.Raw])[int(place)])
+    except (*NOT_JSON, LookupError):
+        return ""
+    text = clean_line(row.strip().decode("utf-8", "replace"))
+    return text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}…"

@@ -18,22 +18,19 @@ from loadgen.engines.refusals import Adaptation
 from loadgen.features.data.data_settings import NO_DATA
 from loadgen.features.sessions import session_conflicts
 from loadgen.features.sessions.session_settings import NO_SESSIONS
-from loadgen.features.shapes.processes import process_of
-from loadgen.features.traces import prompt_form
-from loadgen.plan import sources
-from loadgen.plan.apis import chosen_dialect, merged, shared_fields
-from loadgen.plan.arrival import within
-from loadgen.plan.cancellations import Cancellations, drawn
+from loadgen.features.traces import trace_replay
+from loadgen.plan import request_sources
+from loadgen.plan.apis import choose_dialect, make_shared_fields, merge_fields
+from loadgen.plan.arrival import cut_offsets_ns, make_process
 from loadgen.plan.data_facts import DataFacts, LengthFacts
 from loadgen.plan.plan_inputs import ModelTarget, PlanInputs, Seed, SourcedRequests
+from loadgen.plan.planned_requests import Cancellations, Requests, TurnRequests, Turns, draw_cancellations
 from loadgen.plan.profile import Profile, check_body
 from loadgen.plan.prompts import random_prompts
-from loadgen.plan.requests import Requests, TurnRequests
-from loadgen.plan.streams import Purpose, RandomStream, arrival_rng
-from loadgen.plan.turns import Turns
+from loadgen.plan.random_stream import Purpose, RandomStream, make_arrival_rng
 from loadgen.settings.cancel_point import parse_rate
-from loadgen.settings.load import NO_SHAPE
 from loadgen.settings.load_schedule import ConcurrencySteps
+from loadgen.settings.load_settings import NO_SHAPE
 from loadgen.wire.openai import Dialect
 
 _USUAL_S = 5  # of a request
@@ -137,13 +134,13 @@ class Plan(msgspec.Struct, frozen=True):
     def body(self, index: int) -> bytes:
         """The bytes of request `index`, the same each time."""
         request = self.requests.request(index, self.dialect, self.model)
-        return msgspec.json.encode(merged(request, self.fields))
+        return msgspec.json.encode(merge_fields(request, self.fields))
 
     def body_after(self, index: int, answers: Sequence[dict[str, Any]]) -> bytes:
         """The same where the turns before it have the server's own answers, messages, as their history."""
         requests = cast(TurnRequests, self.requests)
         request = requests.request_after(index, answers, self.dialect, self.model)
-        return msgspec.json.encode(merged(request, self.fields))
+        return msgspec.json.encode(merge_fields(request, self.fields))
 
     def digest(self) -> str:
         """A fingerprint of prompts, lengths, offsets and fields: equal plans have equal digests."""
@@ -165,26 +162,26 @@ class Plan(msgspec.Struct, frozen=True):
 
 def make(profile: Profile, subject: ModelTarget, seed: Seed) -> Plan:
     """The measured plan of a profile; raises UsageError where the profile and the server do not fit."""
-    return _plan(profile, subject, seed, "measure")
+    return _make_plan(profile, subject, seed, "measure")
 
 
-def warmup(profile: Profile, subject: ModelTarget, seed: Seed, like: Plan | None = None) -> Plan:
+def make_warmup(profile: Profile, subject: ModelTarget, seed: Seed, like: Plan | None = None) -> Plan:
     """The plan of a profile's warm-up: one closed wave after another, random prompts never used again.
 
     Requests of a file are not sent in it: the prefix cache would know them. Its prompts are then as long as
     the half of those in the plan `like`, and text where those are.
     """
-    if like is not None and sources.of(profile) != sources.RANDOM:
-        profile = profile.model_copy(update=_usual(like, subject))
+    if like is not None and request_sources.find_source(profile) != request_sources.RANDOM:
+        profile = profile.model_copy(update=_find_usual(like, subject))
     count = profile.warmups
     wave = min(count, profile.max_concurrency or count)
     update = {"num_prompts": count, "max_concurrency": wave, "request_rate": math.inf, "duration": None}
-    return _plan(
+    return _make_plan(
         profile.model_copy(update=update | NO_DATA | NO_SHAPE | NO_SESSIONS), subject, seed, "warmup"
     )
 
 
-def _usual(like: Plan, subject: ModelTarget) -> dict[str, Any]:
+def _find_usual(like: Plan, subject: ModelTarget) -> dict[str, Any]:
     """The keys of random prompts that are like those of a plan."""
     lens = {"input_len": like.facts.input, "output_len": like.facts.output}
     halves = {key: _USUAL_LENS[key] if lengths is None else lengths.p50 for key, lengths in lens.items()}
@@ -193,29 +190,32 @@ def _usual(like: Plan, subject: ModelTarget) -> dict[str, Any]:
     return halves | fixed | ({"prompt_format": "words"} if text else {})
 
 
-def counted_by_server(profile: Profile, subject: ModelTarget) -> bool:
+def is_counted_by_server(profile: Profile, subject: ModelTarget) -> bool:
     """Whether the server is to be asked how it counts words before the plan is made."""
-    forms = {sources.RANDOM: random_prompts.form_of, sources.TRACE: prompt_form.form_of}
-    source = sources.of(profile)
+    forms = {
+        request_sources.RANDOM: random_prompts.choose_form,
+        request_sources.TRACE: trace_replay.choose_trace_form,
+    }
+    source = request_sources.find_source(profile)
     form_of = forms.get(source)
     if subject.word_counts is not None:
         return False
-    if source == sources.RANDOM_TURNS:
+    if source == request_sources.RANDOM_TURNS:
         from loadgen.features.sessions import synthetic_turns  # few runs make any
 
-        return synthetic_turns.form_of(profile) == prompt_form.WORDS
+        return synthetic_turns.choose_turn_form(profile) == trace_replay.WORDS
     if form_of is None:
         return False
-    return form_of(profile, subject, chosen_dialect(profile, subject)[0]) == prompt_form.WORDS
+    return form_of(profile, subject, choose_dialect(profile, subject)[0]) == trace_replay.WORDS
 
 
-def repeated_prompts(plan: Plan) -> int:
+def count_repeated_prompts(plan: Plan) -> int:
     """How many of the plan's requests equal an earlier one; of random texts, among the first 2048.
 
     Token ids are drawn apart for each prompt: two of n prompts of length L are equal by a chance of
     n² / 2 in (ids allowed)^L, which only a length of one or two makes likely.
     """
-    if plan.facts.kind != sources.RANDOM:
+    if plan.facts.kind != request_sources.RANDOM:
         return plan.facts.repeated
     if plan.ids_source and int(plan.requests.input_lens.min()) >= _NEVER_EQUAL_IDS:
         return 0
@@ -223,15 +223,15 @@ def repeated_prompts(plan: Plan) -> int:
     return compared - len({plan.body(i) for i in range(compared)})
 
 
-def _plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purpose) -> Plan:
+def _make_plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purpose) -> Plan:
     check_body(profile)
-    dialect, path = chosen_dialect(profile, subject)
+    dialect, path = choose_dialect(profile, subject)
     stream = RandomStream(seed.value, profile.name, seed.repeat, purpose, seed.attempt)
     inputs = PlanInputs(profile, subject, seed, stream, dialect, profile.num_prompts)
-    sourced, offsets_ns, schedule_notes = _scheduled(inputs)
+    sourced, offsets_ns, schedule_notes = _make_schedule(inputs)
     made = sourced.requests
     _check_sessions(sourced, profile)
-    turns = _sent_turns(sourced, profile, offsets_ns)
+    turns = _find_sent_turns(sourced, profile, offsets_ns)
     planned = made.input_lens if offsets_ns is None else offsets_ns
     count = len(planned) if turns is None else int(turns.begins[-1])
     lens = {"input": made.input_lens, "output": made.output_lens}
@@ -239,8 +239,10 @@ def _plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purpose) 
         update={name: LengthFacts.of(column[:count]) for name, column in lens.items()}
     )
     point = profile.cancel_point if purpose == "measure" else None
-    cancelled = None if point is None else drawn(parse_rate(profile.cancel_rate), point, stream, count)
-    fields, unsent = shared_fields(profile, subject.engine, dialect)
+    cancelled = (
+        None if point is None else draw_cancellations(parse_rate(profile.cancel_rate), point, stream, count)
+    )
+    fields, unsent = make_shared_fields(profile, subject.engine, dialect)
     return Plan(
         profile,
         seed,
@@ -253,7 +255,7 @@ def _plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purpose) 
         fields,
         facts=facts,
         ids_source=sourced.ids_source,
-        notes=(*schedule_notes, *sourced.notes, *unsent, *_again(sourced.facts, seed)),
+        notes=(*schedule_notes, *sourced.notes, *unsent, *_note_again(sourced.facts, seed)),
         tokenizer=sourced.tokenizer,
         sessions=sourced.sessions if turns is None else turns.numbers(),
         turns=turns,
@@ -270,7 +272,7 @@ def _check_sessions(sourced: SourcedRequests, profile: Profile) -> None:
         session_conflicts.check_load(profile.__dict__)
 
 
-def _sent_turns(sourced: SourcedRequests, profile: Profile, offsets_ns: Int64 | None) -> Turns | None:
+def _find_sent_turns(sourced: SourcedRequests, profile: Profile, offsets_ns: Int64 | None) -> Turns | None:
     """The turns of the sessions that begin in time, with the delays of the profile."""
     if sourced.turns is None:
         return None
@@ -278,9 +280,9 @@ def _sent_turns(sourced: SourcedRequests, profile: Profile, offsets_ns: Int64 | 
     return sourced.turns.first(begun).scaled(profile.turn_delays)
 
 
-def _again(facts: DataFacts, seed: Seed) -> Iterator[str]:
+def _note_again(facts: DataFacts, seed: Seed) -> Iterator[str]:
     """A note where a run is measured again, and where it sends a file's texts again: a trace's are new."""
-    if not seed.first and facts.file and facts.kind not in sources.MADE:
+    if not seed.first and facts.file and facts.kind not in request_sources.MADE:
         yield f"the rows of {facts.file} were sent in an earlier run too: --reset-cache has none cached"
     elif seed.attempt:
         yield (
@@ -289,19 +291,19 @@ def _again(facts: DataFacts, seed: Seed) -> Iterator[str]:
         )
 
 
-def _scheduled(inputs: PlanInputs) -> tuple[SourcedRequests, Int64 | None, list[str]]:
+def _make_schedule(inputs: PlanInputs) -> tuple[SourcedRequests, Int64 | None, list[str]]:
     """The requests, when each is due (None: closed loop), and notes on that.
 
     A file says how many requests there are; of random ones as many are made as the schedule has.
     """
     profile = inputs.profile
-    if sources.of(profile) == sources.RANDOM:
-        offsets_ns, count, notes = _schedule(profile, inputs.stream, profile.most_prompts)
-        return sources.requests(replace(inputs, most=count)), offsets_ns, notes
-    sourced = sources.requests(inputs)
+    if request_sources.find_source(profile) == request_sources.RANDOM:
+        offsets_ns, count, notes = _find_offsets(profile, inputs.stream, profile.most_prompts)
+        return request_sources.make_requests(replace(inputs, most=count)), offsets_ns, notes
+    sourced = request_sources.make_requests(inputs)
     if sourced.offsets_ns is None:
         most = len(sourced.requests.input_lens if sourced.turns is None else sourced.turns)
-        offsets_ns, _, notes = _schedule(profile, inputs.stream, most)
+        offsets_ns, _, notes = _find_offsets(profile, inputs.stream, most)
         return sourced, offsets_ns, notes
     offsets_ns, notes = sourced.offsets_ns, []
     if profile.duration is not None:
@@ -310,16 +312,16 @@ def _scheduled(inputs: PlanInputs) -> tuple[SourcedRequests, Int64 | None, list[
     return sourced, offsets_ns, notes
 
 
-def _schedule(profile: Profile, stream: RandomStream, most: int) -> tuple[Int64 | None, int, list[str]]:
+def _find_offsets(profile: Profile, stream: RandomStream, most: int) -> tuple[Int64 | None, int, list[str]]:
     """When each request is due (None: closed loop), how many there are at most, and notes on it."""
     duration = profile.duration
     notes = [] if duration is None else [_ENDS.format(duration)]
     if not profile.open_loop and profile.max_concurrency is not None:
         return None, most, notes
-    process = process_of(profile, most)
+    process = make_process(profile, most)
     if duration is None:
-        return process.offsets_ns(most, arrival_rng(stream)), most, notes
-    offsets_ns = within(profile.duration_ns, most + 1, process, lambda: arrival_rng(stream))
+        return process.offsets_ns(most, make_arrival_rng(stream)), most, notes
+    offsets_ns = cut_offsets_ns(profile.duration_ns, most + 1, process, lambda: make_arrival_rng(stream))
     if len(offsets_ns) > most:
         end_s = offsets_ns[most - 1] / SECOND_NS
         notes.append(f"the schedule ends after {end_s:.1f} s, with the last of {most} prompts")

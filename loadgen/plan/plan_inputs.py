@@ -10,10 +10,9 @@ import msgspec
 from loadgen.base.arrays import Int64
 from loadgen.engines.engine import Engine
 from loadgen.plan.data_facts import DataFacts
+from loadgen.plan.planned_requests import Requests, Turns
 from loadgen.plan.profile import Profile
-from loadgen.plan.requests import Requests
-from loadgen.plan.streams import RandomStream
-from loadgen.plan.turns import Turns
+from loadgen.plan.random_stream import RandomStream
 from loadgen.wire.openai import Chat, Dialect
 
 SEED_BITS = 32

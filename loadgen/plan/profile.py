@@ -28,16 +28,15 @@ from loadgen.features.data.data_settings import DataKeys, LengthKeys, TextKeys, 
 from loadgen.features.sessions import session_conflicts
 from loadgen.features.sessions.session_settings import NO_SESSIONS, SessionKeys
 from loadgen.features.shapes import load_conflicts
-from loadgen.plan.server_settings import FLAGS, ServerSettings, refusal, validated
-from loadgen.settings import bursts, load_schedule
-from loadgen.settings.bursts import Bursts
+from loadgen.settings import load_schedule
 from loadgen.settings.cancel_point import CancelPoint, parse_point
-from loadgen.settings.load import VLLM_PROMPTS, CancelKeys, ClassKeys, LoadKeys, NameKeys, ShapeKeys
-from loadgen.settings.load_schedule import LoadSchedule, RampEnds
+from loadgen.settings.load_schedule import Bursts, LoadSchedule, RampEnds
+from loadgen.settings.load_settings import VLLM_PROMPTS, CancelKeys, ClassKeys, LoadKeys, NameKeys, ShapeKeys
 from loadgen.settings.request_class import RequestClass
-from loadgen.settings.requests import SAMPLING, FigureKeys, RequestKeys
+from loadgen.settings.request_settings import SAMPLING, FigureKeys, RequestKeys
 from loadgen.settings.setting import NO_KEYWORD, KeyRows, Makes, Subject, make_model_fields, setting
 from loadgen.settings.table import PROFILE_KEYS, join_rows, profile_keys
+from loadgen.settings.validation import FLAGS, ServerSettings, explain_errors, validate_table
 
 Rung = Annotated[int, Field(ge=1, le=bounds.MOST_TOKENS, strict=True)]
 _MOST_PROMPTS = 1_000_000  # where time is the limit; only their lengths exist before they are due
@@ -57,7 +56,7 @@ _SEVERAL = ("n", "best_of", "use_beam_search")  # more answers than one, whose t
 _WAVE_WITHOUT_LIMIT = 8  # warm-up requests of "wave" where no concurrency limits the wave
 
 
-def _rungs(value: tuple[int, ...] | None) -> tuple[int, ...] | None:
+def _check_rungs(value: tuple[int, ...] | None) -> tuple[int, ...] | None:
     if value is not None and (not value or len(set(value)) < len(value)):
         raise ValueError("needs at least one input length, and none of them twice")
     return value
@@ -68,7 +67,7 @@ class FileKeys(KeyRows, frozen=True):
 
     # Input lengths, for `loadgen ladder`.
     ladder: tuple[Rung, ...] | None = setting(
-        Makes.NOTHING, None, check=_rungs, keyword=NO_KEYWORD, swept=False
+        Makes.NOTHING, None, check=_check_rungs, keyword=NO_KEYWORD, swept=False
     )
     # What a server that is started for it is asked for.
     server: ServerSettings | None = setting(Makes.NOTHING, None, keyword=NO_KEYWORD, swept=False)
@@ -120,7 +119,7 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
             try:
                 super().__init__(**keys)
             except ValidationError as error:
-                raise refusal(error, "Profile()", Profile.model_fields) from None
+                raise explain_errors(error, "Profile()", Profile.model_fields) from None
 
         __init__.__pydantic_base_init__ = True  # what is read from files is validated without it
 
@@ -131,16 +130,20 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
         if not isinstance(table, dict):
             return table
         filled = {**table}
-        _scheduled(filled)
-        _paced(filled)
-        if _every_row(filled):
+        _fill_schedule(filled)
+        _fill_pace(filled)
+        if _takes_every_row(filled):
             filled["num_prompts"] = None
         elif filled.get("num_prompts") is None:
-            ends = filled.get("duration") is not None or _all_rows(filled) or bool(filled.get("num_sessions"))
-            filled["num_prompts"] = None if ends else _whole_sessions(filled.get("turns"))
+            ends = (
+                filled.get("duration") is not None
+                or _takes_all_rows(filled)
+                or bool(filled.get("num_sessions"))
+            )
+            filled["num_prompts"] = None if ends else _count_whole_sessions(filled.get("turns"))
         if filled.get("compat") == "inferencex":
             filled.setdefault("range_ratio", "1.0")  # its own default: every length the same
-        if not _made_to_length(filled):
+        if not _is_made_to_length(filled):
             filled.setdefault("ignore_eos", False)
         return filled
 
@@ -148,7 +151,7 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
     @classmethod
     def _limited(cls, value: float | None, info: ValidationInfo) -> float | None:
         limit, rate = (info.data.get(name, 1) for name in ("max_concurrency", "request_rate"))
-        own = _own_times(info.data) or any(info.data.get(key) for key in _SHAPES)
+        own = _has_own_times(info.data) or any(info.data.get(key) for key in _SHAPES)
         if value is not None and limit is None and rate == math.inf and not own:
             raise ValueError("needs max_concurrency or request_rate, else everything is sent at once")
         return value
@@ -161,12 +164,12 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
     @property
     def stages(self) -> LoadSchedule | None:
         """The stages of the schedule; None: there is none."""
-        return load_schedule.parse(self.schedule) if self.schedule else None
+        return load_schedule.parse_schedule(self.schedule) if self.schedule else None
 
     @property
     def periodic(self) -> Bursts | None:
         """The bursts; None: there are none."""
-        return bursts.parse(self.bursts) if self.bursts else None
+        return load_schedule.parse_bursts(self.bursts) if self.bursts else None
 
     @property
     def ramp(self) -> RampEnds | None:
@@ -216,7 +219,7 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
     @property
     def timed(self) -> bool:
         """Whether requests are sent at the times of a trace."""
-        return _own_times(self.__dict__)
+        return _has_own_times(self.__dict__)
 
     @property
     def open_loop(self) -> bool:
@@ -258,10 +261,10 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
         return {name: value for name in SAMPLING if (value := getattr(self, name)) is not None}
 
 
-def _scheduled(keys: dict[str, Any]) -> None:
+def _fill_schedule(keys: dict[str, Any]) -> None:
     """Fill in what follows from a schedule: how long its stages take, and its highest concurrency."""
     try:
-        stages = load_schedule.parse(keys["schedule"])
+        stages = load_schedule.parse_schedule(keys["schedule"])
     except (KeyError, ValueError, TypeError, AttributeError):
         return  # there is none, or the field's own validator says what is wrong
     if keys.get("duration") is None:
@@ -270,7 +273,7 @@ def _scheduled(keys: dict[str, Any]) -> None:
         keys["max_concurrency"] = int(stages.most)
 
 
-def _paced(keys: dict[str, Any]) -> None:
+def _fill_pace(keys: dict[str, Any]) -> None:
     """Fill in what follows from sessions: as many at once as there are users; the API of conversations."""
     users = keys.get("users")
     if type(users) is int and keys.get("max_concurrency") is None:
@@ -279,31 +282,31 @@ def _paced(keys: dict[str, Any]) -> None:
         keys["backend"] = "openai-chat"
 
 
-def _whole_sessions(turns: Any) -> int:
+def _count_whole_sessions(turns: Any) -> int:
     """About vLLM's number of requests, so that no session of as many turns is cut short."""
     each = turns if type(turns) is int and 1 <= turns <= bounds.MOST_TURNS else 1
     return max(1, VLLM_PROMPTS // each) * each
 
 
-def _own_times(keys: Mapping[str, Any]) -> bool:
+def _has_own_times(keys: Mapping[str, Any]) -> bool:
     """Whether these keys of a profile, as far as they are given, mean the times of a trace."""
     traced = bool(keys.get("trace")) or keys.get("dataset_name") == "timed_trace"
     return traced and keys.get("self_timed") is not False
 
 
-def _every_row(keys: Mapping[str, Any]) -> bool:
+def _takes_every_row(keys: Mapping[str, Any]) -> bool:
     """Whether all rows of vLLM's `custom` are asked for, in its way: by 0 or less; None is what is kept."""
     count = keys.get("num_prompts", 1)
     return keys.get("dataset_name") == "custom" and (count is None or (type(count) is int and count <= 0))
 
 
-def _all_rows(keys: Mapping[str, Any]) -> bool:
+def _takes_all_rows(keys: Mapping[str, Any]) -> bool:
     """Whether a file decides how many requests there are, not vLLM's default."""
     recognised = bool(keys.get("dataset_path")) and keys.get("dataset_name") is None
     return bool(keys.get("trace")) or recognised
 
 
-def _made_to_length(keys: Mapping[str, Any]) -> bool:
+def _is_made_to_length(keys: Mapping[str, Any]) -> bool:
     """Whether prompts without a meaning have answers of a planned length: vLLM's rule for ignore_eos."""
     name = keys.get("dataset_name")
     recognised = bool(keys.get("dataset_path")) and name is None
@@ -328,16 +331,16 @@ def check_body(profile: Profile) -> None:
             )
 
 
-def shipped_directory() -> Path:
+def find_shipped() -> Path:
     """Where the shipped profiles are: inside the package when installed, next to it in a source tree."""
     package = Path(__file__).parents[1]
     inside = package / "profiles"
     return inside if inside.is_dir() else package.parent / "profiles"
 
 
-def shipped() -> dict[str, Path]:
+def list_shipped() -> dict[str, Path]:
     """The shipped profiles by name."""
-    return {path.stem: path for path in sorted(shipped_directory().glob("*.toml"))}
+    return {path.stem: path for path in sorted(find_shipped().glob("*.toml"))}
 
 
 def locate(name_or_path: str, known: Mapping[str, Path] | None = None, kind: str = "profile") -> Path:
@@ -347,7 +350,7 @@ def locate(name_or_path: str, known: Mapping[str, Path] | None = None, kind: str
     """
     if name_or_path.endswith(".toml") or "/" in name_or_path:
         return expand_path(name_or_path)
-    known = shipped() if known is None else known
+    known = list_shipped() if known is None else known
     if name_or_path not in known:
         raise UsageError(
             f"unknown {kind} {name_or_path!r}{suggest_name(name_or_path, known)}: "
@@ -378,14 +381,14 @@ def read_toml(path: Path, kind: str = "profile") -> dict[str, Any]:
 def load(name_or_path: str, overrides: Mapping[str, Any], flags: bool = False) -> Profile:
     """A shipped profile by name, or anyone's by path, with overrides, maybe typed; raises UsageError."""
     path = locate(name_or_path)
-    table = kept_keys(read_toml(path), overrides)
+    table = keep_keys(read_toml(path), overrides)
     typed = overrides if flags else ()
-    made = validated(Profile, {"name": path.stem, **table, **overrides}, str(path), typed)
+    made = validate_table(Profile, {"name": path.stem, **table, **overrides}, str(path), typed)
     _check(made, overrides)
-    return described(made, table, overrides)
+    return describe_profile(made, table, overrides)
 
 
-def kept_keys(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def keep_keys(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a profile that none of those given over them stands in place of: one load for another."""
     given = {key for key, value in overrides.items() if value is not None}
     replaced = {key for row in _REPLACING if overrides.get(row.name) for key in row.replaces}
@@ -396,7 +399,7 @@ def kept_keys(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[st
     return {key: value for key, value in table.items() if key not in replaced - given}
 
 
-def described(made: Profile, table: Mapping[str, Any], overrides: Mapping[str, Any]) -> Profile:
+def describe_profile(made: Profile, table: Mapping[str, Any], overrides: Mapping[str, Any]) -> Profile:
     """The profile, without its table's description where overrides make another load than that describes."""
     load = set(profile_keys(Makes.LOAD))
     own, over = load & table.keys(), load & overrides.keys()
@@ -407,7 +410,7 @@ def described(made: Profile, table: Mapping[str, Any], overrides: Mapping[str, A
 
 def build(table: Mapping[str, Any], origin: str = FLAGS) -> Profile:
     """The profile these keys make; raises UsageError that names the key and the nearest valid one."""
-    made = validated(Profile, table, origin)
+    made = validate_table(Profile, table, origin)
     _check(made, table)
     return made
 

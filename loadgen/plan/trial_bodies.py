@@ -15,7 +15,7 @@ import numpy as np
 
 from loadgen.base.arrays import Int64
 from loadgen.plan.plan import Plan
-from loadgen.plan.requests import PromptRequests
+from loadgen.plan.planned_requests import PromptRequests
 from loadgen.wire.openai import Dialect
 
 TEXT = "hello"
@@ -76,11 +76,11 @@ def _prompt(row: dict[str, Any]) -> list[int] | str:
 
 
 def _with_image() -> list[dict[str, Any]]:
-    url = f"data:image/png;base64,{base64.b64encode(png(_SIDE)).decode()}"
+    url = f"data:image/png;base64,{base64.b64encode(make_png(_SIDE)).decode()}"
     return [{"type": "text", "text": TEXT}, {"type": "image_url", "image_url": {"url": url}}]
 
 
-def png(side: int) -> bytes:
+def make_png(side: int) -> bytes:
     """A grey square, `side` pixels wide and high, as PNG (ISO/IEC 15948)."""
     rows = (b"\0" + b"\x80" * side) * side
     chunks = {

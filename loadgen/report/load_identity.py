@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from loadgen.plan.data_facts import LengthFacts
-from loadgen.plan.sources import RANDOM
+from loadgen.plan.request_sources import RANDOM
 from loadgen.settings.request_class import RequestClass
 from loadgen.settings.setting import Identity, Makes
 from loadgen.settings.table import PROFILE_KEYS, join_rows

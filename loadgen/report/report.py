@@ -14,7 +14,7 @@ from loadgen.engines import refusals
 from loadgen.features.data import data_lines
 from loadgen.features.sessions import session_lines
 from loadgen.features.shapes import shape_figures, shape_lines
-from loadgen.features.shapes.cancel_lines import cancel_lines
+from loadgen.features.shapes.shape_lines import list_cancelled
 from loadgen.features.shards import shard_lines
 from loadgen.features.targets import target_figures
 from loadgen.figures import steady_state, vllm_keys
@@ -113,8 +113,9 @@ def _server(result: Result, options: ReportOptions) -> Iterator[str]:
 def _workload(result: Result, options: ReportOptions) -> Iterator[str]:
     facts = result.facts
     chosen = "given" if facts.seed_chosen else "drawn"
-    yield f"prompts: {data_lines.prompts(facts)}; seed {facts.seed} ({chosen}), plan {facts.plan_digest[:12]}"
-    yield from data_lines.lines(result)
+    prompts, plan = data_lines.describe_prompts(facts), facts.plan_digest[:12]
+    yield f"prompts: {prompts}; seed {facts.seed} ({chosen}), plan {plan}"
+    yield from data_lines.list_data_lines(result)
     yield f"requests: {_requests(facts)}"
 
 
@@ -155,7 +156,7 @@ def _failures(result: Result, options: ReportOptions) -> Iterator[str]:
     for kind, tally in result.whole.failures.items():
         yield _failure(kind, tally)
         yield from _hint(tally.detail)
-    yield from cancel_lines(result)
+    yield from list_cancelled(result)
     yield from _missing(result)
 
 
@@ -185,20 +186,20 @@ def _worst_failures(result: Result, options: ReportOptions) -> Iterator[str]:
     for kind, tally in tallies.items():
         if kind in CUT_OFF:
             yield cut_end(_failure(kind, tally), _MOST_DETAIL)
-    yield from cancel_lines(result)
+    yield from list_cancelled(result)
     yield from _missing(result)
 
 
 def _missing(result: Result) -> Iterator[str]:
     facts = result.facts
-    missing = facts.own_requests - len(result.records) - session_lines.dropped(result)
+    missing = facts.own_requests - len(result.records) - session_lines.count_dropped(result)
     lost = min(facts.unfinished, max(missing, 0))
     if lost:
         yield f"lost: {lost} of {facts.own_requests} requests were under way when the client was killed"
     if missing - lost > 0:
         what = "not sent, or not in the journal yet" if facts.recovered else "not sent"
         yield f"{what}: {missing - lost} of {facts.own_requests} requests"
-    yield from session_lines.missing(result)
+    yield from session_lines.list_missing_turns(result)
     resent = int((result.records.resends > 0).sum())
     if resent:
         yield f"sent again: {format_count(resent, 'request')}, after the server closed their idle connection"
@@ -234,7 +235,7 @@ def _short_tokens(result: Result, options: ReportOptions) -> Iterator[str]:
 def _load(result: Result, options: ReportOptions) -> Iterator[str]:
     facts, metrics = result.facts, result.metrics
     line = f"concurrency: {metrics.mean_concurrency:.2f} on average"
-    if of_sessions := session_lines.in_flight(result):
+    if of_sessions := session_lines.describe_in_flight(result):
         yield of_sessions
         yield from short_lines.from_due(result)
     elif not metrics.queue_time.n:
@@ -243,7 +244,7 @@ def _load(result: Result, options: ReportOptions) -> Iterator[str]:
         turnaround = f"turnaround {metrics.queue_time.mean_ms:.2f} ms (response end → next send)"
         yield f"{line} of {'at most ' * facts.profile.stepped}{facts.max_concurrency}; {turnaround}"
     else:
-        yield f"{line}; send delay {shape_figures.lateness(result.records)} (due → sent)"
+        yield f"{line}; send delay {shape_figures.describe_lateness(result.records)} (due → sent)"
         yield from short_lines.from_due(result)
 
 
@@ -369,10 +370,10 @@ SECTIONS = (
     Section("heading", _heading, room=Room.ALWAYS, marks=_states),
     Section("server", _server, room=Room.ALWAYS),
     Section("launched", _launched, room=Room.ALWAYS, short=_traced),
-    Section("workload", _workload, room=Room.FIRST, short=data_lines.short),
+    Section("workload", _workload, room=Room.FIRST, short=data_lines.list_short_lines),
     Section("adapted", lambda result, _: result.facts.lines("adapted"), room=Room.ALWAYS),
     Section("block", _block, wrapped=False, room=Room.ALWAYS),
-    Section("measured", session_lines.measured, room=Room.ALWAYS),
+    Section("measured", session_lines.list_measured_part, room=Room.ALWAYS),
     Section(
         "verdict",
         lambda result, options: (verdict.explain_doubts if options.explain else verdict.summarize_doubts)(
@@ -390,11 +391,13 @@ SECTIONS = (
         lambda result, _: figure_lines.describe_more_figures(result.metrics, result.facts.reasoned),
     ),
     Section("targets", _targets, wrapped=False, room=Room.ALWAYS, short=_few_targets),
-    Section("classes", shape_lines.classes, wrapped=False, room=Room.TABLE),
-    Section("stages", shape_lines.stages, wrapped=False, room=Room.TABLE),
-    Section("sessions", session_lines.lines, room=Room.ALWAYS, short=session_lines.short),
-    Section("turns", session_lines.turns, wrapped=False, room=Room.TABLE),
-    Section("load-over-time", _nothing, room=Room.TABLE, short=shape_lines.over_time),
+    Section("classes", shape_lines.list_class_table, wrapped=False, room=Room.TABLE),
+    Section("stages", shape_lines.list_stage_table, wrapped=False, room=Room.TABLE),
+    Section(
+        "sessions", session_lines.list_session_lines, room=Room.ALWAYS, short=session_lines.list_short_lines
+    ),
+    Section("turns", session_lines.list_turn_table, wrapped=False, room=Room.TABLE),
+    Section("load-over-time", _nothing, room=Room.TABLE, short=shape_lines.list_unsteady),
     Section("load", _load, room=Room.ALWAYS, short=short_lines.load),
     Section("client", _client, room=Room.FIRST, short=short_lines.client),
     Section("calibration", _calibration),

@@ -56,7 +56,7 @@ class Result:
     @cached_property
     def counted(self) -> Records:
         """The records that the figures are of: all, but for the tail of sessions in a closed loop."""
-        return session_figures.counted(self.facts, self.records)
+        return session_figures.select_counted(self.facts, self.records)
 
     @cached_property
     def ask(self) -> MetricOptions:
@@ -148,22 +148,22 @@ class Result:
     @cached_property
     def by_stage(self) -> list[StageFigures]:
         """The figures of each stage of a load over time; empty where it did not change."""
-        return shape_figures.by_stage(self.facts, self.records, self.ask)
+        return shape_figures.compute_by_stage(self.facts, self.records, self.ask)
 
     @cached_property
     def by_class(self) -> list[ClassFigures]:
         """The figures of each class of requests; empty where there is one."""
-        return shape_figures.by_class(self.facts, self.records, self.ask)
+        return shape_figures.compute_by_class(self.facts, self.records, self.ask)
 
     @cached_property
     def by_turn(self) -> list[TurnFigures]:
         """The figures of each turn of sessions, or range of turns; empty where there are none."""
-        return session_figures.by_turn(self.facts, self.counted, self.ask)
+        return session_figures.compute_by_turn(self.facts, self.counted, self.ask)
 
     @cached_property
     def sessions(self) -> StoredSessions | None:
         """The run's sessions; None: each request was one of its own."""
-        return session_figures.stored(self.facts, self.records, self.counted)
+        return session_figures.summarize_sessions(self.facts, self.records, self.counted)
 
     def json(self, detailed: bool = False) -> dict[str, Any]:
         """The result as vLLM's file has it, ours under one key."""

@@ -21,7 +21,7 @@ _DIFFERS = 0.01  # of TTFT: below it the two are the same figure
 def load(result: Result, options: object) -> Iterator[str]:
     """How many requests were under way, how late they were sent, and TTFT from when they were due."""
     metrics, facts = result.metrics, result.facts
-    if of_sessions := session_lines.in_flight(result):
+    if of_sessions := session_lines.describe_in_flight(result):
         yield of_sessions
         yield from from_due(result)
         return
@@ -32,7 +32,7 @@ def load(result: Result, options: object) -> Iterator[str]:
         sent = f"; turnaround {metrics.queue_time.mean_ms:.2f} ms mean" if metrics.queue_time.n else ""
         yield line + of + sent
         return
-    late = shape_figures.lateness(result.records)
+    late = shape_figures.describe_lateness(result.records)
     yield line + f"; send delay {late} (due → sent)" * bool(late)
     yield from from_due(result)
 

@@ -146,8 +146,8 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_architecture(path: Path) -> Architecture:
     """The architecture of a config.json, or of the one in a directory; raises UsageError."""
-    file = model_files.config_path(path)
-    return parse_architecture(model_files.read(file)[1], str(file))
+    file = model_files.find_config(path)
+    return parse_architecture(model_files.read_json_object(file)[1], str(file))
 
 
 def parse_architecture(config: Mapping[str, Any], source: str) -> Architecture:
@@ -180,7 +180,7 @@ class _Keys:
     """A config's values under the names that families give them."""
 
     def __init__(self, config: Mapping[str, Any], source: str) -> None:
-        inner = model_files.text_part(config)
+        inner = model_files.find_text_part(config)
         self.outer, self.source = config, source
         self.model_type = str(inner.get("model_type") or config.get("model_type") or "")
         if self.model_type == "gemma3":

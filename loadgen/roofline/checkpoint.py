@@ -84,7 +84,7 @@ def read_quantization(config: Mapping[str, Any], directory: Path) -> Quantizatio
     places = _list_places(config)
     declared = _find_first(places, _QUANTIZED_BY, dict, {})
     if not declared and (modelopt := directory / "hf_quant_config.json").is_file():
-        _, outer = model_files.read(modelopt)
+        _, outer = model_files.read_json_object(modelopt)
         declared = {"quant_method": "modelopt", **read_mapping(outer.get("quantization", outer))}
     if not declared:
         return Quantization(_UNQUANTIZED.get(_read_dtype(places), ""))
@@ -98,7 +98,7 @@ def read_quantization(config: Mapping[str, Any], directory: Path) -> Quantizatio
 
 def _list_places(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
     """Where a config declares things: in the part of the decoder, and in the whole."""
-    return model_files.text_part(config), config
+    return model_files.find_text_part(config), config
 
 
 def _read_dtype(places: Iterable[Mapping[str, Any]]) -> str:
@@ -106,7 +106,7 @@ def _read_dtype(places: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _read_transformers(directory: Path, path: str) -> Checkpoint:
-    raw, config = model_files.read(directory / "config.json")
+    raw, config = model_files.read_json_object(directory / "config.json")
     places = _list_places(config)
     names, stored = read_list(config.get("architectures")), read_quantization(config, directory)
     return _make_checkpoint(
@@ -221,7 +221,7 @@ def _add_details(word: str, declared: Mapping[str, Any]) -> Quantization:
 
 def _sum_weight_bytes(directory: Path) -> int | None:
     """The size of one copy of the weights: many repositories hold them twice, in two formats."""
-    named = [path for path in model_files.indexed(directory) or () if os.path.isfile(path)]
+    named = [path for path in model_files.list_indexed_files(directory) or () if os.path.isfile(path)]
     if not named:
         tensors = list(directory.glob("*.safetensors"))
         tensors = [part for part in tensors if not part.name.startswith("consolidated")] or tensors

@@ -97,10 +97,10 @@ def _find_storage(
 
 def _read_declared(path: Path) -> Quantization:
     """How the config.json at a path, or in the directory there, declares the weights to be stored."""
-    file = model_files.config_path(path)
+    file = model_files.find_config(path)
     if file.name.endswith(".gguf") or not file.is_file():
         return Quantization()
-    return checkpoint.read_quantization(model_files.read(file)[1], file.parent)
+    return checkpoint.read_quantization(model_files.read_json_object(file)[1], file.parent)
 
 
 def _list_gguf_files(place: Path) -> list[Path]:

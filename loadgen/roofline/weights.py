@@ -190,7 +190,7 @@ def _read_numbers(value: object) -> list[int] | None:
 
 def _list_files(directory: Path) -> list[Path]:
     """The files of one copy of the weights; raises UsageError if the index names one that is missing."""
-    if paths := sorted(model_files.indexed(directory) or ()):
+    if paths := sorted(model_files.list_indexed_files(directory) or ()):
         missing = next((path for path in paths if not path.is_file()), None)
         if missing is None:
             return paths

@@ -19,7 +19,7 @@ from loadgen.base.errors import MeasureError
 from loadgen.engines import refusals
 from loadgen.engines.refusals import FIELDS, REFUSING, Adaptation, AdaptedField, Refusal
 from loadgen.figures.record import Records
-from loadgen.plan import plan, sources
+from loadgen.plan import plan, request_sources
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget
 from loadgen.plan.trial_bodies import TrialBodies
@@ -57,7 +57,7 @@ class Adapter(msgspec.Struct, frozen=True):
         made = self._featured(made)
         if not made.profile.warmups:
             return (self.adapted(made) if self.subject.engine.unproven else made), Records.of([])
-        warmup = plan.warmup(made.profile, self.subject, made.seed, like=made)
+        warmup = plan.make_warmup(made.profile, self.subject, made.seed, like=made)
         outcome = self.tried(warmup, options, lambda: Watch(display, self.title, interrupts=self.interrupts))
         failures = outcome.records.failed
         if len(failures) == len(outcome.records):
@@ -119,10 +119,10 @@ class Adapter(msgspec.Struct, frozen=True):
 
     def _learned(self, made: Plan, unnamed: bool = False) -> Adaptation:
         """As `adapted`; `unnamed`: raises also where the error names no field of the request."""
-        if made.facts.kind != sources.RANDOM:
+        if made.facts.kind != request_sources.RANDOM:
             return self._taken(_trial(made, TrialBodies(made)), 0, made.adaptation, unnamed)
         one = made.profile.model_copy(update={"num_warmups": 1})
-        return self._taken(plan.warmup(one, self.subject, made.seed), 0, made.adaptation, unnamed)
+        return self._taken(plan.make_warmup(one, self.subject, made.seed), 0, made.adaptation, unnamed)
 
     def _taken(self, asked: Plan, i: int, adaptation: Adaptation, unnamed: bool = False) -> Adaptation:
         """What must be left out of a request for the server to take it, by asking until it does."""

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import ENGINES
-from loadgen.plan import sources
+from loadgen.plan import request_sources
 from loadgen.plan.profile import Profile
-from loadgen.plan.server_settings import FLAGS, ServerSettings, validated
 from loadgen.roofline.flags import Flags
 from loadgen.run.options import Options
+from loadgen.settings.validation import FLAGS, ServerSettings, validate_table
 
 _SHARED_OUT = [engine.launch_name for engine in ENGINES if engine.shares_context]
 _MOST_SLOTS = 256  # llama.cpp's LLAMA_MAX_SEQ
@@ -26,7 +26,7 @@ def settings(options: Options, profiles: Sequence[Profile]) -> ServerSettings:
     if any(other != wanted[0] for other in wanted):
         raise UsageError("the profiles' [server] tables differ: run them one by one")
     base = wanted[0] if wanted else ServerSettings()
-    given = base.overlaid(validated(ServerSettings, options.launching.settings, FLAGS))
+    given = base.overlaid(validate_table(ServerSettings, options.launching.settings, FLAGS))
     return _with_room(given, profiles) if options.launching.engine in _SHARED_OUT else given
 
 
@@ -55,7 +55,12 @@ def _with_room(given: ServerSettings, profiles: Sequence[Profile]) -> ServerSett
 
 def _longest(profile: Profile) -> int | None:
     """Tokens of a profile's longest request; None where more than its lengths decide that."""
-    if sources.of(profile) != sources.RANDOM or profile.classes or profile.input_dist or profile.output_dist:
+    if (
+        request_sources.find_source(profile) != request_sources.RANDOM
+        or profile.classes
+        or profile.input_dist
+        or profile.output_dist
+    ):
         return None
     from loadgen.plan.prompts.random_ids import RANGE_RULES, parse_range_ratio  # few need it
 

@@ -18,7 +18,6 @@ from loadgen.features.targets.replicas import Replica
 from loadgen.plan import plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.profile import Profile
-from loadgen.plan.server_settings import ServerSettings
 from loadgen.run import embedded_engine, id_prompts, progress, transport_choice
 from loadgen.run.credentials import Credentials, credentials
 from loadgen.run.importing import importing
@@ -32,6 +31,7 @@ from loadgen.run.which_server import at_port, nothing_there
 from loadgen.server.discovery import ServerAddress, ServerInfo, ServerProbe
 from loadgen.server.exchange import ControlLoop
 from loadgen.settings import backends
+from loadgen.settings.validation import ServerSettings
 from loadgen_servers.process.embedded import Embedded
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ def _at_default(options: Options, workload: Profile) -> Options:
     """The options at the port of the client whose API the profile names, where the command names neither."""
     if options.base_url is None or not options.default_port or "backend" in options.overrides:
         return options
-    port = backends.default_port(workload.backend, None, options.endpoint or "")
-    if port == backends.default_port(None):
+    port = backends.find_default_port(workload.backend, None, options.endpoint or "")
+    if port == backends.find_default_port(None):
         return options
     return replace(options, base_url=at_port(options.base_url, port))
 
@@ -154,7 +154,7 @@ def first_token(session: Session, workload: Profile, display: Display | None = N
     Raises MeasureError where none comes.
     """
     least = {"num_warmups": 1, "input_len": 8, "output_len": 1, "prefix_len": 0, "range_ratio": "0"}
-    asked = plan.warmup(workload.model_copy(update=least), session.subject, Seed.drawn())
+    asked = plan.make_warmup(workload.model_copy(update=least), session.subject, Seed.drawn())
     options = session.transport_options(asked).alone()
     display = display or Display()
     try:

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec.structs import replace
 
 from loadgen.base.errors import ExitCode, UsageError
-from loadgen.features.data import data_conflicts, data_files, export_plan
+from loadgen.features.data import data_conflicts, export_plan
 from loadgen.features.shards import part
 from loadgen.features.targets import replicas
 from loadgen.fleet import cluster_conflicts
-from loadgen.plan import profile
+from loadgen.plan import profile, request_sources
+from loadgen.plan.model_files import NOT_HERE, locate_tokenizer
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
-from loadgen.plan.vocabulary import NOT_HERE, located_tokenizer
 from loadgen.report import result_block, run_place
 from loadgen.report.printing import print_text
 from loadgen.run import live_totals, progress, signals, transport_choice
@@ -33,7 +33,7 @@ from loadgen.run.attach import attach
 from loadgen.run.credentials import check_key_flags
 from loadgen.run.options import Options
 from loadgen.run.session import Session
-from loadgen.settings.other_clients import vllm
+from loadgen.settings import vllm_flags
 from loadgen.verdict import requested_metrics
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def run(options: Options, stack: ExitStack, begun: Embedded | None, find_speeds:
     profiles = _profiles(options)
     check(options)
     part.check_once(options, len(profiles) * options.repeat)
-    export_plan.check(options.export_requests, len(profiles) * options.repeat)
+    export_plan.check_one_plan(options.export_requests, len(profiles) * options.repeat)
     asked = settings(options, profiles)
     if options.launching.dry_run:
         from loadgen.run.launched_server import dry_run
@@ -164,7 +164,7 @@ def _profiles(options: Options) -> list[Profile]:
     profiles = [profile.load(name, overrides, flags=True) for name in names] or [profile.build(overrides)]
     for workload in profiles:
         requested_metrics.check_profile(workload)
-        data_files.check(workload)
+        request_sources.check_files(workload)
         if options.http2 and workload.cancel_rate:
             raise UsageError("--cancel-rate closes connections, and --http2 shares one: leave out --http2")
         if flags := data_conflicts.unheeded(workload.__dict__, overrides):
@@ -200,7 +200,7 @@ def check_command(options: Options) -> None:
     part.check(options)
     cluster_conflicts.check_conflicts(options)
     if options.no_effect:
-        _LOG.warning("no effect here: %s", vllm.remarks(options.no_effect))
+        _LOG.warning("no effect here: %s", vllm_flags.list_remarks(options.no_effect))
     if options.http2:
         if options.transport != "httpx":
             raise UsageError("--http2 goes with --transport httpx")
@@ -225,7 +225,7 @@ def _check_tokenizer(tokenizer: str | None) -> None:
     """Raise UsageError for a path without a tokenizer; a name of the hub that is not here is only noted."""
     if tokenizer is None or "${" in tokenizer:  # of a campaign, with a variable that is not set
         return
-    if located_tokenizer(tokenizer) is None:
+    if locate_tokenizer(tokenizer) is None:
         without = "prompts of token ids, the default where the API takes them, are drawn without it"
         _LOG.warning("warning: --tokenizer %s is not here (%s): %s", tokenizer, NOT_HERE, without)
 

@@ -20,11 +20,11 @@ def counted(
     refuses of a request is learned before, as it would be for the run. Raises MeasureError.
     """
     subject = adapter.subject
-    if not plan.counted_by_server(workload, subject):
+    if not plan.is_counted_by_server(workload, subject):
         return subject
     from loadgen.server.prompt_counts import PromptCounter  # no other run needs it
 
-    asked = plan.warmup(
+    asked = plan.make_warmup(
         workload.model_copy(update={"num_warmups": 1, "prefix_len": 0, "prefix_groups": 1}), subject, seed
     )
     key = f"{asked.path} {asked.fields.get('chat_template_kwargs')}"

@@ -15,17 +15,17 @@ from msgspec import Meta
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
 from loadgen.base.secrecy import hide_secrets
-from loadgen.features.data import data_files, data_settings
+from loadgen.features.data import data_settings
 from loadgen.features.data.data_settings import READ_OUTPUT_LENS
 from loadgen.features.shards import shard_flags
-from loadgen.plan import profile
+from loadgen.plan import profile, request_sources
 from loadgen.plan.profile import Profile
 from loadgen.run import which_server
 from loadgen.run.credentials import NO_KEY, checked_key
 from loadgen.run.options import TABLE, Options
-from loadgen.settings import backends, groups, table
-from loadgen.settings.run import AUTO, Tolerance
-from loadgen.settings.server import CallOptions
+from loadgen.settings import backends, setting, table
+from loadgen.settings.run_settings import AUTO, Tolerance
+from loadgen.settings.server_settings import CallOptions
 from loadgen.settings.setting import annotate_bounds
 from loadgen.verdict import requested_metrics
 from loadgen.wire.sent_headers import check_headers, check_path
@@ -35,7 +35,7 @@ _KEYS = frozenset(row.name for row in table.join_rows(*table.PROFILE_KEYS))
 # In the order of --help.
 KEYWORDS = {
     row.name: row
-    for rows in (*(table.list_flags(group, TABLE) for group in groups.ORDER), CallOptions.rows)
+    for rows in (*(table.list_flags(group, TABLE) for group in setting.GROUP_ORDER), CallOptions.rows)
     for row in rows
     if row.keyword_type
 }
@@ -80,7 +80,7 @@ def checked(given: Mapping[str, Any], kind: Any = BenchOptions, call: str = "ben
     plain = {name: os.fspath(value) if isinstance(value, Path) else value for name, value in given.items()}
     if isinstance(api := plain.get("backend"), str):
         try:
-            plain["backend"] = backends.named(api)
+            plain["backend"] = backends.find_backend(api)
         except ValueError as error:
             raise UsageError(f"backend: {error}") from None
     try:
@@ -111,7 +111,7 @@ def options_of(
         _without_zero_bytes("base_url", url)
     values = dict(given)
     labels = values.get("backend"), None, values.get("endpoint") or ""
-    if (backend := backends.meant(*labels)) is not None:
+    if (backend := backends.choose_backend(*labels)) is not None:
         values["backend"] = backend
     overrides = {name: values.pop(name) for name in list(values) if name in _KEYS}
     names_data = {"dataset_name", "dataset_path"} & {*overrides, *varied}
@@ -137,7 +137,7 @@ def options_of(
     if "label" in values:
         values["label"] = hide_secrets(values["label"])
     values["workers"] = which_server.workers(values.get("workers"), max(len(urls), 1))
-    port = backends.default_port(*labels)
+    port = backends.find_default_port(*labels)
     default_url = which_server.default_url(given.keys(), False, port) if base_url is None else None
     return Options(
         base_url=urls[0] if urls else default_url,
@@ -200,16 +200,16 @@ def _urls(base_url: object) -> tuple[str, ...]:
 def _instead(name: str, kind: Any) -> str:
     """What there is to say of a name that is no keyword: the nearest, or what such a flag is here."""
     from loadgen.run.options import bench_parser  # only a wrong call needs these
-    from loadgen.settings.other_clients import lookup, vllm
+    from loadgen.settings import other_flags, vllm_flags
 
     flag = f"--{name.replace('_', '-')}"
-    if (reason := vllm.VLLM.no_effect.get(flag)) is not None:
-        return f": {flag} of `{vllm.VLLM.command}` has no effect here: {reason}"
+    if (reason := vllm_flags.VLLM.no_effect.get(flag)) is not None:
+        return f": {flag} of `{vllm_flags.VLLM.command}` has no effect here: {reason}"
     if near_one := suggest_name(name, ["base_url", "profile", *kind.__annotations__]):
         return near_one
     if any(flag in action.option_strings for action in bench_parser()._actions):
         return f": {flag} is a flag of the command alone"
-    reason = vllm.refusal(flag) or lookup.explained(flag)
+    reason = vllm_flags.refuse_vllm_flag(flag) or other_flags.explain_other_flag(flag)
     return f": {reason}" if reason else ""
 
 
@@ -223,14 +223,14 @@ def profile_of(
     if workload is None:
         made = profile.build(overrides, call)
     elif isinstance(workload, Profile):
-        given = profile.kept_keys(workload.model_dump(exclude_unset=True, warnings=False), overrides)
-        made = profile.described(profile.build({**given, **overrides}, call), given, overrides)
+        given = profile.keep_keys(workload.model_dump(exclude_unset=True, warnings=False), overrides)
+        made = profile.describe_profile(profile.build({**given, **overrides}, call), given, overrides)
     elif isinstance(workload, str | os.PathLike):
         made = profile.load(os.fspath(workload), overrides)
     else:
         raise UsageError(f"profile: expected a name, a path or a Profile, got `{type(workload).__name__}`")
     requested_metrics.check_profile(made)
-    data_files.check(made)
+    request_sources.check_files(made)
     if made.ladder is not None:
         raise UsageError(f"profile {made.name!r} is a ladder of input lengths: use `loadgen ladder`")
     return made

@@ -10,7 +10,7 @@ import msgspec
 
 from loadgen.base.errors import UsageError
 from loadgen.base.text import quote_value
-from loadgen.settings.launch import LaunchRows, ServerKeys
+from loadgen.settings.server_settings import LaunchRows, ServerKeys
 from loadgen.settings.setting import make_option_struct
 
 _LINES = ("--server-args", "--container-args")

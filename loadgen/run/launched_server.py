@@ -17,7 +17,6 @@ from loadgen.base.errors import LOG_LINE, MeasureError, ServerDied, UsageError
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.text import cut_end
 from loadgen.host import sensor_discovery
-from loadgen.plan.server_settings import ServerSettings
 from loadgen.report import run_place
 from loadgen.run import progress
 from loadgen.run.credentials import Credentials
@@ -26,6 +25,7 @@ from loadgen.run.local_server import Local
 from loadgen.run.options import Options
 from loadgen.server.discovery import ServerAddress, ServerProbe
 from loadgen.server.exchange import ControlLoop
+from loadgen.settings.validation import ServerSettings
 from loadgen.verdict.run_facts import Launched
 from loadgen_servers.launch import custom
 from loadgen_servers.launch.container import Container

@@ -21,15 +21,15 @@ from loadgen.figures.decode import Decoder
 from loadgen.figures.record import Records
 from loadgen.figures.text_tokens import TextTokenizer
 from loadgen.plan.plan import Plan
+from loadgen.plan.planned_requests import UNKNOWN_LEN
 from loadgen.plan.profile import Profile
-from loadgen.plan.requests import UNKNOWN_LEN
 from loadgen.report.journal import Journal
 from loadgen.run.firing import Ending, Firing, OneProcess, no_collector
 from loadgen.run.live_totals import LiveTotals
 from loadgen.run.progress import Display, Progress
 from loadgen.run.signals import SIGNALS, Interrupts
 from loadgen.run.stop_rules import StopRules
-from loadgen.settings.run import Sending
+from loadgen.settings.run_settings import Sending
 from loadgen.transport import memory_room
 from loadgen.transport.capture_process import start_capture
 from loadgen.transport.sending.job import Health, Job, Limits, Target
@@ -212,7 +212,7 @@ def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
         from loadgen.features.sessions import turn_answers  # few runs have sessions
 
         order = TurnOrder(plan.turns, indices.tolist())
-        sessions = turn_answers.of_plan(plan, plan.turns, options.target.headers)
+        sessions = turn_answers.make_session_job(plan, plan.turns, options.target.headers)
     answer_bytes, open_bytes = _room(plan, options, len(order))
     most, prefills, steps = profile.max_concurrency, profile.prefill_concurrency, plan.concurrency
     if steps is not None:

@@ -20,9 +20,9 @@ from loadgen.run.launch_options import Launching, joined, launching
 from loadgen.run.other_options import add_unheeded_flags, explained, refuse
 from loadgen.run.stop_rules import StopRules
 from loadgen.settings import backends, table
-from loadgen.settings.load import SeedOptions
-from loadgen.settings.run import AroundOptions, OutputOptions, SendOptions, StopOptions
-from loadgen.settings.server import KeyOptions, MachineOptions, TargetOptions, TrustOptions
+from loadgen.settings.load_settings import SeedOptions
+from loadgen.settings.run_settings import AroundOptions, OutputOptions, SendOptions, StopOptions
+from loadgen.settings.server_settings import KeyOptions, MachineOptions, TargetOptions, TrustOptions
 from loadgen.settings.setting import Setting, make_option_struct
 from loadgen.wire.sent_headers import check_headers, check_path, check_request_id_prefix
 
@@ -127,8 +127,8 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     given = frozenset(values)
     laid_over(values)
     labels = values.get("backend"), values.pop("endpoint_type", None), values.get("endpoint") or ""
-    default_port = backends.default_port(*labels)
-    if (backend := backends.meant(*labels)) is not None:
+    default_port = backends.find_default_port(*labels)
+    if (backend := backends.choose_backend(*labels)) is not None:
         values["backend"] = backend
     base_url, *more_urls = values.pop("base_url", None) or [None]
     host, port = values.pop("host", None), values.pop("port", None)

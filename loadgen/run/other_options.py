@@ -8,8 +8,7 @@ from typing import Any
 
 from loadgen.base.errors import UsageError
 from loadgen.base.text import quote_value
-from loadgen.settings import groups, table
-from loadgen.settings.other_clients import vllm
+from loadgen.settings import setting, table, vllm_flags
 
 # Kinds of load that guidellm's --profile takes, and no workload here has the name of.
 _KINDS = frozenset({"synchronous", "concurrent", "constant", "poisson", "async", "sweep", "replay"})
@@ -25,18 +24,23 @@ def refuse(argv: Sequence[str]) -> None:
                 "vLLM's bare --profile, which traces the server, is --server-trace"
             )
         if word == "--profile" and (following in _KINDS or following.startswith("kind=")):
-            from loadgen.settings.other_clients import guidellm  # only a wrong command line needs it
+            from loadgen.settings import other_flags  # only a wrong command line needs it
 
-            raise UsageError(f"--profile {quote_value(following)} of `guidellm run`: {guidellm.PROFILE}")
-        if word.startswith("--") and (reason := vllm.refusal(word.split("=", 1)[0])) is not None:
+            raise UsageError(
+                f"--profile {quote_value(following)} of `guidellm run`: {other_flags.GUIDELLM_PROFILE}"
+            )
+        if (
+            word.startswith("--")
+            and (reason := vllm_flags.refuse_vllm_flag(word.split("=", 1)[0])) is not None
+        ):
             raise UsageError(reason)
 
 
 def explained(flag: str) -> str | None:
     """Ours for another client's flag, or why there is none; None where no client has it."""
-    from loadgen.settings.other_clients import lookup  # only a wrong command line needs it
+    from loadgen.settings import other_flags  # only a wrong command line needs it
 
-    return lookup.explained(flag)
+    return other_flags.explain_other_flag(flag)
 
 
 class _Unheeded(argparse.Action):
@@ -51,14 +55,14 @@ class _Unheeded(argparse.Action):
     ) -> None:
         """Note the flag; raises UsageError."""
         flag = self.option_strings[0]
-        if isinstance(values, str) and (reason := vllm.refusal_of(flag, values)) is not None:
+        if isinstance(values, str) and (reason := vllm_flags.refuse_vllm_value(flag, values)) is not None:
             raise UsageError(reason)
         setattr(namespace, self.dest, (*getattr(namespace, self.dest, ()), flag))
 
 
 def add_unheeded_flags(parser: argparse.ArgumentParser) -> None:
     """What no help lists: what has no effect (docs/from-vllm.md has it), and what was renamed."""
-    for flag in vllm.VLLM.no_effect:
-        nargs = None if flag in vllm.VALUED else 0
+    for flag in vllm_flags.VLLM.no_effect:
+        nargs = None if flag in vllm_flags.VALUED_FLAGS else 0
         parser.add_argument(flag, action=_Unheeded, nargs=nargs, dest="no_effect", help=argparse.SUPPRESS)
-    table.add_flags(parser, table.list_flags(groups.HIDDEN))
+    table.add_flags(parser, table.list_flags(setting.UNLISTED))

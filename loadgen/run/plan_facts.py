@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-from loadgen.plan.plan import Plan, repeated_prompts
+from loadgen.plan.plan import Plan, count_repeated_prompts
 from loadgen.run.measure import TransportOptions
 from loadgen.server.discovery import ServerInfo
 from loadgen.verdict.run_facts import Client, Facts, Server
@@ -40,7 +40,7 @@ def facts_of_plan(
         notes=made.notes,
         requests=made.total or 1,
         session_turns=() if made.turns is None else tuple(made.turns.counts.tolist()),
-        repeated_prompts=repeated_prompts(made),
+        repeated_prompts=count_repeated_prompts(made),
     )
 
 

@@ -9,7 +9,7 @@ from loadgen.plan.plan import Plan
 from loadgen.run.measure import TransportOptions
 from loadgen.run.options import Options
 from loadgen.run.progress import Display
-from loadgen.settings.run import AUTO
+from loadgen.settings.run_settings import AUTO
 
 
 def proved(

@@ -11,7 +11,7 @@ import numpy as np
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.text import format_count, list_first, quote_value
-from loadgen.plan import sources
+from loadgen.plan import request_sources
 from loadgen.plan.plan import Plan
 from loadgen.server.discovery import ServerInfo
 
@@ -110,7 +110,7 @@ def check_lengths(made: Plan, limit: int) -> None:
     totals = _known(made.requests.input_lens, made) + _known(made.requests.output_lens, made)
     longest, count = int(totals.argmax()), int((totals > limit).sum())
     fix = _FIXES.get(made.facts.kind, _ROWS).format(context=_CONTEXT)
-    if made.facts.kind == sources.RANDOM:
+    if made.facts.kind == request_sources.RANDOM:
         raise MeasureError(
             f"the longest request needs {totals[longest]} tokens but {made.model} accepts {limit}: {fix}"
         )

@@ -55,7 +55,7 @@ from loadgen.server import control
 from loadgen.server.control import Trace
 from loadgen.server.discovery import ServerAddress, ServerInfo
 from loadgen.server.scraper import MetricsScraper
-from loadgen.settings.run import select_sending
+from loadgen.settings.run_settings import select_sending
 from loadgen.transport.sending.job import Target
 from loadgen.verdict.run_facts import Facts
 
@@ -164,7 +164,7 @@ class Session(msgspec.Struct, frozen=True):
             made = plan.make(workload, self.subject, seed)
             check_sendable(made, self.served, self._started_context)
             part.check_plan(made, self.options.share)
-        export_plan.shown(made, self.options.export_requests, self.subject.tokenizer)
+        export_plan.export_and_print(made, self.options.export_requests, self.subject.tokenizer)
         started = run_place.now()
         base = Path(self.options.run_dir or "runs")
         directory = run_place.create_directory(

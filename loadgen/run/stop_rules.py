@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.text import format_count
-from loadgen.settings.run import DEAD, DRAIN_S, Tolerance
+from loadgen.settings.run_settings import DEAD, DRAIN_S, Tolerance
 from loadgen.transport.failure import NO_EVIDENCE, Failure, FailureKind
 
 if TYPE_CHECKING:

@@ -50,7 +50,7 @@ def default_url(given: Collection[str], launched: bool, port: int | None = None)
     """
     if launched or "preset" in given or SPEAKING_OF_A_SERVER.isdisjoint(given):
         return None
-    vllms = backends.default_port(None)
+    vllms = backends.find_default_port(None)
     return DEFAULT_URL if port in (None, vllms) else at_port(DEFAULT_URL, port)
 
 
@@ -61,4 +61,4 @@ def at_port(url: str, port: int) -> str:
 
 def nothing_there(url: str) -> str:
     """What to do where no server answers at a default address, after the address."""
-    return _NOTHING_THERE.format(backends.port_owner(urlsplit(url).port))
+    return _NOTHING_THERE.format(backends.name_port_owner(urlsplit(url).port))

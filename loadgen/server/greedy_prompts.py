@@ -22,7 +22,7 @@ from loadgen.base.text import WIDTH
 from loadgen.base.untrusted import NOT_JSON, Hide, hide_nothing
 from loadgen.figures.decode import Decoder
 from loadgen.figures.record import Record
-from loadgen.plan.apis import merged
+from loadgen.plan.apis import merge_fields
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget
 from loadgen.plan.prompts.tokenizers import Tokenizer, load_tokenizer
@@ -135,7 +135,7 @@ class _PromptRun:
         prompt = text if self.tokenizer is None else self.tokenizer.encode(text, add_special_tokens=True)
         request = dialect.make_request(self.subject.model, prompt, answer_check.ANSWER_TOKENS)
         fields = dialect.make_fields(sampling, self.plan.profile.stream, False)
-        body = {**merged(request, fields), **more}
+        body = {**merge_fields(request, fields), **more}
         return msgspec.json.encode(self.plan.adaptation.apply_to(body))
 
     async def _answer(

@@ -18,10 +18,10 @@ from loadgen.base import untrusted
 from loadgen.base.errors import MeasureError
 from loadgen.engines import refusals
 from loadgen.engines.refusals import REFUSING
-from loadgen.plan.apis import merged
+from loadgen.plan.apis import merge_fields
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import WordCounts
-from loadgen.plan.prompts import words
+from loadgen.plan.prompts import prompt_texts
 from loadgen.server import exchange
 from loadgen.server.discovery import ServerAddress
 from loadgen.server.exchange import DENIED, ControlAnswer, ControlClient
@@ -82,7 +82,9 @@ class PromptCounter:
             async def count_by_usage(text: str) -> int:
                 return await self._ask_usage(client, text)
 
-            by_path = not self._hosted and bool(_read_count(await self._ask_tokenize(client, words.FIRST)))
+            by_path = not self._hosted and bool(
+                _read_count(await self._ask_tokenize(client, prompt_texts.FIRST_WORD))
+            )
             fitted = await fit_counts(count_by_path if by_path else count_by_usage, self._groups)
             fitted = await correct_counts(fitted, count_by_usage, tokens)
         how = (
@@ -134,7 +136,7 @@ class PromptCounter:
         fields = {name: value for name, value in plan.fields.items() if name not in _UNASKED}
         if sampling := untrusted.read_mapping(fields.get("sampling_params")):
             fields["sampling_params"] = {name: sampling[name] for name in sampling if name not in _UNASKED}
-        return merged(plan.dialect.make_request(plan.model, text, self._output_tokens), fields)
+        return merge_fields(plan.dialect.make_request(plan.model, text, self._output_tokens), fields)
 
     async def _answer(
         self, client: ControlClient, path: str, body: dict[str, Any], most_s: float = _ANSWER_S
@@ -173,7 +175,7 @@ async def fit_counts(count: Count, groups: int) -> WordCounts:
     exactly one token a word, prompts are made of these alone; else of the group with the fewest tokens, whose
     words differ least.
     """
-    common = words.common()[: groups * _GROUP]
+    common = prompt_texts.list_common_words()[: groups * _GROUP]
     parts = [common[begin : begin + _GROUP] for begin in range(0, groups * _GROUP, _GROUP)]
     alone = [await count(_join_words(part)) for part in parts]
     together = await count(
@@ -181,7 +183,7 @@ async def fit_counts(count: Count, groups: int) -> WordCounts:
     )  # else its first words may be in a cache, and not counted
     first = (sum(alone) - together) / (groups - 1)  # of the overhead and the first word
     if (together - first) / len(common) < _LEAST_PER_WORD:  # all of them may be longer than its context
-        first = await count(words.FIRST)
+        first = await count(prompt_texts.FIRST_WORD)
         if (max(alone) - first) / _GROUP < _LEAST_PER_WORD:
             raise _explain_miscount((len(parts[0]) + 1, max(alone)), (len(common) + 1, together))
     own = [tokens - first for tokens in alone]
@@ -269,4 +271,4 @@ def _explain_miscount(fewer: Counted, more: Counted) -> MeasureError:
 
 
 def _join_words(chosen: tuple[str, ...]) -> str:
-    return " ".join((words.FIRST, *chosen))
+    return " ".join((prompt_texts.FIRST_WORD, *chosen))

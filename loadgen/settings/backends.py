@@ -44,7 +44,7 @@ ALIASES = {name: ours for ours, names in _NAMES.items() for name in names.split(
 REFUSED = {name: reason for reason, names in _REASONS.items() for name in names.split()}
 
 
-def named(name: str) -> str:
+def find_backend(name: str) -> str:
     """Our name of the API that some client calls so; raises ValueError that says what to use instead."""
     if name in OWN:
         return name
@@ -60,13 +60,13 @@ def named(name: str) -> str:
     raise ValueError(f"{quote_value(name)} is no API that is sent{hint}")
 
 
-def known(name: str) -> str:
+def check_backend(name: str) -> str:
     """The name, where some client calls an API so; raises ValueError that says what to use instead."""
-    named(name)
+    find_backend(name)
     return name
 
 
-def default_port(backend: str | None, endpoint_type: str | None = None, endpoint: str = "") -> int:
+def find_default_port(backend: str | None, endpoint_type: str | None = None, endpoint: str = "") -> int:
     """The port that the client measures whose names of an API these are, where it is given none.
 
     A path of completions next to `sglang` is vLLM's client's, as in `meant`.
@@ -76,19 +76,19 @@ def default_port(backend: str | None, endpoint_type: str | None = None, endpoint
     return _PORTS.get(backend or "", _VLLMS[0])
 
 
-def port_owner(port: int | None) -> str:
+def name_port_owner(port: int | None) -> str:
     """Whose default a port is, as `vLLM's`."""
     return _OWNERS.get(port or 0, _VLLMS[1])
 
 
-def meant(backend: str | None, endpoint_type: str | None, endpoint: str) -> str | None:
+def choose_backend(backend: str | None, endpoint_type: str | None, endpoint: str) -> str | None:
     """The API, by our name, that --backend, --endpoint-type and --endpoint mean together; raises UsageError.
 
     Both names were given in 2025, the first often as a label of completions. Where vLLM is the client,
     `sglang` is a server that is asked for OpenAI's completions at the endpoint.
     """
     labels = backend, endpoint_type
-    backend, endpoint_type = (None if name is None else named(name) for name in labels)
+    backend, endpoint_type = (None if name is None else find_backend(name) for name in labels)
     if backend is None or endpoint_type is None:
         name = backend or endpoint_type
     elif backend in (endpoint_type, *FOLLOWING):

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Float64, Int64
-from loadgen.base.bounds import MOST_STREAMS, YEAR_S
+from loadgen.base.bounds import MOST_REQUESTS, MOST_STREAMS, YEAR_S
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.parsing import NUMBER, TIME, parse_seconds
 from loadgen.base.text import quote_value
@@ -212,7 +212,7 @@ class LoadSchedule(msgspec.Struct, frozen=True):
         return ConcurrencySteps(from_ns[changed], every[changed])
 
 
-def parse(text: str) -> LoadSchedule:
+def parse_schedule(text: str) -> LoadSchedule:
     """The schedule that a text writes; raises ValueError that names the stage, and what to write instead."""
     parts = [" ".join(part.split()) for part in text.split(",")]
     if len(parts) > _MOST_STAGES:
@@ -222,14 +222,14 @@ def parse(text: str) -> LoadSchedule:
         match = _STAGE.fullmatch(part)
         where = f"stage {number} `{part[:60]}`"
         if match is None:
-            raise ValueError(f"{where}: {_wrong(part) if kind or _KIND.match(part) else _FIRST}")
+            raise ValueError(f"{where}: {_explain_stage(part) if kind or _KIND.match(part) else _FIRST}")
         named = match["kind"] or kind
         if not named:
             raise ValueError(f"{where}: {_FIRST}")
         if kind and named != kind:
             raise ValueError(f"{where}: one schedule has rates or concurrencies, not both: write two runs")
         kind = named
-        stages.append(_stage(match, kind, where))
+        stages.append(_make_stage(match, kind, where))
     made = LoadSchedule(kind == "concurrency", tuple(stages))
     if not made.most:
         raise ValueError("every rate is 0: give one stage a rate above 0")
@@ -238,7 +238,7 @@ def parse(text: str) -> LoadSchedule:
     return made
 
 
-def _wrong(part: str) -> str:
+def _explain_stage(part: str) -> str:
     """What is wrong with a stage that cannot be read: its first wrong part, or the form of all."""
     match = _LOOSE.fullmatch(part)
     if match is None:
@@ -249,7 +249,7 @@ def _wrong(part: str) -> str:
     return _FORM
 
 
-def _stage(match: re.Match[str], kind: str, where: str) -> LoadStage:
+def _make_stage(match: re.Match[str], kind: str, where: str) -> LoadStage:
     begin = float(match["begin"])
     end = begin if match["end"] is None else float(match["end"])
     span_s = parse_seconds(match["held"] or match["ramped"])
@@ -264,3 +264,39 @@ def _stage(match: re.Match[str], kind: str, where: str) -> LoadStage:
         if kind == "rate" and level and not LEAST_RATE_PER_S <= level <= _MOST_RATE_PER_S:
             raise ValueError(f"{where}: a rate is 0 (a pause), or from 1e-9 to 1e9 requests per second")
     return LoadStage(span_s, begin, end, exponential)
+
+
+_BURSTS = re.compile(r"([0-9]{1,10})\s+every\s+(\S+(?:\s*(?:ms|s|m|h))?)", re.ASCII)
+_LEAST_PERIOD_S = 0.001
+
+
+class Bursts(msgspec.Struct, frozen=True):
+    """As many requests at once at the start, and after every period again."""
+
+    requests: int
+    every_s: float
+
+    @property
+    def mean_rate_per_s(self) -> float:
+        """Requests per second on average."""
+        return self.requests / self.every_s
+
+    def offsets_ns(self, n: int) -> Int64:
+        """When each of the first n requests is due, int64[n]."""
+        offsets_ns: Int64 = np.rint(np.arange(n) // self.requests * (self.every_s * SECOND_NS)).astype(
+            np.int64
+        )
+        return offsets_ns
+
+
+def parse_bursts(text: str) -> Bursts:
+    """The bursts that a text writes; raises ValueError that says what to write."""
+    match = _BURSTS.fullmatch(" ".join(text.split()))
+    if match is None:
+        raise ValueError("write it as `50 every 10s`")
+    made = Bursts(int(match[1]), parse_seconds(match[2]))
+    if not 1 <= made.requests <= MOST_REQUESTS:
+        raise ValueError(f"a burst has 1 to {MOST_REQUESTS} requests")
+    if not _LEAST_PERIOD_S <= made.every_s <= YEAR_S:
+        raise ValueError("bursts are 1ms to a year apart")
+    return made

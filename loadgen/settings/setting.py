@@ -174,3 +174,25 @@ def make_model_fields(subjects: Iterable[Subject], names: Mapping[str, Any]) -> 
             default = {"default_factory": dict} if row.default == {} else {"default": row.default}
             fields[row.name] = (kind, Field(**default, **more))
     return fields
+
+
+SERVER = "server"
+LAUNCH = "a server started for the run"
+WORKLOAD = "workload"
+SHAPES = "load over time, and classes (docs/load-shapes.md)"
+SESSIONS = "sessions of several turns (docs/sessions.md)"
+DATA = "data (docs/datasets.md)"
+LENGTHS = "lengths and text of random prompts"
+TRACES = "traces (docs/traces.md)"
+REQUESTS = "requests"
+RUN = "the run"
+SHARDS = "one plan sent by several commands (docs/shards.md)"
+CLUSTER = "a plan sent from a Ray cluster (docs/shards.md)"
+STOP = "rules to stop (docs/reliability.md)"
+ROOFLINE = "roofline"
+OUTPUT = "output"
+UNLISTED = "none"  # flags that no help lists
+GROUP_ORDER = (
+    *(SERVER, LAUNCH, WORKLOAD, SHAPES, SESSIONS, DATA, LENGTHS, TRACES, REQUESTS, RUN, SHARDS, CLUSTER),
+    *(STOP, ROOFLINE, OUTPUT),
+)

@@ -8,16 +8,17 @@ from typing import Any
 
 from loadgen.features.data.data_settings import DataKeys, LengthFlags, LengthKeys, TextKeys, TraceKeys
 from loadgen.features.sessions.session_settings import SessionKeys
-from loadgen.settings import groups
-from loadgen.settings.launch import LaunchRows, ServerKeys
-from loadgen.settings.load import CancelKeys, ClassKeys, LoadKeys, NameKeys, SeedOptions, ShapeKeys
-from loadgen.settings.requests import FigureKeys, RequestKeys
-from loadgen.settings.run import AroundOptions, CommandFlags, OutputOptions, SendOptions, StopOptions
-from loadgen.settings.server import (
+from loadgen.settings import setting
+from loadgen.settings.load_settings import CancelKeys, ClassKeys, LoadKeys, NameKeys, SeedOptions, ShapeKeys
+from loadgen.settings.request_settings import FigureKeys, RequestKeys
+from loadgen.settings.run_settings import AroundOptions, CommandFlags, OutputOptions, SendOptions, StopOptions
+from loadgen.settings.server_settings import (
     AddressFlags,
     CallOptions,
     KeyOptions,
+    LaunchRows,
     MachineOptions,
+    ServerKeys,
     TargetOptions,
     TrustOptions,
 )
@@ -73,7 +74,9 @@ def add_flags(container: argparse._ActionsContainer, rows: Iterable[Setting]) ->
 
 
 def add_groups(
-    parser: argparse._ActionsContainer, named: Iterable[str] = groups.ORDER, rows: Iterable[Setting] = TABLE
+    parser: argparse._ActionsContainer,
+    named: Iterable[str] = setting.GROUP_ORDER,
+    rows: Iterable[Setting] = TABLE,
 ) -> None:
     """Add the flags of these groups of --help, each group with its title."""
     every = tuple(rows)

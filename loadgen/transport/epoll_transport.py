@@ -36,7 +36,7 @@ from loadgen.transport.tcp_connection import (
 from loadgen.wire.http1 import LONGEST_TAIL
 
 if TYPE_CHECKING:
-    from loadgen.features.sessions.turn_queue import TurnQueue
+    from loadgen.features.sessions.turn_sending import TurnQueue
 
 _ANCILLARY_BYTES = 64
 _MOST_BACKLOG_BYTES = 32 << 20  # beyond this the decoder is fed even without idle time
@@ -481,7 +481,7 @@ def _make_sender(
     if job.sessions is None:
         out = Outgoing(job)
         return out, Sender(job, pool, out, counters, send)
-    from loadgen.features.sessions import session_sending, turn_queue  # few runs have sessions
+    from loadgen.features.sessions import turn_sending  # few runs have sessions
 
-    turns = turn_queue.TurnQueue(job, job.sessions)
-    return turns, session_sending.SessionSender(job, pool, turns, counters, send)
+    turns = turn_sending.TurnQueue(job, job.sessions)
+    return turns, turn_sending.SessionSender(job, pool, turns, counters, send)

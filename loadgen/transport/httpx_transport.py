@@ -20,8 +20,7 @@ import httpx
 from loadgen.base.clock import SYSTEM_CLOCK, ProcessClock
 from loadgen.base.urls import is_loopback
 from loadgen.features.sessions.session_job import SessionJob
-from loadgen.features.sessions.session_sending import TurnPace, make_pace
-from loadgen.features.sessions.turn_queue import TurnQueue
+from loadgen.features.sessions.turn_sending import TurnPace, TurnQueue, make_pace
 from loadgen.transport.capture import A_READ, KEPT_READS, NO_STAMP, Capture
 from loadgen.transport.channel import Outbox
 from loadgen.transport.deadlines import Deadlines, Stream, fail_unanswered, is_closed_while_idle

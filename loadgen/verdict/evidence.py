@@ -23,7 +23,7 @@ from loadgen.figures.percentiles import least_passing, median, percentiles
 from loadgen.figures.record import Records
 from loadgen.figures.session_rows import SessionRows, session_rows
 from loadgen.figures.steady_state import Unsteady
-from loadgen.plan.sources import RANDOM
+from loadgen.plan.request_sources import RANDOM
 from loadgen.server.server_counters import ServerSample, ServerWindow
 from loadgen.transport.failure import CUT_OFF, FailureKind
 from loadgen.verdict.calibration import Calibration

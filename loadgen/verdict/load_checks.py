@@ -380,7 +380,7 @@ def thin_percentiles(run: RunEvidence) -> Evidence | None:
 def ran_out(run: RunEvidence) -> Evidence | None:
     """The prompts ran out before the time was up."""
     if run.sessions is not None:
-        return session_checks.ran_out_early(run)
+        return session_checks.find_ran_out(run)
     return steady_state.ran_out(run.records, run.facts.profile, run.facts.queues) or None
 
 

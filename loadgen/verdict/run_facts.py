@@ -27,7 +27,7 @@ from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.vllm_keys import BlockFacts
 from loadgen.plan.data_facts import DataFacts
 from loadgen.plan.profile import Profile
-from loadgen.plan.server_settings import ServerSettings
+from loadgen.settings.validation import ServerSettings
 from loadgen.transport.sending.share import WHOLE, Share
 from loadgen.verdict.requested_metrics import block_facts, metric_options
 

@@ -40,7 +40,7 @@ def with_tail() -> RunEvidence:
     """One session of 100 turns goes on after the others."""
     turns = [*[8] * 40, 120]
     case = judged(turns, rows_of(turns, 8))
-    counted = session_figures.counted(case.facts, case.records)
+    counted = session_figures.select_counted(case.facts, case.records)
     return RunEvidence(case.facts, case.records, case.metrics, compute(counted, case.facts.ask()))
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.settings.other_clients.sglang import SGLANG
-from loadgen.settings.other_clients.vllm import VLLM
+from loadgen.settings.other_flags import SGLANG
+from loadgen.settings.vllm_flags import VLLM
 
 pytestmark = pytest.mark.engine
 

@@ -15,7 +15,7 @@ from fuzzing.fuzz_files import written
 from loadgen.base import untrusted
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import METRICS
-from loadgen.plan import vocabulary
+from loadgen.plan import model_files
 from loadgen.roofline import checkpoint
 from loadgen.roofline import weights as stored
 from loadgen.server import engine_config, exchange
@@ -95,7 +95,7 @@ def _in_directory(*files: tuple[str, bytes]) -> None:
     with contextlib.suppress(UsageError):
         strict(checkpoint.read_checkpoint(name))
     with contextlib.suppress(UsageError):
-        assert len(vocabulary.find_vocabulary(None, name, None).allowed)
+        assert len(model_files.find_vocabulary(None, name, None).allowed)
     for file, _ in files:
         if file.endswith(".safetensors"):
             with contextlib.suppress(UsageError):

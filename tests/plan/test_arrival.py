@@ -9,7 +9,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.plan.arrival import Arrival, within
+from loadgen.plan.arrival import Arrival, cut_offsets_ns
 
 MS = 1_000_000
 
@@ -95,12 +95,12 @@ def test_the_gaps_are_the_ones_the_generator_gave() -> None:
 @loop_over("duration_ms", [1, 100, 2500, 60_000])
 def test_a_shorter_duration_has_the_first_offsets_of_a_longer(process: Arrival, duration_ms: int) -> None:
     whole = process.offsets_ns(20_000, np.random.default_rng(4))
-    found = within(duration_ms * MS, 1_000_000, process, lambda: np.random.default_rng(4))
+    found = cut_offsets_ns(duration_ms * MS, 1_000_000, process, lambda: np.random.default_rng(4))
     assert found.tolist() == whole[whole < duration_ms * MS].tolist()
-    few = within(duration_ms * MS, 7, process, lambda: np.random.default_rng(4))
+    few = cut_offsets_ns(duration_ms * MS, 7, process, lambda: np.random.default_rng(4))
     assert few.tolist() == found[:7].tolist()
 
 
 def test_a_duration_does_not_end_on_the_request_that_is_due_with_it() -> None:
-    found = within(300 * MS, 100, Arrival(10.0, math.inf), lambda: np.random.default_rng(0))
+    found = cut_offsets_ns(300 * MS, 100, Arrival(10.0, math.inf), lambda: np.random.default_rng(0))
     assert found.tolist() == [0, 100 * MS, 200 * MS]

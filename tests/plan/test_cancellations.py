@@ -8,8 +8,8 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan import profile
-from loadgen.plan.cancellations import drawn
-from loadgen.plan.streams import RandomStream
+from loadgen.plan.planned_requests import draw_cancellations
+from loadgen.plan.random_stream import RandomStream
 from loadgen.settings.cancel_point import CancelPoint, parse_point, parse_rate
 
 POINT = CancelPoint(after_ns=2_000_000_000)
@@ -71,17 +71,17 @@ def test_a_profile_may_give_the_share_as_a_number(value: object, share: str) -> 
 
 
 def test_a_longer_plan_has_the_same_requests_cancelled_and_more() -> None:
-    short, long = (drawn(0.3, POINT, STREAM, count).chosen for count in (40, 400))
+    short, long = (draw_cancellations(0.3, POINT, STREAM, count).chosen for count in (40, 400))
     assert (long[:40] == short).all()
 
 
 def test_the_share_is_that_of_the_requests_within_chance() -> None:
-    count = drawn(0.1, POINT, STREAM, 100_000).count
+    count = draw_cancellations(0.1, POINT, STREAM, 100_000).count
     assert abs(count - 10_000) < 4 * np.sqrt(100_000 * 0.1 * 0.9)
 
 
 def test_another_seed_cancels_others() -> None:
-    first, second = (drawn(0.5, POINT, RandomStream(seed), 200).chosen for seed in (1, 2))
+    first, second = (draw_cancellations(0.5, POINT, RandomStream(seed), 200).chosen for seed in (1, 2))
     assert (first != second).any()
 
 

@@ -104,7 +104,7 @@ def test_drawn_seeds_differ() -> None:
 def test_warm_up_prompts_are_never_measured_ones() -> None:
     workload = profile.build({"name": "p", "input_len": 20, "num_prompts": 50, "max_concurrency": 8,
                               "num_warmups": "wave", "request_rate": 3.0})  # fmt: skip
-    warm, measured = (make(workload, SUBJECT, Seed(7)) for make in (plan.warmup, plan.make))
+    warm, measured = (make(workload, SUBJECT, Seed(7)) for make in (plan.make_warmup, plan.make))
     assert len(warm) == 8
     assert warm.offsets_ns is None
     assert warm.profile.max_concurrency == 8
@@ -144,14 +144,14 @@ def test_texts_for_a_duration_need_a_count_warm_up_has_none() -> None:
     assert len(made(subject=subject, max_concurrency=2, **keys)) == 6
     assert len(made(subject=subject, num_prompts=None, request_rate=3.0, burstiness="inf", **keys)) == 15
     workload = profile.build({"duration": 5.0, "max_concurrency": 3, "num_warmups": "wave"})
-    warm = plan.warmup(workload, SUBJECT, Seed(7))
+    warm = plan.make_warmup(workload, SUBJECT, Seed(7))
     assert (len(warm), warm.total, warm.profile.duration_ns, warm.notes) == (3, 3, 0, ())
 
 
 def test_prompts_that_equal_an_earlier_one_are_counted() -> None:
-    assert plan.repeated_prompts(made(num_prompts=300, prefix_len=50)) == 0
+    assert plan.count_repeated_prompts(made(num_prompts=300, prefix_len=50)) == 0
     alike = made(num_prompts=300, input_len=1, subject=ModelTarget(UNKNOWN, "m", vocab_size=1010))
-    assert plan.repeated_prompts(alike) == 300 - len({tuple(prompt) for prompt in prompts(alike)}) > 0
+    assert plan.count_repeated_prompts(alike) == 300 - len({tuple(prompt) for prompt in prompts(alike)}) > 0
 
 
 def test_what_and_when_are_drawn_apart() -> None:
@@ -359,14 +359,14 @@ ROWS: dict[str, Any] = {"dataset_path": str(EXAMPLES / "prompts.jsonl"), "num_pr
 
 def test_the_warm_up_of_a_file_is_random_prompts_like_its_own() -> None:
     of = made(**ROWS, num_warmups=3)
-    first = plan.warmup(of.profile, SUBJECT, CHOSEN, like=of)
+    first = plan.make_warmup(of.profile, SUBJECT, CHOSEN, like=of)
     assert of.facts.output is not None
     assert (first.facts.kind, len(first)) == ("random", 3)
     assert set(first.requests.output_lens.tolist()) == {of.facts.output.p50}
     assert set(first.requests.input_lens.tolist()) == {64}  # only the server counts the rows
     assert first.requests.format == "words"
     known = replace(SUBJECT, engine=next(engine for engine in ENGINES if engine.name == "vLLM"))
-    assert plan.warmup(of.profile, known, CHOSEN, like=of).requests.format == "ids"
+    assert plan.make_warmup(of.profile, known, CHOSEN, like=of).requests.format == "ids"
 
 
 def test_a_repeat_that_sends_the_same_rows_is_noted() -> None:

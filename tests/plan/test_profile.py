@@ -13,18 +13,17 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import UNKNOWN, find_by_name, find_by_owner
-from loadgen.features.data import data_files
-from loadgen.plan import plan, profile
+from loadgen.plan import plan, profile, request_sources
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.profile import Profile
-from loadgen.plan.server_settings import ServerSettings, validated
+from loadgen.settings.validation import ServerSettings, validate_table
 from loadgen.verdict import requested_metrics
 
 CONVERSATION = Path(__file__).parents[1] / "data" / "datasets" / "mlperf_edge_agentic_excerpt.jsonl"
 ANSWERS = 7  # in it
 
 
-@loop_over("name", sorted(profile.shipped()))
+@loop_over("name", sorted(profile.list_shipped()))
 def test_every_shipped_profile_loads_plans_and_can_be_reported(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -39,7 +38,7 @@ def test_every_shipped_profile_loads_plans_and_can_be_reported(
     assert loaded.warmups > 0
     requested_metrics.check_profile(loaded)
     made = plan.make(loaded, ModelTarget(UNKNOWN, "m"), Seed(1))
-    data_files.check(loaded)
+    request_sources.check_files(loaded)
     turns = (loaded.turns or 0) * (loaded.num_sessions or 0)
     assert len(made) == (loaded.num_prompts or turns or ANSWERS)
 
@@ -47,14 +46,14 @@ def test_every_shipped_profile_loads_plans_and_can_be_reported(
 def test_a_shipped_profile_says_which_file_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError) as error:
-        data_files.check(profile.load("agentic-edge", {}))
+        request_sources.check_files(profile.load("agentic-edge", {}))
     assert str(error.value) == (
         "--profile agentic-edge reads agentic_coding_2.5h.jsonl, which is not in this directory: pass "
         "--dataset-path FILE (`loadgen profiles agentic-edge` says where it is from)"
     )
     with pytest.raises(UsageError, match=r"--dataset-path mine\.jsonl: No such file or directory"):
-        data_files.check(profile.load("agentic-edge", {"dataset_path": "mine.jsonl"}))
-    data_files.check(profile.load("agentic-edge", {"dataset_path": str(CONVERSATION)}))
+        request_sources.check_files(profile.load("agentic-edge", {"dataset_path": "mine.jsonl"}))
+    request_sources.check_files(profile.load("agentic-edge", {"dataset_path": str(CONVERSATION)}))
 
 
 def test_the_edge_agents_requests_are_mlperfs() -> None:
@@ -221,13 +220,13 @@ def test_an_ordinary_profile_wants_none() -> None:
 def test_settings_that_are_given_later_win(
     base: dict[str, object], over: dict[str, object], both: dict[str, object]
 ) -> None:
-    first, later, expected = (validated(ServerSettings, table, "") for table in (base, over, both))
+    first, later, expected = (validate_table(ServerSettings, table, "") for table in (base, over, both))
     assert first.overlaid(later) == expected
 
 
 def test_settings_that_are_wrong_name_where_they_come_from() -> None:
     with pytest.raises(UsageError, match=r"mine\.toml: context_len = -1: input should be greater than"):
-        validated(ServerSettings, {"context_len": -1}, "mine.toml")
+        validate_table(ServerSettings, {"context_len": -1}, "mine.toml")
 
 
 @pytest.mark.parametrize(
@@ -242,7 +241,7 @@ def test_settings_that_are_wrong_name_where_they_come_from() -> None:
 def test_a_wrong_flag_is_named_as_it_is_typed(table: dict[str, object], reported: str) -> None:
     kind: type[Profile | ServerSettings] = ServerSettings if "seed" in table else Profile
     with pytest.raises(UsageError, match=f"^{reported}"):
-        validated(kind, table, "the flags")
+        validate_table(kind, table, "the flags")
 
 
 def test_a_key_of_a_file_and_a_flag_over_it_are_told_apart(tmp_path: Path) -> None:

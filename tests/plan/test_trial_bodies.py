@@ -14,7 +14,7 @@ from loadgen.engines.engines import UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
-from loadgen.plan.trial_bodies import TEXT, TrialBodies, png
+from loadgen.plan.trial_bodies import TEXT, TrialBodies, make_png
 from loadgen.wire.openai import Chat, Dialect
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
@@ -80,7 +80,7 @@ def test_an_answer_may_be_as_short_as_the_least() -> None:
 
 
 def test_the_image_is_a_png_of_that_side() -> None:
-    image = png(64)
+    image = make_png(64)
     assert image.startswith(b"\x89PNG\r\n\x1a\n")
     begin = image.index(b"IDAT") + 4
     assert len(zlib.decompress(image[begin : image.index(b"IEND") - 8])) == 64 * 65

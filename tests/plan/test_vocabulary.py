@@ -11,7 +11,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.plan.vocabulary import Vocabulary, find_vocabulary, from_directory, located_tokenizer
+from loadgen.plan.model_files import Vocabulary, find_vocabulary, locate_tokenizer, read_vocabulary
 
 DEFAULT = list(range(1000, 5000))
 
@@ -135,7 +135,7 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_what_a_directory_allows(files: dict[str, Any], expected: list[int], tmp_path: Path) -> None:
-    vocabulary = from_directory(write(tmp_path / "model", **files))
+    vocabulary = read_vocabulary(write(tmp_path / "model", **files))
     assert vocabulary.allowed.tolist() == expected
     assert str(tmp_path / "model") in vocabulary.source
 
@@ -252,8 +252,8 @@ def test_a_path_without_a_tokenizer_is_refused(
 
 
 def test_a_name_of_the_hub_that_is_not_here_may_exist_elsewhere() -> None:
-    assert located_tokenizer("org/name") is None
-    assert located_tokenizer("gpt2-of-no-one") is None
+    assert locate_tokenizer("org/name") is None
+    assert locate_tokenizer("gpt2-of-no-one") is None
 
 
 def test_a_name_is_looked_up_in_the_local_cache_at_its_current_revision(empty_cache: Path) -> None:
@@ -334,7 +334,7 @@ def test_a_bound_below_every_id_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_committed_tokenizer_allows_all_but_special_tokens() -> None:
-    vocabulary: Vocabulary = from_directory(Path(__file__).parents[1] / "data" / "tokenizer")
+    vocabulary: Vocabulary = read_vocabulary(Path(__file__).parents[1] / "data" / "tokenizer")
     assert vocabulary.allowed.tolist() == list(range(1, 1500))
 
 

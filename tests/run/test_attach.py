@@ -16,11 +16,11 @@ from builders.loops import loop_over
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream, whole
 from loadgen.base.errors import LoadgenError, UsageError
 from loadgen.plan import profile
-from loadgen.plan.server_settings import ServerSettings, validated
 from loadgen.run.asked_settings import settings
 from loadgen.run.attach import attach, first_token
 from loadgen.run.options import parse
 from loadgen.run.session import Session
+from loadgen.settings.validation import ServerSettings, validate_table
 
 WORKLOAD = profile.build({"input_len": 8, "output_len": 3, "num_prompts": 1})
 
@@ -232,7 +232,7 @@ def test_flags_go_over_the_tables_of_the_profiles(
 ) -> None:
     options = parse(["--launch", "vllm", *flags.split()])
     found = settings(options, [profile.build({"server": table}) for table in tables])
-    assert found == validated(ServerSettings, expected, "the test")
+    assert found == validate_table(ServerSettings, expected, "the test")
 
 
 @loop_over("other", [{"context_len": 2}, {}])

@@ -65,7 +65,7 @@ def test_every_process_cancels_by_the_same_draw() -> None:
 
 def test_a_warm_up_cancels_none() -> None:
     workload = profile.build({"num_prompts": 8, "num_warmups": 4, "cancel_rate": "1", "cancel_after": "1s"})
-    assert plan.warmup(workload, ModelTarget(UNKNOWN, "m"), Seed(7, chosen=True)).cancellations is None
+    assert plan.make_warmup(workload, ModelTarget(UNKNOWN, "m"), Seed(7, chosen=True)).cancellations is None
 
 
 def test_another_cancellation_is_another_plan() -> None:

@@ -14,15 +14,14 @@ from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.run.options import bench_parser, parse
-from loadgen.settings import backends
-from loadgen.settings.other_clients import lookup, vllm
-from loadgen.settings.other_clients.client import OtherClient
+from loadgen.settings import backends, other_flags, vllm_flags
+from loadgen.settings.other_client import OtherClient
 from loadgen.study.series.ladder_command import ladder_parser
 from loadgen.study.series.limit.limit_command import limit_parser
 from loadgen.study.series.sweep.sweep_command import sweep_parser
 
 FLAGS = Path(__file__).parents[1] / "data" / "flags"  # as their parsers have them
-CLIENTS = {client.name.lower(): client for client in lookup.CLIENTS}
+CLIENTS = {client.name.lower(): client for client in other_flags.CLIENTS}
 KNOWN = {option for action in bench_parser()._actions for option in action.option_strings}
 SEARCHES = {
     option
@@ -50,14 +49,14 @@ def test_every_flag_of_a_client_stands_in_its_table_once(name: str) -> None:
     assert not older or name == "vllm"
 
 
-@loop_over("client", lookup.CLIENTS)
+@loop_over("client", other_flags.CLIENTS)
 def test_what_a_table_has_of_a_flag_is_what_the_parser_does(client: OtherClient) -> None:
     accepted = {*client.same, *client.differs, *client.no_effect}
     assert accepted <= KNOWN
     assert KNOWN.isdisjoint({*client.renamed, *client.refused})
 
 
-@loop_over("client", lookup.CLIENTS)
+@loop_over("client", other_flags.CLIENTS)
 def test_the_flags_of_ours_that_a_table_names_exist(client: OtherClient) -> None:
     known = KNOWN | SEARCHES
     known |= {"--html", "--csv", "--jsonl", "--markdown", "--plot", "--alpha", "--max-loras"}
@@ -169,7 +168,7 @@ def test_names_of_apis_are_those_that_are_sent(command: str, backend: str) -> No
 def test_every_name_of_an_api_is_ours_an_alias_or_refused() -> None:
     names = [*backends.OWN, *backends.ALIASES, *backends.REFUSED]
     assert len(names) == len(set(names))
-    assert {backends.named(name) for name in [*backends.OWN, *backends.ALIASES]} == set(backends.OWN)
+    assert {backends.find_backend(name) for name in [*backends.OWN, *backends.ALIASES]} == set(backends.OWN)
 
 
 def test_flags_without_effect_are_noted_with_the_reason() -> None:
@@ -180,16 +179,16 @@ def test_flags_without_effect_are_noted_with_the_reason() -> None:
     assert given == (
         "--trust-remote-code", "--tokenizer-mode", "--best-of", "--probe-request-rate", "--trust-remote-code"
     )  # fmt: skip
-    once = vllm.remarks(given[-1:] * 2)
+    once = vllm_flags.list_remarks(given[-1:] * 2)
     assert once.startswith("--trust-remote-code: code from a model's repository is never run; ")
     assert once.count("--trust-remote-code") == 1
-    assert vllm.remarks(given).count("; --") == 3
+    assert vllm_flags.list_remarks(given).count("; --") == 3
 
 
 @loop_over("flag", (FLAGS / "vllm.txt").read_text("utf-8").split())
 def test_every_flag_of_vllm_has_one_answer(flag: str) -> None:
     """It is one of our parser's, without effect with the reason, or refused with a reason and a way."""
-    (what, words), *others = [(what, words) for name, what, words in vllm.VLLM.rows() if name == flag]
+    (what, words), *others = [(what, words) for name, what, words in vllm_flags.VLLM.rows() if name == flag]
     assert not others
     assert (flag in KNOWN) == (what != "refused")
     if what in ("no effect", "refused"):
@@ -202,7 +201,7 @@ def test_every_flag_of_vllm_has_one_answer(flag: str) -> None:
 
 def test_no_help_lists_what_has_no_effect() -> None:
     text = bench_parser().format_help()
-    assert [flag for flag in [*vllm.VLLM.no_effect, "--endpoint-type"] if f"{flag} " in text] == []
+    assert [flag for flag in [*vllm_flags.VLLM.no_effect, "--endpoint-type"] if f"{flag} " in text] == []
 
 
 def test_a_recipe_of_2025_runs_as_it_is(

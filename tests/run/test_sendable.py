@@ -18,7 +18,7 @@ from loadgen.engines.engines import ENGINES, UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
-from loadgen.plan.requests import PromptRequests
+from loadgen.plan.planned_requests import PromptRequests
 from loadgen.run import sendable
 from loadgen.server.discovery import ServerInfo
 

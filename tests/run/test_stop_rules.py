@@ -10,7 +10,7 @@ from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.run.options import Options, parse
 from loadgen.run.stop_rules import StopRules
-from loadgen.settings.run import Tolerance
+from loadgen.settings.run_settings import Tolerance
 from loadgen.transport.failure import Failure, FailureKind
 
 REFUSED = Failure(FailureKind.CONNECT, "Connection refused")

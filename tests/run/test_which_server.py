@@ -146,7 +146,7 @@ def test_a_call_means_the_same_server(
 ) -> None:
     found = asdict(keywords.parsed(base_url, None, given)[0])
     overrides = {name: value for name, value in given.items() if name in ("num_prompts", "backend")}
-    overrides |= {"backend": backends.named(overrides["backend"])} if "backend" in overrides else {}
+    overrides |= {"backend": backends.find_backend(overrides["backend"])} if "backend" in overrides else {}
     assert found == {**asdict(Options(quiet=True)), "overrides": overrides, **expected}
 
 
@@ -223,5 +223,5 @@ def test_a_profile_names_the_client_whose_port_is_meant(backend: Any, line: str,
 
 @loop_over(("name", "whose"), [("sglang", "SGLang"), ("lmdeploy", "LMDeploy"), ("vllm", "vLLM")])
 def test_whose_port_a_default_is_can_be_read(name: str, whose: str) -> None:
-    url = which_server.default_url({"backend"}, False, backends.default_port(name))
+    url = which_server.default_url({"backend"}, False, backends.find_default_port(name))
     assert f"this is {whose}'s)" in which_server.nothing_there(url or "")

@@ -36,7 +36,7 @@ from loadgen.run.signals import CANCELLED, StopRequest
 from loadgen.run.stop_rules import StopRules
 from loadgen.run.workers.worker_count import spread
 from loadgen.run.workers.workers import Workers
-from loadgen.settings.run import Tolerance
+from loadgen.settings.run_settings import Tolerance
 from loadgen.transport.failure import FailureKind
 
 pytestmark = [

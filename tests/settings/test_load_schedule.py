@@ -10,7 +10,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.parsing import parse_seconds
-from loadgen.settings.load_schedule import parse
+from loadgen.settings.load_schedule import parse_schedule
 
 NS = 1_000_000_000
 
@@ -34,7 +34,7 @@ NS = 1_000_000_000
 def test_a_schedule_is_the_stages_it_writes(
     text: str, concurrency: bool, stages: list[tuple[float, float, float, bool]]
 ) -> None:
-    made = parse(text)
+    made = parse_schedule(text)
     assert made.concurrency == concurrency
     assert [(s.span_s, s.begin, s.end, s.exponential) for s in made.stages] == stages
     assert made.duration_s == sum(stage[0] for stage in stages)
@@ -80,7 +80,7 @@ def test_a_schedule_is_the_stages_it_writes(
 )
 def test_a_wrong_schedule_names_the_stage_and_what_to_write(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=re.escape(why)):
-        parse(text)
+        parse_schedule(text)
 
 
 def test_a_time_needs_its_unit() -> None:
@@ -101,7 +101,7 @@ def test_a_time_needs_its_unit() -> None:
     ],
 )
 def test_offsets_are_the_inverse_of_the_integral_of_the_rate(text: str) -> None:
-    schedule = parse(text)
+    schedule = parse_schedule(text)
     counts = np.linspace(0.0, sum(stage.count for stage in schedule.stages), 1001)[:-1]
     offsets_s = schedule.offsets_s(counts)
     assert (np.diff(offsets_s) > 0).all()
@@ -115,15 +115,15 @@ def test_offsets_are_the_inverse_of_the_integral_of_the_rate(text: str) -> None:
 
 
 def test_the_integral_of_each_stage_is_its_formula() -> None:
-    counts = [stage.count for stage in parse("rate 2 for 60s, 2 to 16 over 60s").stages]
+    counts = [stage.count for stage in parse_schedule("rate 2 for 60s, 2 to 16 over 60s").stages]
     assert counts == [120.0, 540.0]
-    (ramp,) = parse("rate 2 to 16 over 60s exponentially").stages
+    (ramp,) = parse_schedule("rate 2 to 16 over 60s exponentially").stages
     assert ramp.count == pytest.approx(14 * 60 / math.log(8))
-    assert parse("rate 2 for 60s, 8 for 20s").mean_rate_per_s == 3.5
+    assert parse_schedule("rate 2 for 60s, 8 for 20s").mean_rate_per_s == 3.5
 
 
 def test_a_count_reached_as_a_pause_begins_is_due_at_its_end() -> None:
-    schedule = parse("rate 2 for 2s, 0 for 3s, 1 for 2s")
+    schedule = parse_schedule("rate 2 for 2s, 0 for 3s, 1 for 2s")
     assert schedule.offsets_s(np.arange(8.0)).tolist() == [0.0, 0.5, 1.0, 1.5, 5.0, 6.0, 7.0, 7.0]
 
 
@@ -141,6 +141,6 @@ def test_a_count_reached_as_a_pause_begins_is_due_at_its_end() -> None:
 def test_a_ramp_of_concurrency_goes_through_every_whole_number(
     text: str, from_s: list[float], limits: list[int]
 ) -> None:
-    steps = parse(text).steps()
+    steps = parse_schedule(text).steps()
     assert steps.from_ns.tolist() == [round(at_s * NS) for at_s in from_s]
     assert steps.limits.tolist() == limits

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from loadgen.plan.profile import Profile
-from loadgen.plan.server_settings import ServerSettings
 from loadgen.run.options import TABLE, Options, bench_parser
 from loadgen.settings.setting import Makes, Rows, setting
 from loadgen.settings.table import PROFILE_KEYS, join_rows, profile_keys
+from loadgen.settings.validation import ServerSettings
 
 ROOT = Path(__file__).parents[2]
 

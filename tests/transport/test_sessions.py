@@ -15,8 +15,7 @@ from fakes.scripted_server import Answer, Asked, Driven, Driver, End, drive, job
 from fakes.virtual_network import LATENCY_NS, WRITE_NS, VirtualServer
 from loadgen.features.sessions.session_job import SessionJob, TurnOrder
 from loadgen.figures.decode import Decoder
-from loadgen.plan.cancellations import Cancellations
-from loadgen.plan.turns import of_counts
+from loadgen.plan.planned_requests import Cancellations, make_turns
 from loadgen.settings.cancel_point import CancelPoint
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import FailureKind
@@ -38,7 +37,7 @@ def sessions_of(
     """A job of sessions with so many turns each; a body is its plan index."""
     session_keys = {key: changes.pop(key) for key in list(changes) if key in SessionJob.__struct_fields__}
     counted = np.asarray(counts, np.int64)
-    turns = of_counts(counted, np.full(int(counted.sum()), round(delay_s * SECOND), np.int64))
+    turns = make_turns(counted, np.full(int(counted.sum()), round(delay_s * SECOND), np.int64))
     sessions = replace(SessionJob(turns, judged), **session_keys)
     order = TurnOrder(turns, range(len(turns)))
     return job_of(

@@ -15,10 +15,10 @@ from loadgen.base.secrecy import Secrets
 from loadgen.base.structs import replace
 from loadgen.engines.refusals import AdaptedField
 from loadgen.host.sensor_summary import WITH_SERVER, SensorSummary
-from loadgen.plan.server_settings import ServerSettings
 from loadgen.report import report
 from loadgen.roofline.flags import Flags
 from loadgen.run import followup
+from loadgen.settings.validation import ServerSettings
 from loadgen.verdict.run_facts import (
     Client,
     ClockReading,

@@ -14,7 +14,7 @@ import pytest
 from fakes.counting_api import CountingApi
 from fakes.scripted_server import ScriptedServer
 from loadgen import cli
-from loadgen.features.traces import blocks
+from loadgen.features.traces import trace_blocks
 
 pytestmark = [
     pytest.mark.whole,
@@ -72,7 +72,7 @@ def test_the_documented_hash_makes_the_blocks_that_are_sent() -> None:
     assert callable(block)
     allowed = np.arange(1000, 5000)
     for hash_id, seed in ((0, 0), (1, 0), (46, 7), (2**63 - 1, 2**64 - 1)):
-        made = blocks.block_ids(np.array([hash_id]), seed, 16, allowed)
+        made = trace_blocks.make_block_ids(np.array([hash_id]), seed, 16, allowed)
         assert made.tolist() == block(hash_id, seed, 16, allowed.tolist())
 
 

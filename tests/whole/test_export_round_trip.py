@@ -56,7 +56,7 @@ def test_what_is_written_is_read_as_the_same_requests(
     keys: dict[str, Any], read_with: dict[str, Any]
 ) -> None:
     before = made(**keys)
-    export_plan.export(before, OUT, None)
+    export_plan.export_requests(before, OUT, None)
     after = made(dataset_path=OUT, **read_with)
     assert bodies(after) == bodies(before)
     assert after.requests.output_lens.tolist() == before.requests.output_lens[: len(before)].tolist()
@@ -68,7 +68,7 @@ def test_what_is_written_is_read_as_the_same_requests(
 def test_texts_are_read_by_vllms_rules_too(keys: dict[str, Any]) -> None:
     pytest.importorskip("transformers")
     before = made(TOKENIZER, **RANDOM, **keys)
-    export_plan.export(before, OUT, TOKENIZER)
+    export_plan.export_requests(before, OUT, TOKENIZER)
     flags: dict[str, Any] = {
         "custom_output_len": -1,
         "disable_shuffle": True,
@@ -82,7 +82,7 @@ def test_texts_are_read_by_vllms_rules_too(keys: dict[str, Any]) -> None:
 
 def test_ids_become_text_where_there_is_a_tokenizer() -> None:
     pytest.importorskip("transformers")
-    lines = export_plan.export(made(TOKENIZER, **RANDOM), OUT, TOKENIZER)
+    lines = export_plan.export_requests(made(TOKENIZER, **RANDOM), OUT, TOKENIZER)
     rows = [json.loads(line) for line in Path(OUT).read_text("utf-8").splitlines()]
     assert {type(row["prompt"]) for row in rows} == {str}
     assert "5 rows of texts; plan " in lines[0]
@@ -102,7 +102,9 @@ def test_a_file_and_its_export_have_one_digest_each_time(capsys: pytest.CaptureF
 @pytest.mark.parametrize(("prompt_format", "changed"), [("ids", True), ("corpus", False)])
 def test_texts_that_became_other_tokens_are_counted(prompt_format: str, changed: bool) -> None:
     pytest.importorskip("transformers")
-    lines = export_plan.export(made(TOKENIZER, prompt_format=prompt_format, **RANDOM), OUT, TOKENIZER)
+    lines = export_plan.export_requests(
+        made(TOKENIZER, prompt_format=prompt_format, **RANDOM), OUT, TOKENIZER
+    )
     counted = [
         line for line in lines if "of the first 5 texts have more or fewer tokens than the ids" in line
     ]

@@ -17,7 +17,7 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import ENGINES
-from loadgen.plan import vocabulary
+from loadgen.plan import model_files
 from loadgen.roofline import checkpoint, weights
 from loadgen.server.engine_config import EngineConfig, parse_info, parse_log, render_config
 
@@ -183,7 +183,7 @@ def test_a_directory_of_devices_is_no_model_and_holds_nobody_up(
     with pytest.raises(UsageError, match=r"model|GGUF|JSON"):
         checkpoint.read_checkpoint(str(tmp_path))
     with pytest.raises(UsageError):
-        vocabulary.from_directory(tmp_path)
+        model_files.read_vocabulary(tmp_path)
 
 
 @loop_over("place", ["/proc/kmsg", "/dev/zero", "/dev/tty", "/proc/self/mem"])
@@ -197,8 +197,8 @@ def test_a_device_is_no_model(place: str) -> None:
 def test_a_name_of_any_kind_is_no_fault(name: str) -> None:
     with contextlib.suppress(UsageError):  # as a session, which does without
         assert checkpoint.read_checkpoint(name) is None
-    assert vocabulary.locate(name) is None
-    assert vocabulary.find_vocabulary(None, name, None).allowed[0] == 1000
+    assert model_files.locate_model(name) is None
+    assert model_files.find_vocabulary(None, name, None).allowed[0] == 1000
     if "kmsg" not in name:
         assert checkpoint.read_checkpoint(name) is None
 
@@ -225,7 +225,7 @@ def test_a_config_of_odd_numbers_declares_nothing_of_them(tmp_path: Path, key: s
     found = checkpoint.read_checkpoint(str(tmp_path))
     assert found is not None
     assert (found.max_positions, found.hidden_size, found.layers) == (None, None, None)
-    assert len(vocabulary.find_vocabulary(None, str(tmp_path), None).allowed) == 4000
+    assert len(model_files.find_vocabulary(None, str(tmp_path), None).allowed) == 4000
 
 
 def test_words_of_a_config_are_bounded(tmp_path: Path) -> None:

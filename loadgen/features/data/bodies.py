@@ -11,11 +11,11 @@ import numpy as np
 from loadgen.base.arrays import Int64
 from loadgen.base.bounds import MOST_TOKENS
 from loadgen.base.errors import UsageError
-from loadgen.features.data import kinds, sent_rows
-from loadgen.features.data.kinds import RowObject
+from loadgen.features.data import recognised_rows, row_kinds
+from loadgen.features.data.row_kinds import RowObject
 from loadgen.plan.json_lines import Lines
 from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests
-from loadgen.plan.requests import UNKNOWN_LEN, fingerprint
+from loadgen.plan.planned_requests import UNKNOWN_LEN, fingerprint
 from loadgen.wire.openai import Chat, Completions, Dialect
 
 LIMITS = ("max_completion_tokens", "max_tokens")  # each is the length of the answer, where it is there
@@ -67,7 +67,7 @@ _DECODERS = {key: msgspec.json.Decoder(kind) for key, kind in _TYPES.items()}
 _FEATURE_OF_KEY = {
     **dict.fromkeys(("tools", "functions"), "tools"),
     **dict.fromkeys(("response_format",), "response_format"),
-    **dict.fromkeys(kinds.STRUCTURED_KEYS, "structured outputs"),
+    **dict.fromkeys(row_kinds.STRUCTURED_KEYS, "structured outputs"),
     **dict.fromkeys(("logprobs", "top_logprobs", "prompt_logprobs"), "logprobs"),
 }
 _FEATURE_OF_PART = {
@@ -80,11 +80,11 @@ _IDS = "token ids"
 FEATURES = tuple(dict.fromkeys((*_FEATURE_OF_KEY.values(), *_FEATURE_OF_PART.values(), _IDS)))
 
 
-def features(row: Mapping[str, msgspec.Raw]) -> tuple[str, ...]:
+def find_features(row: Mapping[str, msgspec.Raw]) -> tuple[str, ...]:
     """What a body asks of a server that not every server has: names of FEATURES."""
     found = [_FEATURE_OF_KEY[key] for key in row if key in _FEATURE_OF_KEY and bytes(row[key]) != b"null"]
     if "messages" in row:
-        found += _parts(bytes(row["messages"]))
+        found += _find_parts(bytes(row["messages"]))
     elif "prompt" in row and bytes(row["prompt"])[:1] == b"[":
         found.append(_IDS)
     return tuple(dict.fromkeys(found))
@@ -131,19 +131,19 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
 
     Lengths of prompts are known only where they are token ids.
     """
-    rows = sent_rows.order(len(lines), inputs)
+    rows = recognised_rows.order_rows(len(lines), inputs)
     lens = np.full((2, len(lines)), UNKNOWN_LEN, dtype=np.int64)
     asked = inputs.profile.custom_output_len or UNKNOWN_LEN
     first: dict[str, int] = {}
     models: dict[str, int] = {}
     unstreamed = 0
-    for i, row in enumerate(kinds.objects(lines, kind)):
-        *lens[:, i], model = _checked(lines, i, row)
-        sent_rows.name_first(models, model, i)
+    for i, row in enumerate(row_kinds.read_objects(lines, kind)):
+        *lens[:, i], model = _check_row(lines, i, row)
+        recognised_rows.name_first(models, model, i)
         unstreamed += bytes(row.get("stream", b"")) == b"false"
-        for name in features(row):
+        for name in find_features(row):
             first.setdefault(name, i)
-    _fits(lines, kind, inputs.dialect)
+    _check_api(lines, kind, inputs.dialect)
     if asked > 0:
         lens[1] = asked
     input_lens, output_lens = lens[:, rows]
@@ -152,29 +152,31 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
     made.models = {name: i for name, i in models.items() if i < len(rows)}
     return SourcedRequests(
         made,
-        sent_rows.facts(kind, lines, rows),
+        recognised_rows.make_facts(kind, lines, rows),
         notes=tuple(_notes(made.features, unstreamed, inputs.profile.stream)),
     )
 
 
-def _fits(lines: Lines, kind: str, dialect: Dialect) -> None:
+def _check_api(lines: Lines, kind: str, dialect: Dialect) -> None:
     """Raises UsageError where the run's API is not that of the bodies."""
-    if kind == kinds.CHAT and not isinstance(dialect, Chat):
+    if kind == row_kinds.CHAT and not isinstance(dialect, Chat):
         raise lines.file.refusal(
             f"holds {kind}, and requests go to {dialect.path}: use --backend openai-chat"
         )
-    if kind == kinds.COMPLETIONS and not isinstance(dialect, Completions):
-        raise other_api(lines, kind, dialect, "openai")
+    if kind == row_kinds.COMPLETIONS and not isinstance(dialect, Completions):
+        raise refuse_api(lines, kind, dialect, "openai")
 
 
-def other_api(lines: Lines, kind: str, dialect: Dialect, backend: str) -> UsageError:
+def refuse_api(lines: Lines, kind: str, dialect: Dialect, backend: str) -> UsageError:
     """The error of rows that the API of the run does not take."""
     return lines.file.refusal(f"holds {kind}, and requests go to {dialect.path}: use --backend {backend}")
 
 
-def _checked(lines: Lines, i: int, row: RowObject) -> tuple[int, int, str | None]:
+def _check_row(lines: Lines, i: int, row: RowObject) -> tuple[int, int, str | None]:
     """Tokens of a row's prompt and answer, and its model; raises UsageError of what is no true request."""
-    values = {key: kinds.value(lines, i, row, key, _DECODERS[key]) for key in row if key in _DECODERS}
+    values = {
+        key: row_kinds.decode_value(lines, i, row, key, _DECODERS[key]) for key in row if key in _DECODERS
+    }
     for key in row.keys() & _ONLY.keys():
         allowed, why = _ONLY[key]
         if (given := bytes(row[key])) not in allowed:
@@ -192,7 +194,7 @@ def _notes(found: Mapping[str, int], unstreamed: int, streams: bool) -> Iterator
         yield f"the bodies ask for {', '.join(found)}"
 
 
-def _parts(messages: bytes) -> list[str]:
+def _find_parts(messages: bytes) -> list[str]:
     """The features that the parts of messages ask for."""
     if b'_url"' not in messages and b'_audio"' not in messages:
         return []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -14,12 +14,14 @@ from loadgen.base.arrays import Int64
 from loadgen.base.bounds import MOST_TOKENS, YEAR_S
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
-from loadgen.base.text import quote_value
+from loadgen.base.text import format_count, quote_value
 from loadgen.base.untrusted import NOT_JSON
-from loadgen.features.data import kinds, sent_rows
-from loadgen.features.data.kinds import RowObject
-from loadgen.plan.json_lines import Lines, json_fault
-from loadgen.plan.requests import UNKNOWN_LEN
+from loadgen.features.data import bodies, recognised_rows, row_kinds
+from loadgen.features.data.row_kinds import RowObject
+from loadgen.plan.json_lines import Lines, explain_json
+from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests
+from loadgen.plan.planned_requests import UNKNOWN_LEN, Turns, fingerprint, make_turns
+from loadgen.wire.openai import Chat, Dialect
 
 USER, ASSISTANT, TOOL = "user", "assistant", "tool"
 # The schema's table: which role may follow which; "" is the begin.
@@ -151,7 +153,7 @@ class Conversations:
         silent = np.bincount(codes[answers], minlength=len(self)) == 0
         if silent.any():
             first = int(self.rows[self.begins[int(silent.argmax())]])
-            raise lines.refusal(first, f"{_named(lines, first)}: {_SILENT}")
+            raise lines.refusal(first, f"{_name_conversation(lines, first)}: {_SILENT}")
         turns = np.frombuffer(found.turns, dtype=np.int64)
         self.generated: Int64 = np.stack((codes[answers], turns[answers] - 1), axis=1)
         self.with_tools, self.models = found.with_tools, found.models
@@ -177,7 +179,7 @@ class Conversations:
     def where(self, conversation: int, turn: int) -> str:
         """A conversation's turn, counted from 1, as `data.jsonl row 17, conversation 'c-3'`."""
         row = int(self.rows[int(self.begins[conversation]) + turn - 1])
-        return f"{self.lines.where(row)}, {_named(self.lines, row)}"
+        return f"{self.lines.where(row)}, {_name_conversation(self.lines, row)}"
 
     def _raw(self, rows: list[int]) -> Iterator[bytes]:
         """The bytes of rows, which usually follow one another: then read at once."""
@@ -208,12 +210,12 @@ class _Checked:
         self._last_model: dict[int, str | None] = {}  # of conversations whose last turn waits for its answer
         self._calls: dict[int, frozenset[str]] = {}  # of conversations whose last assistant called tools
         decode = msgspec.json.Decoder(TurnRow).decode
-        for i, fields in enumerate(kinds.objects(lines, kinds.CONVERSATIONS)):
+        for i, fields in enumerate(row_kinds.read_objects(lines, row_kinds.CONVERSATIONS)):
             encoded = msgspec.json.encode(fields)
             try:
                 row = decode(encoded)
             except NOT_JSON as error:
-                raise lines.refusal(i, _of(fields) + json_fault(encoded, error)) from None
+                raise lines.refusal(i, _name_invalid(fields) + explain_json(encoded, error)) from None
             self._add(i, row)
 
     @property
@@ -240,7 +242,7 @@ class _Checked:
                 self.with_tools = len(self.answers)
             if self.with_system is None and self._system[code]:
                 self.with_system = len(self.answers)
-            sent_rows.name_first(self.models, self._last_model.pop(code, None), len(self.answers))
+            recognised_rows.name_first(self.models, self._last_model.pop(code, None), len(self.answers))
             self.answers.append(i)
             limit = self._last_limit[code] or row.output_tokens
             self.limits.append(UNKNOWN_LEN if limit is None else limit)
@@ -294,16 +296,131 @@ class _Checked:
         return self.lines.refusal(i, f"conversation {quote_value(row.conversation_id)}: {why}")
 
 
-def _named(lines: Lines, row: int) -> str:
+def _name_conversation(lines: Lines, row: int) -> str:
     """The conversation of a row, as `conversation 'c-3'`."""
     return (
         f"conversation {quote_value(msgspec.json.decode(_DECODE(lines[row])['conversation_id'], type=str))}"
     )
 
 
-def _of(fields: RowObject) -> str:
+def _name_invalid(fields: RowObject) -> str:
     """The conversation of a row that is not valid, as far as it is known."""
     try:
         return f"conversation {quote_value(msgspec.json.decode(fields['conversation_id'], type=str))}: "
     except NOT_JSON:
         return ""
+
+
+_CALLS = "tool_calls"
+
+
+class RecordedTurns:
+    """Requests of conversations: the messages that were recorded before an answer, built when it is due.
+
+    Tools, tool results, calls and reasoning have the bytes that they have in the file.
+    """
+
+    def __init__(self, conversations: Conversations, answers: Int64, output_lens: Int64, form: str) -> None:
+        self.format = form
+        self._conversations, self._answers = conversations, answers
+        self.output_lens = output_lens
+        sent = {int(answer): i for i, answer in reversed(list(enumerate(answers.tolist())))}
+        asking = {"tools": conversations.with_tools, "system": conversations.with_system}
+        # What not every server has, by the first request that asks for it.
+        self.features = {name: sent[i] for name, i in asking.items() if i is not None and i in sent}
+        self.models = {name: sent[i] for name, i in conversations.models.items() if i in sent}
+        self.input_lens: Int64 = np.full(len(answers), UNKNOWN_LEN, dtype=np.int64)
+
+    @property
+    def held(self) -> Mapping[str, int]:
+        """How many messages of each role the file has, and how many tools were called and are offered."""
+        return self._conversations.held
+
+    def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
+        """The whole chat body of request i."""
+        return self.request_after(i, (), dialect, model)
+
+    def request_after(
+        self, i: int, answers: Sequence[dict[str, Any]], dialect: Dialect, model: str
+    ) -> dict[str, Any]:
+        """The same with the server's own `answers`, messages, in place of the first recorded ones.
+
+        Where the recorded answer called tools its calls stay: the recorded results are theirs.
+        """
+        conversation, turn = self._conversations.generated[self._answers[i]].tolist()
+        recorded = self._conversations.before(conversation, turn)
+        if answers:
+            recorded = msgspec.structs.replace(recorded, turns=_lay_answers(recorded.turns, answers))
+        body = {"model": model, "messages": recorded.history(), **recorded.settings()}
+        if self.output_lens[i] > 0:
+            body[getattr(dialect, "limit_field", bodies.LIMITS[1])] = int(self.output_lens[i])
+        return body
+
+    def where(self, i: int) -> str:
+        """Request i by the row of the turn that it answers, and by its conversation."""
+        return self._conversations.where(*self._conversations.generated[self._answers[i]].tolist())
+
+    def digest(self) -> str:
+        """A fingerprint of the file's bytes, of the answers that are asked for and their lengths."""
+        file = self._conversations.lines.digest().encode()
+        return fingerprint(self.format, (self._answers, self.output_lens), [file])
+
+
+def _lay_answers(turns: Sequence[RecordedTurn], answers: Sequence[dict[str, Any]]) -> list[RecordedTurn]:
+    """The turns with these answers in place of the first recorded ones."""
+    live, own = iter(answers), []
+    for turn in turns:
+        answer = next(live, None) if turn.role == ASSISTANT else None
+        if answer is not None:
+            fields = {**answer, **{key: turn.fields[key] for key in (_CALLS,) if key in turn.fields}}
+            turn = msgspec.structs.replace(turn, fields=fields)
+        own.append(turn)
+    return own
+
+
+def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
+    """A turn for each recorded answer, conversation by conversation; raises UsageError of other rows."""
+    conversations = Conversations(lines)
+    if not isinstance(inputs.dialect, Chat):
+        raise bodies.refuse_api(lines, kind, inputs.dialect, "openai-chat")
+    answers, turns = _order_answers(conversations, inputs)
+    output_lens = conversations.output_lens[answers]
+    asked = inputs.profile.custom_output_len or UNKNOWN_LEN
+    if asked > 0:
+        output_lens = np.full_like(output_lens, asked)
+    facts = recognised_rows.make_facts(kind, lines, answers)
+    recorded = (
+        f"{format_count(len(conversations), 'conversation')}, {len(conversations.generated)} recorded answers"
+    )
+    sent = f"{format_count(len(turns), 'session')} with {format_count(len(answers), 'turn')}"
+    made = RecordedTurns(conversations, answers, output_lens, kind)
+    return SourcedRequests(made, facts, notes=(f"{recorded}: sent as {sent}",), turns=turns)
+
+
+def _order_answers(conversations: Conversations, inputs: PlanInputs) -> tuple[Int64, Turns]:
+    """Which recorded answer each request asks for, int64[requests], conversation by conversation."""
+    by_conversation = np.argsort(conversations.generated[:, 0], kind="stable").astype(np.int64)
+    counts = np.bincount(conversations.generated[:, 0], minlength=len(conversations))
+    counts = counts[counts > 0].astype(np.int64)
+    whole = make_turns(counts, conversations.delays_ns[by_conversation])
+    sessions = _count_sessions(whole, inputs)
+    times = -(-sessions // len(whole))
+    repeated = make_turns(np.tile(counts, times), np.tile(whole.delays_ns, times)).first(sessions)
+    answers = np.tile(by_conversation, times)[: len(repeated.delays_ns)]
+    return _cut_turns(answers, repeated, inputs.most)
+
+
+def _count_sessions(whole: Turns, inputs: PlanInputs) -> int:
+    """How many sessions there are at most: those of the file, and again where more are asked for."""
+    profile, most = inputs.profile, inputs.most or 0
+    sessions = profile.num_sessions or max(len(whole), -(-most // int(whole.begins[-1])) * len(whole))
+    return min(sessions, len(whole)) if profile.no_oversample else sessions
+
+
+def _cut_turns(answers: Int64, turns: Turns, most: int | None) -> tuple[Int64, Turns]:
+    """The first `most` requests, the last session ended where they are; None: all."""
+    if most is None or most >= len(answers):
+        return answers, turns
+    sessions = int(np.searchsorted(turns.begins, most))
+    begins = np.append(turns.begins[:sessions], most)
+    return answers[:most], Turns(begins, turns.delays_ns[:most])

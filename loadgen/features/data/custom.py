@@ -13,16 +13,19 @@ import numpy as np
 from loadgen.base import bounds
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
-from loadgen.features.data.plain_faults import plain
-from loadgen.features.data.vllm_order import oversampled, shuffled
-from loadgen.plan import sheets
+from loadgen.features.data import sheets
 from loadgen.plan.data_facts import DataFacts
-from loadgen.plan.json_lines import Lines, OpenedFile
+from loadgen.plan.json_lines import Lines, OpenedFile, explain_fault
 from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests
+from loadgen.plan.planned_requests import UNKNOWN_LEN
 from loadgen.plan.profile import Profile
-from loadgen.plan.prompts.listed_texts import FileTexts
-from loadgen.plan.prompts.tokenizers import counted, load_tokenizer, optional_tokenizer, rendered
-from loadgen.plan.requests import UNKNOWN_LEN
+from loadgen.plan.prompts.tokenizers import (
+    apply_template,
+    count_tokens,
+    find_optional_tokenizer,
+    load_tokenizer,
+)
+from loadgen.plan.prompts.vllm_texts import FileTexts, oversample_rows, shuffle_rows
 from loadgen.wire.openai import Chat
 
 KIND = "custom"
@@ -46,14 +49,14 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
     profile, seed = inputs.profile, inputs.shared_seed
     file = OpenedFile(profile.dataset_path, FLAG)
     lines = sheets.rows(file) if sheets.is_sheet(file) else Lines(file)
-    order = shuffled(len(lines), seed, profile.disable_shuffle)[: inputs.most]
-    rows = _decoded(lines, order)
-    output_lens = [_output_len(profile, lines, i, rows[i]) for i in order]
+    order = shuffle_rows(len(lines), seed, profile.disable_shuffle)[: inputs.most]
+    rows = _decode_rows(lines, order)
+    output_lens = [_find_output_len(profile, lines, i, rows[i]) for i in order]
     texts = [rows[i].prompt for i in order]
     if "" in texts:
         raise lines.refusal(order[texts.index("")], "its prompt is empty")
-    sent, input_lens, tokenizer = _rendered(inputs, texts)
-    which = oversampled(len(order), inputs.most, seed, profile.no_oversample)
+    sent, input_lens, tokenizer = _apply_templates(inputs, texts)
+    which = oversample_rows(len(order), inputs.most, seed, profile.no_oversample)
     facts = DataFacts(
         kind=KIND,
         file=lines.path,
@@ -69,13 +72,13 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
     return SourcedRequests(listed, facts, tokenizer=tokenizer, notes=(_ONCE,) if twice else ())
 
 
-def _decoded(lines: Lines, order: list[int]) -> dict[int, PromptRow]:
+def _decode_rows(lines: Lines, order: list[int]) -> dict[int, PromptRow]:
     """The rows that are sent; raises UsageError of any row of the file that is none of this kind."""
     wanted = set(order)
     return {i: row for i, row in enumerate(lines.decoded(PromptRow)) if i in wanted}
 
 
-def _output_len(profile: Profile, lines: Lines, i: int, row: PromptRow) -> int:
+def _find_output_len(profile: Profile, lines: Lines, i: int, row: PromptRow) -> int:
     """Tokens that are asked for; raises UsageError where the row should have them and has none."""
     asked = _OUTPUT_LEN if profile.custom_output_len is None else profile.custom_output_len
     if asked != OF_THE_ROWS:
@@ -86,17 +89,17 @@ def _output_len(profile: Profile, lines: Lines, i: int, row: PromptRow) -> int:
         return msgspec.convert(row.output_tokens, _Tokens, strict=False)
     except msgspec.ValidationError as error:
         raise lines.refusal(
-            i, plain(error, msgspec.json.encode(row.output_tokens), "output_tokens")
+            i, explain_fault(error, msgspec.json.encode(row.output_tokens), "output_tokens")
         ) from None
 
 
-def _rendered(inputs: PlanInputs, texts: list[str]) -> tuple[list[str], Int64, str]:
+def _apply_templates(inputs: PlanInputs, texts: list[str]) -> tuple[list[str], Int64, str]:
     """What is sent, the tokens of each as they are known, and the tokenizer's name.
 
     As in vLLM the chat template is applied here, but over the chat API, where the server does that.
     """
     profile, by_server = inputs.profile, isinstance(inputs.dialect, Chat)
-    tokenizer = optional_tokenizer(inputs.subject)
+    tokenizer = find_optional_tokenizer(inputs.subject)
     if tokenizer is None and (by_server or profile.skip_chat_template):
         return texts, np.full(len(texts), UNKNOWN_LEN, np.int64), ""
     if tokenizer is None:
@@ -110,7 +113,7 @@ def _rendered(inputs: PlanInputs, texts: list[str]) -> tuple[list[str], Int64, s
     if profile.skip_chat_template:
         templated = texts
     else:
-        templated = [rendered(loaded, tokenizer, text, profile.chat_template_kwargs) for text in texts]
+        templated = [apply_template(loaded, tokenizer, text, profile.chat_template_kwargs) for text in texts]
     batches = (templated[begin : begin + _BATCH] for begin in range(0, len(templated), _BATCH))
-    lens = np.array([count for batch in batches for count in counted(loaded, batch)], np.int64)
+    lens = np.array([count for batch in batches for count in count_tokens(loaded, batch)], np.int64)
     return texts if by_server else templated, lens, tokenizer

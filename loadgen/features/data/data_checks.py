@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from loadgen.base.rule import Evidence, note, suspect
-from loadgen.features.traces.schedule import LONG_ANSWER, LONG_PROMPT
-from loadgen.plan.sources import RANDOM, TRACES
+from loadgen.features.traces.trace_schedule import LONG_ANSWER, LONG_PROMPT
+from loadgen.plan.request_sources import RANDOM, TRACES
 from loadgen.verdict import evidence
 from loadgen.verdict.evidence import RunEvidence, percent
 

@@ -16,18 +16,18 @@ from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.parsing import Parser, parse_arguments, parse_with
 from loadgen.base.text import format_json
 from loadgen.engines.engines import UNKNOWN
-from loadgen.features.data import data_files, export_plan, named_file
+from loadgen.features.data import export_plan, row_kinds
 from loadgen.features.data.data_preview import PlanPreview
-from loadgen.plan import plan, profile
+from loadgen.plan import plan, profile, request_sources
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.plan.planned_requests import UNKNOWN_LEN, PromptRequests
 from loadgen.plan.profile import Profile
-from loadgen.plan.requests import UNKNOWN_LEN, PromptRequests
 from loadgen.report.printing import print_text
 from loadgen.run import progress
 from loadgen.run.options import laid_over
 from loadgen.run.other_options import add_unheeded_flags, explained, refuse
-from loadgen.settings import backends, groups, table
+from loadgen.settings import backends, setting, table
 
 _OPTIONS = (
     "file",
@@ -40,7 +40,7 @@ _OPTIONS = (
     "profile",
     "no_effect",
 )
-_GROUPS = (groups.WORKLOAD, groups.SHAPES, groups.SESSIONS, groups.DATA, groups.LENGTHS, groups.TRACES)
+_GROUPS = (setting.WORKLOAD, setting.SHAPES, setting.SESSIONS, setting.DATA, setting.LENGTHS, setting.TRACES)
 _ANY_MODEL = "MODEL"
 _ANY_API = ("openai", "openai-chat")
 
@@ -74,7 +74,7 @@ def data_parser() -> argparse.ArgumentParser:
     add("--model", metavar="NAME", help="the name that requests carry")
     add(
         "--backend",
-        type=parse_with(backends.named),
+        type=parse_with(backends.find_backend),
         metavar="{" + ",".join(backends.OWN) + "}",
         help="API (default: the one that takes the requests)",
     )
@@ -91,9 +91,9 @@ def main(argv: Sequence[str]) -> int:
     laid_over(values)
     options = {name: values.pop(name) for name in _OPTIONS if name in values}
     if (file := options.get("file")) is not None:
-        values[_key(file, values)] = file
-    workload = _workload(options.get("profile"), values)
-    data_files.check(workload)
+        values[_find_key(file, values)] = file
+    workload = _load_workload(options.get("profile"), values)
+    request_sources.check_files(workload)
     seed = Seed(options["seed"], chosen=True) if "seed" in options else Seed.drawn()
     tokenizer = options.get("tokenizer")
     subject = ModelTarget(
@@ -104,28 +104,28 @@ def main(argv: Sequence[str]) -> int:
         placeholder="model" not in options,
     )
     with progress.display(quiet=False).waiting("reading"):
-        made = _plan(workload, subject, seed, any_api="backend" not in values)
-        counted = _counted(made, tokenizer)
+        made = _make_any_plan(workload, subject, seed, any_api="backend" not in values)
+        counted = _count_lens(made, tokenizer)
     preview = PlanPreview(made, counted)
     if options.get("json"):
         print_text(format_json(preview.json(), indent=2), sys.stdout)
     else:
         print_text("\n".join(preview.lines()), sys.stdout)
-    export_plan.shown(made, options.get("export_requests"), tokenizer, to_errors="json" in options)
+    export_plan.export_and_print(made, options.get("export_requests"), tokenizer, to_errors="json" in options)
     return ExitCode.FIGURES
 
 
-def _key(file: str, values: dict[str, Any]) -> str:
+def _find_key(file: str, values: dict[str, Any]) -> str:
     """The key that a file alone means: a trace's, or that of a data set; raises UsageError."""
     for key in ("dataset_path", "trace"):
         if key in values:
             raise UsageError(f"{file} and --{key.replace('_', '-')} are two files: leave out one of them")
     if "dataset_name" in values:
         return "dataset_path"
-    return "trace" if "trace_format" in values or named_file.is_trace(file) else "dataset_path"
+    return "trace" if "trace_format" in values or row_kinds.is_trace(file) else "dataset_path"
 
 
-def _workload(name: str | None, values: dict[str, Any]) -> Profile:
+def _load_workload(name: str | None, values: dict[str, Any]) -> Profile:
     if name is None:
         return profile.build(values)
     if "," in name:
@@ -133,7 +133,7 @@ def _workload(name: str | None, values: dict[str, Any]) -> Profile:
     return profile.load(name, values, flags=True)
 
 
-def _plan(workload: Profile, subject: ModelTarget, seed: Seed, any_api: bool) -> Plan:
+def _make_any_plan(workload: Profile, subject: ModelTarget, seed: Seed, any_api: bool) -> Plan:
     """The plan, in the API that takes its requests where none is named."""
     if not any_api:
         return plan.make(workload, subject, seed)
@@ -147,7 +147,7 @@ def _plan(workload: Profile, subject: ModelTarget, seed: Seed, any_api: bool) ->
     raise refused
 
 
-def _counted(made: Plan, tokenizer: str | None) -> Int64 | None:
+def _count_lens(made: Plan, tokenizer: str | None) -> Int64 | None:
     """The prompts' lengths by a tokenizer, int64[requests]; None without one, or where they are known."""
     lens = made.requests.input_lens[: len(made)]
     if tokenizer is None or not (lens == UNKNOWN_LEN).any():
@@ -156,14 +156,14 @@ def _counted(made: Plan, tokenizer: str | None) -> Int64 | None:
 
     encode = load_tokenizer(tokenizer, "auto").encode
     counted = [
-        len(encode(_text(made, i), add_special_tokens=True)) if known == UNKNOWN_LEN else known
+        len(encode(_join_text(made, i), add_special_tokens=True)) if known == UNKNOWN_LEN else known
         for i, known in enumerate(lens.tolist())
     ]
     return np.array(counted, np.int64)
 
 
-def _text(made: Plan, i: int) -> str:
+def _join_text(made: Plan, i: int) -> str:
     """The text of a request's prompt: its messages one after another, without what a template adds."""
     if isinstance(made.requests, PromptRequests):
         return str(made.requests.prompt(i))
-    return named_file.text_of(made.body(i))
+    return row_kinds.read_body_text(made.body(i))

@@ -8,9 +8,9 @@ from typing import Any
 
 from loadgen.base.errors import UsageError
 from loadgen.features.data.data_settings import DATA_SETS, READ_OUTPUT_LENS, DataKeys, TextKeys, TraceKeys
-from loadgen.plan.server_settings import flag_of
 from loadgen.settings.cancel_point import parse_point
 from loadgen.settings.table import join_rows
+from loadgen.settings.validation import find_flag
 
 Values = Mapping[str, Any]
 _MADE = (None, "random")
@@ -53,7 +53,7 @@ def unheeded(values: Values, typed: Collection[str]) -> list[str]:
     own += [key for key in _VLLM_LENGTHS if key in typed and kind != "random"]
     if values.get("dataset_path") and values.get("dataset_name") in ("random", "prefix_repetition"):
         own.append("dataset_path")
-    return [flag_of(key) for key in own]
+    return [find_flag(key) for key in own]
 
 
 def _data(values: Values) -> tuple[str, str]:
@@ -81,7 +81,7 @@ def _two_sources(values: Values, _: Collection[str]) -> Iterator[str]:
     if values.get("trace"):
         for key in ("dataset_path", "dataset_name"):
             if values.get(key) not in (None, ""):
-                yield f"--trace and {flag_of(key)} are two sources of requests: leave out one of them"
+                yield f"--trace and {find_flag(key)} are two sources of requests: leave out one of them"
 
 
 def _no_file(values: Values, _: Collection[str]) -> Iterator[str]:
@@ -110,7 +110,7 @@ def _two_lengths(values: Values, _: Collection[str]) -> Iterator[str]:
     for key in ("input_dist", "output_dist"):
         if values.get(key) and ratio not in _NO_RANGE:
             yield (
-                f"{flag_of(key)} and --random-range-ratio {ratio} both vary the lengths: leave one out "
+                f"{find_flag(key)} and --random-range-ratio {ratio} both vary the lengths: leave one out "
                 "(a profile's by --random-range-ratio 0)"
             )
 
@@ -121,13 +121,14 @@ def _made_and_read(values: Values, typed: Collection[str]) -> Iterator[str]:
         return
     made = {*_DEFAULTS} - {*_OF_TRACES, "trace", *_VLLM_LENGTHS, *(_TEXT if kind == "trace" else ())}
     for key in _given(values, typed, sorted(made)):
-        yield f"{flag_of(key)} is of random prompts, and {flag} has prompts of its own: leave out one of them"
+        flags = f"{find_flag(key)} is of random prompts, and {flag}"
+        yield f"{flags} has prompts of its own: leave out one of them"
 
 
 def _no_trace(values: Values, typed: Collection[str]) -> Iterator[str]:
     if _data(values)[0] not in ("trace", "timed_trace"):
         for key in _given(values, typed, _OF_TRACES):
-            flag = flag_of(key)
+            flag = find_flag(key)
             if key == "self_timed":
                 flag = "--self-timed" if values.get(key) else "--no-self-timed"
             yield f"{flag} applies to a trace: pass --trace FILE, or leave it out"
@@ -137,7 +138,7 @@ def _no_prefix(values: Values, typed: Collection[str]) -> Iterator[str]:
     if not values.get("prefix_len"):
         for key in _given(values, typed, ("prefix_groups", "prefix_zipf")):
             if values[key] != _DEFAULTS[key]:
-                yield f"{flag_of(key)} needs prefixes: pass --random-prefix-len N"
+                yield f"{find_flag(key)} needs prefixes: pass --random-prefix-len N"
 
 
 def _cancelled(values: Values, _: Collection[str]) -> Iterator[str]:

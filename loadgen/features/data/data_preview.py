@@ -13,8 +13,8 @@ from loadgen.base.clock import SECOND_NS
 from loadgen.base.text import clean_line, wrap_text
 from loadgen.plan.data_facts import LengthFacts
 from loadgen.plan.plan import Plan
-from loadgen.plan.sources import TRACES
-from loadgen.plan.turns import Turns
+from loadgen.plan.planned_requests import Turns
+from loadgen.plan.request_sources import TRACES
 
 _LABEL = 14  # columns
 _EXAMPLE_LETTERS = 300
@@ -50,7 +50,7 @@ class PlanPreview(msgspec.Struct, frozen=True):
             first, *more = wrap_text(f"{label:<{_LABEL}}{text}", " " * _LABEL) or [label]
             yield from (first, *more)
         yield "example"
-        yield from wrap_text(f"  {_example(self.made)}", "  ", break_words=True)
+        yield from wrap_text(f"  {_cut_example(self.made)}", "  ", break_words=True)
 
     def _parts(self) -> Iterator[tuple[str, str]]:
         made, facts = self.made, self.made.facts
@@ -58,23 +58,23 @@ class PlanPreview(msgspec.Struct, frozen=True):
         sent = "sent" if form == facts.kind else f"sent as {form}"
         yield "kind", f"{facts.kind}, {sent} to {made.path}"
         if facts.file:
-            yield "file", f"{facts.file} ({facts.file_digest[:12]}), {_many(facts.rows, 'row')}"
+            yield "file", f"{facts.file} ({facts.file_digest[:12]}), {_count_nouns(facts.rows, 'row')}"
         trace = facts.kind in TRACES
         same = "with the prompt of an earlier one" if trace else "whose row an earlier one sends"
         again = f"; {facts.repeated:,} of them {same}" if facts.repeated else ""
         yield "requests", f"{len(made):,}{again}"
         if made.turns is not None:
-            yield from _sessions(made.turns)
+            yield from _list_sessions(made.turns)
         if isinstance(made.requests, _Recorded):
             yield "recorded", ", ".join(f"{count:,} {what}" for what, count in made.requests.held.items())
         for why, count in facts.skipped.items():
-            yield "left out", f"{_many(count, 'row')}: {why}"
+            yield "left out", f"{_count_nouns(count, 'row')}: {why}"
         if facts.clipped:
-            yield "clipped", _many(facts.clipped, "request")
+            yield "clipped", _count_nouns(facts.clipped, "request")
         how = " (by the tokenizer, without its chat template)" if self.counted is not None else ""
         unknown = "known only to the server; --tokenizer DIR counts them here"
-        yield "prompts", _lengths(self.input, len(made), unknown) + how
-        yield "answers", _lengths(facts.output, len(made), "as long as the model makes them")
+        yield "prompts", _describe_lengths(self.input, len(made), unknown) + how
+        yield "answers", _describe_lengths(facts.output, len(made), "as long as the model makes them")
         if facts.reuse is not None:
             yield (
                 "prefix reuse",
@@ -83,7 +83,7 @@ class PlanPreview(msgspec.Struct, frozen=True):
                     "without a limit"
                 ),
             )
-        yield "arrivals", _arrivals(made)
+        yield "arrivals", _describe_arrivals(made)
         for note in made.notes:
             yield "note", note
         yield "plan", f"{made.digest()}, seed {made.seed.value}"
@@ -98,8 +98,8 @@ class PlanPreview(msgspec.Struct, frozen=True):
             "requests": len(made),
             **{f"{way}_tokens": None if each is None else each.model_dump() for way, each in lengths.items()},
             "reuse": facts.reuse,
-            "arrivals": _gaps(made),
-            "sessions": None if made.turns is None else _turns(made.turns),
+            "arrivals": _summarize_gaps(made),
+            "sessions": None if made.turns is None else _summarize_turns(made.turns),
             "recorded": dict(made.requests.held) if isinstance(made.requests, _Recorded) else None,
             "notes": list(made.notes),
             "seed": made.seed.value,
@@ -108,7 +108,7 @@ class PlanPreview(msgspec.Struct, frozen=True):
         }
 
 
-def _turns(turns: Turns) -> dict[str, Any]:
+def _summarize_turns(turns: Turns) -> dict[str, Any]:
     """How many sessions there are, how many turns they have, and how long these wait, in seconds."""
     counts, waits_ns = turns.counts, turns.delays_ns[turns.delays_ns > 0]
     return {
@@ -123,13 +123,13 @@ def _turns(turns: Turns) -> dict[str, Any]:
     }
 
 
-def _sessions(turns: Turns) -> Iterator[tuple[str, str]]:
+def _list_sessions(turns: Turns) -> Iterator[tuple[str, str]]:
     """The same in words."""
-    found = _turns(turns)
+    found = _summarize_turns(turns)
     each, delays = found["turns"], found["delays"]
     many = f"{each['mean']:.1f} turns each, {each['least']:,} to {each['most']:,}"
     if each["least"] == each["most"]:
-        many = f"{_many(each['most'], 'turn')} each"
+        many = f"{_count_nouns(each['most'], 'turn')} each"
     yield "sessions", f"{found['count']:,}; {many}"
     if not delays["count"]:
         yield "delays", "none: a turn is due at the end of the answer before it"
@@ -143,16 +143,16 @@ def _sessions(turns: Turns) -> Iterator[tuple[str, str]]:
     )
 
 
-def _many(number: int, noun: str) -> str:
+def _count_nouns(number: int, noun: str) -> str:
     """A number with its noun: 1 row, 2,000 rows."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def _lengths(lengths: LengthFacts | None, requests: int, unknown: str) -> str:
+def _describe_lengths(lengths: LengthFacts | None, requests: int, unknown: str) -> str:
     if lengths is None:
         return unknown
     if lengths.least == lengths.most:
-        text = f"{_many(lengths.most, 'token')} each"
+        text = f"{_count_nouns(lengths.most, 'token')} each"
     else:
         text = (
             f"P50 {lengths.p50:,}, P90 {lengths.p90:,}, P99 {lengths.p99:,}, max {lengths.most:,} tokens; "
@@ -162,7 +162,7 @@ def _lengths(lengths: LengthFacts | None, requests: int, unknown: str) -> str:
     return text + (f"; of {missing:,} {unknown}" if missing else "")
 
 
-def _gaps(made: Plan) -> dict[str, Any] | None:
+def _summarize_gaps(made: Plan) -> dict[str, Any] | None:
     """When requests are due: span, rate, different instants, and how even the gaps are; None: not planned.
 
     `gap_cv` is the gaps' standard deviation over their mean: 1 of a Poisson process, 0 of even gaps.
@@ -181,13 +181,13 @@ def _gaps(made: Plan) -> dict[str, Any] | None:
     }
 
 
-def _arrivals(made: Plan) -> str:
+def _describe_arrivals(made: Plan) -> str:
     """How requests come: one after another's answer, all at once, or at times."""
     what = "requests" if made.turns is None else "sessions"
-    gaps, schedule, limit = _gaps(made), made.facts.schedule, made.profile.max_concurrency
+    gaps, schedule, limit = _summarize_gaps(made), made.facts.schedule, made.profile.max_concurrency
     if made.profile.users is not None:
         period_s = 1 / (made.profile.user_rate or 1)
-        return f"{_many(made.profile.users, 'user')}, each with a turn due every {period_s:.4g} s"
+        return f"{_count_nouns(made.profile.users, 'user')}, each with a turn due every {period_s:.4g} s"
     at_most = "" if limit is None else f", {limit} at a time at most"
     if gaps is None:
         sessions = "" if made.turns is None else "sessions "
@@ -205,7 +205,7 @@ def _arrivals(made: Plan) -> str:
     return "; ".join(parts) + at_most
 
 
-def _example(made: Plan) -> str:
+def _cut_example(made: Plan) -> str:
     """The body of the first request, cut to a few lines."""
     text = clean_line(made.body(0).decode("utf-8", "replace"))
     more = len(text) - _EXAMPLE_LETTERS

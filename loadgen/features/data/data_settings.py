@@ -9,8 +9,18 @@ from typing import Any, Literal, get_args
 from loadgen.base import bounds
 from loadgen.base.bounds import integer_between, number_between
 from loadgen.base.text import quote_value
-from loadgen.settings.groups import DATA, LENGTHS, TRACES
-from loadgen.settings.setting import NO_KEYWORD, OF_A_PROFILE, Identity, KeyRows, Makes, OptionRows, setting
+from loadgen.settings.setting import (
+    DATA,
+    LENGTHS,
+    NO_KEYWORD,
+    OF_A_PROFILE,
+    TRACES,
+    Identity,
+    KeyRows,
+    Makes,
+    OptionRows,
+    setting,
+)
 
 DatasetName = Literal["random", "sharegpt", "custom", "prefix_repetition", "timed_trace"]
 # By name, the module whose `requests` reads or makes them, and whether it reads a file.
@@ -18,8 +28,8 @@ DATA_SETS: dict[str, tuple[str, bool]] = {
     "random": ("loadgen.plan.prompts.random_prompts", False),
     "sharegpt": ("loadgen.features.data.sharegpt", True),
     "custom": ("loadgen.features.data.custom", True),
-    "prefix_repetition": ("loadgen.plan.prompts.prefix_repetition", False),
-    "timed_trace": ("loadgen.features.traces.timed", True),
+    "prefix_repetition": ("loadgen.plan.prompts.vllm_texts", False),
+    "timed_trace": ("loadgen.features.traces.timed_trace", True),
 }
 PromptFormat = Literal["auto", "ids", "text-vllm", "text-vllm-0.9", "corpus", "words"]
 Compat = Literal["vllm", "vllm-0.9", "sglang", "inferencex"]
@@ -32,15 +42,15 @@ _LEN = {"read": int, "metavar": "N", "least": 1, "most": bounds.MOST_TOKENS}
 _SWITCH = {"action": "store_true"}
 
 
-def dataset(name: str) -> str:
+def read_dataset(name: str) -> str:
     """The type of --dataset-name; raises ArgumentTypeError."""
     if name == "random-ids":  # SGLang's name of the first
         return "random"
     if name not in get_args(DatasetName):
-        from loadgen.settings.other_clients import data_sets  # only a wrong command line needs it
+        from loadgen.settings import other_client  # only a wrong command line needs it
 
         raise argparse.ArgumentTypeError(
-            f"{quote_value(name)} {data_sets.refusal(name, get_args(DatasetName))}"
+            f"{quote_value(name)} {other_client.refuse_data_set(name, get_args(DatasetName))}"
         )
     return name
 
@@ -58,7 +68,7 @@ class DataKeys(KeyRows, frozen=True):
     # None: random, or what the rows of `dataset_path` are
     dataset_name: DatasetName | None = _data(None,
         f"random (default), {', '.join([*DATA_SETS][1:])}: vLLM's own, by its rules",
-        read=dataset, metavar="NAME", names_server=True, compared=Identity.AS_READ)
+        read=read_dataset, metavar="NAME", names_server=True, compared=Identity.AS_READ)
     dataset_path: str = _data("", "without a name: prompts, whole bodies, conversations or "
         "ShareGPT, known by its keys; `loadgen data FILE` shows what it holds", metavar="FILE",
         names_server=True, compared=Identity.AS_READ, replaces=("turns", "think_time"))

@@ -4,70 +4,72 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
+
+from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path, write_output
-from loadgen.features.data import exported_plan
-from loadgen.features.data.exported_plan import BODIES, CONVERSATIONS, IDS, Decode
 from loadgen.plan.plan import Plan
-from loadgen.plan.requests import UNKNOWN_LEN, PromptRequests
+from loadgen.plan.planned_requests import UNKNOWN_LEN, MadeTurns, PromptRequests, Turns
 from loadgen.report.printing import print_text
 
 _RECOUNTED = 1000  # texts
 FLAG = "--export-requests"
 
 
-def shown(made: Plan, file: str | None, tokenizer: str | None, to_errors: bool = False) -> None:
+def export_and_print(made: Plan, file: str | None, tokenizer: str | None, to_errors: bool = False) -> None:
     """Write a plan's requests to the file that was asked for, and print what it holds; raises UsageError."""
     if file is not None:
-        print_text("\n".join(export(made, file, tokenizer)), sys.stderr if to_errors else sys.stdout)
+        print_text("\n".join(export_requests(made, file, tokenizer)), sys.stderr if to_errors else sys.stdout)
 
 
-def export(made: Plan, file: str, tokenizer: str | None) -> list[str]:
+def export_requests(made: Plan, file: str, tokenizer: str | None) -> list[str]:
     """Write a plan's requests to a file, whole or not at all; lines on what it holds and who reads it.
 
     Token ids are written as text where there is a tokenizer. Raises UsageError where the file cannot be
     written.
     """
     path = expand_path(file)
-    decode = _decode(made, tokenizer)
-    form = exported_plan.form(made, decode)
+    decode = _find_decode(made, tokenizer)
+    form = find_form(made, decode)
     if not path.name or path.is_dir():
         raise UsageError(f"{FLAG} {file}: is a directory: give the name of a file")
     try:
-        write_output(path, lambda out: out.writelines(exported_plan.rows(made, decode)))
+        write_output(path, lambda out: out.writelines(encode_rows(made, decode)))
     except OSError as error:
         raise UsageError(f"{FLAG}: cannot write {path}: {error.strerror or error}") from None
     return [
-        f"requests: {path}, {_counted(made, form)} of {form}; plan {made.digest()}",
-        *_readers(made, path, form),
-        *(() if decode is None or tokenizer is None else _recounted(made, tokenizer, decode)),
+        f"requests: {path}, {_count_rows(made, form)} of {form}; plan {made.digest()}",
+        *_list_readers(made, path, form),
+        *(() if decode is None or tokenizer is None else _recount(made, tokenizer, decode)),
     ]
 
 
-def _counted(made: Plan, form: str) -> str:
+def _count_rows(made: Plan, form: str) -> str:
     count = 2 * len(made) if form == CONVERSATIONS else len(made)  # a message and its answer
     return f"{count} row{'s' * (count > 1)}"
 
 
-def check(file: str | None, plans: int) -> None:
+def check_one_plan(file: str | None, plans: int) -> None:
     """Raises UsageError where there are several plans for one file."""
     if file is not None and plans > 1:
         raise UsageError(f"{FLAG} writes one plan: leave out --repeat, and name one profile")
 
 
-def _decode(made: Plan, tokenizer: str | None) -> Decode | None:
+def _find_decode(made: Plan, tokenizer: str | None) -> Decode | None:
     """What makes text of a plan's ids; None where there are none, or no tokenizer."""
-    if tokenizer is None or exported_plan.form(made) != IDS:
+    if tokenizer is None or find_form(made) != IDS:
         return None
     from loadgen.plan.prompts.tokenizers import load_tokenizer  # slow, and only ids need it
 
     return load_tokenizer(tokenizer, "ids").decode
 
 
-def _recounted(made: Plan, tokenizer: str, decode: Decode) -> Iterator[str]:
+def _recount(made: Plan, tokenizer: str, decode: Decode) -> Iterator[str]:
     """How many of the texts that ids became are other tokens when they are read; of the first thousand."""
     from loadgen.plan.prompts.tokenizers import load_tokenizer
 
@@ -83,7 +85,7 @@ def _recounted(made: Plan, tokenizer: str, decode: Decode) -> Iterator[str]:
         )
 
 
-def _readers(made: Plan, path: Path, form: str) -> Iterator[str]:
+def _list_readers(made: Plan, path: Path, form: str) -> Iterator[str]:
     """The command lines that send these rows, and what they cannot say."""
     more = ["--ignore-eos"] if made.profile.ignore_eos else []
     chat = made.profile.backend == "openai-chat"
@@ -108,3 +110,58 @@ def _readers(made: Plan, path: Path, form: str) -> Iterator[str]:
         )
     if made.profile.open_loop:
         yield "when a request is due is not in the file: pass the same --request-rate, --schedule or --trace"
+
+
+IDS, TEXTS, BODIES, CONVERSATIONS = "token ids", "texts", "whole bodies", "conversations"
+Decode = Callable[[list[int]], str]
+
+
+def find_form(made: Plan, decode: Decode | None = None) -> str:
+    """What the rows of a plan hold: IDS, TEXTS, BODIES or CONVERSATIONS; ids are texts where `decode` is."""
+    if isinstance(made.requests, MadeTurns):
+        return CONVERSATIONS
+    if not isinstance(made.requests, PromptRequests):
+        return BODIES
+    ids = decode is None and isinstance(made.requests.prompt(0), list)
+    return IDS if ids else TEXTS
+
+
+def encode_rows(made: Plan, decode: Decode | None = None) -> Iterator[bytes]:
+    """Every request as a line of JSON: prompt and length, or what its body has of its own.
+
+    What all of them share, and the model's name where it is the plan's, is left to the flags of who sends it.
+    Of conversations that are made here: a line for each message, as MLPerf's schema has them.
+    """
+    if isinstance(made.requests, MadeTurns) and made.turns is not None:
+        yield from (msgspec.json.encode(row) + b"\n" for row in _list_messages(made.requests, made.turns))
+        return
+    for i in range(len(made)):
+        yield msgspec.json.encode(_make_row(made, i, decode)) + b"\n"
+
+
+def _list_messages(requests: MadeTurns, turns: Turns) -> Iterator[dict[str, Any]]:
+    """Each user's message, after its pause and with the length of its answer, and then that answer."""
+    for session in range(len(turns)):
+        begin, system = int(turns.begins[session]), requests.system(session)
+        for i in range(begin, turns.end(session)):
+            same = {"conversation_id": f"session-{session}"}
+            row = {**same, "turn": 2 * (i - begin) + 1, "role": "user", "content": requests.message(i)}
+            if system and i == begin:
+                row["system"] = system
+            if turns.delays_ns[i]:
+                row["delay_seconds"] = int(turns.delays_ns[i]) / SECOND_NS
+            row["max_completion_tokens"] = int(requests.output_lens[i])
+            yield row
+            turn = 2 * (i - begin) + 2
+            yield {**same, "turn": turn, "role": "assistant", "content": requests.answer(i)}
+
+
+def _make_row(made: Plan, i: int, decode: Decode | None) -> dict[str, Any]:
+    requests = made.requests
+    if not isinstance(requests, PromptRequests):
+        body = requests.request(i, made.dialect, made.model)
+        return {name: value for name, value in body.items() if name != "model" or value != made.model}
+    prompt = requests.prompt(i)
+    text = decode(prompt) if decode is not None and not isinstance(prompt, str) else prompt
+    length = int(requests.output_lens[i])
+    return {"prompt": text} if length == UNKNOWN_LEN else {"prompt": text, "output_tokens": length}

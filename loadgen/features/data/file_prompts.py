@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
+from collections.abc import Callable
+
 import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.bounds import MOST_TOKENS
-from loadgen.features.data import kinds, sent_rows
-from loadgen.features.data.prompt_tokens import PromptTokens
+from loadgen.features.data import recognised_rows, row_kinds
 from loadgen.plan.json_lines import Lines
 from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests
-from loadgen.plan.requests import UNKNOWN_LEN, PromptRequests, fingerprint
+from loadgen.plan.planned_requests import UNKNOWN_LEN, PromptRequests, fingerprint
 from loadgen.wire.openai import Chat
 
 _NO_LENGTH = "has no `output_tokens`: give each row its own, or pass --output-len N for all"
@@ -23,7 +25,7 @@ class FilePrompts(PromptRequests):
     __slots__ = ("_ids", "_lines", "_rows", "features", "format", "input_lens", "output_lens")
 
     def __init__(self, lines: Lines, rows: Int64, lens: tuple[Int64, Int64], ids: Bool) -> None:
-        self.format = kinds.PROMPTS
+        self.format = row_kinds.PROMPTS
         self._lines, self._rows = lines, rows
         self.input_lens, self.output_lens = lens
         self._ids = ids
@@ -59,12 +61,12 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
     input_lens = np.full(len(lines), UNKNOWN_LEN, dtype=np.int64)
     output_lens = np.full(len(lines), UNKNOWN_LEN, dtype=np.int64)
     ids = np.zeros(len(lines), dtype=np.bool_)
-    rows = sent_rows.order(len(lines), inputs)
+    rows = recognised_rows.order_rows(len(lines), inputs)
     counting = PromptTokens(inputs, input_lens)
     asked = inputs.profile.custom_output_len or UNKNOWN_LEN
     chat = isinstance(inputs.dialect, Chat)
-    for i, fields in enumerate(kinds.objects(lines, kind)):
-        prompt = kinds.value(lines, i, fields, "prompt", _TEXT_OR_IDS)
+    for i, fields in enumerate(row_kinds.read_objects(lines, kind)):
+        prompt = row_kinds.decode_value(lines, i, fields, "prompt", _TEXT_OR_IDS)
         if not prompt:
             raise lines.refusal(i, "has an empty prompt: leave out the row")
         if not isinstance(prompt, str):
@@ -75,17 +77,86 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
             input_lens[i], ids[i] = len(prompt), True
         elif i < len(rows):
             counting.add(i, prompt)
-        output_lens[i] = asked if asked > 0 else _length(lines, i, fields)
+        output_lens[i] = asked if asked > 0 else _read_length(lines, i, fields)
     counting.finish()
     made = FilePrompts(lines, rows, (input_lens[rows], output_lens[rows]), ids[rows])
-    return SourcedRequests(made, sent_rows.facts(kind, lines, rows), notes=counting.notes)
+    return SourcedRequests(made, recognised_rows.make_facts(kind, lines, rows), notes=counting.notes)
 
 
-def _length(lines: Lines, i: int, fields: kinds.RowObject) -> int:
+def _read_length(lines: Lines, i: int, fields: row_kinds.RowObject) -> int:
     """The row's own length of its answer."""
-    length = kinds.value(lines, i, fields, "output_tokens", _LENGTH) if "output_tokens" in fields else None
+    length = (
+        row_kinds.decode_value(lines, i, fields, "output_tokens", _LENGTH)
+        if "output_tokens" in fields
+        else None
+    )
     if length is None:
         raise lines.refusal(i, _NO_LENGTH)
     if not 0 < length <= MOST_TOKENS:
         raise lines.refusal(i, f"has {length} `output_tokens`: give 1 to {MOST_TOKENS}")
     return int(length)
+
+
+_BATCH_PROMPTS = 1024  # counted at once, or fewer: up to this many letters
+_BATCH_LETTERS = 4 << 20
+_UNCOUNTED = "the prompts are not counted before the run: {}"
+_NO_TRANSFORMERS = "--tokenizer needs transformers for it, .venv/bin/pip install '.[tokenizer]' in the clone"
+
+
+class PromptTokens:
+    """Counts the tokens of prompts into `lens`, int64[rows], a batch of texts at a time.
+
+    Counted are the tokens that a server adds too: specials, or the chat template of a message. Nothing is
+    counted without a tokenizer, and where it cannot be as the server does; `why_not` says so.
+    """
+
+    def __init__(self, inputs: PlanInputs, lens: Int64) -> None:
+        self._lens = lens
+        self._rows: list[int] = []
+        self._texts: list[str] = []
+        self._letters = 0
+        self.why_not = ""
+        name = inputs.subject.tokenizer
+        self._count = None if name is None else self._counter(name, inputs)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A line on why prompts are not counted, where a tokenizer was given for it."""
+        return (_UNCOUNTED.format(self.why_not),) if self.why_not else ()
+
+    def add(self, row: int, text: str) -> None:
+        """Have a row's prompt counted, at the latest by `finish`; raises UsageError."""
+        if self._count is None:
+            return
+        self._rows.append(row)
+        self._texts.append(text)
+        self._letters += len(text)
+        if len(self._rows) == _BATCH_PROMPTS or self._letters >= _BATCH_LETTERS:
+            self.finish()
+
+    def finish(self) -> None:
+        """Count what was added since the last batch; raises UsageError of a template that fails."""
+        if self._count is not None and self._rows:
+            self._lens[self._rows] = self._count(self._texts)
+            self._rows, self._texts, self._letters = [], [], 0
+
+    def _counter(self, name: str, inputs: PlanInputs) -> Callable[[list[str]], list[int]] | None:
+        """What counts texts as the server does, None where nothing can; raises UsageError."""
+        profile = inputs.profile
+        if importlib.util.find_spec("transformers") is None:
+            self.why_not = _NO_TRANSFORMERS
+            return None
+        chat = isinstance(inputs.dialect, Chat)
+        if chat and profile.skip_chat_template:
+            self.why_not = "--skip-chat-template, and the server applies its own"
+            return None
+        from loadgen.plan.prompts import tokenizers
+
+        loaded = tokenizers.load_tokenizer(name, "auto")
+        if not chat:
+            return lambda texts: tokenizers.count_tokens(loaded, texts)
+        if not loaded.chat_template:
+            self.why_not = f"the tokenizer {name} has no chat template"
+            return None
+        more = profile.chat_template_kwargs
+        return lambda texts: tokenizers.count_message_tokens(loaded, name, texts, more)

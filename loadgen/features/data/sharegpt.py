@@ -10,12 +10,11 @@ import msgspec
 import numpy as np
 
 from loadgen.base.untrusted import NOT_JSON
-from loadgen.features.data.vllm_order import oversampled, shuffled
 from loadgen.plan.data_facts import DataFacts
-from loadgen.plan.json_lines import OpenedFile, json_fault
+from loadgen.plan.json_lines import OpenedFile, explain_json
 from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests
-from loadgen.plan.prompts.listed_texts import FileTexts
-from loadgen.plan.prompts.tokenizers import FullTokenizer, counted, load_tokenizer, needed_tokenizer
+from loadgen.plan.prompts.tokenizers import FullTokenizer, count_tokens, find_needed_tokenizer, load_tokenizer
+from loadgen.plan.prompts.vllm_texts import FileTexts, oversample_rows, shuffle_rows
 
 KIND = "sharegpt"
 FLAG = "--dataset-path"
@@ -54,26 +53,26 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
     """The requests of a profile; raises UsageError of a file or a row that is not such, by name."""
     profile, seed = inputs.profile, inputs.shared_seed
     path = profile.dataset_path
-    tokenizer = needed_tokenizer(
+    tokenizer = find_needed_tokenizer(
         inputs.subject, f"--dataset-name {KIND} counts and filters its rows by tokens"
     )
     file = OpenedFile(path, FLAG)
-    entries = conversations(file)
+    entries = read_conversations(file)
     kept = [i for i, entry in enumerate(entries) if len(entry.conversations or ()) >= 2]
-    order = [kept[i] for i in shuffled(len(kept), seed, profile.disable_shuffle)]
+    order = [kept[i] for i in shuffle_rows(len(kept), seed, profile.disable_shuffle)]
     skipped = Counter({FEW_TURNS: len(entries) - len(kept)})
     pairs: list[QuestionPair] = []
-    walk = _pairs(file, entries, order, load_tokenizer(tokenizer, KIND))
+    walk = _read_pairs(file, entries, order, load_tokenizer(tokenizer, KIND))
     for pair in walk:
-        if why := _unsent(pair, profile.sharegpt_output_len):
+        if why := _explain_unsent(pair, profile.sharegpt_output_len):
             skipped[why] += 1
             continue
         pairs.append(pair)
         if len(pairs) == inputs.most:
             break
     if not pairs:
-        raise file.refusal(f"no row is left to send: {_listed(skipped)}")
-    which = oversampled(len(pairs), inputs.most, seed, profile.no_oversample)
+        raise file.refusal(f"no row is left to send: {_list_skipped(skipped)}")
+    which = oversample_rows(len(pairs), inputs.most, seed, profile.no_oversample)
     facts = DataFacts(
         kind=KIND,
         file=path,
@@ -92,7 +91,7 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
     return SourcedRequests(texts, facts, tokenizer=tokenizer)
 
 
-def conversations(file: OpenedFile) -> list[Conversation]:
+def read_conversations(file: OpenedFile) -> list[Conversation]:
     """Every entry of the array; raises UsageError where the file is none, or is too large to be read whole.
 
     The turns stay bytes of the file: only those that are sent are decoded.
@@ -108,41 +107,41 @@ def conversations(file: OpenedFile) -> list[Conversation]:
     try:
         return msgspec.json.decode(content, type=list[Conversation])
     except NOT_JSON as error:
-        why = json_fault(bytes(content), error)
+        why = explain_json(bytes(content), error)
         raise file.refusal(f"is not a JSON array of conversations: {why}") from None
 
 
-def _pairs(
+def _read_pairs(
     file: OpenedFile, entries: Sequence[Conversation], order: list[int], tokenizer: FullTokenizer
 ) -> Iterator[QuestionPair]:
     """The first two turns of the entries in this order, whoever they are from, counted."""
     for begin in range(0, len(order), _BATCH):
         rows = order[begin : begin + _BATCH]
-        prompts, answers = zip(*(_turns(file, entries[row], row) for row in rows), strict=True)
-        lens = counted(tokenizer, list(prompts)), counted(tokenizer, list(answers))
+        prompts, answers = zip(*(_read_turns(file, entries[row], row) for row in rows), strict=True)
+        lens = count_tokens(tokenizer, list(prompts)), count_tokens(tokenizer, list(answers))
         yield from map(QuestionPair, (row + 1 for row in rows), prompts, *lens)
 
 
-def _turns(file: OpenedFile, entry: Conversation, row: int) -> tuple[str, str]:
+def _read_turns(file: OpenedFile, entry: Conversation, row: int) -> tuple[str, str]:
     if entry.image or entry.video:
         raise file.refusal(
             f"row {row + 1} has {'an image' if entry.image else 'a video'}: only text is read from ShareGPT; "
             "send whole chat bodies with images as data URLs (docs/datasets.md)"
         )
     turns = (entry.conversations or ())[:2]
-    first, second = (_text(file, turn, row) for turn in turns)
+    first, second = (_read_text(file, turn, row) for turn in turns)
     return first, second
 
 
-def _text(file: OpenedFile, turn: msgspec.Raw, row: int) -> str:
+def _read_text(file: OpenedFile, turn: msgspec.Raw, row: int) -> str:
     try:
         return msgspec.json.decode(turn, type=_Turn).value
     except NOT_JSON as error:
-        why = json_fault(bytes(turn), error)
+        why = explain_json(bytes(turn), error)
         raise file.refusal(f"row {row + 1}: a turn is no object with a text as its value: {why}") from None
 
 
-def _unsent(pair: QuestionPair, output_len: int | None) -> str:
+def _explain_unsent(pair: QuestionPair, output_len: int | None) -> str:
     """Why vLLM leaves a pair out, "" where it does not: `is_valid_sequence` of its loaders."""
     answer = pair.answer_len if output_len is None else output_len
     rules = {
@@ -154,5 +153,5 @@ def _unsent(pair: QuestionPair, output_len: int | None) -> str:
     return next((why for why, holds in rules.items() if holds), "")
 
 
-def _listed(skipped: Mapping[str, int]) -> str:
+def _list_skipped(skipped: Mapping[str, int]) -> str:
     return ", ".join(f"{count} with {why}" for why, count in skipped.items() if count) or "it holds none"

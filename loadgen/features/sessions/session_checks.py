@@ -113,7 +113,7 @@ def context_limit(run: RunEvidence) -> Evidence | None:
 def session_forgotten(run: RunEvidence) -> Evidence | None:
     """Nothing of a session was left in the server's cache when its next turn came."""
     sessions = run.sessions
-    shared = 0 if sessions is None else _repeated(run, sessions)
+    shared = 0 if sessions is None else _count_repeated(run, sessions)
     if sessions is None or not shared:
         return None
     hits, looked_up, _ = cached_tokens(run.records, ~run.begins)
@@ -129,7 +129,7 @@ def session_forgotten(run: RunEvidence) -> Evidence | None:
     return f"{repeated}, {hits} ({percent(hits / shared)}) were cached ({source})"
 
 
-def _repeated(run: RunEvidence, sessions: SessionRows) -> int:
+def _count_repeated(run: RunEvidence, sessions: SessionRows) -> int:
     """The prompt tokens of each answered later turn that its session's turn before had too, by usage."""
     records, later = run.records, np.flatnonzero(~run.begins)
     both = later[
@@ -193,7 +193,7 @@ def reconnected(run: RunEvidence) -> Evidence | None:
     return f"{turns} went over a new connection: the server had closed the old one"
 
 
-def ran_out_early(run: RunEvidence) -> Evidence | None:
+def find_ran_out(run: RunEvidence) -> Evidence | None:
     """That with --duration the last session had begun, and a slot was idle, before the time was up."""
     sessions, profile = run.sessions, run.facts.profile
     if sessions is None or profile.duration is None or not run.closed_loop:

@@ -8,8 +8,8 @@ from typing import Any
 
 from loadgen.base.errors import UsageError
 from loadgen.features.sessions.session_settings import NO_SESSIONS, RECORDED_DELAYS
-from loadgen.plan.server_settings import flag_of
 from loadgen.settings.table import ARRIVALS
+from loadgen.settings.validation import find_flag
 
 Values = Mapping[str, Any]
 _CONVERSATIONS = "pass --dataset-path FILE of conversations, or --turns N"
@@ -38,7 +38,7 @@ def check_none(values: Values, kind: str) -> None:
     for key in _given(values):
         path = f" {values['dataset_path']}" if values.get("dataset_path") else ""
         raise UsageError(
-            f"{flag_of(key)} applies to conversations, and --dataset-path{path} holds {kind}: "
+            f"{find_flag(key)} applies to conversations, and --dataset-path{path} holds {kind}: "
             f"{_CONVERSATIONS}"
         )
 
@@ -51,7 +51,7 @@ def _given(values: Values) -> list[str]:
 def _flag(values: Values, key: str) -> str:
     """A flag that gives a rate, as it was given where that is a number."""
     value = values.get(key)
-    return f"{flag_of(key)} {value:g}" if isinstance(value, float) else flag_of(key)
+    return f"{find_flag(key)} {value:g}" if isinstance(value, float) else find_flag(key)
 
 
 def _no_sessions(values: Values) -> Iterator[str]:
@@ -60,7 +60,7 @@ def _no_sessions(values: Values) -> Iterator[str]:
         return
     for key in _given(values):
         if key != "think_time":
-            yield f"{flag_of(key)} applies to conversations: {_CONVERSATIONS}"
+            yield f"{find_flag(key)} applies to conversations: {_CONVERSATIONS}"
 
 
 def _two_sources(values: Values) -> Iterator[str]:
@@ -110,7 +110,7 @@ def _users(values: Values) -> Iterator[str]:
             yield f"--users has turns at --user-rate, and {_flag(values, key)} begins sessions: leave out one"
     for key, default in (("turn_delays", RECORDED_DELAYS), ("think_time", "")):
         if values.get(key, default) != default:
-            yield f"--users has turns at --user-rate, and {flag_of(key)} pauses between them: leave out one"
+            yield f"--users has turns at --user-rate, and {find_flag(key)} pauses between them: leave out one"
 
 
 def _held(values: Values) -> Iterator[str]:
@@ -129,7 +129,7 @@ def _held(values: Values) -> Iterator[str]:
 
 def _ladder(values: Values) -> Iterator[str]:
     if values.get("ladder"):
-        flag = flag_of(next(iter(_given(values)), "turns"))
+        flag = find_flag(next(iter(_given(values)), "turns"))
         yield f"{flag} does not apply to a ladder: each of its requests stands alone"
 
 

@@ -57,7 +57,7 @@ class StoredSessions(msgspec.Struct, frozen=True):
     bodies_digest: str
 
 
-def counted(facts: Facts, records: Records) -> Records:
+def select_counted(facts: Facts, records: Records) -> Records:
     """The requests that a run's figures are of.
 
     Of sessions in a closed loop those that ended before the first slot had no session left to begin: what
@@ -73,7 +73,7 @@ def counted(facts: Facts, records: Records) -> Records:
     return records.only(within) if (within & records.ok).any() else records
 
 
-def by_turn(facts: Facts, records: Records, ask: MetricOptions) -> list[TurnFigures]:
+def compute_by_turn(facts: Facts, records: Records, ask: MetricOptions) -> list[TurnFigures]:
     """The figures of each turn, or range of turns; empty where there are no sessions."""
     rows = session_rows(records, facts.session_turns)
     if rows is None:
@@ -81,12 +81,12 @@ def by_turn(facts: Facts, records: Records, ask: MetricOptions) -> list[TurnFigu
     return turn_figures(rows.turn, records, PerRequest.of(records, ask))
 
 
-def stored(facts: Facts, records: Records, of: Records) -> StoredSessions | None:
+def summarize_sessions(facts: Facts, records: Records, of: Records) -> StoredSessions | None:
     """The sessions of a run whose figures are `of` these records; None: it has none."""
     rows = session_rows(records, facts.session_turns)
     if rows is None:
         return None
-    ends = early_ends(facts, records, rows)
+    ends = find_early_ends(facts, records, rows)
     return StoredSessions(
         figures=session_figures(rows, records, facts.own_sessions),
         measured=None if of is records else measured_part(records, of),
@@ -96,7 +96,7 @@ def stored(facts: Facts, records: Records, of: Records) -> StoredSessions | None
     )
 
 
-def early_ends(facts: Facts, records: Records, rows: SessionRows) -> list[EarlyEnd]:
+def find_early_ends(facts: Facts, records: Records, rows: SessionRows) -> list[EarlyEnd]:
     """The sessions that a turn ended early, in the plan's order."""
     places = dict(facts.turn_places)
     ends = []
@@ -106,15 +106,15 @@ def early_ends(facts: Facts, records: Records, rows: SessionRows) -> list[EarlyE
         if failure is not None:
             number, turn = int(rows.numbers[at]), int(rows.turn[row])
             place = places.get(index, "")
-            ends.append(EarlyEnd(number, turn, index, _reason(failure), place, failure.detail))
+            ends.append(EarlyEnd(number, turn, index, _name_reason(failure), place, failure.detail))
     return ends
 
 
-def _reason(failure: Failure) -> str:
+def _name_reason(failure: Failure) -> str:
     return _WORDS.get(failure.kind) or refusals.name_refused_part(failure.detail) or failure.kind.value
 
 
-def places(
+def find_places(
     session_turns: Sequence[int], records: Records, where: Callable[[int], str]
 ) -> tuple[tuple[int, str], ...]:
     """The plan index and the place of each turn that ended its session early, of the first ones.

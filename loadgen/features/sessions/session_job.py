@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from loadgen.plan.turns import Turns
+from loadgen.plan.planned_requests import Turns
 from loadgen.transport.capture import Capture
 from loadgen.transport.sending.share import Listed
 

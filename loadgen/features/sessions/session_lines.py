@@ -20,55 +20,55 @@ _MOST_ENDS, _MOST_IN_SHORT = 20, 2  # of early ends that are named, for each rea
 _MOST_DETAIL = 150  # characters
 
 
-def measured(result: Result, options: ReportOptions) -> Iterator[str]:
+def list_measured_part(result: Result, options: ReportOptions) -> Iterator[str]:
     """How much of the run its figures are of, where that is not all."""
     if result.sessions is not None and result.sessions.measured is not None:
-        yield _measured(result.sessions.measured)
+        yield _describe_measured(result.sessions.measured)
 
 
-def lines(result: Result, options: ReportOptions) -> Iterator[str]:
+def list_session_lines(result: Result, options: ReportOptions) -> Iterator[str]:
     """All that is known of the sessions; nothing where there are none."""
     sessions = result.sessions
     if sessions is None:
         return
-    yield _counts(result, sessions.figures)
-    yield from _times(sessions.figures)
-    yield from _ends(sessions, _MOST_ENDS)
+    yield _describe_counts(result, sessions.figures)
+    yield from _list_times(sessions.figures)
+    yield from _list_ends(sessions, _MOST_ENDS)
     if sessions.bodies_digest:
         yield f"sent bodies: digest {sessions.bodies_digest} (of all, in any order, without the model's name)"
 
 
-def short(result: Result, options: ReportOptions) -> Iterator[str]:
+def list_short_lines(result: Result, options: ReportOptions) -> Iterator[str]:
     """What matters most of the sessions, in a few lines."""
     sessions = result.sessions
     if sessions is None:
         return
-    yield _counts(result, sessions.figures)
-    yield from _ends(sessions, _MOST_IN_SHORT)
+    yield _describe_counts(result, sessions.figures)
+    yield from _list_ends(sessions, _MOST_IN_SHORT)
 
 
-def turns(result: Result, options: ReportOptions) -> Iterator[str]:
+def list_turn_table(result: Result, options: ReportOptions) -> Iterator[str]:
     """The figures by turn as a table of 80 columns; nothing where there are no sessions."""
     rows = result.by_turn
     if rows:
         yield align_cells(_TITLES, _WIDTHS, " ")
     for row in rows:
-        yield align_cells(_cells(row), _WIDTHS, " ")
+        yield align_cells(_make_cells(row), _WIDTHS, " ")
 
 
-def missing(result: Result) -> Iterator[str]:
+def list_missing_turns(result: Result) -> Iterator[str]:
     """The turns that were not sent since an earlier one of their session failed; nothing if none was."""
-    if (sessions := result.sessions) is not None and (count := dropped(result)):
+    if (sessions := result.sessions) is not None and (count := count_dropped(result)):
         ended = format_count(sessions.figures.ended_early, "session")
         yield f"not sent: {format_count(count, 'later turn')} of {ended} that ended early"
 
 
-def dropped(result: Result) -> int:
+def count_dropped(result: Result) -> int:
     """How many turns were not sent since an earlier one of their session failed."""
     return 0 if result.sessions is None else result.sessions.figures.turns_not_sent
 
 
-def in_flight(result: Result) -> str:
+def describe_in_flight(result: Result) -> str:
     """How many sessions, and requests of them, were in flight; "" where there are none."""
     sessions = result.sessions
     if sessions is None:
@@ -79,7 +79,7 @@ def in_flight(result: Result) -> str:
     return f"concurrency: {held:.2f} sessions on average{of}, {requests} (the others between two turns)"
 
 
-def _measured(part: MeasuredPart) -> str:
+def _describe_measured(part: MeasuredPart) -> str:
     failed = f", {part.left_out_failed} of them failed" * bool(part.left_out_failed)
     return (
         f"measured until the first slot ran dry: {part.seconds:.1f} of {part.whole_s:.1f} s; then it had no "
@@ -88,9 +88,9 @@ def _measured(part: MeasuredPart) -> str:
     )
 
 
-def _counts(result: Result, figures: SessionFigures) -> str:
+def _describe_counts(result: Result, figures: SessionFigures) -> str:
     of = f" of {figures.planned}" * (figures.planned != figures.begun)
-    parts = [f"{figures.begun} begun{of}{_pace(result)}", f"{figures.finished} finished"]
+    parts = [f"{figures.begun} begun{of}{_describe_pace(result)}", f"{figures.finished} finished"]
     parts += [f"{figures.ended_early} ended early"] * bool(figures.ended_early)
     parts += [f"{figures.unfinished} unfinished, since the run ended"] * bool(figures.unfinished)
     line = f"sessions: {', '.join(parts)}"
@@ -99,7 +99,7 @@ def _counts(result: Result, figures: SessionFigures) -> str:
     return f"{line}; {figures.mean_turns:.4g} turns on average, {figures.least_turns} to {figures.most_turns}"
 
 
-def _pace(result: Result) -> str:
+def _describe_pace(result: Result) -> str:
     """How fast sessions were to begin, or turns to follow, where the plan decides that."""
     facts, rate_per_s = result.facts, result.facts.profile.user_rate
     if facts.profile.users and rate_per_s:
@@ -107,7 +107,7 @@ def _pace(result: Result) -> str:
     return f" at {facts.planned_rate_per_s:g}/s" if math.isfinite(facts.planned_rate_per_s) else ""
 
 
-def _times(figures: SessionFigures) -> Iterator[str]:
+def _list_times(figures: SessionFigures) -> Iterator[str]:
     duration, late = figures.duration, figures.lateness
     if duration.n:
         share = figures.busy_share
@@ -118,44 +118,44 @@ def _times(figures: SessionFigures) -> Iterator[str]:
                 f"; {100 * share:.0f} % of it waiting for the server, {100 * (1 - share):.0f} % between turns"
             )
         )
-        yield f"session duration: {_spread(duration, 1e3, 's')} ({duration.n} finished){waiting}"
+        yield f"session duration: {_describe_spread(duration, 1e3, 's')} ({duration.n} finished){waiting}"
     if late.n:
         spread = f"{late.median_ms:.2f} P50, {late.p99_ms:.2f} P99, {late.max_ms:.2f} ms max"
         yield f"turns sent after their time: {spread} (previous answer's end + delay → sent)"
 
 
-def _spread(values: Distribution, scale: float, unit: str) -> str:
+def _describe_spread(values: Distribution, scale: float, unit: str) -> str:
     mean, median, p99 = (value / scale for value in (values.mean_ms, values.median_ms, values.p99_ms))
     return f"{mean:.2f} {unit} mean, {median:.2f} P50, {p99:.2f} P99"
 
 
-def _ends(sessions: StoredSessions, most: int) -> Iterator[str]:
+def _list_ends(sessions: StoredSessions, most: int) -> Iterator[str]:
     """Each reason for which sessions ended early: how often, where, and the first one's error."""
     for reason, count in sessions.ended_early.items():
         ends = [end for end in sessions.ends if end.reason == reason]
         where = list_first([*map(str, ends), *[""] * (count - len(ends))], most)
-        yield f"sessions ended early: {count} × {reason}: {where}{_detail(ends)}"
+        yield f"sessions ended early: {count} × {reason}: {where}{_find_detail(ends)}"
 
 
-def _detail(ends: list[EarlyEnd]) -> str:
+def _find_detail(ends: list[EarlyEnd]) -> str:
     detail = next((end.detail for end in ends if end.detail), "")
     return f"; the first: {cut_end(detail, _MOST_DETAIL)}" if detail else ""
 
 
-def _cells(row: TurnFigures) -> tuple[str, ...]:
+def _make_cells(row: TurnFigures) -> tuple[str, ...]:
     latencies = (row.mean_ttft_ms, row.median_ttft_ms, row.p99_ttft_ms)
     return (
         row.name,
         str(row.requests),
         str(row.failed),
-        _tokens(row.mean_input_tokens),
+        _format_tokens(row.mean_input_tokens),
         "-" if row.cached_share is None else f"{100 * row.cached_share:.1f}%",
-        _tokens(row.mean_output_tokens),
+        _format_tokens(row.mean_output_tokens),
         *(format_cell_ms(value) for value in latencies),
         format_cell_ms(row.mean_tpot_ms),
         format_cell_ms(row.mean_e2el_ms),
     )
 
 
-def _tokens(mean: float | None) -> str:
+def _format_tokens(mean: float | None) -> str:
     return "-" if mean is None else f"{mean:.0f}"

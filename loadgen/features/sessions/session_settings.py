@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from loadgen.base import bounds
 from loadgen.base.bounds import integer_between, number_between
-from loadgen.settings.groups import SESSIONS
-from loadgen.settings.setting import KeyRows, Makes, setting
+from loadgen.settings.setting import SESSIONS, KeyRows, Makes, setting
 
 _HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 _OWN_HEADERS = ("host", "content-type", "content-length", "x-request-id", "transfer-encoding", "connection")
@@ -18,12 +17,12 @@ _ARRIVALS = ("request_rate", "schedule", "bursts", "ramp_up_strategy")
 RECORDED_DELAYS, NO_DELAYS = "recorded", "none"
 
 
-def _written(value: Any) -> Any:
+def _write_number(value: Any) -> Any:
     """TOML and Python may give a time as a number."""
     return f"{value:g}" if type(value) in (int, float) else value
 
 
-def _delays(value: Any) -> str:
+def _check_delays(value: Any) -> str:
     """TOML may give the factor as a number."""
     text = str(value).strip()
     if text in (RECORDED_DELAYS, NO_DELAYS):
@@ -37,7 +36,7 @@ def _delays(value: Any) -> str:
     return text
 
 
-def _header_name(value: str) -> str:
+def _check_header_name(value: str) -> str:
     if value and (_HEADER_NAME.fullmatch(value) is None or value.lower() in _OWN_HEADERS):
         raise ValueError("give the name of a header that is none of the request's own")
     return value
@@ -58,14 +57,14 @@ class SessionKeys(KeyRows, frozen=True):
         "--random-output-len are those of a turn", read=integer_between(1, bounds.MOST_TURNS), metavar="N",
         keyword="int | None")
     think_time: str = _session("", "seconds before each of their turns, or a distribution of them",
-        metavar="S", convert=_written, keyword="str | float")
+        metavar="S", convert=_write_number, keyword="str | float")
     turn_delays: str = _session(RECORDED_DELAYS, "recorded (default), none, or a factor on the recorded ones",
-        metavar="X", convert=_delays, keyword="str | float")
+        metavar="X", convert=_check_delays, keyword="str | float")
     # `live` sends the server's own answers back as the history.
     assistant: Literal["recorded", "live"] = _session("recorded", "whose answers are sent back: the recorded "
         "ones (the same prompts for every server), or its own", choices=("recorded", "live"))
     session_header: str = setting(Makes.REQUEST, "", "a header with the session's name, as X-Session-ID",
-        group=SESSIONS, metavar="NAME", check=_header_name)
+        group=SESSIONS, metavar="NAME", check=_check_header_name)
     turn_timeout: float | None = setting(Makes.CLIENT, None, "a turn that takes longer ends its session",
         group=SESSIONS, read=number_between(0.001, bounds.MOST_SECONDS), metavar="S", above=0.0,
         most=bounds.MOST_SECONDS, keyword="float | None")

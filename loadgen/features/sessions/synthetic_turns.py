@@ -16,13 +16,11 @@ from loadgen.base.errors import UsageError
 from loadgen.base.text import format_count as number_of
 from loadgen.plan.data_facts import DataFacts
 from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests, WordCounts
+from loadgen.plan.planned_requests import DIGESTED_PROMPTS, PromptRequests, Turns, fingerprint, make_turns
 from loadgen.plan.profile import Profile
 from loadgen.plan.prompts import lengths, random_prompts
-from loadgen.plan.prompts.prefix_groups import PrefixGroups
-from loadgen.plan.prompts.random_ids import PromptShape, drawn_lens
-from loadgen.plan.requests import DIGESTED_PROMPTS, PromptRequests, fingerprint
-from loadgen.plan.streams import RandomStream
-from loadgen.plan.turns import Turns, of_counts
+from loadgen.plan.prompts.random_ids import PrefixGroups, PromptShape, draw_lens
+from loadgen.plan.random_stream import RandomStream
 from loadgen.wire.openai import Chat, Dialect
 
 WORDS, CORPUS = "words", "corpus"
@@ -116,28 +114,28 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
             f"--turns makes conversations of the chat API, and requests go to {inputs.dialect.path}: use "
             "--backend openai-chat"
         )
-    count = _count(profile, turns, inputs.most)
-    shape, notes = random_prompts.shape_of(replace(inputs, most=count))
-    lens = drawn_lens(replace(shape, prefix_len=0), stream.rng("lengths"))
-    texts, text, how = _texts(form_of(profile), shape, lens, inputs)
+    count = _count_requests(profile, turns, inputs.most)
+    shape, notes = random_prompts.make_shape(replace(inputs, most=count))
+    lens = draw_lens(replace(shape, prefix_len=0), stream.rng("lengths"))
+    texts, text, how = _make_texts(choose_turn_form(profile), shape, lens, inputs)
     sessions = -(-count // turns)
     groups = PrefixGroups(sessions, shape.prefix_groups, shape.prefix_zipf, stream, lambda _: 0)
     made = SyntheticTurns(texts, turns, lens, groups)
     counts = np.full(sessions, turns, dtype=np.int64)
     counts[-1] = count - (sessions - 1) * turns
-    planned = of_counts(counts, _delays_ns(profile, stream, count, turns, notes))
-    known = random_prompts.counted(shape, profile)
+    planned = make_turns(counts, _draw_delays_ns(profile, stream, count, turns, notes))
+    known = random_prompts.is_count_known(shape, profile)
     facts = DataFacts(
         kind="random_turns",
         sent=count,
         text=text,
-        reusable_tokens=_reusable(made, planned, profile) if known else None,
+        reusable_tokens=_count_reusable(made, planned, profile) if known else None,
     )
     sent = f"{number_of(len(planned), 'session')} with {number_of(count, 'turn')}"
     return SourcedRequests(made, facts, notes=(*notes, *how, f"made: {sent}"), turns=planned)
 
 
-def form_of(profile: Profile) -> str:
+def choose_turn_form(profile: Profile) -> str:
     """WORDS, or CORPUS where a text is named; raises UsageError of any other form."""
     wanted, text = profile.prompt_format, profile.prompt_corpus
     if wanted not in ("auto", WORDS, CORPUS):
@@ -149,7 +147,7 @@ def form_of(profile: Profile) -> str:
     return CORPUS if text or wanted == CORPUS else WORDS
 
 
-def _count(profile: Profile, turns: int, most: int | None) -> int:
+def _count_requests(profile: Profile, turns: int, most: int | None) -> int:
     """How many requests there are at most: those of all sessions, or fewer where these are limited."""
     if profile.num_sessions is None:
         return profile.most_prompts if most is None else most
@@ -161,7 +159,7 @@ def _count(profile: Profile, turns: int, most: int | None) -> int:
     return count if most is None else min(count, most)
 
 
-def _texts(
+def _make_texts(
     form: str, shape: PromptShape, lens: tuple[Int64, Int64], inputs: PlanInputs
 ) -> tuple[TurnTexts, str, list[str]]:
     """The texts of a form, where they come from, and notes on them."""
@@ -170,43 +168,48 @@ def _texts(
     system = np.full(shape.prefix_groups, shape.prefix_len, dtype=np.int64) if shape.prefix_len else None
     named = {"": own, "answers": answered, "systems": system}
     parts = {
-        name: (_alone(shape, tokens), stream if not name else replace(stream, profile=_of(stream, name)))
+        name: (
+            _make_own_shape(shape, tokens),
+            stream if not name else replace(stream, profile=_name_stream(stream, name)),
+        )
         for name, tokens in named.items()
         if tokens is not None
     }
     if form == CORPUS:
-        made, text = _corpus(parts, shape, inputs)
-        return _together(made), text, []
-    from loadgen.plan.prompts import words  # few runs send any
+        made, text = _cut_corpus(parts, shape, inputs)
+        return _gather_texts(made), text, []
+    from loadgen.plan.prompts import prompt_texts  # few runs send any
 
     counts = inputs.subject.word_counts or WordCounts()
     bare = replace(counts, overhead=0.0)  # the chat template's is counted with the user's messages
     written = {
-        name: words.WordTexts(part, bare if name else counts, of) for name, (part, of) in parts.items()
+        name: prompt_texts.WordTexts(part, bare if name else counts, of) for name, (part, of) in parts.items()
     }
     how = counts.how or "one token a word is assumed: the server was not asked"
-    text = f"{len(counts.words or words.common())} common words"
-    return _together(written), text, [f"messages of words: {how}"]
+    text = f"{len(counts.words or prompt_texts.list_common_words())} common words"
+    return _gather_texts(written), text, [f"messages of words: {how}"]
 
 
-def _corpus(
+def _cut_corpus(
     parts: dict[str, tuple[PromptShape, RandomStream]], shape: PromptShape, inputs: PlanInputs
 ) -> tuple[dict[str, PromptRequests], str]:
     """Passages of real text for each of the parts, and the text's name."""
-    from loadgen.plan.prompts import corpus
+    from loadgen.plan.prompts import prompt_texts
 
-    text = corpus.load(inputs.profile.prompt_corpus)
-    tokens, encoder = corpus.encoded(text, random_prompts.tokenizer_of(inputs.profile, inputs.subject))
+    text = prompt_texts.load_corpus(inputs.profile.prompt_corpus)
+    tokens, encoder = prompt_texts.encode_corpus(
+        text, random_prompts.find_text_tokenizer(inputs.profile, inputs.subject)
+    )
     random_prompts.check_count(CORPUS, shape, inputs.profile)
-    cut = {name: corpus.CorpusIds(part, text, tokens, of) for name, (part, of) in parts.items()}
-    return {name: corpus.CorpusTexts(ids, tokens, encoder) for name, ids in cut.items()}, text.name
+    cut = {name: prompt_texts.CorpusIds(part, text, tokens, of) for name, (part, of) in parts.items()}
+    return {name: prompt_texts.CorpusTexts(ids, tokens, encoder) for name, ids in cut.items()}, text.name
 
 
-def _together(made: dict[str, Any]) -> TurnTexts:
+def _gather_texts(made: dict[str, Any]) -> TurnTexts:
     return TurnTexts(made[""], made["answers"], made.get("systems"))
 
 
-def _alone(shape: PromptShape, tokens: Int64) -> PromptShape:
+def _make_own_shape(shape: PromptShape, tokens: Int64) -> PromptShape:
     """The shape of texts of these lengths, int64[texts], which share nothing."""
     return replace(
         shape,
@@ -218,12 +221,14 @@ def _alone(shape: PromptShape, tokens: Int64) -> PromptShape:
     )
 
 
-def _of(stream: RandomStream, name: str) -> str:
+def _name_stream(stream: RandomStream, name: str) -> str:
     """The profile's name in a stream that has nothing in common with that of the messages."""
     return f"{stream.profile} {name}"
 
 
-def _delays_ns(profile: Profile, stream: RandomStream, count: int, turns: int, notes: list[str]) -> Int64:
+def _draw_delays_ns(
+    profile: Profile, stream: RandomStream, count: int, turns: int, notes: list[str]
+) -> Int64:
     """The pause before each request, int64[count], none before a first turn; a remark on them is a note."""
     delays_ns = np.zeros(count, dtype=np.int64)
     if profile.think_time:
@@ -235,7 +240,7 @@ def _delays_ns(profile: Profile, stream: RandomStream, count: int, turns: int, n
     return delays_ns
 
 
-def _reusable(made: SyntheticTurns, turns: Turns, profile: Profile) -> int:
+def _count_reusable(made: SyntheticTurns, turns: Turns, profile: Profile) -> int:
     """Prompt tokens that an earlier request had: its whole prompt, and its answer where that is sent back."""
     follows = np.ones(len(made.input_lens), dtype=np.bool_)
     follows[turns.begins[:-1]] = False

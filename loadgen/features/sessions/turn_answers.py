@@ -10,7 +10,7 @@ from loadgen.features.sessions.session_job import Answer, SessionJob
 from loadgen.figures import decoded_stream
 from loadgen.figures.decode import Decoder
 from loadgen.plan.plan import Plan
-from loadgen.plan.turns import Turns
+from loadgen.plan.planned_requests import Turns
 from loadgen.transport.capture import Capture
 from loadgen.wire import sse
 from loadgen.wire.openai import TOKEN, ChatChoice, Delta, Dialect, Message, read_written
@@ -18,7 +18,7 @@ from loadgen.wire.openai import TOKEN, ChatChoice, Delta, Dialect, Message, read
 _REASONING = ("reasoning", "reasoning_content")  # vLLM; SGLang, llama.cpp, older vLLM
 
 
-def of_plan(plan: Plan, turns: Turns, headers: Iterable[tuple[str, str]]) -> SessionJob:
+def make_session_job(plan: Plan, turns: Turns, headers: Iterable[tuple[str, str]]) -> SessionJob:
     """What a transport needs to send the turns of a plan; raises UsageError of a header with two values."""
     profile = plan.profile
     if profile.session_header.lower() in {name.lower() for name, _ in headers}:
@@ -31,7 +31,7 @@ def of_plan(plan: Plan, turns: Turns, headers: Iterable[tuple[str, str]]) -> Ses
     decoder = Decoder(plan.dialect, profile.stream, planned=planned)
     return SessionJob(
         turns,
-        answer_of=_live(decoder, plan.dialect) if live else _judged(decoder),
+        answer_of=_make_live_judge(decoder, plan.dialect) if live else _make_judge(decoder),
         body_after=plan.body_after if live else None,
         header=profile.session_header,
         users=profile.users or 0,
@@ -39,30 +39,30 @@ def of_plan(plan: Plan, turns: Turns, headers: Iterable[tuple[str, str]]) -> Ses
     )
 
 
-def _judged(decoder: Decoder) -> Callable[[Capture], Answer | None]:
+def _make_judge(decoder: Decoder) -> Callable[[Capture], Answer | None]:
     """Whether a turn succeeded: its answer is not sent back."""
     return lambda capture: None if decoder.decode(capture).failure is not None else {}
 
 
-def _live(decoder: Decoder, dialect: Dialect) -> Callable[[Capture], Answer | None]:
-    judged = _judged(decoder)
+def _make_live_judge(decoder: Decoder, dialect: Dialect) -> Callable[[Capture], Answer | None]:
+    judged = _make_judge(decoder)
 
     def answer_of(capture: Capture) -> Answer | None:
         if judged(capture) is None:
             return None
-        lines = _lines_of(capture, decoder.streamed)
-        return _message_of(dialect.read_messages(lines))
+        lines = _read_lines(capture, decoder.streamed)
+        return _make_message(dialect.read_messages(lines))
 
     return answer_of
 
 
-def _message_of(messages: Iterable[Message]) -> dict[str, Any]:
+def _make_message(messages: Iterable[Message]) -> dict[str, Any]:
     """The assistant's message of a chat answer: its content, and its reasoning under the server's own key.
 
     Its tool calls are left out: there are results for those of the recorded answer alone.
     """
     content, reasoning = "", dict.fromkeys(_REASONING, "")
-    for delta in _deltas(messages):
+    for delta in _list_deltas(messages):
         content += read_written(delta.content).answer
         for key in _REASONING:
             reasoning[key] += read_written(getattr(delta, key), True).reasoning
@@ -70,7 +70,7 @@ def _message_of(messages: Iterable[Message]) -> dict[str, Any]:
     return {"role": "assistant", "content": content, **given}
 
 
-def _lines_of(capture: Capture, streamed: bool) -> bytes | bytearray:
+def _read_lines(capture: Capture, streamed: bool) -> bytes | bytearray:
     """The JSON of an answer, a line for each of its events."""
     answer = decoded_stream.unframe(capture)
     if not streamed:
@@ -78,7 +78,7 @@ def _lines_of(capture: Capture, streamed: bool) -> bytes | bytearray:
     return sse.read_events(answer.body, answer.complete).lines
 
 
-def _deltas(messages: Iterable[Message]) -> Iterator[Delta]:
+def _list_deltas(messages: Iterable[Message]) -> Iterator[Delta]:
     begun = False
     for choice in (choice for message in messages for choice in message.choices or ()):
         if begun and choice.is_repeat():

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from loadgen.base.errors import UsageError
-from loadgen.plan.server_settings import flag_of
 from loadgen.settings import load_schedule
-from loadgen.settings.load import ClassKeys, ShapeKeys
 from loadgen.settings.load_schedule import LEAST_RATE_PER_S
+from loadgen.settings.load_settings import ClassKeys, ShapeKeys
 from loadgen.settings.table import join_rows
+from loadgen.settings.validation import find_flag
 
 Values = Mapping[str, Any]
 _RAMP = ("ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps")
@@ -72,7 +72,7 @@ def _ramp(values: Values, _: Collection[str]) -> Iterator[str]:
     elif not end > 0:
         yield f"--ramp-up-end-rps {end:g}: give a rate above 0"
     elif small := next((key for key in _RAMP[1:] if 0 < values[key] < LEAST_RATE_PER_S), ""):
-        yield f"{flag_of(small)} {values[small]:g}: a rate is 0, or from 1e-9 to 1e9 requests per second"
+        yield f"{find_flag(small)} {values[small]:g}: a rate is 0, or from 1e-9 to 1e9 requests per second"
     elif begin > end:
         yield (
             f"--ramp-up-start-rps {begin:g} is more than --ramp-up-end-rps {end:g}: for a falling rate write "
@@ -89,7 +89,7 @@ def _ramp(values: Values, _: Collection[str]) -> Iterator[str]:
 
 def _own_duration(values: Values, _: Collection[str]) -> Iterator[str]:
     if values.get("schedule"):
-        all_s, asked_s = load_schedule.parse(values["schedule"]).duration_s, values.get("duration")
+        all_s, asked_s = load_schedule.parse_schedule(values["schedule"]).duration_s, values.get("duration")
         if asked_s is not None and not math.isclose(asked_s, all_s):
             yield f"--duration {asked_s:g} and the stages of --schedule, {all_s:g} s in all: leave out one"
 
@@ -99,7 +99,7 @@ def _own_limit(values: Values, _: Collection[str]) -> Iterator[str]:
         return
     if values.get("bursts"):
         yield "--bursts goes with a rate, and --schedule has a concurrency: leave out one of them"
-    most = int(load_schedule.parse(values["schedule"]).most)
+    most = int(load_schedule.parse_schedule(values["schedule"]).most)
     if values.get("max_concurrency") not in (None, most):
         yield (
             f"--max-concurrency {values['max_concurrency']} and the concurrency of --schedule are two: "
@@ -131,7 +131,7 @@ def _classes(values: Values, typed: Collection[str]) -> Iterator[str]:
         yield "--class is of random prompts, and the data set has prompts of its own: leave out one of them"
     for key in (*_LENGTHS, *_DISTRIBUTIONS):
         if key in typed or (key in _DISTRIBUTIONS and values.get(key)):
-            flag = flag_of(key)
+            flag = find_flag(key)
             yield f"{flag} and --class both give lengths: write them into each class, as input_len=500"
     if values.get("prompt_format") == "text-vllm-0.9":
         yield "--class: vLLM 0.9 has no classes: use --prompt-format text-vllm"

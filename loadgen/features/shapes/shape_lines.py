@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
+from loadgen.base.arrays import Int64
 from loadgen.base.table import align_cells
 from loadgen.base.text import cut_end, format_cell_ms, list_first
 from loadgen.features.shapes import shape_figures
 from loadgen.figures.part_figures import ClassFigures
+from loadgen.figures.record import Records
 from loadgen.figures.steady_state import Unsteady
+from loadgen.plan.planned_requests import draw_cancellations
+from loadgen.plan.random_stream import RandomStream
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions
+from loadgen.settings.cancel_point import CancelPoint, parse_rate
+from loadgen.verdict.reconcile import finished_after_cancel
+from loadgen.verdict.run_facts import Facts
 
 _STAGE_TITLES = ("Stage", "until", "reqs", "req/s", "in fl.", "max", "TTFT ms", "P99", "E2EL P99")
 _STAGE_WIDTHS = (-22, 7, 5, 6, 6, 4, 7, 7, 8)
@@ -21,13 +30,13 @@ _MOST_NAMED = 3  # of those that a run did not come to
 _MOST_SHAPE = 150  # characters of how a load changes
 
 
-def over_time(result: Result, options: ReportOptions) -> Iterator[str]:
+def list_unsteady(result: Result, options: ReportOptions) -> Iterator[str]:
     """That a load which changes has no steady state, and how it changes."""
     if result.facts.profile.shaped and isinstance(result.steady, Unsteady):
         yield cut_end(f"steady state: none: {result.steady.why}", _MOST_SHAPE)
 
 
-def stages(result: Result, options: ReportOptions) -> Iterator[str]:
+def list_stage_table(result: Result, options: ReportOptions) -> Iterator[str]:
     """The stages as a table; nothing where there are none."""
     rows = result.by_stage
     if options.directory and len(rows) > _MOST_STAGES:  # a terminal would show nothing else
@@ -50,11 +59,11 @@ def stages(result: Result, options: ReportOptions) -> Iterator[str]:
             _STAGE_WIDTHS,
             " ",
         )
-    if missing := shape_figures.unreached(result.facts, rows):
+    if missing := shape_figures.name_unreached(result.facts, rows):
         yield f"not reached: {list_first(missing, _MOST_NAMED)}"
 
 
-def classes(result: Result, options: ReportOptions) -> Iterator[str]:
+def list_class_table(result: Result, options: ReportOptions) -> Iterator[str]:
     """The classes as a table, what of each was cancelled, and what met the objectives.
 
     Nothing where there is one class.
@@ -64,7 +73,7 @@ def classes(result: Result, options: ReportOptions) -> Iterator[str]:
         return
     yield align_cells(_CLASS_TITLES, _CLASS_WIDTHS, " ")
     for row in rows:
-        lengths = [tokens / row.completed if row.completed else 0 for tokens in _tokens(row)]
+        lengths = [tokens / row.completed if row.completed else 0 for tokens in _list_tokens(row)]
         latencies = (row.mean_ttft_ms, row.p99_ttft_ms, row.mean_tpot_ms, row.mean_e2el_ms, row.p99_e2el_ms)
         counts = f"{100 * row.share:.0f} %", str(row.requests), str(row.failed)
         name = cut_end(row.name, -_CLASS_WIDTHS[0])
@@ -83,5 +92,52 @@ def classes(result: Result, options: ReportOptions) -> Iterator[str]:
         yield f"goodput by class: {', '.join(met)} requests met the objectives"
 
 
-def _tokens(row: ClassFigures) -> tuple[int, int]:
+def _list_tokens(row: ClassFigures) -> tuple[int, int]:
     return row.input_tokens, row.output_tokens
+
+
+def list_cancelled(result: Result) -> Iterator[str]:
+    """What became of the requests that the plan cancels; nothing where it cancels none."""
+    facts, records = result.facts, result.records
+    point = facts.profile.cancel_point
+    if point is None:
+        return
+    planned, cancelled = _count_planned(facts, records, point), result.whole.cancelled
+    share = f"{100 * parse_rate(facts.profile.cancel_rate):g} %"
+    line = f"cancelled as planned: {cancelled} of {planned} ({share} of the requests) after {point}"
+    if cancelled:
+        line += f", {_find_late_ns(records, point).mean() / 1e6:.2f} ms late on average"
+    yield line
+    if planned > cancelled:
+        yield f"not cancelled: {planned - cancelled} of these ended before, or failed"
+    if cancelled:
+        yield f"figures are of the {result.whole.completed} requests that were answered in full"
+        yield from _list_server_counts(result)
+
+
+def _count_planned(facts: Facts, records: Records, point: CancelPoint) -> int:
+    """How many of the requests that were sent the plan had chosen: drawn again, as the plan drew them."""
+    stream = RandomStream(facts.seed, facts.profile.name, facts.repeat, attempt=facts.attempt)
+    count = int(records.index.max(initial=-1)) + 1
+    chosen = draw_cancellations(parse_rate(facts.profile.cancel_rate), point, stream, count).chosen
+    return int(np.count_nonzero(chosen[records.index] & records.sent))
+
+
+def _find_late_ns(records: Records, point: CancelPoint) -> Int64:
+    """How long after it was due each cancelled request was closed: after its last token, where they count."""
+    rows = np.flatnonzero(records.cancelled)
+    if not point.after_tokens:
+        return records.end_ns[rows] - records.sent_ns[rows] - point.after_ns
+    due_ns = [records.arrival_ns[records.start[row + 1] - 1] for row in rows]
+    return records.end_ns[rows] - np.array(due_ns, np.int64)
+
+
+def _list_server_counts(result: Result) -> Iterator[str]:
+    """What the server's counters show of the cancelled requests, where they show something."""
+    window, cancelled = result.facts.window, result.whole.cancelled
+    if window is None or window.finished is None:
+        return
+    if aborted := window.requests.get("abort"):
+        yield f"the server counts {aborted} aborted requests, {cancelled} were cancelled"
+    elif not finished_after_cancel(window, result.whole):
+        yield f"the server counts no abort, and finished none of the {cancelled} cancelled requests"

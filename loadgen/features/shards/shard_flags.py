@@ -10,8 +10,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.parsing import parse_with
 from loadgen.base.text import quote_value
 from loadgen.fleet import cluster_flags
-from loadgen.settings.groups import SHARDS
-from loadgen.settings.setting import Makes, OptionRows, setting
+from loadgen.settings.setting import SHARDS, Makes, OptionRows, setting
 
 if TYPE_CHECKING:
     from loadgen.features.shards.start_at import PlannedStart

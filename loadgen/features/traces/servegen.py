@@ -29,10 +29,9 @@ from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.text import format_count
 from loadgen.base.untrusted import NOT_JSON
-from loadgen.features.traces.trace_rows import TraceRows, no_hashes
-from loadgen.plan.json_lines import Lines, OpenedFile, json_fault
-from loadgen.plan.sheets import row_cells
-from loadgen.plan.streams import RandomStream
+from loadgen.features.traces.trace_rows import TraceRows, make_no_hashes
+from loadgen.plan.json_lines import Lines, OpenedFile, explain_json, row_cells
+from loadgen.plan.random_stream import RandomStream
 
 TRACE_FILE = re.compile(r"(.*chunk-(\d+))-trace\.csv")
 _LAST_WINDOW_S = 600  # of a file with one window
@@ -89,13 +88,15 @@ class ServegenClient(msgspec.Struct, frozen=True):
         return self.lengths[max(held) if held else min(self.lengths)]
 
 
-def read(path: str, flag: str, stream: RandomStream, begin_s: float, end_s: float | None) -> TraceRows:
+def read_servegen(
+    path: str, flag: str, stream: RandomStream, begin_s: float, end_s: float | None
+) -> TraceRows:
     """The requests of a directory's clients, or of one client's trace file, in a part of the day.
 
     Only windows that overlap with `begin_s` to `end_s` are drawn. Raises UsageError that names the file.
     """
     hashed = hashlib.blake2b(digest_size=16)
-    clients = [_client(at, number, flag, hashed.update) for number, at in _files(path, flag)]
+    clients = [_read_client(at, number, flag, hashed.update) for number, at in _list_clients(path, flag)]
     last_s = math.inf if end_s is None else end_s
     offsets, prompts, answers = [np.zeros(0)], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     drawn = 0
@@ -119,7 +120,7 @@ def read(path: str, flag: str, stream: RandomStream, begin_s: float, end_s: floa
         np.concatenate(prompts)[order],
         np.concatenate(answers)[order],
         np.arange(1, len(order) + 1),
-        *no_hashes(len(order)),
+        *make_no_hashes(len(order)),
         path,
         hashed.hexdigest(),
         file_rows=len(order),
@@ -127,7 +128,7 @@ def read(path: str, flag: str, stream: RandomStream, begin_s: float, end_s: floa
     )
 
 
-def _files(path: str, flag: str) -> list[tuple[str, Path]]:
+def _list_clients(path: str, flag: str) -> list[tuple[str, Path]]:
     """The trace files of a directory, or the one that is named, each with its client's name."""
     at = expand_path(path)
     names = sorted(at.iterdir()) if at.is_dir() else [at]
@@ -137,31 +138,31 @@ def _files(path: str, flag: str) -> list[tuple[str, Path]]:
     return [(match[1], name) for match, name in sorted(found, key=lambda pair: (int(pair[0][2]), pair[1]))]
 
 
-def _client(at: Path, name: str, flag: str, hash_bytes: Callable[[bytes], None]) -> ServegenClient:
+def _read_client(at: Path, name: str, flag: str, hash_bytes: Callable[[bytes], None]) -> ServegenClient:
     """A client from its two files."""
     lines = Lines.open(str(at), flag)
     data = OpenedFile(str(at.with_name(f"{name}-dataset.json")), flag)
     hash_bytes(f"{lines.digest()} {data.digest()}".encode())
-    windows = _windows(lines)
+    windows = _read_windows(lines)
     content = b"".join(chunk for _, chunk in data.chunks())
     try:
         table = msgspec.json.decode(content, type=dict[int, dict[str, Any]])
     except NOT_JSON as error:
-        raise data.refusal(json_fault(content, error)) from None
+        raise data.refusal(explain_json(content, error)) from None
     lengths = {
         begin: (
-            _histogram(data, begin, fields, "input_tokens"),
-            _histogram(data, begin, fields, "output_tokens"),
+            _read_histogram(data, begin, fields, "input_tokens"),
+            _read_histogram(data, begin, fields, "output_tokens"),
         )
         for begin, fields in table.items()
-        if not _empty(fields)
+        if not _is_empty(fields)
     }
     if not lengths and any(window.rate_per_s > 0 for window in windows):
         raise data.refusal("has no histogram of lengths")
     return ServegenClient(name, windows, lengths)
 
 
-def _windows(lines: Lines) -> list[RateWindow]:
+def _read_windows(lines: Lines) -> list[RateWindow]:
     """The windows of a client's day; raises UsageError that names the row."""
     begins: list[float] = []
     rates: list[tuple[float, str, float]] = []
@@ -186,11 +187,11 @@ def _windows(lines: Lines) -> list[RateWindow]:
     return [RateWindow(b, e, *rate) for b, e, rate in zip(begins, ends, rates, strict=True)]
 
 
-def _empty(fields: Mapping[str, Any]) -> bool:
+def _is_empty(fields: Mapping[str, Any]) -> bool:
     return all(str(text).strip(" {}") == "" for text in fields.values())
 
 
-def _histogram(data: OpenedFile, begin: int, fields: Mapping[str, Any], name: str) -> LengthHistogram:
+def _read_histogram(data: OpenedFile, begin: int, fields: Mapping[str, Any], name: str) -> LengthHistogram:
     """One of a JSON file's histograms, each a string as "{45: 0.01, 46: 0.02}"; raises UsageError."""
     text = fields.get(name)
     if not isinstance(text, str):
@@ -199,14 +200,14 @@ def _histogram(data: OpenedFile, begin: int, fields: Mapping[str, Any], name: st
         )
     pairs = [_PAIR.fullmatch(part) for part in text.strip().strip("{}").split(",")]
     lens = np.array([int(pair[1]) for pair in pairs if pair], np.int64)
-    weights = np.array([_weight(pair[2]) for pair in pairs if pair])
+    weights = np.array([_read_weight(pair[2]) for pair in pairs if pair])
     weights[lens == 0] = 0  # a request without tokens cannot be sent
     if None in pairs or not weights.sum() > 0 or lens.max() > bounds.MOST_TOKENS:
         raise data.refusal(f"its {name} at {begin} is not a histogram of lengths in tokens")
     return LengthHistogram(lens[weights > 0], np.cumsum(weights[weights > 0]))
 
 
-def _weight(text: str) -> float:
+def _read_weight(text: str) -> float:
     try:
         weight = float(text)
     except ValueError:

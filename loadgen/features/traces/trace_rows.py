@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Annotated
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from loadgen.base import bounds
 from loadgen.base.arrays import Float64, Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
+from loadgen.base.text import quote_value
+from loadgen.plan.json_lines import Lines, row_cells
 
 NO_BLOCKS = 0
 _INT64 = 2**63
@@ -61,7 +67,7 @@ class HashLists:
             del self._flat[self._ends[-1] :]
             if self._flat.typecode == "i":
                 self._flat = array("q", self._flat)
-            self._flat.extend(map(_signed, hashes))
+            self._flat.extend(map(_wrap_signed, hashes))
         self._ends.append(len(self._flat))
 
     def arrays(self) -> tuple[Hashes, Int64]:
@@ -71,19 +77,19 @@ class HashLists:
         return flat, np.frombuffer(self._ends, np.int64)
 
 
-def _signed(value: int) -> int:
+def _wrap_signed(value: int) -> int:
     """A hash of 64 bits as the int64 of the same bits."""
     if not -_INT64 <= value < _WORD:
         raise OverflowError
     return value - _WORD if value >= _INT64 else value
 
 
-def no_hashes(rows: int) -> tuple[Hashes, Int64]:
+def make_no_hashes(rows: int) -> tuple[Hashes, Int64]:
     """The arrays of rows without a hash."""
     return np.zeros(0, np.int32), np.zeros(rows + 1, np.int64)
 
 
-def elapsed_ns(times: Float64, unit_ns: int, refusal: Callable[[int, str], UsageError]) -> Int64:
+def find_elapsed_ns(times: Float64, unit_ns: int, refusal: Callable[[int, str], UsageError]) -> Int64:
     """Nanoseconds after the first of `times`, which are in units of `unit_ns`: int64[rows].
 
     Raises what `refusal` makes of a row and a reason where a time is before that of the row above, or
@@ -97,3 +103,217 @@ def elapsed_ns(times: Float64, unit_ns: int, refusal: Callable[[int, str], Usage
     if len(far):
         raise refusal(int(far[0]), "its time is more than a year after the first: is the format right?")
     return np.rint(after_ns).astype(np.int64)
+
+
+Length = Annotated[int, msgspec.Meta(ge=1, le=bounds.MOST_TOKENS)]
+BLOCKS = (16, 64, 512)  # tokens a hash stands for in published traces
+
+
+class HashedRow(msgspec.Struct, gc=False):
+    """A row of Mooncake's, Bailian's and vLLM's timed traces; its time's unit is the format's."""
+
+    timestamp: Annotated[float, msgspec.Meta(ge=0)]
+    input_length: Length
+    output_length: Length
+    hash_ids: list[int] | None = None
+    # Keys of aiperf's traces that are not read here.
+    session_id: msgspec.Raw = msgspec.Raw()
+    delay: msgspec.Raw = msgspec.Raw()
+    messages: msgspec.Raw = msgspec.Raw()
+    text_input: msgspec.Raw = msgspec.Raw()
+
+
+_SENT_AS = "each request is sent at its own time, and its prompt is made of its lengths and hashes"
+_UNREAD = ("session_id", "delay", "messages", "text_input")
+
+
+def read_hashed_rows(lines: Lines, name: str, unit_ns: int, block: int) -> TraceRows:
+    """The rows of a file in a format with this name, unit of time and block size; raises UsageError."""
+    times, input_lens, output_lens, lists = array("d"), array("q"), array("q"), HashLists()
+    unread: dict[str, None] = {}
+    for i, row in enumerate(lines.decoded(HashedRow)):
+        unread |= dict.fromkeys(key for key in _UNREAD if bytes(getattr(row, key)))
+        times.append(row.timestamp)
+        input_lens.append(row.input_length)
+        output_lens.append(row.output_length)
+        try:
+            lists.add(row.hash_ids or ())
+        except OverflowError:
+            raise lines.refusal(i, "hash_ids holds a number of more than 64 bits") from None
+    hashes, starts = lists.arrays()
+    prompt_lens = np.frombuffer(input_lens, np.int64)
+    other = _find_other_block(prompt_lens, np.diff(starts), block)
+    if other:
+        raise lines.file.refusal(
+            f"each row has one of hash_ids for {other} tokens, and {name} one for {block}: "
+            "give the --trace-format that it is in"
+        )
+    at_ns = find_elapsed_ns(np.frombuffer(times, np.float64), unit_ns, lines.refusal)
+    lens = prompt_lens, np.frombuffer(output_lens, np.int64)
+    rows = make_trace_rows(lines, at_ns, lens, (hashes, starts), block)
+    if not unread:
+        return rows
+    listed = ", ".join(f"`{key}`" for key in unread)
+    return replace(rows, notes=(f"{listed} of the rows are not read: {_SENT_AS}",))
+
+
+def make_trace_rows(
+    lines: Lines, at_ns: Int64, lens: tuple[Int64, Int64], blocks: tuple[Hashes, Int64], block: int
+) -> TraceRows:
+    """Every row of a file: its time, the lengths of prompt and answer, its hashes and where they begin."""
+    numbers = np.array([lines.number(i) for i in range(len(lines))], np.int64)
+    return TraceRows(at_ns, *lens, numbers, *blocks, lines.path, lines.digest(), block, len(lines))
+
+
+def is_covered(input_lens: Int64, hash_counts: Int64, block: int) -> bool:
+    """Whether rows have exactly the hashes that blocks of `block` tokens need, and some more than one."""
+    return bool((hash_counts == -(-input_lens // block)).all() and (hash_counts > 1).any())
+
+
+def _find_other_block(input_lens: Int64, hash_counts: Int64, block: int) -> int:
+    """The block size that every row proves, where it is not `block`; else 0."""
+    if is_covered(input_lens, hash_counts, block):
+        return 0
+    return next((size for size in BLOCKS if is_covered(input_lens, hash_counts, size)), 0)
+
+
+_PIECE = 65_536  # rows that are read at once
+_FIRST_YEAR, _LAST_YEAR = "1970", "2261"  # nanoseconds between two of them fit into 63 bits
+_DATETIME = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)(Z|[+-]\d\d:?\d\d)?")
+FAILED = "failed when recorded: no token was answered"
+EMPTY = "no token in the prompt"
+
+
+class SheetColumns(msgspec.Struct, frozen=True):
+    """What the columns of a format's CSV are called."""
+
+    time: str
+    input_len: str
+    output_len: str
+    dated: bool = False  # times are dates of a calendar; else seconds
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        return self.time, self.input_len, self.output_len
+
+
+def read_header(lines: Lines) -> list[str]:
+    """The names in the first row."""
+    return [name.strip() for name in next(row_cells(lines, 0, 1))]
+
+
+def read_sheet_rows(lines: Lines, name: str, columns: SheetColumns) -> TraceRows:
+    """The rows of a file of a format with this name and these columns; raises UsageError."""
+    names = read_header(lines)
+    missing = [wanted for wanted in columns.names if wanted not in names]
+    if missing:
+        raise lines.file.refusal(
+            f"has no column {missing[0]!r}, which {name} has: give the --trace-format that it is in"
+        )
+    if len(lines) == 1:
+        raise lines.file.refusal("holds a header and no rows")
+    places = [names.index(wanted) for wanted in columns.names]
+    times: list[Int64] = []
+    input_lens, output_lens = array("q"), array("q")
+    zones: set[str] = set()
+    cells = _read_cells(lines, places, len(names))
+    read_rows = 0
+    while piece := list(islice(cells, _PIECE)):
+        texts = [row[0] for row in piece]
+        times.append(
+            _read_dates(texts, zones, lines, read_rows)
+            if columns.dated
+            else _read_seconds(texts, lines, read_rows)
+        )
+        for i, (_, prompt, answer) in enumerate(piece):
+            input_lens.append(_read_length(prompt, lines, read_rows + i, columns.input_len))
+            output_lens.append(_read_length(answer, lines, read_rows + i, columns.output_len))
+        read_rows += len(piece)
+    return _make_sheet_rows(
+        lines, np.concatenate(times), *(np.frombuffer(a, np.int64) for a in (input_lens, output_lens))
+    )
+
+
+def _make_sheet_rows(lines: Lines, times_ns: Int64, input_lens: Int64, output_lens: Int64) -> TraceRows:
+    """The columns without the rows of which nothing can be sent, which are counted."""
+    after = (times_ns - times_ns[0]).astype(np.float64)
+    at_ns = find_elapsed_ns(after, 1, lambda i, why: lines.refusal(i + 1, why))
+    failed, empty = output_lens == 0, input_lens == 0
+    kept = np.flatnonzero(~failed & ~empty)
+    if not len(kept):
+        raise lines.file.refusal("no row has tokens in its prompt and in its answer")
+    counts = {FAILED: int(failed.sum()), EMPTY: int((empty & ~failed).sum())}
+    return TraceRows(
+        at_ns[kept],
+        input_lens[kept],
+        output_lens[kept],
+        np.array([lines.number(i + 1) for i in kept.tolist()], np.int64),
+        *make_no_hashes(len(kept)),
+        lines.path,
+        lines.digest(),
+        file_rows=len(times_ns),
+        skipped={why: count for why, count in counts.items() if count},
+    )
+
+
+def _read_cells(lines: Lines, places: Sequence[int], width: int) -> Iterator[list[str]]:
+    """The cells of each row below the header, in the order of `places`."""
+    for i, row in enumerate(row_cells(lines, 1, len(lines)), 1):
+        if len(row) != width:
+            raise lines.refusal(i, f"has {len(row)} columns, and the header {width}")
+        yield [row[place] for place in places]
+
+
+def _read_length(text: str, lines: Lines, i: int, column: str) -> int:
+    """A number of tokens; raises UsageError that names row and column."""
+    value = int(text) if text.isascii() and text.strip().isdigit() and len(text) <= 18 else -1
+    if not 0 <= value <= bounds.MOST_TOKENS:
+        raise lines.refusal(
+            i + 1,
+            f"{column} {quote_value(text)} is not a number of tokens from 0 to {bounds.MOST_TOKENS}",
+        )
+    return value
+
+
+def _read_seconds(texts: list[str], lines: Lines, first: int) -> Int64:
+    """Times in seconds as nanoseconds, int64[rows]."""
+    for i, text in enumerate(texts):
+        try:
+            fits = 0 <= float(text) <= bounds.MOST_SECONDS * 8
+        except ValueError:
+            fits = False
+        if not fits:
+            raise lines.refusal(first + i + 1, f"{quote_value(text)} is not a time in seconds from 0")
+    return np.rint(np.array(texts, np.float64) * 1e9).astype(np.int64)
+
+
+def _read_dates(texts: list[str], zones: set[str], lines: Lines, first: int) -> Int64:
+    """Dates of a calendar as nanoseconds, int64[rows]; all must have the same time zone, or none."""
+    dates = []
+    for i, text in enumerate(texts):
+        parts = _DATETIME.fullmatch(text.strip())
+        if parts is None:
+            raise lines.refusal(first + i + 1, f"{quote_value(text)} is not a date and time")
+        if not _FIRST_YEAR <= parts[1][:4] <= _LAST_YEAR:
+            raise lines.refusal(
+                first + i + 1, f"{quote_value(text)} is not in the years {_FIRST_YEAR} to {_LAST_YEAR}"
+            )
+        zones.add(parts[2] or "")
+        dates.append(parts[1])
+        if len(zones) > 1:
+            raise lines.refusal(
+                first + i + 1, f"{quote_value(text)} is in another time zone than the rows above"
+            )
+    try:
+        return np.array(dates, "datetime64[ns]").astype(np.int64)
+    except ValueError as error:
+        wrong = next(i for i, date in enumerate(dates) if not _is_date(date))
+        raise lines.refusal(first + wrong + 1, f"{quote_value(texts[wrong])} is no date: {error}") from None
+
+
+def _is_date(text: str) -> bool:
+    try:
+        np.datetime64(text, "ns")
+    except ValueError:
+        return False
+    return True

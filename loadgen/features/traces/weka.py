@@ -20,9 +20,9 @@ from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import NOT_JSON
-from loadgen.features.traces.blocks import scoped
+from loadgen.features.traces.trace_blocks import scope_hashes
 from loadgen.features.traces.trace_rows import Hashes, TraceRows
-from loadgen.plan.json_lines import Lines, json_fault
+from loadgen.plan.json_lines import Lines, explain_json
 
 _DEFAULT_BLOCK = 64
 _MOST_FILE_BYTES = 1 << 30
@@ -58,25 +58,25 @@ class _SentRequest(msgspec.Struct, frozen=True, gc=False):
     request: WekaRequest
 
 
-def read(path: str, flag: str) -> TraceRows:
+def read_weka(path: str, flag: str) -> TraceRows:
     """The requests of a file in JSONL or JSON, by their times; raises UsageError that names the row.
 
     Every session begins at once, as in the file.
     """
     lines = Lines.open(path, flag)
-    sessions = _sessions(lines)
+    sessions = _read_sessions(lines)
     blocks = sorted({session.block_size for _, session in sessions})
     if len(blocks) > 1:
         sizes = ", ".join(map(str, blocks))
         raise lines.file.refusal(f"its sessions have blocks of {sizes} tokens: give a file for each size")
-    relative = any(_before_its_agent(session.requests) for _, session in sessions)
-    found = list(_requests(sessions, relative))
+    relative = any(_is_before_agent(session.requests) for _, session in sessions)
+    found = list(_list_requests(sessions, relative))
     found.sort(key=lambda sent: sent.at_s)
     kept = [sent for sent in found if sent.request.prompt and sent.request.answer]
     if not kept:
         raise lines.file.refusal("no request has tokens in its prompt and in its answer")
     times_s = np.array([sent.at_s for sent in kept])
-    hashes, starts = _hashes(lines, kept)
+    hashes, starts = _join_hashes(lines, kept)
     numbers = np.array([sent.number for sent in kept], np.int64)
     left_out = len(found) - len(kept)
     return TraceRows(
@@ -96,18 +96,18 @@ def read(path: str, flag: str) -> TraceRows:
     )
 
 
-def _sessions(lines: Lines) -> list[tuple[int, WekaSession]]:
+def _read_sessions(lines: Lines) -> list[tuple[int, WekaSession]]:
     """The sessions of a file, and the row of each: a row each, or one JSON text of one or of a list."""
     try:
         msgspec.json.decode(lines[0])
     except NOT_JSON:
-        return list(enumerate(_whole(lines), 1))
+        return list(enumerate(_read_whole(lines), 1))
     if lines[0].lstrip().startswith(b"["):
-        return list(enumerate(_whole(lines), 1))
+        return list(enumerate(_read_whole(lines), 1))
     return [(lines.number(i), session) for i, session in enumerate(lines.decoded(WekaSession))]
 
 
-def _whole(lines: Lines) -> list[WekaSession]:
+def _read_whole(lines: Lines) -> list[WekaSession]:
     """The sessions of a file that is one JSON text over many lines."""
     if lines.file.bytes > _MOST_FILE_BYTES:
         raise lines.file.refusal("is JSON of more than 1 GiB: write a session a line (JSONL)")
@@ -117,34 +117,36 @@ def _whole(lines: Lines) -> list[WekaSession]:
             return msgspec.json.decode(text, type=list[WekaSession])
         return [msgspec.json.decode(text, type=WekaSession)]
     except NOT_JSON as error:
-        raise lines.file.refusal(json_fault(text, error)) from None
+        raise lines.file.refusal(explain_json(text, error)) from None
 
 
-def _before_its_agent(requests: list[WekaRequest]) -> bool:
+def _is_before_agent(requests: list[WekaRequest]) -> bool:
     """Whether a sub-agent's request has an earlier time than the sub-agent."""
     agents = [(entry.t, entry.requests) for entry in requests if entry.requests]
     return any(inner.t < t for t, nested in agents for inner in nested) or any(
-        _before_its_agent(nested) for _, nested in agents
+        _is_before_agent(nested) for _, nested in agents
     )
 
 
-def _requests(sessions: list[tuple[int, WekaSession]], relative: bool) -> Iterator[_SentRequest]:
+def _list_requests(sessions: list[tuple[int, WekaSession]], relative: bool) -> Iterator[_SentRequest]:
     for scope, (number, session) in enumerate(sessions):
         shared = session.hash_id_scope == "global"
-        for at_s, request in _flat(session.requests, 0.0, relative):
+        for at_s, request in _flatten(session.requests, 0.0, relative):
             yield _SentRequest(at_s, number, None if shared else scope, request)
 
 
-def _flat(requests: list[WekaRequest], begin_s: float, relative: bool) -> Iterator[tuple[float, WekaRequest]]:
+def _flatten(
+    requests: list[WekaRequest], begin_s: float, relative: bool
+) -> Iterator[tuple[float, WekaRequest]]:
     """The requests of an agent and of those nested in it, with the time of each."""
     for entry in requests:
         if entry.requests is not None:
-            yield from _flat(entry.requests, begin_s + entry.t if relative else begin_s, relative)
+            yield from _flatten(entry.requests, begin_s + entry.t if relative else begin_s, relative)
         elif entry.type != _AGENT:
             yield begin_s + entry.t, entry
 
 
-def _hashes(lines: Lines, sent: list[_SentRequest]) -> tuple[Hashes, Int64]:
+def _join_hashes(lines: Lines, sent: list[_SentRequest]) -> tuple[Hashes, Int64]:
     """The hashes of each request, made different between scopes, and where each request's begin."""
     counts = [len(each.request.hash_ids or ()) for each in sent]
     starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
@@ -155,5 +157,5 @@ def _hashes(lines: Lines, sent: list[_SentRequest]) -> tuple[Hashes, Int64]:
         except OverflowError:
             why = f"{lines.path} row {each.number}: hash_ids holds a number of more than 63 bits"
             raise UsageError(f"{lines.flag} {why}") from None
-        hashes[begin : begin + count] = ids if each.scope is None else scoped(ids, each.scope)
+        hashes[begin : begin + count] = ids if each.scope is None else scope_hashes(ids, each.scope)
     return hashes, starts

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from loadgen.base import untrusted
 from loadgen.base.arrays import Float64, Int64
 from loadgen.base.bounds import MOST_TOKENS, read_figure
 from loadgen.base.errors import UsageError
+from loadgen.base.files import expand_path
 from loadgen.base.parsing import suggest_name
 from loadgen.base.text import quote_value
-from loadgen.plan.prompts import length_histogram
 
 _EXAMPLE = "write it as lognormal:mean=1024,sd=512,min=16,max=8192"
 _SECONDS_EXAMPLE = "write it in seconds, as 2.5 or as lognormal:mean=2.5,sd=1,min=0.5,max=20"
@@ -103,14 +105,14 @@ class LengthBounds(msgspec.Struct, frozen=True):
         return self.sd
 
 
-def parse(text: str, flag: str, usual_mean: int) -> LengthDistribution:
+def parse_lengths(text: str, flag: str, usual_mean: int) -> LengthDistribution:
     """The distribution that `text` names, as `lognormal:mean=1024,sd=512,min=16,max=8192`.
 
     Without a mean it has `usual_mean`. Raises UsageError that names the parameter.
     """
     kind, _, rest = text.partition(":")
     if kind == "histogram":
-        table = length_histogram.load(rest, flag)
+        table = load_histogram(rest, flag)
         return LengthDistribution(table.sample, table.mean, 1, MOST_TOKENS)
     make = _KINDS.get(kind)
     if make is None:
@@ -119,7 +121,7 @@ def parse(text: str, flag: str, usual_mean: int) -> LengthDistribution:
             f"{flag} {quote_value(text)}: {kind!r} is no distribution{suggest_name(kind, _KINDS)}: {known}"
         )
     try:
-        return _checked(make(_parameters(rest, usual_mean)))
+        return _check_kept(make(_read_parameters(rest, usual_mean)))
     except ValueError as error:
         raise UsageError(f"{flag} {quote_value(text)}: {error}; {_EXAMPLE}") from None
 
@@ -132,14 +134,14 @@ def parse_seconds(text: str, flag: str) -> LengthDistribution:
     kind, _, rest = text.partition(":")
     try:
         if kind in _KINDS:
-            return replace(_checked(_KINDS[kind](_parameters(rest, None, _MS))), per=_MS)
-        pause_ms = _pause_ms(text)
+            return replace(_check_kept(_KINDS[kind](_read_parameters(rest, None, _MS))), per=_MS)
+        pause_ms = _read_pause_ms(text)
     except ValueError as error:
         raise UsageError(f"{flag} {quote_value(text)}: {error}; {_SECONDS_EXAMPLE}") from None
     return LengthDistribution(lambda _, n: np.full(n, float(pause_ms)), pause_ms, 0, MOST_TOKENS, _MS)
 
 
-def _pause_ms(text: str) -> int:
+def _read_pause_ms(text: str) -> int:
     """A number of seconds as milliseconds; raises ValueError."""
     try:
         seconds = float(text)
@@ -150,7 +152,7 @@ def _pause_ms(text: str) -> int:
     return round(seconds * _MS)
 
 
-def _checked(made: LengthDistribution) -> LengthDistribution:
+def _check_kept(made: LengthDistribution) -> LengthDistribution:
     if made.kept() < _LEAST_KEPT:
         raise ValueError(f"hardly anything lies from {made.low} to {made.high}: set min and max wider")
     return made
@@ -159,7 +161,7 @@ def _checked(made: LengthDistribution) -> LengthDistribution:
 _NAMES = {"mean": "mean", "sd": "sd", "min": "low", "max": "high"}
 
 
-def _parameters(text: str, usual_mean: int | None, per: int = 1) -> LengthBounds:
+def _read_parameters(text: str, usual_mean: int | None, per: int = 1) -> LengthBounds:
     """The parameters of `NAME=NUMBER,…`, `per` times as large; raises ValueError that names a wrong one."""
     given: dict[str, float] = {}
     for part in text.split(",") if text else ():
@@ -168,11 +170,11 @@ def _parameters(text: str, usual_mean: int | None, per: int = 1) -> LengthBounds
             raise ValueError(f"{name!r} is no parameter{suggest_name(name, _NAMES)}: mean, sd, min or max")
         if _NAMES[name] in given:
             raise ValueError(f"{name} is given twice")
-        given[_NAMES[name]] = _number(name, value, per)
+        given[_NAMES[name]] = _read_parameter(name, value, per)
     return LengthBounds(usual_mean, **given)
 
 
-def _number(name: str, value: str, per: int) -> float:
+def _read_parameter(name: str, value: str, per: int) -> float:
     try:
         number = read_figure(round(float(value) * per, _DIGITS))
     except (ValueError, OverflowError):
@@ -187,23 +189,23 @@ def _number(name: str, value: str, per: int) -> float:
     return number
 
 
-def _only(given: LengthBounds, kind: str, *names: str) -> None:
+def _allow_only(given: LengthBounds, kind: str, *names: str) -> None:
     """Raises ValueError of a parameter that this kind has no use for."""
     for name, key in _NAMES.items():
         if name not in names and getattr(given, key) is not None:
             raise ValueError(f"{kind} has no {name}")
 
 
-def _fixed(given: LengthBounds) -> LengthDistribution:
-    _only(given, "fixed", "mean")
+def _make_fixed(given: LengthBounds) -> LengthDistribution:
+    _allow_only(given, "fixed", "mean")
     length = round(given.centre)
     return LengthDistribution(lambda rng, n: np.full(n, float(length)), length)
 
 
-def _uniform(given: LengthBounds) -> LengthDistribution:
+def _make_uniform(given: LengthBounds) -> LengthDistribution:
     """Every whole number from min to max alike; of mean, min and max two are enough, or mean and sd."""
     if given.sd is not None:
-        _only(given, "uniform with sd", "mean", "sd")
+        _allow_only(given, "uniform with sd", "mean", "sd")
         # 2h + 1 whole numbers have the variance h (h + 1) / 3.
         half = (math.sqrt(12 * given.sd**2 + 1) - 1) / 2
         low, high = round(given.centre - half), round(given.centre + half)
@@ -223,21 +225,21 @@ def _uniform(given: LengthBounds) -> LengthDistribution:
     )
 
 
-def _normal(given: LengthBounds) -> LengthDistribution:
+def _make_normal(given: LengthBounds) -> LengthDistribution:
     mean, sd = given.centre, given.spread
     return LengthDistribution(lambda rng, n: rng.normal(mean, sd, n), mean, *given.span)
 
 
-def _lognormal(given: LengthBounds) -> LengthDistribution:
+def _make_lognormal(given: LengthBounds) -> LengthDistribution:
     """`mean` and `sd` are those of the lengths, not of their logarithms: σ² = ln(1 + (sd / mean)²)."""
     mean, variance = given.centre, math.log1p((given.spread / given.centre) ** 2)
     middle, sigma = math.log(mean) - variance / 2, math.sqrt(variance)
     return LengthDistribution(lambda rng, n: rng.lognormal(middle, sigma, n), mean, *given.span)
 
 
-def _zipf(given: LengthBounds) -> LengthDistribution:
+def _make_zipf(given: LengthBounds) -> LengthDistribution:
     """P(length) ∝ length^−a from min to max, with the exponent a that gives the mean."""
-    _only(given, "zipf", "mean", "min", "max")
+    _allow_only(given, "zipf", "mean", "min", "max")
     if given.high is None:
         raise ValueError("zipf needs max")
     (low, high), mean = given.span, given.centre
@@ -257,14 +259,98 @@ def _zipf(given: LengthBounds) -> LengthDistribution:
             flat = middle
         else:
             steep = middle
-    table = length_histogram.Histogram(lengths.astype(np.int64), lengths.astype(np.int64), weights(flat))
+    table = Histogram(lengths.astype(np.int64), lengths.astype(np.int64), weights(flat))
     return LengthDistribution(table.sample, mean, low, high)
 
 
 _KINDS: dict[str, Callable[[LengthBounds], LengthDistribution]] = {
-    "fixed": _fixed,
-    "uniform": _uniform,
-    "normal": _normal,
-    "lognormal": _lognormal,
-    "zipf": _zipf,
+    "fixed": _make_fixed,
+    "uniform": _make_uniform,
+    "normal": _make_normal,
+    "lognormal": _make_lognormal,
+    "zipf": _make_zipf,
 }
+
+
+_MOST_BYTES = 1 << 26
+_FORM = (
+    "write a JSON object {LENGTH: COUNT, …}, a JSON list of [LENGTH, COUNT] or [LEAST, MOST, COUNT], "
+    "or such rows as CSV"
+)
+_SEPARATOR = re.compile(r"\s*[,;\t]\s*")
+
+
+class Histogram:
+    """Bins of lengths from `least` to `most`, both of them included, by their weights; float64[bins]."""
+
+    def __init__(self, least: Int64, most: Int64, weights: Float64) -> None:
+        self.least, self.most = least, most
+        self._shares = np.cumsum(weights / weights.sum())
+        self.mean = float(np.average((least + most) / 2, weights=weights))
+
+    def sample(self, rng: np.random.Generator, n: int) -> Float64:
+        """Lengths float64[n]: a bin by its weight, then any of its lengths alike."""
+        bins = np.minimum(np.searchsorted(self._shares, rng.random(n), side="right"), len(self.least) - 1)
+        return rng.integers(self.least[bins], self.most[bins] + 1).astype(np.float64)
+
+
+def load_histogram(name: str, flag: str) -> Histogram:
+    """The histogram in a file; raises UsageError that names the file and the row."""
+    where = f"{flag} histogram:{name}"
+    if not name:
+        raise UsageError(f"{where} names no file: {_FORM}")
+    try:
+        raw = untrusted.read_file_bytes(expand_path(name), _MOST_BYTES)
+        text = raw.decode("utf-8-sig")
+    except OSError as error:
+        raise UsageError(f"{where}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{where}: it is no text, JSON or CSV: {_FORM}") from None
+    rows = _read_json_rows(text, where) if text.lstrip()[:1] in ("{", "[") else _read_csv_rows(text)
+    bins = [_read_bin(row, f"{where} row {number}") for number, row in rows]
+    if not bins:
+        raise UsageError(f"{where} holds no lengths: {_FORM}")
+    least, most, weights = (np.array(column) for column in zip(*bins, strict=True))
+    if not weights.sum() > 0:
+        raise UsageError(f"{where}: every count is 0: {_FORM}")
+    return Histogram(least, most, weights.astype(np.float64))
+
+
+def _read_json_rows(text: str, where: str) -> list[tuple[int, object]]:
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise UsageError(f"{where}: it is not valid JSON ({error}): {_FORM}") from None
+    rows = list(value.items()) if isinstance(value, dict) else value
+    return list(enumerate(rows, 1))
+
+
+def _read_csv_rows(text: str) -> list[tuple[int, object]]:
+    """The rows of a CSV with their line numbers; a first line without a digit is its head."""
+    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if lines and not any(character.isdigit() for character in lines[0][1]):
+        del lines[0]
+    return [(number, _SEPARATOR.split(line)) for number, line in lines]
+
+
+def _read_bin(row: object, where: str) -> tuple[int, int, float]:
+    """A row as least and most length and weight; raises UsageError."""
+    parts = list(row) if isinstance(row, list | tuple) else []
+    if len(parts) not in (2, 3):
+        raise UsageError(f"{where} has not two or three numbers: {_FORM}")
+    *ends, count = (_read_number(part) for part in parts)
+    least, most = ends[0], ends[-1]
+    if least is None or most is None or least != int(least) or most != int(most):
+        raise UsageError(f"{where}: {quote_value(parts[0])} is not a length: {_FORM}")
+    if not 1 <= least <= most <= MOST_TOKENS:
+        raise UsageError(f"{where}: lengths are from 1 to {MOST_TOKENS}, and the least comes first")
+    if count is None or count < 0:
+        raise UsageError(f"{where}: {quote_value(parts[-1])} is not a count: {_FORM}")
+    return int(least), int(most), count
+
+
+def _read_number(value: object) -> float | None:
+    try:
+        return read_figure(float(value) if isinstance(value, str) else value)
+    except ValueError:
+        return None

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
 import msgspec
 import numpy as np
 
-from loadgen.base.arrays import Int64
+from loadgen.base.arrays import Float64, Int64
 from loadgen.base.errors import UsageError
+from loadgen.plan.model_files import Vocabulary
+from loadgen.plan.planned_requests import PromptRequests
 from loadgen.plan.prompts.lengths import LengthDistribution
-from loadgen.plan.prompts.prefix_groups import PrefixGroups
-from loadgen.plan.requests import PromptRequests
-from loadgen.plan.streams import RandomStream
-from loadgen.plan.vocabulary import Vocabulary
+from loadgen.plan.random_stream import RandomStream
+from loadgen.settings.request_class import RequestClass
 
 P = TypeVar("P")
 _TWO = 'or two such numbers as {"input": R, "output": R}'
@@ -117,11 +118,11 @@ class TokenIds(PromptRequests):
     format = "ids"
 
     def __init__(self, shape: PromptShape, vocabulary: Vocabulary, stream: RandomStream) -> None:
-        self._inner_lens, self.output_lens = drawn_lens(shape, stream.rng("lengths"))
+        self._inner_lens, self.output_lens = draw_lens(shape, stream.rng("lengths"))
         self.input_lens: Int64 = self._inner_lens + shape.prefix_len
         self._allowed = vocabulary.allowed
         self._key = stream.key("prompt")
-        self._groups = grouped(shape, stream, lambda rng: self._draw(rng, shape.prefix_len))
+        self._groups = make_prefix_groups(shape, stream, lambda rng: self._draw(rng, shape.prefix_len))
         self.reusable_tokens = self._groups.reusable(shape.prefix_len)
 
     def ids(self, i: int) -> Int64:
@@ -144,14 +145,14 @@ class TokenIds(PromptRequests):
         return self._allowed[rng.integers(0, len(self._allowed), n)]
 
 
-def grouped(
+def make_prefix_groups(
     shape: PromptShape, stream: RandomStream, make: Callable[[np.random.Generator], P]
 ) -> PrefixGroups[P]:
     """The prefix groups of a shape; `make` makes a prefix from a generator."""
     return PrefixGroups(shape.num_prompts, shape.prefix_groups, shape.prefix_zipf, stream, make)
 
 
-def drawn_lens(
+def draw_lens(
     shape: PromptShape, rng: np.random.Generator, added: int = 0, least: int = 1
 ) -> tuple[Int64, Int64]:
     """Tokens of each prompt, without prefix and the `added` ones, and of each answer: int64[num_prompts].
@@ -165,20 +166,107 @@ def drawn_lens(
         inputs = np.maximum(shape.input_dist.draw(rng, n) - added, least)
     else:
         length = max(0, shape.input_len - added)
-        bounds = length_bounds(length, shape.range_ratio_input, shape.compat, least)
-        inputs = uniform_lens(rng, n, bounds)
+        bounds = find_length_bounds(length, shape.range_ratio_input, shape.compat, least)
+        inputs = draw_uniform_lens(rng, n, bounds)
     if shape.output_dist is not None:
         return inputs, shape.output_dist.draw(rng, n)
-    bounds = length_bounds(shape.output_len, shape.range_ratio_output, shape.compat)
-    return inputs, uniform_lens(rng, n, bounds)
+    bounds = find_length_bounds(shape.output_len, shape.range_ratio_output, shape.compat)
+    return inputs, draw_uniform_lens(rng, n, bounds)
 
 
-def length_bounds(length: int, ratio: float, compat: str, least: int = 1) -> tuple[int, int]:
+def find_length_bounds(length: int, ratio: float, compat: str, least: int = 1) -> tuple[int, int]:
     """The smallest and the greatest length that are drawn, in tokens, each at least `least`."""
     low, high = RANGE_RULES[compat].bounds(length, ratio)
     return max(low, least), max(high, least)
 
 
-def uniform_lens(rng: np.random.Generator, n: int, bounds: tuple[int, int]) -> Int64:
+def draw_uniform_lens(rng: np.random.Generator, n: int, bounds: tuple[int, int]) -> Int64:
     """Uniform integers from the first to the second bound, both among them: int64[n]."""
     return rng.integers(bounds[0], bounds[1] + 1, n)
+
+
+_MOST_KEPT = 256  # prefixes in memory
+
+
+class PrefixGroups(Generic[P]):
+    """The shared prefixes of a plan: `of`, int64[requests], says which one each prompt begins with.
+
+    With `zipf` 0 every prefix has the same number of prompts, give or take one, in random order; else
+    prefix g = 0, 1, … has a prompt with probability ∝ (g + 1)^−zipf. `make` makes a prefix from its own
+    generator: one that is alone is the same as without groups.
+    """
+
+    def __init__(
+        self, n: int, groups: int, zipf: float, stream: RandomStream, make: Callable[[np.random.Generator], P]
+    ) -> None:
+        self.groups = groups
+        self.of = _assign_groups(n, groups, zipf, stream)
+        self._stream, self._make = stream, make
+        self._made: dict[int, P] = {}
+
+    def prefix(self, i: int) -> P:
+        """The prefix of prompt i."""
+        group = int(self.of[i])
+        if group not in self._made:
+            if len(self._made) >= _MOST_KEPT:
+                self._made.clear()
+            self._made[group] = self._make(self._stream.rng("prefix", group))
+        return self._made[group]
+
+    def reusable(self, prefix_len: int) -> int:
+        """Tokens of prefixes that an earlier prompt begins with too: all but the first of each group.
+
+        An engine caches whole blocks, as vLLM of 16 tokens: its hits are so much fewer.
+        """
+        begun = 1 if self.groups == 1 else len(np.unique(self.of))
+        return prefix_len * max(0, len(self.of) - begun)
+
+    def digest(self, prompts: str) -> str:
+        """A fingerprint of the prompts' own and of who shares what; that itself where all share one."""
+        if self.groups == 1:
+            return prompts
+        return hashlib.blake2b(prompts.encode() + self.of.astype("<i8").tobytes(), digest_size=16).hexdigest()
+
+
+def _assign_groups(n: int, groups: int, zipf: float, stream: RandomStream) -> Int64:
+    """The group of each prompt, int64[n]."""
+    if groups == 1:
+        return np.broadcast_to(np.int64(0), n)  # takes no memory
+    rng = stream.rng("groups")
+    if zipf == 0:
+        return rng.permutation(n) % groups
+    shares = np.cumsum(np.arange(1, groups + 1, dtype=np.float64) ** -zipf)
+    return np.searchsorted(shares / shares[-1], rng.random(n), side="right").astype(np.int64)
+
+
+def draw_classes(classes: Sequence[RequestClass], stream: RandomStream, n: int) -> Int64:
+    """The number of the class of each of the first n requests, int64[n].
+
+    A request's class is its own draw, so it depends on profile, seed and index alone.
+    """
+    until = np.cumsum([each.share for each in classes])
+    draws = stream.rng("class").random(n) * until[-1]
+    numbers: Int64 = np.minimum(np.searchsorted(until, draws, "right"), len(classes) - 1)
+    return numbers
+
+
+def draw_class_lens(
+    classes: Sequence[RequestClass], stream: RandomStream, n: int, compat: str
+) -> tuple[Int64, Int64]:
+    """Tokens of each prompt, without a shared prefix, and of each answer: int64[n] each."""
+    numbers = draw_classes(classes, stream, n)
+    ratios = [
+        parse_range_ratio(each.range_ratio, compat, f"--class {each.name}: range_ratio") for each in classes
+    ]
+    inputs = [find_length_bounds(c.input_len, r[0], compat) for c, r in zip(classes, ratios, strict=True)]
+    outputs = [find_length_bounds(c.output_len, r[1], compat) for c, r in zip(classes, ratios, strict=True)]
+    return (
+        _scale_draws(np.array(inputs)[numbers], stream.rng("class input").random(n)),
+        _scale_draws(np.array(outputs)[numbers], stream.rng("class output").random(n)),
+    )
+
+
+def _scale_draws(low_high: Int64, draws: Float64) -> Int64:
+    """A whole number from low to high for each draw from [0, 1): int64[n]."""
+    low, high = low_high[:, 0], low_high[:, 1]
+    return (low + np.floor(draws * (high - low + 1))).astype(np.int64)

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any, Protocol, cast
 
 from loadgen.base.errors import UsageError
+from loadgen.plan.model_files import find_tokenizer
 from loadgen.plan.plan_inputs import ModelTarget
-from loadgen.plan.vocabulary import find_tokenizer
 
 
 class Tokenizer(Protocol):
@@ -42,16 +42,16 @@ class FullTokenizer(Tokenizer, Protocol):
     ) -> str: ...
 
 
-def counted(tokenizer: FullTokenizer, texts: list[str]) -> list[int]:
+def count_tokens(tokenizer: FullTokenizer, texts: list[str]) -> list[int]:
     """How many tokens each text is, those counted that the tokenizer adds to it."""
     return [len(ids) for ids in tokenizer(texts)["input_ids"]] if texts else []
 
 
-def counted_messages(
+def count_message_tokens(
     tokenizer: FullTokenizer, name: str, texts: list[str], more: Mapping[str, Any]
 ) -> list[int]:
     """How many tokens each text is as a user's message, in the chat template; raises UsageError."""
-    templated = [rendered(tokenizer, name, text, more) for text in texts]
+    templated = [apply_template(tokenizer, name, text, more) for text in texts]
     return [len(ids) for ids in tokenizer(templated, add_special_tokens=False)["input_ids"]] if texts else []
 
 
@@ -81,7 +81,7 @@ def load_tokenizer(name: str | None, prompt_format: str) -> FullTokenizer:
         return cast(FullTokenizer, transformers.AutoTokenizer.from_pretrained(name, local_files_only=here))
 
 
-def optional_tokenizer(subject: ModelTarget) -> str | None:
+def find_optional_tokenizer(subject: ModelTarget) -> str | None:
     """The tokenizer that was named, else the model's own where it is on this machine and can be loaded."""
     if subject.tokenizer is not None:
         return subject.tokenizer
@@ -89,7 +89,7 @@ def optional_tokenizer(subject: ModelTarget) -> str | None:
     return None if found is None or importlib.util.find_spec("transformers") is None else str(found)
 
 
-def needed_tokenizer(subject: ModelTarget, what: str, instead: str = "") -> str:
+def find_needed_tokenizer(subject: ModelTarget, what: str, instead: str = "") -> str:
     """The tokenizer that was named, else the model's own; raises UsageError of what needs one."""
     found = subject.tokenizer or find_tokenizer(subject.model_root, subject.model)
     if found is None:
@@ -101,7 +101,7 @@ def needed_tokenizer(subject: ModelTarget, what: str, instead: str = "") -> str:
     return str(found)
 
 
-def rendered(tokenizer: FullTokenizer, name: str, text: str, more: Mapping[str, Any]) -> str:
+def apply_template(tokenizer: FullTokenizer, name: str, text: str, more: Mapping[str, Any]) -> str:
     """A user's message in the chat template, up to where the answer begins; raises UsageError."""
     with ExitStack() as errors:
         errors.push(partial(_refuse_template, name))

@@ -11,8 +11,8 @@ from loadgen.engines import engines
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.plan.planned_requests import PromptRequests
 from loadgen.plan.profile import Profile
-from loadgen.plan.requests import PromptRequests
 from loadgen.wire.openai import DIALECTS
 
 USUAL_STREAMS = 256

@@ -18,7 +18,7 @@ from loadgen.report.printing import print_text
 from loadgen.roofline import models
 from loadgen.roofline.machines import Machine
 from loadgen.roofline.models import split_name
-from loadgen.settings import groups
+from loadgen.settings import setting
 from loadgen.settings.table import add_groups
 from loadgen.study.audit import audit_report
 from loadgen.study.audit.findings import RunFindings, audit_runs
@@ -42,7 +42,7 @@ def audit_parser() -> argparse.ArgumentParser:
         "docs/audit.md lists the doubts.",
     )
     parser.add_argument("places", nargs="*", metavar="PLACE")
-    add_groups(parser, [groups.ROOFLINE])
+    add_groups(parser, [setting.ROOFLINE])
     add = parser.add_argument
     add("--model", metavar="NAME", help="what every run is of, where the names on the page do not show it")
     add("--explain", action="store_true", help="every doubt with its evidence, condition and remedy")

@@ -15,7 +15,7 @@ from loadgen.report.printing import Screen, print_text
 from loadgen.report.run_directory import Result
 from loadgen.roofline.flags import Flags
 from loadgen.run.followup import add_ceiling
-from loadgen.settings import groups
+from loadgen.settings import setting
 from loadgen.settings.table import add_groups
 
 _TEXT, _FORMS = "text", ("html", "markdown", "csv", "png", "svg", "plot")
@@ -46,7 +46,7 @@ def report_parser() -> argparse.ArgumentParser:
     add("--svg", metavar="DIR", help="every plot as SVG")
     add("--plot", action="store_true", help="distributions and tokens over time, in the terminal")
     add("--baseline", metavar="NAME", help="the checkpoint that the others are compared with")
-    add_groups(parser, [groups.ROOFLINE])
+    add_groups(parser, [setting.ROOFLINE])
     return parser
 
 

@@ -20,7 +20,7 @@ from loadgen.figures.distribution import Distribution
 from loadgen.figures.figure_table import FIGURES, LATENCIES, Figure, percentile_name
 from loadgen.figures.metrics import Metrics, compute
 from loadgen.figures.objectives import ObjectiveEvidence
-from loadgen.plan.sources import RANDOM
+from loadgen.plan.request_sources import RANDOM
 from loadgen.report import load_table, report, result_block
 from loadgen.report.run_directory import Result
 from loadgen.server import engine_config
@@ -122,7 +122,7 @@ class Account(msgspec.Struct, frozen=True):
         """The served model and its load in a line."""
         run, load = self.reported.run, self.reported.load
         served = short_name(run.facts.label or run.facts.server.model) if run is not None else ""
-        parts = [data_lines.title(run.facts)] if run is not None else []
+        parts = [data_lines.make_title(run.facts)] if run is not None else []
         if load.max_concurrency is not None:
             parts.append(f"concurrency {load.max_concurrency}")
         if load.request_rate_per_s is not None:
@@ -205,9 +205,9 @@ def _make_charts(run: Result, draw: bool) -> PageSection:
 def _list_data(run: Result) -> Iterator[tuple[str, str]]:
     """What the requests were made of, a name and words each; nothing of random prompts of one length."""
     facts = run.facts
-    parts = [line.partition(": ") for line in data_lines.lines(run)]
+    parts = [line.partition(": ") for line in data_lines.list_data_lines(run)]
     if parts or facts.data.kind != RANDOM:
-        yield "prompts", data_lines.prompts(facts)
+        yield "prompts", data_lines.describe_prompts(facts)
     yield from ((name, words) for name, _, words in parts)
 
 
@@ -300,7 +300,7 @@ def _list_environment(run: Result) -> Iterator[tuple[str, str]]:
     given.pop("description", None)
     words = (value if isinstance(value, str) else json.dumps(value) for value in given.values())
     yield "profile", ", ".join(f"{key} {word}" for key, word in zip(given, words, strict=True))
-    yield "prompts", f"{data_lines.prompts(facts)}; seed {facts.seed}, plan {facts.plan_digest[:12]}"
+    yield "prompts", f"{data_lines.describe_prompts(facts)}; seed {facts.seed}, plan {facts.plan_digest[:12]}"
     yield "when", f"{facts.started:%Y-%m-%d %H:%M:%S} to {facts.finished:%H:%M:%S} UTC"
     yield "client", f"{facts.client.transport}, {facts.client.cpu_s:.2f} s of CPU"
     yield from facts.environment.items()

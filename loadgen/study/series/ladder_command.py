@@ -18,11 +18,9 @@ from loadgen.base import bounds, untrusted
 from loadgen.base.errors import LoadgenError, MeasureError, ServerDied, UsageError
 from loadgen.base.text import quote_value
 from loadgen.engines.engines import find_by_name
-from loadgen.features.data import data_files
-from loadgen.plan import profile
+from loadgen.plan import profile, request_sources
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
-from loadgen.plan.server_settings import ServerSettings
 from loadgen.report import run_directory, run_place
 from loadgen.report.printing import print_text
 from loadgen.report.run_directory import Result
@@ -33,6 +31,7 @@ from loadgen.run.bench import check, seeded
 from loadgen.run.options import Options, bench_parser, parse
 from loadgen.run.progress import warn
 from loadgen.run.session import Session
+from loadgen.settings.validation import ServerSettings
 from loadgen.study.speed import ladder_rows, speed_tables
 from loadgen.study.speed.ladder_rows import GENERATION, PROMPT, DepthRow, DepthTest
 from loadgen.study.speed.speed_rows import FORMULAS, TOTAL, SpeedRow
@@ -144,7 +143,7 @@ def _load_workload(options: Options) -> Profile:
     if workload.ladder is None and options.depth is None:
         raise UsageError(f"--profile {names[0]} has no ladder of input lengths: run it with `loadgen bench`")
     requested_metrics.check_profile(workload)
-    data_files.check(workload)
+    request_sources.check_files(workload)
     return _prefer_native_api(workload, options, options.launching.engine or "")
 
 

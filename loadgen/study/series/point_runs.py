@@ -17,13 +17,13 @@ from loadgen.base import clock, guard
 from loadgen.base.errors import LoadgenError, ServerDied, UsageError
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
-from loadgen.plan.server_settings import FLAGS, ServerSettings, validated
 from loadgen.report.run_directory import Result
 from loadgen.run.bench import attacher
 from loadgen.run.options import Options
 from loadgen.run.session import Session
 from loadgen.run.signals import SIGNALS, Interrupts
 from loadgen.server.discovery import ServerProbe
+from loadgen.settings.validation import FLAGS, ServerSettings, validate_table
 from loadgen.study.series.series_store import StoreError
 
 # With these nothing else can be kept either: the series stops, and what is done stays.
@@ -200,7 +200,7 @@ def overlay_settings(asked: ServerSettings, serve: Mapping[str, str]) -> ServerS
             arguments.append(f"--{name}={value}")
     if len(arguments) > len(asked.arguments or ()):
         own["arguments"] = tuple(arguments)
-    return asked.overlaid(validated(ServerSettings, own, FLAGS))
+    return asked.overlaid(validate_table(ServerSettings, own, FLAGS))
 
 
 SWITCHES = {"true": True, "false": False}

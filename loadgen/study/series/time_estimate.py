@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from loadgen.base.errors import UsageError
-from loadgen.plan import sources
+from loadgen.plan import request_sources
 from loadgen.plan.profile import Profile
 from loadgen.run.options import Options
 
@@ -17,7 +17,7 @@ def at_best_s(options: Options, workload: Profile) -> float | None:
 
     A trace takes at least as long as the window that is named; what a file holds is not known before.
     """
-    if sources.of(workload) != sources.RANDOM:
+    if request_sources.find_source(workload) != request_sources.RANDOM:
         return _window_s(workload)
     if workload.input_dist or workload.output_dist:
         return workload.duration

@@ -12,10 +12,10 @@ import numpy as np
 
 from loadgen.base.arrays import Int64
 from loadgen.features.sessions.session_job import SessionJob
-from loadgen.plan.cancellations import Cancellations
+from loadgen.plan.planned_requests import Cancellations
 from loadgen.plan.profile import Profile
 from loadgen.settings.load_schedule import ConcurrencySteps
-from loadgen.settings.run import Sending
+from loadgen.settings.run_settings import Sending
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.memory_room import MIB
 from loadgen.transport.sending.share import WHOLE, AtOnce, Order, RunStart, Share

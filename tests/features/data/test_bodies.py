@@ -160,7 +160,7 @@ def test_bodies_of_another_api_are_refused(
 )
 def test_what_a_body_asks_of_a_server_is_named(row: dict[str, Any], names: tuple[str, ...]) -> None:
     raw = msgspec.json.decode(msgspec.json.encode(row), type=dict[str, msgspec.Raw])
-    assert bodies.features(raw) == names
+    assert bodies.find_features(raw) == names
 
 
 def test_each_feature_has_its_first_request(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ import pytest
 from builders.data_files import jsonl, planned
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.features.data.conversations import Conversations
-from loadgen.features.data.recorded_turns import RecordedTurns
+from loadgen.features.data.conversations import Conversations, RecordedTurns
 from loadgen.plan.json_lines import Lines
 
 TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {}}}]

@@ -12,7 +12,7 @@ from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
-from loadgen.plan.prompts.listed_texts import FileTexts
+from loadgen.plan.prompts.vllm_texts import FileTexts
 
 ROWS = ['{"prompt": "One", "output_tokens": 3}', '{"prompt": "Two two", "output_tokens": 4}']
 

@@ -12,7 +12,7 @@ from builders.data_files import planned
 from builders.loops import loop_over
 from loadgen import cli
 from loadgen.engines.engines import ENGINES
-from loadgen.features.data import named_file
+from loadgen.features.data import row_kinds
 from loadgen.plan import plan, profile
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 
@@ -137,19 +137,19 @@ def test_what_cannot_be_shown_is_one_line(
 )
 def test_a_trace_is_known_by_its_first_row(name: str, content: str, traced: bool) -> None:
     Path(name).write_text(content, "utf-8")
-    assert named_file.is_trace(name) is traced
+    assert row_kinds.is_trace(name) is traced
 
 
 def test_a_directory_is_a_trace_and_a_missing_file_none() -> None:
     Path("d").mkdir()
-    assert [named_file.is_trace(name) for name in ("d", "nowhere")] == [True, False]
+    assert [row_kinds.is_trace(name) for name in ("d", "nowhere")] == [True, False]
 
 
 def test_the_text_of_a_body_is_its_messages() -> None:
     parts = [{"type": "text", "text": "b"}, {"type": "image_url", "image_url": {"url": "data:"}}]
     messages = [{"role": "system", "content": "a"}, {"role": "user", "content": parts}]
-    assert named_file.text_of(json.dumps({"messages": messages}).encode()) == "a\nb"
-    assert named_file.text_of(b'{"prompt": "c"}') == "c"
+    assert row_kinds.read_body_text(json.dumps({"messages": messages}).encode()) == "a\nb"
+    assert row_kinds.read_body_text(b'{"prompt": "c"}') == "c"
 
 
 def test_one_is_not_plural(capsys: pytest.CaptureFixture[str]) -> None:

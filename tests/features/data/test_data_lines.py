@@ -91,7 +91,7 @@ def of_trace(rate_per_s: float = 100.0, **schedule: Any) -> RunEvidence:
     ],
 )  # fmt: skip
 def test_the_prompts_are_named_by_kind_and_file(facts: dict[str, Any], prompts: str) -> None:
-    assert data_lines.prompts(run(**facts).facts) == prompts
+    assert data_lines.describe_prompts(run(**facts).facts) == prompts
 
 
 @loop_over(
@@ -172,7 +172,7 @@ def test_the_prompts_are_named_by_kind_and_file(facts: dict[str, Any], prompts: 
     ],
 )  # fmt: skip
 def test_lengths_are_those_that_were_sent(case: RunEvidence, lines: list[str]) -> None:
-    assert [line for line in data_lines.lines(result(case)) if line.startswith("lengths")] == lines
+    assert [line for line in data_lines.list_data_lines(result(case)) if line.startswith("lengths")] == lines
 
 
 @loop_over(
@@ -212,7 +212,7 @@ def test_lengths_are_those_that_were_sent(case: RunEvidence, lines: list[str]) -
     ],
 )
 def test_expected_reuse_stands_next_to_the_cached(case: RunEvidence, lines: list[str]) -> None:
-    assert [line for line in data_lines.lines(result(case)) if line.startswith("reuse")] == lines
+    assert [line for line in data_lines.list_data_lines(result(case)) if line.startswith("reuse")] == lines
 
 
 @loop_over(
@@ -247,7 +247,7 @@ def test_expected_reuse_stands_next_to_the_cached(case: RunEvidence, lines: list
     ],
 )  # fmt: skip
 def test_a_traces_times_are_one_line(schedule: dict[str, Any], line: str) -> None:
-    found = list(data_lines.lines(result(of_trace(**schedule))))
+    found = list(data_lines.list_data_lines(result(of_trace(**schedule))))
     assert found[-1] == f"schedule: {line}"
 
 
@@ -269,6 +269,6 @@ def test_facts_of_earlier_versions_are_of_random_prompts() -> None:
     stored = {key: value for key, value in case.facts.json().items() if key != "data"}
     facts = Facts.stored(stored)
     assert facts.data == DataFacts()
-    assert data_lines.prompts(facts) == data_lines.prompts(case.facts)
-    assert list(data_lines.lines(Result(facts, case.records))) == []
+    assert data_lines.describe_prompts(facts) == data_lines.describe_prompts(case.facts)
+    assert list(data_lines.list_data_lines(Result(facts, case.records))) == []
     assert facts.planned_rate_per_s == case.facts.profile.request_rate

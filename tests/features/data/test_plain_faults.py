@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from builders.loops import loop_over
-from loadgen.features.data import plain_faults
+from loadgen.plan import json_lines
 
 
 class _Nested(msgspec.Struct):
@@ -44,4 +44,4 @@ class _Row(msgspec.Struct, rename={"size": "in.put"}):
 def test_a_value_is_shown_with_what_to_give(row: bytes, kind: Any, name: str, text: str) -> None:
     with pytest.raises(msgspec.ValidationError) as raised:
         msgspec.json.decode(row, type=kind)
-    assert plain_faults.plain(raised.value, row, name) == text
+    assert json_lines.explain_fault(raised.value, row, name) == text

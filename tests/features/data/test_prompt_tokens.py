@@ -14,7 +14,7 @@ from builders.drop_in import TOKENIZER
 from loadgen import cli
 from loadgen.base.errors import MeasureError
 from loadgen.engines.engines import ENGINES
-from loadgen.features.data import prompt_tokens
+from loadgen.features.data import file_prompts
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
@@ -67,8 +67,8 @@ def test_batches_count_as_one(
 ) -> None:
     path = jsonl(tmp_path, ROWS * 3)
     whole = planned(path).requests.input_lens.tolist()
-    monkeypatch.setattr(prompt_tokens, "_BATCH_PROMPTS", prompts)
-    monkeypatch.setattr(prompt_tokens, "_BATCH_LETTERS", letters)
+    monkeypatch.setattr(file_prompts, "_BATCH_PROMPTS", prompts)
+    monkeypatch.setattr(file_prompts, "_BATCH_LETTERS", letters)
     assert planned(path).requests.input_lens.tolist() == whole
 
 

@@ -144,8 +144,8 @@ def test_an_early_end_is_named_with_its_turn_and_its_row() -> None:
 
 def test_places_are_asked_for_of_the_turns_that_ended_sessions() -> None:
     records = ended().records
-    assert session_figures.places(tuple(TURNS), records, "row {}".format) == ((1, "row 1"), (6, "row 6"))
-    assert session_figures.places((), records, "row {}".format) == ()
+    assert session_figures.find_places(tuple(TURNS), records, "row {}".format) == ((1, "row 1"), (6, "row 6"))
+    assert session_figures.find_places((), records, "row {}".format) == ()
 
 
 def test_turns_of_sessions_that_never_began_are_not_sent() -> None:

@@ -7,11 +7,11 @@ import pytest
 
 from builders import made_runs
 from loadgen.base.structs import replace
-from loadgen.features.shapes.cancel_lines import cancel_lines
+from loadgen.features.shapes.shape_lines import list_cancelled
 from loadgen.figures.metrics import compute
 from loadgen.figures.record import Records
-from loadgen.plan.cancellations import drawn
-from loadgen.plan.streams import RandomStream
+from loadgen.plan.planned_requests import draw_cancellations
+from loadgen.plan.random_stream import RandomStream
 from loadgen.report.run_directory import Result
 from loadgen.server.server_counters import ServerWindow
 from loadgen.settings.cancel_point import CancelPoint
@@ -26,7 +26,7 @@ def cancelled(after: str, counted: dict[str, int] | None = None) -> Result:
     made = made_runs.run(requests=REQUESTS)
     workload = made.facts.profile.model_copy(update={"cancel_rate": "25%", "cancel_after": after})
     stream = RandomStream(made.facts.seed, workload.name, made.facts.repeat)
-    chosen = np.flatnonzero(drawn(0.25, CancelPoint(after_ns=1), stream, REQUESTS).chosen)
+    chosen = np.flatnonzero(draw_cancellations(0.25, CancelPoint(after_ns=1), stream, REQUESTS).chosen)
     records = made_runs.answers(REQUESTS, 16, 4, 1.0, 0)
     for index in chosen[1:]:
         record = records[index]
@@ -44,7 +44,7 @@ def test_those_cancelled_are_counted_of_those_planned(after: str) -> None:
     run = cancelled(after)
     count, point = run.metrics.cancelled, run.facts.profile.cancel_point
     assert count > 4
-    assert [*cancel_lines(run)] == [
+    assert [*list_cancelled(run)] == [
         f"cancelled as planned: {count} of {count + 1} (25 % of the requests) after {point}, "
         "0.50 ms late on average",
         "not cancelled: 1 of these ended before, or failed",
@@ -76,10 +76,10 @@ def test_goodput_is_a_share_of_those_not_cancelled() -> None:
 def test_the_servers_own_count_is_next_to_it(aborted: int, finished: int, words: str | None) -> None:
     completed = cancelled("100ms").metrics.completed
     run = cancelled("100ms", {"length": completed + finished} | ({"abort": aborted} if aborted else {}))
-    lines = [*cancel_lines(run)][3:]
+    lines = [*list_cancelled(run)][3:]
     assert [words in line for line in lines if words] == ([True] if words else [])
     assert len(lines) == (words is not None)
 
 
 def test_a_run_that_cancels_none_has_no_line() -> None:
-    assert [*cancel_lines(made_runs.run())] == []
+    assert [*list_cancelled(made_runs.run())] == []

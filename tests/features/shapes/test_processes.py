@@ -10,10 +10,16 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.arrays import Float64, Int64
-from loadgen.features.shapes.processes import RequestRamp, ScheduledArrival, process_of
-from loadgen.plan.arrival import Arrival, ArrivalProcess, within
+from loadgen.plan.arrival import (
+    Arrival,
+    ArrivalProcess,
+    RequestRamp,
+    ScheduledArrival,
+    cut_offsets_ns,
+    make_process,
+)
 from loadgen.plan.profile import build
-from loadgen.settings.load_schedule import RampEnds, parse
+from loadgen.settings.load_schedule import RampEnds, parse_schedule
 
 NS = 1_000_000_000
 
@@ -21,10 +27,10 @@ NS = 1_000_000_000
 def offsets_of(n: int = 10_000, seed: int = 7, **keys: Any) -> Int64:
     """The schedule of a profile, of n requests at most."""
     profile = build(keys)
-    process = process_of(profile, n)
+    process = make_process(profile, n)
     if not profile.duration_ns:
         return process.offsets_ns(n, np.random.default_rng(seed))
-    return within(profile.duration_ns, n, process, lambda: np.random.default_rng(seed))
+    return cut_offsets_ns(profile.duration_ns, n, process, lambda: np.random.default_rng(seed))
 
 
 def counted(offsets_ns: Int64, *edges_s: float) -> list[int]:
@@ -48,7 +54,7 @@ def test_constant_arrivals_are_exactly_as_many_as_each_stage_has() -> None:
 
 @pytest.mark.parametrize("schedule", ["rate 2 to 16 over 600s", "rate 2 to 16 over 600s exponentially"])
 def test_a_poisson_ramp_is_a_poisson_process_in_its_own_time(schedule: str) -> None:
-    stages = parse(schedule)
+    stages = parse_schedule(schedule)
     offsets_s = offsets_of(schedule=schedule) / NS
     counts = np.array([stages.stages[0].counted(at_s) for at_s in offsets_s.tolist()])
     rng = np.random.default_rng(7)
@@ -114,7 +120,7 @@ SHAPES: list[dict[str, Any]] = [
 @loop_over("keys", SHAPES)
 @loop_over("burstiness", [math.inf, 1.0, 0.25])
 def test_a_longer_plan_begins_with_the_shorter(keys: dict[str, Any], burstiness: float) -> None:
-    process: ArrivalProcess = process_of(build({**keys, "burstiness": burstiness}), 1000)
+    process: ArrivalProcess = make_process(build({**keys, "burstiness": burstiness}), 1000)
     long_ns, short_ns = (process.offsets_ns(n, np.random.default_rng(3)) for n in (1000, 100))
     assert long_ns[:100].tolist() == short_ns.tolist()
     assert (np.diff(long_ns) >= 0).all()
@@ -127,6 +133,6 @@ def test_equal_seeds_give_equal_schedules_and_others_do_not() -> None:
 
 
 def test_a_schedule_of_one_stage_has_arrivals_own_process() -> None:
-    process = process_of(build({"request_rate": 3.0}), 10)
+    process = make_process(build({"request_rate": 3.0}), 10)
     assert process == Arrival(3.0)
-    assert isinstance(process_of(build({"schedule": "rate 3 for 9s"}), 10), ScheduledArrival)
+    assert isinstance(make_process(build({"schedule": "rate 3 for 9s"}), 10), ScheduledArrival)

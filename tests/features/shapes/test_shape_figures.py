@@ -12,12 +12,13 @@ import pytest
 from builders.made_runs import MS, run
 from loadgen.base.rule import Severity
 from loadgen.base.structs import replace
-from loadgen.features.shapes import request_classes, shape_figures
-from loadgen.features.shapes.processes import process_of
+from loadgen.features.shapes import shape_figures
 from loadgen.figures.record import Record, Records
 from loadgen.figures.steady_state import Unsteady
 from loadgen.plan import profile
-from loadgen.plan.streams import RandomStream, arrival_rng
+from loadgen.plan.arrival import make_process
+from loadgen.plan.prompts import random_ids
+from loadgen.plan.random_stream import RandomStream, make_arrival_rng
 from loadgen.report import report, request_rows
 from loadgen.report.run_directory import Result
 from loadgen.study.compare.comparability import find_differences
@@ -48,7 +49,7 @@ def shaped(late_ns: int = 0, **keys: Any) -> Result:
     made = profile.build({"name": "made", "burstiness": math.inf, **keys})
     stream = RandomStream(7, made.name)
     count = made.num_prompts or round(made.mean_rate_per_s * (made.duration or 0))
-    offsets_ns = process_of(made, count).offsets_ns(count, arrival_rng(stream))
+    offsets_ns = make_process(made, count).offsets_ns(count, make_arrival_rng(stream))
     records = [answered(index, due_ns, late_ns) for index, due_ns in enumerate(offsets_ns.tolist())]
     return replace(run(profile=made, requests=count), records=Records.of(records))
 
@@ -107,7 +108,7 @@ def test_the_stages_of_a_stopped_run_end_where_it_did(
     found = [(row.name, row.end_s, row.requests, row.rate_per_s) for row in result.by_stage]
     assert [row[:3] for row in found] == [row[:3] for row in rows]
     assert [row[3] for row in found] == pytest.approx([row[3] for row in rows])
-    assert shape_figures.unreached(result.facts, result.by_stage) == missing
+    assert shape_figures.name_unreached(result.facts, result.by_stage) == missing
 
 
 def test_a_stopped_closed_loop_ends_when_its_next_request_was_due() -> None:
@@ -117,7 +118,7 @@ def test_a_stopped_closed_loop_ends_when_its_next_request_was_due() -> None:
     ends_ns = np.sort(made.records.end_ns[made.records.end_ns > made.records.sent_ns.max()])
     assert row.end_s == pytest.approx((ends_ns[0] - made.records.intended_ns.min()) / 10**9)
     assert row.mean_in_flight == pytest.approx(4.0, rel=0.02)  # the drain is no part of it
-    assert shape_figures.unreached(made.facts, made.by_stage) == ["concurrency 8"]
+    assert shape_figures.name_unreached(made.facts, made.by_stage) == ["concurrency 8"]
 
 
 def test_a_shard_has_the_stages_of_the_whole_plan() -> None:
@@ -164,13 +165,13 @@ def test_a_ramp_of_requests_is_read_in_quarters() -> None:
 def test_a_load_that_changes_has_no_steady_state() -> None:
     steady = shaped(schedule=STAGES).steady
     assert steady == Unsteady(f"the load changes ({STAGES})")
-    assert shape_figures.by_stage(run().facts, run().records, run().ask) == []
+    assert shape_figures.compute_by_stage(run().facts, run().records, run().ask) == []
 
 
 def test_lateness_is_a_distribution_over_all_that_was_sent() -> None:
     records = Records.of([answered(i, 0, late_ns=i * MS) for i in range(101)])
-    assert shape_figures.lateness(records) == "50.00 ms mean, 50.00 P50, 99.00 P99, 100.00 max"
-    assert shape_figures.lateness(Records.of([])) == ""
+    assert shape_figures.describe_lateness(records) == "50.00 ms mean, 50.00 P50, 99.00 P99, 100.00 max"
+    assert shape_figures.describe_lateness(Records.of([])) == ""
 
 
 def test_ttft_from_when_due_stands_next_to_ttft_from_sent() -> None:
@@ -183,7 +184,7 @@ def mixed() -> Result:
     """Two classes, of which the short ones answer sooner; one long one fails, one short one is cancelled."""
     keys: dict[str, Any] = {"cancel_rate": "2%", "cancel_after": "2tok", "goodput": ["ttft:80"]}
     made = shaped(request_rate=10.0, num_prompts=50, classes=CLASSES, **keys)
-    numbers = request_classes.drawn(made.facts.profile.classes, RandomStream(7, "made"), 50)
+    numbers = random_ids.draw_classes(made.facts.profile.classes, RandomStream(7, "made"), 50)
     records = [answered(i, i * 100 * MS, first_ns=(100, 50)[kind] * MS) for i, kind in enumerate(numbers)]
     records[numbers.tolist().index(0)].failure = Failure(FailureKind.TRUNCATED, "cut")
     records[numbers.tolist().index(1)].failure = USER_CANCELLED

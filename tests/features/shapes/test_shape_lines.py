@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from features.shapes.test_shape_figures import CLASSES, STAGES, cut_off, mixed, shaped
-from loadgen.features.shapes.cancel_lines import cancel_lines
+from loadgen.features.shapes.shape_lines import list_cancelled
 from loadgen.report import report
 from loadgen.report.printing import Screen
 from loadgen.report.run_directory import Result
@@ -69,6 +69,6 @@ def test_a_table_of_many_stages_is_in_the_whole_report_alone() -> None:
 def test_all_that_is_known_of_cancelled_requests_is_in_the_short_report() -> None:
     result = shaped(request_rate=10.0, num_prompts=50, cancel_rate="50%", cancel_after="60tok")
     text = report.short(result, "runs/r")
-    for line in cancel_lines(result):
+    for line in list_cancelled(result):
         assert line in text
     assert "of these ended before, or failed" in text

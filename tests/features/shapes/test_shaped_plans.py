@@ -39,7 +39,7 @@ def test_a_schedule_of_concurrency_is_the_limits_of_a_closed_loop() -> None:
 def test_a_warm_up_has_a_constant_load() -> None:
     shaped = {"schedule": "concurrency 1 to 2 over 4s", "num_warmups": 3, "num_prompts": None}
     table = {"name": "p", "input_len": 20, "output_len": 4, **shaped}
-    warmup = plan.warmup(profile.build(table), SUBJECT, CHOSEN)
+    warmup = plan.make_warmup(profile.build(table), SUBJECT, CHOSEN)
     assert (warmup.offsets_ns, warmup.concurrency, len(warmup)) == (None, None, 3)
 
 

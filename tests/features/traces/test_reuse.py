@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
-from loadgen.features.traces.blocks import BlockContent
-from loadgen.features.traces.reuse import SERVER_BLOCK, prefix_reuse
+from loadgen.features.traces.trace_blocks import SERVER_BLOCK, BlockContent, find_prefix_reuse
 
 
 def reuse(lists: Sequence[Sequence[int]], lens: Sequence[int], block: int) -> tuple[list[int], int]:
     flat = np.array([value for row in lists for value in row], np.int32)
     counts = np.array([len(row) for row in lists], np.int64)
     begins = np.cumsum(counts) - counts
-    made = prefix_reuse(flat, begins, counts, np.array(lens, np.int64), block)
+    made = find_prefix_reuse(flat, begins, counts, np.array(lens, np.int64), block)
     return made.tokens.tolist(), made.repeated
 
 

@@ -77,7 +77,7 @@ def test_the_server_is_asked_where_words_are_sent(
 ) -> None:
     of = made(tmp_path, counts, engine, **keys)
     subject = ModelTarget(engine, "m", word_counts=counts)
-    assert plan.counted_by_server(of.profile, subject) == asked
+    assert plan.is_counted_by_server(of.profile, subject) == asked
     assert of.requests.format == ("words" if asked or counts else "ids")
 
 

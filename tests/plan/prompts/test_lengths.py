@@ -19,7 +19,7 @@ N = 200_000
 
 
 def drawn(text: str, usual_mean: int = 1024, n: int = N) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return lengths.parse(text, "--input-dist", usual_mean).draw(np.random.default_rng(3), n)
+    return lengths.parse_lengths(text, "--input-dist", usual_mean).draw(np.random.default_rng(3), n)
 
 
 @loop_over(
@@ -44,7 +44,7 @@ def test_a_distribution_has_the_moments_it_is_asked_for(
     assert least <= int(lens.min()) <= int(lens.max()) <= most
     assert float(lens.mean()) == pytest.approx(mean, abs=max(1e-9, 5 * sd / math.sqrt(N)))
     assert float(lens.std()) == pytest.approx(sd, rel=0.02)
-    assert lengths.parse(text, "--input-dist", 1024).remark() == ""
+    assert lengths.parse_lengths(text, "--input-dist", 1024).remark() == ""
 
 
 @loop_over(
@@ -62,7 +62,7 @@ def test_a_seed_names_the_same_lengths_in_every_version(text: str, pinned: list[
 
 
 def test_what_is_out_of_bounds_is_drawn_again_and_piles_up_nowhere() -> None:
-    made = lengths.parse("lognormal:mean=160000,sd=233600,min=10000,max=990000", "--input-dist", 1)
+    made = lengths.parse_lengths("lognormal:mean=160000,sd=233600,min=10000,max=990000", "--input-dist", 1)
     lens = made.draw(np.random.default_rng(0), N)
     assert 10_000 <= int(lens.min()) <= int(lens.max()) <= 990_000
     assert np.count_nonzero(lens == 10_000) < 20
@@ -117,7 +117,7 @@ def test_zipf_is_a_power_of_the_length() -> None:
 )
 def test_what_is_no_distribution_is_refused_by_its_parameter(text: str, why: str) -> None:
     with pytest.raises(UsageError, match=r"^--output-dist ") as refused:
-        lengths.parse(text, "--output-dist", 1024)
+        lengths.parse_lengths(text, "--output-dist", 1024)
     assert why in str(refused.value)
 
 

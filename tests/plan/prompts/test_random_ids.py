@@ -11,16 +11,16 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
+from loadgen.plan.model_files import Vocabulary, make_default_vocabulary
+from loadgen.plan.planned_requests import PromptRequests
 from loadgen.plan.profile import build
 from loadgen.plan.prompts.random_ids import RANGE_RULES, PromptShape, TokenIds, parse_range_ratio
-from loadgen.plan.requests import PromptRequests
-from loadgen.plan.streams import RandomStream, arrival_rng
-from loadgen.plan.vocabulary import Vocabulary, default_vocabulary
+from loadgen.plan.random_stream import RandomStream, make_arrival_rng
 
 PINNED_IDS = [3594, 4953, 3534, 1871]
 PINNED_DIGEST = "5b3b37c33c85f66e40856e93d2bed0a4"
 STREAM = RandomStream(seed=7, profile="high-load")
-VOCABULARY = default_vocabulary()
+VOCABULARY = make_default_vocabulary()
 
 
 def token_ids(
@@ -198,9 +198,9 @@ def test_the_shared_prefix_is_one_for_all_prompts_of_a_stream() -> None:
 
 
 def test_when_is_drawn_apart_from_what() -> None:
-    assert arrival_rng(STREAM).random() == arrival_rng(STREAM).random()
-    assert arrival_rng(STREAM).random() != STREAM.rng("gaps").random()
-    assert arrival_rng(STREAM).random() != arrival_rng(RandomStream(7, "low-load")).random()
+    assert make_arrival_rng(STREAM).random() == make_arrival_rng(STREAM).random()
+    assert make_arrival_rng(STREAM).random() != STREAM.rng("gaps").random()
+    assert make_arrival_rng(STREAM).random() != make_arrival_rng(RandomStream(7, "low-load")).random()
 
 
 class Texts(PromptRequests):
@@ -242,10 +242,10 @@ def test_a_seed_names_the_same_plan_in_every_version_and_process() -> None:
     """Pinned: a change here means that a recorded seed no longer gives the run it was recorded for."""
     script = (
         "from loadgen.plan.prompts.random_ids import PromptShape, TokenIds\n"
-        "from loadgen.plan.streams import RandomStream\n"
-        "from loadgen.plan.vocabulary import default_vocabulary\n"
+        "from loadgen.plan.random_stream import RandomStream\n"
+        "from loadgen.plan.model_files import make_default_vocabulary\n"
         "shape, stream = PromptShape(10, 64, 16, 0.5, 0.5, 8), RandomStream(7, 'high-load')\n"
-        "p = TokenIds(shape, default_vocabulary(), stream)\n"
+        "p = TokenIds(shape, make_default_vocabulary(), stream)\n"
         "print(p.prompt(3)[8:12], p.digest())\n"
     )
     root = Path(__file__).parents[3]

@@ -15,7 +15,7 @@ from loadgen.engines.engines import ENGINES, HOSTED, UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed, WordCounts
-from loadgen.plan.prompts import words
+from loadgen.plan.prompts import prompt_texts
 
 SEED = Seed(7)
 TEXT_ONLY = next(engine for engine in ENGINES if not engine.takes_ids)
@@ -46,8 +46,10 @@ def texts(of: Plan) -> list[str]:
 
 
 def test_the_words_are_512_and_different() -> None:
-    assert len(set(words.common())) == len(words.common()) == 512
-    assert all(word.isascii() and word.islower() and word.isalpha() for word in words.common())
+    assert len(set(prompt_texts.list_common_words())) == len(prompt_texts.list_common_words()) == 512
+    assert all(
+        word.isascii() and word.islower() and word.isalpha() for word in prompt_texts.list_common_words()
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,7 +64,7 @@ def test_a_text_api_without_a_tokenizer_gets_words(engine: Engine, backend: str)
 def test_the_server_is_to_be_asked_first_where_words_are_sent() -> None:
     def asked(counts: WordCounts | None = None, **keys: Any) -> bool:
         subject = ModelTarget(UNKNOWN, "m", word_counts=counts)
-        return plan.counted_by_server(profile.build(keys), subject)
+        return plan.is_counted_by_server(profile.build(keys), subject)
 
     assert asked(backend="openai-chat")
     assert asked(prompt_format="words")

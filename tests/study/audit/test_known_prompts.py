@@ -9,7 +9,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.plan.prompts.random_ids import PromptShape
-from loadgen.plan.prompts.vllm_random import text_prompts
+from loadgen.plan.prompts.vllm_texts import make_vllm_texts
 from loadgen.study.consistency import subject
 from loadgen.study.consistency.subject import PROMPTS, count_input_tokens, recognise_workload
 
@@ -99,6 +99,6 @@ def test_the_table_is_what_the_real_tokenizer_makes(input_len: int, requests: in
     name = os.environ.get("QWEN_TOKENIZER")
     if not name:
         pytest.skip("QWEN_TOKENIZER does not name a Qwen tokenizer's directory")
-    prompts = text_prompts("text-vllm-0.9", PromptShape(requests, input_len, 128), name, 0)
+    prompts = make_vllm_texts("text-vllm-0.9", PromptShape(requests, input_len, 128), name, 0)
     counted = prompts.input_lens.cumsum().tolist()
     assert counted == [count_input_tokens(MID, input_len, n) for n in range(1, requests + 1)]

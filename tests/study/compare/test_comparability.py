@@ -15,8 +15,8 @@ from loadgen.base.structs import replace
 from loadgen.engines.refusals import AdaptedField
 from loadgen.plan import profile
 from loadgen.plan.data_facts import DataFacts
-from loadgen.plan.server_settings import ServerSettings
 from loadgen.server.engine_config import EngineConfig
+from loadgen.settings.validation import ServerSettings
 from loadgen.study.compare.comparability import COMPARABILITY, explain_short_answers, find_differences
 from loadgen.study.run_summary import Reported, of_run
 from loadgen.verdict.run_facts import Client, Launched, Server

@@ -10,8 +10,8 @@ from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
-from loadgen.plan.server_settings import ServerSettings
 from loadgen.run.options import Options
+from loadgen.settings.validation import ServerSettings
 from loadgen.study.series.point_runs import PointServers, measure_point, overlay_settings
 
 TINY = Profile(name="tiny", input_len=8, output_len=4, num_prompts=6, max_concurrency=2)

@@ -17,10 +17,10 @@ from builders.loops import loop_over
 from loadgen.figures.record import Record, Records
 from loadgen.host.sensor_summary import MemoryUse, SensorSummary
 from loadgen.plan import profile
-from loadgen.plan.server_settings import ServerSettings
 from loadgen.report.run_directory import Result
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.server.engine_config import EngineConfig
+from loadgen.settings.validation import ServerSettings
 from loadgen.study.speed import ladder_rows, speed_tables
 from loadgen.study.speed.speed_rows import (
     OUTPUT,

@@ -23,7 +23,7 @@ from fakes.scripted_server import (
 )
 from fakes.virtual_network import VirtualServer
 from loadgen.base.arrays import Int64
-from loadgen.plan.cancellations import Cancellations
+from loadgen.plan.planned_requests import Cancellations
 from loadgen.settings.cancel_point import CancelPoint
 from loadgen.settings.load_schedule import ConcurrencySteps
 from loadgen.transport.capture import Capture

@@ -20,14 +20,13 @@ from loadgen.base.files import expand_path as expanded
 from loadgen.base.parsing import suggest_name
 from loadgen.base.secrecy import command_line
 from loadgen.base.urls import host_of, is_this_machine
-from loadgen.features.data import data_files
-from loadgen.plan import profile
+from loadgen.plan import profile, request_sources
 from loadgen.plan.profile import Profile
-from loadgen.plan.server_settings import ServerSettings
 from loadgen.run import bench
 from loadgen.run.asked_settings import settings
 from loadgen.run.credentials import DEFAULT_VARIABLE, NO_KEY, api_key
 from loadgen.run.options import Options, bench_parser, parse
+from loadgen.settings.validation import ServerSettings
 from loadgen.study.series.campaign import campaign_file
 from loadgen.study.series.campaign.campaign_file import CampaignFile, CheckpointTable, LimitTable, Variables
 from loadgen.study.series.limit.limit_command import LOAD_KEYS, SearchLoads, choose_axis
@@ -46,7 +45,7 @@ class Trust(msgspec.Struct, frozen=True):
 
     def of(self, path: Path) -> Trust:
         """The same of a certain file."""
-        directory = profile.shipped_directory().resolve()
+        directory = profile.find_shipped().resolve()
         return replace(self, shipped=path.resolve().is_relative_to(directory))
 
     @property
@@ -180,7 +179,7 @@ def _make_arm(
     profiles = tuple(profile.load(place, options.overrides) for place in places)
     for workload in profiles:
         requested_metrics.check_profile(workload)
-        data_files.check(workload)
+        request_sources.check_files(workload)
     if file.limit is not None:
         _check_searches(file.limit, profiles)
     server_settings = settings(options, profiles)

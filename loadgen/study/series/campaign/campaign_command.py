@@ -24,7 +24,7 @@ from loadgen.report.printing import print_text
 from loadgen.run import progress, signals
 from loadgen.run.credentials import api_key
 from loadgen.settings import table
-from loadgen.settings.server import KeyOptions
+from loadgen.settings.server_settings import KeyOptions
 from loadgen.study.series.campaign import arms, campaign_file, campaign_store
 from loadgen.study.series.campaign.arms import (
     ONCE,

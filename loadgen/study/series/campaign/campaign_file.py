@@ -20,10 +20,10 @@ from loadgen.base.parsing import suggest_name
 from loadgen.base.secrecy import HIDDEN, Secrets
 from loadgen.figures import objectives
 from loadgen.plan import profile
-from loadgen.plan.server_settings import validated
 from loadgen.run.options import TABLE
 from loadgen.settings.setting import OF_A_PROFILE, Makes
 from loadgen.settings.table import profile_keys
+from loadgen.settings.validation import validate_table
 
 Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^\S(.*\S)?$")]
 Names = Annotated[tuple[Name, ...], Field(strict=False)]
@@ -100,7 +100,7 @@ class CampaignFile(CampaignOptions, frozen=True):
 
 def list_shipped() -> dict[str, Path]:
     """The shipped campaigns by name."""
-    return {path.stem: path for path in sorted((profile.shipped_directory() / "campaigns").glob("*.toml"))}
+    return {path.stem: path for path in sorted((profile.find_shipped() / "campaigns").glob("*.toml"))}
 
 
 def locate_campaign(name_or_path: str) -> Path:
@@ -118,10 +118,10 @@ def load_campaign(path: Path) -> CampaignFile:
     if not isinstance(servers, dict) or not all(isinstance(server, dict) for server in servers.values()):
         raise UsageError(f"{path}: servers: write a [servers.NAME] table for each")
     if isinstance(cool_down := table.get("cool_down"), dict):
-        table["cool_down"] = validated(CoolDown, cool_down, f"{path}: [cool_down]")
+        table["cool_down"] = validate_table(CoolDown, cool_down, f"{path}: [cool_down]")
     if isinstance(limit := table.get("limit"), dict):
         table["limit"] = _read_limit(limit, f"{path}: [limit]")
-    campaign = validated(
+    campaign = validate_table(
         CampaignFile, {"name": path.stem, **table, "checkpoints": tuple(_read_rows(rows, path))}, str(path)
     )
     _check_names(campaign, path)
@@ -130,7 +130,7 @@ def load_campaign(path: Path) -> CampaignFile:
 
 def _read_limit(table: Mapping[str, Any], where: str) -> LimitTable:
     """A `[limit]`; raises UsageError, of objectives too."""
-    limit = validated(LimitTable, table, where)
+    limit = validate_table(LimitTable, table, where)
     try:
         objectives.parse(limit.slo)
     except UsageError as error:
@@ -143,7 +143,7 @@ def _read_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> Iterator[Checkp
         name = row.get("name")
         if name is None:
             raise UsageError(f"{path}: [[checkpoints]] number {number} has no name")
-        yield validated(CheckpointTable, row, f"{path}: checkpoint {name!r}")
+        yield validate_table(CheckpointTable, row, f"{path}: checkpoint {name!r}")
 
 
 def _check_names(campaign: CampaignFile, path: Path) -> None:

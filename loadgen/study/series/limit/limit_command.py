@@ -19,9 +19,8 @@ from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.parsing import Parser, parse_with
 from loadgen.base.secrecy import command_line
 from loadgen.base.text import clean_text, quote_value
-from loadgen.features.data import data_files
 from loadgen.figures import objectives
-from loadgen.plan import profile
+from loadgen.plan import profile, request_sources
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
 from loadgen.report import limit_record, run_place, sweep_record
@@ -101,7 +100,7 @@ def find_limit(
     SearchLoads(request.start, request.lowest, request.highest).check(
         workload, axis, ", ".join(slo), request.names
     )
-    content = workload.model_dump(mode="json"), data_files.digest([workload])
+    content = workload.model_dump(mode="json"), request_sources.hash_files([workload])
     asked = LimitRecord(
         name=workload.name or "search",
         command=tuple(command),
@@ -173,7 +172,7 @@ def _load_workload(options: Options) -> Profile:
         profile.load(names[0], options.overrides, flags=True) if names else profile.build(options.overrides)
     )
     requested_metrics.check_profile(workload)
-    data_files.check(workload)
+    request_sources.check_files(workload)
     return workload
 
 

@@ -18,11 +18,11 @@ from loadgen.base.parsing import suggest_name
 from loadgen.base.text import quote_value
 from loadgen.features.data import data_conflicts
 from loadgen.features.data.data_settings import READ_OUTPUT_LENS
-from loadgen.plan import sources
+from loadgen.plan import request_sources
 from loadgen.plan.profile import SUBJECTS, Profile
-from loadgen.plan.server_settings import flag_of
 from loadgen.report.sweep_record import AXES, LoadAxis, format_value, name_point
 from loadgen.settings.table import join_rows
+from loadgen.settings.validation import find_flag
 from loadgen.study.series.point_runs import parse_value
 
 T = TypeVar("T")
@@ -222,13 +222,13 @@ def _make_workload(given: Mapping[str, Any], settings: Mapping[str, Any], build:
     """The workload of a point: output_len is that of every data set, as --output-len is."""
     keys = {**given, **settings}
     workload = build(keys)
-    source = sources.of(workload)
-    if "output_len" in settings and source not in (sources.RANDOM, sources.RANDOM_TURNS):
+    source = request_sources.find_source(workload)
+    if "output_len" in settings and source not in (request_sources.RANDOM, request_sources.RANDOM_TURNS):
         keys = {**keys, **dict.fromkeys(READ_OUTPUT_LENS, settings["output_len"])}
         workload = build(keys)
     unheeded = data_conflicts.unheeded(workload.__dict__, settings)
-    unheeded += [flag_of("output_len")] * (source in sources.TRACES)
-    for key in (key for key in settings if flag_of(key) in unheeded):
+    unheeded += [find_flag("output_len")] * (source in request_sources.TRACES)
+    for key in (key for key in settings if find_flag(key) in unheeded):
         raise UsageError(f"{key} is varied, and the data set of these points has none of it: leave it out")
     limited = {"num_prompts", "num_sessions", "duration"} & keys.keys()
     if not limited and (count := count_requests(workload)) is not None:
@@ -240,7 +240,7 @@ def _name_passed_flag(message: str, variation: Variation) -> str:
     """A message about a load, with the flag that varies it in place of that of `bench`."""
     for dimension in variation.fields:
         if dimension.flag in _LOADS:
-            message = message.replace(flag_of(dimension.keys[0]), dimension.flag)
+            message = message.replace(find_flag(dimension.keys[0]), dimension.flag)
     return message
 
 

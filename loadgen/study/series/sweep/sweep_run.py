@@ -19,11 +19,9 @@ from msgspec.structs import replace
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.base.secrecy import command_line, hide_secrets
 from loadgen.base.text import format_count
-from loadgen.features.data import data_files
-from loadgen.plan import profile
+from loadgen.plan import profile, request_sources
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
-from loadgen.plan.server_settings import ServerSettings
 from loadgen.report import load_table, run_directory, run_place, sweep_record
 from loadgen.report.run_directory import Result
 from loadgen.report.sweep_record import (
@@ -41,6 +39,7 @@ from loadgen.run.bench import check, seeded
 from loadgen.run.options import Options
 from loadgen.run.session import Session
 from loadgen.run.signals import SIGNALS, Interrupts
+from loadgen.settings.validation import ServerSettings
 from loadgen.study.series.point_runs import MeasuredPoint, PointServers, measure_point, overlay_settings
 from loadgen.study.series.series_store import KeptDirectory, create_directory, digest_options, refuse_flags
 from loadgen.study.series.sweep import grid, vllm_layout
@@ -252,7 +251,7 @@ class SweepRequest(msgspec.Struct, frozen=True):
         """A digest of all that changes a figure: what the points measure, files included, and with what."""
         workloads = [point.workload for point in self.points]
         measured = [workload.model_dump(mode="json", exclude={"name"}) for workload in workloads]
-        return digest_options(self.options, measured, data_files.digest(workloads))
+        return digest_options(self.options, measured, request_sources.hash_files(workloads))
 
 
 def make_builder(options: Options) -> Build:
@@ -276,7 +275,7 @@ def make_request(options: Options, variation: Variation, build: Build) -> SweepR
     points = grid.list_points(variation, options.overrides, build)
     for point in points:
         requested_metrics.check_profile(point.workload)
-        data_files.check(point.workload)
+        request_sources.check_files(point.workload)
     first = points[0]
     name = build({**options.overrides, **first.settings}).name or "bench"
     if first.workload.ladder is not None:

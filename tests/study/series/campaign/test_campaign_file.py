@@ -141,7 +141,7 @@ def test_all_texts_agree_on_how_long_the_demo_takes() -> None:
 
 
 def test_campaigns_are_no_profiles() -> None:
-    assert not set(campaign_file.list_shipped()) & set(profile.shipped())
+    assert not set(campaign_file.list_shipped()) & set(profile.list_shipped())
 
 
 @loop_over("name", ["demo", "qwen3-h20-ladder", "qwen3-thor"])
@@ -173,9 +173,7 @@ def test_the_h20_ladder_has_every_row_of_the_page() -> None:
     from loadgen.roofline.models import split_name
     from loadgen.study.speed.speed_rows import read_speed_csv
 
-    page = read_speed_csv(
-        profile.shipped_directory().parent / "loadgen/study/speed/published/qwen3_h20_speed.csv"
-    )
+    page = read_speed_csv(profile.find_shipped().parent / "loadgen/study/speed/published/qwen3_h20_speed.csv")
     published = {
         (
             row.model,

@@ -22,13 +22,13 @@ from loadgen.base.structs import replace
 from loadgen.figures.objectives import Standing, parse
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
-from loadgen.plan.server_settings import ServerSettings
 from loadgen.report.limit_record import LimitRecord, LimitRun, SearchEnd
 from loadgen.report.run import Run
 from loadgen.report.run_directory import Result
 from loadgen.run.options import Options
 from loadgen.run.session import Session
 from loadgen.run.signals import Stopped
+from loadgen.settings.validation import ServerSettings
 from loadgen.study.series.limit import limit_command, limit_search
 from loadgen.study.series.limit.limit_search import LimitSearch, make_entry, make_trial, set_load
 from loadgen.study.series.limit.search import NextRun

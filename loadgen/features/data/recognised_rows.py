@@ -1,0 +1,87 @@
+"""Recognised: the requests of a file that is given without a name, by what its rows are."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Protocol, cast
+
+import numpy as np
+from msgspec.structs import replace
+
+from loadgen.base.arrays import Int64
+from loadgen.features.data import row_kinds, sheets
+from loadgen.plan.data_facts import DataFacts
+from loadgen.plan.json_lines import Lines, OpenedFile
+from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests
+
+FLAG = "--dataset-path"
+_SHAREGPT = "sharegpt"
+_CONVERSATIONS, _HEAD_BYTES = b'"conversations"', 1 << 20  # a key of each entry, and where the first ends
+# What makes requests of a kind's rows.
+_READERS = {
+    row_kinds.PROMPTS: "loadgen.features.data.file_prompts",
+    row_kinds.CHAT: "loadgen.features.data.bodies",
+    row_kinds.COMPLETIONS: "loadgen.features.data.bodies",
+    row_kinds.CONVERSATIONS: "loadgen.features.data.conversations",
+}
+
+
+class _Reader(Protocol):
+    def of_rows(self, lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests: ...
+
+
+def requests(inputs: PlanInputs) -> SourcedRequests:
+    """The requests of a file by the kind of its rows, in the file's order.
+
+    `--num-prompts N` takes the first N; where the file holds fewer they are sent again from the first, unless
+    --no-oversample is given. Raises UsageError that names file and row where the file cannot be sent.
+    """
+    path = inputs.profile.dataset_path
+    file = OpenedFile(path, FLAG)
+    if file.first_character() == b"[":
+        return _make_sharegpt(inputs, file)
+    lines = sheets.rows(file) if sheets.is_sheet(file) else Lines(file)
+    kind = row_kinds.find_first_kind(lines)
+    reader = cast(_Reader, importlib.import_module(_READERS[kind]))
+    return reader.of_rows(lines, kind, inputs)
+
+
+def _make_sharegpt(inputs: PlanInputs, file: OpenedFile) -> SourcedRequests:
+    """A JSON list, which ShareGPT's is: by the rules of its name."""
+    if _CONVERSATIONS not in file.read(file.begin, _HEAD_BYTES):
+        raise file.refusal(
+            "is a JSON list, and not of ShareGPT's conversations: make it one JSON object a line with "
+            "jq -c '.[]'"
+        )
+    source = importlib.import_module(f"loadgen.features.data.{_SHAREGPT}")
+    named = inputs.profile.model_copy(update={"dataset_name": _SHAREGPT})
+    return cast(SourcedRequests, source.requests(replace(inputs, profile=named)))
+
+
+_MOST_NAMES = 10_000  # of different models, held with the first row of each
+
+
+def name_first(found: dict[str, int], name: str | None, i: int) -> None:
+    """Keep the first place where a name is, of the first MOST_NAMES different names."""
+    if name is not None and len(found) < _MOST_NAMES:
+        found.setdefault(name, i)
+
+
+def order_rows(rows: int, inputs: PlanInputs) -> Int64:
+    """Which row each request sends, int64[requests]: those of the file in order, and then again."""
+    most = rows if inputs.most is None else inputs.most
+    return np.arange(min(most, rows) if inputs.profile.no_oversample else most, dtype=np.int64) % rows
+
+
+def make_facts(kind: str, lines: Lines, sent: Int64, text: str = "") -> DataFacts:
+    """What is to be reported of the rows that are sent; `sent` is int64[requests], of rows."""
+    different = min(len(sent), int(sent.max(initial=-1)) + 1)
+    return DataFacts(
+        kind=kind,
+        file=lines.path,
+        file_digest=lines.digest(),
+        rows=len(lines),
+        sent=different,
+        repeated=len(sent) - different,
+        text=text,
+    )

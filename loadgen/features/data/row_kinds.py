@@ -1,0 +1,297 @@
+"""Kinds: what the rows of a file are, known by their keys; a file of two kinds is refused by the row."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shlex
+from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
+from typing import Any, TypeVar
+
+import msgspec
+
+from loadgen.base.errors import UsageError
+from loadgen.base.files import expand_path
+from loadgen.base.text import quote_value
+from loadgen.base.untrusted import NOT_JSON, read_file_head
+from loadgen.plan.json_lines import Lines, explain_json
+
+T = TypeVar("T")
+RowObject = dict[str, msgspec.Raw]  # a row's keys and the bytes of its values, in their order
+
+PROMPTS, CHAT, COMPLETIONS = "prompts", "chat bodies", "completion bodies"
+CONVERSATIONS = "conversations"
+_SHOWN_KEYS = 8
+# What a whole body has and a row of prompts has not: fields of the two APIs, as vLLM and SGLang have them.
+_FIELDS = (
+    "model max_tokens max_completion_tokens temperature top_p top_k min_p min_tokens stop "
+    "stop_token_ids stream stream_options n best_of use_beam_search seed user logprobs top_logprobs "
+    "prompt_logprobs echo suffix logit_bias frequency_penalty presence_penalty repetition_penalty "
+    "ignore_eos response_format tools tool_choice "
+    "chat_template chat_template_kwargs lora_path priority "
+)
+STRUCTURED_KEYS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs")
+BODY_KEYS = frozenset((*_FIELDS.split(), *STRUCTURED_KEYS))
+
+
+class RowKind(msgspec.Struct, frozen=True):
+    """One kind of row, by its keys."""
+
+    required: frozenset[str]
+    one_of: frozenset[str] = frozenset()  # at least one of them too
+    without: frozenset[str] = frozenset()  # and none of these
+
+    def fits(self, keys: Collection[str]) -> bool:
+        """Whether a row with these keys is of this kind."""
+        found = frozenset(keys)
+        return self.required <= found and not self.without & found and (not self.one_of or self._any(found))
+
+    def _any(self, found: frozenset[str]) -> bool:
+        return bool(self.one_of & found)
+
+
+_PROMPT = frozenset({"prompt"})
+KINDS: dict[str, tuple[RowKind, ...]] = {
+    PROMPTS: (RowKind(_PROMPT, without=BODY_KEYS), RowKind(_PROMPT | {"output_tokens"})),
+    CHAT: (RowKind(frozenset({"messages"})),),
+    COMPLETIONS: (RowKind(_PROMPT, one_of=BODY_KEYS),),
+    CONVERSATIONS: (RowKind(frozenset({"conversation_id", "turn", "role"})),),
+}
+# Keys of a trace's rows and of conversations, that make a load; which of them each kind reads.
+_OF_LOADS = (
+    "timestamp", "timestamps", "arrival_time", "arrived_at", "start_time", "delay", "delay_ms",
+    "delay_seconds", "session_id", "chat_id", "parent_chat_id", "conversation_id", "turn",
+    "input_length", "output_length", "output_tokens", "hash_ids",
+)  # fmt: skip
+_READ: dict[str, frozenset[str]] = {
+    PROMPTS: frozenset({"output_tokens"}),
+    CHAT: frozenset(),
+    COMPLETIONS: frozenset(),
+    CONVERSATIONS: frozenset({"conversation_id", "turn", "delay_seconds", "output_tokens"}),
+}
+_SEARCHED = 1000  # rows whose keys are listed together
+_TRACE = "is of a trace: pass --trace FILE, in place of --dataset-path"
+_JQ = "make it one JSON object a line"
+# Rows of other kinds that are known, and what to do with them.
+OTHERS: dict[str, tuple[frozenset[str], ...]] = {
+    _TRACE: (
+        frozenset({"timestamp", "input_length", "output_length"}),
+        frozenset({"TIMESTAMP", "ContextTokens", "GeneratedTokens"}),
+        frozenset({"Timestamp", "Request tokens", "Response tokens"}),
+        frozenset({"id", "requests"}),
+    ),
+    f"is of OpenAI's batch API: {_JQ} with jq -c .body": (frozenset({"custom_id", "body"}),),
+    "is a conversation of ShareGPT: make the file one list with jq -s .": (frozenset({"conversations"}),),
+    "is a body of SGLang's /generate: give rows of `prompt` and `output_tokens`": (
+        frozenset({"text", "sampling_params"}),
+        frozenset({"input_ids", "sampling_params"}),
+    ),
+}
+_WANTED = (
+    "`prompt` (and `output_tokens`), a whole body with `messages` or `prompt`, or `conversation_id`, `turn`, "
+    "`role`"
+)
+
+
+def find_kind(keys: Collection[str]) -> str:
+    """The kind of a row with these keys, a key of KINDS; raises ValueError where that is not one."""
+    found = [name for name, kinds in KINDS.items() if any(kind.fits(keys) for kind in kinds)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        first, *_, last = found
+        raise ValueError(
+            f"its keys ({_list_keys(keys)}) are of two kinds, {first} and {last}: leave out some"
+        )
+    held = frozenset(keys)
+    for advice, others in OTHERS.items():
+        if any(other <= held for other in others):
+            raise ValueError(advice)
+    raise ValueError(f"its keys ({_list_keys(keys)}) are of no kind that is known: give {_WANTED}")
+
+
+def explain_unread(keys: Collection[str], kind: str, path: str = "") -> str:
+    """Why rows of a kind with these keys are not sent as the file's load, and what to do; "" if they are.
+
+    `path` is of the JSON lines that they stand in; "": they are columns.
+    """
+    found = [key for key in _OF_LOADS if key in keys and key not in _READ[kind]]
+    if not found:
+        return ""
+    listed = ", ".join(f"`{key}`" for key in found)
+    make, are = ("makes", "is") if len(found) == 1 else ("make", "are")
+    return (
+        f"{listed} {make} the load of a trace or of conversations, and {are} not read of {kind}: write the "
+        "rows as conversations (`conversation_id`, `turn`, `role`, `content`, `delay_seconds`), or send them "
+        f"without times and sessions: {_advise_without(found, path)}"
+    )
+
+
+def _advise_without(keys: Sequence[str], path: str) -> str:
+    """What leaves keys out of every row of a file."""
+    if not path:
+        return "leave out these columns"
+    selected = ", ".join(f".{key}" for key in keys)
+    return f"jq -c 'del({selected})' {shlex.quote(path)} > rows.jsonl, then --dataset-path rows.jsonl"
+
+
+def find_first_kind(lines: Lines) -> str:
+    """The kind of a file by its first row; raises UsageError where that is of none, or of two.
+
+    And of a file whose first rows have keys of a load that rows of its kind have not.
+    """
+    try:
+        kind = find_kind(read_object(lines, 0, lines[0]))
+    except ValueError as error:
+        raise lines.refusal(0, str(error)) from None
+    keys: set[str] = set()
+    for i, row in enumerate(islice(lines.rows(), _SEARCHED)):
+        try:
+            own = read_object(lines, i, row).keys()
+        except UsageError:
+            break  # refused in its turn
+        if not _is_of_kind(own, kind):
+            return kind  # and so is a row of another kind
+        keys |= own
+    if why := explain_unread(keys, kind, lines.path):
+        raise lines.file.refusal(why)
+    return kind
+
+
+def _is_of_kind(keys: Collection[str], kind: str) -> bool:
+    try:
+        return find_kind(keys) == kind
+    except ValueError:
+        return False
+
+
+def read_objects(lines: Lines, kind: str) -> Iterator[RowObject]:
+    """Every row in order; raises UsageError of the first that is no JSON object, or of another kind."""
+    known: dict[tuple[str, ...], str] = {}  # by keys: a file has few different sets of them
+    for i, row in enumerate(lines.rows()):
+        fields = read_object(lines, i, row)
+        keys = tuple(fields)
+        if keys not in known:
+            _check_kind(lines, i, keys, kind)
+            if len(known) < 1000:
+                known[keys] = kind
+        yield fields
+
+
+def _check_kind(lines: Lines, i: int, keys: tuple[str, ...], kind: str) -> None:
+    try:
+        found = find_kind(keys)
+    except ValueError as error:
+        raise lines.refusal(i, str(error)) from None
+    if found == kind and (why := explain_unread(keys, kind, lines.path)):
+        raise lines.refusal(i, why)
+    if found != kind:
+        raise lines.refusal(
+            i,
+            f"is of the kind {found} (keys {_list_keys(keys)}), and the rows before it are {kind}: "
+            "give a file of each kind",
+        )
+
+
+_DECODE = msgspec.json.Decoder(RowObject).decode
+
+
+def read_object(lines: Lines, i: int, row: bytes) -> RowObject:
+    """A row as keys and bytes; raises UsageError where it is no JSON object, or has a key twice."""
+    try:
+        fields = _DECODE(row)
+    except NOT_JSON as error:
+        raise lines.refusal(i, _explain_no_object(lines, row, error)) from None
+    if twice := _find_twice(fields, row):
+        raise lines.refusal(i, f"has the key {quote_value(twice)} twice: leave out one")
+    return fields
+
+
+def decode_value(lines: Lines, i: int, fields: RowObject, key: str, decoder: msgspec.json.Decoder[T]) -> T:
+    """A row's value of the type that is expected; raises UsageError that names row and key."""
+    try:
+        return decoder.decode(fields[key])
+    except NOT_JSON as error:
+        raise lines.refusal(i, explain_json(bytes(fields[key]), error, key)) from None
+
+
+def _explain_no_object(lines: Lines, row: bytes, error: Exception) -> str:
+    text = row.strip()
+    if text in (b"{", b"["):
+        return f"is not the whole of a JSON value: {_JQ} with jq -c . {lines.path}"
+    if isinstance(error, msgspec.ValidationError):
+        return "is not a JSON object: give one a line"
+    return explain_json(row, error)
+
+
+def _find_twice(fields: RowObject, row: bytes) -> str:
+    """A key that a row has twice; "" where each is there once.
+
+    A row that was written by a usual writer is as long as its keys and values with one separator each; only
+    another is read again, slowly.
+    """
+    compact, spaces = len(msgspec.json.encode(fields)), 2 * len(fields) - 1
+    length = len(row.rstrip())
+    if length == compact or (fields and length == compact + spaces):
+        return ""
+    try:
+        pairs = json.loads(row, object_pairs_hook=list)
+    except (ValueError, RecursionError):
+        return ""  # what strict JSON is, msgspec has decided
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            return str(key)
+        seen.add(key)
+    return ""
+
+
+def _list_keys(keys: Collection[str]) -> str:
+    more = f" and {len(keys) - _SHOWN_KEYS} more" if len(keys) > _SHOWN_KEYS else ""
+    return (", ".join(map(quote_value, islice(keys, _SHOWN_KEYS))) or "none") + more
+
+
+_MOST_HEAD_BYTES = 1 << 20
+_TRACE_KEYS = ({"timestamp", "input_length"}, {"requests"})  # of Mooncake's and like it; of Weka's
+_TRACE_COLUMNS = ({"ContextTokens"}, {"Request tokens"})  # of Azure's and BurstGPT's
+_NO_HEADER = "-trace.csv"  # of ServeGen's names of files
+
+
+def is_trace(path: str) -> bool:
+    """Whether a file's first row is one of a trace; False of a file that cannot be read."""
+    at = expand_path(path)
+    if at.is_dir() or at.name.endswith(_NO_HEADER):
+        return True
+    try:
+        head = read_file_head(at, _MOST_HEAD_BYTES)
+    except OSError:
+        return False
+    first = head.lstrip(b"\xef\xbb\xbf \r\n").partition(b"\n")[0]
+    if first[:1] in b"{[":
+        try:
+            keys = set(msgspec.json.decode(first, type=dict[str, msgspec.Raw]))
+        except NOT_JSON:
+            return False
+        return any(keys >= needed for needed in _TRACE_KEYS)
+    try:
+        columns = {name.strip() for row in csv.reader([first.decode("utf-8", "replace")]) for name in row}
+    except csv.Error:
+        return False
+    return any(columns >= needed for needed in _TRACE_COLUMNS)
+
+
+def read_body_text(body: bytes) -> str:
+    """Every text of a request's prompt or messages, a line each; no roles, no tools, no images."""
+    fields: dict[str, Any] = msgspec.json.decode(body)
+    return "\n".join(_texts([fields.get("prompt"), fields.get("text"), fields.get("messages")]))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for part in value:
+            yield from _texts(part)
+    elif isinstance(value, dict):
+        yield from _texts([value.get("content"), value.get("text")])

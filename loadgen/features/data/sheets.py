@@ -1,0 +1,181 @@
+"""Sheets: files of columns, CSV and Parquet, as the rows of JSON that they stand for."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import PurePath
+from typing import IO, Any
+
+import msgspec
+
+from loadgen.base.bounds import MOST_TOKENS
+from loadgen.base.files import expand_path
+from loadgen.base.text import quote_value
+from loadgen.features.data import row_kinds
+from loadgen.plan.json_lines import MOST_ROW_BYTES, Lines, OpenedFile
+
+_PARQUET = b"PAR1"  # the first bytes of the file
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_BATCH_ROWS = 1024
+_PROMPT, _LENGTH = "prompt", "output_tokens"
+_HEADER_ROW = 1
+_NO_PARQUET = "is Parquet, which needs pyarrow: in the clone, .venv/bin/pip install '.[parquet]'"
+
+
+class SpooledFile(OpenedFile):
+    """Rows of JSON in a temporary file without a name, reported as the file that they are made of."""
+
+    def __init__(self, source: OpenedFile, rows: Iterable[bytes], first_row: int) -> None:
+        self.path, self.flag, self.first_row = source.path, source.flag, first_row
+        self._source = source
+        try:
+            with tempfile.TemporaryFile() as spool:
+                spool.writelines(row + b"\n" for row in rows)
+                spool.flush()
+                self._held(os.dup(spool.fileno()))
+        except OSError as error:
+            raise self.refusal(
+                f"cannot be written out as JSON below {tempfile.gettempdir()} ({error.strerror}): "
+                "free some space there, or name another directory in TMPDIR"
+            ) from None
+        if not self.bytes:
+            raise self.refusal("holds no rows")
+
+    def digest(self) -> str:
+        """A blake2b hash of the bytes of the file itself."""
+        return self._source.digest()
+
+
+def is_sheet(file: OpenedFile) -> bool:
+    """Whether a file is of columns: Parquet, or by its name or a column `prompt` CSV."""
+    if file.read(0, len(_PARQUET)) == _PARQUET:
+        return True
+    if file.first_character() in b"{[":
+        return False
+    names = file.read(file.begin, 4096).partition(b"\n")[0].split(b",")
+    return _separator(file) is not None or _PROMPT.encode() in [name.strip(b' "\r') for name in names]
+
+
+def rows(file: OpenedFile) -> Lines:
+    """The rows of a sheet as lines of JSON, a key a column; raises UsageError that names the file and row.
+
+    Of Parquet all columns, those left out of a row that are null in it. Of CSV those of prompts: `prompt` and
+    `output_tokens`, whose first row is the header.
+    """
+    if file.read(0, len(_PARQUET)) == _PARQUET:
+        return Lines(SpooledFile(file, _parquet_rows(file), 1))
+    with _long_cells():  # here, not where rows are made: an error keeps that generator from its end
+        return Lines(SpooledFile(file, _csv_rows(file), _HEADER_ROW + 1))
+
+
+def _separator(file: OpenedFile) -> str | None:
+    return _SEPARATORS.get(PurePath(file.path).suffix.lower())
+
+
+def _csv_rows(file: OpenedFile) -> Iterator[bytes]:
+    cells = _cells(file)
+    names = [name.strip() for name in next(cells, [])]
+    try:
+        kind = row_kinds.find_kind(names)
+    except ValueError as error:
+        raise file.refusal(str(error), _HEADER_ROW) from None
+    if kind != row_kinds.PROMPTS:
+        raise file.refusal(f"is CSV of {kind}: give them as JSONL", _HEADER_ROW)
+    if why := row_kinds.explain_unread(names, kind):
+        raise file.refusal(why, _HEADER_ROW)
+    twice = next((name for name, times in Counter(names).items() if times > 1), None)
+    if twice is not None:
+        raise file.refusal(f"has the column {quote_value(twice)} twice", _HEADER_ROW)
+    prompt, length = names.index(_PROMPT), names.index(_LENGTH) if _LENGTH in names else None
+    for number, row in enumerate(cells, _HEADER_ROW + 1):
+        if not row:
+            yield b""
+            continue
+        if len(row) != len(names):
+            raise file.refusal(f"has {len(row)} cells, and the header {len(names)}", number)
+        fields: dict[str, Any] = {_PROMPT: row[prompt]}
+        if length is not None and row[length].strip():
+            fields[_LENGTH] = _whole(file, row[length].strip(), number)
+        yield msgspec.json.encode(fields)
+
+
+def _whole(file: OpenedFile, cell: str, number: int) -> int:
+    if not (cell.isascii() and cell.isdecimal() and len(cell) <= len(str(MOST_TOKENS))):
+        raise file.refusal(f"has {quote_value(cell)} as {_LENGTH}: give 1 to {MOST_TOKENS}", number)
+    return int(cell)
+
+
+def _cells(file: OpenedFile) -> Iterator[list[str]]:
+    """The rows of CSV; a blank line has no cells."""
+    number = 0
+    with _text(file) as text:
+        try:
+            for row in csv.reader(text, delimiter=_separator(file) or ",", strict=True):
+                number += 1
+                yield row
+        except csv.Error as error:
+            raise file.refusal(f"is not valid CSV: {error}", number + 1) from None
+        except UnicodeDecodeError:
+            raise file.refusal("is not UTF-8: convert the file to it", number + 1) from None
+
+
+@contextmanager
+def _long_cells() -> Iterator[None]:
+    """The csv module's limit of 128 KiB a cell raised, and put back."""
+    before = csv.field_size_limit(MOST_ROW_BYTES)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def _text(file: OpenedFile) -> IO[str]:
+    return io.TextIOWrapper(io.BufferedReader(_Reading(file)), "utf-8-sig", newline="")
+
+
+class _Reading(io.RawIOBase):
+    """A file as a stream of its bytes."""
+
+    def __init__(self, file: OpenedFile) -> None:
+        self._file, self._at = file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self._file.read(self._at, len(buffer))
+        buffer[: len(piece)] = piece
+        self._at += len(piece)
+        return len(piece)
+
+
+def _parquet_rows(file: OpenedFile) -> Iterator[bytes]:
+    try:
+        arrow = importlib.import_module("pyarrow")
+        parquet = importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise file.refusal(_NO_PARQUET) from None
+    number = 0
+    try:
+        with parquet.ParquetFile(expand_path(file.path)) as table:
+            for batch in table.iter_batches(_BATCH_ROWS):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield _json(file, {key: value for key, value in row.items() if value is not None}, number)
+    except (OSError, arrow.ArrowException) as error:
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise file.refusal(f"is not valid Parquet: {why}") from None
+
+
+def _json(file: OpenedFile, row: dict[str, Any], number: int) -> bytes:
+    try:
+        return msgspec.json.encode(row)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise file.refusal(f"cannot be JSON: {error}", number) from None

@@ -1,0 +1,306 @@
+"""Session sending: the turns of a session go out one after another, over the connection of its first one."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from loadgen.base.clock import MS_NS, SECOND_NS
+from loadgen.features.sessions.session_job import Answer, BodiesDigest, SessionJob, TurnOrder
+from loadgen.transport.capture import A_READ, NO_STAMP, Capture, join_reads, pack_int64s
+from loadgen.transport.failure import CUT_SHORT, Failure
+from loadgen.transport.sending.gate import SPIN_NS
+from loadgen.transport.sending.job import Counters, Job, split_body
+from loadgen.transport.sending.sender import Outgoing, Sender
+from loadgen.transport.tcp_connection import Pool, Slot, State
+
+
+@dataclass(eq=False, slots=True)
+class EndedTurn:
+    """A turn whose answer is there and may not be judged yet."""
+
+    index: int
+    capture: Capture
+    got: Sequence[Any]  # reads, as a transport gathers them
+    judged: bool = False
+    succeeded: bool = False
+
+
+class TurnQueue:
+    """The turns of a job's sessions; `first` has the first ones, the others follow their answers.
+
+    `count` is how many turns there will be: the most there can be, as a failed turn ends its session. `next`
+    is how many were sent.
+    """
+
+    def __init__(self, job: Job, sessions: SessionJob) -> None:
+        assert isinstance(job.order, TurnOrder)
+        self.job, self.sessions = job, sessions
+        self.first = Outgoing(job)
+        self.count, self.next = job.order.requests, 0
+        self.reconnects = 0  # turns that went over another connection than the one before them
+        self._late_bodies = 0
+        self._digest = BodiesDigest()
+        self._answers: dict[int, list[Answer]] = {}  # of sessions under way, by number
+        self._ended: deque[EndedTurn] = deque()  # to be judged
+        self._to_build: dict[int, None] = {}  # turns whose history is known, in their order
+        self._built: dict[int, bytes] = {}
+        self._sent: deque[bytes] = deque()  # requests, to be part of the digest
+
+    @property
+    def built(self) -> int:
+        """How many first turns are built."""
+        return self.first.built
+
+    @property
+    def late_bodies(self) -> int:
+        """Requests whose body was not ready when they were due."""
+        return self.first.late_bodies + self._late_bodies
+
+    def has_next(self, index: int) -> bool:
+        """Whether a turn is followed by another one of its session."""
+        return index + 1 < self.sessions.find_end(index)
+
+    def note_sent(self, index: int, request: bytes) -> None:
+        """Note that a turn is sent: from now on the next one can be built, where nothing of it is unknown."""
+        self.next += 1
+        self._sent.append(request)
+        if self.sessions.body_after is None and self.has_next(index):
+            self._to_build[index + 1] = None
+
+    def take(self, index: int) -> bytes:
+        """The request of a turn that is due, whose answer before it has been judged."""
+        request = self._built.pop(index, None)
+        if request is None:
+            self._to_build.pop(index, None)
+            self._late_bodies += self.sessions.body_after is None  # else it may be known just now
+            request = self._build(index)
+        return request
+
+    def note_ended(self, capture: Capture, got: Sequence[Any]) -> EndedTurn:
+        """Note that a turn has its whole answer, which is judged later."""
+        turn = EndedTurn(capture.index, capture, got)
+        self._ended.append(turn)
+        return turn
+
+    def judge(self, turn: EndedTurn) -> bool:
+        """Whether a turn succeeded, so that the next one follows; otherwise its session is over."""
+        if turn.judged:
+            return turn.succeeded
+        turn.judged, capture, got = True, turn.capture, turn.got
+        capture.raw, capture.read_lengths = join_reads(got[::A_READ])
+        reads = got[2::A_READ]
+        capture.seen_ns, capture.kernel = pack_int64s(reads), NO_STAMP * len(reads)
+        answer = self.sessions.answer_of(capture)
+        turn.got, turn.succeeded = (), answer is not None
+        if answer is None:
+            self.drop(turn.index)
+        elif self.sessions.body_after is not None:
+            self._answers.setdefault(self.sessions.find_session(turn.index), []).append(answer)
+            self._to_build[turn.index + 1] = None
+        return turn.succeeded
+
+    def drop(self, index: int) -> None:
+        """End a session with this turn: what follows is not sent."""
+        self.forget(index)
+        self._built.pop(index + 1, None)
+        self._to_build.pop(index + 1, None)
+        if self.next < self.count:  # or the time for sending is over
+            self.count -= self.sessions.find_end(index) - index - 1
+
+    def forget(self, index: int) -> None:
+        """Forget the session of a turn that was its last."""
+        self._answers.pop(self.sessions.find_session(index), None)
+
+    def close(self) -> None:
+        """Send nothing any more: the time for that is over."""
+        self.count, self.first.count = self.next, self.first.next
+        self._to_build.clear()
+
+    def build_ahead(self) -> bool:
+        """Do one piece of the work that can wait; False where there is none."""
+        while self._ended and self._ended[0].judged:
+            self._ended.popleft()
+        if self._ended:
+            self.judge(self._ended.popleft())
+        elif self._to_build:
+            index = next(iter(self._to_build))
+            del self._to_build[index]
+            self._built[index] = self._build(index)
+        elif not self.first.build_ahead():
+            if not self._sent:
+                return False
+            self._digest.add(split_body(self._sent.popleft()))
+        return True
+
+    def bodies_digest(self) -> str:
+        """A fingerprint of the bodies that were sent."""
+        while self._sent:
+            self._digest.add(split_body(self._sent.popleft()))
+        return self._digest.hex()
+
+    def _build(self, index: int) -> bytes:
+        after = self.sessions.body_after
+        if after is None:
+            return self.job.make_request(index)
+        answers = self._answers.get(self.sessions.find_session(index), ())
+        return self.job.make_request(index, after(index, answers))
+
+
+# A connection that the server closed between two turns is opened again so long before the next one is due, or
+# three times as long as it took before: enough for a handshake far away, and shorter than idle ones are kept.
+_AHEAD_NS, _MOST_AHEAD_NS = 300 * MS_NS, 2 * SECOND_NS
+_NEW_SESSION = -1  # in place of the index of a turn
+# When it is due, its slot's number (of which there is one: no two compare further), its index, its slot.
+Waiting = tuple[int, int, int, Slot, EndedTurn | None]
+
+
+class TurnPace(Protocol):
+    """When the turns of the sessions over one slot are due, in nanoseconds."""
+
+    def first_ns(self, slot: int, end_ns: int) -> int:
+        """When the slot's next session begins, after the end of the one before; 0: as one is free."""
+        ...
+
+    def next_ns(self, slot: int, index: int, end_ns: int) -> int:
+        """When a turn is due whose session had an answer that ended then."""
+        ...
+
+
+class Delays:
+    """Each turn is due some time after the end of the answer before it: thinking, or a tool's work."""
+
+    def __init__(self, sessions: SessionJob) -> None:
+        self.delays_ns = sessions.turns.delays_ns
+
+    def first_ns(self, slot: int, end_ns: int) -> int:
+        return 0
+
+    def next_ns(self, slot: int, index: int, end_ns: int) -> int:
+        return end_ns + int(self.delays_ns[index])
+
+
+class UserRate:
+    """Each slot is a user whose turns are due at a rate, staggered; a turn waits for the answer before it."""
+
+    def __init__(self, sessions: SessionJob, begin_ns: int) -> None:
+        self.period_ns = round(SECOND_NS / sessions.user_rate_per_s)
+        self.begin_ns, self.users = begin_ns, sessions.users
+        self._turns: dict[int, int] = {}  # of each slot, so far
+
+    def first_ns(self, slot: int, end_ns: int) -> int:
+        return self.next_ns(slot, _NEW_SESSION, end_ns)
+
+    def next_ns(self, slot: int, index: int, end_ns: int) -> int:
+        turns = self._turns.get(slot, 0)
+        self._turns[slot] = turns + 1
+        planned_ns = self.begin_ns + slot * self.period_ns // self.users + turns * self.period_ns
+        return max(planned_ns, end_ns)
+
+
+def make_pace(sessions: SessionJob, begin_ns: int) -> TurnPace:
+    """Make the pace of a job's turns that begins at a time."""
+    return UserRate(sessions, begin_ns) if sessions.users else Delays(sessions)
+
+
+class SessionSender(Sender):
+    """Begins sessions as its base sends requests, and keeps the slot of each until its last turn."""
+
+    def __init__(
+        self, job: Job, pool: Pool, turns: TurnQueue, counters: Counters, send: Callable[[Slot], None]
+    ) -> None:
+        super().__init__(job, pool, turns.first, counters, send)
+        self.turns = turns
+        self.pace = make_pace(turns.sessions, 0)
+        self._waiting: list[Waiting] = []  # a heap
+        self._due_ns: dict[Slot, int] = {}  # of the slots in it
+
+    def begin(self, begin_ns: int) -> None:
+        super().begin(begin_ns)
+        self.pace = make_pace(self.turns.sessions, begin_ns)
+        slots = list(self.pool.free)
+        self.pool.free.clear()
+        for slot in slots:
+            self.take_free(slot)
+
+    def send_due(self) -> None:
+        if 0 < self.job.duration_ns <= self.now_ns() - self.begin_ns:
+            self.turns.close()
+            return
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= self.now_ns():
+            due_ns, _, index, slot, before = heapq.heappop(waiting)
+            del self._due_ns[slot]
+            if index == _NEW_SESSION:
+                if self.out.next < self.out.count:
+                    self._give(slot, *self.out.take(), due_ns)
+            elif before is None or self.turns.judge(before):
+                self.turns.reconnects += not (slot.served and slot.intake.state is State.IDLE)
+                self._give(slot, index, self.turns.take(index), due_ns)
+            else:
+                self.take_free(slot)
+                slot.retry_ns = self.now_ns() if slot.intake.state is State.CLOSED else 0
+        self._send_due()
+
+    def _give(self, slot: Slot, index: int, request: bytes, due_ns: int) -> None:
+        """Send a request over its session's slot, which may have to be opened again first."""
+        self._assign(slot, index, request, due_ns)
+        state = slot.intake.state
+        if state is State.IDLE:
+            self.send(slot)
+            self.note_sent(slot)
+        elif state is State.CLOSED:
+            self.pool.dial(slot)
+
+    def _take(self, slot: Slot, intended_ns: int) -> None:
+        self._assign(slot, *self.out.take(), intended_ns)
+
+    def _assign(self, slot: Slot, index: int, request: bytes, due_ns: int) -> None:
+        slot.index, slot.request, slot.intended_ns = index, request, due_ns
+        self.turns.note_sent(index, request)
+        self.counters.publish_sent(self.turns.next)
+
+    def take_unsent(self, slot: Slot) -> None:
+        if slot not in self._due_ns:
+            super().take_unsent(slot)
+
+    def note_ended(self, slot: Slot, failure: Failure | None, end_ns: int) -> None:
+        super().note_ended(slot, failure, end_ns)
+        index, turns = slot.index, self.turns
+        if failure is not None and failure.kind not in CUT_SHORT:
+            turns.drop(index)
+        elif turns.has_next(index):
+            ended = turns.note_ended(slot.make_capture(slot.number, end_ns, failure=failure), slot.intake.got)
+            if failure is not None and not turns.judge(ended):
+                return
+            self._wait(self.pace.next_ns(slot.number, index + 1, end_ns), index + 1, slot, ended)
+        else:
+            turns.forget(index)
+
+    def take_free(self, slot: Slot) -> None:
+        """Keep a slot that is free for its session's next turn, or give it to the next session."""
+        if slot in self._due_ns:
+            return
+        due_ns = self.pace.first_ns(slot.number, slot.freed_ns) if self.begin_ns else 0
+        if due_ns:
+            self._wait(due_ns, _NEW_SESSION, slot, None)
+        elif slot.intake.state is State.IDLE:
+            self.pool.free.append(slot)
+
+    def _wait(self, due_ns: int, index: int, slot: Slot, before: EndedTurn | None) -> None:
+        self._due_ns[slot] = due_ns
+        heapq.heappush(self._waiting, (due_ns, slot.number, index, slot, before))
+
+    def redial_ns(self, slot: Slot) -> int:
+        due_ns = self._due_ns.get(slot)
+        if due_ns is None:
+            return super().redial_ns(slot)
+        ahead_ns = min(max(_AHEAD_NS, 3 * slot.connect_ns), _MOST_AHEAD_NS)
+        return max(due_ns - ahead_ns, self.now_ns())
+
+    def wait_ns(self) -> int:
+        wait_ns = super().wait_ns()
+        return min(wait_ns, self._waiting[0][0] - self.now_ns() - SPIN_NS) if self._waiting else wait_ns

@@ -1,0 +1,203 @@
+"""Timed: vLLM's own kind of trace (`--dataset-name timed_trace`): its labels, block size and unit of time.
+
+What vLLM puts in a block comes from Python's `hash`, which differs from process to process unless
+PYTHONHASHSEED is set: where it is, to the same value, the prompts here are vLLM's; else they come from the
+block hash of `loadgen.features.traces.trace_blocks`, which is the same everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from array import array
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from loadgen.base import bounds
+from loadgen.base.arrays import Int64
+from loadgen.base.clock import SECOND_NS
+from loadgen.base.errors import UsageError
+from loadgen.base.text import quote_value
+from loadgen.features.traces import trace_rows
+from loadgen.features.traces.trace_blocks import BlockContent, PrefixReuse, chain_hashes, find_prefix_reuse
+from loadgen.features.traces.trace_replay import ReplayedRequests
+from loadgen.features.traces.trace_rows import HashLists, TraceRows, find_elapsed_ns
+from loadgen.features.traces.trace_schedule import TraceSchedule, TraceSelection, TraceWindow
+from loadgen.plan.data_facts import DataFacts
+from loadgen.plan.json_lines import Lines
+from loadgen.plan.model_files import find_vocabulary
+from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests
+from loadgen.plan.profile import Profile
+from loadgen.plan.prompts.tokenizers import find_optional_tokenizer, load_tokenizer
+from loadgen.plan.random_stream import make_arrival_rng
+from loadgen.wire.openai import Chat
+
+TIMED_TRACE = "timed_trace"
+FLAG = "--dataset-path"
+_VARIABLE = "PYTHONHASHSEED"
+_SEED_BITS = 0xFFFF_FFFF
+_OURS = (
+    f"the blocks' content is not vLLM's, whose own changes from process to process: set {_VARIABLE} to the "
+    "same number for both clients, with a tokenizer, and it is equal"
+)
+_SHORT = (
+    "{} rows have fewer hash_ids than blocks of {} tokens need: their prompts are shorter than recorded, as "
+    "vLLM's are"
+)
+_Length = Annotated[int, msgspec.Meta(ge=1, le=bounds.MOST_TOKENS)]
+_Hash = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class PythonHashContent(BlockContent, frozen=True):
+    """Blocks as vLLM makes them: those of one hash and one length are equal, and only those."""
+
+    def places(self, ids: Int64, length: int, row: int) -> Int64:
+        """The prompt of a row of the trace: as many of its blocks as `length` takes, the last one cut.
+
+        Block h of n tokens is `random.Random(hash("h:n") & 0xFFFFFFFF).choices(allowed, k=n)`; the generator
+        is that of numpy, which makes the same numbers of the same key.
+        """
+        pieces = []
+        state = np.random.RandomState()
+        for value in ids.tolist():
+            size = min(self.block, length)
+            state.seed([hash(f"{value}:{size}") & _SEED_BITS])
+            pieces.append((state.random_sample(size) * len(self.allowed)).astype(np.int64))
+            length -= size
+            if not length:
+                break
+        return np.concatenate(pieces)
+
+    def digest(self) -> bytes:
+        """What the content follows from: the allowed ids, the block size, and Python's own hash."""
+        return b"%s %d" % (super().digest(), hash("0:0"))
+
+
+def requests(inputs: PlanInputs) -> SourcedRequests:
+    """The requests of a profile's trace; raises UsageError where trace, profile and server do not fit."""
+    profile = inputs.profile
+    _check_api(inputs)
+    trace = _read_rows(profile)
+    window = TraceWindow.parse(profile.trace_window)
+    picked = TraceSelection.of(trace, profile, window, inputs.most)
+    content, source, notes = _make_content(inputs)
+    schedule = None
+    if profile.timed:
+        schedule = TraceSchedule.of(
+            trace, picked.places, profile, window, "timed", make_arrival_rng(inputs.stream)
+        )
+        notes += schedule.notes
+        picked = picked.first(len(schedule.offsets_ns))
+    made = ReplayedRequests(trace, picked.places, picked.input_lens, picked.output_lens, content)
+    reuse = _find_reuse(trace, made, isinstance(content, PythonHashContent))
+    facts = DataFacts(
+        kind=TIMED_TRACE,
+        file=trace.file,
+        file_digest=trace.digest,
+        rows=trace.file_rows,
+        sent=len(picked.places),
+        repeated=reuse.repeated,
+        skipped=picked.skipped,
+        clipped=picked.clipped,
+        reusable_tokens=int(reuse.tokens.sum()),
+        schedule=None if schedule is None else schedule.facts,
+    )
+    offsets_ns = None if schedule is None else schedule.offsets_ns
+    return SourcedRequests(made, facts, offsets_ns, ids_source=source, notes=(*trace.notes, *notes))
+
+
+def _check_api(inputs: PlanInputs) -> None:
+    if isinstance(inputs.dialect, Chat) or not inputs.subject.engine.takes_ids:
+        who = "the chat API" if isinstance(inputs.dialect, Chat) else inputs.subject.engine.name
+        raise UsageError(
+            f"--dataset-name {TIMED_TRACE} sends token ids, and {who} takes text: use --backend openai "
+            "(/v1/completions), or --trace FILE --trace-format timed, whose prompts are words there"
+        )
+
+
+def _read_rows(profile: Profile) -> TraceRows:
+    """The rows of the file under the profile's labels; raises UsageError that names a row."""
+    lines = Lines.open(profile.dataset_path, FLAG)
+    _check_labels(profile, next(lines.decoded(dict)), lines)
+    times, input_lens, output_lens, lists = array("d"), array("q"), array("q"), HashLists()
+    for i, row in enumerate(lines.decoded(_make_row_type(profile))):
+        if not row.hash_ids:
+            raise lines.refusal(
+                i,
+                f"has no {profile.timed_trace_label_hash_ids}, of which {TIMED_TRACE} makes prompts: send it "
+                "with --trace FILE --trace-format timed, which needs none",
+            )
+        times.append(row.timestamp)
+        input_lens.append(row.input_length)
+        output_lens.append(row.output_length)
+        lists.add(row.hash_ids)
+    hashes, starts = lists.arrays()
+    block, asked_lens = profile.timed_trace_chunk_hash_size, np.frombuffer(input_lens, np.int64)
+    covered = np.minimum(asked_lens, np.diff(starts) * block)
+    short = int((covered < asked_lens).sum())
+    times_s = np.frombuffer(times, np.float64) * profile.timed_trace_sec_multiplier
+    at_ns = find_elapsed_ns(times_s, SECOND_NS, lines.refusal)
+    lens = (covered, np.frombuffer(output_lens, np.int64))
+    rows = trace_rows.make_trace_rows(lines, at_ns, lens, (hashes, starts), block)
+    return replace(rows, notes=(_SHORT.format(short, block),)) if short else rows
+
+
+def _check_labels(profile: Profile, first: Mapping[str, Any], lines: Lines) -> None:
+    """Raises UsageError where the first row lacks a label of the profile: it names the flag."""
+    for name in ("timestamp", "input_length", "output_length", "hash_ids"):
+        label = getattr(profile, f"timed_trace_label_{name}")
+        if label not in first:
+            keys = quote_value(", ".join(map(str, first)))
+            flag = f"--timed-trace-label-{name.replace('_', '-')}"
+            raise lines.refusal(0, f"has no {label}, only {keys}: name the key with {flag}")
+
+
+def _make_row_type(profile: Profile) -> type[Any]:
+    """A row under the profile's labels; raises UsageError where two are one."""
+    fields: Mapping[str, Any] = {
+        "timestamp": Annotated[float, msgspec.Meta(ge=0)],
+        "input_length": _Length,
+        "output_length": _Length,
+        "hash_ids": list[_Hash] | None,
+    }
+    labels = {name: str(getattr(profile, f"timed_trace_label_{name}")) for name in fields}
+    if len(set(labels.values())) < len(labels):
+        raise UsageError(f"--timed-trace-label-*: two of {', '.join(labels.values())} are one key")
+    named = [(name, kind, None) if name == "hash_ids" else (name, kind) for name, kind in fields.items()]
+    return msgspec.defstruct("TimedRow", named, rename=labels)
+
+
+def _make_content(inputs: PlanInputs) -> tuple[BlockContent, str, tuple[str, ...]]:
+    """What the blocks hold, where its ids are from, and a note on how that is to vLLM's."""
+    subject, block = inputs.subject, inputs.profile.timed_trace_chunk_hash_size
+    tokenizer = find_optional_tokenizer(subject)
+    if _hash_is_set() and tokenizer is not None:
+        loaded = load_tokenizer(tokenizer, TIMED_TRACE)
+        special = set(loaded.all_special_ids)
+        ids = np.array(sorted(i for i in loaded.get_vocab().values() if i not in special), np.int64)
+        note = f"the blocks' content is vLLM's of {_VARIABLE}={os.environ[_VARIABLE]}"
+        return PythonHashContent(block, 0, 0, ids), tokenizer, (note,)
+    vocabulary = find_vocabulary(subject.tokenizer, subject.model_root, subject.vocab_size)
+    # vLLM's own seed is always 0 here: the same trace is the same prompts.
+    return BlockContent(block, 0, 0, vocabulary.allowed), vocabulary.source, (_OURS,)
+
+
+def _hash_is_set() -> bool:
+    """Whether Python's hash of a text is the same in every process with this environment."""
+    return os.environ.get(_VARIABLE, "random") not in ("", "random") and not sys.flags.ignore_environment
+
+
+def _find_reuse(trace: TraceRows, made: ReplayedRequests, cut_apart: bool) -> PrefixReuse:
+    """What a prefix cache would hold; `cut_apart`: a block that is cut is none of the begin of the whole."""
+    hashes = trace.hashes
+    if cut_apart:
+        last_len = made.input_lens % trace.block
+        cut = last_len > 0
+        last = (made.begins + made.input_lens // trace.block)[cut]
+        hashes = hashes.astype(np.int64)
+        hashes[last] = chain_hashes(hashes[last], last_len[cut])
+    return find_prefix_reuse(hashes, made.begins, made.hash_counts, made.input_lens, trace.block)

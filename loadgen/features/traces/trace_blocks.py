@@ -1,0 +1,181 @@
+"""Blocks: the content of a trace's hashed blocks, a function of each hash and a seed alone.
+
+A block with the hash `id` is the first tokens of the generator SplitMix64 (Steele, Lea, Flood 2014) that
+starts at the state `mix(id + mix(seed + G))`, in arithmetic modulo 2⁶⁴, with G = 0x9E3779B97F4A7C15 and
+SplitMix64's finaliser `mix`. Token j of it is `allowed[(x >> 32) × len(allowed) >> 32]` of the generator's
+output x = mix(state + (j + 1) × G). So equal hashes are equal tokens and a shared list of leading hashes is
+a shared prefix, in every process and on every machine, and a block that is cut is the begin of the whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.base.arrays import Bool, Int64
+from loadgen.features.traces.trace_rows import Hashes
+
+_UInt64 = NDArray[np.uint64]
+_GOLDEN = 0x9E37_79B9_7F4A_7C15
+_WORD = 2**64
+
+
+def make_block_ids(ids: Int64, seed: int, block: int, allowed: Int64) -> Int64:
+    """The tokens of the blocks with these hashes, one after the other: int64[len(ids) × block].
+
+    `seed` counts modulo 2⁶⁴; `allowed` are the token ids to choose from, fewer than 2³² of them.
+    """
+    tokens: Int64 = allowed[make_block_places(ids, seed, block, len(allowed))]
+    return tokens
+
+
+def make_block_places(ids: Int64, seed: int, block: int, count: int) -> Int64:
+    """The same tokens as places among `count` allowed ids."""
+    start = np.array([(seed + _GOLDEN) % _WORD], np.uint64)
+    states = _mix(ids.astype(np.int64).view(np.uint64) + _mix(start))
+    steps = np.arange(1, block + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
+    places = _mix((states[:, None] + steps).ravel())
+    places >>= np.uint64(32)
+    places *= np.uint64(count)
+    places >>= np.uint64(32)
+    return places.view(np.int64)
+
+
+def scope_hashes(ids: Int64, scope: int) -> Int64:
+    """Hashes that mean the same only within a scope, made different between scopes: as many."""
+    begin = _mix(np.array([(scope + _GOLDEN) % _WORD], np.uint64))
+    return _mix(ids.astype(np.int64).view(np.uint64) + begin).view(np.int64)
+
+
+def chain_hashes(before: Int64, ids: Int64) -> Int64:
+    """For lists of hashes, a hash of each list that ends in `ids` from those of the lists without them."""
+    return _mix(before.view(np.uint64) + _mix(ids.astype(np.int64).view(np.uint64))).view(np.int64)
+
+
+class BlockContent(msgspec.Struct, frozen=True):
+    """What the prompts of a trace hold: of hashed blocks, and of tokens that no hash covers."""
+
+    block: int  # tokens that a hash stands for; 0: there are no hashes
+    seed: int  # of the hashed blocks
+    own_seed: int  # of what a request shares with no other
+    allowed: Int64  # token ids
+
+    def digest(self) -> bytes:
+        """A hash of all that the content of blocks follows from."""
+        named = f"{self.block} {self.seed} {self.own_seed} ".encode()
+        return hashlib.blake2b(named + self.allowed.astype("<i8").tobytes(), digest_size=16).digest()
+
+    def prompt(self, ids: Int64, length: int, row: int) -> Int64:
+        """The prompt of a row of the trace, int64[length]: its blocks, cut."""
+        tokens: Int64 = self.allowed[self.places(ids, length, row)]
+        return tokens
+
+    def places(self, ids: Int64, length: int, row: int) -> Int64:
+        """The same prompt as places in `allowed`.
+
+        What its hashes do not cover is content of this row alone, as if a last block had the row's number
+        for a hash under `own_seed`.
+        """
+        needed, count = -(-length // self.block) if self.block else 0, len(self.allowed)
+        places = make_block_places(ids[:needed], self.seed, self.block, count)[:length]
+        if len(places) == length:
+            return places
+        own = make_block_places(np.array([row]), self.own_seed, length - len(places), count)
+        return np.concatenate([places, own])
+
+
+class IdTexts:
+    """Prompts of token ids as JSON, a tenth of a list's time: each id's text is made once.
+
+    Texts are as long as that of the greatest id, blanks before those that are shorter.
+    """
+
+    def __init__(self, allowed: Int64) -> None:
+        powers = 10 ** np.arange(len(str(int(allowed.max()))), dtype=np.int64)[::-1]
+        digits = (allowed[:, None] // powers % 10 + ord("0")).astype(np.uint8)
+        digits[(allowed[:, None] < powers) & (powers > 1)] = ord(" ")
+        commas = np.full((len(allowed), 1), ord(","), np.uint8)
+        texts = np.ascontiguousarray(np.hstack([digits, commas]))
+        self._texts = texts.view(f"V{texts.shape[1]}").ravel()
+
+    def prompt(self, places: Int64) -> msgspec.Raw:
+        """The JSON of the ids at these places."""
+        return msgspec.Raw(b"[" + self._texts.take(places).tobytes()[:-1] + b"]")
+
+
+def _mix(words: _UInt64) -> _UInt64:
+    """SplitMix64's finaliser of each word, a bijection; in place, as a prompt has thousands of them."""
+    words ^= words >> np.uint64(30)
+    words *= np.uint64(0xBF58_476D_1CE4_E5B9)
+    words ^= words >> np.uint64(27)
+    words *= np.uint64(0x94D0_49BB_1331_11EB)
+    words ^= words >> np.uint64(31)
+    return words
+
+
+SERVER_BLOCK = 16  # vLLM's on GPUs; SGLang's pages are of one token
+
+
+class PrefixReuse(msgspec.Struct, frozen=True):
+    """What requests have in common with those before them."""
+
+    tokens: Int64  # int64[requests]: that the cache holds of each prompt
+    repeated: int  # requests whose whole prompt is that of an earlier one
+
+
+def find_prefix_reuse(
+    hashes: Hashes, begins: Int64, counts: Int64, input_lens: Int64, block: int
+) -> PrefixReuse:
+    """The reuse between requests in the order in which they are sent.
+
+    `begins`, `counts` and `input_lens` are int64[requests]; the blocks of request i are
+    `hashes[begins[i] : begins[i] + counts[i]]`, each `block` tokens but for the last, which is cut. Tokens
+    that no hash covers are shared with no other.
+
+    Prompts with the same first k blocks are found for k = 1, 2, … by sorting a hash of each prompt's first k.
+    One that is alone with them is left out from then on, so the work is that of the shared blocks.
+    """
+    shared = np.zeros(len(input_lens), np.int64)
+    depth, repeated = 0, 0
+    used = np.minimum(counts, -(-input_lens // max(block, 1)))
+    alive = np.flatnonzero(used > 0)  # ascending, so in the order of sending
+    chain = np.zeros(len(alive), np.int64)
+    while len(alive):
+        chain = chain_hashes(chain, hashes[begins[alive] + depth].astype(np.int64))
+        order = np.argsort(chain, kind="stable")
+        alive, chain = alive[order], chain[order]
+        first = np.concatenate([np.ones(1, np.bool_), chain[1:] != chain[:-1]])
+        alone = first & np.append(first[1:], True)
+        alive, chain, first = alive[~alone], chain[~alone], first[~alone]
+        lens = np.minimum(input_lens[alive], (depth + 1) * block)
+        shared[alive] = np.maximum(shared[alive], np.minimum(lens, _find_longest_before(lens, first)))
+        ends = input_lens[alive] <= (depth + 1) * block
+        repeated += _count_repeats(chain[ends], input_lens[alive[ends]])
+        depth += 1
+        deeper = used[alive] > depth
+        alive, chain = alive[deeper], chain[deeper]
+        order = np.argsort(alive)
+        alive, chain = alive[order], chain[order]
+    most = (input_lens - 1) // SERVER_BLOCK * SERVER_BLOCK
+    return PrefixReuse(np.minimum(shared // SERVER_BLOCK * SERVER_BLOCK, most), repeated)
+
+
+def _find_longest_before(lens: Int64, first: Bool) -> Int64:
+    """For each row the greatest of `lens` before it in its group, 0 for the first of a group."""
+    if not len(lens):
+        return lens
+    step = int(lens.max()) + 1
+    group = np.cumsum(first) * step
+    running = np.maximum.accumulate(group + lens)
+    before = np.concatenate([np.zeros(1, np.int64), running[:-1]]) - group
+    before[first] = 0
+    longest: Int64 = np.maximum(before, 0)
+    return longest
+
+
+def _count_repeats(chain: Int64, lens: Int64) -> int:
+    """How many prompts equal an earlier one in blocks and length."""
+    return len(lens) - len(np.unique(chain_hashes(chain, lens)))

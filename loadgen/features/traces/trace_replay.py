@@ -1,0 +1,209 @@
+"""Replay: a trace's requests as a plan's: lengths and shared prefixes as recorded, at the recorded times."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+
+from loadgen.base.arrays import Int64
+from loadgen.base.errors import UsageError
+from loadgen.features.traces import trace_formats
+from loadgen.features.traces.trace_blocks import BlockContent, IdTexts, find_prefix_reuse
+from loadgen.features.traces.trace_formats import TraceSource
+from loadgen.features.traces.trace_rows import TraceRows
+from loadgen.features.traces.trace_schedule import TraceSchedule, TraceSelection, TraceWindow
+from loadgen.plan.data_facts import DataFacts
+from loadgen.plan.model_files import find_vocabulary
+from loadgen.plan.plan_inputs import ModelTarget, PlanInputs, SourcedRequests, WordCounts
+from loadgen.plan.planned_requests import PromptRequests, fingerprint
+from loadgen.plan.profile import Profile
+from loadgen.plan.prompts import prompt_texts
+from loadgen.plan.random_stream import make_arrival_rng
+from loadgen.wire.openai import Chat, Dialect
+
+_BITS = 2**64
+
+
+def requests(inputs: PlanInputs) -> SourcedRequests:
+    """The requests of a profile's trace; raises UsageError where trace, profile and server do not fit."""
+    profile = inputs.profile
+    window = TraceWindow.parse(profile.trace_window)
+    source = TraceSource(profile.trace, window, inputs.stream)
+    name, trace = trace_formats.read_trace(profile.trace_format, source)
+    picked = TraceSelection.of(trace, profile, window, inputs.most)
+    notes = [*trace.notes]
+    if inputs.most is not None and len(picked.places) < inputs.most:
+        notes.append(f"the trace has {len(picked.places)} of the {inputs.most} requests that were asked for")
+    schedule = None
+    if profile.timed:
+        rng = make_arrival_rng(inputs.stream)
+        schedule = TraceSchedule.of(trace, picked.places, profile, window, name, rng)
+        notes += schedule.notes
+        picked = picked.first(len(schedule.offsets_ns))
+    made, ids_source, text, how = _make_replayed(inputs, trace, picked)
+    notes += how
+    reuse = find_prefix_reuse(trace.hashes, made.begins, made.hash_counts, made.input_lens, trace.block)
+    facts = DataFacts(
+        kind="trace",
+        file=trace.file,
+        file_digest=trace.digest,
+        rows=trace.file_rows,
+        sent=len(picked.places),
+        repeated=reuse.repeated,
+        skipped={**trace.skipped, **picked.skipped},
+        clipped=picked.clipped,
+        text=text,
+        reusable_tokens=int(reuse.tokens.sum()),
+        schedule=None if schedule is None else schedule.facts,
+    )
+    return SourcedRequests(
+        made,
+        facts,
+        None if schedule is None else schedule.offsets_ns,
+        ids_source=ids_source,
+        notes=tuple(notes),
+        sessions=None if trace.sessions is None else trace.sessions[picked.places],
+    )
+
+
+def _make_replayed(
+    inputs: PlanInputs, trace: TraceRows, picked: TraceSelection
+) -> tuple[ReplayedRequests, str, str, list[str]]:
+    """The requests in the form that the API takes; where their ids or their text are from, and notes."""
+    subject = inputs.subject
+    form = choose_trace_form(inputs.profile, subject, inputs.dialect)
+    # Of two traces without hashes, sent to one server with one seed, row 1 is not the same prompt.
+    seed, own_seed = (inputs.stream.key(part) % _BITS for part in ("blocks", f"own {trace.digest}"))
+    vocabulary = find_vocabulary(subject.tokenizer, subject.model_root, subject.vocab_size)
+    content = BlockContent(trace.block, seed, own_seed, vocabulary.allowed)
+    if form == IDS:
+        ids = ReplayedRequests(trace, picked.places, picked.input_lens, picked.output_lens, content)
+        return ids, vocabulary.source, "", []
+    counts = subject.word_counts or WordCounts()
+    spelled = ReplayedWords(trace, picked.places, (picked.input_lens, picked.output_lens), content, counts)
+    how = counts.how or "one token a word is assumed: the server was not asked"
+    return spelled, "", "common words", [f"prompts of words: {how}"]
+
+
+IDS, WORDS = "ids", "words"
+
+
+def choose_trace_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
+    """IDS where the API takes them, unless words are asked for; raises UsageError of any other form."""
+    takes_ids = subject.takes_ids(dialect)
+    wanted = profile.prompt_format
+    if wanted == IDS and not takes_ids:
+        who = "the chat API" if isinstance(dialect, Chat) else subject.engine.name
+        raise UsageError(
+            f"{who} takes text, not token ids: use --backend openai (/v1/completions), or leave out "
+            "--prompt-format for a trace of words"
+        )
+    if wanted not in ("auto", IDS, WORDS):
+        raise UsageError(
+            f"--prompt-format {wanted}: the prompts of a trace are token ids, or words where the API takes "
+            "text: leave it out"
+        )
+    return WORDS if wanted == WORDS or not takes_ids else IDS
+
+
+_PIECE = 4096  # rows whose hashes are hashed at once
+
+
+class ReplayedRequests(PromptRequests):
+    """The requests of a trace: token ids made of each one's hashes when it is asked for.
+
+    `rows` is int64[requests], each request's row in the file, from 1.
+    """
+
+    format = "ids"
+
+    def __init__(
+        self, trace: TraceRows, places: Int64, input_lens: Int64, output_lens: Int64, content: BlockContent
+    ) -> None:
+        self.input_lens, self.output_lens = input_lens, output_lens
+        self.rows, self._file = trace.numbers[places], trace.file
+        self.begins = trace.starts[places]
+        self.hash_counts = trace.starts[places + 1] - self.begins
+        self._places = places  # unlike a row's number, no two are equal
+        self._hashes = trace.hashes
+        self._content = content
+        self._texts: IdTexts | None = None  # made with the first body
+
+    def where(self, i: int) -> str:
+        """Request i by file and row, as `trace.jsonl row 17`."""
+        return f"{self._file} row {int(self.rows[i])}"
+
+    def prompt(self, i: int) -> list[int] | str:
+        """Prompt i, as a list of `input_lens[i]` ids."""
+        ids: list[int] = self._content.allowed[self.places(i, int(self.input_lens[i]))].tolist()
+        return ids
+
+    def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
+        """The fields of request i, its prompt as JSON: a list of 14,000 ids takes a millisecond to write."""
+        if self._texts is None:
+            self._texts = IdTexts(self._content.allowed)
+        written = cast(list[int], self._texts.prompt(self.places(i, int(self.input_lens[i]))))
+        return dialect.make_request(model, written, int(self.output_lens[i]))
+
+    def digest(self) -> str:
+        """A fingerprint of all that the prompts follow from: lengths, hashes, seeds, block size, ids."""
+        columns = (self.input_lens, self.output_lens, self._places, self.hash_counts)
+        return fingerprint(self.format, columns, [self._content.digest(), *self._pieces()])
+
+    def places(self, i: int, length: int) -> Int64:
+        """Prompt i, so long, as places in what its content is made of."""
+        begin = int(self.begins[i])
+        hashes = self._hashes[begin : begin + int(self.hash_counts[i])].astype(np.int64)
+        return self._content.places(hashes, length, int(self._places[i]))
+
+    def _pieces(self) -> Iterator[bytes]:
+        for first in range(0, len(self.begins), _PIECE):
+            spans = zip(
+                self.begins[first : first + _PIECE].tolist(),
+                self.hash_counts[first : first + _PIECE].tolist(),
+                strict=True,
+            )
+            pieces = [self._hashes[begin : begin + count] for begin, count in spans]
+            yield np.concatenate(pieces).astype("<i8").tobytes()
+
+
+class ReplayedWords(ReplayedRequests):
+    """The requests of a trace as text; `content` is of ids, of which its seeds and its block are used."""
+
+    format = "words"
+
+    def __init__(
+        self,
+        trace: TraceRows,
+        places: Int64,
+        lens: tuple[Int64, Int64],
+        content: BlockContent,
+        counts: WordCounts,
+    ) -> None:
+        self._words = np.array(counts.words or prompt_texts.list_common_words())
+        spelled = BlockContent(
+            counts.words_of(content.block), content.seed, content.own_seed, np.arange(len(self._words))
+        )
+        # A server's template and one word: no prompt is shorter.
+        input_lens = np.maximum(lens[0], math.ceil(counts.tokens(1)))
+        super().__init__(trace, places, input_lens, lens[1], spelled)
+        self._counts = counts
+
+    def prompt(self, i: int) -> str:
+        """Prompt i; its first word is that of every prompt, as there is no blank before it."""
+        count = self._counts.words_of(int(self.input_lens[i]) - self._counts.overhead) - 1
+        return " ".join([prompt_texts.FIRST_WORD, *self._words[self.places(i, max(0, count))].tolist()])
+
+    def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
+        """The fields of request i."""
+        return dialect.make_request(model, self.prompt(i), int(self.output_lens[i]))
+
+    def digest(self) -> str:
+        """A fingerprint of what the prompts follow from: hashes, lengths, words and their count."""
+        counted = msgspec.json.encode([self._counts.overhead, self._counts.per_word, self._words.tolist()])
+        return super().digest() + hashlib.blake2b(counted, digest_size=8).hexdigest()

@@ -1,0 +1,204 @@
+"""Schedule: which requests of a trace are sent, and when: window, caps, speed, jitter, idle cap."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from loadgen.base import bounds
+from loadgen.base.arrays import Bool, Int64
+from loadgen.base.clock import SECOND_NS
+from loadgen.base.errors import UsageError
+from loadgen.base.text import quote_value
+from loadgen.features.traces.trace_rows import TraceRows
+from loadgen.plan.data_facts import ScheduleFacts
+from loadgen.plan.profile import Profile
+
+_FINEST_GRID_NS = 1_000_000  # a millisecond is the unit of many traces
+_OFF = 0.01  # of the step
+_ENOUGH_INSTANTS = 16  # fewer may have a step in common by chance
+_WINDOW = "--trace-window {}: give START:END in seconds, as 600:1200; either may be left out"
+LONG_PROMPT = "longer than --trace-max-input-len"
+LONG_ANSWER = "longer than --trace-max-output-len"
+
+
+class TraceWindow(msgspec.Struct, frozen=True):
+    """A part of a trace, in seconds after its begin; None: from its first request, to its last."""
+
+    start_s: float | None = None
+    end_s: float | None = None
+
+    @property
+    def begin_s(self) -> float:
+        """Where it begins."""
+        return self.start_s or 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> TraceWindow:
+        """The window that `--trace-window` names; raises UsageError."""
+        if not text:
+            return cls()
+        start, colon, end = text.partition(":")
+        try:
+            window = cls(float(start) if start else None, float(end) if end else None)
+        except ValueError:
+            raise UsageError(_WINDOW.format(quote_value(text))) from None
+        last = bounds.YEAR_S if window.end_s is None else window.end_s
+        if not colon or not 0 <= window.begin_s < last <= bounds.YEAR_S:
+            raise UsageError(_WINDOW.format(quote_value(text)))
+        return window
+
+    def rows(self, at_ns: Int64) -> slice:
+        """The rows that are in it."""
+        begin = int(np.searchsorted(at_ns, round(self.begin_s * SECOND_NS)))
+        end = len(at_ns) if self.end_s is None else int(np.searchsorted(at_ns, round(self.end_s * SECOND_NS)))
+        return slice(begin, end)
+
+
+class TraceSelection(msgspec.Struct, frozen=True):
+    """The rows of a trace that are sent: places in its columns, and their lengths; int64[requests]."""
+
+    places: Int64
+    input_lens: Int64
+    output_lens: Int64
+    skipped: dict[str, int]
+    clipped: int
+
+    @classmethod
+    def of(cls, rows: TraceRows, profile: Profile, window: TraceWindow, most: int | None) -> TraceSelection:
+        """The first `most` rows in the window that a profile's caps leave; raises UsageError if none is."""
+        inside = window.rows(rows.at_ns)
+        places = np.arange(inside.start, inside.stop)
+        prompts, answers = rows.input_lens[inside], rows.output_lens[inside]
+        most_prompt = profile.trace_max_input_len or bounds.MOST_TOKENS
+        most_answer = profile.trace_max_output_len or bounds.MOST_TOKENS
+        skipped: dict[str, int] = {}
+        if profile.trace_too_long == "skip":
+            wanted = _count_up_to(most, (prompts <= most_prompt) & (answers <= most_answer))
+            places, prompts, answers = places[:wanted], prompts[:wanted], answers[:wanted]
+            long = prompts > most_prompt
+            counts = {LONG_PROMPT: long.sum(), LONG_ANSWER: ((answers > most_answer) & ~long).sum()}
+            skipped = {why: int(count) for why, count in counts.items() if count}
+            kept = (prompts <= most_prompt) & (answers <= most_answer)
+            places, prompts, answers = places[kept], prompts[kept], answers[kept]
+        places, prompts, answers = places[:most], prompts[:most], answers[:most]
+        cut = (prompts > most_prompt) | (answers > most_answer)
+        if not len(places):
+            raise UsageError(_explain_none_left(rows, profile, inside, skipped))
+        return cls(
+            places,
+            np.minimum(prompts, most_prompt),
+            np.minimum(answers, most_answer),
+            skipped,
+            int(cut.sum()),
+        )
+
+    def first(self, count: int) -> TraceSelection:
+        """The first `count` of these requests."""
+        return TraceSelection(
+            self.places[:count], self.input_lens[:count], self.output_lens[:count], self.skipped, self.clipped
+        )
+
+
+def _count_up_to(most: int | None, kept: Bool) -> int:
+    """How many rows there are up to the `most`-th that is kept."""
+    if most is None:
+        return len(kept)
+    return int(np.searchsorted(np.cumsum(kept), most)) + 1
+
+
+def _explain_none_left(rows: TraceRows, profile: Profile, inside: slice, skipped: dict[str, int]) -> str:
+    if inside.start >= inside.stop:
+        span_s = rows.at_ns[-1] / SECOND_NS
+        return (
+            f"--trace-window {profile.trace_window!r}: no request of {rows.file} is in it: its last comes "
+            f"{span_s:.6g} s after the first"
+        )
+    why = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
+    return f"--trace {rows.file}: no request is left ({why}): raise the limit, or pass --trace-too-long clip"
+
+
+class TraceSchedule(msgspec.Struct, frozen=True):
+    """When the selected requests are due after the start, int64[requests], and what is to be reported."""
+
+    offsets_ns: Int64
+    facts: ScheduleFacts
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        rows: TraceRows,
+        places: Int64,
+        profile: Profile,
+        window: TraceWindow,
+        name: str,
+        rng: np.random.Generator,
+    ) -> TraceSchedule:
+        """The schedule of rows at `places` in a trace of the format `name`."""
+        at_ns = rows.at_ns[places]
+        grid_ns, notes = find_grid_ns(rows.at_ns), []
+        begin_ns = at_ns[0] if window.start_s is None else round(window.start_s * SECOND_NS)
+        after_ns = at_ns - begin_ns
+        spread = profile.trace_jitter == "uniform" and grid_ns > 0
+        if spread:
+            after_ns = spread_times(after_ns, grid_ns, rng)
+        elif profile.trace_jitter == "uniform":
+            notes.append("--trace-jitter has no effect: the trace's times are on no grid")
+        offsets_ns = np.rint(after_ns / profile.speed_up).astype(np.int64)
+        cut_ns = 0
+        if profile.trace_idle_cap is not None:
+            offsets_ns, cut_ns = cap_gaps(offsets_ns, round(profile.trace_idle_cap * SECOND_NS))
+        if profile.duration is not None:
+            offsets_ns = offsets_ns[: np.searchsorted(offsets_ns, profile.duration_ns)]
+        count = len(offsets_ns)
+        if not count:
+            raise UsageError(
+                f"--duration {profile.duration:g}: no request of {rows.file} is due before it ends"
+            )
+        span_s = int(offsets_ns[-1] - offsets_ns[0]) / SECOND_NS
+        facts = ScheduleFacts(
+            format=name,
+            span_s=span_s,
+            rate_per_s=(count - 1) / span_s if span_s else 0.0,
+            instants=len(np.unique(at_ns[:count])),
+            requests=count,
+            grid_s=grid_ns / SECOND_NS,
+            spread=spread,
+            speed_up=profile.speed_up,
+            start_s=window.begin_s,
+            end_s=window.end_s,
+            idle_cap_s=profile.trace_idle_cap,
+            idle_cut_s=cut_ns / SECOND_NS,
+        )
+        return cls(offsets_ns, facts, tuple(notes))
+
+
+def find_grid_ns(at_ns: Int64) -> int:
+    """The step, coarser than a millisecond, of which all times are multiples; 0: none, or too few times.
+
+    Each may be off by a hundredth of the step: Mooncake's steps of 3 s are off by up to 3 ms.
+    """
+    instants = np.unique(at_ns)
+    gaps = np.diff(instants)
+    if len(instants) < _ENOUGH_INSTANTS:
+        return 0
+    after = instants - instants[0]
+    step = float(after[-1]) / float(np.rint(gaps / gaps.min()).sum())
+    off = np.abs(after - np.rint(after / step) * step)
+    if off.max() > step * _OFF:
+        return 0
+    rounded = round(step / _FINEST_GRID_NS) * _FINEST_GRID_NS
+    return rounded if rounded > _FINEST_GRID_NS else 0
+
+
+def spread_times(at_ns: Int64, grid_ns: int, rng: np.random.Generator) -> Int64:
+    """Times with the requests of one instant spread uniformly over the step that follows, in order."""
+    return np.sort(at_ns + rng.integers(0, grid_ns, len(at_ns)))
+
+
+def cap_gaps(offsets_ns: Int64, longest_ns: int) -> tuple[Int64, int]:
+    """Offsets whose gaps, that before the first included, are cut to the longest; and the time cut out."""
+    gaps = np.diff(offsets_ns, prepend=0)
+    cut = np.minimum(gaps, longest_ns)
+    return np.cumsum(cut), int((gaps - cut).sum())

@@ -1,0 +1,191 @@
+"""Server: the settings of which server is measured, how it is reached and trusted, and on what it runs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from functools import partial
+from typing import Any
+
+from loadgen.base import bounds
+from loadgen.base.bounds import MOST_SEED, MOST_TOKENS, integer_between, number_between
+from loadgen.engines.engines import LAUNCHED
+from loadgen.settings.setting import (
+    LAUNCH,
+    NO_KEYWORD,
+    OUTPUT,
+    ROOFLINE,
+    SERVER,
+    KeyRows,
+    Makes,
+    OptionRows,
+    setting,
+)
+
+# fmt: off
+_server = partial(setting, Makes.CLIENT, group=SERVER, names_server=True)
+_place = partial(_server, None, keyword=NO_KEYWORD)
+_key = partial(_place, rank=2, resumes=True,
+    campaign="is a flag of `loadgen campaign`: a file cannot hold keys")
+_trust = partial(_server, None, rank=3, metavar="FILE", shard=True)
+_machine = partial(setting, Makes.NOTHING, None, group=ROOFLINE, names_server=True)
+
+
+class AddressFlags(OptionRows, frozen=True):
+    """Where the server is: these become the addresses of `Options`."""
+
+    base_url: list[str] | None = _place("address of a running server, http or https; several times: servers "
+        "of one model that share the requests (docs/targets.md)", action="append", metavar="URL")
+    host: str | None = _place("with --port, instead of --base-url")
+    port: int | None = _place("default 8000; of --backend sglang 30000, of lmdeploy 23333",
+        read=integer_between(0, 65535))
+
+
+class TargetOptions(OptionRows, frozen=True):
+    """Which API and which model are requested, and how they are reached."""
+
+    endpoint: str | None = _server(None,
+        "default: the backend's, /v1/completions or /v1/chat/completions", metavar="PATH", shard=True)
+    model: str | None = _server(None, "default: the first in /v1/models", rank=1, shard=True,
+        path=True)
+    served_model_name: str | None = _server(None, "model name in requests, if not --model", rank=1,
+        metavar="NAME", shard=True)
+    tokenizer: str | None = _server(None, "or a name in the local hub cache: source of ids or text prompts",
+        rank=1, metavar="DIR", shard=True, path=True)
+    vocab_size: int | None = _server(None, "draw token ids below N, if neither tokenizer nor config is "
+        "available", rank=1, read=integer_between(1, bounds.MOST_IDS), metavar="N", shard=True)
+    headers: dict[str, str] = _server({}, "sent with every request, never stored (other users can read "
+        "it in `ps`)", rank=1, flag="--header", apart=True,
+        nargs="+", action="extend", metavar="NAME=VALUE", resumes=True)
+
+
+class KeyOptions(OptionRows, frozen=True):
+    """The API key's place: no flag takes the key itself, which other users would see."""
+
+    # None: OPENAI_API_KEY where it is set; "": no key
+    api_key_env: str | None = _key("environment variable with the API key (default OPENAI_API_KEY)",
+        metavar="NAME")
+    api_key_file: str | None = _key("file with the API key", metavar="FILE")
+
+
+class CallOptions(OptionRows, frozen=True):
+    """Keywords of a call that no flag has."""
+
+    # "": none; default: OPENAI_API_KEY of the environment
+    api_key: str | None = setting(Makes.NOTHING, None, names_server=True)
+
+
+class TrustOptions(OptionRows, frozen=True):
+    """Which certificates are trusted and shown, and how long the server may take to be ready."""
+
+    insecure: bool = _server(False, "accept any TLS certificate", rank=3, action="store_true", shard=True)
+    ca_cert: str | None = _trust("also trust these certificate authorities (PEM)")
+    client_cert: str | None = _trust("our certificate (PEM), for servers that require one")
+    client_key: str | None = _trust("its private key, if not in the same file")
+    ready_check_timeout_s: float = _server(0.0, "wait S seconds for the server to be ready (default 0: it "
+        "must be)", rank=3, flag="--ready-check-timeout-sec", read=number_between(0, bounds.MOST_SECONDS),
+        metavar="S", resumes=True)
+    # The embedded engine answers, with this timing.
+    preset: str | None = setting(Makes.REQUEST, None, "simulate a server's timing: see `loadgen engine "
+        "--list-presets`, or roofline/MACHINE/MODEL", group=SERVER, rank=3, metavar="NAME")
+
+
+class MachineOptions(OptionRows, frozen=True):
+    """Machine and model, where neither can be detected."""
+
+    hardware: str | None = _machine("as jetson-thor or 4xh100 (default: detected from the GPU's name)",
+        metavar="KEY")
+    bandwidth: float | None = _machine("memory bandwidth, instead of the table's", read=float,
+        metavar="GB/s")
+    model_config: str | None = _machine("the model's config.json (default: from its directory, or the "
+        "table)", metavar="FILE", path=True)
+    gpus: int = setting(Makes.NOTHING, 0, "GPUs that the server runs on, for tok/s per GPU (default: of "
+        "--hardware, or as detected)", group=OUTPUT, rank=2, read=integer_between(1, bounds.MOST_GPUS),
+        metavar="N", names_server=True, shard=True)
+# fmt: on
+
+
+START_TIMEOUT_S = 1200.0
+_MOST_GPUS = 1024
+_MOST_RUNNING = 1 << 20
+
+
+def _line(value: Any) -> Any:
+    """One string is a command line, as of --server-args."""
+    words = shlex.split(value) if isinstance(value, str) else value
+    return tuple(words) if isinstance(words, list) else words
+
+
+def _variables(value: dict[str, str] | None) -> dict[str, str] | None:
+    if any(not name or "=" in name or "\0" in name + text for name, text in (value or {}).items()):
+        raise ValueError(
+            "a variable's name must not be empty or contain =, and neither it nor its value a zero byte"
+        )
+    return value
+
+
+def _some_text(value: str | None) -> str | None:
+    if value == "":
+        raise ValueError("String should have at least 1 character")
+    return value
+
+
+# fmt: off
+_launch = partial(setting, Makes.NOTHING, None, group=LAUNCH, apart=True, keyword=NO_KEYWORD)
+_asked = partial(_launch, rank=2)
+
+
+class LaunchRows(OptionRows, frozen=True):
+    """What is to be started, and how."""
+
+    engine: str | None = _launch("start this engine on --model, and stop it afterwards", flag="--launch",
+        choices=LAUNCHED)
+    command: str | None = _launch("start any server: a command line with {port} in it",
+        flag="--launch-command", metavar="LINE")
+    container: str | None = _launch("start it in a container (of vLLM, or of --launch)",
+        flag="--launch-container", metavar="IMAGE")
+    container_engine: str | None = _launch("docker or podman (default: the first on PATH)", metavar="NAME")
+    container_args: tuple[str, ...] = setting(Makes.NOTHING, (),
+        "more arguments of `docker run`, as '--shm-size 16g'", group=LAUNCH, metavar="LINE",
+        keyword=NO_KEYWORD)
+    python: str | None = _launch("interpreter or venv with the engine installed; llamacpp: its llama-server",
+        flag="--server-python", metavar="PATH", rank=1, path=True)
+    timeout_s: float = setting(Makes.NOTHING, START_TIMEOUT_S, "wait S seconds for it to be ready (default "
+        "1200)", group=LAUNCH, flag="--launch-timeout-sec", apart=True, read=float, metavar="S",
+        rank=3, keyword=NO_KEYWORD)
+    dry_run: bool = setting(Makes.NOTHING, False, "print the command that would start it, then exit",
+        group=LAUNCH, action="store_true", rank=3, keyword=NO_KEYWORD,
+        campaign="is a flag of `loadgen campaign`")
+    # The server may start in another directory.
+    trace_directory: str | None = _launch("have the engine write a profiler trace of the run",
+        flag="--server-trace", read=os.path.abspath, metavar="DIR", rank=3, names_server=True)
+
+
+class ServerKeys(KeyRows, frozen=True):
+    """What the server is asked for: the `[server]` table of a profile; None leaves it to the engine."""
+
+    # Tokens, prompt and answer together.
+    context_len: int | None = _asked("tokens of the longest request it accepts", read=int, metavar="N",
+        least=1, most=MOST_TOKENS)
+    # Of the GPU's.
+    memory_fraction: float | None = _asked("share of the GPU's memory to use, 0 to 1", read=float,
+        metavar="X", above=0.0, most=1.0)
+    tensor_parallel: int | None = _asked("GPUs that share the model", read=int, metavar="N", least=1,
+        most=_MOST_GPUS)
+    quantization: str | None = _asked("default: from the checkpoint", metavar="NAME", check=_some_text)
+    # Token ids in and out.
+    skip_tokenizer: bool | None = _asked("serve token ids only", action="store_true")
+    prefix_caching: bool | None = _asked("default: the engine's own", action=argparse.BooleanOptionalAction)
+    seed: int | None = _asked("default: the engine's own", flag="--server-seed", read=int, metavar="N",
+        least=0, most=MOST_SEED)
+    # Requests at once.
+    max_running: int | None = _asked("requests that it runs at once (llamacpp: its slots)", read=int,
+        metavar="N", least=1, most=_MOST_RUNNING)
+    # For the engine, as they are.
+    arguments: tuple[str, ...] | None = _asked("passed to the engine unchanged", flag="--server-args",
+        metavar="LINE", convert=_line, rank=0)
+    # Added to the caller's.
+    environment: dict[str, str] | None = _asked("added to its environment", flag="--server-env",
+        action="extend", nargs="+", metavar="NAME=VALUE", check=_variables, rank=0)
+# fmt: on

@@ -1,0 +1,106 @@
+"""Server settings: the settings of a server that is started here, in words every engine knows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, ValidationError, create_model
+
+from loadgen.base.errors import UsageError
+from loadgen.base.parsing import suggest_name
+from loadgen.base.text import quote_value
+from loadgen.settings.server_settings import ServerKeys
+from loadgen.settings.setting import make_model_fields
+from loadgen.settings.table import PROFILE_KEYS, join_rows
+
+Table = TypeVar("Table", bound=BaseModel)
+
+
+FLAGS = "the flags"  # as the origin of a table: the command line
+_FLAGS = {row.name: row.option for row in join_rows(*PROFILE_KEYS, ServerKeys)}
+# Flags that were read into tables, which are not as they were typed.
+_TABLES = {row.name for row in join_rows(*PROFILE_KEYS) if row.action == "append"}
+_KEY = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
+
+
+if TYPE_CHECKING:
+
+    class _Server(ServerKeys, frozen=True):
+        """What each of these rows is, for checkers."""
+
+else:
+    _Server = create_model(
+        "_Server",
+        __config__={
+            "extra": "forbid",
+            "frozen": True,
+            "strict": True,
+            "allow_inf_nan": False,
+            "defer_build": True,
+        },
+        **make_model_fields((ServerKeys,), {}),
+    )
+
+
+class ServerSettings(
+    _Server, extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=False
+):
+    """The `[server]` table of a profile, or the flags of the same names; None leaves it to the engine."""
+
+    def overlaid(self, other: ServerSettings) -> ServerSettings:
+        """These, with whatever the other gives instead; variables of the environment one by one."""
+        given = other.model_dump(exclude_none=True)
+        if self.environment and other.environment:
+            given["environment"] = {**self.environment, **other.environment}
+        return self.model_copy(update=given)
+
+
+def validate_table(
+    kind: type[Table], table: Mapping[str, Any], origin: str, typed: Collection[str] = ()
+) -> Table:
+    """What these keys make; raises UsageError that names each wrong key, an unknown one with the nearest.
+
+    The `typed` keys were given as flags and are named so; all are where the origin is FLAGS.
+    """
+    try:
+        return kind.model_validate(dict(table))
+    except ValidationError as error:
+        raise explain_errors(error, origin, kind.model_fields, table if origin == FLAGS else typed) from None
+
+
+def find_flag(key: str) -> str:
+    """The flag that gives a key of a profile or of a server's settings."""
+    return _FLAGS.get(key, f"--{key.replace('_', '-')}")
+
+
+def explain_errors(
+    error: ValidationError, origin: str, keys: Collection[str], typed: Collection[str] = ()
+) -> UsageError:
+    """pydantic's error as ours."""
+    return UsageError("; ".join(_explain(item, origin, keys, typed) for item in error.errors()))
+
+
+def _explain(item: Mapping[str, Any], origin: str, keys: Collection[str], typed: Collection[str]) -> str:
+    place, inside = [str(part) for part in item["loc"]], ""
+    if place[:1] == ["server"] and len(place) > 1:
+        place, inside, keys = place[1:], "[server] ", ServerSettings.model_fields
+    if place[:1] == ["classes"] and len(place) > 2:
+        origin = "--class" if "classes" in typed else f"{origin}: [[classes]]"
+        return f"{origin} {int(place[1]) + 1}: {place[2]} {quote_value(item['input'])}: {_explain_why(item)}"
+    key = place[0] if place else ""
+    if item["type"] == "extra_forbidden":
+        return f"{origin}: {inside}unknown key {quote_value(key)}{suggest_name(key, keys)}"
+    why = _explain_why(item)
+    if key in typed and key in _TABLES:
+        return f"{find_flag(key)}: {why}"
+    if key in typed:
+        why = _KEY.sub(lambda found: find_flag(found[0]) if found[0] in keys else found[0], why)
+        return f"{find_flag(key)} {quote_value(item['input'])}: {why}"
+    return f"{origin}: {inside}{key} = {quote_value(item['input'])}: {why}"
+
+
+def _explain_why(item: Mapping[str, Any]) -> str:
+    """pydantic's message of one key."""
+    return str(item["msg"]).lower().removeprefix("value error, ")

@@ -1,0 +1,166 @@
+"""vLLM: the flags of `vllm bench serve`, of 0.32 and of the recipes of 2024 and 2025."""
+
+from __future__ import annotations
+
+from loadgen.base.text import quote_value
+from loadgen.settings import other_client
+from loadgen.settings.other_client import OtherClient, map_flags
+
+_NO_CODE = "code from a model's repository is never run"
+_REPORT = "`loadgen report RUN_DIR --html` draws the timeline and the distributions of any run"
+_KEY = "--api-key"  # no flag of vLLM's either
+
+_SAME = {
+    "": (
+        "--append-result --base-url --burstiness --custom-output-len --dataset-path --disable-shuffle "
+        "--endpoint --extra-body --frequency-penalty --goodput --host --input-len --insecure --label "
+        "--logprobs --max-concurrency --metadata --metric-percentiles --min-p --no-oversample "
+        "--no-self-timed --output-len --percentile-metrics --port "
+        "--prefix-repetition-num-prefixes --prefix-repetition-output-len --prefix-repetition-prefix-len "
+        "--prefix-repetition-suffix-len --presence-penalty --random-input-len "
+        "--random-output-len --random-prefix-len --repetition-penalty --request-id-prefix --request-rate "
+        "--result-dir --result-filename --save-detailed --save-result --self-timed --served-model-name "
+        "--sharegpt-output-len --skip-chat-template --temperature --timed-trace-chunk-hash-size "
+        "--timed-trace-label-hash-ids --timed-trace-label-input-length --timed-trace-label-output-length "
+        "--timed-trace-label-timestamp --timed-trace-sec-multiplier --top-k --top-p"
+    ),
+    "over the requests' indices, as in vLLM; the first request is sent at once, where vLLM waits for a gap": (
+        "--ramp-up-end-rps --ramp-up-start-rps --ramp-up-strategy"
+    ),
+    "on without it for random prompts and traces, as in 0.32; --no-ignore-eos turns it off": "--ignore-eos",
+    "as --skip-chat-template, whose name it was in 2025": "--custom-skip-chat-template",
+    "0 or less are all rows of `custom`; a file without --dataset-name is sent whole": "--num-prompts",
+    "as --quiet": "--disable-tqdm",
+    "as --backend, whose name it was in 2025": "--endpoint-type",
+    "also NAME: VALUE, as curl has it": "--header",
+    "without it, the first that /v1/models names": "--model",
+    "also `wave`: as many as --max-concurrency; their prompts are their own": "--num-warmups",
+    "± R, as in 0.32; what it means elsewhere is --compat vllm-0.9, sglang or inferencex": (
+        "--random-range-ratio"
+    ),
+    "the server itself is asked, at the paths that the engine has": "--ready-check-timeout-sec",
+}
+_DIFFERS = {
+    "also the names of 2025 and of SGLang (docs/from-vllm.md); `openai` and `vllm` follow --endpoint, "
+    "`sglang` is SGLang's own /generate": "--backend",
+    "sent with each chat request; `custom` over /v1/completions is rendered here with them, as in vLLM": (
+        "--chat-template-kwargs"
+    ),
+    "`random` (and SGLang's `random-ids`), `sharegpt`, `custom`, `prefix_repetition`, `timed_trace`; without "
+    "it, the rows of --dataset-path are known by their keys; others are refused with the nearest way": (
+        "--dataset-name"
+    ),
+    "the name of a workload; the bare flag, which traces vLLM, is refused: --server-trace DIR": "--profile",
+    "without it, drawn at random and printed, since the same prompts twice measure the prefix cache "
+    "(vLLM: 0)": "--seed",
+    "a directory, or a name in the local Hugging Face cache; for token ids its vocabulary is enough": (
+        "--tokenizer"
+    ),
+}
+# Of the client that vLLM has in Rust.
+_RENAMED = {
+    "--turns N": "--multi-turn --multi-turn-num-turns",
+    "--max-concurrency N": "--multi-turn-concurrency",
+    "--think-time S, in seconds,": "--multi-turn-delay-ms",
+}
+_NO_EFFECT = {
+    f"{_NO_CODE}; an engine that --launch starts takes it in --server-args": "--trust-remote-code",
+    "token ids need no tokenizer, and text prompts load it as `auto` does": "--tokenizer-mode",
+    "token ids need no tokenizer, and text prompts load it all the same": "--skip-tokenizer-init",
+    "no data set is streamed from the hub; answers are streamed as by vLLM, and --disable-stream has them "
+    "whole": "--no-stream",
+    "whole bodies are sent as they stand in the file, images and all": (
+        "--enable-multimodal-chat --custom-ensure-client-side-data"
+    ),
+    "nothing is ranked": "--no-reranker",
+    _REPORT: "--plot-dataset-stats --plot-timeline --timeline-itl-thresholds",
+    "there is no log to configure": "--log-config-file",
+}
+# The value that changes nothing, and why any other is refused.
+ONLY_VALUES = {
+    "--random-batch-size": (1, "every request has one prompt"),
+    "--best-of": (1, "every request has one answer"),
+    "--probe-request-rate": (0, "no probe requests are sent"),
+}
+_REFUSED = {
+    other_client.HUB: (
+        "--hf-name --hf-split --hf-subset --spec-bench-category --speed-bench-category "
+        "--speed-bench-dataset-subset --blazedit-max-distance --blazedit-min-distance"
+    ),
+    "the data set is not read; the flag for all that are is --output-len N": (
+        "--hf-output-len --spec-bench-output-len --speed-bench-output-len"
+    ),
+    "the name of 2023: --dataset-path FILE": "--dataset",
+    other_client.SONNET: "--sonnet-input-len --sonnet-output-len --sonnet-prefix-len",
+    other_client.AUDIO: "--asr-max-audio-len-sec --asr-min-audio-len-sec",
+    other_client.IMAGES: (
+        "--random-mm-base-items-per-request --random-mm-bucket-config --random-mm-limit-mm-per-prompt "
+        "--random-mm-num-mm-items-range-ratio"
+    ),
+    other_client.TOOLS: "--bfcl-categories",
+    "only greedy decoding and sampling are measured": "--use-beam-search",
+    other_client.LORA: "--lora-modules --lora-assignment",
+    "it is the server's: --launch vllm --server-args '--max-loras N'; the adapter's name is --model": (
+        "--max-loras"
+    ),
+    "workloads are .toml files: --profile FILE": "--config",
+    "other users could read it in `ps`: set OPENAI_API_KEY, or pass --api-key-env NAME or --api-key-file "
+    "FILE": _KEY,
+    other_client.SAME_TURNS: "--multi-turn-min-turns --multi-turn-max-turns",
+    "every message of a conversation has --random-input-len N, or lengths of --input-dist": (
+        "--per-turn-input-len"
+    ),
+    "what all conversations share is their system prompt, --random-prefix-len N, and what the turns of one "
+    "share is its history": "--multi-turn-prefix-global-ratio --multi-turn-prefix-conversation-ratio",
+}
+VLLM = OtherClient(
+    "vLLM",
+    "vllm bench serve",
+    "0.32, and older recipes",
+    map_flags(_SAME),
+    map_flags(_DIFFERS),
+    map_flags(_RENAMED),
+    map_flags(_NO_EFFECT)
+    | {
+        flag: f"{only} is what is sent, other values are refused: {why}"
+        for flag, (only, why) in ONLY_VALUES.items()
+    },
+    map_flags(_REFUSED),
+)
+
+# Flags without effect that take a value.
+VALUED_FLAGS = frozenset({"--tokenizer-mode", "--timeline-itl-thresholds", "--log-config-file", *ONLY_VALUES})
+# Whole families, whose flags change from version to version.
+_FAMILIES = {
+    "--sonnet-": other_client.SONNET, "--hf-": other_client.HUB, "--spec-bench-": other_client.HUB,
+    "--burstgpt-": other_client.NEAREST["burstgpt"], "--speed-bench-": other_client.HUB,
+    "--blazedit-": other_client.HUB, "--bfcl-": other_client.TOOLS, "--random-mm-": other_client.IMAGES,
+    "--asr-": other_client.AUDIO,
+}  # fmt: skip
+
+
+def refuse_vllm_flag(flag: str) -> str | None:
+    """Why a flag of vLLM is not supported, and the nearest way; None where it is, or is none of vLLM's."""
+    if flag == _KEY:
+        return f"{flag} is not supported: {VLLM.refused[flag]}"
+    if flag in VLLM.refused or flag in VLLM.renamed:
+        return VLLM.explained(flag)
+    if flag in VLLM.no_effect:
+        return None
+    family = next((words for beginning, words in _FAMILIES.items() if flag.startswith(beginning)), None)
+    return family and f"{flag} of `{VLLM.command}` is not supported: {family}"
+
+
+def list_remarks(flags: tuple[str, ...]) -> str:
+    """What these flags without effect are not heeded for, in one line."""
+    return "; ".join(f"{flag}: {VLLM.no_effect[flag]}" for flag in dict.fromkeys(flags))
+
+
+def refuse_vllm_value(flag: str, value: str) -> str | None:
+    """Why a flag without effect is not supported with this value; None where it is."""
+    only, why = ONLY_VALUES.get(flag, (None, ""))
+    try:
+        heeded = only is not None and float(value) != only
+    except ValueError:
+        heeded = True
+    return f"{flag} {quote_value(value)} of `{VLLM.command}` is not supported: {why}" if heeded else None

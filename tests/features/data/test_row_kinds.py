@@ -1,0 +1,245 @@
+"""Kinds: rows are known by their keys, and what is of two kinds or of none is refused by file and row."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.data_files import jsonl, planned
+from builders.loops import loop_over
+from loadgen.base.errors import UsageError
+from loadgen.features.data import row_kinds
+from loadgen.features.data.file_prompts import FilePrompts
+
+PROMPT = {"prompt": "a", "output_tokens": 1}
+CHAT = {"messages": [{"role": "user", "content": "a"}]}
+TURN = {"conversation_id": "c", "turn": 1, "role": "user", "content": "a"}
+
+
+@loop_over(
+    ("row", "kind"),
+    [
+        (PROMPT, row_kinds.PROMPTS),
+        ({"prompt": "a"}, row_kinds.PROMPTS),
+        ({"prompt": "a", "category": "b", "id": 1}, row_kinds.PROMPTS),
+        ({"prompt": "a", "max_tokens": 1}, row_kinds.COMPLETIONS),
+        ({"model": "m", "prompt": [1]}, row_kinds.COMPLETIONS),
+        (CHAT, row_kinds.CHAT),
+        ({**CHAT, "tools": []}, row_kinds.CHAT),
+        (TURN, row_kinds.CONVERSATIONS),
+    ],
+)
+def test_a_row_is_known_by_its_keys(row: dict[str, Any], kind: str) -> None:
+    assert row_kinds.find_kind(list(row)) == kind
+
+
+@loop_over(
+    ("row", "why"),
+    [
+        (
+            {**PROMPT, **CHAT},
+            "'output_tokens', 'messages') are of two kinds, prompts and chat bodies",
+        ),
+        ({**PROMPT, "temperature": 1}, "are of two kinds, prompts and completion bodies: leave out some"),
+        ({**TURN, **CHAT}, "are of two kinds, chat bodies and conversations: leave out some"),
+        (
+            {"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": []},
+            "is of a trace: pass ",
+        ),
+        ({"custom_id": "a", "body": {}}, "is of OpenAI's batch API: make it one JSON object a line with jq"),
+        ({"conversations": []}, "is a conversation of ShareGPT: make the file one list with jq -s ."),
+        ({"text": "a", "sampling_params": {}}, "is a body of SGLang's /generate: give rows of `prompt`"),
+        ({"question": "a"}, "its keys ('question') are of no kind that is known: give `prompt`"),
+        ({}, "its keys (none) are of no kind that is known"),
+        ({str(i): i for i in range(10)}, "'6', '7' and 2 more) are of no kind"),
+    ],
+)
+def test_a_row_of_no_kind_or_of_two_is_refused(row: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(why)):
+        row_kinds.find_kind(list(row))
+
+
+@loop_over(
+    ("rows", "why"),
+    [
+        (
+            [PROMPT, PROMPT, CHAT],
+            " row 3: is of the kind chat bodies (keys 'messages'), and the rows before ",
+        ),
+        ([{"prompt": "a", "n": 1}, {"prompt": "a"}], " row 2: is of the kind prompts (keys 'prompt')"),
+        ([PROMPT, {"prompt": "a", "max_tokens": 1}], " row 2: is of the kind completion bodies"),
+        ([PROMPT, b"", {"question": "a"}], " row 3: its keys ('question') are of no kind that is known"),
+        ([PROMPT, b"[1]"], " row 2: is not a JSON object: give one a line"),
+        ([PROMPT, b'"a"'], " row 2: is not a JSON object: give one a line"),
+        (
+            [b"{", b'"prompt": "a"', b"}"],
+            " row 1: is not the whole of a JSON value: make it one JSON ",
+        ),
+        ([PROMPT, b'{"prompt": "a", "prompt": "b"}'], " row 2: has the key 'prompt' twice: leave out one"),
+        ([b'{"prompt":"a","output_tokens":1,"prompt":"b"}'], " row 1: has the key 'prompt' twice: leave out"),
+        ([b'{ "prompt" : "a", "pr\\u006fmpt":"b" }'], " row 1: has the key 'prompt' twice: leave out one"),
+        ([b'{"prompt": "a", "output_tokens": NaN}'], " row 1: is not valid JSON: NaN is no number of JSON"),
+        ([b'{"prompt": "\\ud800"}'], " row 1: is not valid JSON: it holds half of a surrogate pair"),
+        ([b'{"prompt": "a"} {"prompt": "b"}'], " row 1: is not valid JSON: Extra data (column 17)"),
+        ([{"prompt": 1}], " row 1: prompt is 1: give a text or a list"),
+        ([{"prompt": ["a", "b"]}], ' row 1: prompt[0] is "a": give a whole number'),
+        ([{"prompt": ""}], " row 1: has an empty prompt: leave out the row"),
+        ([{"prompt": []}], " row 1: has an empty prompt: leave out the row"),
+        ([{"prompt": [1, -1], "output_tokens": 1}], " row 1: has the token id -1: ids are 0 or more"),
+        (
+            [PROMPT, {"prompt": "a"}],
+            " row 2: has no `output_tokens`: give each row its own, or pass --output",
+        ),
+        ([{"prompt": "a", "output_tokens": None}], " row 1: has no `output_tokens`"),
+        ([{"prompt": "a", "output_tokens": 0}], " row 1: has 0 `output_tokens`: give 1 to 20000000"),
+        (
+            [{"prompt": "a", "output_tokens": 1.5}],
+            " row 1: output_tokens is 1.5: give a whole number",
+        ),
+        (
+            [{"prompt": "a", "output_tokens": "5"}],
+            ' row 1: output_tokens is "5": give a whole number',
+        ),
+        ([b'{"prompt": "\xe9"}'], " row 1: is not UTF-8: convert the file to it"),
+    ],
+)
+def test_a_file_that_cannot_be_sent_is_refused_by_row(
+    tmp_path: Path, rows: list[dict[str, Any] | bytes], why: str
+) -> None:
+    path = jsonl(tmp_path, rows)
+    with pytest.raises(UsageError) as error:
+        planned(path)
+    assert str(error.value).startswith(f"--dataset-path {path}{why}")
+    assert "\n" not in str(error.value)
+
+
+def test_prompts_are_sent_in_the_files_order_with_their_lengths(tmp_path: Path) -> None:
+    rows = [{"prompt": "é", "output_tokens": 3, "id": 7}, {"prompt": [5, 6], "output_tokens": 4}]
+    plan = planned(jsonl(tmp_path, rows))
+    assert [plan.payload(i) for i in range(len(plan))] == [
+        {"model": "served", "prompt": prompt, "max_tokens": tokens, "stream": True, "stream_options": usage}
+        for usage in ({"include_usage": True},)
+        for prompt, tokens in (("é", 3), ([5, 6], 4))
+    ]
+    assert plan.requests.input_lens.tolist() == [-1, 2]
+    assert isinstance(plan.requests, FilePrompts)
+    assert plan.requests.features == {"token ids": 1}
+    facts = plan.facts
+    assert (facts.kind, facts.rows, facts.sent, facts.repeated) == ("prompts", 2, 2, 0)
+
+
+@loop_over(
+    ("keys", "prompts", "lens", "repeated"),
+    [
+        ({"num_prompts": 2}, "ab", [1, 2], 0),
+        ({"num_prompts": 5}, "abcab", [1, 2, 3, 1, 2], 2),
+        ({"num_prompts": 5, "no_oversample": True}, "abc", [1, 2, 3], 0),
+        ({"custom_output_len": 9}, "abc", [9, 9, 9], 0),
+        ({"custom_output_len": -1}, "abc", [1, 2, 3], 0),
+    ],
+)
+def test_rows_are_sent_again_only_when_more_are_asked_for(
+    tmp_path: Path, keys: dict[str, Any], prompts: str, lens: list[int], repeated: int
+) -> None:
+    rows = [{"prompt": text, "output_tokens": i} for i, text in enumerate("abc", 1)]
+    plan = planned(jsonl(tmp_path, rows), **keys)
+    assert "".join(plan.payload(i)["prompt"] for i in range(len(plan))) == prompts
+    assert plan.requests.output_lens.tolist() == lens
+    assert (plan.facts.repeated, plan.facts.rows) == (repeated, 3)
+
+
+def test_ids_are_not_sent_to_the_chat_api(tmp_path: Path) -> None:
+    path = jsonl(tmp_path, [PROMPT, {"prompt": [1], "output_tokens": 1}])
+    with pytest.raises(UsageError, match="row 2: has token ids, and the chat API takes text: use --backend"):
+        planned(path, backend="openai-chat")
+
+
+def test_the_digest_follows_what_is_sent(tmp_path: Path) -> None:
+    rows = [{"prompt": text, "output_tokens": 1} for text in "abc"]
+    path = jsonl(tmp_path, rows)
+    digests = [
+        planned(path).digest(),
+        planned(path, num_prompts=2).digest(),
+        planned(path, custom_output_len=2).digest(),
+        planned(jsonl(tmp_path, rows[::-1], "other.jsonl")).digest(),
+    ]
+    assert planned(path).digest() == digests[0]
+    assert len(set(digests)) == 4
+
+
+def test_a_list_of_other_things_than_conversations_is_refused(tmp_path: Path) -> None:
+    path = jsonl(tmp_path, [b'\n [{"prompt": "a"}]'])
+    with pytest.raises(
+        UsageError, match="is a JSON list, and not of ShareGPT's conversations: make it one JSON"
+    ):
+        planned(path)
+
+
+MESSAGES = [{"role": "user", "content": "a"}]
+OF_A_TRACE = [
+    {"session_id": "s0", "messages": MESSAGES, "output_length": 25, "tools": None, "timestamp": 0},
+    {"session_id": "s0", "messages": MESSAGES, "output_length": 26, "tools": None, "delay": 500},
+]
+
+
+@loop_over(
+    ("rows", "keys", "kind"),
+    [
+        (OF_A_TRACE, "`timestamp`, `delay`, `session_id`, `output_length`", "chat bodies"),
+        ([{"messages": MESSAGES, "timestamp": 1}], "`timestamp`", "chat bodies"),
+        ([{"messages": MESSAGES}, {"messages": MESSAGES, "delay": 1}], "`delay`", "chat bodies"),
+        ([{"messages": MESSAGES, "output_tokens": 5}], "`output_tokens`", "chat bodies"),
+        (
+            [{"messages": MESSAGES, "conversation_id": 1, "turn": 1}],
+            "`conversation_id`, `turn`",
+            "chat bodies",
+        ),
+        ([{"prompt": "a", "max_tokens": 2, "session_id": 1}], "`session_id`", "completion bodies"),
+        ([{"prompt": "a", "hash_ids": [], "input_length": 9}], "`input_length`, `hash_ids`", "prompts"),
+        ([{**TURN, "timestamp": 4.5}], "`timestamp`", "conversations"),
+    ],
+)
+def test_keys_of_a_trace_that_are_not_read_are_named(
+    rows: list[dict[str, Any]], keys: str, kind: str, tmp_path: Path
+) -> None:
+    file = jsonl(tmp_path, rows)
+    with pytest.raises(UsageError) as raised:
+        planned(file)
+    make, are = ("make", "are") if "," in keys else ("makes", "is")
+    assert f"{keys} {make} the load of a trace or of conversations, and {are} not read of {kind}: " in str(
+        raised.value
+    )
+
+
+@pytest.mark.whole
+@pytest.mark.skipif(shutil.which("jq") is None, reason="the command that is given needs jq")
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "a", "timestamp": 1},
+        {"prompt": "a", "timestamp": "2026-01-01T00:00:00Z", "session_id": "s", "output_length": 4},
+        {"messages": MESSAGES, "delay": 2},
+    ],
+)
+def test_the_command_that_a_line_gives_makes_a_file_that_is_sent(
+    row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = jsonl(tmp_path, [row, row])
+    with pytest.raises(UsageError) as raised:
+        planned(file)
+    command = str(raised.value).partition("sessions: ")[2].partition(", then --dataset-path rows.jsonl")[0]
+    subprocess.run(["bash", "-c", command], check=True, timeout=20)
+    keys = {"custom_output_len": 4} if "prompt" in row else {"backend": "openai-chat"}
+    assert len(planned(str(tmp_path / "rows.jsonl"), **keys)) == 2
+
+
+def test_a_late_row_with_a_key_of_a_trace_is_refused_by_its_number(tmp_path: Path) -> None:
+    rows = [{"messages": MESSAGES}] * 1500 + [{"messages": MESSAGES, "delay": 1}]
+    with pytest.raises(UsageError, match=r"row 1501: `delay` makes"):
+        planned(jsonl(tmp_path, rows))

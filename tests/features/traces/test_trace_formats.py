@@ -1,0 +1,328 @@
+"""Formats: each known by what is its own, a choice never guessed, units and block sizes its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from builders.loops import loop_over
+from builders.traces import (
+    AZURE,
+    AZURE_2024,
+    BAILIAN,
+    BURSTGPT_1,
+    BURSTGPT_2,
+    MOONCAKE,
+    SERVEGEN,
+    TIMED,
+    WEKA,
+    jsonl,
+    offsets_ms,
+    planned,
+    prompts,
+    text,
+)
+from loadgen.base.errors import UsageError
+from loadgen.features.traces import trace_formats
+from loadgen.plan.profile import Profile
+
+
+def written(directory: Path, content: object) -> Path:
+    if isinstance(content, Path):
+        return content
+    return text(directory, content) if isinstance(content, str) else jsonl(directory, content)  # type: ignore[arg-type]
+
+
+@loop_over(
+    ("content", "name"),
+    [
+        pytest.param(MOONCAKE, "mooncake", id="mooncake"),
+        pytest.param(BAILIAN, "bailian", id="bailian"),
+        pytest.param(AZURE, "azure-2023", id="azure-2023"),
+        pytest.param(AZURE_2024, "azure-2024", id="azure-2024"),
+        pytest.param(BURSTGPT_1, "burstgpt", id="burstgpt-1"),
+        pytest.param(BURSTGPT_2, "burstgpt", id="burstgpt-2"),
+        pytest.param([WEKA], "weka", id="weka"),
+        pytest.param(SERVEGEN, "servegen", id="servegen"),
+        pytest.param(SERVEGEN.parent, "servegen", id="servegen-directory"),
+    ],
+)
+def test_a_format_is_known_by_what_is_its_own(tmp_path: Path, content: object, name: str) -> None:
+    path = written(tmp_path, content)
+    assert trace_formats.recognise_format(str(path)) == name
+    facts = planned(path).facts
+    assert facts.schedule is not None
+    assert facts.schedule.format == name
+
+
+_AZURE_HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+
+
+@loop_over(
+    ("content", "name", "why"),
+    [
+        ("a,b\r1,2\r", "", "row 1: has carriage returns inside: end lines with LF or CRLF"),
+        ("a,b\r1,2\r", "azure-2023", "row 1: has carriage returns inside: end lines with LF or CRLF"),
+        (
+            "TIMESTAMP,ContextTokens,GeneratedTokens\r2023-11-16 18:17:03,4,4\r",
+            "",
+            "row 1: has carriage returns inside: end lines with LF or CRLF",
+        ),
+        (
+            f"{_AZURE_HEAD}2023-11-16 18:17:03,4,4\r2023-11-16 18:17:04,4,4",
+            "",
+            "row 2: has carriage returns inside: end lines with LF or CRLF",
+        ),
+        (
+            f'{_AZURE_HEAD}"2023-11-16 18:17:03,4,4\n1,2,3\n',
+            "",
+            "row 2: opens a quote that the line does not close",
+        ),
+        (f'{_AZURE_HEAD}"{"1" * 200_000}",4,4\n', "", "row 2: is not valid CSV: field larger than"),
+        *(
+            (f"{_AZURE_HEAD}{year}-11-16 18:17:03,4,4\n", "", "row 2: .* is not in the years 1970 to 2261")
+            for year in ("0000", "0001", "1600", "1969", "2262", "2608", "9999")
+        ),
+    ],
+)
+def test_a_sheet_that_cannot_be_read_is_one_line(tmp_path: Path, content: str, name: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        planned(text(tmp_path, content), trace_format=name)
+
+
+@pytest.mark.parametrize("year", ["1970", "2261"])
+def test_every_year_of_the_range_is_kept_to_the_nanosecond(tmp_path: Path, year: str) -> None:
+    rows = f"{_AZURE_HEAD}{year}-12-31 23:59:58,4,4\n{year}-12-31 23:59:59.999999999,4,4\n"
+    assert offsets_ms(planned(text(tmp_path, rows))) == [0, 1999.999999]
+
+
+def test_a_servegen_table_of_more_requests_than_memory_is_for_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "chunk-0-trace.csv"
+    path.write_text("0,0,1,Gamma,1,1\n6022610,2,1,Weibull,1.5,1\n")
+    (tmp_path / "chunk-0-dataset.json").write_text(
+        '{"0": {"input_tokens": "{5: 1}", "output_tokens": "{2: 1}"}}'
+    )
+    with pytest.raises(UsageError, match=r"more than 5,000,000 requests: give --trace-window$"):
+        planned(path)
+
+
+def test_a_servegen_table_with_bare_carriage_returns_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "chunk-0-trace.csv"
+    (tmp_path / "chunk-0-dataset.json").write_text("{}")
+    path.write_text("0,1,1,Gamma,1,1\r600,1,1,Gamma,1,1\r")
+    with pytest.raises(UsageError, match="row 1: has carriage returns inside"):
+        planned(path)
+
+
+def test_every_name_of_the_flag_has_a_format() -> None:
+    assert {"", *trace_formats.FORMATS} == set(get_args(Profile.model_fields["trace_format"].annotation))
+
+
+@loop_over(
+    "rows",
+    [
+        pytest.param(TIMED, id="seconds"),
+        pytest.param([{**row, "hash_ids": [1]} for row in TIMED], id="too-few-hashes"),
+        pytest.param([{k: v for k, v in row.items() if k != "hash_ids"} for row in TIMED], id="no-hashes"),
+        pytest.param(  # blocks are Mooncake's, and as milliseconds it is 1,000 requests/s
+            [
+                {"timestamp": i, "input_length": 600, "output_length": 1, "hash_ids": [1, 2]}
+                for i in range(20)
+            ],
+            id="whole-seconds",
+        ),
+        pytest.param(
+            [
+                {"timestamp": 0.5 + 100 * i, "input_length": 600, "output_length": 1, "hash_ids": [1, 2]}
+                for i in range(20)
+            ],
+            id="fractions",
+        ),
+    ],
+)
+def test_keys_of_several_formats_are_not_guessed(tmp_path: Path, rows: list[Mapping[str, Any]]) -> None:
+    with pytest.raises(UsageError, match="keys are those of several formats: give --trace-format mooncake"):
+        planned(jsonl(tmp_path, rows))
+
+
+@pytest.mark.parametrize(
+    ("name", "due_ms"),
+    [("mooncake", [0, 1.5]), ("bailian", [0, 1500]), ("timed", [0, 1500])],
+)
+def test_the_unit_of_time_is_the_formats(tmp_path: Path, name: str, due_ms: list[float]) -> None:
+    rows = [{**row, "hash_ids": []} for row in TIMED]
+    assert offsets_ms(planned(jsonl(tmp_path, rows), trace_format=name)) == due_ms
+
+
+@pytest.mark.parametrize(("name", "shared"), [("mooncake", 0), ("bailian", 32), ("timed", 32)])
+def test_the_block_size_is_the_formats(tmp_path: Path, name: str, shared: int) -> None:
+    lens = {"mooncake": 600, "bailian": 40, "timed": 40}[name]
+    rows = [
+        {
+            "timestamp": i,
+            "input_length": lens,
+            "output_length": 1,
+            "hash_ids": [5, 6 + i] if lens > 512 else [1, 2, 9 + i],
+        }
+        for i in range(2)
+    ]
+    one, other = prompts(planned(jsonl(tmp_path, rows), trace_format=name))
+    equal = int(np.argmin(np.array(one) == np.array(other)))
+    assert equal == (shared or 512)
+
+
+@loop_over(
+    ("name", "content", "due_ms", "lens"),
+    [
+        pytest.param(
+            "azure-2024", AZURE_2024, [0, 7.405, 990.07], [(2162, 5), (2399, 6), (76, 15)], id="zoned"
+        ),
+        pytest.param(
+            "azure-2023",
+            "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:15:46.6805901,374,44\r\n"
+            "2023-11-16 18:15:50.9951690,396,109\r\n",
+            [0, 4314.5789],
+            [(374, 44), (396, 109)],
+            id="seven-digits",
+        ),
+        pytest.param(
+            "burstgpt", BURSTGPT_1, [0, 40_000, 115_000], [(472, 18), (1087, 230), (300, 276)], id="v1"
+        ),
+        pytest.param("burstgpt", BURSTGPT_2, [0, 51_500], [(906, 446), (36, 29)], id="v2"),
+        pytest.param("bailian", BAILIAN, [0, 500], [(40, 132), (50, 7)], id="bailian"),
+        pytest.param("weka", [WEKA], [0, 10_500, 11_000], [(128, 8), (100, 4), (192, 3)], id="weka"),
+    ],
+)
+def test_times_and_lengths_are_the_files(
+    tmp_path: Path, name: str, content: object, due_ms: list[float], lens: list[tuple[int, int]]
+) -> None:
+    made = planned(written(tmp_path, content), trace_format=name)
+    assert offsets_ms(made) == due_ms
+    bodies = [json.loads(made.body(i)) for i in range(len(made))]
+    assert [(len(body["prompt"]), body["max_tokens"]) for body in bodies] == lens
+
+
+def test_failed_requests_of_burstgpt_are_counted_not_sent(tmp_path: Path) -> None:
+    facts = planned(text(tmp_path, BURSTGPT_1)).facts
+    assert facts.skipped == {"failed when recorded: no token was answered": 1}
+    assert (facts.rows, facts.sent) == (4, 3)
+
+
+def test_a_mooncake_file_read_as_blocks_of_16_is_refused() -> None:
+    with pytest.raises(UsageError, match="one of hash_ids for 512 tokens, and bailian one for 16"):
+        planned(MOONCAKE, trace_format="bailian")
+
+
+def test_a_bailian_file_read_as_mooncake_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="one of hash_ids for 16 tokens, and mooncake one for 512"):
+        planned(jsonl(tmp_path, BAILIAN), trace_format="mooncake")
+
+
+GOOD = '{"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [1, 2]}\n'
+SHEET = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
+
+
+@loop_over(
+    ("name", "content", "why"),
+    [
+        ("mooncake", "", "is empty"),
+        ("mooncake", GOOD + "{", "trace.x row 2: is not valid JSON"),
+        ("mooncake", GOOD + "[1]\n", r"row 2: is \[1\]: give an object"),
+        ("mooncake", GOOD.replace("600", "0"), "row 1: input_length is 0: give 1 or more"),
+        ("mooncake", GOOD.replace("600", "-5"), "row 1: input_length is -5: give 1 or more"),
+        ("mooncake", GOOD.replace("600", "1e30"), "row 1: .*input_length"),
+        ("mooncake", GOOD.replace("600", '"600"'), 'row 1: input_length is "600": give a whole'),
+        (
+            "mooncake",
+            GOOD.replace("600", "99999999"),
+            "row 1: input_length is 99999999: give 20000000 or less",
+        ),
+        ("mooncake", GOOD.replace("[1, 2]", f"[{2**64}]"), "row 1: hash_ids holds a number of more than 64"),
+        ("mooncake", GOOD.replace("[1, 2]", '["a"]'), r'row 1: hash_ids\[0\] is "a": give a whole number'),
+        ("mooncake", GOOD.replace(": 0", ": -3"), "row 1: timestamp is -3: give 0 or more"),
+        ("mooncake", GOOD.replace(": 0", ": NaN"), "row 1: is not valid JSON"),
+        ("mooncake", GOOD.replace(": 0", ": 9") + GOOD, "row 2: its time is before that of the row above"),
+        ("mooncake", GOOD + GOOD.replace(": 0", ": 1e13"), "row 2: its time is more than a year after"),
+        (
+            "mooncake",
+            GOOD.replace('"output_length": 1, ', ""),
+            "row 1: has no output_length",
+        ),
+        ("mooncake", SHEET, "row 1: is not valid JSON"),
+        ("", GOOD.replace("input_length", "isl"), "its keys .* are those of no trace: give --trace-format"),
+        ("", "a,b,c\n1,2,3\n", "its columns are those of no trace: give --trace-format"),
+        ("azure-2023", GOOD, "has no column 'TIMESTAMP', which azure-2023 has"),
+        ("azure-2023", SHEET.splitlines()[0], "holds a header and no rows"),
+        ("azure-2023", SHEET.replace("374", "x"), "row 2: ContextTokens 'x' is not a number of tokens"),
+        ("azure-2023", SHEET.replace("374", "-1"), "row 2: ContextTokens '-1' is not a number of tokens"),
+        (
+            "azure-2023",
+            SHEET.replace("44", "1e99"),
+            "row 2: GeneratedTokens '1e99' is not a number of tokens",
+        ),
+        ("azure-2023", SHEET.replace("2023-11-16", "16.11.23"), "row 2: .* is not a date and time"),
+        ("azure-2023", SHEET.replace("11-16", "13-16"), "row 2: .* is no date"),
+        ("azure-2023", SHEET + "2023-11-16 18:15:46,1\n", "row 3: has 2 columns, and the header 3"),
+        (
+            "azure-2023",
+            SHEET + "2023-11-16 18:15:40.0,1,1\n",
+            "row 3: its time is before that of the row above",
+        ),
+        ("azure-2023", SHEET + "2023-11-16 18:15:50+01:00,1,1\n", "row 3: .* in another time zone"),
+        ("azure-2023", SHEET.replace(",374,", ",0,"), "no row has tokens in its prompt and in its answer"),
+        ("burstgpt", BURSTGPT_1.replace("45,", "nan,"), "row 3: 'nan' is not a time in seconds"),
+        ("burstgpt", BURSTGPT_1.replace("Response tokens", "Answer"), "has no column 'Response tokens'"),
+        ("weka", '{"requests": [{"t": -1}]}', r"row 1: requests\[0\].t is -1: give 0 or more"),
+        ("weka", '{"requests": []}', "no request has tokens"),
+        (
+            "weka",
+            '{"requests": [{"t": 0, "in": 1, "out": 1}]}\n{"requests": [], "block_size": 16}',
+            "16, 64 tokens",
+        ),
+        ("weka", '{\n"requests": 5}', "requests is 5: give a list"),
+        ("servegen", "0,1,1,Gamma,1,1\n", "chunk-N-trace.csv"),
+    ],
+)
+def test_bad_input_is_named_with_its_row(tmp_path: Path, name: str, content: str, why: str) -> None:
+    path = text(tmp_path, content, "trace.x")
+    with pytest.raises(UsageError, match=f"^--trace .*{why}"):
+        planned(path, trace_format=name)
+
+
+@loop_over("name", ["mooncake", "azure-2023", "weka", "servegen", ""])
+def test_a_file_that_is_not_there_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=r"^--trace .*gone\.x"):
+        planned(tmp_path / "gone.x", trace_format=name)
+
+
+def test_hashes_of_64_bits_are_taken_with_or_without_a_sign(tmp_path: Path) -> None:
+    rows = [
+        {"timestamp": i, "input_length": 16 * len(ids), "output_length": 1, "hash_ids": ids}
+        for i, ids in enumerate([[1, 2], [1, 2**64 - 1], [1, -1], [-(2**63)], [2**63]])
+    ]
+    made = prompts(planned(jsonl(tmp_path, rows), trace_format="timed"))
+    assert made[1] == made[2]
+    assert made[3] == made[4]
+    assert made[0][:16] == made[1][:16]
+
+
+@pytest.mark.parametrize(
+    ("more", "noted"),
+    [
+        ({}, ()),
+        ({"session_id": "s"}, ("`session_id` of the rows are not read",)),
+        ({"messages": [], "delay": 5}, ("`delay`, `messages` of the rows are not read",)),
+        ({"text_input": "a", "chat_id": 1}, ("`text_input` of the rows are not read",)),
+    ],
+)
+def test_keys_of_a_row_that_change_the_load_are_noted(
+    more: Mapping[str, Any], noted: tuple[str, ...], tmp_path: Path
+) -> None:
+    row = {"timestamp": 0, "input_length": 16, "output_length": 2, "hash_ids": [1]}
+    made = planned(jsonl(tmp_path, [row, {**row, **more}]), trace_format="timed")
+    assert tuple(note.partition(":")[0] for note in made.notes if "not read" in note) == noted

@@ -1,0 +1,321 @@
+"""Replay: a trace's own times and lengths, what is left out counted, the same prompts whatever is sent."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from builders.loops import loop_over
+from builders.traces import (
+    AZURE,
+    MOONCAKE,
+    SERVEGEN,
+    SUBJECT,
+    TIMED,
+    WEKA,
+    jsonl,
+    offsets_ms,
+    planned,
+    prompts,
+)
+from loadgen.base.errors import UsageError
+from loadgen.features.traces.trace_blocks import make_block_ids
+from loadgen.features.traces.trace_replay import ReplayedRequests
+from loadgen.plan import plan, profile
+from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.transport.sending.share import Share
+
+
+def rows(*at: float, **changes: Any) -> list[dict[str, Any]]:
+    return [{"timestamp": t, "input_length": 20, "output_length": 4, **changes} for t in at]
+
+
+def timed(directory: Path, made: list[dict[str, Any]], **keys: Any) -> plan.Plan:
+    return planned(jsonl(directory, made), trace_format="timed", **keys)
+
+
+@loop_over(
+    ("keys", "due_ms"),
+    [
+        pytest.param({}, [0, 1000, 3000, 8000], id="as-recorded"),
+        pytest.param({"speed_up": 2.0}, [0, 500, 1500, 4000], id="speed-up"),
+        pytest.param({"speed_up": 0.5}, [0, 2000, 6000, 16_000], id="slow-down"),
+        pytest.param({"trace_window": "1:8"}, [0, 2000], id="window-excludes-its-end"),
+        pytest.param({"trace_window": "0.5:"}, [500, 2500, 7500], id="offsets-count-from-its-start"),
+        pytest.param({"trace_window": ":1.5"}, [0, 1000], id="window-without-a-start"),
+        pytest.param({"num_prompts": 2}, [0, 1000], id="first"),
+        pytest.param({"trace_idle_cap": 2.5}, [0, 1000, 3000, 5500], id="idle-cap"),
+        pytest.param({"trace_idle_cap": 1, "speed_up": 2}, [0, 500, 1500, 2500], id="idle-cap-of-the-run"),
+        pytest.param({"trace_idle_cap": 0}, [0, 0, 0, 0], id="no-idle-time"),
+        pytest.param({"duration": 3.0}, [0, 1000], id="duration"),
+    ],
+)
+def test_requests_are_due_when_they_came(tmp_path: Path, keys: dict[str, Any], due_ms: list[float]) -> None:
+    made = timed(tmp_path, rows(100, 101, 103, 108), **keys)
+    assert offsets_ms(made) == due_ms
+    assert made.facts.sent == made.facts.schedule.requests == len(due_ms)  # type: ignore[union-attr]
+
+
+def test_what_the_idle_cap_takes_out_is_reported(tmp_path: Path) -> None:
+    schedule = timed(tmp_path, rows(0, 1, 3, 8), trace_idle_cap=2).facts.schedule
+    assert schedule is not None
+    assert (schedule.idle_cap_s, schedule.idle_cut_s, schedule.span_s) == (2.0, 3.0, 5.0)
+    assert schedule.rate_per_s == 3 / 5
+
+
+LONG = [*rows(0, input_length=30), *rows(1), *rows(2, output_length=9), *rows(3), *rows(4, input_length=50)]
+
+
+@loop_over(
+    ("keys", "lens", "skipped", "clipped"),
+    [
+        (
+            {"trace_max_input_len": 25},
+            [(20, 4), (20, 9), (20, 4)],
+            {"longer than --trace-max-input-len": 2},
+            0,
+        ),
+        (
+            {"trace_max_input_len": 25, "trace_max_output_len": 8},
+            [(20, 4), (20, 4)],
+            {"longer than --trace-max-input-len": 2, "longer than --trace-max-output-len": 1},
+            0,
+        ),
+        (
+            {"trace_max_input_len": 25, "num_prompts": 2},
+            [(20, 4), (20, 9)],
+            {"longer than --trace-max-input-len": 1},
+            0,
+        ),
+        (
+            {"trace_max_input_len": 25, "trace_max_output_len": 5, "trace_too_long": "clip"},
+            [(25, 4), (20, 4), (20, 5), (20, 4), (25, 4)],
+            {},
+            3,
+        ),
+        (
+            {"trace_max_input_len": 25, "trace_too_long": "clip", "num_prompts": 3},
+            [(25, 4), (20, 4), (20, 9)],
+            {},
+            1,
+        ),
+    ],
+)
+def test_long_requests_are_skipped_or_clipped_and_counted(
+    tmp_path: Path, keys: dict[str, Any], lens: list[tuple[int, int]], skipped: dict[str, int], clipped: int
+) -> None:
+    made = timed(tmp_path, LONG, **keys)
+    bodies = [json.loads(made.body(i)) for i in range(len(made))]
+    assert [(len(body["prompt"]), body["max_tokens"]) for body in bodies] == lens
+    assert (made.facts.skipped, made.facts.clipped) == (skipped, clipped)
+    assert (made.facts.rows, made.facts.sent) == (5, len(lens))
+
+
+def test_more_requests_than_the_trace_has_are_a_note(tmp_path: Path) -> None:
+    made = timed(tmp_path, rows(0, 1), num_prompts=5)
+    assert len(made) == 2
+    assert "the trace has 2 of the 5 requests that were asked for" in made.notes
+
+
+@loop_over(
+    ("keys", "why"),
+    [
+        ({"trace_window": "8"}, "give START:END in seconds"),
+        ({"trace_window": "8:2"}, "give START:END in seconds"),
+        ({"trace_window": "-1:2"}, "give START:END in seconds"),
+        ({"trace_window": "nan:2"}, "give START:END in seconds"),
+        ({"trace_window": "50:60"}, "no request of .* is in it: its last comes 3 s after the first"),
+        ({"trace_max_input_len": 2}, "no request is left .4 longer than --trace-max-input-len.*clip"),
+        ({"request_rate": 5.0}, "two schedules: pass --speed-up .*--no-self-timed"),
+        (
+            {"backend": "openai-chat", "prompt_format": "ids"},
+            "chat API takes text, not .*--backend openai",
+        ),
+        ({"prompt_format": "text-vllm"}, "the prompts of a trace are token ids"),
+        ({"trace_format": "azure-2023"}, "no column"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_way(tmp_path: Path, keys: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        planned(jsonl(tmp_path, rows(0, 1, 2, 3)), **{"trace_format": "timed", **keys})
+
+
+def test_without_its_own_times_a_trace_gives_prompts_alone(tmp_path: Path) -> None:
+    keys = {"self_timed": False, "max_concurrency": 1}
+    made = timed(tmp_path, rows(0, 1, 3), **keys)
+    assert (made.offsets_ns, made.facts.schedule, len(made)) == (None, None, 3)
+    at_a_rate = timed(tmp_path, rows(0, 1, 3), self_timed=False, request_rate=5.0)
+    assert at_a_rate.offsets_ns is not None
+    assert prompts(at_a_rate) == prompts(made)
+
+
+def test_shared_hashes_are_shared_prefixes_and_counted(tmp_path: Path) -> None:
+    made = timed(tmp_path, TIMED)  # type: ignore[arg-type]
+    one, other = prompts(made)
+    assert one[:32] == other[:32]
+    assert one[32] != other[32]
+    assert (len(one), len(other)) == (40, 33)
+    assert made.facts.reusable_tokens == 32
+
+
+def test_prompts_without_hashes_share_nothing() -> None:
+    made = planned(AZURE)
+    assert made.facts.reusable_tokens == 0
+    assert len({tuple(prompt[:8]) for prompt in prompts(made)}) == len(made) == 40
+
+
+def test_prompts_without_hashes_differ_between_traces(tmp_path: Path) -> None:
+    one, other = (tmp_path / name for name in ("one.csv", "other.csv"))
+    one.write_text(AZURE.read_text("utf-8"))
+    other.write_text(AZURE.read_text("utf-8").replace(",44", ",45"))
+    firsts = [{tuple(prompt[:8]) for prompt in prompts(planned(path))} for path in (AZURE, one, other)]
+    assert firsts[0] == firsts[1]
+    assert not firsts[0] & firsts[2]
+
+
+def test_a_request_is_the_same_in_any_window() -> None:
+    whole, part = planned(MOONCAKE), planned(MOONCAKE, trace_window="30:45")
+    first = [offset >= 30_000 for offset in offsets_ms(whole)].index(True)
+    assert prompts(part) == prompts(whole)[first : first + len(part)]
+    assert isinstance(part.requests, ReplayedRequests)
+    assert part.requests.rows.tolist() == list(range(first + 1, first + 1 + len(part)))
+
+
+@loop_over(
+    "keys", [{"seed": 8}, {"name": "q"}, {"num_prompts": 20}, {"speed_up": 2.0}, {"trace_window": "3:"}]
+)
+def test_the_digest_says_whether_two_plans_are_equal(keys: dict[str, Any]) -> None:
+    assert planned(MOONCAKE).digest() == planned(MOONCAKE).digest()
+    assert planned(MOONCAKE, **keys).digest() != planned(MOONCAKE).digest()
+
+
+def test_the_digest_covers_hashes_beyond_the_first_requests(tmp_path: Path) -> None:
+    made = [{**TIMED[0], "timestamp": i} for i in range(200)]
+    changed = [*made[:-1], {**made[-1], "hash_ids": [1, 2, 4]}]
+    assert timed(tmp_path, made).digest() != timed(tmp_path, changed).digest()
+
+
+def test_other_ids_make_other_digests() -> None:
+    table = {"name": "p", "trace": str(AZURE)}
+    digests = {
+        plan.make(profile.build(table), ModelTarget(SUBJECT.engine, "m", vocab_size=size), Seed(1)).digest()
+        for size in (4000, 5000)
+    }
+    assert len(digests) == 2
+
+
+def test_mooncakes_grid_is_found_and_spread_on_request() -> None:
+    plain, spread = planned(MOONCAKE), planned(MOONCAKE, trace_jitter="uniform")
+    facts, spread_facts = plain.facts.schedule, spread.facts.schedule
+    assert facts is not None
+    assert spread_facts is not None
+    assert (facts.grid_s, facts.instants, facts.requests, facts.spread) == (3.0, 25, 47, False)
+    assert (spread_facts.grid_s, spread_facts.instants, spread_facts.spread) == (3.0, 25, True)
+    due, moved = np.array(offsets_ms(plain)), np.array(offsets_ms(spread))
+    assert len(np.unique(moved)) == 47
+    assert ((moved >= due) & (moved < due + 3003)).all()
+    assert (np.diff(moved) >= 0).all()
+    assert offsets_ms(planned(MOONCAKE, trace_jitter="uniform")) == moved.tolist()
+    assert prompts(plain) == prompts(spread)
+
+
+@loop_over(
+    ("times", "grid_s"),
+    [
+        pytest.param([3 * i for i in range(20)], 3.0, id="every-step"),
+        pytest.param([3 * i * i for i in range(20)], 3.0, id="steps-left-out"),
+        pytest.param([3 * i + 0.003 * (i % 2) for i in range(20)], 3.0, id="a-few-ms-off"),
+        pytest.param([3 * i + 0.2 * (i % 2) for i in range(20)], 0.0, id="too-far-off"),
+        pytest.param([3 * i for i in range(8)], 0.0, id="too-few"),
+        pytest.param([i / 1000 for i in range(20)], 0.0, id="milliseconds"),
+        pytest.param([i**1.37 for i in range(20)], 0.0, id="irregular"),
+        pytest.param([5.0] * 20, 0.0, id="one-instant"),
+    ],
+)
+def test_a_grid_is_a_step_that_all_times_share(tmp_path: Path, times: list[float], grid_s: float) -> None:
+    made = timed(tmp_path, rows(*times), trace_jitter="uniform")
+    assert made.facts.schedule is not None
+    assert made.facts.schedule.grid_s == grid_s
+    assert made.facts.schedule.spread == (grid_s > 0)
+    assert any("--trace-jitter has no effect" in note for note in made.notes) == (grid_s == 0)
+
+
+def test_servegens_clients_have_their_published_rates_and_lengths() -> None:
+    made = planned(SERVEGEN)
+    assert len(made) == 312  # of the only window with requests: 600 s at 0.52 per second
+    assert made.facts.schedule is not None
+    assert made.facts.schedule.span_s < 600
+    lens = [(len(p), int(made.requests.output_lens[i])) for i, p in enumerate(prompts(made))]
+    assert {prompt for prompt, _ in lens} <= set(range(60, 128))
+    assert {answer for _, answer in lens} <= set(range(87, 1453))
+    assert abs(np.mean([prompt for prompt, _ in lens]) - 67.5) < 3
+    assert offsets_ms(planned(SERVEGEN)) == offsets_ms(made)
+    assert offsets_ms(planned(SERVEGEN, seed=8)) != offsets_ms(made)
+
+
+def test_servegens_requests_are_the_same_in_any_window() -> None:
+    whole, part = planned(SERVEGEN), planned(SERVEGEN, trace_window="40900:40950")
+    assert 0 < len(part) < len(whole)
+    lens = whole.requests.input_lens.tolist()
+    own = part.requests.input_lens.tolist()
+    assert any(lens[i : i + len(own)] == own for i in range(len(lens)))
+
+
+def test_hashes_of_two_weka_sessions_are_each_ones_own(tmp_path: Path) -> None:
+    made = planned(jsonl(tmp_path, [WEKA, WEKA]))
+    assert "the 2 sessions of the trace all begin at once, as in its file" in made.notes
+    firsts = [prompt for prompt in prompts(made) if len(prompt) == 128]
+    assert firsts[0] != firsts[1]
+    shared = planned(jsonl(tmp_path, [{**WEKA, "hash_id_scope": "global"}] * 2))
+    firsts = [prompt for prompt in prompts(shared) if len(prompt) == 128]
+    assert firsts[0] == firsts[1]
+    assert shared.facts.skipped == {"no token in the prompt or in the answer": 2}
+
+
+def test_a_weka_session_is_never_divided_between_shards(tmp_path: Path) -> None:
+    made = planned(jsonl(tmp_path, [WEKA] * 3))
+    sessions = made.sessions
+    assert sessions is not None
+    assert len(sessions) == len(made)
+    shards = [
+        set(sessions[Share(number, 2).list_indices(len(made), sessions)].tolist()) for number in range(2)
+    ]
+    assert shards == [{1, 3}, {2}]
+    assert timed(tmp_path, rows(0, 1)).sessions is None
+
+
+def test_times_of_wekas_sub_agents_may_count_from_their_own_begin(tmp_path: Path) -> None:
+    nested = {"t": 10.0, "type": "subagent", "requests": [{"t": 0.5, "in": 5, "out": 1}]}
+    first = {"t": 0.0, "in": 5, "out": 1}
+    assert offsets_ms(planned(jsonl(tmp_path, [{"requests": [first, nested]}]))) == [0, 10_500]
+
+
+def test_a_weka_session_may_fill_a_file_of_many_lines(tmp_path: Path) -> None:
+    path = tmp_path / "session.json"
+    path.write_text('{\n"requests": [\n{"t": 1, "in": 70, "out": 2, "hash_ids": [3]}]}')
+    assert len(prompts(planned(path))[0]) == 70
+
+
+def test_equal_prompts_of_a_trace_are_counted(tmp_path: Path) -> None:
+    made = timed(tmp_path, rows(0, 1, 2, 3, input_length=40, hash_ids=[1, 2]))
+    assert (made.facts.repeated, made.facts.sent) == (0, 4)  # tokens beyond the hash are each one's own
+    whole = timed(tmp_path, rows(0, 1, 2, input_length=32, hash_ids=[1, 2]))
+    assert (whole.facts.repeated, whole.facts.sent) == (2, 3)
+
+
+def test_a_body_holds_the_ids_of_its_payload() -> None:
+    made = planned(MOONCAKE, num_prompts=3)
+    assert [json.loads(made.body(i)) for i in range(3)] == [made.payload(i) for i in range(3)]
+
+
+def test_the_seed_of_blocks_is_the_documented_one(tmp_path: Path) -> None:
+    name = b'["7","p",0,"measure","blocks"]'
+    seed = int.from_bytes(hashlib.blake2b(name, digest_size=16).digest(), "little") % 2**64
+    made = timed(tmp_path, TIMED)  # type: ignore[arg-type]
+    allowed = np.arange(4000)  # of SUBJECT
+    assert prompts(made)[0][:32] == make_block_ids(np.array([1, 2]), seed, 16, allowed).tolist()

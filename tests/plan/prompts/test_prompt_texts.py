@@ -1,0 +1,172 @@
+"""Corpus: real text of exactly as many tokens as were asked for, never twice the same first block."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from builders.loops import loop_over
+from loadgen.base.errors import UsageError
+from loadgen.engines.engines import ENGINES, UNKNOWN
+from loadgen.plan import plan, profile
+from loadgen.plan.plan import Plan
+from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.plan.prompts import prompt_texts
+from loadgen.plan.prompts.tokenizers import load_tokenizer
+
+pytest.importorskip("transformers")
+TOKENIZER = str(Path(__file__).parents[2] / "data" / "tokenizer")
+SEED = Seed(7)
+SUBJECT = ModelTarget(UNKNOWN, "m", tokenizer=TOKENIZER)
+WORDS = "a text of seven words, and more\n"
+
+
+def made(seed: Seed = SEED, subject: ModelTarget = SUBJECT, **keys: Any) -> Plan:
+    table = {
+        "name": "p",
+        "input_len": 64,
+        "output_len": 4,
+        "num_prompts": 20,
+        "prompt_format": "corpus",
+        **keys,
+    }
+    return plan.make(profile.build(table), subject, seed)
+
+
+def texts(of: Plan) -> list[str]:
+    return [of.payload(i)["messages"][0]["content"] for i in range(len(of))]
+
+
+def test_ids_are_those_of_the_shipped_text() -> None:
+    ids = made()
+    decode = load_tokenizer(TOKENIZER, "corpus").decode
+    alice = " ".join(prompt_texts.load_corpus("").text.split())
+    for i in range(20):
+        prompt = ids.payload(i)["prompt"]
+        assert len(prompt) == ids.requests.input_lens[i] == 64
+        passage = " ".join(decode(prompt[6:]).split())
+        assert passage in alice or alice.endswith(passage.split(" ALICE'S")[0])
+    assert ids.facts.kind == "random"
+    assert ids.facts.text == "Alice's Adventures in Wonderland (shipped)"
+    assert ids.facts.file == ids.facts.file_digest == ""
+
+
+def test_a_text_encodes_to_exactly_its_length_without_outer_blanks() -> None:
+    chat = made(backend="openai-chat", input_dist="uniform:min=1,max=700", num_prompts=60)
+    encode = load_tokenizer(TOKENIZER, "corpus").encode
+    counts = [len(encode(text, add_special_tokens=False)) for text in texts(chat)]
+    assert counts == chat.requests.input_lens.tolist()
+    asked = made(input_dist="uniform:min=1,max=700", num_prompts=60).requests.input_lens
+    assert counts == asked.tolist()
+    assert [text for text in texts(chat) if text != text.strip()] == []
+
+
+def test_texts_of_a_group_begin_alike_and_of_no_two_prompts_else() -> None:
+    chat = made(backend="openai-chat", prefix_len=200, prefix_groups=2, num_prompts=40)
+    begins = {text[:300] for text in texts(chat)}
+    assert len(begins) == 2
+    assert chat.facts.reusable_tokens == 200 * 38
+    ids = made(num_prompts=500)
+    assert len({tuple(ids.payload(i)["prompt"][:16]) for i in range(500)}) == 500
+
+
+def test_another_seed_repeat_or_warm_up_shares_no_first_block() -> None:
+    workload = profile.build({"name": "p", "prompt_format": "corpus", "input_len": 32, "num_warmups": 200})
+    plans = [made(Seed(seed, repeat=repeat), num_prompts=200) for seed, repeat in ((7, 0), (7, 1), (8, 0))]
+    plans.append(plan.make_warmup(workload, SUBJECT, Seed(7)))
+    blocks = {tuple(one.payload(i)["prompt"][:16]) for one in plans for i in range(200)}
+    assert len(blocks) == 800
+
+
+def test_a_seed_names_the_same_prompts_in_every_version() -> None:
+    assert made().digest() == made().digest() == "94f7e4473f7bbd009edf5bde764be2c6"
+    assert made(Seed(8)).digest() != made().digest()
+
+
+def test_a_text_of_ones_own_is_named_and_changes_the_digest(tmp_path: Path) -> None:
+    own = tmp_path / "own.txt"
+    own.write_text("\ufeff" + prompt_texts.load_corpus("").text.upper(), "utf-8")
+    ours = made(prompt_corpus=str(own))
+    assert (ours.facts.text, ours.facts.file) == (str(own), str(own))
+    assert len(ours.facts.file_digest) == 32
+    assert ours.digest() != made().digest()
+    assert made(prompt_corpus=str(own), prompt_format="auto").digest() == ours.digest()
+    # The same first prompts, another text behind them: still another digest.
+    before = prompt_texts.load_corpus("")
+    tokens, _ = prompt_texts.encode_corpus(before, TOKENIZER)
+    shape = made().requests
+    assert isinstance(shape, prompt_texts.CorpusIds)
+    other = prompt_texts.Corpus(before.text, before.name, before.file, "0" * 32)
+    shape._corpus = other
+    assert shape.digest() != made().requests.digest()
+    assert len(tokens.starts) > len(tokens.ids) / 4
+
+
+@loop_over(
+    ("content", "why"),
+    [
+        (b"", "is empty: give a longer text"),
+        (b" \n\n", "is empty: give a longer text"),
+        (WORDS.encode(), "is too short, with 7 words of at least 256"),
+        (b"\x1f\x8b\x08\x00", "is compressed (gzip): unpack it first"),
+        (b"\x28\xb5\x2f\xfd\x00", "is compressed (zstd): unpack it first"),
+        (WORDS.encode() * 50 + b"\xff\xfe", "row 51 is not UTF-8"),
+    ],
+)
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path, content: bytes, why: str) -> None:
+    file = tmp_path / "text"
+    file.write_bytes(content)
+    with pytest.raises(UsageError) as refused:
+        made(prompt_corpus=str(file))
+    assert str(refused.value).startswith(f"--prompt-corpus {file} ")
+    assert why in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["no/such", "."])
+def test_a_place_without_a_text_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=rf"^--prompt-corpus {name}: .*: give a text file$"):
+        made(prompt_corpus=name)
+
+
+def test_a_text_longer_than_one_piece_is_encoded_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, _ = prompt_texts.encode_corpus(prompt_texts.load_corpus(""), TOKENIZER)
+    prompt_texts.encode_corpus.cache_clear()
+    monkeypatch.setattr(prompt_texts, "_PIECE", 10_000)
+    pieces, _ = prompt_texts.encode_corpus(prompt_texts.load_corpus(""), TOKENIZER)
+    prompt_texts.encode_corpus.cache_clear()
+    assert abs(len(pieces.ids) - len(whole.ids)) < 40
+    assert np.array_equal(pieces.ids[:1000], whole.ids[:1000])
+
+
+def test_text_without_blanks_between_words_is_cut_at_characters(tmp_path: Path) -> None:
+    own = tmp_path / "own.txt"
+    own.write_text("吾輩は猫である。名前はまだ無い。どこで生れたか、とんと見当がつかぬ。\n " * 300, "utf-8")
+    chat = made(backend="openai-chat", prompt_corpus=str(own), input_dist="uniform:min=1,max=200")
+    encode = load_tokenizer(TOKENIZER, "corpus").encode
+    counts = [len(encode(text, add_special_tokens=False)) for text in texts(chat)]
+    assert (
+        counts
+        == made(prompt_corpus=str(own), input_dist="uniform:min=1,max=200").requests.input_lens.tolist()
+    )
+    assert not any("\ufffd" in text for text in texts(chat))
+
+
+def test_corpus_needs_the_models_tokenizer() -> None:
+    with pytest.raises(UsageError, match="--prompt-format corpus sends text, which needs a tokenizer"):
+        made(subject=ModelTarget(UNKNOWN, "m"))
+
+
+def test_a_text_goes_with_no_other_format_and_needs_a_count() -> None:
+    with pytest.raises(UsageError, match="--prompt-corpus and --prompt-format ids are two texts"):
+        made(prompt_corpus="x", prompt_format="ids")
+    with pytest.raises(UsageError, match="--duration with corpus needs --num-prompts"):
+        made(duration=3.0, max_concurrency=2, num_prompts=None, backend="openai-chat")
+    assert len(made(duration=3.0, max_concurrency=2, num_prompts=None)) == 1_000_000
+
+
+def test_an_engine_that_takes_text_gets_text() -> None:
+    engine = next(engine for engine in ENGINES if not engine.takes_ids)
+    assert isinstance(made(subject=ModelTarget(engine, "m", tokenizer=TOKENIZER)).payload(0)["prompt"], str)
