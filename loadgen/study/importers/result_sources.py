@@ -34,7 +34,7 @@ from loadgen.study.importers.clients import (
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit, StoredSweep
 from loadgen.study.importers.json_fields import ClientFormat, JsonDocument
 from loadgen.study.importers.pasted import csv_tables, pasted_blocks, pasted_pages, pasted_tables
-from loadgen.study.importers.pasted.csv_tables import TableRows
+from loadgen.study.importers.pasted.pasted_tables import TableRows
 from loadgen.study.run_summary import OURS, Reported
 from loadgen.verdict.run_facts import FailedCell
 

@@ -9,12 +9,13 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.roofline import machines
+from loadgen.roofline.bound import DECODING, PREFILL
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
 from loadgen.study.importers import result_sources
-from loadgen.study.importers.pasted import column_titles, csv_tables, pasted_tables
-from loadgen.study.importers.pasted.column_titles import Measured
+from loadgen.study.importers.pasted import column_titles, csv_tables, pasted_tables, row_figures
+from loadgen.study.importers.pasted.column_titles import WHOLE_THROUGHPUT
 from loadgen.study.run_summary import Reported
 from loadgen.verdict.verdict import Level
 
@@ -67,31 +68,31 @@ def figures(run: Reported) -> dict[str, Any]:
 @loop_over(
     ("name", "measured", "prompt", "answer", "streams"),
     [
-        ("pp512", Measured.PREFILL, 512, None, 1),
-        ("pp 512", Measured.PREFILL, 512, None, 1),
-        ("PP512", Measured.PREFILL, 512, None, 1),
-        ("tg128", Measured.DECODING, None, 128, 1),
-        ("pp2048 @ d4096", Measured.PREFILL, 2048, None, 1),
-        ("tg32 @ d4096", Measured.DECODING, 4096, 32, 1),
-        ("pp512+tg128", Measured.BOTH, 512, 128, 1),
-        ("pp512+tg128 @ d64", Measured.BOTH, 512, 128, 1),
-        ("tg128 (c4)", Measured.DECODING, None, 128, 4),
-        ("ctx_pp @ d16384 (c2)", Measured.PREFILL, 16384, None, 2),
-        ("ctx_tg @ d16384", Measured.DECODING, 16384, None, 1),
-        ("tg", Measured.DECODING, None, None, 1),
+        ("pp512", PREFILL, 512, None, 1),
+        ("pp 512", PREFILL, 512, None, 1),
+        ("PP512", PREFILL, 512, None, 1),
+        ("tg128", DECODING, None, 128, 1),
+        ("pp2048 @ d4096", PREFILL, 2048, None, 1),
+        ("tg32 @ d4096", DECODING, 4096, 32, 1),
+        ("pp512+tg128", WHOLE_THROUGHPUT, 512, 128, 1),
+        ("pp512+tg128 @ d64", WHOLE_THROUGHPUT, 512, 128, 1),
+        ("tg128 (c4)", DECODING, None, 128, 4),
+        ("ctx_pp @ d16384 (c2)", PREFILL, 16384, None, 2),
+        ("ctx_tg @ d16384", DECODING, 16384, None, 1),
+        ("tg", DECODING, None, None, 1),
     ],
 )
 def test_a_test_is_known_by_its_name(
-    name: str, measured: Measured, prompt: int | None, answer: int | None, streams: int
+    name: str, measured: str, prompt: int | None, answer: int | None, streams: int
 ) -> None:
-    test = column_titles.parse_test(name)
+    test = row_figures.parse_test(name)
     assert test is not None
     assert (test.measured, test.prompt, test.answer, test.streams) == (measured, prompt, answer, streams)
 
 
 @loop_over("name", ["", "speed", "pp512 tg128", "pp+", "+tg32", "@ d4096", "(c4)", "gsm8k"])
 def test_another_name_is_none(name: str) -> None:
-    assert column_titles.parse_test(name) is None
+    assert row_figures.parse_test(name) is None
 
 
 @pytest.mark.parametrize(

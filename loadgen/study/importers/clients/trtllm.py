@@ -11,7 +11,7 @@ from loadgen.base.text import list_first
 from loadgen.figures.figure_table import figures_named_by
 from loadgen.report.load_identity import Load
 from loadgen.study.importers import json_fields
-from loadgen.study.importers.pasted import csv_tables, pasted_pages
+from loadgen.study.importers.pasted import pasted_pages, pasted_tables
 from loadgen.study.run_summary import Reported, full_name, short_name
 
 CLIENT = "trtllm-bench"
@@ -97,6 +97,6 @@ def _make_run(facts: dict[str, Any], path: Path, line: int) -> Reported:
         told_by=CLIENT,
         engine=f"TensorRT-LLM {facts.get('tensorrt llm version', '')}".strip(),
         remarks=(f"not read: {list_first(left, len(_LEFT))}",) if left else (),
-        machine=csv_tables.name_machine("", sizes[0] * sizes[1]),
+        machine=pasted_tables.name_machine("", sizes[0] * sizes[1]),
         unread={key: str(facts[key]) for key in _SETTINGS if key in facts},
     )

@@ -1,4 +1,4 @@
-"""Numbers: figures as people write them, with their country's signs, where these are unambiguous."""
+"""Numbers: figures as people write them, with their country's signs and their units, where unambiguous."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ import re
 from collections.abc import Iterable
 from decimal import Decimal
 
+import msgspec
+
 from loadgen.base import bounds
 from loadgen.base.errors import UsageError
+from loadgen.study.importers import json_fields
+from loadgen.study.importers.pasted.translation import translate_title
 
 _SPACES = "\u00a0\u2007\u2009\u202f"
 _APOSTROPHES = "'\u2019"
@@ -115,3 +119,92 @@ def _sign(written: str) -> str:
     whole, _, fraction = plain.partition(signs[0])
     telling = grouped or len(fraction) != 3 or len(whole) > 3 or whole.startswith("0")
     return signs[0] if telling else ""
+
+
+MS = {
+    "us": 1e-3, "\u00b5s": 1e-3, "\u03bcs": 1e-3, "ms": 1.0, "msec": 1.0, "s": 1e3, "sec": 1e3, "secs": 1e3,
+    "second": 1e3, "seconds": 1e3,
+}  # fmt: skip
+# What a unit is of, in a title and in a cell, and how titles have it.
+KINDS = {
+    "time": ("|".join(sorted(MS, key=len, reverse=True)), "ms"),
+    "tokens": (r"tok(?:en)?s?(?:/| per )s(?:ec(?:ond)?)?|t/s|tps", "tok/s"),
+    "requests": (r"req(?:uest)?s?(?:/| per )s(?:ec(?:ond)?)?|rps|qps", "req/s"),
+    "memory": (r"[kmgt]i?b", "gb"),
+}
+_CELL = re.compile(
+    rf"[~≈]?\s?(?P<number>{PATTERN.pattern})\s?(?P<thousands>[km](?![a-z])|[km](?=tok|t/s))?\s?"
+    r"(?:(?:±|\+/-)[\s\d.,%]*)?"
+    rf"(?:(?P<unit>{'|'.join(pattern for pattern, _ in KINDS.values())})(?:/tok(?:en)?)?)?"
+    r"\.?(?:\s?(?:±|\+/-)[\s\d.,]*(?:ms|s|%)?)?"
+    r"(?:\s?\([^()]*\))?",
+    re.IGNORECASE,
+)
+# Marks of a footnote behind a number.
+FOOTNOTE = re.compile(
+    r"(?<=\S)\s?(?:[\u00b9\u00b2\u00b3\u2070-\u207e]{1,8}|\[(?:\^\w{1,8}|\d{1,3})\]|[†‡§¶]{1,4})\s{0,4}$"
+)
+_THOUSANDS = {"": 1.0, "k": 1e3, "m": 1e6}
+_LONGEST_CELL = 80
+_THOUSANDS_SIGN = re.compile(r"(?<=\d),(?=\d{3})")
+
+
+class CellNumber(msgspec.Struct, frozen=True):
+    """A number as a cell has it: 3.9k tok/s is the text 3.9, times 1000, in tok/s."""
+
+    text: str
+    times: float = 1.0
+    unit: str = ""
+    kind: str = ""  # of the unit
+
+
+def find_kind(unit: str) -> str:
+    """Find the kind of a unit: time, tokens, requests, memory; "" of anything else."""
+    found = (kind for kind, (pattern, _) in KINDS.items() if re.fullmatch(pattern, unit, re.IGNORECASE))
+    return next(found, "")
+
+
+def parse_cell(cell: str) -> CellNumber | None:
+    """Parse the number of a cell with its unit, without its interval and brackets behind it."""
+    plain = FOOTNOTE.sub("", cell[: _LONGEST_CELL + 1])  # before a ¹ becomes a digit
+    text = translate_title(plain).strip().strip("*`✅🏆⭐↑↓ ")
+    match = _CELL.fullmatch(text) if len(text) <= _LONGEST_CELL else None
+    if match is None:
+        return None
+    unit = match["unit"] or ""
+    return CellNumber(match["number"], _THOUSANDS[(match["thousands"] or "").lower()], unit, find_kind(unit))
+
+
+def parse_rate(cell: str) -> float | None:
+    """Parse requests per second that were asked for: `4`, `4 req/s`, `inf`, evalscope's -1; else None."""
+    if (part := parse_cell(cell)) is None:
+        return json_fields.rate(cell.strip().replace("∞", "inf"))
+    try:
+        asked = parse_number(part.text) * part.times
+    except ValueError:
+        return None
+    return math.inf if asked < 0 else asked
+
+
+def number_text(cell: str) -> str:
+    """Return a cell's number without its unit and its interval; "" of a cell without a number."""
+    part = parse_cell(cell)
+    return "" if part is None or part.times != 1.0 else part.text
+
+
+def parse_whole(cell: str) -> int | None:
+    """Parse a count; None of anything else."""
+    return json_fields.parse_count(_THOUSANDS_SIGN.sub("", cell.strip()))
+
+
+def parse_mean(cell: str) -> int | None:
+    """Parse a length in whole tokens, of a mean too; None of anything else."""
+    count = parse_whole(cell)
+    amount = parse_decimal(cell) if count is None else None
+    return count if amount is None else round(amount)
+
+
+def parse_decimal(cell: str) -> Decimal | None:
+    """Parse a number above zero with the digits that it is written with; None of anything else."""
+    text = _THOUSANDS_SIGN.sub("", number_text(cell))
+    return Decimal(text) if re.fullmatch(r"\d{1,12}(?:\.\d{1,6})?", text) and float(text) > 0 else None

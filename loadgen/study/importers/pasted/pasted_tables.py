@@ -1,9 +1,9 @@
-"""Tables: the rows of a page's tables as runs: speed ladders as the Qwen pages have them, and anyone's."""
+"""Pasted tables: the rows of anyone's tables as runs, and speed ladders as the Qwen pages have them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import cache, cached_property
 from pathlib import Path
@@ -12,25 +12,38 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
-from loadgen.roofline import machines
+from loadgen.base.text import cut_end, list_first
+from loadgen.report import labels
+from loadgen.report.load_identity import Load
+from loadgen.report.load_table import SIMULATED
 from loadgen.study.importers import json_fields
-from loadgen.study.importers.pasted import (
-    column_titles,
-    csv_tables,
-    grids,
-    headings,
-    pasted_blocks,
-    pasted_pages,
-    translation,
+from loadgen.study.importers.pasted import grids, headings, numbers, pasted_blocks, pasted_pages, row_figures
+from loadgen.study.importers.pasted.column_titles import (
+    LENGTHS,
+    RATE,
+    SPEED,
+    TableColumn,
+    is_measured,
+    read_columns,
 )
-from loadgen.study.importers.pasted.column_titles import SPEED
-from loadgen.study.importers.pasted.csv_tables import SPEEDS, TABLE, TableRows
 from loadgen.study.importers.pasted.grids import Grid, Row
 from loadgen.study.importers.pasted.headings import Kind, Outline, Subject
-from loadgen.study.run_summary import Reported, full_name
+from loadgen.study.importers.pasted.numbers import parse_decimal, parse_mean, parse_whole
+from loadgen.study.importers.pasted.upright_grids import ENGINES, split_tests, turn_upright
+from loadgen.study.run_summary import Reported, full_name, unnamed_preset
 from loadgen.study.speed import speed_rows
-from loadgen.study.speed.speed_rows import FORMULAS, GENERATED, OUTPUT, UNIT_BYTES, UNKNOWN, SpeedRow
+from loadgen.study.speed.speed_rows import (
+    FORMULAS,
+    GENERATED,
+    OUTPUT,
+    UNIT_BYTES,
+    UNKNOWN,
+    SpeedRow,
+    convert_speed,
+)
 
+TABLE, SPEEDS = "table", "speed table"
+UNKNOWN_FORMULA = "lengths, batch size and formula of the speed are unknown"  # a remark
 # Of files in a directory: what the header of a speed table has, in every form of the pages and of ours.
 MARKS: tuple[bytes, ...] = (
     b"Speed (tokens/s)", b"Speed(tokens/s)", b"Input  Quantization", b" t/s |", b"t/s (total)",
@@ -40,18 +53,25 @@ _QUOTES = re.compile(r"(?:\s{0,3}> ?)+")
 _COMMENT = re.compile(r"^\s{0,8}(?:#+|//+|;+|%+|\*|>)\s{0,8}(?=\||\+-)")
 _GENERATED = re.compile(r"(\d{1,9}) tokens generated")
 _NUMERIC = (pasted_blocks.list_keys() | {"memory"}) - {"max_concurrency"}
-_PLACES = {
-    "model",
-    "load",
-    "max_concurrency",
-    "input_length",
-    "test",
-    column_titles.RATE,
-    column_titles.LENGTHS,
-}
+_PLACES = {"model", "load", "max_concurrency", "input_length", "test", RATE, LENGTHS}
 # What a row of one request at a time, as a ladder's, has no column of.
-_SERVED = {"max_concurrency", "request_throughput", "output_throughput", "prompts", column_titles.RATE}
+_SERVED = {"max_concurrency", "request_throughput", "output_throughput", "prompts", RATE}
 _MOST_WRITTEN = 1e15
+# Columns of these facts tell rows apart that are alike in all that is read from them.
+_TELLING = ("", "note", "gpu_num", "test")
+_COUNTS = ("max_concurrency", "input_length", "output_length", LENGTHS, RATE)
+_PARTS = re.compile(r"(\d[\d,]{0,8})\s*(?:tok\w*)?\s*[/:x×,+→-]\s*>?\s*(\d[\d,]{0,8})")
+_LEAST_FILLED = 2  # cells of a row; one alone is a heading between rows
+_MOST_CELLS, _LONGEST_CELL = 4, 24
+_MOST_NAMED = 8
+_NO_SUBJECT = Subject()
+
+
+class TableRows(msgspec.Struct, frozen=True):
+    """The runs of tables, and a line on each table that has rows without figures."""
+
+    runs: list[Reported]
+    left: list[str]
 
 
 def read_tables(text: str, path: Path) -> TableRows:
@@ -73,19 +93,17 @@ def read_tables(text: str, path: Path) -> TableRows:
     reported, left = list[Reported](), list[str]()
     for at, (grid, (subject, heading, engine)) in enumerate(zip(found, above, strict=True)):
         end = found[at + 1].first - 1 if at + 1 < len(found) else len(lines)
-        stands = _Surroundings(path, lines[grid.last - 1 : end], subject, heading, engine)
-        table = _Table(turn_upright(grid), stands)
-        runs = table.runs()
-        reported += runs
-        left += table.left({run.source for run in runs})
+        below = "\n".join(lines[grid.last - 1 : end])
+        rows = _Table(turn_upright(grid), path, subject, heading, engine, below).read_rows()
+        reported += rows.runs
+        left += rows.left
     return TableRows(reported, left)
 
 
 def read_client_table(grid: Grid, client: str, source: str) -> list[Reported]:
     """Read the rows with figures of a client's file, whose keys are its tables' titles."""
-    stands = _Surroundings(Path(source), (), Subject(), "", "")
-    runs = _Table(turn_upright(grid), stands).runs()
-    return [replace(run, told_by=client, source=source) for run in runs]
+    rows = _Table(turn_upright(grid), Path(source)).read_rows()
+    return [replace(run, told_by=client, source=source) for run in rows.runs]
 
 
 def format_cell(value: object) -> str:
@@ -109,26 +127,22 @@ def _name_surroundings(lines: Sequence[str], firsts: Sequence[int]) -> Iterator[
         yield outline.subject, next(iter(outline.names), ""), next(named, "")
 
 
-class _Surroundings(msgspec.Struct, frozen=True):
-    """The surroundings of a table: its headings, its engine, and the text above it."""
-
-    path: Path
-    below: Sequence[str]
-    subject: Subject
-    heading: str  # the nearest above
-    engine: str  # in one of the headings
-
-
 class _Table:
     """One table of a page: what its columns hold, and what stands around it."""
 
-    def __init__(self, grid: Grid, stands: _Surroundings) -> None:
-        self.grid, self.path, self.subject = column_titles.split_tests(grid), stands.path, stands.subject
-        self.engine = stands.engine
+    def __init__(
+        self,
+        grid: Grid,
+        path: Path,
+        subject: Subject = _NO_SUBJECT,
+        heading: str = "",
+        engine: str = "",
+        notes: str = "",
+    ) -> None:
+        self.grid, self.path, self.subject, self.engine = split_tests(grid), path, subject, engine
         self._cells = [row.cells for row in self.grid.rows]
-        self.columns = column_titles.read_columns(self.grid.titles, self._cells)
-        self.labels = {"heading": stands.heading} if stands.heading else {}
-        notes = "\n".join(stands.below)
+        self.columns = read_columns(self.grid.titles, self._cells)
+        self.labels = {"heading": heading} if heading else {}
         titled = ["".join(title.split()) for title in grid.titles]
         stated = [each for each in FORMULAS if each in titled] or [each for each in FORMULAS if each in notes]
         self.formula = stated[0] if len(stated) == 1 else ""
@@ -141,53 +155,41 @@ class _Table:
         return {column.key for column in self.columns}
 
     @cached_property
-    def has_figures(self) -> bool:
-        """Whether it has columns of figures, and something that says what they are of."""
-        named = _PLACES & self.keys or self.subject.model or self.named
-        return any(map(column_titles.is_measured, self.keys)) and bool(named)
+    def unread(self) -> tuple[list[int], tuple[str, ...]]:
+        """The columns of labels, and a remark on those of figures that are not read."""
+        return find_unread(self.columns, self.grid.titles, self._cells)
 
-    def runs(self) -> list[Reported]:
-        """The rows with figures; none of a table of something else."""
-        if not self.has_figures:
-            return []
-        rows = [*self._facts()]
-        if not {SPEED, "input_length"} <= self.keys or _SERVED & self.keys:
-            return [run for row, facts in rows if (run := self._run(row, facts)) is not None]
-        rungs = [(row, facts, speed) for row, facts in rows if (speed := self._rung(facts)) is not None]
+    def read_rows(self) -> TableRows:
+        """Read the rows with figures, and name those that have none; nothing of a table of something else."""
+        named = _PLACES & self.keys or self.subject.model or self.unread[0]
+        if not (named and any(map(is_measured, self.keys))):
+            return TableRows([], [])
+        runs = self._read_runs([*self._facts()])
+        rows, read = self.grid.rows, {run.source for run in runs}
+        empty = (row for row in rows if self._source(row) not in read and row.cells != self.grid.titles)
+        each = ((row.line, row.cells) for row in empty)
+        return TableRows(runs, [*list_rows_without_figures(self.path, each, len(rows))])
+
+    def _read_runs(self, rows: Sequence[tuple[Row, dict[str, str]]]) -> list[Reported]:
+        rungs = list[tuple[Row, dict[str, str], SpeedRow]]()
+        if {SPEED, "input_length"} <= self.keys and not _SERVED & self.keys:
+            rungs += [(row, facts, speed) for row, facts in rows if (speed := self._rung(facts)) is not None]
         climbed = {id(row) for row, _, _ in rungs}
         others = [each for each in rows if id(each[0]) not in climbed]  # below zero, of a length in words
-        published = [_find_published(speed) for _, _, speed in rungs]
+        published = [_read_published().get(_identify(speed)) for _, _, speed in rungs]
         known = 2 * sum(each is not None for each in published) > len(rungs)
         return [
             self._climbed(row, facts, replace(other, note=speed.note) if known and other else speed)
             for (row, facts, speed), other in zip(rungs, published, strict=True)
         ] + [run for row, facts in others if (run := self._run(row, facts)) is not None]
 
-    def left(self, read: Collection[str]) -> Iterator[str]:
-        """A line on the rows that have none of the table's figures; `read` are the sources of the others."""
-        if self.has_figures:
-            rows = self.grid.rows
-            empty = (row for row in rows if self._source(row) not in read and row.cells != self.grid.titles)
-            each = ((row.line, row.cells) for row in empty)
-            yield from csv_tables.list_rows_without_figures(self.path, each, len(rows))
-
     def _source(self, row: Row) -> str:
         return f"{self.path}:{row.line}" + (f" column {row.column}" if row.column else "")
 
-    @cached_property
-    def named(self) -> list[int]:
-        """The columns of labels: what tells one row from another and is no fact."""
-        return csv_tables.find_label_columns(self.columns, self.grid.titles, self._cells)
-
-    @cached_property
-    def unread(self) -> tuple[str, ...]:
-        """A remark on the columns of figures that are not read."""
-        return csv_tables.remark_unread(self.columns, self.grid.titles, self._cells, self.named)
-
     def _told(self, row: Row, facts: Mapping[str, str]) -> dict[str, str]:
         """Collect the cells of a row that no figure or fact is read from."""
-        named = {self.grid.titles[at] or "label": row.cells[at] for at in self.named}
-        return {**self.labels, **named, **csv_tables.read_uncounted(facts)}
+        named = {self.grid.titles[at] or "label": row.cells[at] for at in self.unread[0]}
+        return {**self.labels, **named, **read_uncounted(facts)}
 
     def _facts(self) -> Iterator[tuple[Row, dict[str, str]]]:
         """Each row's cells by what they hold; an empty cell of a model is that of the row above."""
@@ -198,16 +200,13 @@ class _Table:
                 facts.setdefault(column.key, cell.strip())
             if "model" in facts:
                 model = facts["model"] = facts["model"] or model
-            yield row, column_titles.complete_facts(facts)
+            yield row, row_figures.complete_facts(facts)
 
     def _figures(self, row: Row) -> tuple[dict[str, float], list[str]]:
         cells = zip(self.columns, row.cells, strict=True)
-        values, remarks = column_titles.read_cells([cell for cell in cells if _is_figure(cell[0].key)])
-        empty = [
-            key
-            for key, value in values.items()
-            if json_fields.is_zero(value) and column_titles.is_measured(key)
-        ]
+        figured = [cell for cell in cells if is_measured(cell[0].key) or cell[0].key in _NUMERIC]
+        values, remarks = row_figures.read_cells(figured)
+        empty = [key for key, value in values.items() if json_fields.is_zero(value) and is_measured(key)]
         remarks += [f"{key} is 0: it was not measured" for key in empty]
         return {key: value for key, value in values.items() if key not in empty}, remarks
 
@@ -226,14 +225,14 @@ class _Table:
         """A row of anyone's table; None if it has no figures."""
         values, remarks = self._figures(row)
         memory = values.pop("memory", None)
-        if not any(map(column_titles.is_measured, values)):
+        if not any(map(is_measured, values)):
             return None
         name, model, load = self._name_row(facts)
-        own = csv_tables.read_requested_load(facts, load)
+        own = read_requested_load(facts, load)
         lengths = own.input_len, own.output_len
-        values = column_titles.derive_figures(values, own.max_concurrency, facts, lengths)
+        values = row_figures.derive_figures(values, own.max_concurrency, facts, lengths)
         if SPEED in values:
-            remarks.append(csv_tables.UNKNOWN_FORMULA)
+            remarks.append(UNKNOWN_FORMULA)
         return Reported(
             name=name,
             model=model if model != name else "",
@@ -242,18 +241,16 @@ class _Table:
             source=self._source(row),
             told_by=SPEEDS if SPEED in values else TABLE,
             engine=facts.get("engine", "") or self.engine,
-            machine=csv_tables.name_machine(
-                facts.get("machine", ""), csv_tables.parse_whole(facts.get("gpu_num", ""))
-            ),
+            machine=name_machine(facts.get("machine", ""), parse_whole(facts.get("gpu_num", ""))),
             memory_bytes=self._bytes(memory),
-            simulated=csv_tables.find_preset(facts.get("note", "")),
-            remarks=(*filter(None, [facts.get("note")]), *remarks, *self.unread),
+            simulated=unnamed_preset(SIMULATED in facts.get("note", "")),
+            remarks=(*filter(None, [facts.get("note")]), *remarks, *self.unread[1]),
             unread=self._told(row, facts),
         )
 
     def _rung(self, facts: Mapping[str, str]) -> SpeedRow | None:
         """A rung of a ladder; None of one that did not run."""
-        length, speed = csv_tables.parse_whole(facts["input_length"]), csv_tables.parse_decimal(facts[SPEED])
+        length, speed = parse_whole(facts["input_length"]), parse_decimal(facts[SPEED])
         if length is None or not speed:
             return None
         name, _, _ = self._name_row({**facts, "quantization": ""})
@@ -263,11 +260,11 @@ class _Table:
             gpu=facts.get("machine", ""),
             input_length=length,
             quantization=facts.get("quantization", ""),
-            gpu_num=csv_tables.parse_whole(facts.get("gpu_num", "")),
+            gpu_num=parse_whole(facts.get("gpu_num", "")),
             speed_tok_s=speed,
             note=facts.get("note", ""),
             formula=self.formula or (OUTPUT if length <= _SHORT else UNKNOWN),
-            output_length=csv_tables.parse_whole(facts.get("output_length", "")) or self.output_length,
+            output_length=parse_whole(facts.get("output_length", "")) or self.output_length,
         )
 
     def _climbed(self, row: Row, facts: Mapping[str, str], speed: SpeedRow) -> Reported:
@@ -275,12 +272,12 @@ class _Table:
         values, remarks = self._figures(row)
         memory = self._bytes(values.pop("memory", None))
         values.pop(SPEED, None)
-        run = csv_tables.read_ladder_row(speed, self._source(row))
+        run = read_ladder_row(speed, self._source(row))
         return replace(
             run,
-            figures={**column_titles.derive_figures(values, 1, facts), **run.figures},
+            figures={**row_figures.derive_figures(values, 1, facts), **run.figures},
             memory_bytes=memory if memory is not None else run.memory_bytes,
-            remarks=(*run.remarks, *remarks, *self.unread),
+            remarks=(*run.remarks, *remarks, *self.unread[1]),
             unread=self._told(row, facts),
         )
 
@@ -290,196 +287,116 @@ class _Table:
         return int(amount * UNIT_BYTES[unit]) if amount and unit in UNIT_BYTES else None
 
 
-def _is_figure(key: str) -> bool:
-    return column_titles.is_measured(key) or key in _NUMERIC
-
-
-def _find_published(row: SpeedRow) -> SpeedRow | None:
-    """The row of a published page that this one is, to the digit of its speed."""
-    return _pages().get((row.model, row.input_length, row.quantization, row.speed_tok_s))
+def _identify(row: SpeedRow) -> tuple[str, int, str, Decimal | None]:
+    """What a row of a published page is known by, to the digit of its speed."""
+    return row.model, row.input_length, row.quantization, row.speed_tok_s
 
 
 @cache
-def _pages() -> dict[tuple[str, int, str, Decimal | None], SpeedRow]:
-    rows = reversed(speed_rows.list_published())
-    return {(row.model, row.input_length, row.quantization, row.speed_tok_s): row for row in rows}
+def _read_published() -> dict[tuple[str, int, str, Decimal | None], SpeedRow]:
+    return {_identify(row): row for row in reversed(speed_rows.list_published())}
 
 
-_MOST_METRICS = 200
-_NUMBERS = frozenset("0123456789 ")
-_UNITS = frozenset({"unit", "units"})
-_PLAIN = frozenset({"", "value", "values", "result", "results", "metric", "metrics", "measured"})
-_CHANGE = re.compile(
-    r"change|delta|diff\w*|improve\w*|speed-?up|gain|reduction|vs\.?|ratio|[Δ%×]|提升|加速|改善|変化",
-    re.IGNORECASE,
-)
-_RELATIVE = re.compile(r"\s*[-+−]?\s*\d[\d.,]*\s*[%x×]\s*|\s*[-+−]\s*\d.*|\s*[-–—]?\s*", re.IGNORECASE)
-_STATISTIC = re.compile(
-    r"p ?(\d\d?(?:\.\d+)?)|(\d\d?(?:\.\d+)?) ?(?:%|th)|avg\.?|average|mean|median|min|max|std(?:dev)?"
-)
-# What genai-perf and aiperf call figures whose definition is that of another name, and counts, in lower case.
-_NVIDIA = {
-    "inter token latency": "TPOT", "inter chunk latency": "ITL", "request count": "Successful requests",
-    "completed request count": "Successful requests", "error request count": "Failed requests",
-    "input sequence length": "Input length", "output sequence length": "Output length",
-    "benchmark duration (sec)": "Benchmark duration (s)",
-}  # fmt: skip
-_CORNERS = frozenset({"statistic", "metric"})
-_COUNTED = re.compile(r" \((?:requests|count|tokens)\)")
-ENGINES = ("Transformers", "vLLM", "SGLang", "TensorRT-LLM", "llama.cpp", "LMDeploy", "TGI", "Ollama", "MLX")
+def find_unread(
+    columns: Sequence[TableColumn], titles: Sequence[str], cells: Sequence[Sequence[str]]
+) -> tuple[list[int], tuple[str, ...]]:
+    """Find the columns of labels, which tell rows apart, and a remark on the columns of figures left out."""
+    named, left = list[int](), list[str]()
+    for at, (column, title) in enumerate(zip(columns, titles, strict=True)):
+        own = [row[at] for row in cells]
+        if column.key in _TELLING and labels.is_label(title, own):
+            named.append(at)
+        elif not column.key and labels.is_figure(title, own):
+            left.append(repr(title))
+    return named, (f"not read: {list_first(left, _MOST_NAMED)}",) if left else ()
 
 
-def turn_upright(grid: Grid) -> Grid:
-    """Turn a table whose first column has the titles of figures; any other is unchanged.
+def read_uncounted(facts: Mapping[str, str]) -> dict[str, str]:
+    """Read the counts of a row that are not numbers, as 4k or 1k1k: they tell it from others all the same."""
+    unread = ((key, facts.get(key, "")) for key in _COUNTS)
+    return {key: cell for key, cell in unread if cell and not _is_read(key, cell)}
 
-    A column of units is read with the titles; one of differences between the others is left out.
-    """
-    if len(grid.titles) < 2 or not grid.rows:
-        return grid
-    grid = _join_heads(grid)
-    if not grid.rows:
-        return grid
-    if (unfolded := _read_one_figure(grid)) is not None:
-        return unfolded
-    if len(grid.rows) <= _MOST_METRICS and (whole := _read_statistics(grid)) is not None:
-        return whole
-    table = [row.cells for row in grid.rows]
-    measured = any(
-        column_titles.is_measured(column.key) for column in column_titles.read_columns(grid.titles, table)
+
+def _is_read(key: str, cell: str) -> bool:
+    if key == LENGTHS:
+        return _PARTS.fullmatch(cell) is not None
+    if key == RATE:
+        return numbers.parse_rate(cell) is not None
+    return (parse_whole(cell) if key == "max_concurrency" else parse_mean(cell)) is not None
+
+
+def list_rows_without_figures(
+    path: Path, rows: Iterable[tuple[int, Sequence[str]]], every: int
+) -> Iterator[str]:
+    """Yield a line that names the rows of a table that have none of its figures: out of memory, timed out."""
+    named = []
+    for line, cells in rows:
+        filled = [cut_end(cell, _LONGEST_CELL) for cell in cells if cell.strip()]
+        if len(filled) >= _LEAST_FILLED:
+            named.append(f"line {line} ({', '.join(list(dict.fromkeys(filled))[:_MOST_CELLS])})")
+    if named:
+        yield (
+            f"{path}: {len(named)} of {every} rows of a table have no figures: "
+            f"{list_first(named, _MOST_NAMED)}"
+        )
+
+
+def read_requested_load(facts: Mapping[str, str], named: str) -> Load:
+    """Read the load that a row asks for; `named` is the load of the heading above, or of the row's name."""
+    limit, length = parse_whole(facts.get("max_concurrency", "")), parse_mean(facts.get("input_length", ""))
+    prompts, answer = parse_whole(facts.get("prompts", "")), parse_mean(facts.get("output_length", ""))
+    rate = numbers.parse_rate(facts.get(RATE, ""))
+    if (parts := _PARTS.fullmatch(facts.get(LENGTHS, ""))) is not None:
+        length, answer = parse_whole(parts[1]), parse_whole(parts[2])
+    if limit is None:
+        limit = headings.find_concurrency(facts.get("load", "") or named)
+    counts = (("at a time", limit), ("requests/s", rate), ("prompts", prompts))
+    facts_of_it = (f"{count:g} {noun}" for noun, count in counts if count)
+    return Load(
+        name=json_fields.word(facts.get("load", "") or named or next(facts_of_it, "")),
+        requests=prompts,
+        input_len=length,
+        output_len=answer,
+        asked_output_len=answer,
+        max_concurrency=limit,
+        request_rate_per_s=rate,
+        asked_input_len=length,
     )
-    if measured or len(table) > _MOST_METRICS:
-        return grid
-    first = 2 if translation.translate_title(grid.titles[1]).lower().strip() in _UNITS else 1
-    metrics = [f"{cells[0]} ({cells[1]})" if first == 2 and cells[1].strip() else cells[0] for cells in table]
-    known = [
-        column_titles.read_column(metric, cells[first:]).key
-        for metric, cells in zip(metrics, table, strict=True)
-    ]
-    if not any(map(column_titles.is_measured, known)):
-        return grid
-    kept = [
-        at
-        for at in range(first, len(grid.titles))
-        if not (_CHANGE.search(grid.titles[at]) and all(_RELATIVE.fullmatch(cells[at]) for cells in table))
-    ]
-    labels = [_name_column(grid.titles[at]) for at in kept]
-    rows = (
-        Row(grid.rows[0].line - 1, (label, *(cells[at] for cells in table)), at + 1)
-        for at, label in zip(kept, labels, strict=True)
+
+
+def name_machine(gpu: str, count: int | None) -> str:
+    """Name a machine of several devices as runs do: 4 × H20-96GB."""
+    return gpu if (count or 1) == 1 else f"{count} × {gpu or 'GPU'}"
+
+
+def read_ladder_row(row: SpeedRow, source: str) -> Reported:
+    """Read a row of a speed ladder as a run; output throughput only where the speed's formula is known."""
+    speed, memory = float(row.speed_tok_s or 0), row.gpu_memory
+    figures = {SPEED: speed}
+    if row.ttft_ms:
+        figures["mean_ttft_ms"] = float(row.ttft_ms)
+    if row.decode_tok_s:
+        figures["mean_tpot_ms"] = numbers.milliseconds_each(float(row.decode_tok_s))
+    if row.formula in FORMULAS:
+        lengths = row.input_length, row.output_length
+        figures["output_throughput"] = convert_speed(speed, row.formula, OUTPUT, *lengths)
+    return Reported(
+        name=full_name(row.model, row.quantization),
+        figures=figures,
+        load=Load(
+            name=f"input {row.input_length}",
+            input_len=row.input_length,
+            output_len=row.output_length,
+            asked_output_len=row.output_length,
+            max_concurrency=1,
+            asked_input_len=row.input_length,
+        ),
+        source=source,
+        told_by=SPEEDS,
+        engine=row.backend,
+        machine=name_machine(row.gpu, row.gpu_num),
+        memory_bytes=None if memory is None else int(memory.amount * UNIT_BYTES[memory.unit]),
+        speed_formula=row.formula,
+        simulated=unnamed_preset(SIMULATED in row.note),
+        remarks=(f"speed is {row.formula}", *filter(None, [row.note])),
     )
-    return Grid((_title(grid.titles[0], labels), *metrics), tuple(rows), grid.first, grid.last)
-
-
-def _read_one_figure(grid: Grid) -> Grid | None:
-    """A table of the figure that its corner names, of things down its side and across: a row for each cell.
-
-    None of any other: both must be checkpoints, ways to store weights, machines or loads.
-    """
-    figure, *across = grid.titles
-    down = [row.cells[0] for row in grid.rows]
-    if not column_titles.is_measured(column_titles.read_column(figure).key) or not all(
-        map(_is_thing, across)
-    ):
-        return None
-    if not all(map(_is_thing, down)):
-        return None
-    if _NUMBERS.issuperset("".join((*down, *across))):  # of what they are, no one says
-        return Grid(("", *across), grid.rows, grid.first, grid.last)
-    titled = [_title("", labels) for labels in (down, across)]
-    if titled[0] == titled[1]:
-        titled = ["Row", "Column"]
-    rows = (
-        Row(row.line, (row.cells[0], title, cell), at)
-        for row in grid.rows
-        for at, (title, cell) in enumerate(zip(across, row.cells[1:], strict=True), 2)
-    )
-    return Grid((*titled, figure), tuple(rows), grid.first, grid.last)
-
-
-def _is_thing(label: str) -> bool:
-    """Whether a label is of a checkpoint, of how weights are stored, of a machine or of a load."""
-    title = headings.parse_title(label)
-    known = title.model or title.quantization or headings.find_concurrency(label) is not None
-    return bool(known) or label.strip().isdecimal() or machines.recognise_machine(label) is not None
-
-
-def _join_heads(grid: Grid) -> Grid:
-    """A table whose first row goes on with its titles, as Mean and P99 below TTFT, with both in one."""
-    first = grid.rows[0].cells
-    below = [cell if cell != title else "" for title, cell in zip(grid.titles, first, strict=True)]
-    filled = [cell for cell in below if cell]
-    if len(filled) < 2 or not all(_rank(cell) for cell in filled):
-        return grid
-    named, above = list[str](), ""
-    for title, cell in zip(grid.titles, below, strict=True):
-        above = title or (above if cell else "")
-        named.append(f"{cell} {above}".strip())
-    return Grid(tuple(named), grid.rows[1:], grid.first, grid.last)
-
-
-def _read_statistics(grid: Grid) -> Grid | None:
-    """A table of one run's statistics, as clients print it, as one row; None of any other.
-
-    Its columns are statistics and its rows metrics (genai-perf, aiperf), or the other way round (evalscope).
-    """
-    table = [row.cells for row in grid.rows]
-    ranks, metrics = [_rank(title) for title in grid.titles[1:]], [cells[0] for cells in table]
-    cells = [row[1:] for row in table]
-    if not all(ranks):
-        ranks, metrics = [_rank(metric) for metric in metrics], list(grid.titles[1:])
-        cells = [tuple(row[at] for row in table) for at in range(1, len(grid.titles))]
-    elif grid.titles[0].lower() in _CORNERS:
-        metrics = [_name_by_definition(metric) for metric in metrics]
-    measured = any(
-        column_titles.is_measured(column_titles.read_column(f"{ranks[0]} {metric}").key) for metric in metrics
-    )
-    if not all(ranks) or not measured or len({*ranks}) < len(ranks):
-        return None
-    named, values = ["load"], [""]  # of which no such table says more
-    for metric, row in zip(metrics, cells, strict=True):
-        for rank, cell in zip(ranks, row, strict=True):
-            titled = f"{rank} {metric}"
-            if not column_titles.read_column(titled).key and rank == "mean":  # a rate has no rank
-                titled = metric
-            if column_titles.read_column(titled).key or rank == "mean":  # what is not known is named
-                named.append(titled)
-                values.append(cell)
-    return Grid(tuple(named), (Row(grid.first, tuple(values)),), grid.first, grid.last)
-
-
-def _name_by_definition(metric: str) -> str:
-    """A metric of NVIDIA's clients under the name that its definition has here."""
-    plain = _COUNTED.sub("", " ".join(metric.lower().split()))
-    name, bracket, unit = plain.partition(" (")
-    return _NVIDIA.get(plain, f"{_NVIDIA[name]}{bracket}{unit}" if name in _NVIDIA else metric)
-
-
-def _rank(title: str) -> str:
-    """A statistic as the titles of figures have it: p99, mean; "" of anything else."""
-    match = _STATISTIC.fullmatch(translation.translate_title(title).lower().strip())
-    if match is None:
-        return ""
-    if rank := match[1] or match[2]:
-        return f"p{rank}"
-    return {"avg": "mean", "avg.": "mean", "average": "mean", "stddev": "std"}.get(match[0], match[0])
-
-
-def _name_column(title: str) -> str:
-    """Name what a column is of; "" of one that is headed by a word for any figure."""
-    return "" if translation.translate_title(title).lower().strip() in _PLAIN else title
-
-
-def _title(corner: str, labels: Sequence[str]) -> str:
-    """Title the columns by the table's corner, else by what their titles are."""
-    parts = (part.strip() for part in re.split(r"[\\/|→]", corner))
-    if named := next((part for part in parts if column_titles.read_column(part).key), ""):
-        return named
-    filled = [label for label in labels if label]
-    kinds = (
-        ("Model", lambda label: headings.parse_title(label).model != ""),
-        ("Quantization", lambda label: headings.parse_title(label).quantization != ""),
-        ("Engine", lambda label: any(label.lower().startswith(name.lower()) for name in ENGINES)),
-        ("GPU", lambda label: machines.recognise_machine(label) is not None),
-        ("Load", lambda label: headings.find_concurrency(label) is not None),
-    )
-    return next((title for title, holds in kinds if filled and all(map(holds, filled))), "Configuration")

@@ -18,7 +18,7 @@ from loadgen.base.rule import Severity
 from loadgen.roofline import machines
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.importers import result_sources
-from loadgen.study.importers.pasted import column_titles, csv_tables, grids, pasted_tables
+from loadgen.study.importers.pasted import column_titles, grids, pasted_tables
 from loadgen.study.run_summary import Reported, full_name
 from loadgen.study.speed import speed_tables
 from loadgen.study.speed.speed_rows import (
@@ -56,7 +56,7 @@ def test_what_the_ladder_writes_is_read_back_row_by_row(rows: list[SpeedRow], fo
         for row in ran
     ]
     for run, row in zip(runs, ran, strict=True):
-        whole = csv_tables.read_ladder_row(row, run.source)
+        whole = pasted_tables.read_ladder_row(row, run.source)
         assert run.figures == whole.figures
         assert (run.load, run.told_by) == (whole.load, "speed table")
         if form != "text":

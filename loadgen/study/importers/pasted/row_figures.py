@@ -1,0 +1,227 @@
+"""Row figures: the cells of a table's row as figures, and those that follow from them.
+
+The unit of a cell is the cell's own, whatever the title of its column has. A test of llama.cpp, as pp512 or
+tg128 @ d4096, is a load, and shows which phase its tokens per second are of.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from loadgen.roofline.bound import DECODING, PREFILL
+from loadgen.study.importers.pasted import numbers
+from loadgen.study.importers.pasted.column_titles import (
+    ACCEPTED,
+    DECODE,
+    OF_ONE,
+    RATE,
+    SPEED,
+    WHOLE_THROUGHPUT,
+    TableColumn,
+)
+from loadgen.study.importers.pasted.numbers import AmbiguousError, CellNumber
+from loadgen.study.speed.speed_rows import OUTPUT, TOTAL, convert_speed
+
+_SHARES = frozenset({"success_rate", "spec_decode_acceptance_rate"})  # in percent, with its sign or without
+_SHOWN = 40
+_MOST_ACCEPTED = 16.0  # tokens a pass
+_EMPTY = frozenset({"", "-", "–", "—", "n/a", "na", "oom", "none", "null", "?"})
+_NO_NUMBERS = {"nan": math.nan, "-nan": math.nan, "inf": math.inf, "+inf": math.inf, "infinity": math.inf,
+               "∞": math.inf, "-inf": -math.inf, "-infinity": -math.inf, "-∞": -math.inf}  # fmt: skip
+Lengths = tuple[float | None, float | None]  # tokens of a prompt and of an answer
+
+
+def read_cells(
+    cells: Sequence[tuple[TableColumn, str]], *, strict: bool = False
+) -> tuple[dict[str, float], list[str]]:
+    """Read the figures of a row's cells, the first of a key, and a remark on each that could not be read.
+
+    A `strict` reader raises AmbiguousError where a number is ambiguous, which is a remark otherwise.
+    """
+    plain = ((column, cell.strip().rstrip("%") if column.key in _SHARES else cell) for column, cell in cells)
+    parts = [(column, cell, numbers.parse_cell(cell)) for column, cell in plain]
+    sign = numbers.find_decimal_sign(part.text for _, _, part in parts if part is not None)
+    values, remarks = dict[str, float](), list[str]()
+    for column, cell, part in parts:
+        why = _explain_unread(column, cell, part)
+        try:
+            if not why and (value := _value(column, cell, part, sign)) is not None:
+                values.setdefault(column.key, value)
+        except AmbiguousError as error:
+            if strict:
+                raise
+            remarks.append(f"{column.key} {error}: left out")
+        except ValueError:
+            why = "is not a number"
+        if why:
+            remarks.append(f"{column.title or column.key} {cell.strip()[:_SHOWN]!r} {why}: left out")
+    return values, remarks
+
+
+def _explain_unread(column: TableColumn, cell: str, part: CellNumber | None) -> str:
+    """Why a cell of a column of figures is not a number; "" of a readable and of an empty one."""
+    if part is None:
+        said = cell.strip().strip("*~≈ ")
+        return "" if said.lower() in _EMPTY or not any(map(str.isdecimal, said)) else "is not a number"
+    timed = column.key.endswith("_ms")
+    if part.kind and part.kind != "memory" and (part.kind == "time") is not timed:
+        return "has another unit than its column"
+    return "has no unit" if timed and not column.bare and not part.unit else ""
+
+
+def _value(column: TableColumn, cell: str, part: CellNumber | None, sign: str) -> float | None:
+    """A cell's number in the unit of its figure, NaN and infinity too, which an audit names; else None.
+
+    Its own unit counts, else that of the title. Raises AmbiguousError, and ValueError of digits that are not
+    a number.
+    """
+    if part is None:
+        return _NO_NUMBERS.get(cell.strip().strip("*`").lower())
+    own = numbers.MS[part.unit.lower()] if part.kind == "time" else column.times
+    try:
+        return numbers.scale_figure(numbers.parse_number(part.text, sign), part.times * own)
+    except AmbiguousError:
+        raise
+    except ValueError:
+        beyond = float(part.text)  # as 1e400: a number, and no figure
+        return math.copysign(math.inf, beyond) if beyond else 0.0
+
+
+def complete_facts(facts: Mapping[str, str]) -> dict[str, str]:
+    """Add to a row's facts those that follow: the load of a test, the length of each prompt of a batch."""
+    known = dict(facts)
+    if (test := parse_test(facts.get("test", ""))) is not None:
+        known = test.facts | {key: cell for key, cell in facts.items() if cell}
+        if known.get("engine"):  # its column `backend` has what llama.cpp computes with: CUDA, Metal, Vulkan
+            known["engine"] = f"llama.cpp {known['engine']}"
+        if known.get("model"):
+            known["model"] = _TYPE.sub(lambda match: f"{match[1]}_{match[2][0].upper()}", known["model"])
+    tokens, batch = (numbers.parse_whole(known.get(key, "")) for key in ("prefill_tokens", "max_concurrency"))
+    if tokens and not known.get("input_length"):
+        known["input_length"] = str(round(tokens / (batch or 1)))
+    return known
+
+
+def derive_figures(
+    figures: Mapping[str, Any], limit: int | None, facts: Mapping[str, str], lengths: Lengths = (None, None)
+) -> dict[str, Any]:
+    """Derive a row's figures from one another.
+
+    A decoding speed of one request is one over TPOT; of a batch it is of all of it. Tokens per second of a
+    test are of prefill, of decoding, or of both. Next to requests per second they are of prompts and answers,
+    as on the Qwen2 page, unless lengths show that they are of answers alone; next to a load, a concurrency or
+    a TTFT they are output throughput.
+    """
+    values = _derive_speeds(figures, limit, facts)
+    if "mean_prefill_ms" in values:
+        values.setdefault("mean_ttft_ms", values["mean_prefill_ms"])
+    values |= _parse_acceptance(facts.get(ACCEPTED, "")) | values
+    rate, (prompt, answer) = values.get("request_throughput"), lengths
+    if SPEED not in values or "output_throughput" in values:
+        return values
+    if rate and prompt and answer:
+        ways = {WHOLE_THROUGHPUT: rate * (prompt + answer), "output_throughput": rate * answer}
+        values.setdefault(min(ways, key=lambda key: abs(ways[key] - values[SPEED])), values.pop(SPEED))
+    elif rate:
+        values.setdefault(WHOLE_THROUGHPUT, values.pop(SPEED))
+    served = limit is not None or {"load", RATE} & {*facts} or "mean_ttft_ms" in values
+    if SPEED in values and served and (limit is not None or "input_length" not in facts):
+        values.setdefault("output_throughput", values.pop(SPEED))
+    return values
+
+
+def _parse_acceptance(cell: str) -> dict[str, float]:
+    """An acceptance rate: a share of the drafted tokens, or the tokens of a pass."""
+    text = numbers.number_text(cell.strip().rstrip("%")).replace(",", "")
+    if not re.fullmatch(r"\d{1,4}(?:\.\d{1,6})?", text):
+        return {}
+    rate = float(text)
+    if "%" not in cell and 1 < rate <= _MOST_ACCEPTED:
+        return {"accept_length": rate}
+    return {"spec_decode_acceptance_rate": rate * (100 if "%" not in cell and rate <= 1 else 1)}
+
+
+def _derive_speeds(figures: Mapping[str, Any], limit: int | None, facts: Mapping[str, str]) -> dict[str, Any]:
+    """A row's figures with what its speeds of prefill and decoding come to, of a test or of a batch."""
+    values = dict(figures)
+    if (test := parse_test(facts.get("test", ""))) is not None:
+        values |= test.derive_figures(values.pop(SPEED, None), values.pop(OF_ONE, None))
+    elif DECODING in values:
+        values = _derive_decoding(values.pop(DECODING), values.pop(OF_ONE, None), limit or 1) | values
+    if decode := values.pop(DECODE, None):
+        # Of several at once it may be of each or of all: no time per token.
+        several = (limit or 1) > 1
+        values |= {DECODING: decode} if several else {"mean_tpot_ms": numbers.milliseconds_each(decode)}
+    if of_one := values.pop(OF_ONE, None):
+        values.setdefault("mean_tpot_ms", numbers.milliseconds_each(of_one))
+    return values
+
+
+def _derive_decoding(speed: float | None, of_one: float | None, streams: int) -> dict[str, float]:
+    """The time per token of a decoding speed of all requests, of one, or both."""
+    if of_one is None and speed is not None:
+        of_one = numbers.scale_figure(speed, 1 / streams)
+    timed = {"mean_tpot_ms": numbers.milliseconds_each(of_one)} if of_one else {}
+    return timed if speed is None else {DECODING: speed, **timed}
+
+
+_TEST = re.compile(
+    r"(?P<context>ctx_)?(?:(?P<prompt>pp) ?(?P<prompted>\d{1,8})?)?(?P<plus> ?\+ ?)?"
+    r"(?:(?P<answer>tg) ?(?P<answered>\d{1,8})?)?(?: ?@ ?d(?P<depth>\d{1,8}))?"
+    r"(?: ?\(c(?P<streams>\d{1,6})\))?",
+    re.IGNORECASE,
+)
+# llama.cpp's name of a type of weights, as `Q4_K - Medium`.
+_TYPE = re.compile(r"\b(I?Q\d_K) - (Small|Medium|Large)\b", re.IGNORECASE)
+
+
+class LlamaTest(msgspec.Struct, frozen=True):
+    """One test of llama.cpp: its tokens are None where the name does not have them."""
+
+    name: str
+    measured: (
+        str  # the figure that its tokens per second are: of prefill, decoding, or both in the time of both
+    )
+    prompt: int | None  # computed, or already there where answers alone are measured
+    answer: int | None
+    streams: int  # requests at once
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """The load, as the cells of a table of anyone would have it."""
+        lengths = {"input_length": self.prompt, "output_length": self.answer}
+        known = {key: str(tokens) for key, tokens in lengths.items() if tokens}
+        return {"load": self.name, "max_concurrency": str(self.streams), **known}
+
+    def derive_figures(self, speed: float | None, of_one: float | None) -> dict[str, float]:
+        """Derive the figures that its tokens per second are: of all requests, and of one."""
+        if self.measured == DECODING:
+            return _derive_decoding(speed, of_one, self.streams)
+        figures = {} if speed is None else {self.measured: speed}
+        if self.measured == PREFILL and of_one is not None:
+            figures["mean_prefill_speed"] = of_one
+        if self.measured == WHOLE_THROUGHPUT and speed is not None and self.prompt and self.answer:
+            figures["output_throughput"] = convert_speed(speed, TOTAL, OUTPUT, self.prompt, self.answer)
+        return figures
+
+
+def parse_test(name: str) -> LlamaTest | None:
+    """Parse the test of a name; None of anything else."""
+    plain = " ".join(name.split())
+    match = _TEST.fullmatch(plain)
+    if match is None or not (match["prompt"] or match["answer"]):
+        return None
+    both = bool(match["prompt"] and match["answer"])
+    if both is not bool(match["plus"]):
+        return None
+    prompted, answered, depth = (
+        int(match[key]) if match[key] else None for key in ("prompted", "answered", "depth")
+    )
+    prompt = prompted if match["prompt"] and not match["context"] else depth
+    measured = WHOLE_THROUGHPUT if both else PREFILL if match["prompt"] else DECODING
+    return LlamaTest(plain, measured, prompt, answered, int(match["streams"] or 1))

@@ -1,0 +1,208 @@
+"""Upright grids: any table as one of a row a run: turned, unfolded, its titles joined, its tests parted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from loadgen.roofline import machines
+from loadgen.study.importers.pasted import headings
+from loadgen.study.importers.pasted.column_titles import is_measured, read_column, read_columns
+from loadgen.study.importers.pasted.grids import Grid, Row
+from loadgen.study.importers.pasted.row_figures import parse_test
+from loadgen.study.importers.pasted.translation import translate_title
+
+_MOST_METRICS = 200
+_NUMBERS = frozenset("0123456789 ")
+_UNITS = frozenset({"unit", "units"})
+_PLAIN = frozenset({"", "value", "values", "result", "results", "metric", "metrics", "measured"})
+_CHANGE = re.compile(
+    r"change|delta|diff\w*|improve\w*|speed-?up|gain|reduction|vs\.?|ratio|[Δ%×]|提升|加速|改善|変化",
+    re.IGNORECASE,
+)
+_RELATIVE = re.compile(r"\s*[-+−]?\s*\d[\d.,]*\s*[%x×]\s*|\s*[-+−]\s*\d.*|\s*[-–—]?\s*", re.IGNORECASE)
+_STATISTIC = re.compile(
+    r"p ?(\d\d?(?:\.\d+)?)|(\d\d?(?:\.\d+)?) ?(?:%|th)|avg\.?|average|mean|median|min|max|std(?:dev)?"
+)
+# What genai-perf and aiperf call figures whose definition is that of another name, and counts, in lower case.
+_NVIDIA = {
+    "inter token latency": "TPOT", "inter chunk latency": "ITL", "request count": "Successful requests",
+    "completed request count": "Successful requests", "error request count": "Failed requests",
+    "input sequence length": "Input length", "output sequence length": "Output length",
+    "benchmark duration (sec)": "Benchmark duration (s)",
+}  # fmt: skip
+_CORNERS = frozenset({"statistic", "metric"})
+_COUNTED = re.compile(r" \((?:requests|count|tokens)\)")
+ENGINES = ("Transformers", "vLLM", "SGLang", "TensorRT-LLM", "llama.cpp", "LMDeploy", "TGI", "Ollama", "MLX")
+
+
+def turn_upright(grid: Grid) -> Grid:
+    """Turn a table whose first column has the titles of figures; any other is unchanged.
+
+    A column of units is read with the titles; one of differences between the others is left out.
+    """
+    if len(grid.titles) < 2 or not grid.rows:
+        return grid
+    grid = _join_heads(grid)
+    if not grid.rows:
+        return grid
+    if (unfolded := _read_one_figure(grid)) is not None:
+        return unfolded
+    if len(grid.rows) <= _MOST_METRICS and (whole := _read_statistics(grid)) is not None:
+        return whole
+    table = [row.cells for row in grid.rows]
+    measured = any(is_measured(column.key) for column in read_columns(grid.titles, table))
+    if measured or len(table) > _MOST_METRICS:
+        return grid
+    first = 2 if translate_title(grid.titles[1]).lower().strip() in _UNITS else 1
+    metrics = [f"{cells[0]} ({cells[1]})" if first == 2 and cells[1].strip() else cells[0] for cells in table]
+    known = [read_column(metric, cells[first:]).key for metric, cells in zip(metrics, table, strict=True)]
+    if not any(map(is_measured, known)):
+        return grid
+    kept = [
+        at
+        for at in range(first, len(grid.titles))
+        if not (_CHANGE.search(grid.titles[at]) and all(_RELATIVE.fullmatch(cells[at]) for cells in table))
+    ]
+    labels = [_name_column(grid.titles[at]) for at in kept]
+    rows = (
+        Row(grid.rows[0].line - 1, (label, *(cells[at] for cells in table)), at + 1)
+        for at, label in zip(kept, labels, strict=True)
+    )
+    return Grid((_title(grid.titles[0], labels), *metrics), tuple(rows), grid.first, grid.last)
+
+
+def _read_one_figure(grid: Grid) -> Grid | None:
+    """A table of the figure that its corner names, of things down its side and across: a row for each cell.
+
+    None of any other: both must be checkpoints, ways to store weights, machines or loads.
+    """
+    figure, *across = grid.titles
+    down = [row.cells[0] for row in grid.rows]
+    if not is_measured(read_column(figure).key) or not all(map(_is_thing, across)):
+        return None
+    if not all(map(_is_thing, down)):
+        return None
+    if _NUMBERS.issuperset("".join((*down, *across))):  # of what they are, no one says
+        return Grid(("", *across), grid.rows, grid.first, grid.last)
+    titled = [_title("", labels) for labels in (down, across)]
+    if titled[0] == titled[1]:
+        titled = ["Row", "Column"]
+    rows = (
+        Row(row.line, (row.cells[0], title, cell), at)
+        for row in grid.rows
+        for at, (title, cell) in enumerate(zip(across, row.cells[1:], strict=True), 2)
+    )
+    return Grid((*titled, figure), tuple(rows), grid.first, grid.last)
+
+
+def _is_thing(label: str) -> bool:
+    """Whether a label is of a checkpoint, of how weights are stored, of a machine or of a load."""
+    title = headings.parse_title(label)
+    known = title.model or title.quantization or headings.find_concurrency(label) is not None
+    return bool(known) or label.strip().isdecimal() or machines.recognise_machine(label) is not None
+
+
+def _join_heads(grid: Grid) -> Grid:
+    """A table whose first row goes on with its titles, as Mean and P99 below TTFT, with both in one."""
+    first = grid.rows[0].cells
+    below = [cell if cell != title else "" for title, cell in zip(grid.titles, first, strict=True)]
+    filled = [cell for cell in below if cell]
+    if len(filled) < 2 or not all(_rank(cell) for cell in filled):
+        return grid
+    named, above = list[str](), ""
+    for title, cell in zip(grid.titles, below, strict=True):
+        above = title or (above if cell else "")
+        named.append(f"{cell} {above}".strip())
+    return Grid(tuple(named), grid.rows[1:], grid.first, grid.last)
+
+
+def _read_statistics(grid: Grid) -> Grid | None:
+    """A table of one run's statistics, as clients print it, as one row; None of any other.
+
+    Its columns are statistics and its rows metrics (genai-perf, aiperf), or the other way round (evalscope).
+    """
+    table = [row.cells for row in grid.rows]
+    ranks, metrics = [_rank(title) for title in grid.titles[1:]], [cells[0] for cells in table]
+    cells = [row[1:] for row in table]
+    if not all(ranks):
+        ranks, metrics = [_rank(metric) for metric in metrics], list(grid.titles[1:])
+        cells = [tuple(row[at] for row in table) for at in range(1, len(grid.titles))]
+    elif grid.titles[0].lower() in _CORNERS:
+        metrics = [_name_by_definition(metric) for metric in metrics]
+    measured = any(is_measured(read_column(f"{ranks[0]} {metric}").key) for metric in metrics)
+    if not all(ranks) or not measured or len({*ranks}) < len(ranks):
+        return None
+    named, values = ["load"], [""]  # of which no such table says more
+    for metric, row in zip(metrics, cells, strict=True):
+        for rank, cell in zip(ranks, row, strict=True):
+            titled = f"{rank} {metric}"
+            if not read_column(titled).key and rank == "mean":  # a rate has no rank
+                titled = metric
+            if read_column(titled).key or rank == "mean":  # what is not known is named
+                named.append(titled)
+                values.append(cell)
+    return Grid(tuple(named), (Row(grid.first, tuple(values)),), grid.first, grid.last)
+
+
+def _name_by_definition(metric: str) -> str:
+    """A metric of NVIDIA's clients under the name that its definition has here."""
+    plain = _COUNTED.sub("", " ".join(metric.lower().split()))
+    name, bracket, unit = plain.partition(" (")
+    return _NVIDIA.get(plain, f"{_NVIDIA[name]}{bracket}{unit}" if name in _NVIDIA else metric)
+
+
+def _rank(title: str) -> str:
+    """A statistic as the titles of figures have it: p99, mean; "" of anything else."""
+    match = _STATISTIC.fullmatch(translate_title(title).lower().strip())
+    if match is None:
+        return ""
+    if rank := match[1] or match[2]:
+        return f"p{rank}"
+    return {"avg": "mean", "avg.": "mean", "average": "mean", "stddev": "std"}.get(match[0], match[0])
+
+
+def _name_column(title: str) -> str:
+    """Name what a column is of; "" of one that is headed by a word for any figure."""
+    return "" if translate_title(title).lower().strip() in _PLAIN else title
+
+
+def _title(corner: str, labels: Sequence[str]) -> str:
+    """Title the columns by the table's corner, else by what their titles are."""
+    parts = (part.strip() for part in re.split(r"[\\/|→]", corner))
+    if named := next((part for part in parts if read_column(part).key), ""):
+        return named
+    filled = [label for label in labels if label]
+    kinds = (
+        ("Model", lambda label: headings.parse_title(label).model != ""),
+        ("Quantization", lambda label: headings.parse_title(label).quantization != ""),
+        ("Engine", lambda label: any(label.lower().startswith(name.lower()) for name in ENGINES)),
+        ("GPU", lambda label: machines.recognise_machine(label) is not None),
+        ("Load", lambda label: headings.find_concurrency(label) is not None),
+    )
+    return next((title for title, holds in kinds if filled and all(map(holds, filled))), "Configuration")
+
+
+# A test of llama.cpp as the title of a column.
+_COLUMN = re.compile(r"(.{2,40}?)(?: ?[(\[]?(?:t|tok|tokens)/s(?:ec)?[)\]]?)?", re.IGNORECASE)
+
+
+def split_tests(grid: Grid) -> Grid:
+    """Split the columns of tests, as pp512 (t/s), into a row each; any other table is unchanged."""
+    tests = {
+        at: match[1]
+        for at, title in enumerate(grid.titles)
+        if (match := _COLUMN.fullmatch(title)) is not None
+    }
+    tests = {at: name for at, name in tests.items() if parse_test(name) is not None}
+    if not any(grid.titles[at] != name or any(map(str.isdigit, name)) for at, name in tests.items()):
+        return grid  # PP alone may be pipeline parallelism
+    others = [at for at in range(len(grid.titles)) if at not in tests]
+    rows = [
+        Row(row.line, (*(row.cells[other] for other in others), name, row.cells[at]))
+        for row in grid.rows
+        for at, name in tests.items()
+        if row.cells[at].strip()
+    ]
+    titles = (*(grid.titles[other] for other in others), "test", "t/s")
+    return Grid(titles, tuple(rows), grid.first, grid.last)
