@@ -126,7 +126,7 @@ TARGETS = {
     "command_words": Target(
         f"{_USER}:command_words", ("loadgen.run.options", "loadgen.settings.table"), (), 256
     ),
-    "start_at": Target(f"{_USER}:start_at", ("loadgen.features.shards.start_at",), (), 48, words=False),
+    "start_at": Target(f"{_USER}:start_at", ("loadgen.features.shards.shard_settings",), (), 48, words=False),
     "base_url": Target(f"{_USER}:base_url", ("loadgen.base.urls",), (), 128),
     # records of many runs
     "records": Target(

@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from importlib import import_module
 from typing import NoReturn
 
@@ -15,7 +16,7 @@ from loadgen.base.parsing import suggest_name
 from loadgen.base.text import clean_text, quote_value
 from loadgen.report.printing import flush_stream, print_text, print_warnings
 from loadgen.run import signals
-from loadgen.run.importing import importing
+from loadgen.run.verbs import importing
 
 _HELP = f"""\
 loadgen {__version__}: benchmark LLM servers; every figure was true of the server
@@ -53,15 +54,23 @@ Details: `loadgen VERB --help`. Exit codes:
 
 
 def _bench(argv: Sequence[str]) -> int:
-    if {"-h", "--help"} & set(argv):  # without the imports that a run needs
-        from loadgen.run.options import bench_parser
+    """Read the flags, and start the embedded engine while what a run needs is imported."""
+    with importing():
+        from loadgen.run.options import bench_parser, parse
 
+    if {"-h", "--help"} & set(argv):  # without the imports that a run needs
         bench_parser().print_help()
         return 0
-    with importing():
-        from loadgen.run import bench_command
+    from loadgen.run import embedded_engine
 
-    return bench_command.main(argv, lambda: import_module("loadgen.study.series.ladder_command"))
+    options = parse(argv)
+    with ExitStack() as stack:
+        begun = embedded_engine.begin_engine(options, stack)
+        with importing():
+            from loadgen.run import bench
+
+        # Few profiles are shown as tables of speeds.
+        return bench.run(options, stack, begun, lambda: import_module("loadgen.study.series.ladder_command"))
 
 
 def _profiles(argv: Sequence[str]) -> int:
@@ -160,7 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_text(f"loadgen: {clean_text(str(error))}", sys.stderr)
         return error.exit_code
     except KeyboardInterrupt as stop:
-        number = signals.number_of(stop)
+        number = signals.read_number(stop)
         print_text(f"loadgen: interrupted by {signals.NAMES[number]}", sys.stderr)
         return signals.exit_code(number)
     except MemoryError:

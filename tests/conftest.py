@@ -64,7 +64,7 @@ def engines() -> Iterator[None]:
 def ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Every port that was given out; afterwards nothing listens there, and no process is left."""
     from fakes.supervised import MARK, listens, marked
-    from loadgen.run import alongside, launched_server  # of few tests
+    from loadgen.run import launched_server, observation  # of few tests
     from loadgen_servers.process import running
 
     given: list[int] = []
@@ -77,7 +77,7 @@ def ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]
     monkeypatch.setenv(MARK, str(tmp_path))
     monkeypatch.setattr(launched_server, "free_port", free_port)
     monkeypatch.setattr(launched_server, "_POLL_S", 0.02)
-    monkeypatch.setattr(alongside, "_IDLE_S", 0.0)
+    monkeypatch.setattr(observation, "_IDLE_S", 0.0)
     yield given
     monkeypatch.delenv(MARK)
     left = marked(str(tmp_path))

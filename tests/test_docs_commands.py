@@ -18,8 +18,7 @@ from loadgen.features.shards.merge_command import merge_parser
 from loadgen.fleet.shards_command import shards_parser
 from loadgen.plan import profile
 from loadgen.report.request_rows import export_parser
-from loadgen.run.launch_options import joined
-from loadgen.run.options import bench_parser
+from loadgen.run.options import bench_parser, join_flag_lines
 from loadgen.run.selftest.command import _parser as selftest_parser
 from loadgen.settings.other_flags import CLIENTS
 from loadgen.study.audit.audit_command import audit_parser
@@ -79,7 +78,7 @@ def refused(command: str) -> str:
     if verb == "shards" and "--" in rest:
         own, flags = rest[: rest.index("--")], rest[rest.index("--") + 1 :]
         return refused(shlex.join([verb, *own])) or refused(shlex.join(["bench", *flags]))
-    words, parser = joined(rest), PARSERS[verb]() if verb in PARSERS else None
+    words, parser = join_flag_lines(rest), PARSERS[verb]() if verb in PARSERS else None
     known = FLAGS.get(verb, set())
     if parser is not None:
         known = {flag for action in parser._actions for flag in action.option_strings}

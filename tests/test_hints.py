@@ -46,8 +46,8 @@ VERBS_OF = {
     "loadgen/study/": ("compare", "audit", "bench"),
     "loadgen/features/shards/merge": ("merge",),
     "loadgen/report/request_rows": ("export", "bench"),
-    "loadgen/report/limit_record": ("limit",),
-    "loadgen/run/repeated_command": ("campaign", "bench"),
+    "loadgen/report/limit": ("limit",),
+    "loadgen/run/plan_facts": ("campaign", "bench"),
     "loadgen/features/shards/": ("shards", "bench"),
     "loadgen/run/selftest/": ("selftest", "bench"),
     "loadgen/features/data/data_": ("data", "bench"),
@@ -75,12 +75,14 @@ FOREIGN = {
 }
 # What is no message: commands of other programs that are run or written here, patterns, and style sheets.
 COMMANDS = (
-    "loadgen/settings/other_clients/",  # whose tables are held by tests/run/test_other_clients.py
+    "loadgen/settings/other_client.py",  # whose tables are held by tests/run/test_other_clients.py
+    "loadgen/settings/other_flags.py",
+    "loadgen/settings/vllm_flags.py",
     "loadgen/study/pages/html.py",
     "loadgen/study/importers/",
-    "loadgen/run/selftest/modes.py",
-    "loadgen/run/selftest/null_servers.py",
-    "loadgen/fleet/schedulers.py",
+    "loadgen/run/selftest/command.py",
+    "loadgen/run/selftest/trial.py",
+    "loadgen/fleet/shards_command.py",
     "loadgen/host/",
     "loadgen/engines/refusals.py",
     "servers/loadgen_servers/launch/",

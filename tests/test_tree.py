@@ -38,7 +38,6 @@ INSIDE = {
 }  # fmt: skip
 FIRST, LAST = set[str](), {"cli", "__main__", "__init__"}
 SEAMS = {
-    ("features.shards.shard_flags", "fleet.cluster_flags"),
     ("plan.plan", "features.data.data_settings"),
     ("plan.plan", "features.sessions.session_conflicts"),
     ("plan.plan", "features.sessions.session_settings"),
@@ -69,20 +68,18 @@ SEAMS = {
     ("run.bench", "features.data.export_plan"),
     ("run.bench", "features.shards.part"),
     ("run.bench", "features.targets.replicas"),
-    ("run.bench", "fleet.cluster_conflicts"),
     ("run.bench", "fleet.cluster_session"),
     ("run.followup", "features.sessions.session_figures"),
     ("run.keywords", "features.data.data_settings"),
-    ("run.keywords", "features.shards.shard_flags"),
+    ("run.keywords", "features.shards.shard_settings"),
     ("run.measure", "features.sessions.session_job"),
     ("run.measure", "features.sessions.turn_answers"),
     ("run.options", "features.data.data_settings"),
-    ("run.options", "features.shards.shard_flags"),
-    ("run.options", "fleet.cluster_flags"),
+    ("run.options", "features.shards.shard_settings"),
     ("run.session", "features.data.export_plan"),
     ("run.session", "features.shards.part"),
     ("run.session", "features.targets.replicas"),
-    ("run.workers.joined_health", "features.sessions.session_job"),
+    ("run.workers.workers", "features.sessions.session_job"),
     ("settings.table", "features.data.data_settings"),
     ("settings.table", "features.sessions.session_settings"),
     ("transport.epoll_transport", "features.sessions.turn_sending"),
@@ -108,7 +105,7 @@ CATCHES_ALL = {
 }
 CATCHES_ALL |= {(name, "Exception") for name in ("execution.py", "point_runs.py")}
 CATCHES_ALL |= {("session.py", "BaseException")}
-CATCHES_ALL |= {("background.py", "BaseException")}  # it is raised in the thread that waits
+CATCHES_ALL |= {("api.py", "BaseException")}  # it is raised in the thread that waits
 MOST_LINES, MOST_LINES_OF_A_FUNCTION, MOST_PARAMETERS = 599, 60, 8
 
 
@@ -218,7 +215,7 @@ def test_no_import_goes_round_in_a_circle() -> None:
 
 @of_each(CLIENT)
 def test_only_the_command_knows_the_servers(source: Source) -> Iterator[str]:
-    may = ("launched_server", "embedded_engine", "attach", "bench", "cli", "null_servers")
+    may = ("launched_server", "embedded_engine", "attach", "bench", "cli", "trial")
     if source.path.stem not in may:
         yield from sorted(name for name in source.imports if name.split(".")[0] == "loadgen_servers")
 

@@ -18,7 +18,7 @@ from benchmarks.harness import truth
 from benchmarks.harness.page import Bar, Section, markdown, spread
 from benchmarks.harness.process import Command, CouldNotRun, checkout_env, run
 from loadgen.report import run_directory
-from loadgen.run.automatic_workers import usable_cpus
+from loadgen.run.workers.worker_count import count_usable_cpus
 from loadgen.verdict.evidence import RunEvidence
 
 _WIDER = Load("wider", streams=20_000, requests=20_000, output_tokens=8, interval_ms=2000, ttft_ms=2000)
@@ -223,7 +223,7 @@ def _dearer(one: Sequence[Shown], two: Sequence[Shown]) -> Bar:
 def _times(one: Sequence[Shown], two: Sequence[Shown]) -> Bar:
     """Two workers' throughput as a multiple of one's; without CPUs for both no bar holds."""
     times = [b.tokens_per_s / a.tokens_per_s for a, b in zip(one, two, strict=False)]
-    what, cpus = "unpaced tok/s, two workers ÷ one, a server each", usable_cpus()
+    what, cpus = "unpaced tok/s, two workers ÷ one, a server each", count_usable_cpus()
     limit = f"≥ {_LEAST_TIMES:g} on {_CPUS_OF_TWO} CPUs or more"
     if not times:
         return Bar(what, "could not run, see below", limit, None)

@@ -4,31 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import signal
 import socket
 import threading
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from loadgen.base import clock
 from loadgen.base.errors import MeasureError, UsageError
-from loadgen.base.text import quote_value
+from loadgen.features.shards.shard_settings import ADDRESS, AUTO, LOCAL
 
-AUTO, LOCAL = "auto", "local"
-_ADDRESS = re.compile(r"(ray://)?([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.%]+\]):(\d{1,5})", re.ASCII)
 _VARIABLE = "RAY_ADDRESS"
 _ANSWERS_S = 10.0
 _PORTS = "the head's port is 6379, that of ray:// 10001"
-
-
-def check_address(text: str) -> str:
-    """The address of --cluster; raises ValueError that says how to write one."""
-    match = _ADDRESS.fullmatch(text)
-    if text not in (AUTO, LOCAL) and (match is None or not 0 < int(match[3]) < 1 << 16):
-        raise ValueError(f"{quote_value(text)} is no address: give auto, local, HOST:PORT or ray://HOST:PORT")
-    return text
 
 
 @contextmanager
@@ -110,7 +101,7 @@ def _explain_refusal(where: str, error: Exception) -> Exception:
 
 def _check_answers(where: str) -> None:
     """Raises MeasureError where no gRPC server answers at an address: Ray itself takes minutes to say so."""
-    match = _ADDRESS.fullmatch(where)
+    match = ADDRESS.fullmatch(where)
     if match is None:
         return
     host, port = match[2].strip("[]"), int(match[3])
@@ -138,3 +129,29 @@ def _check_answers(where: str) -> None:
         ) from None
     finally:
         channel.close()
+
+
+_SOON_NS, _SOON_S, _LATER_S = 20_000_000, 0.0002, 0.02
+
+
+def wait_for_answers(
+    ray: Any, refs: Sequence[Any], within_s: float, turn: Callable[[], None], every: bool
+) -> list[Any]:
+    """Wait for Ray's answers: the references that have one, all of them if `every`, else the first.
+
+    Returns what there is when the time is over. `turn` is called meanwhile, and may raise.
+    """
+    began_ns = clock.now_ns()
+    while True:
+        answered, _ = ray.wait(list(refs), num_returns=len(refs), timeout=0)
+        waited_ns = clock.now_ns() - began_ns
+        if len(answered) >= (len(refs) if every else 1) or waited_ns >= within_s * 1e9:
+            return list(answered)
+        turn()
+        time.sleep(_SOON_S if waited_ns < _SOON_NS else _LATER_S)
+
+
+def read_last_line(error: Exception) -> str:
+    """Read the message of Ray's error, without its trace."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:200] if lines else type(error).__name__

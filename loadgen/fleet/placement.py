@@ -1,7 +1,8 @@
-"""Placement: on which nodes shards run: one on each node, then a second on each, and so on."""
+"""Placement: on which nodes shards run, one on each before a second on any, and whether these can send."""
 
 from __future__ import annotations
 
+import platform
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,11 +10,13 @@ from typing import Any
 
 import msgspec
 
+from loadgen import __version__
 from loadgen.base.errors import MeasureError, UsageError
-from loadgen.fleet import waiting
+from loadgen.fleet import connection
 
 CPUS_PER_WORKER = 2  # one that captures, one that decodes
 _PLACED_S = 15.0
+_ANSWERS_S = 60.0  # Ray starts a process for the first task on a node
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -61,7 +64,9 @@ def place_shards(ray: Any, shards: int, each: int, turn: Callable[[], None]) -> 
         try:
             places = list(_place_rounds(ray, plan_rounds(_read_cpus(ray), shards, each), each, groups, turn))
         except ray.exceptions.RayError as error:
-            raise MeasureError(f"the Ray cluster places nothing: {waiting.read_last_line(error)}") from None
+            raise MeasureError(
+                f"the Ray cluster places nothing: {connection.read_last_line(error)}"
+            ) from None
         yield places
     finally:
         for group in groups:
@@ -83,7 +88,7 @@ def _place_rounds(
                 [{"CPU": each}] * size, strategy=strategy, name=f"loadgen {run}-{len(groups)} {strategy}"
             )
             groups.append(group)
-            if waiting.wait_for_answers(ray, [group.ready()], _PLACED_S, turn, every=True):
+            if connection.wait_for_answers(ray, [group.ready()], _PLACED_S, turn, every=True):
                 yield from (Place(group, bundle) for bundle in range(size))
                 break
             ray.util.remove_placement_group(groups.pop())
@@ -93,3 +98,81 @@ def _place_rounds(
                 f"no room for {sum(sizes)} shards of {each} CPUs: {free:g} are free, others have the rest "
                 "(ray status): lower --shards, or wait until they end"
             )
+
+
+class Node(msgspec.Struct, frozen=True):
+    """The machine of a shard, as it reports itself."""
+
+    name: str
+    ray_id: str
+    python: str
+    loadgen: str  # "": there is none
+
+    def __str__(self) -> str:
+        return f"node {self.name}"
+
+
+def _make_question() -> Callable[[], tuple[str, str, str]]:
+    """Make the question to a node; made here, so that it is sent as code: loadgen may not be there."""
+
+    def answer() -> tuple[str, str, str]:
+        import platform as there
+        from importlib import import_module
+
+        try:
+            version = str(import_module("loadgen").__version__)
+        except ImportError:
+            version = ""
+        return there.node(), there.python_version(), version
+
+    return answer
+
+
+def nodes_of(ray: Any, places: Sequence[Place], turn: Callable[[], None]) -> list[Node]:
+    """The machine of each shard; raises MeasureError that names the first that cannot send a part."""
+    question = _make_question()
+
+    def ask_node() -> tuple[str, tuple[str, str, str]]:
+        import ray as there
+
+        return there.get_runtime_context().get_node_id(), question()
+
+    task = ray.remote(num_cpus=0)(ask_node)
+    refs = [
+        task.options(scheduling_strategy=place.strategy, name="loadgen check").remote() for place in places
+    ]
+    try:
+        there = connection.wait_for_answers(ray, refs, _ANSWERS_S, turn, every=True)
+        if len(there) < len(refs):
+            raise MeasureError(
+                f"{len(refs) - len(there)} of {len(refs)} shards' nodes did not answer within "
+                f"{_ANSWERS_S:.0f} s: see `ray status`"
+            )
+        answers = ray.get(refs, timeout=_ANSWERS_S)
+    except (ray.exceptions.RayError, ConnectionError) as error:
+        raise MeasureError(
+            f"a node of the cluster was lost while it was checked: {connection.read_last_line(error)}"
+        ) from None
+    nodes = [Node(name, ray_id, python, version) for ray_id, (name, python, version) in answers]
+    for node in nodes:
+        check_node(node)
+    return nodes
+
+
+def check_node(node: Node) -> None:
+    """Raises MeasureError where a node has another loadgen than this one, another Python, or none."""
+    if not node.loadgen:
+        raise MeasureError(f"{node} has no loadgen: install {__version__}, which runs here, on every node")
+    if node.loadgen != __version__:
+        raise MeasureError(
+            f"{node} has loadgen {node.loadgen}, here runs {__version__}: install the same on every node"
+        )
+    if strip_patch(node.python) != strip_patch(platform.python_version()):
+        raise MeasureError(
+            f"{node} has Python {node.python}, here runs {platform.python_version()}: use the same on all"
+        )
+
+
+def strip_patch(version: str) -> str:
+    """A version of Python without its patch level."""
+    return ".".join(version.split(".")[:2])

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.base import clock
 from loadgen.base.files import open_unlinked
-from loadgen.features.shards.clock_readings import boot_id
+from loadgen.features.shards.shard_clocks import boot_id
 from loadgen.fleet.shard_order import ShardStatus
-from loadgen.run.live_totals import LiveTotals
+from loadgen.run.progress import LiveTotals
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,8 +15,8 @@ from loadgen.engines.refusals import Adaptation
 from loadgen.plan.plan_inputs import Seed, WordCounts
 from loadgen.run import keywords
 from loadgen.run.credentials import NO_KEY
-from loadgen.run.live_totals import Totals
 from loadgen.run.options import TABLE, Options
+from loadgen.run.progress import Totals
 from loadgen.settings.run_settings import Tolerance
 from loadgen.transport.sending.share import Share
 from loadgen.wire.sent_headers import check_headers, check_path, check_request_id_prefix
@@ -84,7 +84,7 @@ def unpack_order(data: bytes) -> ShardOrder:
     try:
         order = msgspec.msgpack.decode(data, type=ShardOrder)
         _check(order)
-        options = keywords.checked(order.given, OrderedOptions, "an order")
+        options = keywords.check_keywords(order.given, OrderedOptions, "an order")
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise UsageError(f"{_NO_ORDER}: {error}") from None
     return replace(order, given=options)

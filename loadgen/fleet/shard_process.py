@@ -20,16 +20,15 @@ from loadgen.base.clock import SECOND_NS, SYSTEM_CLOCK
 from loadgen.base.errors import LoadgenError, MeasureError
 from loadgen.base.files import open_unlinked
 from loadgen.engines.refusals import Adaptation
-from loadgen.features.shards.start_at import Punctual, lead_s
+from loadgen.features.shards.part import Punctual, lead_s
 from loadgen.figures.record import Records
 from loadgen.fleet.shard_actor import EVENTS, LENGTH_BYTES, RUNS, TOTALS
 from loadgen.fleet.shard_order import ShardOrder, unpack_order
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
 from loadgen.run import signals
-from loadgen.run.adapting import Adapter
-from loadgen.run.asked_settings import settings
-from loadgen.run.attach import attach
+from loadgen.run.acceptance import Adapter
+from loadgen.run.attach import attach, collect_settings
 from loadgen.run.measure import Outcome, TransportOptions, Watch
 from loadgen.run.progress import Display
 from loadgen.run.session import Session
@@ -129,7 +128,7 @@ def run_shard(line: DriverLine) -> None:
     workload = validate_table(Profile, order.profile, "the driver's order")
     options = order.options(str(line.place / RUNS), str(line.place / TOTALS))
     with ExitStack() as stack:
-        session = attach(options, settings(options, [workload]), workload, stack)
+        session = attach(options, collect_settings(options, [workload]), workload, stack)
         shard = ShardSession(**asdict(session), line=line, learned=order.adaptation)
         shard.word_counts.update(order.word_counts)
         result, directory = shard.run(workload, order.seed)
@@ -150,7 +149,7 @@ def main() -> None:
     except LoadgenError as error:
         line.report("failed", str(error))
     except KeyboardInterrupt as stop:
-        line.report("failed", signals.reason(signals.number_of(stop)))
+        line.report("failed", signals.explain_stop(signals.read_number(stop)))
     os._exit(0)
 
 

@@ -3,25 +3,46 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
 
 from loadgen.base.bounds import integer_between
 from loadgen.base.clock import SECOND_NS, SYSTEM_CLOCK, Clock
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.text import quote_value
-from loadgen.features.shards import ranks
-from loadgen.features.shards.start_at import MOST_AHEAD_S, PlannedStart
-from loadgen.fleet import schedulers
-from loadgen.fleet.kubernetes import KubernetesJob
-from loadgen.fleet.launch_plan import LaunchPlan, launch_plan
+from loadgen.features.shards import shard_settings
+from loadgen.features.shards.shard_settings import MOST_AHEAD_S, PlannedStart
+from loadgen.plan import profile
+from loadgen.plan.plan_inputs import Seed
 from loadgen.report.printing import print_text
+from loadgen.run import bench
+from loadgen.run.credentials import flags_with_secrets
+from loadgen.run.options import Options, parse
 from loadgen.run.progress import warn
+from loadgen.verdict import requested_metrics
 
 _START_IN_S = 120
 _NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)  # stands in a script without quotes
+_POD_NAME = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?", re.ASCII)  # with the index it names a pod
+_SIZE = re.compile(r"\d{1,6}(\.\d{1,3})?([KMGT]i|[kMGT])?", re.ASCII)
+_PLAIN = re.compile(r"[A-Za-z][\w/.-]*", re.ASCII)  # a key that YAML reads as a text
+_SIGNS = '\\"'  # that a text in double quotes cannot hold as they are
+_ESCAPED = re.compile(r"[^ !#-\[\]-~]")
+_LAST_SHORT = 0xFFFF  # of characters that four digits name
+_RUNS = "/runs"
+_ENDING_S = 90  # after SIGTERM: requests are cut, and what was measured is written
+_MEMORY = "1Gi"
+_PORTS = "1024 65535"  # the kernel's default has 28,232
+_OWN = {"--shard": "shard", "--start-at": "start_at", "--run-dir": "run_dir"}  # what is added for each shard
+PROCESSES = 2  # of one worker: one captures, one decodes
+_AUTO = ("--shard auto", '--start-at "$start"')
 
 
 def shards_parser() -> argparse.ArgumentParser:
@@ -39,7 +60,13 @@ def shards_parser() -> argparse.ArgumentParser:
     ways.add_argument("--k8s", action="store_true", help="the manifest of a Kubernetes Indexed Job")
     ways.add_argument("--slurm", action="store_true", help="a script for sbatch")
     ways.add_argument("--mpi", action="store_true", help="lines for mpirun")
-    add("--shards", type=integer_between(1, ranks.MOST_SHARDS), required=True, metavar="N", help="how many")
+    add(
+        "--shards",
+        type=integer_between(1, shard_settings.MOST_SHARDS),
+        required=True,
+        metavar="N",
+        help="how many",
+    )
     add("--start-in", type=integer_between(1, MOST_AHEAD_S), default=_START_IN_S, metavar="S",
         help=f"all begin S seconds from now, or from when the job begins (default {_START_IN_S}): enough for "
         "the last to be ready")  # fmt: skip
@@ -96,5 +123,223 @@ def _text(asked: argparse.Namespace, plan: LaunchPlan, clocks: Clock) -> str:
         raise UsageError(
             f"--name {quote_value(asked.name)}: give letters, digits, '.', '_' and '-', 100 at most"
         )
-    write = schedulers.slurm if asked.slurm else schedulers.mpi
+    write = write_slurm_script if asked.slurm else write_mpi_lines
     return write(plan, asked.name, asked.start_in)
+
+
+class KubernetesJob(msgspec.Struct, frozen=True):
+    """What of a manifest is not of the load; `claim` is a volume that outlives the pods, for their runs."""
+
+    image: str
+    claim: str
+    name: str = "loadgen"
+    namespace: str | None = None
+    secret: str | None = None  # NAME/KEY of the API key
+    memory: str = _MEMORY
+
+    def __post_init__(self) -> None:
+        """Raises UsageError where Kubernetes would refuse a name."""
+        for flag, name in (("--name", self.name), ("--claim", self.claim)):
+            if not _POD_NAME.fullmatch(name):
+                raise UsageError(f"{flag} {name}: give lower-case letters, digits and -, 52 at most")
+        if not _SIZE.fullmatch(self.memory):
+            raise UsageError(f"--memory {self.memory}: give bytes, or a size as 512Mi or 2Gi")
+        if self.secret is not None and self.secret.count("/") != 1:
+            raise UsageError(f"--secret {self.secret}: give NAME/KEY, of a Secret that holds the API key")
+
+    def manifest(self, plan: LaunchPlan, start_s: int) -> dict[str, Any]:
+        """The Job, as Kubernetes' API has it; all shards begin at `start_s`, seconds since 1970."""
+        labels = {"app.kubernetes.io/name": "loadgen", "app.kubernetes.io/instance": self.name}
+        place = {} if self.namespace is None else {"namespace": self.namespace}
+        return {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": self.name, **place, "labels": labels},
+            "spec": {
+                "completions": plan.shards,
+                "parallelism": plan.shards,
+                "completionMode": "Indexed",
+                # A shard that failed is not started again: the others have begun, and go on.
+                "backoffLimitPerIndex": 0,
+                "maxFailedIndexes": plan.shards,
+                "template": {
+                    "metadata": {"labels": labels},
+                    "spec": {
+                        "restartPolicy": "Never",
+                        "terminationGracePeriodSeconds": _ENDING_S,
+                        "automountServiceAccountToken": False,
+                        "securityContext": {
+                            "sysctls": [{"name": "net.ipv4.ip_local_port_range", "value": _PORTS}],
+                            "seccompProfile": {"type": "RuntimeDefault"},
+                        },
+                        "topologySpreadConstraints": [
+                            {
+                                "maxSkew": 1,
+                                "topologyKey": "kubernetes.io/hostname",
+                                "whenUnsatisfiable": "ScheduleAnyway",
+                                "labelSelector": {"matchLabels": labels},
+                            }
+                        ],
+                        "containers": [self._container(plan, start_s)],
+                        "volumes": [{"name": "runs", "persistentVolumeClaim": {"claimName": self.claim}}],
+                    },
+                },
+            },
+        }
+
+    def runs(self, start_s: int) -> str:
+        """Where in the volume the shards' run directories come to lie."""
+        return f"{self.name}-{start_s}"
+
+    def _container(self, plan: LaunchPlan, start_s: int) -> dict[str, Any]:
+        asked = {"cpu": str(plan.cpus), "memory": self.memory}
+        words = plan.words(
+            *("--shard", f"auto/{plan.shards}", "--start-at", str(start_s)),
+            *("--run-dir", f"{_RUNS}/{self.runs(start_s)}", "--quiet"),
+        )
+        return {
+            "name": "shard",
+            "image": self.image,
+            "command": [word.replace("$", "$$") for word in words],  # $(NAME) would be a variable
+            **({"env": [self._key()]} if self.secret else {}),
+            # No limit on CPU: one that is reached stops the client for a while, in the middle of its times.
+            "resources": {"requests": asked, "limits": {"memory": self.memory}},
+            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+            "volumeMounts": [{"name": "runs", "mountPath": _RUNS}],
+        }
+
+    def _key(self) -> dict[str, Any]:
+        name, _, key = (self.secret or "").partition("/")
+        return {"name": "OPENAI_API_KEY", "valueFrom": {"secretKeyRef": {"name": name, "key": key}}}
+
+    def text(self, plan: LaunchPlan, start_s: int, start: str) -> str:
+        """The manifest in YAML, after what a person must know of it."""
+        directory = self.runs(start_s)
+        remarks = (
+            f"{plan.shards} shards of one plan, which begin together at {start}: apply this at once.",
+            "A shard that is not ready by then measures nothing, and its log says so.",
+            f"The claim {self.claim} takes the run directories in {directory}/; on several nodes it must be",
+            "ReadWriteMany. Where it is mounted afterwards:",
+            f"  loadgen merge {directory}/*-shard-*",
+            "A pod has its own addresses and ports; its limit on open files is the container runtime's",
+            "(`ulimit -n` there): each request under way needs one.",
+            "Kubernetes 1.29 or newer: a shard that failed leaves the others running (backoffLimitPerIndex).",
+        )
+        heading = "".join(f"# {line}\n" for line in remarks)
+        return heading + "".join(f"{line}\n" for line in _yaml(self.manifest(plan, start_s)))
+
+
+def _yaml(value: Mapping[str, Any] | Sequence[Any], indent: str = "") -> Iterator[str]:
+    """Tables and lists as lines of YAML; every text that is not a plain key is quoted."""
+    rows: list[tuple[str, Any]] = (
+        [(f"{key if _PLAIN.fullmatch(key) else _quote(key)}:", of) for key, of in value.items()]
+        if isinstance(value, Mapping)
+        else [("-", of) for of in value]
+    )
+    for head, of in rows:
+        if not isinstance(of, Mapping | list) or not of:
+            yield f"{indent}{head} {_quote(of) if isinstance(of, str) else json.dumps(of)}"
+        elif head == "-":
+            first, *rest = _yaml(of, f"{indent}  ")
+            yield f"{indent}- {first.lstrip()}"
+            yield from rest
+        else:
+            yield f"{indent}{head}"
+            yield from _yaml(of, f"{indent}  ")
+
+
+def _quote(text: str) -> str:
+    """A text as YAML's double quotes hold it; what is not ASCII is escaped by the number of its character."""
+    return f'"{_ESCAPED.sub(_escape, text)}"'
+
+
+def _escape(match: re.Match[str]) -> str:
+    """JSON writes a character beyond U+FFFF as a pair of surrogates, which YAML refuses."""
+    sign, number = match[0], ord(match[0])
+    if sign in _SIGNS:
+        return f"\\{sign}"
+    return f"\\u{number:04x}" if number <= _LAST_SHORT else f"\\U{number:08x}"
+
+
+class LaunchPlan(msgspec.Struct, frozen=True):
+    """What several processes are to run: `bench` with these flags, of which all have the same seed."""
+
+    shards: int
+    flags: tuple[str, ...]
+    workers: int = 1  # in each
+    headers: tuple[str, ...] = ()  # names of those that stand in the flags, with their values
+    secret_flags: tuple[str, ...] = ()  # other flags whose values hold what seems to be a key
+
+    @property
+    def cpus(self) -> int:
+        """How many CPUs a shard keeps busy at most."""
+        return PROCESSES * self.workers
+
+    def words(self, *added: str) -> list[str]:
+        """The command, with what is added for one way to start it."""
+        return ["loadgen", "bench", *self.flags, *added]
+
+    def line(self, *added: str) -> str:
+        """The same for a shell; what is added is in its language already."""
+        return " ".join([shlex.join(self.words()), *added])
+
+
+def launch_plan(shards: int, flags: Sequence[str]) -> LaunchPlan:
+    """The plan of flags as `loadgen bench` takes them; a seed is drawn where they have none.
+
+    Raises UsageError where they could not be those of a shard.
+    """
+    words = list(flags[1:] if flags[:1] == ["bench"] else flags)
+    options = parse(words)
+    for flag, name in _OWN.items():
+        if getattr(options, name) is not None:
+            raise UsageError(f"leave out {flag}: each shard is given its own")
+    _check(options, shards)
+    seed = [] if options.seed is not None else ["--seed", str(Seed.drawn().value)]
+    workers = max(options.workers, 1)  # of `auto` it is known only where the shards run
+    secret = tuple(flags_with_secrets(words, options))
+    return LaunchPlan(shards, (*words, *seed), workers, tuple(options.headers), secret)
+
+
+def _check(options: Options, shards: int) -> None:
+    if options.base_url is None:
+        raise UsageError(
+            "the shards send parts of one load to a running server: pass its --base-url after --"
+        )
+    bench.check_command(options)
+    names, shipped = options.profiles, profile.list_shipped()
+    if options.repeat > 1 or len(options.profiles) > 1:
+        raise UsageError("all shards begin one run together: leave out --repeat, and name one profile")
+    if not set(names) <= set(shipped):
+        return  # a file, which may be only where the shards run
+    workload = profile.load(names[0], options.overrides) if names else profile.build(options.overrides)
+    requested_metrics.check_profile(workload)
+    most = workload.max_concurrency
+    if most is not None and shards > most:
+        raise UsageError(f"--shards {shards}: --max-concurrency {most} has slots for no more than {most}")
+
+
+def write_slurm_script(plan: LaunchPlan, name: str, start_in_s: int) -> str:
+    """A script for sbatch: the start is counted from when the job begins, however long it waited."""
+    command = plan.line(*_AUTO, '--run-dir "$runs"', "--quiet")
+    return f"""#!/bin/bash
+#SBATCH --job-name={name}
+#SBATCH --ntasks={plan.shards}
+#SBATCH --cpus-per-task={plan.cpus}
+#SBATCH --distribution=cyclic
+# The run directories come to lie in the directory from which this is submitted: all nodes must have it.
+runs={name}-$SLURM_JOB_ID
+start=$(( $(date +%s) + {start_in_s} ))
+# A shard that fails leaves the others running.
+srun --kill-on-bad-exit=0 --cpus-per-task={plan.cpus} {command}
+loadgen merge --output "$runs/merged" "$runs"/*-shard-*
+"""
+
+
+def write_mpi_lines(plan: LaunchPlan, name: str, start_in_s: int) -> str:
+    """Two lines for a shell, or for a script: the ranks of mpirun are the shards."""
+    command = plan.line(*_AUTO, '--run-dir "$runs"', "--quiet")
+    return f"""start=$(( $(date +%s) + {start_in_s} )); runs={name}-$start
+mpirun -n {plan.shards} {command}
+loadgen merge --output "$runs/merged" "$runs"/*-shard-*
+"""

@@ -250,7 +250,7 @@ def _load(result: Result, options: ReportOptions) -> Iterator[str]:
 
 def _targets(result: Result, options: ReportOptions) -> Iterator[str]:
     """What each of several servers did; one entry: it is shown whole or not at all."""
-    if rows := target_figures.render(result.by_target):
+    if rows := target_figures.format_targets(result.by_target):
         yield "\n".join(rows)
 
 
@@ -259,7 +259,7 @@ def _few_targets(result: Result, options: ReportOptions) -> Iterator[str]:
     if len(rows) > _MOST_TARGETS:
         yield f"{len(rows)} servers shared the requests: the table by target is in the whole report"
     else:
-        yield from target_figures.render(rows)
+        yield from target_figures.format_targets(rows)
 
 
 def _client(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -402,7 +402,9 @@ SECTIONS = (
     Section("client", _client, room=Room.FIRST, short=short_lines.client),
     Section("calibration", _calibration),
     Section(
-        "shards", lambda result, options: shard_lines.lines(result.facts, options.explain), room=Room.LAST
+        "shards",
+        lambda result, options: shard_lines.list_shard_lines(result.facts, options.explain),
+        room=Room.LAST,
     ),
     Section("notes", _notes),
     Section(

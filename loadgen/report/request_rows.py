@@ -89,7 +89,7 @@ def columns(run: Result) -> dict[str, str]:
 def rows(run: Result) -> Iterator[list[Row]]:
     """The requests in plan order, some thousand at once: a run may have more than memory holds as rows."""
     arrays, wanted, records = numbers(run), columns(run), run.records
-    targets = target_figures.names(run.facts.targets, records) if "target" in wanted else []
+    targets = target_figures.name_targets(run.facts.targets, records) if "target" in wanted else []
     classes = shape_figures.name_classes(run.facts, records)
     for begin in range(0, len(records), _ROWS_AT_ONCE):
         part = {name: column[begin : begin + _ROWS_AT_ONCE].tolist() for name, column in arrays.items()}

@@ -143,7 +143,7 @@ class Result:
     def by_target(self) -> list[TargetFigures]:
         """The figures of each of several servers; empty where there was one."""
         each = PerRequest.of(self.records, self.ask)
-        return target_figures.figures(self.facts.targets, self.records, each, self.whole.duration_s)
+        return target_figures.compute_targets(self.facts.targets, self.records, each, self.whole.duration_s)
 
     @cached_property
     def by_stage(self) -> list[StageFigures]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Unpack, cast
+from signal import SIGINT
+from threading import Lock, Thread
+from typing import Any, Generic, TypeVar, Unpack, cast
 
 from msgspec.structs import replace
 
@@ -14,12 +18,15 @@ from loadgen.plan.profile import Profile
 from loadgen.report import run_directory
 from loadgen.report.run import Place, Run
 from loadgen.run import keywords
-from loadgen.run.asked_settings import settings
-from loadgen.run.background import BackgroundRun
-from loadgen.run.bench import attacher, check, seeded
+from loadgen.run.attach import collect_settings
+from loadgen.run.bench import attacher, check, make_seed
 from loadgen.run.keywords import BenchOptions
 from loadgen.run.options import Options
-from loadgen.run.signals import Interrupts
+from loadgen.run.signals import CANCELLED, Interrupts, StopRequest
+
+T = TypeVar("T")
+# A signal in the instant in which Python goes to sleep takes effect when it wakes, this much later.
+_WAKE_EVERY_S = 0.5
 
 
 class Interrupted(KeyboardInterrupt):
@@ -30,7 +37,7 @@ class Interrupted(KeyboardInterrupt):
         self.run = run
 
 
-@keywords.listing(BenchOptions)
+@keywords.list_keywords(BenchOptions)
 def bench(
     base_url: str | Sequence[str] | None = None,
     profile: Place | Profile | None = None,
@@ -55,7 +62,7 @@ def bench(
         raise Interrupted(call.partial) from None
 
 
-@keywords.listing(BenchOptions)
+@keywords.list_keywords(BenchOptions)
 async def bench_async(
     base_url: str | Sequence[str] | None = None,
     profile: Place | Profile | None = None,
@@ -79,7 +86,7 @@ async def bench_async(
 def _begin(
     base_url: str | Sequence[str] | None, profile: Place | Profile | None, given: BenchOptions
 ) -> BackgroundRun[Run]:
-    options, workload = keywords.parsed(base_url, profile, cast("Mapping[str, Any]", given))
+    options, workload = keywords.parse_call(base_url, profile, cast("Mapping[str, Any]", given))
     check(options)
     return BackgroundRun(lambda interrupts: _measure(options, workload, interrupts))
 
@@ -91,9 +98,9 @@ def _measure(options: Options, workload: Profile, interrupts: Interrupts) -> Run
         if not written:
             unseen = tempfile.TemporaryDirectory(prefix="loadgen-", ignore_cleanup_errors=True)
             options = replace(options, run_dir=stack.enter_context(unseen))
-        asked = settings(options, [workload])
+        asked = collect_settings(options, [workload])
         session = attacher(options)(options, asked, workload, stack, interrupts)
-        measured, directory = session.run(workload, seeded(options))
+        measured, directory = session.run(workload, make_seed(options))
         kept = session.keep(measured, directory) if written else None
     return Run(measured, directory if written else None, kept.errors if kept else ())
 
@@ -104,3 +111,83 @@ def load(directory: Place) -> Run:
     Raises LoadgenError where there is none, it is damaged, or it was written by a newer loadgen.
     """
     return Run(run_directory.load(Path(directory)), Path(directory))
+
+
+class BackgroundRun(Generic[T]):
+    """A call in a thread of its own, which begins when it is waited for and which a request stops in order.
+
+    The thread is needed: a measurement blocks, runs an event loop, and lowers its own priority.
+    """
+
+    def __init__(self, measure: Callable[[Interrupts], T]) -> None:
+        self._measure, self._request = measure, StopRequest()
+        self._future: Future[T] = Future()
+        self._over = False
+        # Locks, not conditions or futures: only a lock's `acquire` cannot be left half done by Ctrl-C.
+        self._claim = Lock()  # taken by the thread, which then makes the call, or by a stop before that
+        self._calling = Lock()  # held until the call has ended
+        self._calling.acquire()
+
+    def wait(self) -> T:
+        """Return what the call returns; raises what it raises.
+
+        A KeyboardInterrupt at any time stops the call, and is raised once it has ended: see `partial`.
+        """
+        try:
+            self._start()
+            self._wait_until_over()
+        except KeyboardInterrupt:
+            self._stop()
+            raise
+        return self._future.result()
+
+    async def wait_async(self) -> T:
+        """Wait without blocking the event loop; a cancellation stops the call, and is raised at its end."""
+        self._start()
+        future = asyncio.wrap_future(self._future)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            self._request.make(CANCELLED)
+            while not future.done():
+                try:
+                    await asyncio.wait([future])
+                except asyncio.CancelledError:
+                    self._request.make(CANCELLED)
+            if not future.cancelled():
+                future.exception()  # it is not lost: the cancellation stands for it
+            raise
+
+    @property
+    def partial(self) -> T | None:
+        """What a stopped call returned; None where it never began or failed."""
+        failed = not self._future.done() or self._future.exception() is not None
+        return None if failed else self._future.result()
+
+    def _start(self) -> None:
+        Thread(target=self._call, name="loadgen").start()
+
+    def _call(self) -> None:
+        if not self._claim.acquire(blocking=False):  # stopped before it began
+            return
+        try:
+            self._future.set_result(self._measure(self._request))
+        except BaseException as error:
+            self._future.set_exception(error)
+        self._over = True
+        self._calling.release()
+        del self  # the traceback of an exception holds this frame, which would hold the exception: a cycle
+
+    def _wait_until_over(self) -> None:
+        while not self._over:
+            self._calling.acquire(timeout=_WAKE_EVERY_S)
+
+    def _stop(self) -> None:
+        """Have the call end, if it has begun, and wait for that; each further Ctrl-C is a request as well."""
+        begun = not self._claim.acquire(blocking=False)
+        while begun and not self._over:
+            try:
+                self._request.make(SIGINT)
+                self._wait_until_over()
+            except KeyboardInterrupt:
+                continue

@@ -1,8 +1,9 @@
-"""Attach: a session with a running server, one started for the run, or the embedded engine."""
+"""Attach: begin a session with a running server, one started for the run, or the embedded engine."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -13,25 +14,25 @@ from loadgen.base import urls
 from loadgen.base.errors import MeasureError, NotReady, UsageError
 from loadgen.base.secrecy import shown_url
 from loadgen.base.urls import ApiPlace, is_this_machine, port_of
+from loadgen.engines.engines import ENGINES
 from loadgen.features.targets import replicas
 from loadgen.features.targets.replicas import Replica
-from loadgen.plan import plan
+from loadgen.plan import plan, request_sources
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.profile import Profile
-from loadgen.run import embedded_engine, id_prompts, progress, transport_choice
-from loadgen.run.credentials import Credentials, credentials
-from loadgen.run.importing import importing
-from loadgen.run.local_server import Local
+from loadgen.run import acceptance, embedded_engine, progress, transport_choice
+from loadgen.run.credentials import Credentials, collect_credentials
 from loadgen.run.measure import Watch
-from loadgen.run.options import Options
+from loadgen.run.observation import Local
+from loadgen.run.options import Options, change_port, explain_no_server
 from loadgen.run.progress import Display
 from loadgen.run.session import Session
 from loadgen.run.signals import SIGNALS, Interrupts
-from loadgen.run.which_server import at_port, nothing_there
+from loadgen.run.verbs import importing
 from loadgen.server.discovery import ServerAddress, ServerInfo, ServerProbe
 from loadgen.server.exchange import ControlLoop
 from loadgen.settings import backends
-from loadgen.settings.validation import ServerSettings
+from loadgen.settings.validation import FLAGS, ServerSettings, validate_table
 from loadgen_servers.process.embedded import Embedded
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from loadgen.roofline.checkpoint import Checkpoint
 
 _EMBEDDED_WAIT_S = 10.0
+_SHARED_OUT = [engine.launch_name for engine in ENGINES if engine.shares_context]
+_MOST_SLOTS = 256  # llama.cpp's LLAMA_MAX_SEQ
+_ROUND, _TEMPLATE = 256, 256  # tokens: what such a context is a multiple of, and room for a chat template's
 
 
 def attach(
@@ -58,18 +62,18 @@ def attach(
     """
     options = _at_default(options, workload)
     tables = {"arguments": asked.arguments, "environment": asked.environment}  # they may hold secrets
-    auth = credentials(options, options.base_url is None, tables, workload.model_dump())
+    auth = collect_credentials(options, options.base_url is None, tables, workload.model_dump())
     with auth.secrets.hide_in_errors():
         loop = stack.enter_context(ControlLoop(interrupts))
         if options.launching.wanted:
             # No other run needs what starts servers.
-            from loadgen.run.launched_server import launched, located
+            from loadgen.run.launched_server import launch_server, locate_model
 
-            options = located(options)
-            access, local = stack.enter_context(launched(options, asked, auth, loop))
+            options = locate_model(options)
+            access, local = stack.enter_context(launch_server(options, asked, auth, loop))
             session = _session(options, access, local, 0.0, interrupts)
             try:
-                first_token(session, workload, progress.display(options.quiet))
+                check_first_token(session, workload, progress.display(options.quiet))
             except MeasureError:
                 session.check_alive(failed=True)  # why it died explains more
                 raise
@@ -80,11 +84,11 @@ def attach(
             except NotReady as error:
                 if not options.default_url:
                     raise
-                raise NotReady(error.summary, nothing_there(options.base_url)) from None
-        begun = begun or embedded_engine.begun(options, stack)
+                raise NotReady(error.summary, explain_no_server(options.base_url)) from None
+        begun = begun or embedded_engine.begin_engine(options, stack)
         assert begun is not None
         with progress.display(options.quiet).waiting("starting the embedded engine"):
-            url = embedded_engine.ready(begun)
+            url = embedded_engine.wait_until_ready(begun)
         embedded = ServerAddress(url, auth.headers, secrets=auth.secrets, loop=loop)
         return _session(options, embedded, Local(lambda: []), _EMBEDDED_WAIT_S, interrupts)
 
@@ -96,7 +100,7 @@ def _at_default(options: Options, workload: Profile) -> Options:
     port = backends.find_default_port(workload.backend, None, options.endpoint or "")
     if port == backends.find_default_port(None):
         return options
-    return replace(options, base_url=at_port(options.base_url, port))
+    return replace(options, base_url=change_port(options.base_url, port))
 
 
 def _of_running(options: Options, auth: Credentials, loop: ControlLoop, interrupts: Interrupts) -> Session:
@@ -112,15 +116,15 @@ def _of_running(options: Options, auth: Credentials, loop: ControlLoop, interrup
         if (other.prefix, other.endpoint, other.query) != (place.prefix, place.endpoint, place.query):
             raise UsageError(f"--base-url {shown_url(url)}: its API's path differs from {access.shown_url}'s")
         theirs = replace(options, base_url=url)
-        reached = _attached(theirs, other, credentials(theirs), loop)
+        reached = _attached(theirs, other, collect_credentials(theirs), loop)
         found = _session(theirs, reached, _local(reached), wait_s, interrupts, session.served)
         others.append(Replica(found.access, found.served, found.root, found.local))
         for known in (first, *others[:-1]):
             replicas.check_alike(known, others[-1])
     return replace(
         session,
-        served=replicas.least_served(session.served, others),
-        local=replicas.local_of_all(session.local, others),
+        served=replicas.join_served(session.served, others),
+        local=replicas.join_locals(session.local, others),
         replicas=tuple(others),
     )
 
@@ -148,7 +152,7 @@ def _behind_tls(options: Options) -> bool:
     return any(urlsplit(url.strip()).scheme == "https" for url in options.urls)
 
 
-def first_token(session: Session, workload: Profile, display: Display | None = None) -> None:
+def check_first_token(session: Session, workload: Profile, display: Display | None = None) -> None:
     """Check that the server generates: one token, requested as the workload requests them.
 
     Raises MeasureError where none comes.
@@ -196,7 +200,7 @@ def _session(
 ) -> Session:
     """The session with a server once it is ready; of one `like` another, the same of its models is meant."""
     # A capturing process that sends by httpx has all of it loaded: it imports nothing during a run.
-    access = replace(access, plain=transport_choice.likely(options.transport) != "httpx")
+    access = replace(access, plain=transport_choice.likely_transport(options.transport) != "httpx")
     tls = access.tls()
     model = options.served_model_name or options.model
     probe = ServerProbe(access, tls)
@@ -204,7 +208,7 @@ def _session(
         f"waiting for {access.shown_url}", wait_s, lambda: probe.reason
     )
     with asking:
-        served = id_prompts.found_out(probe, probe.ask(model, wait_s))
+        served = acceptance.check_takes_ids(probe, probe.ask(model, wait_s))
     if like is not None and like.model in served.models:
         served = replace(served, model=like.model)
     if options.model and served.model_root in ("", served.model):  # SGLang gives the name for the root too
@@ -232,3 +236,51 @@ def _session(
     known = local is not None and (local.launched is not None or served.engine.ours)
     root = replace(access.target("", tls), delay_acks=known and served.engine.sends_at_once)
     return Session(options, access, served, subject, root, local, files, interrupts=interrupts)
+
+
+def collect_settings(options: Options, profiles: Sequence[Profile]) -> ServerSettings:
+    """What a launched server is asked for: the profiles' [server] tables, the flags over them.
+
+    Raises UsageError where two profiles want different servers.
+    """
+    wanted = [profile.server for profile in profiles if profile.server is not None]
+    if any(other != wanted[0] for other in wanted):
+        raise UsageError("the profiles' [server] tables differ: run them one by one")
+    base = wanted[0] if wanted else ServerSettings()
+    given = base.overlaid(validate_table(ServerSettings, options.launching.settings, FLAGS))
+    return _with_room(given, profiles) if options.launching.engine in _SHARED_OUT else given
+
+
+def _with_room(given: ServerSettings, profiles: Sequence[Profile]) -> ServerSettings:
+    """The settings with room for as many requests at once as the profiles send, each of its whole length.
+
+    What is not known before the run is left to the engine.
+    """
+    limits = [profile.max_concurrency for profile in profiles]
+    running = given.max_running
+    if running is None and (known := [limit for limit in limits if limit]) and len(known) == len(limits):
+        running = min(max(known), _MOST_SLOTS)
+    lengths = [_longest(profile) for profile in profiles]
+    room = None
+    if running is not None and running > 1 and all(lengths):  # a single one has all of the engine's own
+        room = max(length + _TEMPLATE for length in lengths if length)
+        room = -(-room // _ROUND) * _ROUND
+    update = {"max_running": running, "context_len": given.context_len or room}
+    return given.model_copy(update=update)
+
+
+def _longest(profile: Profile) -> int | None:
+    """Tokens of a profile's longest request; None where more than its lengths decide that."""
+    if (
+        request_sources.find_source(profile) != request_sources.RANDOM
+        or profile.classes
+        or profile.input_dist
+        or profile.output_dist
+    ):
+        return None
+    from loadgen.plan.prompts.random_ids import RANGE_RULES, parse_range_ratio  # few need it
+
+    input_ratio, output_ratio = parse_range_ratio(profile.range_ratio, profile.compat)
+    bounds = RANGE_RULES[profile.compat].bounds
+    _, most_input = bounds(max(profile.ladder or (profile.input_len,)), input_ratio)
+    return profile.prefix_len + most_input + bounds(profile.output_len, output_ratio)[1]

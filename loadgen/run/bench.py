@@ -20,16 +20,14 @@ from loadgen.base.errors import ExitCode, UsageError
 from loadgen.features.data import data_conflicts, export_plan
 from loadgen.features.shards import part
 from loadgen.features.targets import replicas
-from loadgen.fleet import cluster_conflicts
 from loadgen.plan import profile, request_sources
 from loadgen.plan.model_files import NOT_HERE, locate_tokenizer
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
 from loadgen.report import result_block, run_place
 from loadgen.report.printing import print_text
-from loadgen.run import live_totals, progress, signals, transport_choice
-from loadgen.run.asked_settings import roofline_flags, settings
-from loadgen.run.attach import attach
+from loadgen.run import progress, signals, transport_choice
+from loadgen.run.attach import attach, collect_settings
 from loadgen.run.credentials import check_key_flags
 from loadgen.run.options import Options
 from loadgen.run.session import Session
@@ -60,13 +58,13 @@ def run(options: Options, stack: ExitStack, begun: Embedded | None, find_speeds:
     check(options)
     part.check_once(options, len(profiles) * options.repeat)
     export_plan.check_one_plan(options.export_requests, len(profiles) * options.repeat)
-    asked = settings(options, profiles)
+    asked = collect_settings(options, profiles)
     if options.launching.dry_run:
         from loadgen.run.launched_server import dry_run
 
         print_text(dry_run(options, asked), sys.stdout)
         return 0
-    seed = seeded(options)
+    seed = make_seed(options)
     if options.print_request and options.launching.wanted:
         options = _leaving_nothing(options, stack)
     session = attacher(options)(options, asked, profiles[0], stack, begun=begun)
@@ -100,7 +98,7 @@ def _leaving_nothing(options: Options, stack: ExitStack) -> Options:
     return replace(options, run_dir=directory)
 
 
-def seeded(options: Options) -> Seed:
+def make_seed(options: Options) -> Seed:
     """The seed given, or one drawn."""
     return Seed(options.seed, chosen=True) if options.seed is not None else Seed.drawn()
 
@@ -180,9 +178,9 @@ def _profiles(options: Options) -> list[Profile]:
 
 def _check_saturation(workload: Profile) -> None:
     """Warn of a load that --stop-when-saturated does not judge."""
-    from loadgen.run import saturation  # few runs need it
+    from loadgen.run import stop_rules  # few runs need it
 
-    if not saturation.applies(workload):
+    if not stop_rules.has_one_rate(workload):
         _LOG.warning("no effect here: --stop-when-saturated: it judges an open loop of one --request-rate")
 
 
@@ -196,9 +194,8 @@ def check_command(options: Options) -> None:
         )
     replicas.check_urls(options.urls, options.endpoint)
     check_key_flags(options)
-    roofline_flags(options).check()
+    options.roofline.check()
     part.check(options)
-    cluster_conflicts.check_conflicts(options)
     if options.no_effect:
         _LOG.warning("no effect here: %s", vllm_flags.list_remarks(options.no_effect))
     if options.http2:
@@ -212,11 +209,11 @@ def check(options: Options) -> None:
     """Find before anything is started what could not be done at the end; raises UsageError."""
     check_command(options)
     _check_tokenizer(options.tokenizer)
-    if instead := transport_choice.check(options.transport):
+    if instead := transport_choice.check_transport(options.transport):
         _LOG.warning("%s", instead)
     if options.http2 and find_spec("h2") is None:
         raise UsageError("--http2 needs the http2 extra: in the clone, .venv/bin/pip install '.[http2]'")
-    live_totals.opened(options.live_totals)
+    progress.open_live_totals(options.live_totals)
     if options.saves and not options.print_request:
         run_place.create_place(Path(options.result_dir or "."), "--result-dir")
 
@@ -264,7 +261,7 @@ def finish(session: Session, run: Result, directory: Path) -> int:
         return signals.exit_code(number)
     if part.is_empty(run.facts):
         progress.warn(
-            f"shard {part.shown(options.share)} has none of the plan's {run.facts.requests} requests"
+            f"shard {part.format_share(options.share)} has none of the plan's {run.facts.requests} requests"
         )
     elif not run.records.ok.any():
         became = "failed or was cancelled" if run.metrics.cancelled else "failed"

@@ -31,7 +31,7 @@ class Credentials(msgspec.Struct, frozen=True):
     origin: str = ""  # where the key came from, in words; "": there is none
 
 
-def credentials(options: Options, own: bool = False, *more: object) -> Credentials:
+def collect_credentials(options: Options, own: bool = False, *more: object) -> Credentials:
     """Those of a command; raises UsageError for a key that cannot be one, and never shows it.
 
     `own`: the server is started here, and gets a key only where one is asked for by name. `more` are
@@ -42,7 +42,7 @@ def credentials(options: Options, own: bool = False, *more: object) -> Credentia
     given = _key_header_given(options)
     authorized = given.lower() == _AUTHORIZATION
     asked = bool(options.api_key_env or options.api_key_file)
-    key = "" if authorized or (own and not asked) else api_key(options.api_key_env, options.api_key_file)
+    key = "" if authorized or (own and not asked) else read_api_key(options.api_key_env, options.api_key_file)
     origin = given and f"the header {given}"
     name = key_header(options.base_url)
     if key and name.lower() != given.lower():
@@ -91,7 +91,7 @@ def _origin(options: Options) -> str:
     return f"--api-key-env {options.api_key_env}" if options.api_key_env else DEFAULT_VARIABLE
 
 
-def api_key(variable: str | None, file: str | None) -> str:
+def read_api_key(variable: str | None, file: str | None) -> str:
     """The key in a variable of the environment or in a file; "" where there is none and none is required.
 
     Spaces and line ends around it are no part of it. Raises UsageError, which names its source.
@@ -99,18 +99,18 @@ def api_key(variable: str | None, file: str | None) -> str:
     if variable and file:
         raise UsageError("--api-key-env and --api-key-file: give one of them")
     if file is not None:
-        return checked_key(_read(file), f"--api-key-file {file}")
+        return check_key(_read(file), f"--api-key-file {file}")
     if variable == NO_KEY:
         return ""
     if variable is None:
         key = os.environ.get(DEFAULT_VARIABLE, "")
-        return checked_key(key, DEFAULT_VARIABLE) if key.strip() else ""
+        return check_key(key, DEFAULT_VARIABLE) if key.strip() else ""
     if variable not in os.environ:
         raise UsageError(f"--api-key-env {variable}: it is not set in the environment: export {variable}=…")
-    return checked_key(os.environ[variable], f"--api-key-env {variable}")
+    return check_key(os.environ[variable], f"--api-key-env {variable}")
 
 
-def checked_key(text: str, origin: str) -> str:
+def check_key(text: str, origin: str) -> str:
     """The key in a text without the spaces around it; raises UsageError, which never shows it."""
     key = text.strip()
     if not key:

@@ -6,14 +6,14 @@ from contextlib import ExitStack
 
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
-from loadgen.run.importing import importing
 from loadgen.run.options import Options
+from loadgen.run.verbs import importing
 from loadgen_servers.engine import presets
 from loadgen_servers.engine.step_times import Age, Timing, Work
 from loadgen_servers.process.embedded import Embedded, EngineFailed
 
 
-def begun(options: Options, stack: ExitStack) -> Embedded | None:
+def begin_engine(options: Options, stack: ExitStack) -> Embedded | None:
     """The engine as it starts, where the flags name no other server; it ends with `stack`.
 
     Raises UsageError for an unknown preset.
@@ -52,7 +52,7 @@ class PresetSteps:
         return self._timing.step_ns(work, Age(0, 0)) / 1e6
 
 
-def steps(options: Options) -> PresetSteps | None:
+def preset_steps(options: Options) -> PresetSteps | None:
     """The steps of the preset that the flags name; None where they name none, or one that is unknown."""
     if options.preset is None:
         return None
@@ -67,7 +67,7 @@ def steps(options: Options) -> PresetSteps | None:
     return PresetSteps(of.timing)
 
 
-def ready(embedded: Embedded) -> str:
+def wait_until_ready(embedded: Embedded) -> str:
     """Its base URL once it listens; raises UsageError where it does not start."""
     try:
         return embedded.listening().base_url

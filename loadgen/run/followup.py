@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
+from loadgen.base.errors import UsageError
 from loadgen.base.guard import Broken, make_guarded
+from loadgen.base.secrecy import Secrets, hide_secrets
 from loadgen.base.structs import replace
 from loadgen.engines import engines
 from loadgen.features.sessions import session_figures
 from loadgen.host.sampler import Sampler
 from loadgen.plan.plan import Plan
-from loadgen.report import run_place, sample_file
+from loadgen.report import report, request_rows, run_directory, run_place, sample_file
+from loadgen.report.run_directory import Result
 from loadgen.report.sample_file import NO_SAMPLES, KeptSamples
 from loadgen.roofline import machines
 from loadgen.roofline.flags import Flags
-from loadgen.run import signals
-from loadgen.run.local_server import Local
+from loadgen.run import progress, signals
 from loadgen.run.measure import Outcome
+from loadgen.run.observation import Local
+from loadgen.run.options import Options
+from loadgen.run.signals import Interrupts
 from loadgen.server import control, engine_config
 from loadgen.server.answer_check import Fingerprint
 from loadgen.server.discovery import ServerAddress, ServerInfo
@@ -91,28 +97,28 @@ def follow_up(facts: Facts, steps: Iterable[tuple[str, Step]]) -> Facts:
         try:
             facts = make_guarded(name, partial(step, facts), facts, broken)
         except KeyboardInterrupt as stop:
-            number = signals.number_of(stop)
-            why = f"{signals.reason(number)} after the last request, before {name} was known"
+            number = signals.read_number(stop)
+            why = f"{signals.explain_stop(number)} after the last request, before {name} was known"
             return replace(facts, signal=number, notes=(*facts.notes, why))
         unknown = tuple(f"{part.name}: {part.why}" for part in broken)
         facts = replace(facts, unknown=(*facts.unknown, *unknown))
     return facts
 
 
-def sampled(facts: Facts, sensing: Sampler | None, observer: MetricsScraper | None) -> KeptSamples:
+def keep_samples(facts: Facts, sensing: Sampler | None, observer: MetricsScraper | None) -> KeptSamples:
     """What is kept of the samples that were taken during the run; without them nothing is missing."""
     readings = tuple(sensing.samples) if sensing is not None else ()
     began_ns = observer.began_ns if observer is not None else 0
     return make_guarded("samples", lambda: sample_file.kept(readings, facts.window, began_ns), NO_SAMPLES, [])
 
 
-def fingerprint(
+def take_fingerprint(
     known: dict[str, Fingerprint], path: str, outcome: Outcome, ask: Callable[[], Fingerprint]
 ) -> Fingerprint:
     """The answers to the greedy prompts of an API's path, asked for once, after the first run that ended."""
     if path not in known:
         if outcome.interrupted or not outcome.records.ok.any():
-            stopped = outcome.signal and f"{signals.reason(outcome.signal)} before it was taken"
+            stopped = outcome.signal and f"{signals.explain_stop(outcome.signal)} before it was taken"
             return Fingerprint.make_empty(stopped or "every request failed")
         known[path] = ask()
     return known[path]
@@ -166,3 +172,33 @@ def add_configuration(facts: Facts, server: ObservedServer) -> Facts:
     if local is not None and local.log is not None:
         parts.append(engine_config.parse_log(engine_config.read_beginning(local.log)))
     return replace(facts, as_run=engine_config.merge_configs(*parts)) if parts else facts
+
+
+def write_run(
+    run: Result,
+    directory: Path,
+    options: Options,
+    local: Local | None,
+    secrets: Secrets,
+    interrupts: Interrupts,
+    explain: bool,
+    layout: str | None,
+) -> FinishedRun:
+    """Write a run's directory; see Session.keep."""
+    broken: list[Broken] = []
+    writing = progress.display(options.quiet).waiting(f"writing {directory}")
+    with signals.defer_stop(interrupts) as came, writing:
+        text = make_guarded("the report", lambda: report.render(run, explain, layout), "", broken)
+        texts = {run_directory.REPORT: text + "\n"}
+        if local is not None and local.log is not None:
+            log = local.log  # engines print their keys
+            content = engine_config.read_log(log)
+            texts[log.name] = hide_secrets(secrets.conceal(content))
+        errors = run_directory.save(run, directory, texts, broken)
+        if options.save_requests:
+            try:
+                request_rows.save(run, directory)
+            except UsageError as error:
+                errors.append(str(error))
+    errors += [f"{part.name}: {part.why}; the run is kept in {directory}" for part in broken]
+    return FinishedRun(tuple(errors), signal=came[0] if came else 0)

@@ -17,11 +17,11 @@ from loadgen.base.parsing import suggest_name
 from loadgen.base.secrecy import hide_secrets
 from loadgen.features.data import data_settings
 from loadgen.features.data.data_settings import READ_OUTPUT_LENS
-from loadgen.features.shards import shard_flags
+from loadgen.features.shards import shard_settings
 from loadgen.plan import profile, request_sources
 from loadgen.plan.profile import Profile
-from loadgen.run import which_server
-from loadgen.run.credentials import NO_KEY, checked_key
+from loadgen.run import options
+from loadgen.run.credentials import NO_KEY, check_key
 from loadgen.run.options import TABLE, Options
 from loadgen.settings import backends, setting, table
 from loadgen.settings.run_settings import AUTO, Tolerance
@@ -58,17 +58,19 @@ else:
     )
 
 
-def parsed(
+def parse_call(
     base_url: str | Sequence[str] | None,
     workload: str | os.PathLike[str] | Profile | None,
     given: Mapping[str, Any],
 ) -> tuple[Options, Profile]:
     """The command's options and the profile; raises UsageError that names the keyword that is wrong."""
-    options = options_of(base_url, checked(given))
-    return options, profile_of(workload, options.overrides)
+    options = make_options(base_url, check_keywords(given))
+    return options, make_profile(workload, options.overrides)
 
 
-def checked(given: Mapping[str, Any], kind: Any = BenchOptions, call: str = "bench()") -> dict[str, Any]:
+def check_keywords(
+    given: Mapping[str, Any], kind: Any = BenchOptions, call: str = "bench()"
+) -> dict[str, Any]:
     """The keywords of a call, as `kind` has them; raises UsageError that names the one that is wrong.
 
     A `backend` keeps the name that it was given, which may be another client's.
@@ -99,7 +101,7 @@ def _bounded(kind: Any) -> Any:
     return TypedDict("Bounded", types, total=False)  # type: ignore[operator]
 
 
-def options_of(
+def make_options(
     base_url: str | Sequence[str] | None, given: Mapping[str, Any], varied: Collection[str] = ()
 ) -> Options:
     """The command's options of keywords of `bench` that were checked; raises UsageError.
@@ -124,21 +126,21 @@ def options_of(
             values["max_failures"] = Tolerance.parse(str(values["max_failures"]))
         except ValueError as error:
             raise UsageError(f"max_failures: {error}") from None
-    values |= shard_flags.parsed(values)
+    values |= shard_settings.parse_keywords(values)
     headers = values.pop("headers", {})
     check_headers(headers.items(), "headers")
     check_path(values.get("endpoint", ""))
     if "api_key" in values:
         values["api_key_env"] = NO_KEY
         if key := values.pop("api_key"):
-            headers = {**headers, "Authorization": f"Bearer {checked_key(key, 'api_key')}"}
+            headers = {**headers, "Authorization": f"Bearer {check_key(key, 'api_key')}"}
     values["source_address"] = tuple(values.get("source_address", ()))
     values["metadata"] = tuple(map(hide_secrets, values.get("metadata", ())))  # as in every result
     if "label" in values:
         values["label"] = hide_secrets(values["label"])
-    values["workers"] = which_server.workers(values.get("workers"), max(len(urls), 1))
+    values["workers"] = options.count_workers(values.get("workers"), max(len(urls), 1))
     port = backends.find_default_port(*labels)
-    default_url = which_server.default_url(given.keys(), False, port) if base_url is None else None
+    default_url = options.find_default_url(given.keys(), False, port) if base_url is None else None
     return Options(
         base_url=urls[0] if urls else default_url,
         more_urls=urls[1:],
@@ -170,7 +172,7 @@ class _Bare(str):
 _UNSET = _Bare("...")
 
 
-def listing(options: type) -> Callable[[Call], Call]:
+def list_keywords(options: type) -> Callable[[Call], Call]:
     """Give a function of `**options` the signature that help() and notebooks show: every keyword by name."""
 
     def with_names(function: Call) -> Call:
@@ -213,7 +215,7 @@ def _instead(name: str, kind: Any) -> str:
     return f": {reason}" if reason else ""
 
 
-def profile_of(
+def make_profile(
     workload: str | os.PathLike[str] | Profile | None, overrides: Mapping[str, Any], call: str = "bench()"
 ) -> Profile:
     """The profile that is named or given, with keywords over it; raises UsageError."""

@@ -20,9 +20,8 @@ from loadgen.host import sensor_discovery
 from loadgen.report import run_place
 from loadgen.run import progress
 from loadgen.run.credentials import Credentials
-from loadgen.run.launch_options import Launching
-from loadgen.run.local_server import Local
-from loadgen.run.options import Options
+from loadgen.run.observation import Local
+from loadgen.run.options import Launching, Options
 from loadgen.server.discovery import ServerAddress, ServerProbe
 from loadgen.server.exchange import ControlLoop
 from loadgen.settings.validation import ServerSettings
@@ -72,10 +71,10 @@ def dry_run(options: Options, settings: ServerSettings, asks: bool = True) -> st
     It is made as that which is run, of another free port. Without `asks` no interpreter that the options
     name is run to learn what is installed: an engine of unknown version gets the flags of a recent one.
     """
-    return shown(_command(located(options), settings, free_port(), asks))
+    return shown(_command(locate_model(options), settings, free_port(), asks))
 
 
-def located(options: Options) -> Options:
+def locate_model(options: Options) -> Options:
     """The options with the whole path of a model on this machine: a server names it as it was given."""
     if options.model is not None and os.path.exists(options.model):
         return replace(options, model=os.path.abspath(options.model))
@@ -83,7 +82,7 @@ def located(options: Options) -> Options:
 
 
 @contextmanager
-def launched(
+def launch_server(
     options: Options, settings: ServerSettings, auth: Credentials, loop: ControlLoop
 ) -> Iterator[tuple[ServerAddress, Local]]:
     """Start the server that was asked for; yield how to reach it once it is ready and proven ours.
@@ -100,7 +99,7 @@ def launched(
         with ExitStack() as stack:
             for left in reversed(range(_PORTS)):
                 startup = Startup(
-                    options.launching, _started(command, port, directory, auth.variables), clock.now_ns()
+                    options.launching, _start(command, port, directory, auth.variables), clock.now_ns()
                 )
                 url = f"http://127.0.0.1:{port}"
                 access = ServerAddress(url, auth.headers, secrets=auth.secrets, loop=loop)
@@ -160,7 +159,7 @@ def _stop(startup: Startup, quiet: bool, *error: Any) -> None:
         running.__exit__(*error)
 
 
-def _started(command: Command, port: int, directory: Path, withheld: Sequence[str]) -> Running:
+def _start(command: Command, port: int, directory: Path, withheld: Sequence[str]) -> Running:
     try:
         return start(command, port, directory / LOG, withheld=withheld)
     except LaunchError as error:
@@ -185,7 +184,7 @@ def _local(startup: Startup, command: Command, settings: ServerSettings, before:
             }
         ),
         ready_s=startup.elapsed_s,
-        owned=_owned(running),
+        owned=_prove_ours(running),
     )
     return Local(
         pids=running.pids,
@@ -240,7 +239,7 @@ def _until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:
             time.sleep(_POLL_S)
 
 
-def _owned(running: Running) -> str:
+def _prove_ours(running: Running) -> str:
     """How it is known that the listener is ours; raises PortTaken where it is another process."""
     try:
         owner = port_owner.check(running.pids(), running.port)

@@ -1,11 +1,14 @@
-"""Measure: a plan is fired, decoded and journalled; a signal or a rule ends it early with what there is."""
+"""Measure: a plan is sent, decoded and journalled; a signal or a rule ends it early with what there is."""
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -18,20 +21,19 @@ from loadgen.base.untrusted import Hide, hide_nothing
 from loadgen.features.sessions.session_job import SessionJob, TurnOrder
 from loadgen.figures import text_tokens
 from loadgen.figures.decode import Decoder
-from loadgen.figures.record import Records
+from loadgen.figures.record import Record, Records
 from loadgen.figures.text_tokens import TextTokenizer
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import UNKNOWN_LEN
 from loadgen.plan.profile import Profile
 from loadgen.report.journal import Journal
-from loadgen.run.firing import Ending, Firing, OneProcess, no_collector
-from loadgen.run.live_totals import LiveTotals
-from loadgen.run.progress import Display, Progress
+from loadgen.run import signals
+from loadgen.run.progress import Display, LiveTotals, Progress, SentCounters
 from loadgen.run.signals import SIGNALS, Interrupts
 from loadgen.run.stop_rules import StopRules
 from loadgen.settings.run_settings import Sending
 from loadgen.transport import memory_room
-from loadgen.transport.capture_process import start_capture
+from loadgen.transport.capture_process import CaptureRun, start_capture
 from loadgen.transport.sending.job import Health, Job, Limits, Target
 from loadgen.transport.sending.share import WHOLE, AtOnce, Listed, Order, RunStart, Share
 from loadgen.wire.sglang_generate import Generate
@@ -42,6 +44,7 @@ _TOKEN_BYTES = 16 << 10  # a token's message: twenty logprobs are 3 kB
 _LARGEST = 8  # an answer may have this part of the memory for all: to be decoded it takes several times that
 _UNLIMITED = 1 << 15  # tokens of an answer that no limit is asked for: more are as good as a loop
 _BYTES_SO_FAR = 16  # a token, text and id, in the message of each later one: SGLang's /generate repeats all
+NO_HEALTH = Health(0, 0, 0, 0, 0, 0)  # of a capturing process that died
 
 
 class PlanPart(msgspec.Struct, frozen=True):
@@ -142,7 +145,7 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
     )
     ending = Ending(firing)
     try:
-        with watch.interrupts.caught(ending.by_signal), no_collector(), watch.during:
+        with watch.interrupts.caught(ending.by_signal), pause_collector(), watch.during:
             for _ in firing.turns(progress):
                 progress.ending = ending.why
                 watch.display.show(progress)
@@ -284,3 +287,169 @@ def allow_files(job: Job, transport: str) -> None:
             f"{job.first_slots} connections need more open files than the limit of {hard}: "
             "set a --max-concurrency below that, or raise it (ulimit -Hn)"
         )
+
+
+class DecodedTally(msgspec.Struct, frozen=True):
+    """What decoding has found over all requests of a run."""
+
+    uncounted: int = 0  # answers whose text was kept, for its tokens to be counted
+    reasoned: int = 0
+    hidden: int = 0
+
+
+class Firing(Protocol):
+    """A plan that is sent and decoded, in one process or several."""
+
+    workers: int
+
+    @property
+    def counters(self) -> SentCounters:
+        """How many requests were sent and have ended."""
+        ...
+
+    @property
+    def died(self) -> str:
+        """Why it ended before its plan, by a fault of this client; "" where it did not."""
+        ...
+
+    @property
+    def health(self) -> Health:
+        """What the capturing processes report, once all is over."""
+        ...
+
+    @property
+    def tally(self) -> DecodedTally:
+        """What decoding has found so far."""
+        ...
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """What was lost of several processes, in words."""
+        ...
+
+    def turns(self, progress: Progress) -> Iterator[None]:
+        """Go on until all is decoded and journalled; gives back control a few times a second."""
+        ...
+
+    def stop(self) -> None:
+        """End what is under way; what has finished is still decoded."""
+        ...
+
+    def kill(self) -> None:
+        """End every process at once."""
+        ...
+
+
+class OneProcess:
+    """A part of a plan that one capturing process sends and this process decodes."""
+
+    workers, lost = 1, ()
+
+    def __init__(self, decoder: Decoder, run: CaptureRun, journal: Journal, rules: StopRules) -> None:
+        self.decoder, self.run, self.journal, self.rules = decoder, run, journal, rules
+
+    @property
+    def counters(self) -> SentCounters:
+        return self.run.counters
+
+    @property
+    def died(self) -> str:
+        return self.run.died
+
+    @property
+    def health(self) -> Health:
+        return self.run.health or NO_HEALTH
+
+    @property
+    def tally(self) -> DecodedTally:
+        reasoning = self.decoder.reasoning
+        return DecodedTally(self.decoder.uncounted, reasoning.shown, reasoning.hidden)
+
+    def turns(self, progress: Progress) -> Iterator[None]:
+        note_rule, note_progress, saturation = self.rules.note, progress.note, self.rules.saturation
+
+        def note(record: Record) -> None:
+            note_rule(record.failure)
+            note_progress(record)
+            if saturation is not None:
+                saturation.note(record)
+
+        return self.decoded(note)
+
+    def decoded(self, note: Callable[[Record], None], wake: int = -1) -> Iterator[None]:
+        """Decode and journal all that comes, and have each noted; a turn ends where `wake` can be read."""
+        journal, decode = self.journal, self.decoder.decode
+        journal.start_syncing()
+        for capture in self.run.captures() if wake < 0 else self.run.captures(wake):
+            if capture is None:
+                journal.write()
+                yield
+                continue
+            record = decode(capture)
+            journal.add(record)
+            note(record)
+        journal.finish()
+
+    def stop(self) -> None:
+        self.run.stop()
+
+    def kill(self) -> None:
+        self.run.kill()
+
+
+@dataclass
+class Ending:
+    """Why a run is to end before its plan; the second signal ends the command."""
+
+    run: Firing
+    signal: int = 0
+    gone: bool = False
+    stopped_by: str = ""  # the rule, in words
+
+    def by_signal(self, number: int) -> None:
+        if self.signal:
+            self.run.kill()
+            signals.stop(number)
+        self.signal = number
+        self.run.stop()
+
+    def check(self, gone: Callable[[], bool], rules: StopRules, elapsed_s: float) -> None:
+        """Ask the run to stop, once, where the server has ended or a rule requires it."""
+        if self.gone or rules.fired:
+            return
+        counters = self.run.counters
+        self.gone = gone()
+        self.stopped_by = rules.reason(elapsed_s, max(counters.sent - counters.ended, 0))
+        if self.gone or self.stopped_by:
+            self.run.stop()
+
+    @property
+    def why(self) -> str:
+        """Why it is about to end; "" while it goes on."""
+        if self.signal:
+            return f"{signals.explain_stop(self.signal)}; what is under way is cut (again: at once)"
+        return "the server has ended" if self.gone else self.stopped_by
+
+    @property
+    def cut_short(self) -> str:
+        """Why the plan was not carried to its end, no rule having ended it; "" where it was."""
+        if self.run.died:
+            return self.run.died
+        if self.signal:
+            return signals.explain_stop(self.signal)
+        return "the server has ended" if self.gone else ""
+
+
+@contextmanager
+def pause_collector() -> Iterator[None]:
+    """Disable the garbage collector: decoding allocates many objects but no cycles.
+
+    Nothing is frozen: `gc.unfreeze` would also thaw what the program that calls this had frozen.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

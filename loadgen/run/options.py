@@ -1,33 +1,38 @@
-"""Flags: the command line of `loadgen bench`, vLLM's spelling and meaning where it has one."""
+"""Options: the command line of `loadgen bench`, vLLM's spelling and meaning where it has one."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
 
 import msgspec
 
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import Parser, parse_arguments
+from loadgen.base.text import quote_value
 from loadgen.features.data.data_settings import READ_OUTPUT_LENS
-from loadgen.features.shards.shard_flags import ShardOptions
-from loadgen.fleet.cluster_flags import ClusterOptions
-from loadgen.run import which_server
-from loadgen.run.launch_options import Launching, joined, launching
-from loadgen.run.other_options import add_unheeded_flags, explained, refuse
-from loadgen.run.stop_rules import StopRules
-from loadgen.settings import backends, table
+from loadgen.features.shards.shard_settings import ClusterOptions, ShardOptions
+from loadgen.settings import backends, setting, table, vllm_flags
 from loadgen.settings.load_settings import SeedOptions
 from loadgen.settings.run_settings import AroundOptions, OutputOptions, SendOptions, StopOptions
-from loadgen.settings.server_settings import KeyOptions, MachineOptions, TargetOptions, TrustOptions
+from loadgen.settings.server_settings import (
+    KeyOptions,
+    LaunchRows,
+    MachineOptions,
+    ServerKeys,
+    TargetOptions,
+    TrustOptions,
+)
 from loadgen.settings.setting import Setting, make_option_struct
 from loadgen.wire.sent_headers import check_headers, check_path, check_request_id_prefix
 
 if TYPE_CHECKING:
-    from loadgen.plan.plan import Plan
+    from loadgen.roofline.flags import Flags
     from loadgen.settings.keyword_types import WorkloadOptions
     from loadgen.transport.sending.share import Share
 
@@ -38,6 +43,48 @@ _HEADER = re.compile(r"\s*([\w!#$%&'*+.^`|~-]+)\s*[=:]\s*(.*?)\s*", re.ASCII | r
 
 # All settings that a command may have: the core's, and those that features contribute.
 TABLE: tuple[Setting, ...] = (*table.TABLE, *ShardOptions.rows, *ClusterOptions.rows)
+DEFAULT_URL = "http://127.0.0.1:8000"  # where `vllm serve` listens, and what `vllm bench serve` measures
+# Flags by their names in the parser, and keywords of `bench()`: each only makes sense of a server that runs.
+SPEAKING_OF_A_SERVER = frozenset(
+    {row.dest for row in TABLE if row.names_server}
+    | {row.name for row in TABLE if row.names_server and row.keyword_type}
+    | {"no_effect"}
+)
+_NOTHING_THERE = (
+    " (no address was given, and this is {}): start a server there, or pass --base-url URL or --launch "
+    "ENGINE; for a simulation, pass --preset NAME (`loadgen engine --list-presets` has the names)"
+)
+_LINES = ("--server-args", "--container-args")
+_OF_A_START = ("python", "timeout_s", "dry_run")
+_ROWS = (*ServerKeys.rows, *LaunchRows.rows)
+# Kinds of load that guidellm's --profile takes, and no workload here has the name of.
+_KINDS = frozenset({"synchronous", "concurrent", "constant", "poisson", "async", "sweep", "replay"})
+
+
+if TYPE_CHECKING:
+
+    class _Launch(LaunchRows, frozen=True):
+        """What each of these rows is, for checkers."""
+
+else:
+    _Launch = make_option_struct("_Launch", LaunchRows)
+
+
+class Launching(_Launch, frozen=True):
+    """What is to be started, and how."""
+
+    settings: dict[str, Any] = msgspec.field(default_factory=dict)  # of the server, those that were given
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a server is to be started at all."""
+        return bool(self.engine or self.command or self.container)
+
+    @property
+    def name(self) -> str:
+        """Its name in the report and in the log's directory."""
+        return self.engine or ("container" if self.container else "command")
+
 
 if TYPE_CHECKING:
 
@@ -87,6 +134,13 @@ class Options(_Settings, frozen=True):
         return self.shard or WHOLE
 
     @property
+    def roofline(self) -> Flags:
+        """The machine and model that the user named."""
+        from loadgen.roofline.flags import Flags  # --help does without
+
+        return Flags(self.hardware, self.bandwidth, self.model_config)
+
+    @property
     def urls(self) -> tuple[str, ...]:
         """The addresses of all servers, as given; none where one is started."""
         return () if self.base_url is None else (self.base_url, *self.more_urls)
@@ -101,18 +155,6 @@ class Options(_Settings, frozen=True):
         """Whether a result file is written too, next to the run directory."""
         return self.save_result or self.save_detailed or self.append_result
 
-    def stop_rules(self, plan: Plan | None = None) -> StopRules:
-        """The rules to stop, for one run: each run has its own; saturation is judged of a plan's rate."""
-        rules = StopRules(
-            self.max_failures, self.max_consecutive_failures, self.max_duration_s, self.drain_timeout_s
-        )
-        rules.sessions = plan is not None and plan.turns is not None
-        if self.stop_when_saturated and plan is not None:
-            from loadgen.run import saturation  # few runs need it
-
-            rules.saturation = saturation.rule_of(plan)
-        return rules
-
 
 def is_given(options: Options, row: Setting) -> bool:
     """Whether a setting of a run is not what it is without a flag."""
@@ -121,11 +163,11 @@ def is_given(options: Options, row: Setting) -> bool:
 
 def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) -> Options:
     """The options on this command line; raises UsageError that names what is wrong with it."""
-    words = joined(argv[1:] if argv[:1] == ["serve"] else argv)  # pasted from `vllm bench serve`
-    refuse(words)
-    values = vars(parse_arguments(parser or bench_parser(), words, explained=explained))
+    words = join_flag_lines(argv[1:] if argv[:1] == ["serve"] else argv)  # pasted from `vllm bench serve`
+    refuse_other_flags(words)
+    values = vars(parse_arguments(parser or bench_parser(), words, explained=explain_other_flag))
     given = frozenset(values)
-    laid_over(values)
+    lay_over_lengths(values)
     labels = values.get("backend"), values.pop("endpoint_type", None), values.get("endpoint") or ""
     default_port = backends.find_default_port(*labels)
     if (backend := backends.choose_backend(*labels)) is not None:
@@ -143,16 +185,16 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     headers = _headers(values.pop("header", []))
     check_path(values.get("endpoint") or "")
     check_request_id_prefix(values.get("request_id_prefix") or "")
-    launch = launching(values)
+    launch = read_launching(values)
     if base_url is not None and launch.wanted:
         raise UsageError("--base-url is a running server: leave out --launch, or --base-url")
     certificate = next((flag for flag in _CERTIFICATES if values.get(flag[2:].replace("-", "_"))), None)
     if certificate is not None and base_url is None:
         raise UsageError(f"{certificate} applies to a running server: pass its https --base-url")
-    default_url = which_server.default_url(given, launch.wanted, default_port) if base_url is None else None
+    default_url = find_default_url(given, launch.wanted, default_port) if base_url is None else None
     names = Options.__struct_fields__
     options = {name: values.pop(name) for name in list(values) if name in names}
-    options["workers"] = which_server.workers(options.get("workers"), 1 + len(more_urls))
+    options["workers"] = count_workers(options.get("workers"), 1 + len(more_urls))
     options["metadata"] = tuple(options.get("metadata", ()))
     if values.pop("disable_tqdm", False):
         options["quiet"] = True
@@ -169,7 +211,7 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     )
 
 
-def laid_over(values: dict[str, Any]) -> None:
+def lay_over_lengths(values: dict[str, Any]) -> None:
     """Lay --input-len and --output-len over each data set's own, as vLLM 0.32 does, in the flags' values."""
     if (tokens := values.pop("every_input_len", None)) is not None:
         values["input_len"] = tokens
@@ -208,10 +250,164 @@ def bench_parser() -> argparse.ArgumentParser:
         argument_default=_UNSET,
         description="Benchmark a server: a running one (--base-url) or one started for the run (--launch). "
         "Without an address, flags that speak of a server (--model, --dataset-name, …) mean the one at "
-        f"{which_server.DEFAULT_URL}, as in `vllm bench serve` (sglang, lmdeploy: their ports); with "
+        f"{DEFAULT_URL}, as in `vllm bench serve` (sglang, lmdeploy: their ports); with "
         "--preset, or without any such flag, the embedded engine answers: a simulation.",
         epilog="Without --profile: the workload of `vllm bench serve`, 1000 prompts of 1024 in / 128 out.",
     )
     table.add_groups(parser, rows=TABLE)
     add_unheeded_flags(parser)
     return parser
+
+
+def count_workers(asked: int | None, targets: int) -> int:
+    """How many processes send to `targets` servers, where `asked` were asked for; None: not given, 0: any.
+
+    Raises UsageError where these cannot be shared out evenly.
+    """
+    if asked is None:
+        return targets
+    if asked % targets:
+        near = max(asked // targets, 1) * targets
+        raise UsageError(
+            f"--workers {asked}: {targets} --base-url need as many workers each: pass {near} or "
+            f"{near + targets}, or leave it out"
+        )
+    return asked
+
+
+def find_default_url(given: Collection[str], launched: bool, port: int | None = None) -> str | None:
+    """The address that flags without one mean; None where a server is started for them, or simulated.
+
+    `port` is the default of the client whose name of an API was given; None: vLLM's.
+    """
+    if launched or "preset" in given or SPEAKING_OF_A_SERVER.isdisjoint(given):
+        return None
+    vllms = backends.find_default_port(None)
+    return DEFAULT_URL if port in (None, vllms) else change_port(DEFAULT_URL, port)
+
+
+def change_port(url: str, port: int) -> str:
+    """An address that ends with a port, at another one."""
+    return f"{url.rpartition(':')[0]}:{port}"
+
+
+def explain_no_server(url: str) -> str:
+    """What to do where no server answers at a default address, after the address."""
+    return _NOTHING_THERE.format(backends.name_port_owner(urlsplit(url).port))
+
+
+def join_flag_lines(argv: Sequence[str]) -> list[str]:
+    """The command line with each line of flags for others in one word with its own, so that none is ours.
+
+    Flags with underscores are those with dashes, as vLLM's parser has them.
+    """
+    words, rest = [], iter(argv)
+    for raw in rest:
+        flag, equals, value = raw.partition("=")
+        word = f"{flag.replace('_', '-')}{equals}{value}" if raw.startswith("--") else raw
+        line = next(rest, None) if word in _LINES else None
+        words.append(word if line is None else f"{word}={line}")
+    return words
+
+
+def read_launching(values: dict[str, Any]) -> Launching:
+    """The launch that the flags' `values` ask for, which are taken out of them; raises UsageError."""
+    values["server_args"] = _split_words("--server-args", values.get("server_args", ""))
+    values["container_args"] = _split_words("--container-args", values.get("container_args", ""))
+    values["server_env"] = _read_environment(values.get("server_env", []))
+    own = {row.name: values.pop(row.dest) for row in _ROWS if row.dest in values}
+    asked = {row.name: own.pop(row.name, None) for row in ServerKeys.rows}
+    settings = {name: value for name, value in asked.items() if value not in (None, (), {})}
+    launch = Launching(settings=settings, **own)
+    _check_launch(launch)
+    return launch
+
+
+def _check_launch(launch: Launching) -> None:
+    if launch.command is not None and launch.engine:
+        raise UsageError("--launch-command is the whole command: leave out --launch")
+    if not 0 < launch.timeout_s < 1e9:
+        raise UsageError(f"--launch-timeout-sec {launch.timeout_s:g}: give seconds, more than 0")
+    if launch.container is None and (launch.container_engine or launch.container_args):
+        raise UsageError("--container-engine and --container-args go with --launch-container")
+    if launch.wanted:
+        return
+    needless = [row.option for row in ServerKeys.rows if row.name in launch.settings]
+    own = [row for row in LaunchRows.rows if row.name in _OF_A_START]
+    needless += [row.option for row in own if getattr(launch, row.name) != row.default]
+    if needless:
+        raise UsageError(
+            f"{needless[0]} applies to a server that loadgen starts: "
+            "add --launch, --launch-command or -container"
+        )
+
+
+def _split_words(flag: str, line: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(line))
+    except ValueError as error:
+        raise UsageError(f"{flag} {quote_value(line)}: {str(error).lower()}") from None
+
+
+def _read_environment(pairs: list[str]) -> dict[str, str]:
+    environment = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise UsageError(f"--server-env {quote_value(name)}: write NAME=VALUE")
+        environment[name] = value
+    return environment
+
+
+def refuse_other_flags(argv: Sequence[str]) -> None:
+    """Raises UsageError of a flag of vLLM that is not supported, or would be read as another of ours."""
+    for position, word in enumerate(argv):
+        following = argv[position + 1] if position + 1 < len(argv) else "--"
+        if word == "--profile" and following.startswith("--"):
+            raise UsageError(
+                "--profile takes the name of a workload here (`loadgen profiles` lists them); "
+                "vLLM's bare --profile, which traces the server, is --server-trace"
+            )
+        if word == "--profile" and (following in _KINDS or following.startswith("kind=")):
+            from loadgen.settings import other_flags  # only a wrong command line needs it
+
+            raise UsageError(
+                f"--profile {quote_value(following)} of `guidellm run`: {other_flags.GUIDELLM_PROFILE}"
+            )
+        if (
+            word.startswith("--")
+            and (reason := vllm_flags.refuse_vllm_flag(word.split("=", 1)[0])) is not None
+        ):
+            raise UsageError(reason)
+
+
+def explain_other_flag(flag: str) -> str | None:
+    """Ours for another client's flag, or why there is none; None where no client has it."""
+    from loadgen.settings import other_flags  # only a wrong command line needs it
+
+    return other_flags.explain_other_flag(flag)
+
+
+class _Unheeded(argparse.Action):
+    """A flag of vLLM without effect here: it is noted, and refused with a value that would have one."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Note the flag; raises UsageError."""
+        flag = self.option_strings[0]
+        if isinstance(values, str) and (reason := vllm_flags.refuse_vllm_value(flag, values)) is not None:
+            raise UsageError(reason)
+        setattr(namespace, self.dest, (*getattr(namespace, self.dest, ()), flag))
+
+
+def add_unheeded_flags(parser: argparse.ArgumentParser) -> None:
+    """What no help lists: what has no effect (docs/from-vllm.md has it), and what was renamed."""
+    for flag in vllm_flags.VLLM.no_effect:
+        nargs = None if flag in vllm_flags.VALUED_FLAGS else 0
+        parser.add_argument(flag, action=_Unheeded, nargs=nargs, dest="no_effect", help=argparse.SUPPRESS)
+    table.add_flags(parser, table.list_flags(setting.UNLISTED))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from loadgen.plan.plan import Plan, count_repeated_prompts
 from loadgen.run.measure import TransportOptions
 from loadgen.server.discovery import ServerInfo
 from loadgen.verdict.run_facts import Client, Facts, Server
+
+_SERIES = ("sweep", "limit")  # whose --resume goes on with a directory, and would measure nothing of it again
 
 
 def facts_of_plan(
@@ -69,6 +72,20 @@ def client_facts(options: TransportOptions) -> Client:
     )
 
 
-def title(made: Plan) -> str:
+def name_plan(made: Plan) -> str:
     """The name of a plan on a display: its profile, else the file that it sends."""
     return made.profile.name or Path(made.facts.file).name or "bench"
+
+
+def strip_resume(words: Sequence[str]) -> list[str]:
+    """The command without `--resume` and its directory, where it measures a series of runs."""
+    if not set(words[1:2]) & set(_SERIES):
+        return list(words)
+    kept, rest = [], iter(words)
+    for word in rest:
+        if word == "--resume":
+            following = next(rest, "")  # its directory, where it was given one
+            kept += [following] if following.startswith("--") else []
+        elif not word.startswith("--resume="):
+            kept.append(word)
+    return kept

@@ -5,6 +5,7 @@ What only the results of a run need is imported once it has been measured: its f
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from loadgen.base.errors import LoadgenError
-from loadgen.base.secrecy import Secrets, command_line
+from loadgen.base.secrecy import HIDDEN, Secrets, command_line
 from loadgen.base.structs import replace
 from loadgen.base.urls import is_loopback
 from loadgen.engines.refusals import Adaptation
@@ -36,26 +37,30 @@ from loadgen.plan.plan_inputs import ModelTarget, Seed, WordCounts
 from loadgen.plan.profile import Profile
 from loadgen.report import run_place
 from loadgen.report.journal import Journal
-from loadgen.run import counting, live_totals, progress, shown_request, signals
-from loadgen.run.adapting import Adapter
-from loadgen.run.alongside import counters_after, cpu_watch, devices, sampled, sensors, settled
-from loadgen.run.asked_settings import roofline_flags
-from loadgen.run.importing import importing
-from loadgen.run.local_server import Local
+from loadgen.run import acceptance, progress, signals
+from loadgen.run.acceptance import Adapter, check_sendable
 from loadgen.run.measure import Outcome, PlanPart, TransportOptions, Watch, measure
+from loadgen.run.observation import (
+    Local,
+    describe_devices,
+    sample_meanwhile,
+    scrape_after_run,
+    settle_server,
+    start_sensors,
+    watch_cpus,
+)
 from loadgen.run.options import Options
-from loadgen.run.plan_facts import client_facts, facts_of_plan, server_facts
-from loadgen.run.plan_facts import title as plan_title
+from loadgen.run.plan_facts import client_facts, facts_of_plan, server_facts, strip_resume
+from loadgen.run.plan_facts import name_plan as plan_title
 from loadgen.run.progress import Display
-from loadgen.run.proving import proved
-from loadgen.run.repeated_command import repeated
-from loadgen.run.sendable import check_sendable
 from loadgen.run.signals import Interrupts
+from loadgen.run.stop_rules import make_stop_rules
+from loadgen.run.verbs import importing
 from loadgen.server import control
 from loadgen.server.control import Trace
 from loadgen.server.discovery import ServerAddress, ServerInfo
 from loadgen.server.scraper import MetricsScraper
-from loadgen.settings.run_settings import select_sending
+from loadgen.settings.run_settings import AUTO, select_sending
 from loadgen.transport.sending.job import Target
 from loadgen.verdict.run_facts import Facts
 
@@ -124,18 +129,18 @@ class Session(msgspec.Struct, frozen=True):
         Nothing here raises for what cannot be written or made: that is among the errors. The journal goes
         once all of it is kept elsewhere; a signal waits for that, a second one does not.
         """
-        from loadgen.run import keeping  # only a run that has ended needs it
+        from loadgen.run import followup  # only a run that has ended needs it
 
         secrets, interrupts = self.access.secrets, self.interrupts
-        return keeping.keep(run, directory, self.options, self.local, secrets, interrupts, explain, layout)
+        return followup.write_run(
+            run, directory, self.options, self.local, secrets, interrupts, explain, layout
+        )
 
     def request(self, workload: Profile, seed: Seed) -> str:
         """The first request of a profile as it would be sent, secrets hidden."""
         made = plan.make(workload, self._counting(workload, seed).subject, seed)
         request_id = f"{self._request_id_prefix()}0"
-        return shown_request.text(
-            made, replicas.at_path(self.root, made), request_id, self._secrets(workload)
-        )
+        return show_request(made, replicas.add_path(self.root, made), request_id, self._secrets(workload))
 
     def _secrets(self, workload: Profile) -> Secrets:
         """Those of the command, and those in a workload's body."""
@@ -156,7 +161,7 @@ class Session(msgspec.Struct, frozen=True):
     def _counting(self, workload: Profile, seed: Seed) -> Session:
         """This session, with the server's own count where prompts are made of words; raises MeasureError."""
         known, limit = self.word_counts, self.context_limit
-        return replace(self, subject=counting.counted(self.adapter, known, workload, seed, limit))
+        return replace(self, subject=acceptance.add_word_counts(self.adapter, known, workload, seed, limit))
 
     def _run(self, workload: Profile, seed: Seed) -> tuple[Result, Path]:
         display = progress.display(self.options.quiet)
@@ -168,7 +173,7 @@ class Session(msgspec.Struct, frozen=True):
         started = run_place.now()
         base = Path(self.options.run_dir or "runs")
         directory = run_place.create_directory(
-            base, part.name(workload.name or "bench", self.options.shard), started
+            base, part.name_run(workload.name or "bench", self.options.shard), started
         )
         journal = Journal(directory / run_place.JOURNAL, _LOG.warning)
         try:
@@ -191,33 +196,36 @@ class Session(msgspec.Struct, frozen=True):
         options = self.transport_options(made)
         with display.waiting("emptying the server's prefix cache"):
             reset = self._reset_cache()
-        sensing = sensors(self.local, self.served.engine, self.observes, display)
-        warming = part.of_warm_up(options, made.profile.warmups)
-        made, warmed = replicas.warmed_up(self.adapter, self.replicas, made, warming, display)
+        sensing = start_sensors(self.local, self.served.engine, self.observes, display)
+        warming = part.divide_warm_up(options, made.profile.warmups)
+        made, warmed = replicas.warm_up_all(self.adapter, self.replicas, made, warming, display)
         part.check_digest(made, self.options.expect_plan)
-        options = proved(self.options, made, options, warmed, display)
+        if self.options.workers == AUTO or self.options.selftest:
+            from loadgen.run.workers.worker_count import prove_client  # few runs need it
+
+            options = prove_client(self.options, made, options, warmed, display)
         tokenizer = self._text_tokenizer()
         known = self._masked(self._facts(made, options, started, sensing, warmed, reset, tokenizer))
         journal.facts(known.encode())
         start = throttling.take_snapshot() if is_loopback(self.root.host) else None
         traces = self.options.launching.trace_directory
-        wait = part.start_wait(made, self.options, display, self.interrupts)
+        wait = part.make_start_wait(made, self.options, display, self.interrupts)
         wait.until(_REST_S)  # what others sent before is not to be in the counters
         observer = self._observer(_REST_S if len(warmed) else 0.0, display)
-        cpus = cpu_watch(self.local, self.observes, embedded=self.options.embedded)
-        during, rules = sampled(observer, sensing, cpus), self.options.stop_rules(made)
+        cpus = watch_cpus(self.local, self.observes, embedded=self.options.embedded)
+        during, rules = sample_meanwhile(observer, sensing, cpus), make_stop_rules(self.options, made)
         with ExitStack() as stack:
             trace: Trace | None = None
             if traces is not None:
                 tracing = control.trace_server(self.access, self.root.tls, self.served.engine, traces)
                 trace = stack.enter_context(tracing)
-            title, totals = self._title(made), live_totals.opened(self.options.live_totals)
+            title, totals = self._title(made), progress.open_live_totals(self.options.live_totals)
             watch = Watch(display, title, during, journal, rules, self.interrupts, tokenizer, totals)
             if observer is not None:
                 watch = replace(watch, waiting=observer.count_waiting)
             outcome = self.fired(made, wait.begun(options), watch)
             # Raised inside pydantic's builder, a signal would become an error of its own.
-            with signals.later(self.interrupts), importing():
+            with signals.stop_afterwards(self.interrupts), importing():
                 from loadgen.report.run_directory import Result
                 from loadgen.run import followup
             facts = self._masked(followup.add_outcome(known, outcome, journal.error, made))
@@ -230,7 +238,7 @@ class Session(msgspec.Struct, frozen=True):
         sampling = _sampling_steps(start, trace, observer, sensing, cpus, outcome, display)
         steps: tuple[tuple[str, Step], ...] = (*sampling, *self._steps(made, outcome, display))
         facts = self._masked(followup.follow_up(facts, steps))
-        return Result(facts, outcome.records, followup.sampled(facts, sensing, observer))
+        return Result(facts, outcome.records, followup.keep_samples(facts, sensing, observer))
 
     def _steps(self, made: Plan, outcome: Outcome, display: Display) -> tuple[tuple[str, Step], ...]:
         """What is learned after a run of server and client, whatever was sampled during it."""
@@ -241,7 +249,7 @@ class Session(msgspec.Struct, frozen=True):
             ("the last self-test", followup.add_self_test),
             ("the clock", part.add_clock),
             ("the fingerprint", lambda known: self._add_fingerprint(known, made, outcome, display)),
-            ("the roofline", lambda known: followup.add_ceiling(known, roofline_flags(self.options))),
+            ("the roofline", lambda known: followup.add_ceiling(known, self.options.roofline)),
         )
 
     def fired(self, made: Plan, options: TransportOptions, watch: Watch) -> Outcome:
@@ -251,7 +259,9 @@ class Session(msgspec.Struct, frozen=True):
     def _title(self, made: Plan) -> str:
         """Of the display while a plan is measured."""
         cell = "" if self.cell is None else f"r{self.cell.repeat} {self.cell.arm}, "
-        return f"{self._simulated}{cell}{self.heading}{part.title(self.options.shard)}{plan_title(made)}"
+        return (
+            f"{self._simulated}{cell}{self.heading}{part.format_title(self.options.shard)}{plan_title(made)}"
+        )
 
     def _masked(self, facts: Facts) -> Facts:
         """The facts without secrets: they are written to disk."""
@@ -270,7 +280,7 @@ class Session(msgspec.Struct, frozen=True):
                 self.access, self.root.tls, self.subject, made, display.show, hide=hide
             )
 
-        answers = followup.fingerprint(self.fingerprints, made.path, outcome, ask)
+        answers = followup.take_fingerprint(self.fingerprints, made.path, outcome, ask)
         return replace(known, fingerprint=answers)
 
     @property
@@ -302,8 +312,8 @@ class Session(msgspec.Struct, frozen=True):
         if not self.observes or self.served.engine.hosted:
             return None
         first = MetricsScraper(self.access, self.root.tls, self.served.model)
-        observer = replicas.scraper(first, self.replicas)
-        if settled(observer, rest_s, display) and self.served.engine.unproven:
+        observer = replicas.make_scraper(first, self.replicas)
+        if settle_server(observer, rest_s, display, _import_results) and self.served.engine.unproven:
             return None  # nothing says that it should have /metrics
         if self.local is not None:
             self.local.pids()  # searching for them is cheaper while there are few connections
@@ -322,7 +332,7 @@ class Session(msgspec.Struct, frozen=True):
     def transport_options(self, made: Plan) -> TransportOptions:
         """How the requests of a plan are sent to this server."""
         options = self.options
-        chosen, targets = replicas.targets(options, self.root, self.replicas, made)
+        chosen, targets = replicas.choose_targets(options, self.root, self.replicas, made)
         sent = TransportOptions(
             target=targets[0],
             targets=targets if self.replicas else (),
@@ -341,7 +351,7 @@ class Session(msgspec.Struct, frozen=True):
             return sent
         from loadgen.run.workers import worker_count  # few runs have several
 
-        return worker_count.spread(sent, made, options.workers)
+        return worker_count.spread_over_workers(sent, made, options.workers)
 
     def _facts(
         self,
@@ -356,13 +366,13 @@ class Session(msgspec.Struct, frozen=True):
         """The facts that are known before the first request of the run itself."""
         local = self.local
         # This machine and our own software; its GPUs too where the server is on it.
-        sensed = devices(sensing) if sensing is not None else {}
+        sensed = describe_devices(sensing) if sensing is not None else {}
         environment = {**describe_machine(), "git": read_git_state(), **sensed}
         known = facts_of_plan(
             made,
             started,
-            repeated(command_line()),
-            server_facts(self.served, replicas.at_path(self.root, made).url),
+            strip_resume(command_line()),
+            server_facts(self.served, replicas.add_path(self.root, made).url),
             client_facts(options),
             {name: value for name, value in environment.items() if value},
         )
@@ -383,9 +393,16 @@ class Session(msgspec.Struct, frozen=True):
             checkpoint=self.checkpoint,
             cache_reset=reset,
             gpus=self.options.gpus,
-            shard=part.facts(made, self.options),
+            shard=part.make_shard_facts(made, self.options),
         )
         return replicas.add_targets(known, self.served, self.access, self.replicas)
+
+
+def _import_results() -> None:
+    """Import what results need, while there is time for it."""
+    with importing():
+        import loadgen.report.report
+        import loadgen.run.followup  # noqa: F401
 
 
 def _sampling_steps(
@@ -411,7 +428,7 @@ def _sampling_steps(
     if observer is not None and not outcome.interrupted:  # a signal does not wait until they settle
         yield (
             "the server's counters",
-            lambda known: replace(known, window=counters_after(observer, display)),
+            lambda known: replace(known, window=scrape_after_run(observer, display)),
         )
     if sensing is not None:
         yield (
@@ -420,3 +437,17 @@ def _sampling_steps(
         )
     if cpus is not None:
         yield "the CPUs", lambda known: replace(known, cpu_use=cpus.use)
+
+
+def show_request(made: Plan, target: Target, request_id: str, hidden: Secrets) -> str:
+    """Head and body of the plan's first request, without secrets."""
+    body = made.body(0)
+    headless = replace(target, headers=tuple((name, HIDDEN) for name, _ in target.headers))
+    head = headless.make_head(len(body), (("x-request-id", request_id),))
+    fields = json.loads(body)
+    masked = hidden.mask(fields)
+    # As it is sent, to the byte, unless it holds a secret: 0.70 in a file is 0.70 here.
+    shown_body = json.dumps(masked, ensure_ascii=False, separators=(",", ":"))
+    if masked == fields:
+        shown_body = body.decode()
+    return hidden.conceal(head.decode("latin-1").replace("\r\n", "\n")) + shown_body

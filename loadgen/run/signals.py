@@ -20,16 +20,16 @@ class Stopped(KeyboardInterrupt):
     """One of these signals came while nothing was measured."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(reason(number))
+        super().__init__(explain_stop(number))
         self.number = number
 
 
-def reason(number: int) -> str:
+def explain_stop(number: int) -> str:
     """Why a run ended that was asked to, in words."""
     return "cancelled" if number == CANCELLED else f"stopped by {NAMES[number]}"
 
 
-def number_of(stop: KeyboardInterrupt) -> int:
+def read_number(stop: KeyboardInterrupt) -> int:
     """Which signal it was."""
     return stop.number if isinstance(stop, Stopped) else int(signal.SIGINT)
 
@@ -108,7 +108,7 @@ class StopRequest(Interrupts):
 
 
 @contextmanager
-def deferred(interrupts: Interrupts) -> Iterator[list[int]]:
+def defer_stop(interrupts: Interrupts) -> Iterator[list[int]]:
     """Let what must be whole end first: the list holds the signal that came; a second one stops at once."""
     came: list[int] = []
 
@@ -122,9 +122,9 @@ def deferred(interrupts: Interrupts) -> Iterator[list[int]]:
 
 
 @contextmanager
-def later(interrupts: Interrupts) -> Iterator[None]:
+def stop_afterwards(interrupts: Interrupts) -> Iterator[None]:
     """Stop after what must be whole, where a signal came meanwhile."""
-    with deferred(interrupts) as came:
+    with defer_stop(interrupts) as came:
         yield
     if came:
         stop(came[0])

@@ -1,17 +1,42 @@
-"""Stop rules: when a run is to end before its plan, decided from its failures and from time alone."""
+"""Stop rules: what ends a run before its plan: failures, time, and a server that falls behind."""
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from loadgen.base.arrays import Float64, Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.text import format_count
+from loadgen.figures.record import Record
+from loadgen.plan.plan import Plan
+from loadgen.plan.profile import Profile
 from loadgen.settings.run_settings import DEAD, DRAIN_S, Tolerance
 from loadgen.transport.failure import NO_EVIDENCE, Failure, FailureKind
 
 if TYPE_CHECKING:
-    from loadgen.run.saturation import SaturationRule
+    from loadgen.run.options import Options
+
+
+# Of saturation:
+LEAST = 40  # requests that have ended before anything is judged
+_LEAST_JUDGED = 24  # of them in the window
+_WINDOW = 2 / 3  # of the time in which they were sent: the first third may be a cold start
+_TREND_Z = 5.0
+_BLOCKS = 8
+_LAG_T = 3.25
+_LEAST_LAG = 0.1  # of the planned time between requests; and of the window, by which TTFT rises
+_FLIGHT_SIGMAS = 2.0  # of a Poisson count, by which the requests in flight have risen
+_PAIRED = 256  # requests of which each pair is compared
+_HELD = 2048  # requests that are kept: of more, an even part
+_EVERY_S = 0.5
+# A request's place in the plan, when it was sent, and when its first token came (ns).
+BegunRequest = tuple[int, int, int]
 
 
 @dataclass
@@ -115,3 +140,130 @@ class StopRules:
             f"--max-duration {self.max_duration_s:g} s: {format_count(under_way, 'request')} {still} "
             f"{verb} cut"
         )
+
+
+def read_begin(record: Record) -> BegunRequest | None:
+    """What of a request shows saturation; None of one that failed or had no token."""
+    if record.failure is not None or not len(record.arrival_ns):
+        return None
+    return record.index, record.sent_ns, int(record.arrival_ns[0])
+
+
+@dataclass
+class SaturationRule:
+    """What has been seen of an open loop of one rate, requests per second, and whether that is saturation.
+
+    Three things must hold at once, each of which a healthy server shows too at times:
+
+    * TTFT rises, by the trend test of Mann and Kendall over the requests in order of sending. In a burst it
+      does.
+    * Requests in flight rise. So they do until the first answers end, and in a burst.
+    * First tokens come more slowly than the plan's rate sends requests, in successive blocks of requests so
+      evenly that Student's t of their lags shows it. A server that is catching up after a burst is faster
+      than the plan; one that is idle may get fewer requests than planned, but then TTFT does not rise.
+    """
+
+    rate_per_s: float
+    _begun: list[BegunRequest] = field(default_factory=list)
+    _every: int = 1  # of the plan's requests that are kept
+    _times_s: list[float] = field(default_factory=list)  # at which requests in flight were counted
+    _flights: list[int] = field(default_factory=list)
+    _judged_s: float = -math.inf
+
+    def note(self, record: Record) -> None:
+        """Take note of a request that has ended."""
+        if (begun := read_begin(record)) is not None:
+            self.noted([begun])
+
+    def noted(self, several: Iterable[BegunRequest]) -> None:
+        """Take note of requests that have ended, and had a first token."""
+        self._begun += [begun for begun in several if not begun[0] % self._every]
+        while len(self._begun) > _HELD:
+            self._every *= 2
+            self._begun = [begun for begun in self._begun if not begun[0] % self._every]
+
+    def reason(self, elapsed_s: float, in_flight: int) -> str:
+        """How it shows that the server is saturated, in words with figures; "" where it does not.
+
+        `elapsed_s` is since the first request could be sent.
+        """
+        if elapsed_s - self._judged_s < _EVERY_S:
+            return ""
+        self._judged_s = elapsed_s
+        self._times_s.append(elapsed_s)
+        self._flights.append(in_flight)
+        return self._judged(in_flight) if len(self._begun) >= LEAST else ""
+
+    def _judged(self, in_flight: int) -> str:
+        rows = np.array(sorted(self._begun), np.int64)
+        first_sent_ns, last_sent_ns = int(rows[0, 1]), int(rows[-1, 1])
+        window_ns = int(_WINDOW * (last_sent_ns - first_sent_ns))
+        index, sent_ns, first_ns = rows[rows[:, 1] >= last_sent_ns - window_ns].T
+        if len(index) < _LEAST_JUDGED:
+            return ""
+        ttft_ns, block = first_ns - sent_ns, len(index) // _BLOCKS
+        before_s, after_s = (float(np.median(part)) / 1e9 for part in (ttft_ns[:block], ttft_ns[-block:]))
+        before = self._flight((int(sent_ns[0]) - first_sent_ns) / 1e9)
+        share = measure_paces(index, first_ns) * self.rate_per_s
+        lag = float(share.mean()) - 1
+        shown = (
+            in_flight - before > _FLIGHT_SIGMAS * math.sqrt(in_flight)
+            and after_s - before_s > _LEAST_LAG * window_ns / 1e9
+            and lag > _LEAST_LAG
+            and lag * math.sqrt(_BLOCKS) > _LAG_T * float(share.std(ddof=1))
+            and trend_z(ttft_ns) > _TREND_Z
+        )
+        if not shown:
+            return ""
+        return (
+            f"TTFT rose from {before_s:.2f} to {after_s:.2f} s and requests in flight from {before} to "
+            f"{in_flight}; first tokens came at {100 / (1 + lag):.0f} % of the rate of {self.rate_per_s:g} "
+            "requests/s"
+        )
+
+    def _flight(self, at_s: float) -> int:
+        """Requests in flight at a time, by the first count after that time."""
+        return self._flights[min(bisect_left(self._times_s, at_s), len(self._flights) - 1)]
+
+
+def has_one_rate(profile: Profile) -> bool:
+    """Whether a load has one rate of requests.
+
+    That of a trace, a schedule, a ramp or bursts changes by itself; that of sessions is of their first turns.
+    """
+    changes = profile.timed or profile.shaped or profile.own_session_keys
+    return math.isfinite(profile.request_rate) and not changes
+
+
+def make_stop_rules(options: Options, plan: Plan | None = None) -> StopRules:
+    """The rules to stop of one run, which keeps its own; saturation is judged of a plan that has one rate."""
+    rules = StopRules(
+        options.max_failures,
+        options.max_consecutive_failures,
+        options.max_duration_s,
+        options.drain_timeout_s,
+    )
+    rules.sessions = plan is not None and plan.turns is not None
+    if options.stop_when_saturated and plan is not None and has_one_rate(plan.profile) and not rules.sessions:
+        rules.saturation = SaturationRule(plan.profile.request_rate)
+    return rules
+
+
+def measure_paces(index: Int64, first_ns: Int64) -> Float64:
+    """Seconds from one request's first token to the next one's, of successive blocks of requests.
+
+    Of each block from its first request to the next block's, by their places in the plan: those between that
+    have not ended count too.
+    """
+    edges = np.linspace(0, len(index) - 1, _BLOCKS + 1).astype(np.int64)
+    paces_s: Float64 = np.diff(first_ns[edges]) / 1e9 / np.diff(index[edges])
+    return paces_s
+
+
+def trend_z(values: Int64) -> float:
+    """Mann and Kendall's S of a series in standard deviations: 0 without a trend, above 0 if it rises."""
+    some = values[:: math.ceil(len(values) / _PAIRED)]
+    n = len(some)
+    earlier, later = np.triu_indices(n, 1)
+    rises = float(np.sign(some[later] - some[earlier]).sum())
+    return rises / math.sqrt(n * (n - 1) * (2 * n + 5) / 18)

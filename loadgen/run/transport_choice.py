@@ -35,7 +35,7 @@ class TransportChoice(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-def check(asked: str | None) -> str:
+def check_transport(asked: str | None) -> str:
     """What is used instead of a transport that was asked for, and what to grant; "" where it can be had.
 
     Raises UsageError where the platform has none.
@@ -46,20 +46,20 @@ def check(asked: str | None) -> str:
     return why and f"--transport ring: {why}: wire is used instead"
 
 
-def likely(asked: str | None) -> str:
+def likely_transport(asked: str | None) -> str:
     """The transport that was asked for, or else the platform's usual one."""
     return DEFAULT_TRANSPORT if asked in (None, _AUTO) else asked
 
 
-def runnable() -> tuple[tuple[str, ...], str]:
+def list_runnable() -> tuple[tuple[str, ...], str]:
     """The transports that run on this machine, and why the ring does not; "" where it does."""
     why_not = explain_refusal()
     return tuple(name for name in TRANSPORTS if not (why_not and name == "ring")), why_not
 
 
-def choose(asked: str | None, target: Target, streams: int) -> TransportChoice:
+def choose_transport(asked: str | None, target: Target, streams: int) -> TransportChoice:
     """The transport for about N streams; raises UsageError for a ring where a proxy is in between."""
-    check(asked)
+    check_transport(asked)
     if asked not in (None, _AUTO, "ring"):
         return TransportChoice(asked)
     if DEFAULT_TRANSPORT != "wire":
@@ -78,24 +78,24 @@ def choose(asked: str | None, target: Target, streams: int) -> TransportChoice:
     return TransportChoice("wire", "few streams, and a server on another machine")
 
 
-def chosen(
+def choose_for_plan(
     options: Options, targets: tuple[Target, ...], plan: Plan, warn: Callable[[str], None]
 ) -> tuple[TransportChoice, tuple[Target, ...]]:
     """The transport for a plan, and its targets with the addresses that their connections come from.
 
     Raises UsageError where there are too few of these, or as `choose` does.
     """
-    choice = choose(options.transport, targets[0], plan.streams)
+    choice = choose_transport(options.transport, targets[0], plan.streams)
     connections = math.ceil(plan.streams / len(targets))
     processes = max(options.workers // len(targets), 1)
     doubtful = warn if plan.profile.open_loop else None
     given = options.source_address
-    found = [sourced(choice, target, connections, given, processes, doubtful) for target in targets]
+    found = [choose_sources(choice, target, connections, given, processes, doubtful) for target in targets]
     other = next((each for each, _ in found if each != choice), choice)
     return other, tuple(target for _, target in found)
 
 
-def sourced(
+def choose_sources(
     choice: TransportChoice,
     target: Target,
     connections: int,

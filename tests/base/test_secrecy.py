@@ -24,7 +24,7 @@ from fakes.supervised import until
 from loadgen import cli
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.secrecy import Secrets
-from loadgen.run.credentials import api_key, credentials
+from loadgen.run.credentials import collect_credentials, read_api_key
 from loadgen.run.options import parse
 from loadgen_servers import child_process
 from loadgen_servers.process.embedded import ENGINE, NULL, Embedded
@@ -202,15 +202,15 @@ def test_a_key_is_read_without_the_spaces_around_it(
     path.chmod(0o600)
     monkeypatch.setenv("MINE", f"sk-1{end}")
     monkeypatch.setenv("OPENAI_API_KEY", f"sk-1{end}")
-    assert {api_key(None, str(path)), api_key("MINE", None), api_key(None, None)} == {"sk-1"}
-    assert api_key("", None) == ""  # none at all
+    assert {read_api_key(None, str(path)), read_api_key("MINE", None), read_api_key(None, None)} == {"sk-1"}
+    assert read_api_key("", None) == ""  # none at all
 
 
 def test_a_file_with_a_mark_of_its_encoding_holds_the_key_after_it(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_bytes(b"\xef\xbb\xbfsk-1\r\n")
     path.chmod(0o600)
-    assert api_key(None, str(path)) == "sk-1"
+    assert read_api_key(None, str(path)) == "sk-1"
 
 
 @pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o640, True), (0o604, True)])
@@ -220,7 +220,7 @@ def test_a_key_that_others_may_read_is_used_with_a_warning(
     path = tmp_path / "key"
     path.write_text("sk-1", "utf-8")
     path.chmod(mode)
-    assert api_key(None, str(path)) == "sk-1"
+    assert read_api_key(None, str(path)) == "sk-1"
     warning = f"warning: others on this machine may read {path}: chmod 600 {path}"
     assert caplog.messages == [warning] * warned
 
@@ -249,7 +249,7 @@ def test_a_file_that_holds_no_key_is_refused_at_once(content: bytes | str, says:
         path.write_bytes(content)
         path.chmod(0o600)
     with pytest.raises(UsageError, match=says) as raised:
-        api_key(None, str(path))
+        read_api_key(None, str(path))
     assert "sk-" not in str(raised.value)
 
 
@@ -268,7 +268,7 @@ def test_which_key_goes_where(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-0")
     monkeypatch.setenv("MINE", "sk-1")
-    assert credentials(parse(words), own).headers == headers
+    assert collect_credentials(parse(words), own).headers == headers
 
 
 @loop_over(
@@ -282,7 +282,7 @@ def test_which_key_goes_where(
 def test_two_keys_are_refused(words: list[str], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINE", "sk-1")
     with pytest.raises(UsageError, match=says):
-        credentials(parse(words))
+        collect_credentials(parse(words))
 
 
 def test_children_get_no_key_and_nothing_of_the_current_directory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ def _run_on(server: VirtualServer, patch: pytest.MonkeyPatch) -> None:
     """Have every run of this process on a virtual server, and nothing of this machine in it."""
     run_on(server, patch)
     patch.setattr(sender, "_MOST_READY", 64)  # no time passes while a body is built
-    patch.setattr(session, "cpu_watch", lambda *_, **__: None)
+    patch.setattr(session, "watch_cpus", lambda *_, **__: None)
     patch.setattr(session, "read_git_state", lambda: "")
     patch.setattr(throttling, "take_snapshot", throttling.HostState)
 

@@ -9,19 +9,20 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import MeasureError, UsageError
+from loadgen.features.shards import shard_settings
 from loadgen.fleet import connection
-from loadgen.fleet.node_check import Node, check_node
+from loadgen.fleet.placement import Node, check_node
 
 
 @loop_over("text", ["auto", "local", "head:6379", "127.0.0.1:6379", "ray://head:10001", "[::1]:6379"])
 def test_an_address_of_a_cluster_is_taken_as_it_is(text: str) -> None:
-    assert connection.check_address(text) == text
+    assert shard_settings.check_address(text) == text
 
 
 @loop_over("text", ["", "head", "http://head:8265", "head:0", "head:99999", "ray://head", "a b:1"])
 def test_what_is_no_address_is_refused_with_how_to_write_one(text: str) -> None:
     with pytest.raises(ValueError, match=r"is no address: give auto, local, HOST:PORT or ray://HOST:PORT$"):
-        connection.check_address(text)
+        shard_settings.check_address(text)
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

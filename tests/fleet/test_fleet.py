@@ -9,12 +9,11 @@ import pytest
 
 from loadgen.base.errors import MeasureError
 from loadgen.fleet import fleet as fleets
-from loadgen.fleet.calls import Answer
-from loadgen.fleet.fleet import CLOCK, Fleet
-from loadgen.fleet.node_check import Node
+from loadgen.fleet.fleet import CLOCK, Answer, Fleet
+from loadgen.fleet.placement import Node
 from loadgen.fleet.shard_order import ShardOrder, ShardStatus, unpack_order
 from loadgen.plan.plan_inputs import Seed
-from loadgen.run.live_totals import Totals
+from loadgen.run.progress import Totals
 from loadgen.transport.sending.share import WHOLE, Share
 
 S_NS = 1_000_000_000

@@ -17,8 +17,8 @@ from fuzzing.fuzz_targets_data import SERVER
 from loadgen.base import urls
 from loadgen.base.errors import UsageError
 from loadgen.base.text import clean_text
-from loadgen.features.shards.start_at import read as read_start
-from loadgen.fleet.launch_plan import launch_plan
+from loadgen.features.shards.shard_settings import read_instant as read_start
+from loadgen.fleet.shards_command import launch_plan
 from loadgen.plan import plan, profile
 from loadgen.plan.plan_inputs import Seed
 from loadgen.report import limit_record as limits

@@ -129,9 +129,9 @@ def test_paths_of_the_same_data_may_differ() -> None:
     ],
 )
 def test_indices_are_named_in_ranges(indices: list[int], words: str) -> None:
-    from loadgen.features.shards.merge_records import ranges
+    from loadgen.features.shards.merge import format_ranges
 
-    assert ranges(np.array(indices, np.int64)) == words
+    assert format_ranges(np.array(indices, np.int64)) == words
 
 
 def of(*names: str) -> Callable[[Path], list[str]]:

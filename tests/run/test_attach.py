@@ -16,8 +16,7 @@ from builders.loops import loop_over
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream, whole
 from loadgen.base.errors import LoadgenError, UsageError
 from loadgen.plan import profile
-from loadgen.run.asked_settings import settings
-from loadgen.run.attach import attach, first_token
+from loadgen.run.attach import attach, check_first_token, collect_settings
 from loadgen.run.options import parse
 from loadgen.run.session import Session
 from loadgen.settings.validation import ServerSettings, validate_table
@@ -38,7 +37,7 @@ def server(stack: ExitStack) -> ScriptedServer:
 
 def attached(stack: ExitStack, *words: str) -> Session:
     options = parse(words)
-    return attach(options, settings(options, [WORKLOAD]), WORKLOAD, stack)
+    return attach(options, collect_settings(options, [WORKLOAD]), WORKLOAD, stack)
 
 
 def at(server: ScriptedServer, stack: ExitStack, *words: str) -> Session:
@@ -231,7 +230,7 @@ def test_flags_go_over_the_tables_of_the_profiles(
     tables: list[dict[str, Any] | None], flags: str, expected: dict[str, Any]
 ) -> None:
     options = parse(["--launch", "vllm", *flags.split()])
-    found = settings(options, [profile.build({"server": table}) for table in tables])
+    found = collect_settings(options, [profile.build({"server": table}) for table in tables])
     assert found == validate_table(ServerSettings, expected, "the test")
 
 
@@ -239,7 +238,7 @@ def test_flags_go_over_the_tables_of_the_profiles(
 def test_profiles_that_want_different_servers_are_refused(other: dict[str, Any]) -> None:
     profiles = [profile.build({"server": table}) for table in ({"context_len": 1}, other)]
     with pytest.raises(UsageError, match="tables differ: run them one by one"):
-        settings(parse(["--launch", "vllm"]), profiles)
+        collect_settings(parse(["--launch", "vllm"]), profiles)
 
 
 @pytest.mark.whole
@@ -260,9 +259,9 @@ def test_a_first_token_is_one_short_request_in_the_workloads_own_way(
         session = at(server, stack)
         workload = WORKLOAD.model_copy(update={"input_len": 3000, "output_len": 900, "prefix_len": 50})
         if says is None:
-            first_token(session, workload)
+            check_first_token(session, workload)
         else:
             with pytest.raises(LoadgenError, match=says):
-                first_token(session, workload)
+                check_first_token(session, workload)
         (body,) = [json.loads(asked.body) for asked in server.asked if asked.body]
     assert (len(body["prompt"]), body["max_tokens"], body["stream"]) == (8, 1, True)

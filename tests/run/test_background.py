@@ -11,8 +11,8 @@ import pytest
 
 from builders.loops import loop_over
 from fakes.supervised import until
-from loadgen.run import background
-from loadgen.run.background import BackgroundRun
+from loadgen.run import api
+from loadgen.run.api import BackgroundRun
 from loadgen.run.signals import Interrupts
 
 STARTING = threading.Event.wait.__code__  # until the thread runs
@@ -30,7 +30,7 @@ def press_at(step: int) -> list[str]:
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal steps
-        if frame.f_code.co_filename != background.__file__ and frame.f_code is not STARTING:
+        if frame.f_code.co_filename != api.__file__ and frame.f_code is not STARTING:
             return None
         steps += 1
         if steps == step:
@@ -53,7 +53,7 @@ def press_at(step: int) -> list[str]:
 
 @pytest.mark.whole
 def test_ctrl_c_at_any_step_of_its_beginning_ends_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "_WAKE_EVERY_S", 0.001)
+    monkeypatch.setattr(api, "_WAKE_EVERY_S", 0.001)
     endings = [press_at(step) for step in range(1, 31)]
     first = endings.index(["stopped", "interrupted, with a part"])
     assert 3 < first < 20

@@ -35,7 +35,7 @@ from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
 from loadgen.report.run_directory import RESULT
 from loadgen.report.run_place import JOURNAL
-from loadgen.run import adapting, progress, session
+from loadgen.run import acceptance, progress, session
 from loadgen.run.measure import Outcome, TransportOptions, Watch, measure
 from loadgen.run.selftest import capacity
 from loadgen.verdict.requested_metrics import metric_options
@@ -317,7 +317,7 @@ def test_a_simulation_is_marked_from_its_display_to_its_files(
         titles.append(watch.title)
         return measure(plan, options, watch)
 
-    for place in (adapting, session):
+    for place in (acceptance, session):
         monkeypatch.setattr(place, "measure", noted)
     assert cli.main(["bench", "--quiet", *LOAD, "--num-warmups", "1"]) == 0
     assert titles == ["SIMULATED warming up", "SIMULATED bench"]
@@ -358,8 +358,8 @@ def test_the_client_measures_itself_at_the_pace_of_the_warm_up(
         paces.append(compute(warmed, metric_options(workload)).itl.mean_ms)
         measure_client(workload, transport, warmed, workers)
 
-    measure_client = capacity.at_the_pace_of
-    monkeypatch.setattr(capacity, "at_the_pace_of", seen)
+    measure_client = capacity.measure_at_pace
+    monkeypatch.setattr(capacity, "measure_at_pace", seen)
     words = ["--profile", "smoke", "--preset", "bench/1024x50", "--selftest", "--quiet"]
     assert cli.main(["bench", *words, "--run-dir", str(tmp_path / "runs")]) == 0
     (pace_ms,) = paces

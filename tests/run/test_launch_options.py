@@ -15,8 +15,7 @@ from builders.loops import loop_over
 from builders.serving_scripts import engine_command
 from loadgen import cli
 from loadgen.base.secrecy import command_line
-from loadgen.run.launch_options import Launching
-from loadgen.run.options import parse
+from loadgen.run.options import Launching, parse
 
 ECHO = "--launch-command 'echo {port}'"
 

@@ -16,7 +16,7 @@ from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.run.measure import PlanPart, TransportOptions, job_of
 from loadgen.run.stop_rules import StopRules
-from loadgen.run.workers.worker_count import most_workers
+from loadgen.run.workers.worker_count import count_usable
 from loadgen.settings.load_schedule import ConcurrencySteps
 from loadgen.transport.sending.job import Job
 from loadgen.transport.sending.share import Share
@@ -79,8 +79,8 @@ def test_another_cancellation_is_another_plan() -> None:
 
 def test_there_are_no_more_workers_than_the_cap_has_places() -> None:
     options = TransportOptions(TARGET)
-    assert most_workers(options, planned()) == 12
-    assert most_workers(options, planned(prefill_concurrency=2)) == 2
+    assert count_usable(options, planned()) == 12
+    assert count_usable(options, planned(prefill_concurrency=2)) == 2
 
 
 def test_more_shards_than_the_cap_has_places_are_refused() -> None:

@@ -17,12 +17,11 @@ from loadgen.base.errors import MeasureError
 from loadgen.figures.record import Records
 from loadgen.host.environment import describe_machine
 from loadgen.plan import profile
-from loadgen.run.selftest import capacity, modes
-from loadgen.run.selftest.capacity import Capacity, search
-from loadgen.run.selftest.load import SelftestLoad
-from loadgen.run.selftest.modes import MODES, fault
-from loadgen.run.selftest.tables import table, workers_table
-from loadgen.run.transport_choice import runnable
+from loadgen.run.selftest import capacity, command
+from loadgen.run.selftest.capacity import Capacity, format_transport, format_workers, search
+from loadgen.run.selftest.command import MODES, find_fault
+from loadgen.run.selftest.trial import SelftestLoad
+from loadgen.run.transport_choice import list_runnable
 from loadgen.verdict import calibration
 from loadgen.verdict.calibration import Calibration, Error, Seen
 
@@ -112,7 +111,7 @@ def test_the_search_finds_the_most_that_is_held(
     ],
 )
 def test_what_is_wrong_with_a_mode_is_said(run: Seen, word: str) -> None:
-    assert fault(run, 40) == word
+    assert find_fault(run, 40) == word
 
 
 def calibrated(capacity: tuple[float, int, bool]) -> Calibration:
@@ -145,7 +144,7 @@ EXPECTED = [
 
 
 def test_the_table_is_narrow_and_says_every_figure() -> None:
-    lines = table(calibrated((11_234.5, 1024, True)))
+    lines = format_transport(calibrated((11_234.5, 1024, True)))
     assert lines == EXPECTED
     assert max(map(len, lines)) <= 80
 
@@ -165,13 +164,13 @@ def test_the_table_of_workers_is_narrow_and_names_what_ended_the_search() -> Non
         calibrated(capacity).model_copy(update={"workers": workers})
         for workers, capacity in zip((1, 2, 4), figures, strict=True)
     ]
-    lines = workers_table(measured, ["", "", "at 4,096 streams the null servers were at their end"])
+    lines = format_workers(measured, ["", "", "at 4,096 streams the null servers were at their end"])
     assert lines == GROWN
     assert max(map(len, lines[:-1])) <= 80
 
 
 def test_a_table_of_workers_of_which_one_held_nothing_has_no_ratio() -> None:
-    _, line = workers_table([calibrated((0.0, 0, True))], [""])
+    _, line = format_workers([calibrated((0.0, 0, True))], [""])
     assert line.split()[:4] == ["1", "0", "0", "–"]
 
 
@@ -184,7 +183,7 @@ def test_a_table_of_workers_of_which_one_held_nothing_has_no_ratio() -> None:
     ],
 )
 def test_a_capacity_says_whether_there_may_be_more(capacity: tuple[float, int, bool], words: str) -> None:
-    (line,) = (line for line in table(calibrated(capacity)) if line.startswith("  capacity"))
+    (line,) = (line for line in format_transport(calibrated(capacity)) if line.startswith("  capacity"))
     assert line.removeprefix("  capacity").strip() == words
 
 
@@ -242,7 +241,7 @@ def test_a_null_server_that_does_not_start_is_one_line(
 def test_the_whole_self_test_in_short(capsys: pytest.CaptureFixture[str]) -> None:
     flags = "--streams 4 --interval-ms 5 --seconds 0.6"
     assert cli.main(["selftest", *flags.split()]) == 0
-    printed, (transports, _) = capsys.readouterr().out.splitlines(), runnable()
+    printed, (transports, _) = capsys.readouterr().out.splitlines(), list_runnable()
     assert max(map(len, printed[:-1])) <= 80
     for mode in MODES:
         assert f"  {mode.words:<26}" + f"{'ok':>10}" * len(transports) in printed
@@ -254,7 +253,7 @@ def test_the_whole_self_test_in_short(capsys: pytest.CaptureFixture[str]) -> Non
         assert (found.streams, found.interval_ms) == (4, 5.0)
         assert found.cpu_us_per_token > 0
         assert found.ttft.median_us > 0
-        assert set(table(found)) <= set(printed)
+        assert set(format_transport(found)) <= set(printed)
 
 
 @pytest.mark.whole
@@ -270,8 +269,8 @@ def test_a_client_is_measured_at_several_tokens_a_message_and_over_chat() -> Non
 def test_a_mode_measured_wrong_shows_in_table_and_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(modes, "MODES", (MODES[0],))
-    monkeypatch.setattr(modes, "fault", lambda seen, tokens: f"{seen.tokens} tokens of {tokens}!")
+    monkeypatch.setattr(command, "MODES", (MODES[0],))
+    monkeypatch.setattr(command, "find_fault", lambda seen, tokens: f"{seen.tokens} tokens of {tokens}!")
     flags = "--streams 1 --interval-ms 5 --seconds 0.1 --transport wire --no-save"
     assert cli.main(["selftest", *flags.split()]) == MeasureError.exit_code
     printed = capsys.readouterr().out
@@ -284,7 +283,7 @@ def test_a_mode_measured_wrong_shows_in_table_and_exit_code(
 def test_workers_are_measured_in_growing_number_and_kept_by_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(modes, "MODES", ())
+    monkeypatch.setattr(command, "MODES", ())
     flags = "--streams 2 --interval-ms 5 --seconds 1 --transport wire --workers 3"
     assert cli.main(["selftest", *flags.split()]) == 0
     printed = capsys.readouterr().out.splitlines()
@@ -299,6 +298,6 @@ def test_workers_are_measured_in_growing_number_and_kept_by_it(
 @pytest.mark.whole
 def test_one_worker_is_measured_once_for_all_later_runs() -> None:
     workload = profile.build({"max_concurrency": 2, "input_len": 4})
-    measured = capacity.of_one_worker(workload, "wire", Records.of([]))
+    measured = capacity.measure_one_worker(workload, "wire", Records.of([]))
     assert (measured.transport, measured.workers, measured.streams) == ("wire", 1, 2)
-    assert capacity.of_one_worker(workload, "wire", Records.of([])) == measured
+    assert capacity.measure_one_worker(workload, "wire", Records.of([])) == measured

@@ -19,7 +19,7 @@ from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.planned_requests import PromptRequests
-from loadgen.run import sendable
+from loadgen.run import acceptance
 from loadgen.server.discovery import ServerInfo
 
 
@@ -71,7 +71,7 @@ def test_a_request_longer_than_the_model_takes_is_named(
     kind: str, lens: tuple[list[int], list[int]], limit: int, message: str
 ) -> None:
     with pytest.raises(MeasureError) as raised:
-        sendable.check_lengths(made(kind, *lens), limit)
+        acceptance.check_lengths(made(kind, *lens), limit)
     assert str(raised.value) == message
 
 
@@ -79,18 +79,18 @@ def test_a_request_longer_than_the_model_takes_is_named(
     ("lens", "limit"), [(([90], [10]), 100), (([900], [10]), 0), (([-1], [-1]), 1), (([-1], [100]), 100)]
 )
 def test_what_fits_or_is_not_known_is_sent(lens: tuple[list[int], list[int]], limit: int) -> None:
-    sendable.check_lengths(made("file", *lens), limit)
+    acceptance.check_lengths(made("file", *lens), limit)
 
 
 def test_answers_shorter_than_the_least_are_named() -> None:
     with pytest.raises(UsageError) as raised:
-        sendable.check_lengths(made("file", [5, 5, 5], [-1, 8, 3], min_tokens=5), 0)
+        acceptance.check_lengths(made("file", [5, 5, 5], [-1, 8, 3], min_tokens=5), 0)
     assert isinstance(raised.value, LoadgenError)
     assert str(raised.value) == (
         "--min-tokens 5 is more than the 3 tokens that a request asks for (f.jsonl row 1): lower it, or have "
         "every answer as long by --output-len"
     )
-    sendable.check_lengths(made("file", [5], [5], min_tokens=5), 0)
+    acceptance.check_lengths(made("file", [5], [5], min_tokens=5), 0)
 
 
 BODIES = [
@@ -123,7 +123,7 @@ def test_a_row_of_a_model_that_is_not_served_is_named(
 ) -> None:
     planned = planned_file(jsonl(tmp_path, rows), backend="openai-chat")
     with pytest.raises(MeasureError) as raised:
-        sendable.check_sendable(planned, ServerInfo(ENGINES[0], "1", "served", models=models))
+        acceptance.check_sendable(planned, ServerInfo(ENGINES[0], "1", "served", models=models))
     assert str(raised.value).startswith(f"{tmp_path}/{message}")
 
 
@@ -141,7 +141,7 @@ def test_rows_of_models_that_may_be_served_are_sent(
     rows: list[dict[str, Any]], keys: dict[str, Any], engine: Engine, models: tuple[str, ...], tmp_path: Path
 ) -> None:
     planned = planned_file(jsonl(tmp_path, rows), backend="openai-chat", **keys)
-    sendable.check_sendable(planned, ServerInfo(engine, "1", "served", models=models))
+    acceptance.check_sendable(planned, ServerInfo(engine, "1", "served", models=models))
 
 
 def test_a_conversation_too_long_is_named_by_row(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_conversation_too_long_is_named_by_row(tmp_path: Path) -> None:
     with pytest.raises(
         MeasureError, match=r"the longest 500 \(\S*data.jsonl row 3, conversation 'c'\): lower"
     ):
-        sendable.check_lengths(planned, 400)
+        acceptance.check_lengths(planned, 400)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_what_a_server_takes_otherwise_than_meant_is_warned_of(
     reported: dict[str, Any], streams: int | None, warnings: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     sent = made("random", [5, 5], [5, 5], max_concurrency=streams)
-    sendable.check_sendable(sent, ServerInfo(ENGINES[0], "1", "m", **reported))
+    acceptance.check_sendable(sent, ServerInfo(ENGINES[0], "1", "m", **reported))
     assert [
         record.getMessage()[: len(words)] for record, words in zip(caplog.records, warnings, strict=True)
     ] == (warnings)
@@ -178,7 +178,7 @@ def test_a_context_below_the_one_asked_for_is_warned_of(
     has: int, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     served = ServerInfo(ENGINES[0], "1", "m", max_model_len=has)
-    sendable.check_sendable(made("random", [5, 5], [5, 5]), served, started_context=4096)
+    acceptance.check_sendable(made("random", [5, 5], [5, 5]), served, started_context=4096)
     assert ("for a context of 4096 tokens (--context-len) and has 2048" in caplog.text) == warned
 
 
@@ -188,5 +188,5 @@ def test_tools_that_a_template_has_no_place_for_are_warned_of(
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
     rows = [{"messages": [{"role": "user", "content": "hello"}], "tools": tools}]
     sent = planned_file(jsonl(tmp_path, rows), backend="openai-chat")
-    sendable.check_sendable(sent, ServerInfo(ENGINES[0], "1", "served", without_tools=True))
+    acceptance.check_sendable(sent, ServerInfo(ENGINES[0], "1", "served", without_tools=True))
     assert "the model's chat template has no place for tools" in caplog.text

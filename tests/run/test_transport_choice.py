@@ -9,7 +9,13 @@ from builders.loops import loop_over
 from fakes.scripted_server import target_of
 from loadgen.base.errors import UsageError
 from loadgen.run import transport_choice
-from loadgen.run.transport_choice import TransportChoice, check, choose, runnable, sourced
+from loadgen.run.transport_choice import (
+    TransportChoice,
+    check_transport,
+    choose_sources,
+    choose_transport,
+    list_runnable,
+)
 from loadgen.transport.ring import source_ports
 from loadgen.transport.sending.job import Target
 
@@ -39,8 +45,8 @@ def allowed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_ring_is_taken_where_tokens_may_be_read_late(
     asked: str | None, target: Target, streams: int, chosen: TransportChoice
 ) -> None:
-    assert choose(asked, target, streams) == chosen
-    assert check(asked) == ""
+    assert choose_transport(asked, target, streams) == chosen
+    assert check_transport(asked) == ""
 
 
 @loop_over("asked", [None, "auto", "ring"])
@@ -48,10 +54,10 @@ def test_without_privilege_wire_is_used_and_the_reason_given(
     asked: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport_choice, "explain_refusal", lambda: FORBIDDEN)
-    assert choose(asked, HERE, 64) == TransportChoice("wire", f"not ring: {FORBIDDEN}")
+    assert choose_transport(asked, HERE, 64) == TransportChoice("wire", f"not ring: {FORBIDDEN}")
     told = f"--transport ring: {FORBIDDEN}: wire is used instead"
-    assert check(asked) == (told if asked == "ring" else "")
-    assert runnable() == (("wire", "httpx"), FORBIDDEN)
+    assert check_transport(asked) == (told if asked == "ring" else "")
+    assert list_runnable() == (("wire", "httpx"), FORBIDDEN)
 
 
 @loop_over("variable", ["http_proxy", "HTTP_PROXY", "all_proxy"])
@@ -60,19 +66,21 @@ def test_a_proxy_in_between_refuses_a_ring_by_name(variable: str, monkeypatch: p
     name = variable.lower()
     why = f"{name} applies to 192.0.2.1, and a ring sees the server's own packets"
     with pytest.raises(UsageError, match=name):
-        choose("ring", AWAY, 64)
-    assert choose(None, AWAY, 64) == TransportChoice("wire", f"not ring: {why}")
-    assert choose("ring", HERE, 64) == TransportChoice("ring")  # no proxy stands before this machine
+        choose_transport("ring", AWAY, 64)
+    assert choose_transport(None, AWAY, 64) == TransportChoice("wire", f"not ring: {why}")
+    assert choose_transport("ring", HERE, 64) == TransportChoice(
+        "ring"
+    )  # no proxy stands before this machine
     monkeypatch.setenv("NO_PROXY", "192.0.2.1")
-    assert choose("ring", AWAY, 64) == TransportChoice("ring")
+    assert choose_transport("ring", AWAY, 64) == TransportChoice("ring")
 
 
 @loop_over("asked", ["wire", "ring"])
 def test_without_epoll_only_httpx_runs(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport_choice, "DEFAULT_TRANSPORT", "httpx")
-    assert choose(None, HERE, 64).name == "httpx"
+    assert choose_transport(None, HERE, 64).name == "httpx"
     with pytest.raises(UsageError, match=f"--transport {asked} needs Linux"):
-        choose(asked, HERE, 64)
+        choose_transport(asked, HERE, 64)
 
 
 def test_a_server_at_an_address_of_this_machine_shares_it() -> None:
@@ -117,15 +125,18 @@ def test_connections_get_addresses_and_a_transport_that_can_use_them(
     chosen: TransportChoice,
     sources: tuple[str, ...],
 ) -> None:
-    assert sourced(choice, HERE, connections, given, processes) == (chosen, replace(HERE, sources=sources))
+    assert choose_sources(choice, HERE, connections, given, processes) == (
+        chosen,
+        replace(HERE, sources=sources),
+    )
 
 
 @pytest.mark.usefixtures("ports")
 def test_too_few_ports_refuse_a_closed_loop_and_warn_of_an_open_one() -> None:
     warnings: list[str] = []
     with pytest.raises(UsageError, match=r"40000 connections to 127\.0\.0\.1 port 8000 need"):
-        sourced(WIRE, HERE, 40_000, PAIR[:1])
-    target = sourced(WIRE, HERE, 40_000, PAIR[:1], doubtful=warnings.append)[1]
+        choose_sources(WIRE, HERE, 40_000, PAIR[:1])
+    target = choose_sources(WIRE, HERE, 40_000, PAIR[:1], doubtful=warnings.append)[1]
     assert (target.sources, len(warnings)) == (PAIR[:1], 1)
     assert warnings[0].startswith("about 40000 connections to 127.0.0.1 port 8000 need")
 
@@ -133,6 +144,6 @@ def test_too_few_ports_refuse_a_closed_loop_and_warn_of_an_open_one() -> None:
 def test_a_proxy_in_between_has_no_use_for_our_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://proxy:3128")
     httpx = TransportChoice("httpx")
-    assert sourced(httpx, AWAY, 40_000) == (httpx, AWAY)
+    assert choose_sources(httpx, AWAY, 40_000) == (httpx, AWAY)
     with pytest.raises(UsageError, match=r"--source-address: http_proxy applies to 192\.0\.2\.1"):
-        sourced(httpx, AWAY, 1, PAIR)
+        choose_sources(httpx, AWAY, 1, PAIR)

@@ -9,13 +9,18 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.figures.record import Record
-from loadgen.run.firing import NO_HEALTH, DecodedTally
-from loadgen.run.live_totals import NO_TTFTS, LiveTotals, Totals
+from loadgen.run.measure import NO_HEALTH, DecodedTally
+from loadgen.run.progress import NO_TTFTS, LiveTotals, Totals
 from loadgen.run.stop_rules import StopRules
-from loadgen.run.workers import pinning
-from loadgen.run.workers.joined_health import joined
-from loadgen.run.workers.worker_pipe import EndedRequests, WorkerMessage, WorkerResult, worker_pipe
-from loadgen.run.workers.worker_process import EndedRows
+from loadgen.run.workers import worker_count
+from loadgen.run.workers.worker_process import (
+    EndedRequests,
+    EndedRows,
+    WorkerMessage,
+    WorkerResult,
+    worker_pipe,
+)
+from loadgen.run.workers.workers import join_health
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.sending.job import Health
 from loadgen.transport.sending.share import Listed, Queue, Share, Shared
@@ -110,8 +115,8 @@ def test_a_stop_is_heard_once_and_an_end_of_the_parent_is_an_error() -> None:
 def test_the_health_of_several_is_their_sum_or_their_worst() -> None:
     one = Health(10, 90, 40, 7, 3, 2, 1, 100, 5, 1)
     other = Health(12, 80, 60, 9, 1, 4, 2, 200, 0, 0, "no ring")
-    assert joined([one, other]) == Health(10, 90, 100, 9, 3, 4, 3, 300, 5, 1, "no ring", 60)
-    assert joined([]) == NO_HEALTH
+    assert join_health([one, other]) == Health(10, 90, 100, 9, 3, 4, 3, 300, 5, 1, "no ring", 60)
+    assert join_health([]) == NO_HEALTH
 
 
 def test_rows_of_ends_count_as_single_ones_do() -> None:
@@ -154,7 +159,7 @@ def test_workers_get_the_cores_that_a_server_leaves(
     taken: set[int], least: int, cpus: tuple[int, ...]
 ) -> None:
     near = {cpu: core for cpu, core in EIGHT.items() if cpu not in taken}
-    assert pinning.chosen(near, taken, least) == cpus
+    assert worker_count.choose_cpus(near, taken, least) == cpus
 
 
 @pytest.fixture
@@ -181,12 +186,12 @@ def test_workers_are_pinned_only_where_cpus_are_to_spare(
     ours: list[int], servers: list[int], workers: int, cpus: tuple[int, ...], system: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(pinning, "affinities", lambda pid, affinity: set(servers))
-    assert pinning.spare_cpus([1], workers, lambda pid: set(ours), system) == cpus
+    monkeypatch.setattr(worker_count, "read_affinities", lambda pid, affinity: set(servers))
+    assert worker_count.find_spare_cpus([1], workers, lambda pid: set(ours), system) == cpus
 
 
 def test_lists_of_cpus_are_read_and_written_as_the_kernel_does() -> None:
-    assert list(pinning.numbers("0-3,8\n")) == [0, 1, 2, 3, 8]
-    assert pinning.words([8, 0, 1, 2, 3]) == "0-3,8"
-    assert pinning.words([]) == ""
-    assert pinning.siblings(9, Path("/nowhere")) == {9}
+    assert list(worker_count.parse_cpu_list("0-3,8\n")) == [0, 1, 2, 3, 8]
+    assert worker_count.format_cpu_list([8, 0, 1, 2, 3]) == "0-3,8"
+    assert worker_count.format_cpu_list([]) == ""
+    assert worker_count.read_siblings(9, Path("/nowhere")) == {9}

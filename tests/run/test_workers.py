@@ -29,12 +29,11 @@ from loadgen.report import journal as journals
 from loadgen.report import run_directory
 from loadgen.report.journal import Journal
 from loadgen.report.run_directory import REPORT, RESULT
-from loadgen.run.live_totals import LiveTotals
 from loadgen.run.measure import Outcome, TransportOptions, Watch, measure
-from loadgen.run.progress import Display
+from loadgen.run.progress import Display, LiveTotals
 from loadgen.run.signals import CANCELLED, StopRequest
 from loadgen.run.stop_rules import StopRules
-from loadgen.run.workers.worker_count import spread
+from loadgen.run.workers.worker_count import spread_over_workers
 from loadgen.run.workers.workers import Workers
 from loadgen.settings.run_settings import Tolerance
 from loadgen.transport.failure import FailureKind
@@ -55,7 +54,7 @@ def a_plan(requests: int = 40, **keys: float) -> Plan:
 
 def sent(made: Plan, server: ScriptedServer, workers: int, watch: Watch, transport: str = "wire") -> Outcome:
     options = TransportOptions(target_of("127.0.0.1", server.port), transport)
-    return measure(made, spread(options, made, workers), watch)
+    return measure(made, spread_over_workers(options, made, workers), watch)
 
 
 @pytest.mark.parametrize("transport", ["wire", "httpx"])
@@ -101,7 +100,7 @@ def test_workers_send_over_tls(transport: str) -> None:
     made = a_plan(max_concurrency=4)
     with ScriptedServer(FAST, tls=serving) as server:
         options = TransportOptions(server.target(trusting), transport)
-        outcome = measure(made, spread(options, made, 2), Watch(Display(), "t"))
+        outcome = measure(made, spread_over_workers(options, made, 2), Watch(Display(), "t"))
     assert outcome.records.ok.all()
     assert len(outcome.records) == 40
 
@@ -207,7 +206,7 @@ def test_there_are_no_more_workers_than_slots_and_requests(
     keys: dict[str, int], asked: int, workers: int
 ) -> None:
     made = a_plan(**{"requests": 40, **keys})
-    options = spread(TransportOptions(target_of("127.0.0.1", 9)), made, asked)
+    options = spread_over_workers(TransportOptions(target_of("127.0.0.1", 9)), made, asked)
     assert (options.workers, options.begin) == (workers, Workers if workers > 1 else None)
     assert (options.alone().workers, options.alone().begin) == (1, None)
 

@@ -17,7 +17,7 @@ from loadgen.run.measure import Outcome, TransportOptions, Watch, measure
 from loadgen.run.progress import Display, Shown
 from loadgen.run.signals import CANCELLED, StopRequest
 from loadgen.run.workers import workers as leading
-from loadgen.run.workers.worker_count import spread
+from loadgen.run.workers.worker_count import spread_over_workers
 from loadgen.transport.failure import FailureKind
 
 pytestmark = [
@@ -78,7 +78,7 @@ def run(
     made = plan.make(profile.build({**keys, **load}), ModelTarget(UNKNOWN, "m"), Seed(7, chosen=True))
     with ScriptedServer(api(lambda _: stream(TOKENS, 0.02))) as server:
         options = TransportOptions(target_of("127.0.0.1", server.port))
-        outcome = measure(made, spread(options, made, 3), watch or Watch(meddling, "t"))
+        outcome = measure(made, spread_over_workers(options, made, 3), watch or Watch(meddling, "t"))
     _, left = psutil.wait_procs(meddling.seen, timeout=5)
     assert left == []
     return outcome

@@ -22,7 +22,7 @@ from loadgen.host.sampler import Sampler
 from loadgen.host.sensor import Absent, Reading, Sensor
 from loadgen.host.sensor_discovery import Processes, System
 from loadgen.host.throttling import HostMachine
-from loadgen.run.selftest import tables
+from loadgen.run.selftest import capacity
 from loadgen.verdict import calibration
 from loadgen.verdict.client_checks import beyond_capacity, headroom
 from verdict.test_calibration import calibrated
@@ -283,4 +283,4 @@ def test_a_client_that_held_no_load_is_beyond_its_capacity() -> None:
     assert said.endswith("messages/s; no load of the self-test had a P99 gap error under 5 %")
     assert headroom.find(case) is None
     assert (known.headroom(100.0), known.headroom(0.0)) == (0.0, float("inf"))
-    assert "  capacity          no load that was tried was held" in tables.table(known)
+    assert "  capacity          no load that was tried was held" in capacity.format_transport(known)

@@ -25,8 +25,7 @@ from loadgen.plan.planned_requests import UNKNOWN_LEN, PromptRequests
 from loadgen.plan.profile import Profile
 from loadgen.report.printing import print_text
 from loadgen.run import progress
-from loadgen.run.options import laid_over
-from loadgen.run.other_options import add_unheeded_flags, explained, refuse
+from loadgen.run.options import add_unheeded_flags, explain_other_flag, lay_over_lengths, refuse_other_flags
 from loadgen.settings import backends, setting, table
 
 _OPTIONS = (
@@ -85,10 +84,12 @@ def data_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; 0."""
-    refuse(argv)
+    refuse_other_flags(argv)
     parser = data_parser()
-    values: dict[str, Any] = vars(parse_arguments(parser, argv, intermixed=True, explained=explained))
-    laid_over(values)
+    values: dict[str, Any] = vars(
+        parse_arguments(parser, argv, intermixed=True, explained=explain_other_flag)
+    )
+    lay_over_lengths(values)
     options = {name: values.pop(name) for name in _OPTIONS if name in values}
     if (file := options.get("file")) is not None:
         values[_find_key(file, values)] = file

@@ -7,30 +7,44 @@ requests by plan index, so they are those of the same arrivals in one process.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, combinations, pairwise
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
-from loadgen.features.shards import merge_facts, merge_records
-from loadgen.features.shards.merge_clocks import ClockShift, ClockSpan, shifts
+from loadgen.base.record_columns import BOUNDS
+from loadgen.features.shards import merge_facts
 from loadgen.features.shards.merge_facts import ShardRun
-from loadgen.features.shards.merge_records import Shifted
-from loadgen.figures.record import Records
+from loadgen.features.shards.shard_clocks import ClockShift, ClockSpan, find_shifts
+from loadgen.figures.record import UNKNOWN, Record, Records
 from loadgen.figures.session_rows import session_rows
 from loadgen.host.sensor_summary import SampledSeries
 from loadgen.report import run_directory
+from loadgen.report.journal import Parts
 from loadgen.report.run import Place, Run
 from loadgen.report.run_directory import Result
 from loadgen.report.sample_file import NO_SAMPLES, KeptSamples
+from loadgen.transport.failure import Failure, FailureKind
 from loadgen.verdict.run_facts import Facts, MergedShard
 
 _UNKNOWN: Mapping[int, str] = {}
 _NO_RECORDS = Records.of([])
+# Times of a clock, and the value of each that stands for none; the others are differences and counts.
+_TIMES = {
+    "intended_ns": 0,
+    "sent_ns": 0,
+    "end_ns": 0,
+    "first_byte_ns": 0,
+    "visible_ns": UNKNOWN,
+    "text_ns": UNKNOWN,
+}
+_MOST_RANGES = 8  # that are named
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -58,7 +72,7 @@ def merge(runs: Sequence[Run | Place]) -> Run:
     """
     if isinstance(runs, str | os.PathLike | Run):
         raise UsageError("expected a list of runs or directories: write [run]")
-    return Run(merge_results(read(runs)))
+    return Run(merge_results(read_shards(runs)))
 
 
 def merge_results(
@@ -69,14 +83,14 @@ def merge_results(
     Long runs go to a file without a name in `spill`, by default where temporary files do. `causes` has why
     shards were lost, by their number, where that is known.
     """
-    pairs = check(named)
+    pairs = check_shards(named)
     runs = [run for run, _ in pairs]
     given = {run.shard.number: (run, result) for run, result in pairs}
-    total = merge_facts.total(runs[0].facts)
-    return _joined(list(_parts(given, total, causes)), runs, total, spill)
+    total = merge_facts.count_planned(runs[0].facts)
+    return _join_parts(list(_parts(given, total, causes)), runs, total, spill)
 
 
-def check(named: Sequence[tuple[str, Result]]) -> list[tuple[ShardRun, Result]]:
+def check_shards(named: Sequence[tuple[str, Result]]) -> list[tuple[ShardRun, Result]]:
     """The shards by their number; raises UsageError where they are not of one run."""
     if not named:
         raise UsageError("nothing to merge: name the run directories that the shards left")
@@ -85,11 +99,11 @@ def check(named: Sequence[tuple[str, Result]]) -> list[tuple[ShardRun, Result]]:
         key=lambda pair: pair[0].shard.number,
     )
     merge_facts.check_alike([run for run, _ in pairs])
-    _check_apart(pairs, merge_facts.total(pairs[0][0].facts))
+    _check_apart(pairs, merge_facts.count_planned(pairs[0][0].facts))
     return pairs
 
 
-def read(runs: Sequence[Run | Place]) -> list[tuple[str, Result]]:
+def read_shards(runs: Sequence[Run | Place]) -> list[tuple[str, Result]]:
     """The results of runs and directories, each with the place that names it; raises UsageError."""
     places = [Path(run).resolve() if not isinstance(run, Run) else run for run in runs]
     for one, other in combinations(range(len(places)), 2):
@@ -130,17 +144,17 @@ def _check_apart(pairs: Sequence[tuple[ShardRun, Result]], total: int | None) ->
         for (one, held), (other, also) in combinations(pairs, 2):
             twice = np.intersect1d(held.records.index, also.records.index)
             if len(twice):
-                which = merge_records.ranges(twice)
+                which = format_ranges(twice)
                 raise UsageError(f"{one.place} and {other.place} both hold requests {which}: one is damaged")
     for run, result in pairs:
         index = result.records.index
         foreign = index[index % run.shard.of != run.shard.number]
         if len(foreign) and not run.shard.sessions:  # with those, the index alone does not say whose it is
             raise UsageError(
-                f"{run.place} is {run.name} and holds requests of others: {merge_records.ranges(foreign)}"
+                f"{run.place} is {run.name} and holds requests of others: {format_ranges(foreign)}"
             )
         if total is not None and len(index) and index[-1] >= total:
-            beyond = merge_records.ranges(index[index >= total])
+            beyond = format_ranges(index[index >= total])
             raise UsageError(f"{run.place} holds requests {beyond} of a plan of {total}: it is damaged")
 
 
@@ -196,24 +210,21 @@ def _unheld(held: Sequence[Int64], total: int | None) -> Int64:
     return np.flatnonzero(left)
 
 
-def _joined(
+def _join_parts(
     parts: Sequence[_Part], runs: Sequence[ShardRun], total: int | None, spill: Path | None
 ) -> Result:
     """The parts as one run; times are those of the first one's clock."""
     here = [part for part in parts if part.run is not None]
-    spans = [
-        ClockSpan(run.shard, *merge_records.span_ns(part.records))
-        for run, part in zip(runs, here, strict=True)
-    ]
-    moved = dict(zip((part.number for part in here), shifts(spans), strict=True))
+    spans = [ClockSpan(run.shard, *span_ns(part.records)) for run, part in zip(runs, here, strict=True)]
+    moved = dict(zip((part.number for part in here), find_shifts(spans), strict=True))
     began_ns = min(
         (span.begin_ns + moved[span.shard.number].offset_ns for span in spans if span.begin_ns), default=0
     )
     slots = parts[0].of * max(len(runs[0].facts.targets), 1)
-    records = merge_records.joined(
+    records = join_records(
         [Shifted(part.records, moved[part.number].offset_ns) for part in here],
         [
-            merge_records.lost(part.lost, slots, began_ns, f"{part.name} was lost")
+            make_lost_records(part.lost, slots, began_ns, f"{part.name} was lost")
             for part in parts
             if len(part.lost)
         ],
@@ -238,7 +249,7 @@ def _named_lost(run: ShardRun) -> Iterator[str]:
 
 
 def _row(part: _Part, shift: ClockShift) -> MergedShard:
-    run, (began_ns, _) = part.run, merge_records.span_ns(part.records)
+    run, (began_ns, _) = part.run, span_ns(part.records)
     client = None if run is None else run.facts.client
     return MergedShard(
         number=part.number,
@@ -266,3 +277,84 @@ def _samples(parts: Sequence[_Part], moved: dict[int, ClockShift]) -> KeptSample
             )
     error = next((part.samples.error for part in parts if part.samples.error), "")
     return KeptSamples(tuple(series.values()), "" if series else error)
+
+
+class Shifted(msgspec.Struct, frozen=True):
+    """The records of one shard, and what is added to their times."""
+
+    records: Records
+    offset_ns: int = 0
+
+    def parts(self) -> Iterator[Records]:
+        """They on the other clock, a block of messages at a time; as they are where that is the same."""
+        if not self.offset_ns:
+            yield self.records
+            return
+        for block in self.records.blocks():
+            rows = slice(block.first, block.last)
+            yield Records(
+                **{name: self._moved(name, column[rows]) for name, column in self.records.columns.items()},
+                start=block.start,
+                arrival_ns=block.arrival_ns + self.offset_ns,
+                tokens=block.tokens,
+                failures=self.records.failures[rows],
+                finish_reasons=self.records.finish_reasons[rows],
+                texts=self.records.texts[rows],
+            )
+
+    def _moved(self, name: str, column: Int64) -> Int64:
+        return np.where(column == _TIMES[name], column, column + self.offset_ns) if name in _TIMES else column
+
+
+def span_ns(records: Records) -> tuple[int, int]:
+    """The first and the last time of the requests that were sent; 0 and 0 where none was."""
+    sent = records.select(records.sent)
+    return (int(sent.sent_ns.min()), int(sent.end_ns.max())) if len(sent) else (0, 0)
+
+
+def join_records(shards: Sequence[Shifted], lost: Sequence[Records], spill: Path | None = None) -> Records:
+    """The records of all shards, and those that were lost, by plan index.
+
+    Long ones go to a file without a name, in `spill` or the directory for temporary files.
+
+    Raises UsageError where their times cannot be of one clock, or there is no room for them.
+    """
+
+    def parts() -> Iterator[Records]:
+        for shard in shards:
+            yield from shard.parts()
+        yield from lost
+
+    place = spill or Path(tempfile.gettempdir())
+    try:
+        records = Records.joined(Parts(parts), place)
+    except OSError as error:
+        why = error.strerror or error
+        raise UsageError(
+            f"cannot merge in {place}: {why}; choose an --output with room, or set TMPDIR"
+        ) from None
+    for name in _TIMES:
+        low, high = BOUNDS[name]
+        column = getattr(records, name)
+        if len(column) and not (low <= column.min() and column.max() <= high):
+            raise UsageError("the shards' times cannot be of one clock: their clock readings are wrong")
+    return records
+
+
+def make_lost_records(indices: Int64, slots: int, at_ns: int, why: str) -> Records:
+    """Requests that were lost with their shard; each is in the slot `index mod slots`, sent never."""
+    failure = Failure(FailureKind.LOST, why)
+    made: list[Any] = indices.tolist()
+    return Records.of(
+        Record(index, index % slots, at_ns, 0, at_ns, exact_tokens=False, failure=failure) for index in made
+    )
+
+
+def format_ranges(indices: Int64) -> str:
+    """Indices in words: `12–19, 27`."""
+    ordered = np.unique(indices)
+    breaks = np.flatnonzero(np.diff(ordered) != 1) + 1
+    runs = np.split(ordered, breaks) if len(ordered) else []
+    named = [f"{run[0]}" if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs[:_MOST_RANGES]]
+    rest = sum(len(run) for run in runs[_MOST_RANGES:])
+    return ", ".join(named) + f" and {rest} more" * bool(rest)

@@ -47,8 +47,8 @@ def main(argv: Sequence[str]) -> int:
         return ExitCode.FIGURES if argv else ExitCode.USAGE
     asked = parse_arguments(parser, argv, intermixed=True)
     result_block.layout(asked.layout)
-    shards = merge.read([expand_path(name) for name in asked.places])
-    merge.check(shards)
+    shards = merge.read_shards([expand_path(name) for name in asked.places])
+    merge.check_shards(shards)
     directory = _directory(asked.output, shards)
     run = merge.merge_results(shards, directory)
     errors = _kept(run, directory, asked.explain, asked.layout)

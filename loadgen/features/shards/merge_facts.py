@@ -30,7 +30,7 @@ class ShardRun(msgspec.Struct, frozen=True):
         return f"shard {self.shard.name}"
 
 
-def total(facts: Facts) -> int | None:
+def count_planned(facts: Facts) -> int | None:
     """How many requests the plan has; None where only the time for sending decides."""
     profile = facts.profile
     return facts.requests if profile.duration is None or profile.open_loop else None
@@ -77,7 +77,7 @@ def join_lines(shards: NamedValues) -> tuple[str, ...]:
             by_line.setdefault(line, []).append(run.name)
     whole = len(shards.runs)
     return tuple(
-        line if len(names) == whole else f"{_named(names)}: {line}" for line, names in by_line.items()
+        line if len(names) == whole else f"{_list_names(names)}: {line}" for line, names in by_line.items()
     )
 
 
@@ -97,7 +97,7 @@ def join_digests(shards: NamedValues) -> str:
 
 def _join_by_name(shards: NamedValues) -> dict[str, str]:
     names = dict.fromkeys(name for values in shards.values for name in values)
-    return {name: _different([values.get(name, "") for values in shards.values]) for name in names}
+    return {name: _list_different([values.get(name, "") for values in shards.values]) for name in names}
 
 
 def _first_counters(shards: NamedValues) -> Any:
@@ -144,8 +144,8 @@ def _worst(errors: Sequence[Error]) -> Error:
 RULES: dict[Join, Rule] = {
     Join.FIRST: lambda shards: shards.values[0],
     Join.PRESENT: _first_present,
-    Join.COMMON: lambda shards: shards.values[0] if _alike(shards.values) else None,
-    Join.DIFFERENT: lambda shards: _different(_sending(shards).values),
+    Join.COMMON: lambda shards: shards.values[0] if _are_alike(shards.values) else None,
+    Join.DIFFERENT: lambda shards: _list_different(_sending(shards).values),
     Join.LINES: join_lines,
     Join.WORDS: _join_words,
     Join.VALUES: lambda shards: tuple(dict.fromkeys(value for values in shards.values for value in values)),
@@ -178,7 +178,7 @@ ALIKE: dict[str, Callable[[ShardRun], Any]] = {
     "fields left out for the server": lambda run: "; ".join(map(str, run.facts.adapted)),
     "ignore_eos": lambda run: "not sent" if run.facts.ignore_eos_refused else "sent",
     "plan digest": lambda run: run.facts.plan_digest,
-    "planned requests": lambda run: total(run.facts),
+    "planned requests": lambda run: count_planned(run.facts),
 }
 
 
@@ -200,7 +200,9 @@ def _addresses(runs: Sequence[ShardRun]) -> Iterator[str]:
     for run in runs:
         by_url.setdefault(run.facts.server.url, []).append(run.name)
     if len(by_url) > 1 and not runs[0].facts.targets:
-        yield "requests went to " + ", ".join(f"{url} ({_named(names)})" for url, names in by_url.items())
+        yield "requests went to " + ", ".join(
+            f"{url} ({_list_names(names)})" for url, names in by_url.items()
+        )
 
 
 def _difference(what: str, one: Any, other: Any) -> str:
@@ -210,17 +212,17 @@ def _difference(what: str, one: Any, other: Any) -> str:
     return f"{what}: {one} and {other}"
 
 
-def _alike(values: Sequence[Any]) -> bool:
+def _are_alike(values: Sequence[Any]) -> bool:
     return all(value == values[0] for value in values)
 
 
-def _different(values: Sequence[str]) -> str:
+def _list_different(values: Sequence[str]) -> str:
     every = [value for value in dict.fromkeys(values) if value]
     more = len(every) - _MOST_NAMED
     return "; ".join(every[:_MOST_NAMED]) + f" and {more} more" * (more > 0)
 
 
-def _named(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     """Shards in words, not all of many."""
     if len(names) <= _MOST_NAMED:
         return ", ".join(names)

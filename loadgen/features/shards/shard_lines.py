@@ -9,7 +9,7 @@ from loadgen.base.text import format_count
 from loadgen.verdict.run_facts import Facts, MergedShard
 
 
-def lines(facts: Facts, explain: bool) -> Iterator[str]:
+def list_shard_lines(facts: Facts, explain: bool) -> Iterator[str]:
     """Of a merged run whose shards had several clocks, or of which one was lost; with `explain` of any."""
     shards = facts.shards
     others = [row for row in shards if row.reference]

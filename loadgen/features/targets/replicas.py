@@ -20,9 +20,9 @@ from loadgen.figures.record import Records
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
 from loadgen.run import transport_choice
-from loadgen.run.adapting import Adapter
-from loadgen.run.local_server import Local
+from loadgen.run.acceptance import Adapter
 from loadgen.run.measure import TransportOptions
+from loadgen.run.observation import Local
 from loadgen.run.options import Options
 from loadgen.run.progress import Display
 from loadgen.run.transport_choice import TransportChoice
@@ -83,7 +83,7 @@ def _usual(root: Target) -> bool:
     return str(root.address[1][0]) in ("127.0.0.1", "::1", "0.0.0.0", "::")  # nosec B104
 
 
-def least_served(first: ServerInfo, others: Sequence[Replica]) -> ServerInfo:
+def join_served(first: ServerInfo, others: Sequence[Replica]) -> ServerInfo:
     """What all of them serve: the shortest of their longest requests, and the slots of all together."""
     every = (first, *(other.served for other in others))
     limits, slots = [info.max_model_len for info in every], [info.slots for info in every]
@@ -92,7 +92,7 @@ def least_served(first: ServerInfo, others: Sequence[Replica]) -> ServerInfo:
     )
 
 
-def local_of_all(local: Local | None, others: Sequence[Replica]) -> Local | None:
+def join_locals(local: Local | None, others: Sequence[Replica]) -> Local | None:
     """The processes of all servers, where all are on this machine."""
     every = [local, *(other.local for other in others)]
     if not others or any(one is None for one in every):
@@ -129,7 +129,7 @@ def reset_caches(first: str, others: Sequence[Replica]) -> str:
     return "; ".join(f"{name}: {outcome}" for name, outcome in outcomes.items())
 
 
-def warmed_up(
+def warm_up_all(
     adapter: Adapter, others: Sequence[Replica], made: Plan, options: TransportOptions, display: Display
 ) -> tuple[Plan, Records]:
     """The plan as all servers take it, and what came of the warm-up, which each gets, at its concurrency.
@@ -141,7 +141,7 @@ def warmed_up(
         return adapter.warmed_up(made, options, display)
     warming, records = replace(made, profile=_share(made.profile, 1 + len(others))), Records.of([])
     first = (adapter.access, adapter.tls, options.target)
-    rest = ((other.access, other.root.tls, at_path(other.root, made)) for other in others)
+    rest = ((other.access, other.root.tls, add_path(other.root, made)) for other in others)
     for access, tls, target in (first, *rest):
         url = access.shown_url
         of_this = replace(adapter, access=access, tls=tls, title=f"{adapter.title} {url}")
@@ -160,7 +160,7 @@ def _share(profile: Profile, targets: int) -> Profile:
     return profile.model_copy(update={"max_concurrency": most and math.ceil(most / targets)})
 
 
-def scraper(first: MetricsScraper, others: Sequence[Replica]) -> MetricsScraper:
+def make_scraper(first: MetricsScraper, others: Sequence[Replica]) -> MetricsScraper:
     """What scrapes the counters of all servers."""
     if not others:
         return first
@@ -168,14 +168,14 @@ def scraper(first: MetricsScraper, others: Sequence[Replica]) -> MetricsScraper:
     return ReplicaScrapers([first, *more])
 
 
-def targets(
+def choose_targets(
     options: Options, root: Target, others: Sequence[Replica], made: Plan
 ) -> tuple[TransportChoice, tuple[Target, ...]]:
     """The transport for a plan, and where its requests go on each server; raises UsageError."""
-    every = tuple(at_path(each, made) for each in (root, *(other.root for other in others)))
-    return transport_choice.chosen(options, every, made, _LOG.warning)
+    every = tuple(add_path(each, made) for each in (root, *(other.root for other in others)))
+    return transport_choice.choose_for_plan(options, every, made, _LOG.warning)
 
 
-def at_path(root: Target, made: Plan) -> Target:
+def add_path(root: Target, made: Plan) -> Target:
     """Where the requests of a plan go on a server."""
     return replace(root, path=root.path.rstrip("/") + made.path)

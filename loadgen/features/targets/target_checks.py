@@ -36,7 +36,7 @@ def targets_unequal(run: RunEvidence) -> Evidence | None:
     """One of several servers was slower than the others throughout, or failed more often."""
     if len(run.facts.targets) < 2:
         return None
-    of = target_figures.numbers(run.facts.targets, run.records)
+    of = target_figures.number_targets(run.facts.targets, run.records)
     return joined([*_failing(run, of), *_slower(run, of)])
 
 

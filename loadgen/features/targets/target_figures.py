@@ -32,25 +32,25 @@ class TargetFigures(msgspec.Struct, frozen=True):
     output_throughput_per_s: float  # its output tokens / the duration of the whole run
 
 
-def numbers(targets: Sequence[str], records: Records) -> Int64:
+def number_targets(targets: Sequence[str], records: Records) -> Int64:
     """Which target each request went to, int64[requests]; -1 where that died with the client."""
     lost = [failure is not None and failure.kind is FailureKind.LOST for failure in records.failures]
     return np.where(np.array(lost, np.bool_), _NONE, records.slot % max(len(targets), 1))
 
 
-def names(targets: Sequence[str], records: Records) -> list[str | None]:
+def name_targets(targets: Sequence[str], records: Records) -> list[str | None]:
     """The URL of the target of each request; None where that is not known."""
     urls = [*targets, None]
-    return [urls[number] for number in numbers(targets, records).tolist()]
+    return [urls[number] for number in number_targets(targets, records).tolist()]
 
 
-def figures(
+def compute_targets(
     targets: Sequence[str], records: Records, each: PerRequest, duration_s: float
 ) -> list[TargetFigures]:
     """The figures of each target, in their order; empty where there are not several."""
     if len(targets) < 2:
         return []
-    of = numbers(targets, records)
+    of = number_targets(targets, records)
     return [_figures(url, of == number, each, duration_s) for number, url in enumerate(targets)]
 
 
@@ -65,7 +65,7 @@ def _figures(url: str, ours: Bool, each: PerRequest, duration_s: float) -> Targe
     )
 
 
-def render(rows: Sequence[TargetFigures]) -> list[str]:
+def format_targets(rows: Sequence[TargetFigures]) -> list[str]:
     """The rows as a table, each under its URL where that is long; empty if there are none."""
     lines = [align_cells(_TITLES, _WIDTHS)] if rows else []
     for row in rows:

@@ -13,14 +13,13 @@ from msgspec.structs import replace
 
 from loadgen.base import clock
 from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.text import format_count
 from loadgen.figures.metrics import compute
 from loadgen.figures.record import Records
 from loadgen.host.environment import describe_machine
 from loadgen.plan.profile import Profile
 from loadgen.report.printing import print_text
-from loadgen.run.selftest.load import SelftestClient, SelftestLoad
-from loadgen.run.selftest.tables import table
-from loadgen.run.selftest.trial import TTFT_MS, trial
+from loadgen.run.selftest.trial import TTFT_MS, SelftestClient, SelftestLoad, run_trial
 from loadgen.verdict import calibration
 from loadgen.verdict.calibration import Calibration, Error, Seen
 from loadgen.verdict.requested_metrics import metric_options
@@ -32,6 +31,8 @@ _MARGIN = 1.3  # a step with twice the streams takes longer
 _LEAST_MESSAGES = 4
 _LEAST_CPU_US = 0.1  # of a message: no clock of CPU time is finer
 _LEAST_INTERVAL_MS = 0.5  # at the pace of a warm-up: one process writes all messages
+_COLUMNS = (("workers", 7), ("streams", 10), ("tok/s", 12), ("× one", 8), ("gap error: median", 19),
+            ("P99", 12), ("CPU a token", 12))  # fmt: skip
 
 
 class Capacity(msgspec.Struct, frozen=True):
@@ -64,7 +65,7 @@ def search(held: Capacity, start: int, refused: float, attempt: Callable[[int], 
     return replace(held, bounded=bounded, ended="" if bounded else ended)
 
 
-def _capacity(
+def _find_capacity(
     load: SelftestLoad, client: SelftestClient, first: Seen, cpu_us_per_token: float, deadline_ns: int
 ) -> Capacity:
     """The capacity, from the first trial and waves of other numbers of streams until the deadline."""
@@ -77,7 +78,7 @@ def _capacity(
             return "no time was left: give more --seconds"
         messages = max(_LEAST_MESSAGES, round(_STEP_S * 1e3 / load.interval_ms))
         try:
-            seen, _ = trial(replace(load, streams=streams), client, 1, messages)
+            seen, _ = run_trial(replace(load, streams=streams), client, 1, messages)
         except UsageError as error:  # more connections than files may be open
             return str(error)
         took_ns = clock.now_ns() - begin_ns
@@ -94,19 +95,19 @@ def _capacity(
     return search(Capacity(0, 0.0, False), min(max(1, load.streams // 4), guess), load.streams, wave)
 
 
-def calibrated(load: SelftestLoad, client: SelftestClient, budget_s: float) -> tuple[Calibration, Capacity]:
+def calibrate(load: SelftestLoad, client: SelftestClient, budget_s: float) -> tuple[Calibration, Capacity]:
     """The self-test of a client in about `budget_s`; raises MeasureError where nothing came whole."""
     begin_ns = clock.now_ns()
     messages = max(_LEAST_MESSAGES, round(_REQUEST_S * 1e3 / load.interval_ms))
     wave_s = (TTFT_MS + messages * load.interval_ms) / 1e3
-    seen, health = trial(load, client, max(1, round(0.4 * budget_s / wave_s)), messages)
+    seen, health = run_trial(load, client, max(1, round(0.4 * budget_s / wave_s)), messages)
     if not len(seen.gap[0]):
         raise MeasureError(
             f"no answer came whole over {client.words} at {load.words} ({seen.failed} of {seen.requests} "
             f"failed{'; ' * bool(seen.first_error)}{seen.first_error}): give fewer --streams"
         )
     cpu_us_per_token = health.cpu_ns / 1e3 / max(seen.tokens, 1)
-    capacity = _capacity(load, client, seen, cpu_us_per_token, begin_ns + int(budget_s * 1e9))
+    capacity = _find_capacity(load, client, seen, cpu_us_per_token, begin_ns + int(budget_s * 1e9))
     found = Calibration(
         measured=datetime.now(UTC),
         environment=calibration.environment_digest(describe_machine()),
@@ -133,24 +134,24 @@ def measure_client(
     """The self-test of these transports at a load, in about `budget_s` together; raises MeasureError."""
     each_s = budget_s / len(transports)
     return {
-        transport: calibrated(load, SelftestClient(transport, workers), each_s)[0] for transport in transports
+        transport: calibrate(load, SelftestClient(transport, workers), each_s)[0] for transport in transports
     }
 
 
-def at_the_pace_of(workload: Profile, transport: str, warmed: Records, workers: int = 1) -> None:
+def measure_at_pace(workload: Profile, transport: str, warmed: Records, workers: int = 1) -> None:
     """Let the client measure itself at the load to come, with the warm-up's pace; the result is cached."""
-    load = _paced(workload, warmed)
-    measured = _remembered(load, transport, workers)
-    print_text("\n".join((f"self-test at {load.words}:", *table(measured))), sys.stdout)
+    load = _add_pace(workload, warmed)
+    measured = _measure_and_keep(load, transport, workers)
+    print_text("\n".join((f"self-test at {load.words}:", *format_transport(measured))), sys.stdout)
 
 
-def of_one_worker(workload: Profile, transport: str, warmed: Records) -> Calibration:
+def measure_one_worker(workload: Profile, transport: str, warmed: Records) -> Calibration:
     """What one worker of a transport held here when it was last measured, or else measured now."""
     kept = calibration.remembered(transport, calibration.environment_digest(describe_machine()))
-    return kept or _remembered(_paced(workload, warmed), transport, 1)
+    return kept or _measure_and_keep(_add_pace(workload, warmed), transport, 1)
 
 
-def _paced(workload: Profile, warmed: Records) -> SelftestLoad:
+def _add_pace(workload: Profile, warmed: Records) -> SelftestLoad:
     """The load of a run to come, with the warm-up's pace where there was one."""
     pace, load = compute(warmed, metric_options(workload)), SelftestLoad.of(workload)
     if not pace.itl.n:
@@ -160,7 +161,55 @@ def _paced(workload: Profile, warmed: Records) -> SelftestLoad:
     return replace(load, interval_ms=interval_ms, tokens_per_message=max(tokens, 1))
 
 
-def _remembered(load: SelftestLoad, transport: str, workers: int) -> Calibration:
+def _measure_and_keep(load: SelftestLoad, transport: str, workers: int) -> Calibration:
     measured = measure_client(load, [transport], workers=workers)
     calibration.remember(measured.values())
     return measured[transport]
+
+
+def format_transport(measured: Calibration) -> list[str]:
+    """A transport's figures, at most 80 columns."""
+    lines = [f"{measured.transport + ': error':<14}{'median':>22}{'P99':>22}{'max':>22}"]
+    for name, error in (("TTFT", measured.ttft), ("message gap", measured.gap), ("E2E", measured.e2e)):
+        values_us = (error.median_us, error.p99_us, error.max_us)
+        lines.append(f"  {name:<12}" + "".join(f"{_format_error(error, us):>22}" for us in values_us))
+    if measured.capacity_streams:
+        capacity = "" if measured.capacity_bounded else "at least "
+        capacity += f"{measured.capacity_tokens_per_s:,.0f} tok/s, on {measured.capacity_streams:,} streams"
+    else:
+        capacity = "no load that was tried was held"
+    return [
+        *lines,
+        f"  capacity          {capacity}",
+        f"  messages a read   {measured.events_per_read:.4f}",
+        f"  CPU per token     {measured.cpu_us_per_token:.1f} µs",
+    ]
+
+
+def format_workers(measured: Sequence[Calibration], ended: Sequence[str]) -> list[str]:
+    """A transport's figures as its workers grow, at most 80 columns; `ended`: why no more was tried."""
+    lines = ["".join(f"{name:>{width}}" for name, width in _COLUMNS)]
+    for each in measured:
+        least = "" if each.capacity_bounded or not each.capacity_streams else "≥ "
+        one = measured[0].capacity_tokens_per_s
+        cells = (
+            str(each.workers),
+            f"{each.capacity_streams:,}",
+            f"{least}{each.capacity_tokens_per_s:,.0f}",
+            f"{each.capacity_tokens_per_s / one:.2f}" if one else "–",
+            f"{each.gap.median_us:,.1f} µs",
+            f"{each.gap.p99_us:,.1f} µs",
+            f"{each.cpu_us_per_token:.1f} µs",
+        )
+        lines.append("".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, _COLUMNS, strict=True)))
+    words = zip(measured, ended, strict=True)
+    return lines + [
+        f"  {format_count(each.workers, 'worker')}: no higher load was tried: {why}"
+        for each, why in words
+        if why
+    ]
+
+
+def _format_error(error: Error, us: float) -> str:
+    percent = error.percent(us)
+    return f"{us:,.{1 * (us < 100)}f} µs {percent:6.{2 * (percent < 100)}f} %"

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+import msgspec
 from msgspec.structs import replace
 
 from loadgen.base import clock
@@ -14,15 +15,20 @@ from loadgen.base.errors import MeasureError
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.text import format_count
 from loadgen.report.printing import print_text
-from loadgen.run.automatic_workers import usable_cpus
 from loadgen.run.progress import display
-from loadgen.run.selftest.capacity import calibrated, measure_client
-from loadgen.run.selftest.load import USUAL_STREAMS, SelftestClient, SelftestLoad
-from loadgen.run.selftest.modes import examined
-from loadgen.run.selftest.tables import table, workers_table
-from loadgen.run.transport_choice import runnable
+from loadgen.run.selftest.capacity import calibrate, format_transport, format_workers, measure_client
+from loadgen.run.selftest.trial import (
+    USUAL_STREAMS,
+    SelftestClient,
+    SelftestLoad,
+    fire,
+    null_server,
+    plan_load,
+)
+from loadgen.run.transport_choice import list_runnable
+from loadgen.run.workers.worker_count import count_usable_cpus
 from loadgen.verdict import calibration
-from loadgen.verdict.calibration import Calibration
+from loadgen.verdict.calibration import Calibration, Seen, compare
 
 _CPUS_EACH = 3  # of a worker: it captures and decodes, and has a null server
 _MOST_WORKERS = 256
@@ -33,52 +39,52 @@ _COUNT, _POSITIVE = integer_between(1, MOST_STREAMS), number_between(0.001, 10_0
 def main(argv: Sequence[str]) -> int:
     """Measure, print, keep; 1 where the client does not see what is sent. Raises MeasureError."""
     options = parse_arguments(_parser(), argv)
-    transports, why_not = runnable()
+    transports, why_not = list_runnable()
     if options.transport in transports:
         transports = (options.transport,)
     elif why_not and options.transport != "httpx":
         print_text(f"ring is not measured: {why_not}", sys.stdout)
     load = SelftestLoad(options.streams, options.interval_ms, options.tokens_per_message, options.input_len)
-    steps = len(_numbers(options.workers))
+    steps = len(_list_steps(options.workers))
     seconds = options.seconds or (_SECONDS if steps == 1 else _MODES_S + _STEP_S * steps)
     deadline_ns = clock.now_ns() + int(seconds * 1e9)
     with display(quiet=False).waiting("what servers send: one mode after the other", forks=True):
-        lines, well = examined(transports)
+        lines, well = examine_modes(transports)
     print_text("\n".join([*lines, f"\n{load.words}, against the null server on this machine:\n"]), sys.stdout)
     if options.workers > 1:
         if options.transport is None:
             transports = ("ring",) if "ring" in transports else transports[:1]
-        measured = _grown(load, options.workers, transports, deadline_ns)
+        measured = _measure_growing(load, options.workers, transports, deadline_ns)
     else:
-        measured = _measured(load, transports, deadline_ns)
+        measured = _measure_transports(load, transports, deadline_ns)
     if options.save and calibration.remember(measured):
         print_text(f"kept for later reports in {calibration.cache_path()}", sys.stdout)
     return 0 if well else MeasureError.exit_code
 
 
-def _measured(load: SelftestLoad, transports: Sequence[str], deadline_ns: int) -> list[Calibration]:
+def _measure_transports(load: SelftestLoad, transports: Sequence[str], deadline_ns: int) -> list[Calibration]:
     """Each transport in one worker, printed as it comes."""
     measured: dict[str, Calibration] = {}
     for transport in transports:
         left_s = (deadline_ns - clock.now_ns()) / 1e9 / (len(transports) - len(measured))
         with display(quiet=False).waiting(f"error and capacity of {transport}", left_s, forks=True):
             measured |= measure_client(load, (transport,), left_s)
-        print_text("\n".join(table(measured[transport])), sys.stdout, end="\n\n")
+        print_text("\n".join(format_transport(measured[transport])), sys.stdout, end="\n\n")
     return list(measured.values())
 
 
-def _numbers(workers: int) -> list[int]:
+def _list_steps(workers: int) -> list[int]:
     """How many workers are measured in turn: 1, 2, 4 … N."""
     return sorted({*(1 << power for power in range(workers.bit_length())), workers})
 
 
-def _grown(
+def _measure_growing(
     load: SelftestLoad, workers: int, transports: Sequence[str], deadline_ns: int
 ) -> list[Calibration]:
     """Each transport in 1, 2, 4 … workers, every one with the whole load; printed as it comes."""
-    numbers, every = _numbers(workers), list[Calibration]()
+    numbers, every = _list_steps(workers), list[Calibration]()
     steps = [(transport, number) for transport in transports for number in numbers]
-    cpus = usable_cpus()
+    cpus = count_usable_cpus()
     if _CPUS_EACH * workers > cpus:
         print_text(
             f"{workers} workers and their null servers need {_CPUS_EACH * workers} CPUs: they share {cpus} "
@@ -96,11 +102,11 @@ def _grown(
                     SelftestClient(transport, number),
                     replace(load, streams=number * load.streams),
                 )
-                found, capacity = calibrated(whole, client, left_s)
+                found, capacity = calibrate(whole, client, left_s)
             measured.append(found)
             every.append(found)
             ended.append(capacity.ended)
-        print_text("\n".join((f"{transport}:", *workers_table(measured, ended))), sys.stdout, end="\n\n")
+        print_text("\n".join((f"{transport}:", *format_workers(measured, ended))), sys.stdout, end="\n\n")
     return every
 
 
@@ -136,3 +142,65 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--no-save", dest="save", action="store_false", help="do not keep the result for later reports")
     return parser
+
+
+class Mode(msgspec.Struct, frozen=True):
+    """One thing that servers do, and the null server's flags for it."""
+
+    words: str
+    shape: tuple[str, ...] = ()
+    chat: bool = False
+
+
+MODES = (
+    Mode("a token a message"),
+    Mode("a token a message, chat", chat=True),
+    Mode("4 tokens a message", ("--tokens-per-message", "4")),
+    Mode("4 messages a write", ("--messages-per-write", "4")),
+    Mode("a message in 3 writes", ("--pieces", "3")),
+    Mode("messages with a role alone", ("--extra", "role"), chat=True),
+    Mode("messages with usage alone", ("--extra", "usage")),
+    Mode("comments (pings)", ("--extra", "ping")),
+    Mode("empty texts", ("--extra", "empty")),
+    Mode("a stall of 100 ms", ("--stall-ms", "100")),
+)
+
+
+def examine(mode: Mode, transports: Sequence[str]) -> dict[str, str]:
+    """What is wrong with what each transport saw of a mode, `ok` where nothing is; raises MeasureError."""
+    load = SelftestLoad(streams=2, interval_ms=2.0, chat=mode.chat)
+    requests, tokens = 2 * load.streams, 18
+    with null_server(load.interval_ms, load.interval_ms, *mode.shape) as null:
+        records = {
+            transport: fire(
+                plan_load(load, requests, tokens),
+                SelftestClient(transport),
+                [null.base_url],
+                f"{transport}-",
+            ).records
+            for transport in transports
+        }
+        return {
+            transport: find_fault(compare(received, null.sent(f"{transport}-")), requests * tokens)
+            for transport, received in records.items()
+        }
+
+
+def find_fault(seen: Seen, tokens: int) -> str:
+    """What is wrong with a run that asked for `tokens` tokens; `ok` where nothing is."""
+    if seen.failed:
+        return f"{seen.failed} of {seen.requests} failed, the first with {seen.first_error}"
+    if seen.unlike:
+        return f"{seen.unlike} of {seen.requests} answers with more or fewer messages than were sent"
+    return "ok" if seen.tokens == tokens else f"{seen.tokens} tokens of {tokens}"
+
+
+def examine_modes(transports: Sequence[str]) -> tuple[list[str], bool]:
+    """The table of modes, and whether all are well; raises MeasureError."""
+    lines, faults = [f"{'what the server sends':<28}" + "".join(f"{name:>10}" for name in transports)], []
+    for mode in MODES:
+        outcomes = examine(mode, transports)
+        cells = (f"{'ok' if outcome == 'ok' else 'wrong':>10}" for outcome in outcomes.values())
+        lines.append(f"  {mode.words:<26}" + "".join(cells))
+        faults += [f"{mode.words}, {name}: {wrong}" for name, wrong in outcomes.items() if wrong != "ok"]
+    return lines + faults, not faults

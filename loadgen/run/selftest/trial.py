@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import select
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
-from loadgen.base.errors import MeasureError
+from loadgen.base.arrays import Int64
+from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.text import format_count
+from loadgen.engines import engines
+from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
+from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.plan.planned_requests import PromptRequests
+from loadgen.plan.profile import Profile
 from loadgen.run import signals
 from loadgen.run.measure import Outcome, TransportOptions, Watch, measure
 from loadgen.run.progress import Display
-from loadgen.run.selftest.load import SelftestClient, SelftestLoad, planned
-from loadgen.run.selftest.null_servers import null_servers
 from loadgen.server.discovery import ServerAddress
 from loadgen.transport.sending.job import Health
-from loadgen.verdict.calibration import Seen, compare
+from loadgen.verdict.calibration import Seen, Sent, compare
+from loadgen.wire.openai import DIALECTS
+from loadgen_servers.process.embedded import NULL, Embedded, EngineFailed
 
 TTFT_MS = 50.0
+USUAL_STREAMS = 256
+_PATIENCE_S = 60.0
 
 
 def fire(made: Plan, client: SelftestClient, base_urls: Sequence[str], prefix: str) -> Outcome:
@@ -39,12 +54,119 @@ def fire(made: Plan, client: SelftestClient, base_urls: Sequence[str], prefix: s
     return outcome
 
 
-def trial(load: SelftestLoad, client: SelftestClient, waves: int, messages: int) -> tuple[Seen, Health]:
+def run_trial(load: SelftestLoad, client: SelftestClient, waves: int, messages: int) -> tuple[Seen, Health]:
     """Waves of requests with `messages` messages each, against null servers of their own."""
     tokens, prefix = messages * load.tokens_per_message, f"{client.transport}-"
     shape = ("--tokens-per-message", str(load.tokens_per_message))
     with null_servers(client.workers, TTFT_MS, load.interval_ms, *shape) as nulls:
-        made = planned(load, waves * load.streams, tokens)
+        made = plan_load(load, waves * load.streams, tokens)
         outcome = fire(made, client, [null.base_url for null in nulls], prefix)
         sent = {index: row for null in nulls for index, row in null.sent(prefix).items()}
         return compare(outcome.records, sent), outcome.health
+
+
+@dataclass
+class Null:
+    """A running null server."""
+
+    base_url: str
+    log: Path
+    process: Embedded
+
+    def sent(self, prefix: str) -> dict[int, Sent]:
+        """What was sent to the requests of a prefix, by plan index; ends the server."""
+        self.process.stop()
+        rows = (msgspec.json.decode(line, type=Sent) for line in self.log.read_bytes().splitlines())
+        return {int(row.request_id[len(prefix) :]): row for row in rows if row.request_id.startswith(prefix)}
+
+
+@contextmanager
+def null_server(ttft_ms: float, interval_ms: float, *shape: str) -> Iterator[Null]:
+    """A null server of our own; raises UsageError or MeasureError where it cannot be started."""
+    if not hasattr(select, "epoll"):
+        raise UsageError("the self-test needs Linux: its null server waits on epoll")
+    with tempfile.TemporaryDirectory(prefix="loadgen-selftest-") as name:
+        log = Path(name) / "log.jsonl"
+        pace = ["--ttft-ms", f"{ttft_ms:g}", "--interval-ms", f"{interval_ms:g}", "--log", str(log)]
+        with Embedded([*pace, *shape], NULL) as process:
+            try:
+                listening = process.start()
+            except EngineFailed as error:
+                raise MeasureError(f"the null server did not start: {error}") from None
+            yield Null(listening.base_url, log, process)
+
+
+@contextmanager
+def null_servers(count: int, ttft_ms: float, interval_ms: float, *shape: str) -> Iterator[list[Null]]:
+    """As many null servers of our own; raises UsageError or MeasureError where one cannot be started."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(null_server(ttft_ms, interval_ms, *shape)) for _ in range(count)]
+
+
+class SelftestClient(msgspec.Struct, frozen=True):
+    """What is measured: a transport, in N workers, each of them on a null server of its own."""
+
+    transport: str
+    workers: int = 1
+
+    @property
+    def words(self) -> str:
+        return self.transport + f" in {self.workers} workers" * (self.workers > 1)
+
+
+class SelftestLoad(msgspec.Struct, frozen=True):
+    """The load on the client: a message every `interval_ms` on each of `streams`, of all workers."""
+
+    streams: int = USUAL_STREAMS
+    interval_ms: float = 20.0
+    tokens_per_message: int = 1
+    input_tokens: int = 64
+    chat: bool = False
+
+    @classmethod
+    def of(cls, workload: Profile) -> SelftestLoad:
+        """The load of a run to come, from its profile; the server's pace is a guess."""
+        streams = workload.max_concurrency or USUAL_STREAMS
+        return cls(
+            streams=min(streams, workload.num_prompts or streams),
+            input_tokens=workload.input_len,
+            chat=workload.backend == "openai-chat",
+        )
+
+    @property
+    def words(self) -> str:
+        pace = f"{1000 * self.tokens_per_message / self.interval_ms:g} tok/s"
+        each = f", {self.tokens_per_message} tokens a message" if self.tokens_per_message > 1 else ""
+        return f"{format_count(self.streams, 'stream')} × {pace}{each}"
+
+
+class _Digits(PromptRequests):
+    """Numbers as text, for an API that takes nothing else; the null server ignores them."""
+
+    format = "text"
+
+    def __init__(self, input_lens: Int64, output_lens: Int64) -> None:
+        self.input_lens, self.output_lens = input_lens, output_lens
+
+    def prompt(self, i: int) -> str:
+        return f"{i} " * int(self.input_lens[i])
+
+
+def plan_load(load: SelftestLoad, requests: int, tokens: int) -> Plan:
+    """A plan of requests of `tokens` tokens, at a load."""
+    workload = profile.build(
+        {
+            "name": "selftest",
+            "num_prompts": requests,
+            "max_concurrency": load.streams,
+            "input_len": load.input_tokens,
+            "output_len": tokens,
+            "request_timeout": _PATIENCE_S,
+        }
+    )
+    engine = engines.find_by_owner("loadgen-null") or engines.UNKNOWN
+    made, chat = plan.make(workload, ModelTarget(engine, "null"), Seed.drawn()), DIALECTS["chat"]
+    if not load.chat:
+        return made
+    digits = _Digits(made.requests.input_lens, made.requests.output_lens)
+    return replace(made, dialect=chat, path=chat.path, requests=digits)

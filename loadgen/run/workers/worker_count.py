@@ -1,23 +1,41 @@
-"""Worker count: how many processes send a plan, and on which CPUs."""
+"""Worker count: how many processes send a plan, by what one of them can measure here, and on which CPUs."""
 
 from __future__ import annotations
 
 import logging
 import math
+import os
 import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
+from loadgen.base.text import format_count
+from loadgen.figures.metrics import compute
+from loadgen.figures.record import Records
 from loadgen.plan.plan import Plan
 from loadgen.run.measure import TransportOptions
-from loadgen.run.workers import pinning
+from loadgen.run.options import Options
+from loadgen.run.progress import Display
 from loadgen.run.workers.workers import Workers
+from loadgen.settings.run_settings import AUTO
+from loadgen.verdict.calibration import Calibration
+from loadgen.verdict.client_checks import HEADROOM
+from loadgen.verdict.requested_metrics import metric_options
 
 _LOG = logging.getLogger("loadgen")
+_GUESSED_MS = 20.0  # between messages, where no warm-up showed the server's pace
+_CPUS_EACH = 2  # of a worker: it captures in one process and decodes in another
+_PER_WORKER = 2  # one CPU to capture, one to decode
+_SYSTEM = Path("/sys/devices/system/cpu")
+_LIST = "cpu{}/topology/thread_siblings_list"
 
 
-def spread(options: TransportOptions, plan: Plan, asked: int) -> TransportOptions:
+def spread_over_workers(options: TransportOptions, plan: Plan, asked: int) -> TransportOptions:
     """The options for `asked` workers, or for as many as the plan has slots and requests for, if fewer.
 
     Each of several targets has as many as the others, and all are pinned away from a server on this machine.
@@ -27,7 +45,7 @@ def spread(options: TransportOptions, plan: Plan, asked: int) -> TransportOption
     asked = math.ceil((asked or automatic(options, plan)) / targets) * targets
     if asked > 1 and sys.platform != "linux":
         raise UsageError("--workers needs Linux: leave it out here")
-    count = min(asked, most_workers(options, plan)) // targets * targets
+    count = min(asked, count_usable(options, plan)) // targets * targets
     if not count:
         raise UsageError(
             f"{targets} --base-url need {targets} requests at once or more: raise --max-concurrency and "
@@ -38,8 +56,8 @@ def spread(options: TransportOptions, plan: Plan, asked: int) -> TransportOption
         _LOG.warning("--workers %d: the load has room for %d (%s, requests)", asked, count, limit)
     if count == 1:
         return options
-    cpus = pinning.spare_cpus(options.server_pids(), count)
-    return replace(options, workers=count, begin=Workers, cpus=cpus, cpu_words=pinning.words(cpus))
+    cpus = find_spare_cpus(options.server_pids(), count)
+    return replace(options, workers=count, begin=Workers, cpus=cpus, cpu_words=format_cpu_list(cpus))
 
 
 def automatic(options: TransportOptions, plan: Plan) -> int:
@@ -47,8 +65,182 @@ def automatic(options: TransportOptions, plan: Plan) -> int:
     return 1  # that of the warm-up, which shows what automatic_workers decides by
 
 
-def most_workers(options: TransportOptions, plan: Plan) -> int:
+def count_usable(options: TransportOptions, plan: Plan) -> int:
     """How many workers a plan has slots and requests for."""
     share, limit = options.part.share, plan.divisible
     requests = len(share.list_indices(len(plan), plan.sessions))
     return max(1, requests if limit is None else min(share.count_slots(limit[1]), requests))
+
+
+def prove_client(
+    asked: Options, made: Plan, options: TransportOptions, warmed: Records, display: Display
+) -> TransportOptions:
+    """How a warmed-up plan is sent: in as many workers as it needs, and after the self-test asked for."""
+    if asked.workers == AUTO:
+        options = _automatic(made, options, warmed, display)
+    if asked.selftest:
+        from loadgen.run.selftest import capacity  # no other run pays for it
+
+        with display.waiting("self-test of this client, against a null server", forks=True):
+            capacity.measure_at_pace(made.profile, options.transport, warmed, options.workers)
+    return options
+
+
+def _automatic(made: Plan, options: TransportOptions, warmed: Records, display: Display) -> TransportOptions:
+    """The options with the workers of `--workers auto`."""
+    pass
+    from loadgen.run.selftest import capacity
+
+    pass
+
+    def calibrated() -> Calibration:
+        with display.waiting("self-test of one worker, once on this machine: --workers auto", forks=True):
+            return capacity.measure_one_worker(made.profile, options.transport, warmed)
+
+    targets = max(len(options.targets), 1)
+    chosen = choose_automatically(made, warmed, calibrated, options.part.share.of, targets)
+    return replace(spread_over_workers(options, made, chosen.workers), why_workers=chosen.why)
+
+
+class WorkerChoice(msgspec.Struct, frozen=True):
+    """How many workers send a plan, and why; "" where they were asked for."""
+
+    workers: int
+    why: str = ""
+
+
+class ExpectedLoad(msgspec.Struct, frozen=True):
+    """The messages per second of a run to come, and by what they are expected."""
+
+    messages_per_s: float
+    source: str
+
+
+def expect_load(made: Plan, warmed: Records, part_of: int = 1) -> ExpectedLoad:
+    """The load of one of `part_of` equal parts of a plan, from its rate and the pace of its warm-up.
+
+    Requests may wait for a slot, so with a rate and slots the lower of both counts. Streams that share a
+    server are slower than a warm-up's few: with slots alone this is the most there can be.
+    """
+    pace, streamed = compute(warmed, metric_options(made.profile)), made.profile.stream
+    answers = int(warmed.ok.sum())
+    per_answer, interval_ms = float(made.profile.output_len), _GUESSED_MS
+    if answers:
+        per_answer = pace.health.messages / answers if streamed else 1.0
+        interval_ms = pace.itl.mean_ms if streamed and pace.itl.n else pace.e2el.mean_ms
+    slots = made.streams if math.isinf(made.rate_per_s) else made.profile.max_concurrency
+    by_slots = math.inf if slots is None else slots * 1e3 / max(interval_ms, 1e-3)
+    by_rate = made.rate_per_s * per_answer
+    if by_rate <= by_slots:
+        source = f"{made.rate_per_s:g} requests/s of {per_answer:.3g} messages"
+    else:
+        source = f"{format_count(int(slots or 0), 'stream')}, a message each {interval_ms:.3g} ms"
+    if not answers:
+        source += " (a guess: there was no warm-up)"
+    return ExpectedLoad(min(by_rate, by_slots) / part_of, source)
+
+
+def count_usable_cpus() -> int:
+    """How many CPUs this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def count_affordable() -> int:
+    """How many workers this process may give two CPUs each; at least one."""
+    return max(1, count_usable_cpus() // _CPUS_EACH)
+
+
+def choose_workers(load: ExpectedLoad, measured: Calibration, most: int, targets: int = 1) -> WorkerChoice:
+    """As many workers as hold HEADROOM times the load, at most `most`; a multiple of the targets."""
+    each = measured.capacity_of(1)
+    wanted = HEADROOM * load.messages_per_s / each if each else math.inf
+    needed = most if wanted > most else max(1, math.ceil(wanted))
+    workers = min(math.ceil(needed / targets), max(most // targets, 1)) * targets
+    if not each:
+        held = "no load of the self-test was held by one worker"
+    else:
+        least = "" if measured.capacity_bounded else "at least "
+        held = f"one worker holds {least}{each:,.0f}"
+    why = f"auto: {load.messages_per_s:,.0f} messages/s expected, {load.source}; {held}"
+    if wanted > most:
+        why += f"; more than {most} would need more CPUs"
+    return WorkerChoice(workers, why)
+
+
+def choose_automatically(
+    made: Plan,
+    warmed: Records,
+    calibrated: Callable[[], Calibration],
+    part_of: int = 1,
+    targets: int = 1,
+) -> WorkerChoice:
+    """The workers of `--workers auto`; `calibrated` gives one worker's self-test, measured if need be.
+
+    One worker is never measured for a machine that has no CPUs for a second.
+    """
+    most = count_affordable()
+    if most == 1 and targets == 1:
+        return WorkerChoice(1, f"auto: a second needs {2 * _CPUS_EACH} CPUs")
+    return choose_workers(expect_load(made, warmed, part_of), calibrated(), most, targets)
+
+
+def find_spare_cpus(
+    pids: Collection[int],
+    workers: int,
+    affinity: Callable[[int], set[int]] = os.sched_getaffinity,
+    system: Path = _SYSTEM,
+) -> tuple[int, ...]:
+    """The CPUs that workers are to run on: those that none of these processes may use.
+
+    Whole cores where there are enough of these. () where the server may run anywhere, too few CPUs are left
+    for two to a worker, or this process is kept away from the server already.
+    """
+    allowed = affinity(0)
+    taken = set().union(*(read_affinities(pid, affinity) for pid in pids))
+    if not taken & allowed:
+        return ()
+    near = {cpu: read_siblings(cpu, system) for cpu in allowed - taken}
+    return choose_cpus(near, taken, _PER_WORKER * workers)
+
+
+def choose_cpus(near: Mapping[int, set[int]], taken: set[int], least: int) -> tuple[int, ...]:
+    """Of CPUs that are free, each with those of its core, at least `least`, ascending; () where too few."""
+    apart = [cpu for cpu, core in near.items() if not core & taken]
+    for cpus in (apart, list(near)):
+        if len(cpus) >= least:
+            return tuple(sorted(cpus))
+    return ()
+
+
+def read_affinities(pid: int, affinity: Callable[[int], set[int]]) -> set[int]:
+    """The CPUs that any thread of a process may run on; of one that has ended, none."""
+    cpus: set[int] = set()
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            cpus |= affinity(int(thread))
+    return cpus
+
+
+def read_siblings(cpu: int, system: Path = _SYSTEM) -> set[int]:
+    """The CPUs of the same core, itself among them."""
+    with suppress(OSError, ValueError):
+        return set(parse_cpu_list((system / _LIST.format(cpu)).read_text("ascii")))
+    return {cpu}
+
+
+def parse_cpu_list(text: str) -> Iterator[int]:
+    """The CPUs of a list as the kernel writes it, 0-3,8; raises ValueError."""
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        yield from range(int(first), int(last or first) + 1)
+
+
+def format_cpu_list(cpus: Iterable[int]) -> str:
+    """CPUs as the kernel writes a list of them, 0-3,8."""
+    spans: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if spans and cpu == spans[-1][1] + 1:
+            spans[-1][1] = cpu
+        else:
+            spans.append([cpu, cpu])
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in spans)

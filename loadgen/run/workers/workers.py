@@ -7,26 +7,42 @@ with the worker.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
+import numpy as np
 from msgspec.structs import replace
 
 from loadgen.base import clock
 from loadgen.base.errors import MeasureError
+from loadgen.features.sessions.session_job import join_digests
 from loadgen.plan.plan import Plan
-from loadgen.run.firing import DecodedTally
-from loadgen.run.live_totals import LiveTotals, Totals
-from loadgen.run.measure import PlanPart, TransportOptions, Watch, allow_files, decoder_of, job_of
-from loadgen.run.progress import Progress, SentCounters
-from loadgen.run.workers.joined_health import joined
-from loadgen.run.workers.worker_pipe import EndedRequests, ParentEnd, WorkerEnd, worker_pipe
-from loadgen.run.workers.worker_process import WorkerTask, work
-from loadgen.run.workers.worker_run import WorkerRun
+from loadgen.run.measure import (
+    NO_HEALTH,
+    DecodedTally,
+    PlanPart,
+    TransportOptions,
+    Watch,
+    allow_files,
+    decoder_of,
+    job_of,
+)
+from loadgen.run.progress import LiveTotals, Progress, SentCounters, Totals
+from loadgen.run.workers.worker_process import (
+    EndedRequests,
+    ParentEnd,
+    WorkerEnd,
+    WorkerResult,
+    WorkerTask,
+    work,
+    worker_pipe,
+)
 from loadgen.transport.capture import Capture
 from loadgen.transport.capture_process import FORKING, flush_standard_streams, fork_process, set_scheduling
 from loadgen.transport.failure import Failure, FailureKind
@@ -152,7 +168,7 @@ class Workers:
     @property
     def health(self) -> Health:
         results = [run.result for run in self.runs]
-        return joined([result.health for result in results if result is not None and result.health])
+        return join_health([result.health for result in results if result is not None and result.health])
 
     @property
     def tally(self) -> DecodedTally:
@@ -282,3 +298,93 @@ def _lost_of(run: WorkerRun) -> int:
         for part in run.task.journal.parts()
         for failure in part.failures
     )
+
+
+def join_health(several: Sequence[Health]) -> Health:
+    """What capturing processes that ran side by side report together.
+
+    Of what one process does to its own streams (held back, stopped, the busiest) the worst counts.
+    """
+    if not several:
+        return NO_HEALTH
+    return Health(
+        started_ns=min(health.started_ns for health in several),
+        ended_ns=max(health.ended_ns for health in several),
+        cpu_ns=sum(health.cpu_ns for health in several),
+        busiest_cpu_ns=max(health.cpu_ns for health in several),
+        backlog_bytes=max(health.backlog_bytes for health in several),
+        stopped_ns=max(health.stopped_ns for health in several),
+        clock_step_ns=max(health.clock_step_ns for health in several),
+        late_bodies=sum(health.late_bodies for health in several),
+        segments=sum(health.segments for health in several),
+        dropped_segments=sum(health.dropped_segments for health in several),
+        fallen_back=sum(health.fallen_back for health in several),
+        held_segments=sum(health.held_segments for health in several),
+        reconnects=sum(health.reconnects for health in several),
+        bodies_digest=join_digests(health.bodies_digest for health in several),
+        instead=next((health.instead for health in several if health.instead), ""),
+    )
+
+
+class WorkerRun:
+    """One worker under way."""
+
+    def __init__(self, name: str, task: WorkerTask, pipe: ParentEnd, pid: int) -> None:
+        self.name, self.task, self.pipe, self.pid = name, task, pipe, pid
+        self.result: WorkerResult | None = None
+        self.why_lost = ""
+        self.warned = False  # that it is silent
+        self._pulse = (0, 0)
+        self._silent_s = [0.0, 0.0]
+
+    def silent_s(self, passed_s: float) -> float:
+        """For how long one of its two processes has shown no life, `passed_s` after this was last asked."""
+        totals = self.task.totals
+        # A capturing process that is done waits for its last responses to be decoded.
+        pulse = (totals.beats, self.task.counters.beats + totals.read().decoded)
+        for process, (before, now) in enumerate(zip(self._pulse, pulse, strict=True)):
+            self._silent_s[process] = self._silent_s[process] + passed_s if before == now else 0.0
+        self._pulse = pulse
+        return max(self._silent_s)
+
+    def ended(self) -> str:
+        """Take note of its end; why it is lost, "" where it is not."""
+        with contextlib.suppress(ChildProcessError):
+            _, status = os.waitpid(self.pid, 0)
+            code = os.waitstatus_to_exitcode(status)
+            if self.result is None and not self.why_lost:
+                self.why_lost = f"killed by signal {-code}" if code < 0 else f"ended with status {code}"
+        self.pid = 0
+        self.pipe.sock.close()
+        if self.result is not None and self.result.died:
+            self.why_lost = self.result.died
+        return self.why_lost
+
+    def kill(self, why: str = "") -> None:
+        """End it and its capturing process at once."""
+        self.why_lost = self.why_lost or why
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def gone(self, deadline_s: float) -> None:
+        """Wait for the end of both its processes, until that time (monotonic, seconds) at most."""
+        left_ms = max(0.0, deadline_s - time.monotonic()) * 1000
+        poll = select.poll()
+        poll.register(self.pipe.sock, select.POLLIN)
+        while not self.pipe.closed and poll.poll(left_ms):
+            self.pipe.skip()
+            left_ms = max(0.0, deadline_s - time.monotonic()) * 1000
+        self.ended()
+
+    def owed(self, only_sent: bool, duration_ns: int) -> list[int]:
+        """The plan indices of what it was to deliver and did not; `only_sent`: the run was stopped."""
+        job, have = self.task.job, set[int]()
+        for part in self.task.journal.parts():
+            have.update(part.index.tolist())
+        if only_sent:
+            return list(job.order.list_unanswered(self.task.counters.sent, have))
+        owed = job.order.list_claimed()
+        if job.offsets_ns is not None and duration_ns:
+            owed = job.order.list_taken(int(np.searchsorted(job.offsets_ns, duration_ns)))
+        return [index for index in owed if index not in have]

@@ -25,9 +25,8 @@ from loadgen.report import run_directory, run_place
 from loadgen.report.printing import print_text
 from loadgen.report.run_directory import Result
 from loadgen.run import progress, signals
-from loadgen.run.asked_settings import settings
-from loadgen.run.attach import attach
-from loadgen.run.bench import check, seeded
+from loadgen.run.attach import attach, collect_settings
+from loadgen.run.bench import check, make_seed
 from loadgen.run.options import Options, bench_parser, parse
 from loadgen.run.progress import warn
 from loadgen.run.session import Session
@@ -48,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     _refuse_flags(options)
     workload = _load_workload(options)
     check(options)
-    asked = settings(options, [workload])
+    asked = collect_settings(options, [workload])
     if options.launching.engine == "sglang" and asked.skip_tokenizer is None:
         asked = asked.model_copy(update={"skip_tokenizer": True})
     if options.launching.dry_run:
@@ -149,7 +148,7 @@ def _load_workload(options: Options) -> Profile:
 
 def _climb_ladder(ladder: Climb[Any, Any], options: Options, asked: ServerSettings) -> None:
     """Measure every length; a server that dies of one is started again for the next."""
-    seed, inside = seeded(options), replace(options, run_dir=str(ladder.directory))
+    seed, inside = make_seed(options), replace(options, run_dir=str(ladder.directory))
     while ladder.left:
         with ExitStack() as stack:
             try:
@@ -267,7 +266,7 @@ def finish_climb(climb: Climb[Any, Any], measure: Callable[[], None]) -> int:
     try:
         measure()
     except KeyboardInterrupt as stop:
-        return signals.exit_code(signals.number_of(stop))
+        return signals.exit_code(signals.read_number(stop))
     finally:
         climb.print_tables()
     return 0 if climb.measured else MeasureError.exit_code

@@ -20,8 +20,7 @@ from loadgen.report.limit_record import Limit
 from loadgen.report.run import Place, Run
 from loadgen.report.sweep_record import FINISHED, Sweep
 from loadgen.run import keywords, signals
-from loadgen.run.api import Interrupted
-from loadgen.run.background import BackgroundRun
+from loadgen.run.api import BackgroundRun, Interrupted
 from loadgen.run.keywords import BenchOptions
 from loadgen.run.options import Options
 from loadgen.run.signals import Interrupts
@@ -76,7 +75,7 @@ class LimitInterrupted(Interrupted):
         self.limit = limit
 
 
-@keywords.listing(SweepOptions)
+@keywords.list_keywords(SweepOptions)
 def sweep(
     base_url: str | Sequence[str] | None = None,
     profile: Place | Profile | None = None,
@@ -92,12 +91,12 @@ def sweep(
     Ctrl-C. Where a server that was not started here is gone, what was measured is returned: see
     Sweep.partial.
     """
-    given = keywords.checked(cast("Mapping[str, Any]", options), SweepOptions, "sweep()")
+    given = keywords.check_keywords(cast("Mapping[str, Any]", options), SweepOptions, "sweep()")
     variation, resume = _variation(given), given.pop("resume", None)
-    asked = keywords.options_of(base_url, given, variation.keys)
+    asked = keywords.make_options(base_url, given, variation.keys)
 
     def build(keys: Mapping[str, Any]) -> Profile:
-        return keywords.profile_of(profile, keys, "sweep()")
+        return keywords.make_profile(profile, keys, "sweep()")
 
     request = sweep_run.make_request(asked, variation, build)
     call = BackgroundRun(lambda interrupts: _sweep(request, resume, interrupts))
@@ -107,7 +106,7 @@ def sweep(
         raise SweepInterrupted(call.partial) from None
 
 
-@keywords.listing(LimitOptions)
+@keywords.list_keywords(LimitOptions)
 def limit(
     base_url: str | Sequence[str] | None = None,
     profile: Place | Profile | None = None,
@@ -121,12 +120,12 @@ def limit(
 
     Raises LoadgenError where an option is wrong or nothing can be measured, and LimitInterrupted on Ctrl-C.
     """
-    given = keywords.checked(cast("Mapping[str, Any]", options), LimitOptions, "limit()")
+    given = keywords.check_keywords(cast("Mapping[str, Any]", options), LimitOptions, "limit()")
     own = {name: given.pop(name) for name in list(given) if name in _LIMIT_FIELDS}
     asked_for = {_LIMIT_FIELDS[name]: value for name, value in own.items()}
     request = LimitRequest(**asked_for, names=LOAD_KEYS)
-    asked = keywords.options_of(base_url, given)
-    workload = keywords.profile_of(profile, asked.overrides, "limit()")
+    asked = keywords.make_options(base_url, given)
+    workload = keywords.make_profile(profile, asked.overrides, "limit()")
     call = BackgroundRun(lambda interrupts: _limit(asked, request, workload, interrupts))
     try:
         return call.wait()

@@ -21,7 +21,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.secrecy import command_line
 from loadgen.report import run_directory, run_place
 from loadgen.run.options import TABLE, Options, is_given
-from loadgen.run.repeated_command import repeated
+from loadgen.run.plan_facts import strip_resume
 
 
 class StoreError(UsageError):
@@ -139,4 +139,4 @@ def digest_options(options: Options, *more: object) -> str:
 
 def show_resume_command(directory: Path) -> str:
     """This command with `--resume DIRECTORY` in place of its own, secrets hidden."""
-    return shlex.join(["loadgen", *repeated(command_line())[1:], "--resume", str(directory)])
+    return shlex.join(["loadgen", *strip_resume(command_line())[1:], "--resume", str(directory)])

@@ -33,7 +33,7 @@ def simulated_s(options: Options, workload: Profile) -> float | None:
     """Seconds of a run on the embedded engine, by the preset's steps; None where none is named."""
     from loadgen.run import embedded_engine
 
-    return None if embedded_engine.steps(options) is None else at_best_s(options, workload)
+    return None if embedded_engine.preset_steps(options) is None else at_best_s(options, workload)
 
 
 class Steps(Protocol):
@@ -49,7 +49,7 @@ def _steps(options: Options) -> Steps | None:
     from loadgen.roofline import estimate, machines  # no campaign without `hardware` needs them
     from loadgen.run import embedded_engine
 
-    if (of_preset := embedded_engine.steps(options)) is not None:
+    if (of_preset := embedded_engine.preset_steps(options)) is not None:
         return of_preset
     if options.hardware is None or options.model is None:
         return None

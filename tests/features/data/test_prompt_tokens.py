@@ -18,7 +18,7 @@ from loadgen.features.data import file_prompts
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
-from loadgen.run import sendable
+from loadgen.run import acceptance
 
 TEXTS = ["One", "Two two of them", "", "A question of some words, and more of them"]
 ROWS: list[dict[str, Any]] = [{"prompt": text or [1, 2, 3, 4, 5], "output_tokens": 10} for text in TEXTS]
@@ -103,7 +103,7 @@ def test_without_transformers_a_run_goes_on(tmp_path: Path, monkeypatch: pytest.
 def test_a_prompt_that_is_too_long_is_named_before_it_is_sent(tmp_path: Path) -> None:
     path = jsonl(tmp_path, [*ROWS, {"prompt": "many words " * 50, "output_tokens": 10}])
     with pytest.raises(MeasureError, match=r"1 request needs more tokens than the 90 .*data.jsonl row 5\)"):
-        sendable.check_lengths(planned(path), 90)
+        acceptance.check_lengths(planned(path), 90)
 
 
 def test_loadgen_data_shows_the_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -160,7 +160,7 @@ def test_every_join_has_a_rule() -> None:
 
 
 def test_records_of_many_blocks_are_moved_as_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    from loadgen.features.shards.merge_records import Shifted
+    from loadgen.features.shards.merge import Shifted
     from loadgen.figures import record
 
     records = made_runs.run(failed=2).records

@@ -19,11 +19,10 @@ from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.run import keywords
-from loadgen.run.asked_settings import settings
-from loadgen.run.attach import attach
+from loadgen.run.attach import attach, collect_settings
 from loadgen.run.bench import check
-from loadgen.run.local_server import Local
 from loadgen.run.measure import TransportOptions
+from loadgen.run.observation import Local
 from loadgen.run.options import Options, bench_parser, parse
 from loadgen.run.session import Session
 from loadgen.run.workers import worker_count
@@ -73,7 +72,7 @@ def requests(server: ScriptedServer) -> list[Asked]:
 def attached(stack: ExitStack, *servers: ScriptedServer, more: tuple[str, ...] = ()) -> Session:
     urls = [word for server in servers for word in ("--base-url", server.base_url)]
     options = parse([*urls, "--quiet", "--transport", "wire", *more])
-    return attach(options, settings(options, [WORKLOAD]), WORKLOAD, stack)
+    return attach(options, collect_settings(options, [WORKLOAD]), WORKLOAD, stack)
 
 
 def planned(most: int) -> Plan:
@@ -124,18 +123,18 @@ def test_names_of_this_machine_are_one_place_but_not_all_of_loopback() -> None:
 
 def test_the_shortest_context_counts_and_differences_are_noted() -> None:
     first, other = replica(max_model_len=9), replica("b", max_model_len=7, version="2")
-    assert replicas.least_served(first.served, [other, replica("c")]).max_model_len == 7
-    assert replicas.least_served(replica().served, [replica("b")]).max_model_len == 0
+    assert replicas.join_served(first.served, [other, replica("c")]).max_model_len == 7
+    assert replicas.join_served(replica().served, [replica("b")]).max_model_len == 0
 
 
 def test_processes_are_known_where_all_servers_are_on_this_machine() -> None:
     here, away = Local(lambda: [1, 2]), replica("b")
-    both = replicas.local_of_all(here, [replace(away, local=Local(lambda: [3]))])
+    both = replicas.join_locals(here, [replace(away, local=Local(lambda: [3]))])
     assert both is not None
     assert both.pids() == [1, 2, 3]
-    assert replicas.local_of_all(here, []) is here
-    assert replicas.local_of_all(here, [away]) is None
-    assert replicas.local_of_all(None, [replace(away, local=here)]) is None
+    assert replicas.join_locals(here, []) is here
+    assert replicas.join_locals(here, [away]) is None
+    assert replicas.join_locals(None, [replace(away, local=here)]) is None
 
 
 @pytest.mark.whole
@@ -199,7 +198,9 @@ def test_what_cannot_be_with_several_servers_is_refused(line: str, message: str)
 @loop_over(("asked", "most", "workers"), [(0, 8, 2), (2, 8, 2), (4, 8, 4), (4, 3, 2), (2, 2, 2)])
 def test_each_server_has_as_many_workers(asked: int, most: int, workers: int) -> None:
     targets = target_of("a", 1), target_of("b", 1)
-    spread = worker_count.spread(TransportOptions(targets[0], targets=targets), planned(most), asked)
+    spread = worker_count.spread_over_workers(
+        TransportOptions(targets[0], targets=targets), planned(most), asked
+    )
     assert spread.workers == workers
     assert [spread.target_of(process).host for process in range(4)] == ["a", "b", "a", "b"]
 
@@ -207,18 +208,18 @@ def test_each_server_has_as_many_workers(asked: int, most: int, workers: int) ->
 def test_a_load_of_one_request_at_once_is_none_for_two_servers() -> None:
     targets = target_of("a", 1), target_of("b", 1)
     with pytest.raises(UsageError, match="2 --base-url need 2 requests at once or more"):
-        worker_count.spread(TransportOptions(targets[0], targets=targets), planned(1), 2)
+        worker_count.spread_over_workers(TransportOptions(targets[0], targets=targets), planned(1), 2)
 
 
 def test_a_call_and_a_campaign_name_several_servers_in_a_list() -> None:
     urls = ["http://a", "http://b"]
-    assert keywords.parsed(urls, None, {})[0].urls == tuple(urls)
+    assert keywords.parse_call(urls, None, {})[0].urls == tuple(urls)
     line = make_arguments({"base_url": urls, "model": "m"}, bench_parser())
     assert parse(line).urls == tuple(urls)
     assert parse(make_arguments({"base_url": "http://a"}, bench_parser())).urls == ("http://a",)
     for wrong in ([], [1], 1):
         with pytest.raises(UsageError, match="base_url: "):
-            keywords.parsed(wrong, None, {})  # type: ignore[arg-type]
+            keywords.parse_call(wrong, None, {})  # type: ignore[arg-type]
 
 
 def test_a_key_is_not_given_to_a_second_host_that_a_file_names() -> None:

@@ -23,8 +23,8 @@ from loadgen.base.urls import host_of, is_this_machine
 from loadgen.plan import profile, request_sources
 from loadgen.plan.profile import Profile
 from loadgen.run import bench
-from loadgen.run.asked_settings import settings
-from loadgen.run.credentials import DEFAULT_VARIABLE, NO_KEY, api_key
+from loadgen.run.attach import collect_settings
+from loadgen.run.credentials import DEFAULT_VARIABLE, NO_KEY, read_api_key
 from loadgen.run.options import Options, bench_parser, parse
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.series.campaign import campaign_file
@@ -182,7 +182,7 @@ def _make_arm(
         request_sources.check_files(workload)
     if file.limit is not None:
         _check_searches(file.limit, profiles)
-    server_settings = settings(options, profiles)
+    server_settings = collect_settings(options, profiles)
     profile_names = [workload.name for workload in profiles]
     if twice := next((name for name in profile_names if profile_names.count(name) > 1), None):
         raise UsageError(f"profile {twice} is listed twice: set `repeats` to run it several times")
@@ -232,7 +232,7 @@ def check_allowed(trust: Trust, path: Path, arms: Sequence[Arm]) -> None:
 
 def list_unsent_keys(trust: Trust, arms: Sequence[Arm]) -> list[str]:
     """Messages on an API key in the environment that is not sent to the hosts that the file names."""
-    if trust.key_env or trust.key_file or not api_key(None, None):
+    if trust.key_env or trust.key_file or not read_api_key(None, None):
         return []
     hosts = {host_of(url): None for arm in arms if not trust.gives(arm.options) for url in arm.options.urls}
     return [

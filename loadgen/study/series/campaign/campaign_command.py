@@ -22,7 +22,7 @@ from loadgen.plan.plan_inputs import Seed
 from loadgen.report import run_place
 from loadgen.report.printing import print_text
 from loadgen.run import progress, signals
-from loadgen.run.credentials import api_key
+from loadgen.run.credentials import read_api_key
 from loadgen.settings import table
 from loadgen.settings.server_settings import KeyOptions
 from loadgen.study.series.campaign import arms, campaign_file, campaign_store
@@ -148,7 +148,7 @@ def _read_trust(given: argparse.Namespace) -> Trust:
         if not re.fullmatch(r"\w+", name):
             raise UsageError(f"--allow-env {name!r}: give the name of one variable")
     if given.api_key_env or given.api_key_file:
-        api_key(given.api_key_env, given.api_key_file)
+        read_api_key(given.api_key_env, given.api_key_file)
     return Trust(given.allow_launch, tuple(given.allow_env), given.api_key_env, given.api_key_file)
 
 
@@ -216,7 +216,7 @@ def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.
             execution.run()
         except KeyboardInterrupt as stop:
             print_text(f"\ninterrupted: {_count_finished(wanted, kept)}\nresume with: {resume}", sys.stdout)
-            return signals.exit_code(signals.number_of(stop))
+            return signals.exit_code(signals.read_number(stop))
         except StoreError as error:
             raise StoreError(
                 f"{error}; {_count_finished(wanted, kept)}; when it can be written: {resume}"

@@ -28,7 +28,7 @@ from loadgen.report.limit_record import FORMAT, LIMIT, LimitRecord
 from loadgen.report.printing import print_text
 from loadgen.report.sweep_record import LoadAxis
 from loadgen.run import bench, signals
-from loadgen.run.asked_settings import settings
+from loadgen.run.attach import collect_settings
 from loadgen.run.options import Options, bench_parser, parse
 from loadgen.run.signals import Interrupts
 from loadgen.study.series import series_store
@@ -111,7 +111,7 @@ def find_limit(
         most_runs=request.most_runs,
         least_run_s=request.least_run_s,
         fixed=digest_options(options, content, axis, list(slo)),
-        seed=bench.seeded(options).value,
+        seed=bench.make_seed(options).value,
         start=request.start,
         lowest=request.lowest,
         highest=request.highest,
@@ -124,7 +124,7 @@ def find_limit(
         base = Path(options.run_dir or "runs")
         kept = KeptDirectory(run_place.create_directory(base, "limit", run_place.now()), "limit")
     inside = replace(options, reset_cache=True, stop_when_saturated=True)
-    asked_settings = settings(options, [workload])
+    asked_settings = collect_settings(options, [workload])
     with kept.locked(), PointServers(inside, asked_settings, kept.directory, say, interrupts) as servers:
         if request.resume is not None:
             asked = continue_search(read_search(kept.directory), asked, options.seed)

@@ -69,7 +69,7 @@ class LimitSearch:
                 else:
                     self._run(step)
         except KeyboardInterrupt as stop:
-            self.signal = signals.number_of(stop)
+            self.signal = signals.read_number(stop)
             self._end("interrupted")
         return self.record
 

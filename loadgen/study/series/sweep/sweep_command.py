@@ -163,7 +163,7 @@ def _run_sweep(request: SweepRequest, store: SweepStore) -> int:
     except KeyboardInterrupt as stop:
         _print_points(request, store, store.record())
         print_text(f"interrupted; resume with: {resume}", sys.stdout)
-        return signals.exit_code(signals.number_of(stop))
+        return signals.exit_code(signals.read_number(stop))
     except StoreError as error:
         raise StoreError(f"{error}; when it can be written: {resume}") from None
     except MeasureError as error:

@@ -34,8 +34,8 @@ from loadgen.report.sweep_record import (
     clear_point,
 )
 from loadgen.run import signals
-from loadgen.run.asked_settings import settings
-from loadgen.run.bench import check, seeded
+from loadgen.run.attach import collect_settings
+from loadgen.run.bench import check, make_seed
 from loadgen.run.options import Options
 from loadgen.run.session import Session
 from loadgen.run.signals import SIGNALS, Interrupts
@@ -59,7 +59,7 @@ def begin_sweep(request: SweepRequest) -> SweepStore:
             name=request.name,
             command=tuple(command_line()),
             fixed=fixed,
-            seed=seeded(request.options).value,
+            seed=make_seed(request.options).value,
             axis=request.variation.axis,
             points=plan_points(request.points),
         )
@@ -281,7 +281,7 @@ def make_request(options: Options, variation: Variation, build: Build) -> SweepR
     if first.workload.ladder is not None:
         raise UsageError(f"{name} is a ladder of input lengths: run it with `loadgen ladder`")
     check(options)
-    asked = settings(options, [point.workload for point in points])
+    asked = collect_settings(options, [point.workload for point in points])
     if options.launching.wanted:
         _check_servers(options, asked, points)
     return SweepRequest(name, options, variation, points, asked)

@@ -15,7 +15,7 @@ from fakes.scripted_server import api, stream
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.run import launched_server
-from loadgen.run.credentials import credentials
+from loadgen.run.credentials import collect_credentials
 from loadgen.study.series.campaign import arms, campaign_file
 from loadgen.study.series.campaign.arms import Trust
 from loadgen_servers.launch.secrecy import shown
@@ -242,7 +242,7 @@ def test_a_host_named_by_a_file_gets_the_key_only_on_request(
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     monkeypatch.setenv("MINE", "sk-mine")
     options = options_of(written(tmp_path, {"name": "x", **flags}), given)
-    headers = credentials(options, own=options.base_url is None).headers
+    headers = collect_credentials(options, own=options.base_url is None).headers
     assert headers == ({"Authorization": f"Bearer {key}"} if key else {})
 
 

@@ -1,4 +1,7 @@
-"""Adapting: what a server refuses of a request is learned before the run, and left out of every request.
+"""Acceptance: what a server takes of a plan is learned and checked before the run.
+
+What it refuses of a request is left out of every request; how it counts words is asked once; what it could
+not take whole is refused.
 
 Hosted APIs and gateways refuse fields that engines take. A server of which it is not known is asked with one
 request of the warm-up's kind; any other only once it has refused a warm-up. A measured run is never adapted
@@ -9,32 +12,66 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
+from typing import Protocol, runtime_checkable
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 
-from loadgen.base.errors import MeasureError
+from loadgen.base import untrusted
+from loadgen.base.arrays import Int64
+from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.text import format_count, list_first, quote_value
 from loadgen.engines import refusals
 from loadgen.engines.refusals import FIELDS, REFUSING, Adaptation, AdaptedField, Refusal
 from loadgen.figures.record import Records
 from loadgen.plan import plan, request_sources
 from loadgen.plan.plan import Plan
-from loadgen.plan.plan_inputs import ModelTarget
+from loadgen.plan.plan_inputs import ModelTarget, Seed, WordCounts
+from loadgen.plan.profile import Profile
 from loadgen.plan.trial_bodies import TrialBodies
 from loadgen.run import signals
 from loadgen.run.measure import Outcome, TransportOptions, Watch, measure
 from loadgen.run.progress import Display, display
 from loadgen.run.signals import Interrupts
 from loadgen.server import control
-from loadgen.server.discovery import ServerAddress
+from loadgen.server.discovery import ServerAddress, ServerInfo, ServerProbe
 from loadgen.server.exchange import DENIED, ControlAnswer
+from loadgen.wire.openai import Completions
 
 _LOG = logging.getLogger("loadgen")
 _TRIAL_S = 60.0  # for the first byte of an answer
 _MOST_TRIALS = 16  # more than there are fields that can be left out or renamed
 _NO_SUCH_PATH = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
+_IDS = [10, 11, 12]  # in any vocabulary
+_ANSWER_S = 60.0
+_MOST_NAMES = 10  # of models, in a message
+_FEW_SLOTS = (
+    "the server has %d slots for %d requests at once: the others will wait in its queue "
+    "(--max-running; llama-server: --parallel)"
+)
+_SHORT_CONTEXT = (
+    "the server was started for a context of %d tokens (--context-len) and has %d: llama-server takes no "
+    "more than the model was trained with (--server-args '--override-kv ARCHITECTURE.context_length=int:N')"
+)
+_NO_TOOLS = (
+    "the model's chat template has no place for tools, so the server may leave them out of the prompts "
+    "(llama-server: --jinja --chat-template-file)"
+)
+_CONTEXT = "start the server with a larger context (--context-len; vLLM: --max-model-len)"
+# What to type where rows are too long, by the kind of the data.
+_FIXES = {
+    "random": "lower --random-input-len or --random-output-len",
+    "random_turns": "lower --turns, --random-input-len or --random-output-len, or {context}",
+    "prefix_repetition": "lower --prefix-repetition-prefix-len, -suffix-len or -output-len",
+    **dict.fromkeys(
+        ("trace", "timed_trace"),
+        "pass --trace-max-input-len N, with --trace-too-long clip to cut them, or {context}",
+    ),
+}
+_ROWS = "lower --output-len, leave those rows out of the file, or {context}"
 
 
 class Adapter(msgspec.Struct, frozen=True):
@@ -202,3 +239,151 @@ def _limit_s(trial: Plan) -> float:
     """How long the first byte of an answer may take, in seconds."""
     profile = trial.profile
     return min(limit for limit in (_TRIAL_S, profile.request_timeout, profile.stall_timeout) if limit)
+
+
+def add_word_counts(
+    adapter: Adapter, known: dict[str, WordCounts], workload: Profile, seed: Seed, limit: int
+) -> ModelTarget:
+    """The adapter's model, with the server's own count of words where prompts are made of words.
+
+    It is asked once for all requests of one form, of which it takes `limit` tokens (0: not known). What it
+    refuses of a request is learned before, as it would be for the run. Raises MeasureError.
+    """
+    subject = adapter.subject
+    if not plan.is_counted_by_server(workload, subject):
+        return subject
+    from loadgen.server.prompt_counts import PromptCounter  # no other run needs it
+
+    asked = plan.make_warmup(
+        workload.model_copy(update={"num_warmups": 1, "prefix_len": 0, "prefix_groups": 1}), subject, seed
+    )
+    key = f"{asked.path} {asked.fields.get('chat_template_kwargs')}"
+    if key not in known:
+        if subject.engine.unproven:
+            asked = adapter.adapted(asked)
+        counter = PromptCounter(adapter.access, adapter.tls, asked, subject.engine.hosted, limit)
+        with display(adapter.quiet).waiting("asking how the server counts words"):
+            known[key] = counter.learn_counts(workload.input_len + workload.prefix_len)
+    return replace(subject, word_counts=known[key])
+
+
+def check_takes_ids(probe: ServerProbe, served: ServerInfo) -> ServerInfo:
+    """What is served, by an engine that takes ids if this server counted as many as it was sent.
+
+    One that refuses them, or counts a text's, takes none. Without such an answer the engine's usual is
+    assumed, as of one that does not describe itself.
+    """
+    if not served.engine.asked_for_ids or not served.version:
+        return served
+    access, dialect = probe.access, Completions()
+    path = f"{access.prefix}{dialect.path.removeprefix('/v1')}{access.query}"
+    answer = control.send_request(
+        access, probe.tls, path, dialect.make_request(served.model, _IDS, 1), _ANSWER_S
+    )
+    counted = untrusted.read_mapping(answer.object.get("usage")).get("prompt_tokens")
+    if answer.status not in REFUSING and counted in (None, len(_IDS)):
+        return served
+    return replace(served, engine=replace(served.engine, takes_ids=False))
+
+
+@runtime_checkable
+class _Placed(Protocol):
+    """Requests that know the row of a file that each is of."""
+
+    def where(self, i: int) -> str: ...
+
+
+@runtime_checkable
+class _Modelled(Protocol):
+    """Requests that may name a model of their own."""
+
+    @property
+    def models(self) -> Mapping[str, int]:
+        """The models that they name, and the first request of each."""
+        ...
+
+
+def check_sendable(made: Plan, served: ServerInfo, started_context: int = 0) -> None:
+    """Raises MeasureError or UsageError where a server would refuse requests of a plan.
+
+    `started_context` is the context in tokens that it was started for; 0: it was not started here.
+    """
+    check_models(made, served)
+    check_lengths(made, served.max_model_len)
+    warn_of_limits(made, served, started_context)
+
+
+def warn_of_limits(made: Plan, served: ServerInfo, started_context: int = 0) -> None:
+    """Warn of what a server takes, and not as it is meant."""
+    if 0 < served.max_model_len < started_context:
+        _LOG.warning(_SHORT_CONTEXT, started_context, served.max_model_len)
+    streams = made.profile.held_concurrency or 0
+    if 0 < served.slots < streams:
+        _LOG.warning(_FEW_SLOTS, served.slots, streams)
+    if served.without_tools and "tools" in getattr(made.requests, "features", {}):
+        _LOG.warning(_NO_TOOLS)
+
+
+def check_models(made: Plan, served: ServerInfo) -> None:
+    """Raises MeasureError where a row names a model that a server, which lists its models, does not serve."""
+    lists = served.engine.checks_model and served.engine.lists_its_model and served.models
+    if not lists or not isinstance(made.requests, _Modelled):
+        return
+    others = {name: i for name, i in made.requests.models.items() if name not in served.models}
+    if not others:
+        return
+    name = min(others, key=others.__getitem__)
+    more = f", and {format_count(len(others) - 1, 'more model')} like it" if len(others) > 1 else ""
+    raise MeasureError(
+        f"{_where(made, others[name])} asks for the model {quote_value(name)}{more}; {served.engine.name} "
+        "serves "
+        f"{list_first(served.models, _MOST_NAMES)}: change the name, or leave `model` out of the rows for "
+        f"{quote_value(made.model)}"
+    )
+
+
+def check_lengths(made: Plan, limit: int) -> None:
+    """Raises where a request cannot be answered as planned: MeasureError where it is too long for the model.
+
+    `limit` is in tokens, prompt and answer together; 0: not known.
+    """
+    _check_least(made)
+    if not 0 < limit < made.longest:
+        return
+    totals = _known_lens(made.requests.input_lens, made) + _known_lens(made.requests.output_lens, made)
+    longest, count = int(totals.argmax()), int((totals > limit).sum())
+    fix = _FIXES.get(made.facts.kind, _ROWS).format(context=_CONTEXT)
+    if made.facts.kind == request_sources.RANDOM:
+        raise MeasureError(
+            f"the longest request needs {totals[longest]} tokens but {made.model} accepts {limit}: {fix}"
+        )
+    are = "1 request needs" if count == 1 else f"{count:,} requests need"
+    raise MeasureError(
+        f"{are} more tokens than the {limit} that {made.model} accepts, the longest {totals[longest]} "
+        f"({_where(made, longest)}): {fix}"
+    )
+
+
+def _check_least(made: Plan) -> None:
+    """Raises UsageError of a --min-tokens that is more than a request asks for at most."""
+    least = made.profile.min_tokens
+    asked = made.requests.output_lens[: len(made)]
+    too_few = np.flatnonzero((asked > 0) & (asked < (least or 0)))
+    if len(too_few):
+        first = int(too_few[0])
+        raise UsageError(
+            f"--min-tokens {least} is more than the {asked[first]} tokens that a request asks for "
+            f"({_where(made, first)}): lower it, or have every answer as long by --output-len"
+        )
+
+
+def _known_lens(lens: Int64, made: Plan) -> Int64:
+    """The lengths of the requests that are planned, 0 where only the server counts."""
+    return np.maximum(lens[: len(made)], 0)
+
+
+def _where(made: Plan, i: int) -> str:
+    """A request by its row in the file, counted from 1, or by its place in the plan."""
+    if isinstance(made.requests, _Placed):
+        return made.requests.where(i)
+    return f"request {i}"

@@ -1,18 +1,20 @@
-"""Alongside: what is sampled while a run goes on, and what is imported while none does."""
+"""Observation: a server on this machine, and what is sampled of it and of its counters around a run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from loadgen.engines.engine import Engine
 from loadgen.host.cpu_use import CpuWatch
 from loadgen.host.sampler import Sampler
-from loadgen.run.importing import importing
-from loadgen.run.local_server import Local
 from loadgen.run.progress import Display
 from loadgen.server.scraper import MetricsScraper
+from loadgen.verdict.run_facts import Launched
 
 if TYPE_CHECKING:
     from loadgen.server.server_counters import ServerWindow
@@ -20,28 +22,37 @@ if TYPE_CHECKING:
 _IDLE_S = 1.0  # of idle power, where there is a sensor
 
 
-def settled(observer: MetricsScraper, most_s: float, display: Display) -> str:
+class Local(msgspec.Struct, frozen=True):
+    """A server on this machine: its processes, and, where it was started for the run, its log and its end."""
+
+    pids: Callable[[], Sequence[int]]
+    log: Path | None = None
+    launched: Launched | None = None
+    # Raises ServerDied where it has ended; one that just failed may take that many seconds to end. Of a
+    # server that was not started here it is unknown.
+    check_alive: Callable[[float], None] = lambda wait_s: None
+    gone: Callable[[], bool] = lambda: False  # whether it has ended
+    device_before_bytes: int | None = None  # GPU memory in use before it was started
+
+
+def settle_server(
+    observer: MetricsScraper, most_s: float, display: Display, meanwhile: Callable[[], None]
+) -> str:
     """Scrape the server's counters once it is idle, or that long has passed; returns the error.
 
-    What results need is imported meanwhile, as there is time for it.
+    `meanwhile` is called while it is waited for.
     """
     with display.waiting("settling: until the server is idle", most_s):
-        return observer.scrape_before(most_s, meanwhile=_import_results)
+        return observer.scrape_before(most_s, meanwhile)
 
 
-def counters_after(observer: MetricsScraper, display: Display) -> ServerWindow:
+def scrape_after_run(observer: MetricsScraper, display: Display) -> ServerWindow:
     """The server's counters over a run that has ended, once it is idle again."""
     with display.waiting("reading the server's counters, once it is idle", observer.longest_wait_s):
         return observer.scrape_after()
 
 
-def _import_results() -> None:
-    with importing():
-        import loadgen.report.report
-        import loadgen.run.followup  # noqa: F401
-
-
-def sensors(local: Local | None, engine: Engine, observe: bool, display: Display) -> Sampler | None:
+def start_sensors(local: Local | None, engine: Engine, observe: bool, display: Display) -> Sampler | None:
     """The sensors of this machine, where the server is on it, and its idle power."""
     if local is None or not observe or engine.simulated:
         return None
@@ -53,12 +64,12 @@ def sensors(local: Local | None, engine: Engine, observe: bool, display: Display
     return sensing
 
 
-def cpu_watch(local: Local | None, observe: bool, embedded: bool) -> CpuWatch | None:
+def watch_cpus(local: Local | None, observe: bool, embedded: bool) -> CpuWatch | None:
     """What reads the CPU use of a run, where the server is on this machine."""
     return CpuWatch(local.pids, server_known=embedded) if local is not None and observe else None
 
 
-def devices(sensing: Sampler) -> dict[str, str]:
+def describe_devices(sensing: Sampler) -> dict[str, str]:
     """What the sensors report of this machine."""
     from loadgen.host import sensor_discovery
 
@@ -66,7 +77,7 @@ def devices(sensing: Sampler) -> dict[str, str]:
 
 
 @contextmanager
-def sampled(*sources: MetricsScraper | Sampler | CpuWatch | None) -> Iterator[None]:
+def sample_meanwhile(*sources: MetricsScraper | Sampler | CpuWatch | None) -> Iterator[None]:
     """Sample the server's counters, this machine's sensors and its CPUs meanwhile."""
     with ExitStack() as stack:
         for source in sources:

@@ -1,4 +1,4 @@
-"""Counting: a chat API is measured without a tokenizer, at the lengths that were asked for."""
+"""Word counts: a chat API is measured without a tokenizer, at the lengths that were asked for."""
 
 from __future__ import annotations
 

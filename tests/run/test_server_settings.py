@@ -8,7 +8,7 @@ from typing import Any
 from builders.loops import loop_over
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile
-from loadgen.run.asked_settings import settings
+from loadgen.run.attach import collect_settings
 from loadgen.run.options import parse
 
 SMALL = {"input_len": 1000, "output_len": 100}
@@ -17,7 +17,7 @@ SMALL = {"input_len": 1000, "output_len": 100}
 def asked(line: str, *workloads: dict[str, Any]) -> tuple[int | None, int | None]:
     """Requests at once, and tokens of each."""
     profiles: list[Profile] = [profile.build(keys) for keys in workloads]
-    found = settings(parse(shlex.split(f"--launch {line}")), profiles)
+    found = collect_settings(parse(shlex.split(f"--launch {line}")), profiles)
     return found.max_running, found.context_len
 
 

@@ -1,4 +1,4 @@
-"""Importing: without what libraries do as they are imported, and need not here."""
+"""Verbs: how what a verb needs is imported: without what libraries do then, and need not here."""
 
 from __future__ import annotations
 

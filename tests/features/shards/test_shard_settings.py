@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders.loops import loop_over
-from loadgen.features.shards import ranks
+from loadgen.features.shards import shard_settings
 from loadgen.transport.sending.share import Share
 
 SLURM = {"SLURM_PROCID": "3", "SLURM_NTASKS": "8"}
@@ -32,7 +32,7 @@ JOB = {"JOB_COMPLETION_INDEX": "3"}
     ],
 )
 def test_a_shard_is_read(text: str, environ: dict[str, str], share: Share) -> None:
-    assert ranks.read(text, environ) == share
+    assert shard_settings.read_share(text, environ) == share
 
 
 @loop_over(
@@ -69,5 +69,5 @@ def test_a_shard_is_read(text: str, environ: dict[str, str], share: Share) -> No
 )
 def test_what_is_no_shard_is_refused(text: str, environ: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=r"shard|give") as refused:
-        ranks.read(text, environ)
+        shard_settings.read_share(text, environ)
     assert message in str(refused.value)

@@ -19,8 +19,14 @@ from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.report.run_directory import REPORT, RESULT
-from loadgen.run import automatic_workers
-from loadgen.run.automatic_workers import ExpectedLoad, WorkerChoice, automatic, choose, expected
+from loadgen.run.workers import worker_count
+from loadgen.run.workers.worker_count import (
+    ExpectedLoad,
+    WorkerChoice,
+    choose_automatically,
+    choose_workers,
+    expect_load,
+)
 from loadgen.transport.capture_process import TRANSPORTS
 from loadgen.verdict import calibration
 from loadgen.verdict.calibration import Calibration, Error
@@ -111,7 +117,7 @@ EXPECTED = [
 def test_a_load_is_expected_from_its_rate_or_its_streams_and_the_warm_up(
     keys: dict[str, object], before: Records, part_of: int, per_s: float, source: str
 ) -> None:
-    assert expected(planned(**keys), before, part_of) == ExpectedLoad(per_s, source)
+    assert expect_load(planned(**keys), before, part_of) == ExpectedLoad(per_s, source)
 
 
 NONE = "no load of the self-test was held by one worker"
@@ -132,28 +138,30 @@ CHOICES = [
 def test_workers_are_as_many_as_hold_twice_the_load(
     per_s: float, held: float, most: int, targets: int, workers: int, reason: str
 ) -> None:
-    chosen = choose(ExpectedLoad(per_s, "4 streams"), calibrated(held), most, targets)
+    chosen = choose_workers(ExpectedLoad(per_s, "4 streams"), calibrated(held), most, targets)
     assert chosen == WorkerChoice(workers, f"auto: {per_s:,.0f} messages/s expected, 4 streams; {reason}")
 
 
 def test_a_capacity_that_may_be_higher_is_named_so() -> None:
-    chosen = choose(ExpectedLoad(10.0, "4 streams"), calibrated(20_000.0, bounded=False), 8)
+    chosen = choose_workers(ExpectedLoad(10.0, "4 streams"), calibrated(20_000.0, bounded=False), 8)
     assert chosen.why.endswith("one worker holds at least 20,000")
 
 
 def test_nothing_is_measured_where_there_are_no_cpus_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(automatic_workers, "most_workers", lambda: 1)
+    monkeypatch.setattr(worker_count, "count_affordable", lambda: 1)
 
     def measured() -> Calibration:
         pytest.fail("it was measured")
 
-    assert automatic(planned(), warmed(), measured) == WorkerChoice(1, "auto: a second needs 4 CPUs")
+    assert choose_automatically(planned(), warmed(), measured) == WorkerChoice(
+        1, "auto: a second needs 4 CPUs"
+    )
 
 
 @loop_over(("cpus", "most"), [(1, 1), (2, 1), (3, 1), (4, 2), (17, 8)])
 def test_each_worker_has_two_cpus(cpus: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cpus)))
-    assert automatic_workers.most_workers() == most
+    assert worker_count.count_affordable() == most
 
 
 @pytest.mark.whole
@@ -161,7 +169,7 @@ def test_a_run_has_the_workers_that_its_load_needs_and_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(automatic_workers, "most_workers", lambda: 2)
+    monkeypatch.setattr(worker_count, "count_affordable", lambda: 2)
     here = calibration.environment_digest(describe_machine())
     kept = [
         calibrated(50.0).model_copy(update={"transport": transport, "environment": here})

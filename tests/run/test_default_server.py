@@ -16,10 +16,9 @@ from fakes.scripted_server import api, closed_port, stream
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.plan.profile import Profile
-from loadgen.run import attach, keywords, which_server
+from loadgen.run import attach, keywords, options
 from loadgen.run.keywords import BenchOptions
-from loadgen.run.options import Options, parse
-from loadgen.run.which_server import DEFAULT_URL, SPEAKING_OF_A_SERVER
+from loadgen.run.options import DEFAULT_URL, SPEAKING_OF_A_SERVER, Options, parse
 from loadgen.settings import backends
 from loadgen.study.series.ladder_command import ladder_parser
 
@@ -72,14 +71,14 @@ def test_every_flag_either_speaks_of_a_server_or_does_not() -> None:
 
 @loop_over("name", sorted(SPEAKING_OF_A_SERVER))
 def test_with_a_flag_that_speaks_of_a_server_vllms_is_meant(name: str) -> None:
-    assert which_server.default_url({name, "num_prompts"}, launched=False) == DEFAULT_URL
-    assert which_server.default_url({name, "preset"}, launched=False) is None
-    assert which_server.default_url({name}, launched=True) is None
+    assert options.find_default_url({name, "num_prompts"}, launched=False) == DEFAULT_URL
+    assert options.find_default_url({name, "preset"}, launched=False) is None
+    assert options.find_default_url({name}, launched=True) is None
 
 
 @loop_over("name", SILENT)
 def test_without_one_the_embedded_engine_is_meant(name: str) -> None:
-    assert which_server.default_url({name}, launched=False) is None
+    assert options.find_default_url({name}, launched=False) is None
 
 
 AT_DEFAULT = {"base_url": DEFAULT_URL, "default_url": True, "default_port": True}
@@ -144,7 +143,7 @@ def test_a_command_line_means_a_server(line: str, base_url: str | None, default_
 def test_a_call_means_the_same_server(
     base_url: str | None, given: dict[str, Any], expected: dict[str, object]
 ) -> None:
-    found = asdict(keywords.parsed(base_url, None, given)[0])
+    found = asdict(keywords.parse_call(base_url, None, given)[0])
     overrides = {name: value for name, value in given.items() if name in ("num_prompts", "backend")}
     overrides |= {"backend": backends.find_backend(overrides["backend"])} if "backend" in overrides else {}
     assert found == {**asdict(Options(quiet=True)), "overrides": overrides, **expected}
@@ -158,7 +157,7 @@ def default_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.Monk
 
 def moved(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     """Have the default address at a port that is ours: 8000 may be anyone's."""
-    monkeypatch.setattr(which_server, "DEFAULT_URL", url)
+    monkeypatch.setattr(options, "DEFAULT_URL", url)
 
 
 @pytest.mark.parametrize("verb", ["bench", "ladder"])
@@ -172,7 +171,7 @@ def test_nothing_there_is_one_line_with_both_ways(
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith(f"loadgen: {url} is not ready: ")
-    assert said.err.endswith(f"{which_server.nothing_there(url)}\n")
+    assert said.err.endswith(f"{options.explain_no_server(url)}\n")
     assert "this is vLLM's)" in said.err
     assert said.err.count("\n") == 1
     assert not list(Path().rglob("*.json*"))
@@ -223,5 +222,5 @@ def test_a_profile_names_the_client_whose_port_is_meant(backend: Any, line: str,
 
 @loop_over(("name", "whose"), [("sglang", "SGLang"), ("lmdeploy", "LMDeploy"), ("vllm", "vLLM")])
 def test_whose_port_a_default_is_can_be_read(name: str, whose: str) -> None:
-    url = which_server.default_url({"backend"}, False, backends.find_default_port(name))
-    assert f"this is {whose}'s)" in which_server.nothing_there(url or "")
+    url = options.find_default_url({"backend"}, False, backends.find_default_port(name))
+    assert f"this is {whose}'s)" in options.explain_no_server(url or "")

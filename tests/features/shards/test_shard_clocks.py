@@ -1,23 +1,99 @@
-"""Merge clocks: times of several machines become those of one; how sure that is decides what is doubted."""
+"""Clock readings: by the wall clock, and by round trips to a clock of another process."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from builders import made_cases, shard_runs
 from builders.loops import loop_over
 from builders.made_cases import open_loop, rate
 from builders.shard_runs import HERE, elsewhere, named, part, shard
 from loadgen.base.structs import replace
-from loadgen.features.shards import merge
-from loadgen.features.shards.merge_clocks import ClockShift, ClockSpan, shifts
-from loadgen.features.shards.merge_records import Shifted
+from loadgen.features.shards import merge, shard_clocks
+from loadgen.features.shards.merge import Shifted
+from loadgen.features.shards.shard_clocks import (
+    ClockShift,
+    ClockSpan,
+    RoundTrips,
+    boot_id,
+    find_shifts,
+    read_clock,
+)
 from loadgen.figures.record import Records
 from loadgen.report import report
 from loadgen.report.run_directory import Result
 from loadgen.verdict.run_facts import ClockReading, ShardFacts
+
+
+class Clocks:
+    """A machine's two clocks, which stand still unless moved."""
+
+    def __init__(self, mono_ns: int = 1_000_000, ahead_ns: int = 0) -> None:
+        self.mono_ns, self.ahead_ns = mono_ns, ahead_ns
+
+    def now_ns(self) -> int:
+        return self.mono_ns
+
+    def wall_ns(self) -> int:
+        return self.mono_ns + self.ahead_ns
+
+
+def test_a_reading_has_the_wall_clock_and_its_error() -> None:
+    found = read_clock(Clocks(ahead_ns=7_000), lambda: "boot", lambda: 5)
+    assert found == ClockReading(boot="boot", offset_ns=7_000, error_ns=5, reference="wall clock")
+
+
+def test_this_machine_has_a_reading() -> None:
+    found = read_clock()
+    assert found.boot == boot_id() != ""
+    assert found.error_ns >= shard_clocks.UNKNOWN_NS
+
+
+@loop_over(
+    ("boot", "namespace", "expected"),
+    [
+        ("a-b\n", None, "a-b"),
+        ("a-b\n", "monotonic           0         0\nboottime            0         0\n", "a-b"),
+        ("a-b\n", "monotonic       86400         5\nboottime            0         0\n", "a-b 86400 5"),
+        ("a-b\n", "monotonic          -2         0\n", "a-b -2 0"),
+        ("a-b\n", "", "a-b"),
+        (None, None, ""),
+    ],
+)
+def test_a_time_namespace_has_a_clock_of_its_own(
+    tmp_path: Path, boot: str | None, namespace: str | None, expected: str
+) -> None:
+    for name, text in (("boot", boot), ("namespace", namespace)):
+        if text is not None:
+            (tmp_path / name).write_text(text)
+    assert boot_id(tmp_path / "boot", tmp_path / "namespace") == expected
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)), min_size=1, max_size=12),
+    st.integers(-(10**15), 10**15),
+)
+def test_round_trips_bound_the_offset(ways_ns: list[tuple[int, int]], ahead_ns: int) -> None:
+    clocks, trips = Clocks(), iter(ways_ns)
+
+    def ask() -> int:
+        there_ns, back_ns = next(trips)
+        clocks.mono_ns += there_ns
+        theirs_ns = clocks.mono_ns + ahead_ns
+        clocks.mono_ns += back_ns
+        return theirs_ns
+
+    found = RoundTrips(ask, clocks).reading("boot", "the driver's clock", len(ways_ns))
+    assert abs(found.offset_ns + ahead_ns) <= found.error_ns
+    least_ns = min(there for there, _ in ways_ns) + min(back for _, back in ways_ns)
+    assert found.error_ns == (least_ns + 1) // 2
+    assert (found.boot, found.reference) == ("boot", "the driver's clock")
+
 
 MS, S = 10**6, 10**9
 WALL, DRIVER = "wall clock", "the driver's clock"
@@ -70,12 +146,14 @@ def test_clocks_are_compared_by_their_readings(
     before: ClockReading, after: ClockReading | None, shift: ClockShift
 ) -> None:
     spans = [ClockSpan(FIRST, 200 * S, 300 * S), ClockSpan(of_clock(before, after), 50 * S, 150 * S)]
-    assert shifts(spans) == [ClockShift(), shift]
+    assert find_shifts(spans) == [ClockShift(), shift]
 
 
 def test_a_shard_without_requests_moves_no_other() -> None:
     empty, other = of_clock(reading(7 * S, reference=DRIVER), None, 0), of_clock(reading(9 * S), None)
-    moved = shifts([ClockSpan(empty), ClockSpan(other, 50 * S, 60 * S), ClockSpan(FIRST, 49 * S, 59 * S)])
+    moved = find_shifts(
+        [ClockSpan(empty), ClockSpan(other, 50 * S, 60 * S), ClockSpan(FIRST, 49 * S, 59 * S)]
+    )
     assert moved[1] == ClockShift()
     assert moved[2] == ClockShift(1 * S, 3 * MS, WALL)
 
@@ -83,7 +161,7 @@ def test_a_shard_without_requests_moves_no_other() -> None:
 def test_no_boot_is_known_to_be_the_same() -> None:
     unknown = of_clock(reading(10 * S, boot=""), reading(10 * S, boot=""))
     spans = [ClockSpan(unknown), ClockSpan(unknown)]
-    assert shifts(spans)[1] == ClockShift(0, 0, WALL)
+    assert find_shifts(spans)[1] == ClockShift(0, 0, WALL)
 
 
 def on(run: Result, number: int, ahead_ns: int, **reading: Any) -> Result:

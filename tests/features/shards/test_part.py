@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from builders.loops import loop_over
 from loadgen.base.errors import MeasureError, UsageError
-from loadgen.features.shards import start_at
-from loadgen.features.shards.start_at import PlannedStart, Punctual, StartWait, lead_s
+from loadgen.features.shards import shard_settings
+from loadgen.features.shards.part import Punctual, StartWait, lead_s
+from loadgen.features.shards.shard_settings import PlannedStart
 from loadgen.run.measure import TransportOptions
 from loadgen.run.progress import Display
 from loadgen.run.signals import SIGNALS, Stopped, StopRequest
@@ -54,13 +55,13 @@ class Clocks:
     ],
 )
 def test_an_instant_is_read(text: str, expected: PlannedStart) -> None:
-    assert start_at.read(text, Clocks()) == expected
+    assert shard_settings.read_instant(text, Clocks()) == expected
 
 
 @loop_over("text", ["", "soon", "-5", "1e9", "2027-01-15T08:01:00", "inf", "nan", "+", "9" * 30])
 def test_what_is_no_instant_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no instant: give seconds since 1970"):
-        start_at.read(text, Clocks())
+        shard_settings.read_instant(text, Clocks())
 
 
 @loop_over(
@@ -89,7 +90,7 @@ def test_an_instant_past_or_absurd_is_refused(ahead_s: int, message: str) -> Non
 )
 def test_an_instant_beyond_the_calendar_is_refused_in_words(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
-        start_at.read(text, Clocks()).check(NOW_S * S)
+        shard_settings.read_instant(text, Clocks()).check(NOW_S * S)
 
 
 @loop_over(("connections", "seconds"), [(0, 1.0), (1, 1.0005), (10_000, 6.0), (10**6, 30.0)])

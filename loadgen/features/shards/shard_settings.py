@@ -1,0 +1,244 @@
+"""Shard settings: which part of a plan a command sends, from when, or which Ray cluster sends all of it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from loadgen.base import clock
+from loadgen.base.bounds import integer_between
+from loadgen.base.clock import SECOND_NS, SYSTEM_CLOCK, Clock
+from loadgen.base.errors import UsageError
+from loadgen.base.parsing import parse_with
+from loadgen.base.text import quote_value
+from loadgen.settings.setting import CLUSTER, SHARDS, Makes, OptionRows, setting
+
+if TYPE_CHECKING:
+    from loadgen.transport.sending.share import Share
+
+AUTO, LOCAL = "auto", "local"
+MOST_SHARDS, MOST_OF_A_CLUSTER = 100_000, 4096
+START_AT = "--start-at"
+MOST_AHEAD_S = 86_400
+_SHARD = re.compile(r"(?:(\d{1,6})|auto)/(\d{1,6})", re.ASCII)
+_EPOCH = re.compile(r"(\+?)(\d{1,12})(?:\.(\d{1,9})\d*)?", re.ASCII)
+_DIGITS, _HEX = 32, frozenset("0123456789abcdef")  # of a plan's digest
+ADDRESS = re.compile(r"(ray://)?([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.%]+\]):(\d{1,5})", re.ASCII)
+
+
+class Launcher(msgspec.Struct, frozen=True):
+    """What starts several processes, and the variables that hold the number of each and their count."""
+
+    name: str
+    number: str
+    of: str = ""  # "": it does not say
+
+
+# The first that speaks is the one to be named in messages.
+LAUNCHERS = (
+    Launcher("Slurm", "SLURM_PROCID", "SLURM_NTASKS"),
+    Launcher("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    Launcher("MPI", "PMI_RANK", "PMI_SIZE"),
+    Launcher("a Kubernetes Indexed Job", "JOB_COMPLETION_INDEX"),
+)
+_NAMES = ", ".join(launcher.number for launcher in LAUNCHERS)
+
+
+class _Rank(msgspec.Struct, frozen=True):
+    """What one launcher says."""
+
+    launcher: Launcher
+    number: int
+    of: int | None
+
+    def __str__(self) -> str:
+        of = "" if self.of is None else f" of {self.launcher.of}={self.of}"
+        return f"{self.launcher.number}={self.number}{of}"
+
+
+def read_share(text: str, environ: Mapping[str, str] = os.environ) -> Share:
+    """The shard that `I/N`, `auto` or `auto/N` means; raises ValueError that says what to give."""
+    if text == AUTO:
+        rank = _rank(environ)
+        if rank.of is None:
+            raise ValueError(f"{rank} does not say how many shards there are: give auto/N")
+        return _check_share(rank.number, rank.of, str(rank))
+    match = _SHARD.fullmatch(text)
+    if match is None:
+        raise ValueError(
+            f"{quote_value(text)} is no shard: give I/N as 0/4 (the last is 3/4), auto, or auto/N"
+        )
+    number, of = match.groups()
+    if number is not None:
+        return _check_share(int(number), int(of), text)
+    rank = _rank(environ)
+    if rank.of is not None and rank.of != int(of):
+        raise ValueError(f"{text}: {rank}: give auto, or start {int(of)} processes")
+    return _check_share(rank.number, int(of), f"{text} with {rank}")
+
+
+def _rank(environ: Mapping[str, str]) -> _Rank:
+    """The rank that the environment has; raises ValueError where it has none, or two."""
+    ranks = list(_ranks(environ))
+    if not ranks:
+        raise ValueError(f"no launcher has numbered this process ({_NAMES} are not set): give I/N")
+    first = ranks[0]
+    for other in ranks[1:]:
+        if other.number != first.number or (None not in (other.of, first.of) and other.of != first.of):
+            raise ValueError(
+                f"{first} and {other} disagree: give I/N, of the variables that count the shards"
+            )
+    return next((rank for rank in ranks if rank.of is not None), first)
+
+
+def _ranks(environ: Mapping[str, str]) -> Iterator[_Rank]:
+    for launcher in LAUNCHERS:
+        number = _count(environ, launcher.number)
+        if number is not None:
+            yield _Rank(launcher, number, _count(environ, launcher.of))
+
+
+def _count(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name, "")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= 6):
+        raise ValueError(f"{name}={quote_value(text)} is no number: give I/N")
+    return int(text)
+
+
+def _check_share(number: int, of: int, text: str) -> Share:
+    from loadgen.transport.sending.share import Share  # numpy, which --help does without
+
+    if not 1 <= of <= MOST_SHARDS:
+        raise ValueError(f"{text}: there are from 1 to {MOST_SHARDS} shards")
+    if number >= of:
+        raise ValueError(f"{text}: shards are counted from 0: the last of {of} is {of - 1}/{of}")
+    return Share(number, of)
+
+
+class PlannedStart(msgspec.Struct, frozen=True):
+    """When requests are to begin, CLOCK_REALTIME in nanoseconds."""
+
+    wall_ns: int
+    relative: bool = False  # to when this command began: no other command has the same
+
+    def __str__(self) -> str:
+        """The instant in local time, to the millisecond, with its zone; beyond the calendar in seconds."""
+        try:
+            at = datetime.fromtimestamp(self.wall_ns / SECOND_NS, UTC).astimezone()
+        except (ValueError, OverflowError, OSError):
+            return f"{self.wall_ns / SECOND_NS:.3f} s since 1970"
+        return at.isoformat(" ", "milliseconds")
+
+    def check(self, wall_ns: int) -> None:
+        """Raises UsageError where the instant has passed, or is more than a day ahead."""
+        ahead_s = (self.wall_ns - wall_ns) / SECOND_NS
+        if ahead_s <= 0:
+            past = f"was {abs(ahead_s):.1f} s ago"
+            raise UsageError(f"{START_AT} {self} {past}: give a later instant, the same to all shards")
+        if ahead_s > MOST_AHEAD_S:
+            raise UsageError(f"{START_AT} {self} is {ahead_s / 3600:.0f} hours ahead: give one within a day")
+
+    def instant_ns(self, clocks: Clock = SYSTEM_CLOCK) -> int:
+        """The same on CLOCK_MONOTONIC, as the wall clock stands now."""
+        return self.wall_ns - clock.realtime_offset_ns(clocks)
+
+
+def read_instant(text: str, clocks: Clock = SYSTEM_CLOCK) -> PlannedStart:
+    """The instant of `--start-at`; raises ValueError that says how to write one."""
+    if match := _EPOCH.fullmatch(text):
+        plus, seconds, fraction = match.groups()
+        time_ns = int(seconds) * SECOND_NS + int((fraction or "").ljust(9, "0"))
+        return PlannedStart(time_ns + clocks.wall_ns(), True) if plus else PlannedStart(time_ns)
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        when = None
+    if when is None or when.tzinfo is None:
+        raise ValueError(
+            f"{quote_value(text)} is no instant: give seconds since 1970 (date +%s), ISO 8601 with its zone "
+            "(2026-01-31T12:00:00Z), or +SECONDS from now"
+        )
+    whole_s = int((when.replace(microsecond=0) - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds())
+    return PlannedStart(whole_s * SECOND_NS + when.microsecond * 1000)
+
+
+def parse_digest(text: str) -> str:
+    """A plan's digest; raises ValueError."""
+    if len(text) != _DIGITS or not set(text) <= _HEX:
+        raise ValueError(f"{quote_value(text)} is no plan's digest: it has {_DIGITS} digits, 0 to f")
+    return text
+
+
+def check_address(text: str) -> str:
+    """The address of --cluster; raises ValueError that says how to write one."""
+    match = ADDRESS.fullmatch(text)
+    if text not in (AUTO, LOCAL) and (match is None or not 0 < int(match[3]) < 1 << 16):
+        raise ValueError(f"{quote_value(text)} is no address: give auto, local, HOST:PORT or ray://HOST:PORT")
+    return text
+
+
+_part = partial(setting, Makes.CLIENT, group=SHARDS, keyword="str")
+
+
+# fmt: off
+class ShardOptions(OptionRows, frozen=True):
+    """Settings of one of several commands that send a plan together."""
+
+    # None: all of the plan.
+    shard: Share | None = _part(None, "send part I of N of the plan, counted from 0; auto: as Slurm, MPI or "
+        "a Kubernetes Indexed Job numbers this process (needs --seed; `loadgen merge` joins the runs)",
+        read=parse_with(read_share), metavar="I/N|auto|auto/N",
+        series="`loadgen bench` sends one plan from several commands",
+        cluster="the cluster's shards are numbered by this command")
+    # None: as soon as it can.
+    start_at: PlannedStart | None = _part(None, "begin at this instant: seconds since 1970, ISO 8601 with a "
+        "zone, or +SECONDS from now", read=parse_with(read_instant), metavar="WHEN",
+        series="`loadgen bench` begins one run at an instant",
+        cluster="the shards begin together, once all are ready")
+    # The digest of the only plan that may be sent.
+    expect_plan: str | None = _part(None, "send no other plan than the one of this digest",
+        read=parse_with(parse_digest), metavar="DIGEST", series="each run has a plan of its own")
+
+
+_cluster = partial(setting, Makes.CLIENT, None, group=CLUSTER,
+    campaign="cannot be used in a campaign")
+
+
+class ClusterOptions(OptionRows, frozen=True):
+    """Settings of a plan that shards on a Ray cluster send together."""
+
+    # The address of the cluster; None: this machine sends.
+    cluster: str | None = _cluster("send the load from a Ray cluster: HOST:6379, ray://HOST:10001, auto "
+        "(RAY_ADDRESS, or the one on this machine), or local: started for the run",
+        read=parse_with(check_address), metavar="auto|ADDRESS")
+    shards: int | None = _cluster("with --cluster: processes that share the load, spread over its nodes",
+        read=integer_between(1, MOST_OF_A_CLUSTER), metavar="N")
+# fmt: on
+
+
+_READ: dict[str, Callable[[str], Any]] = {
+    "shard": read_share,
+    "start_at": read_instant,
+    "expect_plan": parse_digest,
+    "cluster": check_address,
+}
+
+
+def parse_keywords(values: Mapping[str, Any]) -> dict[str, Any]:
+    """These options of a call, as they were written, read; raises UsageError that names the keyword."""
+    found = {}
+    for name, read in _READ.items():
+        if name in values:
+            try:
+                found[name] = read(values[name])
+            except ValueError as error:
+                raise UsageError(f"{name}: {error}") from None
+    return found
