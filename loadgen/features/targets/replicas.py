@@ -6,10 +6,13 @@ is warmed up, its counters are scraped. Fingerprint and configuration of the eng
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -28,9 +31,13 @@ from loadgen.run.progress import Display
 from loadgen.run.transport_choice import TransportChoice
 from loadgen.server import control
 from loadgen.server.discovery import ServerAddress, ServerInfo
-from loadgen.server.scraper import MetricsScraper, ReplicaScrapers
+from loadgen.server.prometheus import MetricLines, parse_metrics
+from loadgen.server.scraper import MetricsScraper, Scrape
 from loadgen.transport.sending.job import Target
 from loadgen.verdict.run_facts import Facts
+
+if TYPE_CHECKING:
+    from loadgen.server.server_counters import ServerWindow
 
 _LOG = logging.getLogger("loadgen")
 
@@ -179,3 +186,70 @@ def choose_targets(
 def add_path(root: Target, made: Plan) -> Target:
     """Where the requests of a plan go on a server."""
     return replace(root, path=root.path.rstrip("/") + made.path)
+
+
+class ReplicaScrapers(MetricsScraper):
+    """Scrapes each of several servers as MetricsScraper does one; there are figures if all have some."""
+
+    def __init__(self, scrapers: Sequence[MetricsScraper]) -> None:
+        first = scrapers[0]
+        super().__init__(first.access, first.tls, first.model)
+        self.scrapers = scrapers
+
+    def scrape_before(self, idle_s: float = 0.0, meanwhile: Callable[[], object] = lambda: None) -> str:
+        """Scrape every server right before the run; the error names the server that it is of."""
+        calls = [meanwhile, *([lambda: None] * (len(self.scrapers) - 1))]
+        for scraper, (lines, _) in zip(self.scrapers, self._scrape_all(idle_s, calls), strict=True):
+            scraper.begin(lines)
+        self.began = self._find_worst([scraper.began for scraper in self.scrapers])
+        return self.began.error
+
+    @contextlib.contextmanager
+    def sampling(self) -> Iterator[None]:
+        """Sample each in a thread of its own; do not fork inside the block."""
+        with contextlib.ExitStack() as stack:
+            for scraper in self.scrapers:
+                stack.enter_context(scraper.sampling())
+            yield
+        self.began_ns = self.scrapers[0].began_ns
+
+    def scrape_after(self) -> ServerWindow:
+        """The run's window over all servers, each after it is idle or a few seconds."""
+        from loadgen.server.server_counters import ScrapedRun, ServerWindow, join_windows  # built after a run
+
+        if self.began.error:
+            return ServerWindow(error=self.began.error)
+        scrapes = self._scrape_all(self.longest_wait_s, [lambda: None] * len(self.scrapers))
+        if error := self._find_worst([lines for lines, _ in scrapes]).error:
+            return ServerWindow(error=f"after the run {error}")
+        parts = [
+            ScrapedRun(parse_metrics(scraper.began), parse_metrics(lines), scraper.parsed_samples, settled)
+            for scraper, (lines, settled) in zip(self.scrapers, scrapes, strict=True)
+        ]
+        return join_windows(parts, self.model)
+
+    def count_waiting(self) -> int | None:
+        """Count the requests that waited in all servers; None where one reports none."""
+        gauges = [scraper.count_waiting() for scraper in self.scrapers]
+        known = [gauge for gauge in gauges if gauge is not None]
+        return sum(known) if len(known) == len(gauges) else None
+
+    def _scrape_all(self, idle_s: float, meanwhile: Sequence[Callable[[], object]]) -> list[Scrape]:
+        """The last scrape of each, all at once."""
+
+        async def scrape_each() -> list[Scrape]:
+            pairs = zip(self.scrapers, meanwhile, strict=True)
+            return await asyncio.gather(*(scraper.scrape_idle(idle_s, call) for scraper, call in pairs))
+
+        try:
+            return self.access.loop.run(scrape_each())
+        except OSError as error:  # not even an event loop can be opened
+            failed = MetricLines(error=f"/metrics cannot be requested: {error.strerror}")
+            return [(failed, False)] * len(self.scrapers)
+
+    def _find_worst(self, lines: Sequence[MetricLines]) -> MetricLines:
+        """The lines of the first server, or why there are none of one of them."""
+        for scraper, each in zip(self.scrapers, lines, strict=True):
+            if each.error:
+                return MetricLines(error=f"{scraper.access.shown_url}: {each.error}")
+        return lines[0]
