@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from itertools import repeat
+from itertools import product, repeat
 from typing import NamedTuple
 
 import msgspec
@@ -79,7 +79,7 @@ class Part(StrEnum):
 
 
 class Polyline(msgspec.Struct, frozen=True):
-    """Lines through points (n, 2), lifted at NaN, or a dot of `width` at each; colours are an ink's roles."""
+    """Lines through points (n, 2), lifted at NaN, or a dot of `width` at each; colours are roles of LIGHT."""
 
     points: Floats
     stroke: str = ""
@@ -104,12 +104,12 @@ class Text(msgspec.Struct, frozen=True):
 
 
 class Drawing(msgspec.Struct, frozen=True):
-    """A picture: its shapes, later ones on top; `axes` are x and y, None of bars, which have none."""
+    """A picture: its shapes, later ones on top; bars have no axes."""
 
     height: float
     shapes: tuple[Polyline | Text, ...]
     width: float = WIDTH
-    axes: tuple[Axis, Axis] | None = None
+    axes: Axes | None = None
 
 
 class Axis(msgspec.Struct, frozen=True):
@@ -136,26 +136,42 @@ class Axis(msgspec.Struct, frozen=True):
         return choose_linear_ticks(self.low, self.high, _MOST_TICKS, whole)
 
 
+class Axes(NamedTuple):
+    """Both axes of a picture; y goes up but for a timeline."""
+
+    x: Axis
+    y: Axis
+
+    def place(self, x_values: Floats, y_values: Floats) -> Floats:
+        """Where points are drawn, (n, 2)."""
+        return np.stack([self.x.px(x_values), self.y.px(y_values)], axis=1)
+
+    def place_marks(self, curve: Curve) -> Floats:
+        """Where a curve's marks are drawn, (n, 2); none of curves without."""
+        marked = curve.form in (CurveStyle.JOINED, CurveStyle.MARKS)
+        return self.place(curve.x, curve.y) if marked else np.empty((0, 2))
+
+
 def draw_panel(panel: Panel, titled: bool = False) -> Drawing:
-    """The panel's picture; `titled` writes its title above."""
-    head = _TITLE * titled
-    title = [Text(_EDGE, 17, panel.title, "text", 12, bold=True)] * titled
+    """Draw a panel; `titled` writes its title above."""
+    head = _TITLE if titled else 0
+    shapes: list[Polyline | Text] = []
+    if titled:
+        shapes.append(Text(_EDGE, 17, panel.title, "text", 12, bold=True))
     if panel.bars:
-        height = head + 6 + _BAR * len(panel.bars) + 10
-        return Drawing(height, (*title, *_draw_bars(panel.bars, head + 6)))
-    x, y = _make_x_axis(panel), _make_y_axis(panel, head)
-    legend = _arrange_legend(panel)
-    shapes = [*title, *_draw_frame(panel, x, y)]
+        shapes += _draw_bars(panel.bars, head + 6)
+        return Drawing(head + 6 + _BAR * len(panel.bars) + 10, tuple(shapes))
+    axes = Axes(_make_x_axis(panel), _make_y_axis(panel, head))
+    shapes += _draw_frame(panel, axes)
     for index, curve in enumerate(panel.curves):
-        shapes += _draw_curve(curve, index, x, y)
-    shapes += [_draw_spans(spans, x, y) for spans in panel.spans]
-    taken = [
-        Box.around(point, MARK_SIZE / 2) for curve in panel.curves for point in _place_marks(curve, x, y)
-    ]
+        shapes += _draw_curve(curve, index, axes)
+    shapes += [_draw_spans(spans, axes) for spans in panel.spans]
+    taken = [Box.around(point, MARK_SIZE / 2) for curve in panel.curves for point in axes.place_marks(curve)]
     for curve in panel.curves:
-        shapes += _draw_labels(curve, x, y, taken)
+        shapes += _draw_labels(curve, axes, taken)
+    legend = _arrange_legend(panel)
     shapes += _draw_legend(legend, head + _HEIGHT)
-    return Drawing(head + _HEIGHT + _LEGEND * len(legend), tuple(shapes), axes=(x, y))
+    return Drawing(head + _HEIGHT + _LEGEND * len(legend), tuple(shapes), axes=axes)
 
 
 def choose_linear_ticks(low: float, high: float, most: int, whole: bool = False) -> Floats:
@@ -202,8 +218,9 @@ def _make_y_axis(panel: Panel, head: float) -> Axis:
     return Axis(-0.012 * high, high, bottom, top)
 
 
-def _draw_frame(panel: Panel, x: Axis, y: Axis) -> Iterator[Polyline | Text]:
-    """What is behind the curves: the band, the grid, and what the axes show."""
+def _draw_frame(panel: Panel, axes: Axes) -> Iterator[Polyline | Text]:
+    """Draw what is behind the curves: the band, the grid, and the axes' ticks and names."""
+    x, y = axes
     top, bottom = min(y.start, y.end), max(y.start, y.end)
     if panel.band is not None:
         left, right = x.px(np.array(panel.band)).tolist()
@@ -235,44 +252,34 @@ def _choose_style(index: int) -> tuple[str, tuple[float, ...]]:
     return SERIES[index % len(SERIES)], tuple(_LINE * part for part in DASHES[index % len(DASHES)])
 
 
-def _draw_curve(curve: Curve, index: int, x: Axis, y: Axis) -> Iterator[Polyline]:
+def _draw_curve(curve: Curve, index: int, axes: Axes) -> Iterator[Polyline]:
     place = index if curve.of is None else curve.of
     colour, dash = _choose_style(place)
     if curve.form is CurveStyle.POINTS:
         size = MARK_SIZE if curve.labels else _DOT
-        yield Polyline(_place_points(curve.x, curve.y, x, y), colour, size, dots=True, part=Part.CURVE)
+        yield Polyline(axes.place(curve.x, curve.y), colour, size, dots=True, part=Part.CURVE)
         return
     line = curve.corners() if curve.form is not CurveStyle.MARKS else (curve.x[:0], curve.y[:0])
-    yield Polyline(_place_points(*line, x, y), colour, _LINE, dash, part=Part.CURVE)
-    for point, empty in zip(_place_marks(curve, x, y), curve.hollow or repeat(False), strict=False):
-        yield _draw_marker(point, place, "paper" if empty else colour)
-
-
-def _place_marks(curve: Curve, x: Axis, y: Axis) -> Floats:
-    """Where a curve's marks are, (n, 2); none of curves without."""
-    marked = curve.form in (CurveStyle.JOINED, CurveStyle.MARKS)
-    return _place_points(curve.x, curve.y, x, y) if marked else np.empty((0, 2))
-
-
-def _draw_marker(point: Floats, index: int, fill: str) -> Polyline:
-    """A point of a curve: a polygon or a star, by index."""
-    corners, turn, inner = MARKERS[index % len(MARKERS)]
+    yield Polyline(axes.place(*line), colour, _LINE, dash, part=Part.CURVE)
+    corners, turn, inner = MARKERS[place % len(MARKERS)]
     angles = math.radians(turn) + np.arange(corners + 1) * 2 * math.pi / corners
     radii = np.where(np.arange(corners + 1) % 2, inner, 1.0) * 0.6 * MARK_SIZE
-    outline = point + np.stack([np.cos(angles) * radii, np.sin(angles) * radii], axis=1)
-    return Polyline(outline, _choose_style(index)[0], 1.0, fill=fill, part=Part.MARKER)
+    marker = np.stack([np.cos(angles) * radii, np.sin(angles) * radii], axis=1)
+    for point, hollow in zip(axes.place_marks(curve), curve.hollow or repeat(False), strict=False):
+        fill = "paper" if hollow else colour
+        yield Polyline(point + marker, colour, 1.0, fill=fill, part=Part.MARKER)
 
 
-def _draw_labels(curve: Curve, x: Axis, y: Axis, taken: list[Box]) -> Iterator[Text]:
-    """What stands next to points, on their right while there is room; "" where there is none."""
+def _draw_labels(curve: Curve, axes: Axes, taken: list[Box]) -> Iterator[Text]:
+    """Write what stands next to points, below the marks of a distribution."""
     downs = _DOWN if curve.form is CurveStyle.POINTS else _DOWNS
-    for point, text in zip(_place_points(curve.x, curve.y, x, y).tolist(), curve.labels, strict=False):
-        label = place_label(text, (point[0], point[1]), downs, _TEXT, (x.start, x.end), taken)
-        yield Text(label.x, label.y, label.text, size=_TEXT, anchor=label.anchor, part=Part.LABEL)
+    for (x, y), text in zip(axes.place(curve.x, curve.y).tolist(), curve.labels, strict=False):
+        yield place_label(text, (x, y), downs, (axes.x.start, axes.x.end), taken)
 
 
-def _draw_spans(spans: Spans, x: Axis, y: Axis) -> Polyline:
-    """All stretches of one kind as one outline: a page holds hundreds of them."""
+def _draw_spans(spans: Spans, axes: Axes) -> Polyline:
+    """Draw all stretches of one kind as one outline: a page holds hundreds of them."""
+    x, y = axes
     at = y.px(spans.at)
     width = float(np.clip(abs(y.end - y.start) / max(float(spans.at.max()), 1.0) * 0.62, 0.5, 9.0))
     lines = _make_segments(x.px(spans.begin), at, x.px(spans.end), at)
@@ -286,8 +293,8 @@ def _draw_bars(bars: Sequence[Bar], top: float) -> Iterator[Polyline | Text]:
     for row, bar in enumerate(bars):
         upper, lower, name_y = (top + _BAR * (row + share) for share in (0.45, 0.79, 0.29))
         middle = (upper + lower) / 2
-        room = _BARS_WIDTH - measure_text(bar.text, _TEXT) - _RIGHT
-        yield Text(_EDGE, name_y, fit_name(bar.name, room, _TEXT), "text")
+        room = _BARS_WIDTH - measure_text(bar.text) - _RIGHT
+        yield Text(_EDGE, name_y, fit_name(bar.name, room), "text")
         yield Text(WIDTH - _RIGHT, name_y, bar.text, anchor="end")
         yield Polyline(_outline_box(_EDGE, upper, WIDTH - _RIGHT, lower), fill="grid")
         colour = SERIES[0] if row == 0 or not bars[0].name else SERIES[5]
@@ -316,7 +323,7 @@ def _arrange_legend(panel: Panel) -> list[list[tuple[str, Polyline]]]:
             else:
                 entries.append((curve.name, Polyline(sample, colour, _LINE, dash)))
     entries = [entry for entry in entries if entry[0]]
-    in_a_row = 2 if all(measure_text(name, _TEXT) <= _HALF for name, _ in entries) else 1
+    in_a_row = 2 if all(measure_text(name) <= _HALF for name, _ in entries) else 1
     return [entries[start : start + in_a_row] for start in range(0, len(entries), in_a_row)]
 
 
@@ -325,11 +332,7 @@ def _draw_legend(rows: Sequence[Sequence[tuple[str, Polyline]]], top: float) -> 
         for place, (name, sample) in enumerate(row):
             left, baseline = _EDGE + place * (WIDTH - 2 * _EDGE) / 2, top + _LEGEND * number + 9
             yield msgspec.structs.replace(sample, points=sample.points + np.array([left, baseline - 3.5]))
-            yield Text(left + _SAMPLE, baseline, fit_name(name, _FULL, _TEXT), "text")
-
-
-def _place_points(x_values: Floats, y_values: Floats, x: Axis, y: Axis) -> Floats:
-    return np.stack([x.px(x_values), y.px(y_values)], axis=1)
+            yield Text(left + _SAMPLE, baseline, fit_name(name, _FULL), "text")
 
 
 def _outline_box(left: float, top: float, right: float, bottom: float) -> Floats:
@@ -342,15 +345,15 @@ def _make_segments(x0: Floats | float, y0: Floats | float, x1: Floats | float, y
     return np.stack(ends, axis=1).reshape(-1, 2).astype(np.float64)
 
 
-def measure_text(text: str, size: float) -> float:
-    """Pixels that a line takes, a few too many rather than too few."""
+def measure_text(text: str, size: float = _TEXT) -> float:
+    """Measure the pixels that a line takes, a few too many rather than too few."""
     return size * sum(_WIDTHS.get(letter, _OTHER_WIDTH) for letter in text)
 
 
-def fit_name(name: str, most: float, size: float) -> str:
-    """A name in at most `most` pixels, its middle left out."""
+def fit_name(name: str, most: float) -> str:
+    """Fit a name into at most `most` pixels, its middle left out."""
     letters = len(name)
-    while letters > 1 and measure_text(cut_middle(name, letters), size) > most:
+    while letters > 1 and measure_text(cut_middle(name, letters)) > most:
         letters -= 1
     return cut_middle(name, letters)
 
@@ -375,34 +378,23 @@ class Box(NamedTuple):
         return not (apart or self.bottom <= other.top or other.bottom <= self.top)
 
 
-class Label(NamedTuple):
-    """Where a label stands: its baseline's end at `x`, which is `anchor`; "" where there was no room."""
-
-    text: str
-    x: float
-    y: float
-    anchor: str
-
-
 def place_label(
-    text: str, point: tuple[float, float], downs: Sequence[float], size: float, ends: tuple[float, float],
-    taken: list[Box],
-) -> Label:  # fmt: skip
-    """A label on the right of a point or on its left, so far down as the first of `downs` that has room.
+    text: str, point: tuple[float, float], downs: Sequence[float], ends: tuple[float, float], taken: list[Box]
+) -> Text:
+    """Write a label on the right of a point or on its left, at the first of `downs` that has room; else "".
 
     `ends` are those of the x axis; what it covers is added to `taken`.
     """
     sides = [(_NEAR, "start"), (-_NEAR, "end")]
     if point[0] > ends[0] + 0.85 * (ends[1] - ends[0]):
         sides.reverse()
-    long = measure_text(text, size)
-    for down in downs:
-        for aside, anchor in sides:
-            x, y = point[0] + aside, point[1] + down
-            left = x if anchor == "start" else x - long
-            box = Box(left, y - _RISE * size, left + long, y + _FALL * size)
-            inside = ends[0] <= box.left and box.right <= ends[1] + _NEAR
-            if inside and not any(box.meets(other) for other in taken):
-                taken.append(box)
-                return Label(text, x, y, anchor)
-    return Label("", point[0] + sides[0][0], point[1] + downs[0], sides[0][1])
+    long = measure_text(text)
+    for down, (aside, anchor) in product(downs, sides):
+        x, y = point[0] + aside, point[1] + down
+        left = x if anchor == "start" else x - long
+        box = Box(left, y - _RISE * _TEXT, left + long, y + _FALL * _TEXT)
+        inside = ends[0] <= box.left and box.right <= ends[1] + _NEAR
+        if inside and not any(box.meets(other) for other in taken):
+            taken.append(box)
+            return Text(x, y, text, anchor=anchor, part=Part.LABEL)
+    return Text(point[0] + sides[0][0], point[1] + downs[0], "", anchor=sides[0][1], part=Part.LABEL)

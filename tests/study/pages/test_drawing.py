@@ -39,8 +39,8 @@ def test_a_name_in_a_legend_stays_in_its_picture(name: str) -> None:
 
 
 def test_a_name_that_has_room_is_whole() -> None:
-    assert drawing.fit_name("Qwen3-8B (SIMULATED), P50", 300, 10.5) == "Qwen3-8B (SIMULATED), P50"
-    cut = drawing.fit_name(LONG, 200, 10.5)
+    assert drawing.fit_name("Qwen3-8B (SIMULATED), P50", 300) == "Qwen3-8B (SIMULATED), P50"
+    cut = drawing.fit_name(LONG, 200)
     assert "…" in cut
     assert cut.endswith("(SIMULATED), P99")
 
