@@ -35,7 +35,7 @@ _TPOT, _SPEED = "mean_tpot_ms", "speed_tok_s"
 class Compared(msgspec.Struct, frozen=True):
     """One load's comparison and its pictures."""
 
-    anchor: str
+    key: str
     title: str
     comparison: ComparedLoad
     statistics: Table | None  # everything known of each difference; None: no verdict on any
@@ -43,11 +43,16 @@ class Compared(msgspec.Struct, frozen=True):
     bars: tuple[Panel, ...]
     distributions: tuple[Panel, ...]
 
+    @property
+    def panels(self) -> tuple[Panel, ...]:
+        """All that is drawn of it."""
+        return (*self.bars, *self.distributions)
+
 
 def make_compared(comparison: ComparedLoad, number: int) -> Compared:
     """Make the section of one load's comparison."""
     return Compared(
-        anchor=f"load-{number}",
+        key=f"load-{number}",
         title=comparison_report.describe_load(comparison.load),
         comparison=comparison,
         statistics=_make_statistics_table(comparison),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -18,9 +18,8 @@ from loadgen.study.compare.model import ComparedLoad
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit, StoredSweep
 from loadgen.study.pages import load_charts
 from loadgen.study.pages.comparison_section import LEVELS, Compared, make_compared, plot_ladders
-from loadgen.study.pages.limit_section import LimitSection, make_limit_sections
-from loadgen.study.pages.load_charts import LoadSection, load_section
-from loadgen.study.pages.page_parts import Panel
+from loadgen.study.pages.limit_section import make_limit_sections
+from loadgen.study.pages.page_parts import PageSection, Panel, find_section
 from loadgen.study.pages.run_section import Account, make_account
 from loadgen.study.run_summary import Reported
 from loadgen.verdict.run_facts import FailedCell
@@ -29,21 +28,26 @@ MOST_DRAWN = 32  # runs whose own pictures a page holds
 
 
 class Document(msgspec.Struct, frozen=True):
-    """The whole report."""
+    """The whole report: sections and comparisons in the order of the page, then each run."""
 
     title: str
     subtitle: tuple[str, ...]
-    loads: LoadSection | None  # what was run under several loads, or has nothing to be compared with
-    compared: tuple[Compared, ...]
-    sweeps: tuple[Panel, ...]  # pictures of loads that have no table
-    fits: Table | None  # which checkpoint goes into which memory
+    sections: tuple[PageSection | Compared, ...]
     accounts: tuple[Account, ...]
     levels: tuple[tuple[str, int], ...]  # VALID, SUSPECT, INVALID, and of how many runs
     failures: tuple[FailedCell, ...]
     errors: tuple[str, ...]  # of what could not be read
-    limits: tuple[LimitSection, ...] = ()  # searches for the highest load
     compared_limits: tuple[tuple[str, Table], ...] = ()  # of several searches: title and table
     points: tuple[str, ...] = ()  # of sweeps, that have no whole run, and why
+
+    @property
+    def compared(self) -> tuple[Compared, ...]:
+        """The comparisons."""
+        return tuple(each for each in self.sections if isinstance(each, Compared))
+
+    def section(self, key: str) -> PageSection:
+        """The section with a key; an empty one where it has none."""
+        return find_section((each for each in self.sections if isinstance(each, PageSection)), key)
 
     @property
     def lacks(self) -> bool:
@@ -79,30 +83,39 @@ def compose_document(
     swept = loads.arrange_loads(comparisons)
     named = {id(run): line.shown_name for each in comparisons for line in each.lines for run in line.runs}
     pictures = _plot_all_loads(reported, named, swept)
-    section = load_section(swept, pictures)
+    tabled = load_charts.make_load_section(swept, pictures)
     shown = [
         comparison
         for comparison in (swept if alone is None else loads.arrange_loads(alone)).compared
         if len(comparison.lines) > 1 or any(line.failures for line in comparison.lines)
     ]
+    compared = [make_compared(comparison, number) for number, comparison in enumerate(shown, 1)]
+    searches, rest = make_limit_sections(limits), _list_rest(shown, () if tabled else pictures)
+    sections: tuple[PageSection | Compared, ...] = (*searches, tabled, *compared, *rest)
     levels = Counter(run.level for run in reported if run.level)
     return Document(
         title=_make_title(reported),
         subtitle=_make_subtitle(reported),
-        compared=tuple(make_compared(comparison, number) for number, comparison in enumerate(shown, 1)),
-        fits=rankings.fit_table(shown) if any(len(comparison.lines) > 1 for comparison in shown) else None,
-        loads=section,
-        sweeps=() if section is not None else pictures,
+        sections=tuple(section for section in sections if section),
         accounts=accounts,
         levels=tuple((level, levels[level]) for level in LEVELS if levels[level]),
         failures=tuple(failures),
         errors=tuple(errors),
-        limits=make_limit_sections(limits),
         compared_limits=tuple(
             (limit_title(each), limit_table(each)) for each in compared_limits if len(each.rows) > 1
         ),
         points=tuple(note for sweep in sweeps for note in sweep_record.list_unfinished(sweep.record)),
     )
+
+
+def _list_rest(comparisons: Sequence[ComparedLoad], pictures: tuple[Panel, ...]) -> Iterator[PageSection]:
+    """Yield what stands after the comparisons: pictures of loads without a table, what fits which memory."""
+    ladders = all(panel.key.startswith("ladder") for panel in pictures)
+    title = "Speed over input length" if ladders else "Latency against throughput"
+    yield PageSection(title, "sweeps", menu=title, panels=pictures)
+    if any(len(comparison.lines) > 1 for comparison in comparisons):
+        title = "What fits which memory (GiB)"
+        yield PageSection(title, "fits", menu=title, table=rankings.fit_table(comparisons), style="words")
 
 
 def _plot_all_loads(

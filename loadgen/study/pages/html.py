@@ -47,7 +47,6 @@ def render_page(document: Document) -> str:
     places.filters.update(filters)
     script = "".join(_strip_indents((_HERE / name).read_text("utf-8")) for name in _SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    ladders = all(panel.key.startswith("ladder") for panel in document.sweeps)
     return places.get_template("page.html.j2").render(
         document=document,
         alone=len(document.accounts) == 1,
@@ -56,7 +55,6 @@ def render_page(document: Document) -> str:
         version=__version__,
         levels=LEVELS,
         symbols=SYMBOLS,
-        sweeps_title="Speed over input length" if ladders else "Latency against throughput",
         light=_write_variables(LIGHT, "light"),
         dark=_write_variables(DARK, "dark"),
         style=Markup((_HERE / "page.css").read_text("utf-8")),  # nosec B704 # our own file

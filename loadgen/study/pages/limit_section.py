@@ -4,42 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import msgspec
 import numpy as np
 
-from loadgen.base.table import Table, make_table
+from loadgen.base.table import make_table
 from loadgen.report import limit_record
 from loadgen.report.limit_record import LimitRecord, LimitRun, ObjectiveFigures
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
-from loadgen.study.pages.page_parts import NAN, Curve, CurveStyle, Floats, Panel, is_wide
+from loadgen.study.pages.page_parts import NAN, Curve, CurveStyle, Floats, PageSection, Panel, is_wide
 
 _TOP = 2.5  # times the limit, the highest that is drawn: a saturated run would flatten all others
 
 
-class LimitSection(msgspec.Struct, frozen=True):
-    """One search: its answer, its runs and its pictures."""
-
-    anchor: str
-    title: str
-    words: tuple[str, ...]
-    runs: Table
-    pictures: tuple[Panel, ...]
-
-
-def make_limit_sections(limits: Sequence[StoredLimit]) -> tuple[LimitSection, ...]:
-    """A section for each search, in their order."""
-    return tuple(_make_section(limit, f"limit-{number}") for number, limit in enumerate(limits, 1))
-
-
-def _make_section(limit: StoredLimit, anchor: str) -> LimitSection:
-    record = limit.record
-    return LimitSection(
-        anchor=anchor,
-        title=f"{limit.shown_name}, {limit_record.describe_limit(record)}",
-        words=tuple(limit_record.list_statements(record))[1:],
-        runs=limit_record.make_run_table(record),
-        pictures=tuple(_plot_search(record, anchor)),
-    )
+def make_limit_sections(limits: Sequence[StoredLimit]) -> Iterator[PageSection]:
+    """Make a section for each search, in their order."""
+    for number, limit in enumerate(limits, 1):
+        record, key = limit.record, f"limit-{number}"
+        title, lines = (
+            f"{limit.shown_name}, {limit_record.describe_limit(record)}",
+            tuple(limit_record.list_statements(record)),
+        )
+        yield PageSection(
+            title, key, menu=title, lines=lines[1:], table=limit_record.make_run_table(record), style="words",
+            panels=tuple(_plot_search(record, key)),
+        )  # fmt: skip
 
 
 def _plot_search(record: LimitRecord, anchor: str) -> Iterator[Panel]:

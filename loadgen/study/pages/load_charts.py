@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.base.table import Table, make_table
+from loadgen.base.table import make_table
 from loadgen.figures.knee import knee
 from loadgen.report import load_table
 from loadgen.report.limit_record import format_load as shown_load
@@ -20,7 +20,7 @@ from loadgen.study.compare.loads import SweptLoads
 from loadgen.study.compare.rows import INVALID
 from loadgen.study.pages.comparison_section import MOST_CURVES
 from loadgen.study.pages.drawing import WIDTH, Drawing, Polyline, Text, draw_panel
-from loadgen.study.pages.page_parts import Curve, CurveStyle, Number, Panel, is_wide
+from loadgen.study.pages.page_parts import Curve, CurveStyle, Number, PageSection, Panel, is_wide
 from loadgen.study.run_summary import Reported, grouped
 
 _THROUGHPUT, _PER_GPU, _TTFT, _TPOT = (
@@ -383,56 +383,44 @@ def distinguished(words: Sequence[Sequence[str]]) -> list[str]:
     return [", ".join(filter(None, row)) for row in zip(*(whole[:1] or columns), strict=True)]
 
 
-class LoadSection(msgspec.Struct, frozen=True):
-    """One table of every load, as numbers and as text, with its pictures and notes."""
-
-    title: str
-    figures: Table
-    words: Table
-    pictures: tuple[Panel, ...]
-    notes: tuple[str, ...]
-
-
-def load_section(found: SweptLoads, pictures: tuple[Panel, ...]) -> LoadSection | None:
-    """The section; None where there is at most one load."""
+def make_load_section(found: SweptLoads, pictures: tuple[Panel, ...]) -> PageSection:
+    """Make the section of a table of every load and its pictures; an empty one of at most one load."""
     if not found.rows:
-        return None
-    words, narrow = (load_table.table(found.rows, narrow=narrow) for narrow in (False, True))
-    keys = [column.key for column in words.columns]
-    rows = tuple(
-        tuple(_entry(row, key, cell) for key, cell in zip(keys, cells, strict=True))
-        for row, cells in zip(found.rows, words.body, strict=True)
+        return PageSection("")
+    table = load_table.table(found.rows, narrow=False)
+    keys = [column.key for column in table.columns]
+    body = (
+        tuple(_make_cell(row, key, cell) for key, cell in zip(keys, cells, strict=True))
+        for row, cells in zip(found.rows, table.body, strict=True)
     )
-    return LoadSection(
-        load_table.title(found.rows) or load_table.UNNAMED,
-        make_table(tuple(column.title for column in narrow.columns), rows),
-        words,
-        pictures,
-        (*load_table.legend(found.rows), *load_table.dips(found.rows), *found.notes),
-    )
+    notes = (*load_table.legend(found.rows), *load_table.dips(found.rows), *found.notes)
+    return PageSection(
+        load_table.title(found.rows) or load_table.UNNAMED, "loads", menu="Loads", style="loads",
+        table=replace(table, body=tuple(body), notes=notes), panels=pictures,
+    )  # fmt: skip
 
 
-def picture(section: LoadSection) -> tuple[Panel, Drawing]:
-    """All pictures of load as one, three in a row; the panel has its title."""
-    names = list(dict.fromkeys(str(row[0]) for row in section.figures.body))
+def _make_cell(row: LoadRow, key: str, cell: str) -> str:
+    figure = row.figures.get(key)
+    return cell if figure is None else Number(cell, figure.mean)
+
+
+def draw_together(section: PageSection) -> tuple[Panel, Drawing]:
+    """Draw all pictures of load as one, three in a row; the panel has its title."""
+    names = list(dict.fromkeys(str(row[0]) for row in section.table.body)) if section.table else []
     heading = f"{names[0]}, {section.title}" if len(names) == 1 else section.title
-    about = Panel("loads", heading, "", caption="; ".join(panel.title for panel in section.pictures))
+    about = Panel("loads", heading, "", caption="; ".join(panel.title for panel in section.panels))
     shapes: list[Polyline | Text] = [Text(_EDGE, 20, heading, "text", 14, bold=True)]
     top = float(_HEADING)
-    for start in range(0, len(section.pictures), _IN_A_ROW):
-        drawings = [draw_panel(panel, titled=True) for panel in section.pictures[start : start + _IN_A_ROW]]
+    for start in range(0, len(section.panels), _IN_A_ROW):
+        drawings = [draw_panel(panel, titled=True) for panel in section.panels[start : start + _IN_A_ROW]]
         for place, drawing in enumerate(drawings):
-            shapes += (_moved(shape, place * drawing.width, top) for shape in drawing.shapes)
+            shapes += (_move_shape(shape, place * drawing.width, top) for shape in drawing.shapes)
         top += max(drawing.height for drawing in drawings)
-    return about, Drawing(top, tuple(shapes), WIDTH * min(_IN_A_ROW, len(section.pictures)))
+    return about, Drawing(top, tuple(shapes), WIDTH * min(_IN_A_ROW, len(section.panels)))
 
 
-def _moved(shape: Polyline | Text, right: float, down: float) -> Polyline | Text:
+def _move_shape(shape: Polyline | Text, right: float, down: float) -> Polyline | Text:
     if isinstance(shape, Text):
         return replace(shape, x=shape.x + right, y=shape.y + down)
     return replace(shape, points=shape.points + np.array([right, down]))
-
-
-def _entry(row: LoadRow, key: str, cell: str) -> str:
-    figure = row.figures.get(key)
-    return cell if figure is None else Number(cell, figure.mean)

@@ -23,6 +23,7 @@ from loadgen.study.pages.comparison_section import (
     summarise_line,
 )
 from loadgen.study.pages.document import Document
+from loadgen.study.pages.page_parts import PageSection
 from loadgen.study.pages.run_section import Account
 
 _FENCE = re.compile(r"`{3,}")
@@ -37,27 +38,24 @@ def render_markdown(document: Document) -> str:
     lines += ["**Verdict**: " + " · ".join(verdicts), ""] * bool(verdicts)
     for title, table in document.compared_limits:
         lines += [f"## {_escape(title)}", "", *_write_words(table)]
-    for search in document.limits:
-        lines += [
-            f"## {_escape(search.title)}",
-            "",
-            *(f"- {_escape(words)}" for words in search.words),
-            "",
-        ]
-        lines += _write_words(search.runs)
-    if document.loads is not None:
-        lines += [f"## {_escape(document.loads.title)}", "", *_write_words(document.loads.words)]
-        lines += [*(f"- {_escape(note)}" for note in document.loads.notes), ""]
-    for part in document.compared:
-        lines += _write_comparison(part)
-    if document.fits is not None:
-        lines += ["## What fits which memory (GiB)", "", *_write_words(document.fits)]
+    for section in document.sections:
+        lines += _write_section(section) if isinstance(section, PageSection) else _write_comparison(section)
     lines += _write_missing(document)
     if len(document.accounts) > 1:
         lines += _write_runs(document.accounts)
     for account in document.accounts:
         lines += _write_run(account, alone=len(document.accounts) == 1)
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _write_section(section: PageSection) -> Iterator[str]:
+    """Write what of a section is not drawn."""
+    if section.lines or section.table is not None:
+        yield from (f"## {_escape(section.title)}", "")
+    if section.lines:
+        yield from (*(f"- {_escape(line)}" for line in section.lines), "")
+    if section.table is not None:
+        yield from _write_words(section.table)
 
 
 def _write_comparison(part: Compared) -> Iterator[str]:
@@ -173,12 +171,10 @@ def _write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterat
 
 
 def _write_words(table: Table) -> Iterator[str]:
-    yield from _write_table(
-        [_escape(column.title) for column in table.columns],
-        [list(map(_escape, row)) for row in table.body],
-    )
-    for note in table.notes:
-        yield from (_escape(note), "")
+    titles = [_escape(column.title) for column in table.columns]
+    yield from _write_table(titles, [list(map(_escape, row)) for row in table.body])
+    if table.notes:
+        yield from (*(f"- {_escape(note)}" for note in table.notes), "")
 
 
 def _fence_text(text: str) -> list[str]:

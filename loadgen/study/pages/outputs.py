@@ -30,7 +30,7 @@ from loadgen.study.importers import result_sources
 from loadgen.study.pages import load_charts, markdown, picture_files
 from loadgen.study.pages.document import Document, compose_document
 from loadgen.study.pages.drawing import Drawing, draw_panel
-from loadgen.study.pages.page_parts import Panel
+from loadgen.study.pages.page_parts import PageSection, Panel
 from loadgen.study.run_summary import Reported
 
 _PLOT = "plot"
@@ -111,21 +111,21 @@ class _Given:
         return ceilings.add_ceilings(self.read.reported, self._ask.machine)
 
     def panels(self) -> Iterator[tuple[str, Panel]]:
-        """Every panel with its file's stem."""
-        compared = [(part.anchor, (*part.bars, *part.distributions)) for part in self.document.compared]
-        accounts = [(account.anchor, account.section("drawn").panels) for account in self.document.accounts]
-        loads = self.document.sweeps if self.document.loads is None else self.document.loads.pictures
-        searches = [("", search.pictures) for search in self.document.limits]
-        for parts in (searches, compared, [("", loads)], accounts):
-            for anchor, panels in parts:
-                for panel in panels:
-                    yield (f"{anchor}-{panel.key}" if anchor and len(parts) > 1 else panel.key), panel
+        """Every panel with its file's stem, with the anchor of one of several comparisons or runs."""
+        document = self.document
+        anchored = {each.key for each in document.compared} if len(document.compared) > 1 else set()
+        parts = [(part.key if part.key in anchored else "", part.panels) for part in document.sections]
+        for account in document.accounts:
+            anchor = account.anchor if len(document.accounts) > 1 else ""
+            parts.append((anchor, account.section("drawn").panels))
+        for anchor, panels in parts:
+            yield from ((f"{anchor}-{panel.key}" if anchor else panel.key, panel) for panel in panels)
 
     def drawings(self) -> Iterator[tuple[str, Panel, Drawing]]:
         """Every picture with its file's stem; those of load once more, as one."""
-        section = self.document.loads
-        if section is not None and section.pictures:
-            about, whole = load_charts.picture(section)
+        loads = self.document.section("loads")
+        if loads.panels:
+            about, whole = load_charts.draw_together(loads)
             yield about.key, about, whole
         for stem, panel in self.panels():
             yield stem, panel, draw_panel(panel, titled=True)
@@ -175,9 +175,8 @@ def _make_plot(given: _Given) -> str:
     with _require_extra():
         from loadgen.study.pages import terminal
     plain = bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()
-    section = given.document.loads
-    searches = [panel for search in given.document.limits for panel in search.pictures]
-    loads = [*searches, *(() if section is None else section.pictures)]
+    tabled = [part for part in given.document.sections if isinstance(part, PageSection) and part.table]
+    loads = [panel for section in tabled for panel in section.panels]
     return terminal.render_plots(given.reported, shutil.get_terminal_size().columns, plain, loads)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -132,9 +132,9 @@ def plot_over_seconds(
 
 
 class PageSection(msgspec.Struct, frozen=True):
-    """One part of the account of a run: a title, and what stands below it in the order of these fields.
+    """One part of a report or of a run's account: a title, and what stands below it in this order.
 
-    The writers of every form have these alone; one that has nothing below its title is left out.
+    Every form is written from these alone; one that has nothing below its title is left out.
     """
 
     title: str  # "": what stands in it has no heading
@@ -143,12 +143,18 @@ class PageSection(msgspec.Struct, frozen=True):
     folded: bool = False  # closed until a reader opens it
     facts: tuple[tuple[str, str], ...] = ()
     doubts: tuple[dict[str, str], ...] = ()  # as a result's JSON has them; of other clients' the names alone
-    table: Table | None = None
-    panels: tuple[Panel, ...] = ()
     lines: tuple[str, ...] = ()
+    table: Table | None = None
+    style: str = ""  # of the table: `words` has texts, `keys` names of fields, `loads` many columns
+    panels: tuple[Panel, ...] = ()
     text: str = ""  # to be copied
     remarks: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        below = (self.facts, self.doubts, self.panels, self.lines, self.text, self.remarks)
+        below = (self.facts, self.doubts, self.lines, self.panels, self.text, self.remarks)
         return any(below) or (self.table is not None and bool(self.table.body))
+
+
+def find_section(sections: Iterable[PageSection], key: str) -> PageSection:
+    """Find the section with a key; an empty one where there is none."""
+    return next((section for section in sections if section.key == key), PageSection(""))

@@ -26,7 +26,7 @@ from loadgen.report.run_directory import Result
 from loadgen.server import engine_config
 from loadgen.study.compare.comparison_report import describe_load
 from loadgen.study.pages import run_charts
-from loadgen.study.pages.page_parts import Number, PageSection, format_number
+from loadgen.study.pages.page_parts import Number, PageSection, find_section, format_number
 from loadgen.study.run_summary import Reported, short_name
 from loadgen.verdict.evidence import least_samples
 from loadgen.verdict.run_facts import Facts
@@ -97,7 +97,7 @@ class Account(msgspec.Struct, frozen=True):
 
     def section(self, key: str) -> PageSection:
         """The section with a key; an empty one where it has none."""
-        return next((each for each in self.sections if each.key == key), PageSection(""))
+        return find_section(self.sections, key)
 
     @property
     def load(self) -> str:
@@ -148,7 +148,9 @@ def make_account(reported: Reported, anchor: str, draw: bool) -> Account:
         not_checked = ", ".join(verdict.not_checked) if verdict.level is Level.VALID else ""
     figures = ((key, format_number(key, value, 4)) for key, value in reported.figures.items()
                if value is not None)  # fmt: skip
-    every = PageSection("All figures", "figures", folded=True, table=make_table(("key", "value"), figures))
+    every = PageSection(
+        "All figures", "figures", folded=True, style="keys", table=make_table(("key", "value"), figures)
+    )
     shown = tuple(section for section in (*sections, every) if section)
     return Account(anchor, reported, tuple(cards), shown, not_checked)
 

@@ -9,23 +9,25 @@ import numpy as np
 from builders.made_limits import TTFT, limit_record, limit_run
 from loadgen.report.limit_record import LimitRecord
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
-from loadgen.study.pages.limit_section import LimitSection, make_limit_sections
-from loadgen.study.pages.page_parts import CurveStyle
+from loadgen.study.pages.limit_section import make_limit_sections
+from loadgen.study.pages.page_parts import CurveStyle, PageSection
 
 
-def section(record: LimitRecord) -> LimitSection:
-    return make_limit_sections([StoredLimit(Path("search"), record)])[0]
+def section(record: LimitRecord) -> PageSection:
+    (made,) = make_limit_sections([StoredLimit(Path("search"), record)])
+    return made
 
 
 def test_the_title_is_the_answer_and_the_rest_stands_below() -> None:
     made = section(limit_record())
     assert made.title == "bf16, limit: 10.4 requests/s (95 %: 9.9 to 10.9)"
-    assert made.words[0] == f"for {TTFT}"
-    assert len(made.runs.body) == 5
+    assert made.lines[0] == f"for {TTFT}"
+    assert made.table is not None
+    assert len(made.table.body) == 5
 
 
 def test_an_objective_is_drawn_over_the_load_with_bound_limit_and_band() -> None:
-    objective, goodput = section(limit_record()).pictures
+    objective, goodput = section(limit_record()).panels
     value, bound, limit, saturated = objective.curves
     assert value.x.tolist() == [4, 8, 9.51, 11.3]
     assert value.y.tolist() == [120, 240, 330, 460]
@@ -45,16 +47,16 @@ def test_an_objective_is_drawn_over_the_load_with_bound_limit_and_band() -> None
 
 def test_a_bound_that_is_unknown_is_not_drawn() -> None:
     runs = (limit_run(0, 4, 120, None), limit_run(1, 8, 240, 271))
-    value, bound, _ = section(limit_record(runs=runs, limit=None)).pictures[0].curves
+    value, bound, _ = section(limit_record(runs=runs, limit=None)).panels[0].curves
     assert value.x.tolist() == [4, 8]
     assert bound.x.tolist() == [8]
     assert np.isfinite(bound.y).all()
 
 
 def test_a_search_without_runs_has_no_pictures() -> None:
-    assert section(limit_record(runs=(), limit=None)).pictures == ()
+    assert section(limit_record(runs=(), limit=None)).panels == ()
 
 
 def test_runs_that_say_nothing_of_the_server_are_labelled() -> None:
     runs = (limit_run(0, 4, 120, 130, disturbed=True), limit_run(1, 8, 240, 271, verdict="INVALID"))
-    assert section(limit_record(runs=runs)).pictures[0].curves[0].labels == ("disturbed", "INVALID")
+    assert section(limit_record(runs=runs)).panels[0].curves[0].labels == ("disturbed", "INVALID")

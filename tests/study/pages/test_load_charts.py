@@ -273,16 +273,15 @@ def made(reported: list[Reported]) -> Document:
 
 def test_a_row_a_load_and_a_picture_of_load() -> None:
     found = made(several("m"))
-    assert found.loads is not None
-    assert (found.compared, found.sweeps) == ((), ())
-    assert [row[:2] for row in found.loads.figures.body] == [("m", "1"), ("m", "2"), ("m", "4")]
-    entry = found.loads.figures.body[0][
-        [column.title for column in found.loads.figures.columns].index("TTFT ms")
-    ]
+    loads = found.section("loads")
+    assert loads.table is not None
+    assert found.sections == (loads,)
+    assert [row[:2] for row in loads.table.body] == [("m", "1"), ("m", "2"), ("m", "4")]
+    entry = loads.table.body[0][[column.title for column in loads.table.columns].index("TTFT ms")]
     assert isinstance(entry, Number)
     run = next(account.reported for account in found.accounts if account.reported.load.max_concurrency == 1)
     assert entry.value == run.figure("mean_ttft_ms")
-    assert [panel.title for panel in found.loads.pictures] == [
+    assert [panel.title for panel in loads.panels] == [
         "TTFT against throughput",
         "TPOT against throughput",
         "Tokens/s per user against throughput",
@@ -292,27 +291,28 @@ def test_a_row_a_load_and_a_picture_of_load() -> None:
 
 def test_several_models_are_a_curve_each_and_compared_a_load() -> None:
     found = made(several("m", "n"))
-    assert found.loads is not None
-    assert [row[0] for row in found.loads.figures.body] == ["m"] * 3 + ["n"] * 3
-    assert [curve.name for curve in found.loads.pictures[3].curves] == ["m", "n"]
+    loads = found.section("loads")
+    assert loads.table is not None
+    assert [row[0] for row in loads.table.body] == ["m"] * 3 + ["n"] * 3
+    assert [curve.name for curve in loads.panels[3].curves] == ["m", "n"]
     assert len(found.compared) == 3
 
 
 def test_the_pictures_of_load_are_one_picture_under_the_models_name() -> None:
-    section = made(several("m")).loads
-    assert section is not None
-    about, drawing = load_charts.picture(section)
+    section = made(several("m")).section("loads")
+    about, drawing = load_charts.draw_together(section)
     assert about.title == "m, made: 64 in / 16 out, 24 requests"
     assert drawing.width == 3 * WIDTH
     texts = [shape for shape in drawing.shapes if isinstance(shape, Text)]
-    assert [text.text for text in texts if text.bold] == [about.title, *(p.title for p in section.pictures)]
+    assert [text.text for text in texts if text.bold] == [about.title, *(p.title for p in section.panels)]
     assert max(text.x for text in texts) > 2 * WIDTH
 
 
 def test_the_terminal_draws_the_pictures_of_load_first() -> None:
     found, reported = made(several("m", "n")), several("m", "n")
-    assert found.loads is not None
-    lines = terminal.render_plots(reported, 80, plain=True, loads=found.loads.pictures).splitlines()
+    loads = found.section("loads")
+    assert loads.table is not None
+    lines = terminal.render_plots(reported, 80, plain=True, loads=loads.panels).splitlines()
     titles = [line.strip() for line in lines if " against " in line]
     assert titles == [
         "TTFT against throughput: TTFT, ms over output tokens/s, all requests",
@@ -326,8 +326,9 @@ def test_the_terminal_draws_the_pictures_of_load_first() -> None:
 
 def test_the_terminal_has_round_numbers_and_the_loads_of_the_points() -> None:
     found, reported = made(several("m", "n")), several("m", "n")
-    assert found.loads is not None
-    text = terminal.render_plots(reported, 80, plain=True, loads=found.loads.pictures)
+    loads = found.section("loads")
+    assert loads.table is not None
+    text = terminal.render_plots(reported, 80, plain=True, loads=loads.panels)
     assert re.search(r"\de\d", text) is None
     assert text.count("points, from the left: 1, 2, 4\n") == 4
 
@@ -341,7 +342,7 @@ def test_marks_of_settings_are_not_joined_in_the_terminal() -> None:
 
 
 def test_one_run_has_no_table_of_loads() -> None:
-    assert made(several("m")[:1]).loads is None
+    assert not made(several("m")[:1]).section("loads")
 
 
 def test_page_and_markdown_hold_the_table_once() -> None:
