@@ -9,8 +9,9 @@ arrivals, so that their definitions are always the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -21,7 +22,6 @@ from loadgen.report.load_identity import has_range
 from loadgen.settings.setting import Makes
 from loadgen.settings.table import profile_keys
 from loadgen.study.run_summary import Reported
-from loadgen.verdict.run_facts import Facts
 
 LENGTH_TOLERANCE = 0.01
 MUCH_SHORTER = 0.10
@@ -32,8 +32,10 @@ Value = str | float | None  # None: not reported
 
 # Keys of a profile that have a rule of their own, which knows what was made of them.
 _RESOLVED = {"stream", "prompt_format", "num_warmups"}
-_REQUEST = [name for name in profile_keys(Makes.REQUEST) if name not in _RESOLVED]
-_CLIENT = [name for name in profile_keys(Makes.CLIENT) if name not in _RESOLVED]
+_KEYS = {
+    makes: [name for name in profile_keys(makes) if name not in _RESOLVED]
+    for makes in (Makes.REQUEST, Makes.CLIENT)
+}
 # What an engine reports of itself that another checkpoint on the same server has in common.
 _AS_RUN = (
     *("attention_backend", "kv_cache_dtype", "cuda_graphs", "speculative", "prefix_caching"),
@@ -101,9 +103,24 @@ def _differ_in(value: Callable[[Reported], Value], form: str, tolerance: float =
     return find
 
 
-def _of_our_runs(value: Callable[[Facts], Value]) -> Callable[[Reported], Value]:
-    """A value that only our own runs report."""
-    return lambda run: None if run.facts is None else value(run.facts)
+def _differ_by_name(read: Callable[[Reported], Mapping[str, Any]]) -> Find[Pair]:
+    """Find the values of those names that both runs report and that differ."""
+    return lambda pair: _list_differences(read(pair.run), read(pair.baseline))
+
+
+def _list_differences(
+    own: Mapping[str, Any], other: Mapping[str, Any], absent: Any = None, most: int | None = None
+) -> Evidence | None:
+    """List the values that differ, the first `most`; of a name that one side lacks the value is `absent`."""
+    if absent is not None:
+        every = dict.fromkeys((*own, *other), absent)
+        own, other = {**every, **own}, {**every, **other}
+    apart = [name for name in own if name in other and own[name] != other[name]]
+    listed = rule.joined(
+        f"{name} {format_value(own[name])}, baseline {format_value(other[name])}" for name in apart[:most]
+    )
+    more = "" if most is None or len(apart) <= most else f", and {len(apart) - most} more"
+    return None if listed is None else f"{listed}{more}"
 
 
 def _requests(pair: Pair) -> Evidence | None:
@@ -150,15 +167,7 @@ def _concurrency(run: Reported) -> Value:
 def _data(pair: Pair) -> Evidence | None:
     """Name the keys that make the load and differ, of both runs: a key that one lacks has its default."""
     own, other = pair.run.load.unusual, pair.baseline.load.unusual
-    if own is None or other is None:
-        return None
-    every = dict.fromkeys((*own, *other), "as usual")
-    return _list_differences(every | own, every | other)
-
-
-def _simulated(run: Reported) -> Value:
-    """Refused, not marked: a preset's timing says nothing of a server, so neither may be called faster."""
-    return "a simulation" if run.simulated else "a real server"
+    return None if own is None or other is None else _list_differences(own, other, "as usual")
 
 
 _much_shorter = _differ_in(lambda run: run.output_len, "{} tokens per answer", MUCH_SHORTER)
@@ -172,47 +181,22 @@ def _speeds(pair: Pair) -> Evidence | None:
     return _formulas(pair) if None in throughputs else None
 
 
-def _request(pair: Pair) -> Evidence | None:
-    """Keys of the profile that make a request another one."""
-    return _list_differences(request_keys(pair.run), request_keys(pair.baseline))
-
-
-def request_keys(run: Reported) -> dict[str, Any]:
-    """Collect the profile's keys that make a request what it is, as sent; {} of another client's run."""
+def profile_values(run: Reported, makes: Makes) -> dict[str, Any]:
+    """Collect the profile's values that make the request, or the client, as sent; {} where it is not ours."""
     if run.facts is None:
         return {}
     left_out = {field.name: "left out" for field in run.facts.adapted if not field.sent_as}
-    return {key: left_out.get(key, value) for key, value in _profile_keys(run.facts, _REQUEST).items()}
+    return {key: left_out.get(key, getattr(run.facts.profile, key)) for key in _KEYS[makes]}
 
 
-def _client(pair: Pair) -> Evidence | None:
-    """Keys of the profile by which the client waits and trims."""
-    if pair.run.facts is None or pair.baseline.facts is None:
-        return None
-    return _list_differences(
-        _profile_keys(pair.run.facts, _CLIENT), _profile_keys(pair.baseline.facts, _CLIENT)
-    )
-
-
-def _profile_keys(facts: Facts, keys: Sequence[str]) -> dict[str, Any]:
-    return {key: getattr(facts.profile, key) for key in keys}
-
-
-def _server(pair: Pair) -> Evidence | None:
-    """Settings that a server was given or reports, except those that are the checkpoint's own."""
-    return _list_differences(dict(server_settings(pair.run)), dict(server_settings(pair.baseline)))
-
-
-def server_settings(run: Reported) -> Iterator[tuple[str, Any]]:
-    """Yield each setting that a server was given or reports, but those that are the checkpoint's own."""
-    if run.facts is None:
-        return
+def server_settings(run: Reported) -> dict[str, Any]:
+    """Collect the settings that a server was given or reports, but those that are the checkpoint's own."""
     facts = run.facts
-    reported = {} if facts.as_run is None else {key: getattr(facts.as_run, key) for key in _AS_RUN}
-    yield from ((key, value) for key, value in reported.items() if value)
-    if facts.launched is not None:
-        given = facts.launched.settings.model_dump(exclude=_OF_THE_CHECKPOINT)
-        yield from ((key, value) for key, value in given.items() if not reported.get(key))
+    as_run, launched = (None, None) if facts is None else (facts.as_run, facts.launched)
+    given = {} if launched is None else launched.settings.model_dump(exclude=_OF_THE_CHECKPOINT)
+    reported = {} if as_run is None else {key: getattr(as_run, key) for key in _AS_RUN}
+    reported = {key: value for key, value in reported.items() if value}
+    return reported | {key: value for key, value in given.items() if key not in reported}
 
 
 def _labels(pair: Pair) -> Evidence | None:
@@ -220,22 +204,7 @@ def _labels(pair: Pair) -> Evidence | None:
     own, other = pair.run, pair.baseline
     if own.name != other.name or own.told_by != other.told_by or own.place == other.place:
         return None
-    every = dict.fromkeys((*own.unread, *other.unread), "")
-    apart = [key for key in every if own.unread.get(key, "") != other.unread.get(key, "")]
-    more = f", and {len(apart) - _MOST_LABELS} more" if len(apart) > _MOST_LABELS else ""
-    texts = (
-        f"{key} {format_value(own.unread.get(key))}, baseline {format_value(other.unread.get(key))}"
-        for key in apart[:_MOST_LABELS]
-    )
-    listed = rule.joined(texts)
-    return None if listed is None else f"{listed}{more}"
-
-
-def _list_differences(own: Mapping[str, Any], other: Mapping[str, Any]) -> Evidence | None:
-    apart = [key for key in own if key in other and own[key] != other[key]]
-    return rule.joined(
-        f"{key} {format_value(own[key])}, baseline {format_value(other[key])}" for key in apart
-    )
+    return _list_differences(own.unread, other.unread, "", _MOST_LABELS)
 
 
 def format_value(value: Any) -> str:
@@ -246,6 +215,36 @@ def format_value(value: Any) -> str:
         digits = ".0f" if value == int(value) else ".1f" if abs(value) >= _TENTHS else ".4g"
         return f"{value:{digits}}"
     return "not given" if value in (None, "") else str(value)
+
+
+def describe_traits(run: Reported) -> dict[str, str]:
+    """Describe who measured a run, where and how, in words by subject; "" where it is not reported."""
+    words = {
+        "client": run.told_by,
+        "machine": run.machine,
+        "power mode": run.power_mode,
+        "engine": run.engine,
+        "simulated": run.simulated,
+    }
+    if run.facts is None:
+        return words
+    facts = run.facts
+    if facts.cell is None:
+        words["label"] = facts.label or ""
+        if facts.launched is None and not facts.server.simulated:
+            words["server"] = urlsplit(facts.server.url).netloc  # one that is started here has any free port
+    return words | {
+        "transport": "httpx" if facts.client.transport == "httpx" else "wire or ring",
+        "stream": "streamed" if facts.profile.stream else "not streamed",
+        "prompts": facts.prompt_format,
+        "warm-up": "warmed up" if facts.warmups else "not warmed up",
+        "repeated prompts": "prompts repeat" if facts.repeated_prompts else "no prompt twice",
+        "number of servers": format_count(len(facts.targets) or 1, "server"),
+    }
+
+
+def _differ_in_trait(subject: str, form: str = "{}") -> Find[Pair]:
+    return _differ_in(lambda run: describe_traits(run).get(subject), form)
 
 
 COMPARABILITY: tuple[Rule[Pair], ...] = (
@@ -302,77 +301,66 @@ COMPARABILITY: tuple[Rule[Pair], ...] = (
         "simulation",
         "one side was answered by the embedded engine: no model ran",
         "compare simulations only with one another",
-    )(_differ_in(_simulated, "{}")),
+    )(_differ_in(lambda run: "a simulation" if run.simulated else "a real server", "{}")),
     refused(
         "machine",
         "the machines' names differ: the ratio is of the machines as much as of the checkpoints",
         "measure both on one machine",
-    )(_differ_in(lambda run: run.machine, "on {}")),
+    )(_differ_in_trait("machine", "on {}")),
     refused("power mode", "power modes differ: in effect another machine", "measure both in one power mode")(
-        _differ_in(lambda run: run.power_mode, "power mode {}")
+        _differ_in_trait("power mode", "power mode {}")
     ),
-    marked("engine", "engines or their versions differ", _SAME_SETUP)(
-        _differ_in(lambda run: run.engine, "{}")
-    ),
+    marked("engine", "engines or their versions differ", _SAME_SETUP)(_differ_in_trait("engine")),
     marked(
         "client",
         "the figures are from different clients: TTFT, TPOT and ITL are not defined alike (docs/metrics.md)",
         "measure both with one client",
-    )(_differ_in(lambda run: run.told_by, "measured by {}")),
+    )(_differ_in_trait("client", "measured by {}")),
     marked(
         "transport",
         "one run used httpx, which adds the client's own delay, the other ring or wire, which do not",
         "use the same --transport",
-    )(
-        _differ_in(
-            _of_our_runs(lambda facts: "httpx" if facts.client.transport == "httpx" else "wire or ring"), "{}"
-        )
-    ),
+    )(_differ_in_trait("transport")),
     marked(
         "stream",
         "one run was not streamed: its server sent no single tokens",
         "stream on both sides, or on neither",
-    )(_differ_in(_of_our_runs(lambda facts: "streamed" if facts.profile.stream else "not streamed"), "{}")),
+    )(_differ_in_trait("stream")),
     marked(
         "prompts",
         "one run sent token ids, the other text: lengths and the server's tokenization differ",
         "use the same --prompt-format",
-    )(_differ_in(_of_our_runs(lambda facts: facts.prompt_format), "prompts as {}")),
+    )(_differ_in_trait("prompts", "prompts as {}")),
     marked(
         "warm-up",
         "one run was not warmed up: its first requests pay for one-time work",
         "use the same --num-warmups",
-    )(_differ_in(_of_our_runs(lambda facts: "warmed up" if facts.warmups else "not warmed up"), "{}")),
+    )(_differ_in_trait("warm-up")),
     marked(
         "repeated prompts",
         "prompts occur twice in one of the plans: a prefix cache serves them",
         "use longer random prompts, or the same plan",
-    )(
-        _differ_in(
-            _of_our_runs(lambda facts: "prompts repeat" if facts.repeated_prompts else "no prompt twice"),
-            "{}",
-        )
-    ),
+    )(_differ_in_trait("repeated prompts")),
     marked(
         "request",
         "sampling, backend, ignore_eos or another key of the request differ: the server does other work",
         _SAME_SETUP,
-    )(_request),
+    )(_differ_by_name(lambda run: profile_values(run, Makes.REQUEST))),
     marked(
         "client settings",
         "a time-out, or what the steady state leaves out, differs: other requests count as failed",
         "use the same profile, unless that is what you compare",
-    )(_client),
+    )(_differ_by_name(lambda run: profile_values(run, Makes.CLIENT))),
     marked(
         "number of servers",
         "one run's requests were shared by another number of servers (--base-url)",
         "send both to as many, unless that is what you compare",
-    )(_differ_in(_of_our_runs(lambda facts: format_count(len(facts.targets) or 1, "server")), "{}")),
+    )(_differ_in_trait("number of servers")),
     marked(
         "server",
         "server settings differ: prefix caching, CUDA graphs, speculative decoding, KV dtype, …",
         _SAME_SETUP,
-    )(_server),
+    )(_differ_by_name(server_settings)),
     marked(
         "labels",
         "two results of one name, from two places, have labels or settings that are not read and differ: "

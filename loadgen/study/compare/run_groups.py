@@ -11,24 +11,28 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from itertools import product
 from pathlib import PurePath
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
 from loadgen.base.text import cut_middle
 from loadgen.report import labels
 from loadgen.report.load_identity import Load
-from loadgen.study.compare import comparability
-from loadgen.study.compare.comparability import format_value
+from loadgen.settings.setting import Makes
+from loadgen.study.compare.comparability import (
+    LENGTH_TOLERANCE,
+    describe_traits,
+    format_value,
+    profile_values,
+    server_settings,
+)
 from loadgen.study.run_summary import OURS, Reported, grouped, plain_load
-from loadgen.verdict.run_facts import Facts
 
 _KNOWN_ALIKE = 2  # facts that both sides report, for loads without a name to be the same
-LENGTH_TOLERANCE = 0.01
 _ARGUMENTS = "arguments"  # of the server: their dashes show what they are
 _NOT_GIVEN: tuple[Any, ...] = (None, "", (), {})
 _SHOWN = 32  # characters of a name, in the narrowest of tables and pictures
 _PLACE = "place"
+_OF_THE_PLAN = ("repeated prompts", "number of servers")  # they are marked, and make no row
 _MOST_LABELS = 3  # in a name, unless more are needed to tell runs apart
 _BY_DEFAULT = ("shape", "made of")  # are equal where neither has anything unusual, which says little
 # The places of runs that are under one load, for each load of theirs.
@@ -181,33 +185,17 @@ def _join_facts(loads: Sequence[Load]) -> Load:
 
 def describe_distinctions(run: Reported) -> dict[str, str]:
     """Describe what else than the load tells a run from another of its name: words by their subject."""
-    words = {
-        "client": run.told_by,
-        "machine": run.machine,
-        "power mode": run.power_mode,
-        "engine": run.engine,
-        "simulated": run.simulated,
-    }
-    return words | ({} if run.facts is None else dict(_describe_run(run, run.facts)))
-
-
-def _describe_run(run: Reported, facts: Facts) -> Iterator[tuple[str, str]]:
-    """Yield the distinctions that only our own runs report."""
-    if facts.cell is None:
-        yield "label", facts.label or ""
-        if facts.launched is None and not facts.server.simulated:
-            yield "server", urlsplit(facts.server.url).netloc  # one that is started here has any free port
-    yield "transport", "httpx" if facts.client.transport == "httpx" else "ring or wire"
-    yield "stream", "streamed" if facts.profile.stream else "not streamed"
-    yield "prompts", f"prompts as {facts.prompt_format}"
-    yield "warm-up", "warmed up" if facts.warmups else "not warmed up"
+    words = {name: word for name, word in describe_traits(run).items() if name not in _OF_THE_PLAN}
+    if "prompts" in words:
+        words["prompts"] = f"prompts as {words['prompts']}"
     for key, value in _collect_settings(run).items():
-        yield key, format_value(value) if key == _ARGUMENTS else f"{key} {format_value(value)}"
+        words[key] = format_value(value) if key == _ARGUMENTS else f"{key} {format_value(value)}"
+    return words
 
 
 def _collect_settings(run: Reported) -> dict[str, Any]:
     """Collect the server's settings, and the keys of the profile that make the request."""
-    return {**dict(comparability.server_settings(run)), **comparability.request_keys(run)}
+    return server_settings(run) | profile_values(run, Makes.REQUEST)
 
 
 def distinguish_rows(plain: str, runs: Sequence[Reported], by_load: ByLoad) -> list[str]:
@@ -247,11 +235,8 @@ def place_names(places: Iterable[str]) -> dict[str, str]:
 
 
 def _group_alike(words: Sequence[Mapping[str, str]]) -> list[list[int]]:
-    """The places of runs whose words are the same."""
-    found: dict[tuple[tuple[str, str], ...], list[int]] = {}
-    for at, own in enumerate(words):
-        found.setdefault(tuple(own.items()), []).append(at)
-    return list(found.values())
+    """List the places of runs whose words are the same."""
+    return [*grouped(range(len(words)), lambda at: tuple(words[at].items())).values()]
 
 
 def _add_places(runs: Sequence[Reported], words: list[dict[str, str]], by_load: ByLoad) -> Iterator[str]:
