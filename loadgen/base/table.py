@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from loadgen.base.text import WIDTH, clean_text, wrap_text
+from loadgen.base.text import WIDTH, clean_line, clean_text, wrap_text
 
 _GAP = "  "
 _DIGITS = re.compile(r"[\d.]+( ±(>100%|[\d.]+))?|-|inf|none|")  # right-aligned
@@ -85,10 +85,17 @@ class Table(msgspec.Struct, frozen=True):
         return [tuple(str(cell) if count else "" for cell, count in row) for row in rows]
 
 
-def make_table(titles: Sequence[str], body: Iterable[Sequence[str]], notes: Sequence[str] = ()) -> Table:
-    """Make a table whose columns have no keys but their titles."""
-    columns = tuple(Column(title, title) for title in titles)
-    return Table(columns, tuple(map(tuple, body)), notes=tuple(notes))
+def make_table(
+    columns: Iterable[str | tuple[str, str]],
+    rows: Iterable[Iterable[str]],
+    spanned: int = 0,
+    notes: Iterable[str] = (),
+) -> Table:
+    """Make a table of columns (key and title, or a title alone) and rows; cells and notes become lines."""
+    named = (Column(each, each) if isinstance(each, str) else Column(*each) for each in columns)
+    # A cell may be a number that a page shows with more digits: a text that needs no change is kept.
+    body = tuple(tuple(cell if cell.isprintable() else clean_line(cell) for cell in row) for row in rows)
+    return Table(tuple(named), body, spanned, tuple(map(clean_line, notes)))
 
 
 def render_markdown_table(table: Table) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from msgspec.structs import asdict, replace
 
-from loadgen.base.table import Column, Table, measure_table, render_text_table
+from loadgen.base.table import Table, make_table, measure_table, render_text_table
 from loadgen.base.text import WIDTH, clean_line, format_count, wrap_text
 from loadgen.figures import repeats
 from loadgen.figures.figure_table import COMMON
@@ -162,29 +163,21 @@ def title(rows: Sequence[LoadRow]) -> str:
     return f"{name}: {', '.join(parts)}" if name and parts else name or ", ".join(parts)
 
 
-def table(rows: Sequence[LoadRow], narrow: bool = True) -> Table:
+def table(rows: Sequence[LoadRow], narrow: bool = True, notes: Sequence[str] = ()) -> Table:
     """The rows as text, a section a model; numbers with four digits, short titles if `narrow`."""
-    shown_facts, shown_figures = facts(rows), figures(rows)
+    shown_figures = figures(rows)
     decimals = {figure: _decimals(min(map(abs, _means(figure, rows)))) for figure in shown_figures}
-    judged, objectives = any(row.judged for row in rows), any(row.standing for row in rows)
-    columns = [
-        Column("model", "model"),
-        *(Column(fact.label, fact.title if narrow else fact.label) for fact in shown_facts),
-        *(Column(figure.key, figure.title) for figure in shown_figures),
-        *[Column("slo", "slo")] * objectives,
-        *[Column("verdict", "verdict")] * judged,
+    columns: list[tuple[str, str, Callable[[LoadRow], str]]] = [
+        ("model", "model", lambda row: row.shown_name),
+        *((fact.label, fact.title if narrow else fact.label, fact.cell) for fact in facts(rows)),
+        *((each.key, each.title, partial(_written, each.key, decimals[each])) for each in shown_figures),
     ]
-    body = [
-        (
-            row.shown_name,
-            *(fact.cell(row) or "-" for fact in shown_facts),
-            *(_written(figure.key, row, decimals[figure]) for figure in shown_figures),
-            *[row.standing or "-"] * objectives,
-            *[row.judged or "-"] * judged,
-        )
-        for row in rows
-    ]
-    return Table(tuple(columns), tuple(tuple(map(clean_line, row)) for row in body), 1)
+    if any(row.standing for row in rows):
+        columns.append(("slo", "slo", lambda row: row.standing or ""))
+    if any(row.judged for row in rows):
+        columns.append(("verdict", "verdict", lambda row: row.judged))
+    body = ([cell(row) or "-" for _, _, cell in columns] for row in rows)
+    return make_table(((key, title) for key, title, _ in columns), body, 1, notes)
 
 
 def text(rows: Sequence[LoadRow], notes: Sequence[str] = ()) -> str:
@@ -325,7 +318,7 @@ def _figures(run: Result) -> Figures:
     return {figure.key: figures.get(figure.key) for figure in FIGURES}
 
 
-def _written(key: str, row: LoadRow, decimals: int) -> str:
+def _written(key: str, decimals: int, row: LoadRow) -> str:
     figure = row.figures.get(key)
     if figure is None or not math.isfinite(figure.mean):
         return "-"

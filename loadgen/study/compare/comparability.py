@@ -234,7 +234,7 @@ def describe_traits(run: Reported) -> dict[str, str]:
         if facts.launched is None and not facts.server.simulated:
             words["server"] = urlsplit(facts.server.url).netloc  # one that is started here has any free port
     return words | {
-        "transport": "httpx" if facts.client.transport == "httpx" else "wire or ring",
+        "transport": "httpx" if facts.client.transport == "httpx" else "ring or wire",
         "stream": "streamed" if facts.profile.stream else "not streamed",
         "prompts": facts.prompt_format,
         "warm-up": "warmed up" if facts.warmups else "not warmed up",

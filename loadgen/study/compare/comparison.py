@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 
 from msgspec.structs import replace
@@ -89,21 +89,24 @@ def compare_runs(
 def _baseline(checkpoints: Mapping[str, str], ask: ComparisonOptions) -> tuple[str, list[str]]:
     """The row that the others are compared with, and remarks on the choice."""
     for wanted in filter(None, (ask.baseline, ask.campaign.baseline)):
-        begins = f"{wanted} on ", f"{wanted} ("
-        matches = [wanted] if wanted in checkpoints else []
-        matches = matches or [name for name in checkpoints if name.startswith(begins)]
-        matches = matches or [name for name in checkpoints if name.lower() == wanted.lower()]
-        if matches:
+        if matches := match_rows(wanted, checkpoints):
             several = f"{wanted} is {len(matches)} rows, of which {matches[0]} is the baseline"
             return matches[0], [several] if len(matches) > 1 else []
         if wanted == ask.baseline:
             names, near = ", ".join(list(checkpoints)[:20]), suggest_name(wanted, checkpoints)
             raise UsageError(f"--baseline {wanted}: no such row{near}; there are {names}")
-    return _first_row(checkpoints), []
+    return find_default_row(checkpoints), []
 
 
-def _first_row(checkpoints: Mapping[str, str]) -> str:
-    """The first row that is not quantized, else the first."""
+def match_rows(wanted: str, names: Collection[str]) -> list[str]:
+    """List the rows that a name means: of that name, else with words added to it, else in another case."""
+    begins = f"{wanted} on ", f"{wanted} ("
+    exact = [wanted] if wanted in names else [name for name in names if name.startswith(begins)]
+    return exact or [name for name in names if name.lower() == wanted.lower()]
+
+
+def find_default_row(checkpoints: Mapping[str, str]) -> str:
+    """Find the baseline where none is named: the first row that is not quantized, else the first."""
     plain = (
         name for name, checkpoint in checkpoints.items() if find_suffix(checkpoint).upper() in _UNQUANTIZED
     )
@@ -114,7 +117,7 @@ def _baseline_row(group: Group, baseline: str, checkpoints: Mapping[str, str], a
     """The baseline under one load: the load's own first row if none was named and the default is missing."""
     if ask.baseline or ask.campaign.baseline or baseline in group.rows:
         return baseline
-    return _first_row({name: checkpoints[name] for name in group.rows})
+    return find_default_row({name: checkpoints[name] for name in group.rows})
 
 
 def _check_headline(key: str, runs: Sequence[Reported]) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from loadgen.base.errors import LOG_LINE
 from loadgen.base.table import (
-    Column,
     Table,
     align_cells,
     escape_markdown,
     format_csv_table,
+    make_table,
     render_markdown_table,
     render_text_table,
 )
@@ -38,7 +38,8 @@ SIGNS = {
 SIGNIFICANT = 4  # digits of a figure on a terminal; JSON and CSV have all
 UNKNOWN_LOAD = "unknown load"
 _LONGEST_NAME = 44
-_MEASURED = {"memory_bytes": 6, "joules_per_token": 7}  # columns without a verdict, and their widths
+# Columns without a verdict: their widths on a terminal, and their headings there.
+_MEASURED = {"memory_bytes": (6, "GiB"), "joules_per_token": (7, "J/token")}
 _FIGURE, _ROOF = 13, 5
 _MOST_FIGURES = 4
 _MARK = "  "
@@ -49,18 +50,13 @@ _LOAD = (
     "requests", "duration_s", "input_len", "output_len", "max_concurrency", "request_rate_per_s", "shape",
 )  # fmt: skip
 _EFFECT = ("ratio", "low", "high", "p", "p_adjusted", "p_equivalent", "p_equivalent_adjusted", "detectable")
-CSV_COLUMNS = (
-    "load", "checkpoint", "baseline", "figure", "headline", "runs", "units", "mean", "mean_low", "mean_high",
-    "call", *_EFFECT, "more_runs", "pairs", "paired", "why", "roofline", "marks", "answers", "failures",
-    "simulated", *_LOAD,
-)  # fmt: skip
 
 
 def render_text(comparisons: Sequence[ComparedLoad]) -> str:
     """Write one table of the loads that have nothing to compare, then each other load's with its notes."""
     found = loads.arrange_loads(comparisons)
     parts = [load_table.text(found.rows, found.notes).rstrip("\n")] if found.points else []
-    parts += ["\n".join(_load_lines(comparison)) for comparison in found.compared]
+    parts += ["\n".join(_draw_load(comparison)) for comparison in found.compared]
     return "\n\n".join(parts) + "\n"
 
 
@@ -69,14 +65,14 @@ def render_markdown(comparisons: Sequence[ComparedLoad]) -> str:
     found = loads.arrange_loads(comparisons)
     titles, drawn = [], []
     if found.points:
-        notes = tuple(map(clean_line, (*load_table.legend(found.rows), *found.notes)))
+        notes = [*load_table.legend(found.rows), *found.notes]
         titles.append(escape_markdown(load_table.title(found.rows) or load_table.UNNAMED))
-        drawn.append(render_markdown_table(replace(load_table.table(found.rows, narrow=False), notes=notes)))
+        drawn.append(render_markdown_table(load_table.table(found.rows, narrow=False, notes=notes)))
     titles += [escape_markdown(describe_load(comparison.load)) for comparison in found.compared]
     for comparison in found.compared:
         turns = loads.turn_table(comparison)
         below = "" if turns is None else f"\n\n{loads.TITLE}:\n\n{render_markdown_table(turns)}"
-        drawn.append(render_markdown_table(_table(comparison)) + below)
+        drawn.append(render_markdown_table(_make_table(comparison)) + below)
     return "\n".join(f"### {title}\n\n{table}" for title, table in zip(titles, drawn, strict=True))
 
 
@@ -110,12 +106,18 @@ def compute_speed_up(effect: Effect | None) -> tuple[float, float, float]:
     return effect.ratio, effect.low, effect.high
 
 
-def _load_lines(comparison: ComparedLoad) -> Iterator[str]:
+def _draw_load(comparison: ComparedLoad) -> Iterator[str]:
+    """Draw one load: titles, of each row its name with the verdict and its figures below, then the notes."""
     yield from _wrap(describe_load(comparison.load))
     yield "=" * WIDTH
-    yield _header(comparison)
+    columns = _list_columns(comparison)
+    widths = [column.width for column in columns]
+    yield _MARK + align_cells([column.heading for column in columns], widths, gap=" ")
     for line in comparison.lines:
-        yield from _row(comparison, line)
+        left, right = cut_middle(line.shown_name, _LONGEST_NAME), _verdict(comparison, line)
+        yield f"{left}{' ' * max(1, WIDTH - len(left) - len(right))}{right}".rstrip()
+        if line.runs:
+            yield _MARK + align_cells([column.format_cell(line, True) for column in columns], widths, gap=" ")
     yield "=" * WIDTH
     yield from _wrap(_legend(comparison))
     for remark in comparison.remarks:
@@ -128,48 +130,42 @@ def _load_lines(comparison: ComparedLoad) -> Iterator[str]:
         yield from ("", f"{loads.TITLE}:", *render_text_table(turns).rstrip("\n").split("\n"))
 
 
-def _columns(comparison: ComparedLoad) -> list[ComparedFigure]:
-    """The headline first, then the other figures with a verdict, as many as fit."""
+class _Column(NamedTuple):
+    """A column of a comparison: its title, and on a terminal its heading and width."""
+
+    title: str
+    heading: str
+    width: int
+    figure: ComparedFigure | None = None  # None: the share of the roofline
+
+    def format_cell(self, line: Line, short: bool = False) -> str:
+        """Write the cell of a row, a verdict as its sign if `short`."""
+        if self.figure is None:
+            return "-" if line.roofline is None else f"{100 * line.roofline:.0f} %"
+        effect, summary = line.effects.get(self.figure.key), line.summaries.get(self.figure.key)
+        call = Decision.NONE if effect is None else effect.call
+        if short and self.figure.key in _MEASURED:
+            return _format_mean(self.figure, summary)
+        sign = f" {SIGNS[call]}" if short else "" if call is Decision.NONE else f" ({call})"
+        return f"{format_spread(self.figure, summary)}{sign}"
+
+
+def _list_columns(comparison: ComparedLoad) -> list[_Column]:
+    """List the headline, as many other judged figures as fit, what was measured too, and the roofline."""
+    columns = [_Column(each.label, f"{each.label}  ", _FIGURE, each) for each in _select_judged(comparison)]
+    for figure in comparison.figures:
+        if figure.key in _MEASURED:
+            width, heading = _MEASURED[figure.key]
+            columns.append(_Column(figure.label, heading, width, figure))
+    if any(line.roofline is not None for line in comparison.lines):
+        columns.append(_Column("% of roofline", "roof", _ROOF))
+    return columns
+
+
+def _select_judged(comparison: ComparedLoad) -> list[ComparedFigure]:
+    """Select the headline, then the other figures with a verdict, as many as fit."""
     judged = [figure for figure in comparison.figures if figure.key not in _MEASURED]
     return sorted(judged, key=lambda figure: figure.key != comparison.headline)[:_MOST_FIGURES]
-
-
-def _measured_columns(comparison: ComparedLoad) -> list[ComparedFigure]:
-    return [figure for figure in comparison.figures if figure.key in _MEASURED]
-
-
-def _has_rooflines(comparison: ComparedLoad) -> bool:
-    return any(line.roofline is not None for line in comparison.lines)
-
-
-def _header(comparison: ComparedLoad) -> str:
-    cells = [f"{figure.label}  " for figure in _columns(comparison)]
-    cells += [
-        {"memory_bytes": "GiB"}.get(figure.key, figure.label) for figure in _measured_columns(comparison)
-    ]
-    return _cells(comparison, [*cells, "roof"] if _has_rooflines(comparison) else cells)
-
-
-def _cells(comparison: ComparedLoad, cells: Sequence[str]) -> str:
-    figures = (*_columns(comparison), *_measured_columns(comparison))
-    widths = [_MEASURED.get(figure.key, _FIGURE) for figure in figures]
-    widths += [_ROOF] if _has_rooflines(comparison) else []
-    return _MARK + align_cells(cells, widths, gap=" ")
-
-
-def _row(comparison: ComparedLoad, line: Line) -> Iterator[str]:
-    """The name with its speed-up and verdict; the figures below."""
-    left, right = cut_middle(line.shown_name, _LONGEST_NAME), _verdict(comparison, line)
-    yield f"{left}{' ' * max(1, WIDTH - len(left) - len(right))}{right}".rstrip()
-    cells = []
-    for figure in _columns(comparison):
-        effect = line.effects.get(figure.key)
-        sign = SIGNS[effect.call] if effect is not None else " "
-        cells.append(f"{format_spread(figure, line.summaries.get(figure.key))} {sign}")
-    cells += [_mean(figure, line.summaries.get(figure.key)) for figure in _measured_columns(comparison)]
-    cells += [_percent(line.roofline)] if _has_rooflines(comparison) else []
-    if line.runs:
-        yield _cells(comparison, cells)
 
 
 def _verdict(comparison: ComparedLoad, line: Line) -> str:
@@ -211,9 +207,9 @@ def format_spread(figure: ComparedFigure, summary: Summary | None) -> str:
         return "-"
     half = figure.scaled((summary.high - summary.low) / 2)
     if not math.isfinite(half):
-        return _mean(figure, summary)
+        return _format_mean(figure, summary)
     if is_vague(summary):
-        return f"{_mean(figure, summary)} {repeats.VAGUE}"
+        return f"{_format_mean(figure, summary)} {repeats.VAGUE}"
     decimals = _decimals(figure, summary)
     if half > 0:  # no more than two digits of what is not known
         decimals = max(0, min(decimals, 1 - math.floor(math.log10(half))))
@@ -225,7 +221,7 @@ def is_vague(summary: Summary) -> bool:
     return repeats.is_vague(summary.mean, (summary.high - summary.low) / 2)
 
 
-def _mean(figure: ComparedFigure, summary: Summary | None) -> str:
+def _format_mean(figure: ComparedFigure, summary: Summary | None) -> str:
     if summary is None:
         return "-"
     return f"{figure.scaled(summary.mean):.{_decimals(figure, summary)}f}"
@@ -238,10 +234,6 @@ def _decimals(figure: ComparedFigure, summary: Summary) -> int:
     return max(0, min(figure.digits, SIGNIFICANT - 1 - math.floor(math.log10(value))))
 
 
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.0f} %"
-
-
 def _legend(comparison: ComparedLoad, signs: bool = True) -> str:
     parts = []
     if any(summary.units > 1 for line in comparison.lines for summary in line.summaries.values()):
@@ -249,7 +241,7 @@ def _legend(comparison: ComparedLoad, signs: bool = True) -> str:
     shown = [
         line.summaries[figure.key]
         for line in comparison.lines
-        for figure in _columns(comparison)
+        for figure in _select_judged(comparison)
         if figure.key in line.summaries
     ]
     if any(map(is_vague, shown)):
@@ -260,7 +252,7 @@ def _legend(comparison: ComparedLoad, signs: bool = True) -> str:
     if any(line.effects for line in comparison.lines):
         label = rows.compared_figure(comparison.headline).label
         parts.append(f"verdict by {label}, × relative to the baseline")
-    if _has_rooflines(comparison):
+    if any(line.roofline is not None for line in comparison.lines):
         parts.append("roof: of the memory-bandwidth roofline")
     return "; ".join(parts)
 
@@ -315,37 +307,29 @@ def _wrap_log(text: str, indent: str) -> list[str]:
     return wrap_first_line("\n".join(map(clean_line, text.splitlines())), indent)
 
 
-def _table(comparison: ComparedLoad) -> Table:
-    figures = [*_columns(comparison), *_measured_columns(comparison)]
-    columns = [Column("name", "checkpoint"), *(Column(figure.key, figure.label) for figure in figures)]
-    columns += [Column("roofline", "% of roofline")] if _has_rooflines(comparison) else []
-    columns += [Column("speed_up", "speed-up"), Column("call", "verdict")]
-    body = []
-    for line in comparison.lines:
-        cells = [line.shown_name, *(_cell(figure, line) for figure in figures)]
-        cells += [_percent(line.roofline)] if _has_rooflines(comparison) else []
-        body.append((*cells, format_speed_up(comparison, line), _call(comparison, line)))
+def _make_table(comparison: ComparedLoad) -> Table:
+    columns = _list_columns(comparison)
+    titles = ["checkpoint", *(column.title for column in columns), "speed-up", "verdict"]
+    rows = (
+        (
+            line.shown_name,
+            *(column.format_cell(line) for column in columns),
+            format_speed_up(comparison, line),
+            _call(comparison, line),
+        )
+        for line in comparison.lines
+    )
     notes = [note for note in (_legend(comparison, signs=False), *comparison.remarks) if note]
     sentences = [f"{title}: {sentence}" for title, of in _notes(comparison) for sentence in of]
     notes += [sentence.partition(LOG_LINE)[0] for sentence in sentences]  # without the end of a server's log
-    return Table(
-        tuple(columns),
-        tuple(tuple(map(clean_line, row)) for row in body),
-        notes=tuple(map(clean_line, notes)),
-    )
-
-
-def _cell(figure: ComparedFigure, line: Line) -> str:
-    effect = line.effects.get(figure.key)
-    sign = "" if effect is None or effect.call is Decision.NONE else f" ({effect.call})"
-    return f"{format_spread(figure, line.summaries.get(figure.key))}{sign}"
+    return make_table(titles, rows, notes=notes)
 
 
 def render_csv(comparisons: Sequence[ComparedLoad]) -> str:
-    """Write a line a figure of a row, under `CSV_COLUMNS`; an unknown value is empty."""
-    rows = (row for each in comparisons for line in each.lines for row in _csv_rows(each, line))
-    finite_rows = ({key: None if value == math.inf else value for key, value in row.items()} for row in rows)
-    return format_csv_table(CSV_COLUMNS, finite_rows)
+    """Write a line a figure of a row; an unknown value is empty."""
+    rows = [row for each in comparisons for line in each.lines for row in _make_csv_rows(each, line)]
+    finite = ({key: None if value == math.inf else value for key, value in row.items()} for row in rows)
+    return format_csv_table(list(rows[0]) if rows else [], finite)
 
 
 def render_json(comparisons: Sequence[ComparedLoad]) -> dict[str, Any]:
@@ -358,36 +342,30 @@ def render_json(comparisons: Sequence[ComparedLoad]) -> dict[str, Any]:
     return clean
 
 
-def _csv_rows(comparison: ComparedLoad, line: Line) -> Iterator[dict[str, Any]]:
-    about = {
-        "load": comparison.load.name,
-        "checkpoint": line.name,
-        "baseline": comparison.baseline,
-        "runs": len(line.runs),
-        "roofline": line.roofline,
-        "marks": "; ".join(line.marks),
-        "answers": line.answers,
-        "failures": "; ".join(line.failures),
-        "simulated": line.simulated,
-        **{key: getattr(comparison.load, key) for key in _LOAD},
-    }
-    if not line.summaries:
-        yield about
-    for key, summary in line.summaries.items():
-        effect = line.effects.get(key)
-        row = {
-            **about,
+def _make_csv_rows(comparison: ComparedLoad, line: Line) -> Iterator[dict[str, Any]]:
+    """Yield the columns of each figure of a row by name; of a row without figures one line."""
+    for key in line.summaries or ("",):
+        summary, effect = line.summaries.get(key), line.effects.get(key)
+        yield {
+            "load": comparison.load.name,
+            "checkpoint": line.name,
+            "baseline": comparison.baseline,
             "figure": key,
-            "headline": key == comparison.headline,
-            "units": summary.units,
-            "mean": summary.mean,
-            "mean_low": summary.low,
-            "mean_high": summary.high,
+            "headline": key == comparison.headline if key else None,
+            "runs": len(line.runs),
+            **{name: getattr(summary, name, None) for name in ("units", "mean")},
+            **{f"mean_{end}": getattr(summary, end, None) for end in ("low", "high")},
+            "call": getattr(effect, "call", None),
+            **{name: getattr(effect, name, None) for name in (*_EFFECT, "more_runs")},
+            "pairs": getattr(effect, "units", None),
+            **{name: getattr(effect, name, None) for name in ("paired", "why")},
+            "roofline": line.roofline,
+            "marks": "; ".join(line.marks),
+            "answers": line.answers,
+            "failures": "; ".join(line.failures),
+            "simulated": line.simulated,
+            **{name: getattr(comparison.load, name) for name in _LOAD},
         }
-        if effect is not None:
-            row |= {name: getattr(effect, name) for name in (*_EFFECT, "more_runs", "paired", "why")}
-            row |= {"call": effect.call.value, "pairs": effect.units}
-        yield row
 
 
 def _swept_row(row: LoadRow) -> dict[str, Any]:

@@ -9,8 +9,7 @@ from one another is not in it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from statistics import NormalDist
 from typing import Any
 
@@ -20,7 +19,7 @@ from msgspec.structs import asdict, replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
-from loadgen.base.table import Column, Table, format_csv_table
+from loadgen.base.table import Table, format_csv_table, make_table
 from loadgen.base.text import clean_line
 from loadgen.figures import repeats
 from loadgen.figures.repeats import t_quantile
@@ -29,21 +28,28 @@ from loadgen.report.limit_record import LimitEstimate
 from loadgen.report.load_table import SIMULATION, marked_name
 from loadgen.report.sweep_record import LoadAxis
 from loadgen.report.vllm_json import strict
-from loadgen.roofline.models import find_suffix
 from loadgen.study.compare import run_groups, statistics
+from loadgen.study.compare.comparison import find_default_row, match_rows
 from loadgen.study.compare.comparison_report import format_ratio
 from loadgen.study.compare.model import ComparisonOptions, Decision, Effect
 from loadgen.study.compare.rows import far_apart
-from loadgen.study.compare.statistics import CLOCK_ERROR, NO_SCIPY, Estimate
+from loadgen.study.compare.statistics import CLOCK_ERROR
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
-from loadgen.study.run_summary import Reported, grouped
+from loadgen.study.run_summary import grouped
 
 WITHIN = "one search on a side: the interval has the spread within searches, not that between them"
 _OPEN = "the interval of a limit has an open end: nothing is known beyond it"
-_UNQUANTIZED = ("", "BF16", "FP16", "FP32")
 _MANY = 1e6  # degrees of freedom, of an error that is taken as known
-
-
+_CALLS = {
+    Decision.FASTER: "more",
+    Decision.SLOWER: "fewer",
+    Decision.EQUIVALENT: "equivalent",
+    Decision.UNDECIDED: "undecided",
+    Decision.NONE: "no verdict",
+}
+_USERS = {"concurrency": "users", "rate": "requests/s"}
+_EFFECT = ("ratio", "low", "high", "p", "p_adjusted", "p_equivalent", "units", "paired", "why")
+_ABOUT = ("axis", "objectives", "about", "baseline", "margin", "alpha")
 Kind = tuple[LoadAxis, tuple[str, ...], str]  # axis, objectives, and what the search is about
 
 
@@ -78,14 +84,15 @@ def compare_limits(limits: Sequence[StoredLimit], ask: ComparisonOptions) -> lis
 
     Raises UsageError where the baseline that is asked for has no search.
     """
-    names = list(dict.fromkeys(_names(limits)))
-    if names and ask.baseline and not _is_among(ask.baseline, names):
+    names = _name_rows(limits)
+    if names and ask.baseline and not match_rows(ask.baseline, names):
+        known = list(dict.fromkeys(names))
         raise UsageError(
-            f"--baseline {ask.baseline}: no search is of it{suggest_name(ask.baseline, names)}; there are "
-            f"{', '.join(names)}"
+            f"--baseline {ask.baseline}: no search is of it{suggest_name(ask.baseline, known)}; there are "
+            f"{', '.join(known)}"
         )
-    named = zip(_names(limits), limits, strict=True)
-    tables = [_table(kind, ask) for kind in grouped(named, lambda pair: _kind(pair[1])).values()]
+    named = grouped(zip(names, limits, strict=True), lambda pair: _identify_kind(pair[1]))
+    tables = [_compare_kind(of_kind, ask) for of_kind in named.values()]
     effects = [row.effect for table in tables for row in table.rows if row.effect is not None]
     judged = iter(statistics.judge_rows(effects, ask.equivalence, ask.alpha))
     return [
@@ -100,12 +107,12 @@ def compare_limits(limits: Sequence[StoredLimit], ask: ComparisonOptions) -> lis
     ]
 
 
-def _kind(limit: StoredLimit) -> Kind:
-    return limit.record.axis, tuple(sorted(limit.record.objectives)), _about(limit)
+def _identify_kind(limit: StoredLimit) -> Kind:
+    return limit.record.axis, tuple(sorted(limit.record.objectives)), _describe_workload(limit)
 
 
-def _about(limit: StoredLimit) -> str:
-    """Profile of a campaign, lengths, and the machine: searches that differ in them are not compared.
+def _describe_workload(limit: StoredLimit) -> str:
+    """Describe profile of a campaign, lengths and machine: searches that differ in them are not compared.
 
     Lengths are those asked for, else as counted to three digits: a server may count a token or two more.
     """
@@ -123,68 +130,38 @@ def _about(limit: StoredLimit) -> str:
     return ", ".join(filter(None, (profile, " / ".join(lengths), load.shape, run.machine)))
 
 
-def _names(limits: Sequence[StoredLimit]) -> list[str]:
-    """The row of each: its checkpoint, with the server where a campaign has several.
+def _name_rows(limits: Sequence[StoredLimit]) -> list[str]:
+    """Name the row of each: its checkpoint, with the server where a campaign has several.
 
-    Searches of one name that are no repeats, as runs are none, have the words in which they differ.
+    Searches of one name that are not repeats, as with runs, have the words in which they differ.
     """
-    cells = [limit.runs[0].cell if limit.runs else None for limit in limits]
+    runs = [replace(limit.runs[0], place=limit.place) if limit.runs else None for limit in limits]
+    cells = [None if run is None else run.cell for run in runs]
     by_server = len({cell.server for cell in cells if cell is not None}) > 1
     named = zip(limits, cells, strict=True)
     names = [cell.arm if cell is not None and by_server else limit.name for limit, cell in named]
-    for name, places in grouped(range(len(limits)), lambda at: names[at]).items():
-        of_name = [limits[at] for at in places]
-        if not all(limit.runs for limit in of_name):
-            continue
-        firsts = [replace(limit.runs[0], place=limit.place) for limit in of_name]
-        kinds = {id(run): _kind(limit) for run, limit in zip(firsts, of_name, strict=True)}
-        rows = run_groups.distinguish_rows(name, firsts, partial(_group_by_kind, kinds))
-        for at, row in zip(places, rows, strict=True):
-            names[at] = row
-    return names
+    kinds = {id(run): _identify_kind(limit) for run, limit in zip(runs, limits, strict=True)}
+    return run_groups.distinguish_names(
+        names, runs, lambda own: [*grouped(range(len(own)), lambda at: kinds[id(own[at])]).values()]
+    )
 
 
-def _group_by_kind(kinds: Mapping[int, Kind], runs: Sequence[Reported]) -> list[list[int]]:
-    """Places of searches' first runs by what was searched for."""
-    return [*grouped(range(len(runs)), lambda at: kinds[id(runs[at])]).values()]
-
-
-def _table(named: Sequence[tuple[str, StoredLimit]], ask: ComparisonOptions) -> ComparedLimits:
+def _compare_kind(named: Sequence[tuple[str, StoredLimit]], ask: ComparisonOptions) -> ComparedLimits:
     rows = {name: [limit for _, limit in of] for name, of in grouped(named, lambda pair: pair[0]).items()}
-    baseline = _baseline(list(rows), ask)
+    asked = filter(None, (ask.baseline, ask.campaign.baseline))
+    matches = (name for wanted in asked for name in match_rows(wanted, rows))
+    baseline = next(matches, None) or find_default_row({name: name for name in rows})
     made = tuple(
         LimitRow(
             name,
             tuple(rows[name]),
             summarise_limits(rows[name]),
-            None if name == baseline else _effect(rows[name], rows[baseline], ask),
+            None if name == baseline else _judge_row(rows[name], rows[baseline], ask),
         )
         for name in (baseline, *(name for name in rows if name != baseline))
     )
-    first = named[0][1]
-    return ComparedLimits(
-        first.record.axis, first.record.objectives, _about(first), baseline, made, ask.equivalence, ask.alpha
-    )
-
-
-def _baseline(names: Sequence[str], ask: ComparisonOptions) -> str:
-    """The row asked for, else the campaign's, else the first that is not quantized, else the first."""
-    wanted = next(
-        (
-            name
-            for asked in (ask.baseline, ask.campaign.baseline)
-            for name in names
-            if _is_among(asked, [name])
-        ),
-        "",
-    )
-    plain = (name for name in names if find_suffix(name).upper() in _UNQUANTIZED)
-    return wanted or next(plain, names[0])
-
-
-def _is_among(wanted: str, names: Sequence[str]) -> bool:
-    """Whether a row has the wanted name, alone or before the words that tell it from others."""
-    return wanted in names or (wanted != "" and any(name.startswith(f"{wanted} (") for name in names))
+    (axis, _, about), first = _identify_kind(named[0][1]), named[0][1].record
+    return ComparedLimits(axis, first.objectives, about, baseline, made, ask.equivalence, ask.alpha)
 
 
 def list_limits(limits: Sequence[StoredLimit]) -> list[float]:
@@ -195,37 +172,34 @@ def list_limits(limits: Sequence[StoredLimit]) -> list[float]:
 
 def summarise_limits(limits: Sequence[StoredLimit]) -> LimitEstimate | None:
     """Summarise limits: one search's as it found it, of several the geometric mean with its 95 % interval."""
-    known = [limit.record.limit for limit in limits if limit.record.limit is not None]
-    known = [each for each in known if each.value is not None]
+    known = [each for limit in limits if (each := limit.record.limit) is not None and each.value is not None]
     if len(known) < 2:
         return known[0] if known else None
-    logs = np.log([each.value for each in known if each.value is not None])
-    mean, half = (
-        float(logs.mean()),
-        t_quantile(len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs)),
-    )
+    logs = np.log(list_limits(limits))
+    mean = float(logs.mean())
+    half = t_quantile(len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
     return LimitEstimate(value=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half))
 
 
-def _effect(row: Sequence[StoredLimit], baseline: Sequence[StoredLimit], ask: ComparisonOptions) -> Effect:
+def _judge_row(row: Sequence[StoredLimit], baseline: Sequence[StoredLimit], ask: ComparisonOptions) -> Effect:
     own, others = list_limits(row), list_limits(baseline)
     if not (own and others):
         return Effect(Decision.NONE, math.nan, why="a search without a limit has no ratio")
     if min(len(own), len(others)) == 1:
         return _judge_intervals(row, baseline, ask)
-    repeats = [[_repeat(limit) for limit in side if list_limits([limit])] for side in (row, baseline)]
-    paired = None not in repeats[0] and len(set(repeats[0])) == len(own) == len(others)
-    paired = paired and set(repeats[0]) == set(repeats[1])
+    known = [[_get_repeat(limit) for limit in side if list_limits([limit])] for side in (row, baseline)]
+    paired = None not in known[0] and len(set(known[0])) == len(own) == len(others)
+    paired = paired and set(known[0]) == set(known[1])
     if paired:
-        sides = (sorted(side, key=lambda limit: _repeat(limit) or 0) for side in (row, baseline))
+        sides = (sorted(side, key=lambda limit: _get_repeat(limit) or 0) for side in (row, baseline))
         own, others = map(list_limits, sides)
     return statistics.judge_effect(
         own, others, paired=paired, higher_is_faster=True, margin=ask.equivalence, alpha=ask.alpha
     )
 
 
-def _repeat(limit: StoredLimit) -> int | None:
-    """Which repeat of a campaign it is; None outside of one."""
+def _get_repeat(limit: StoredLimit) -> int | None:
+    """Return which repeat of a campaign a search is; None outside of one."""
     cell = limit.runs[0].cell if limit.runs else None
     return None if cell is None else cell.repeat
 
@@ -233,38 +207,23 @@ def _repeat(limit: StoredLimit) -> int | None:
 def _judge_intervals(
     row: Sequence[StoredLimit], baseline: Sequence[StoredLimit], ask: ComparisonOptions
 ) -> Effect:
-    """The difference of two limits by their searches' own intervals."""
-    pair = summarise_limits(row), summarise_limits(baseline)
-    ratio = _value(pair[0]) / _value(pair[1])
+    """Judge the difference of two limits by their searches' own intervals."""
+    pair = [estimate for side in (row, baseline) if (estimate := summarise_limits(side)) is not None]
+    ratio = math.nan if pair[0].value is None or pair[1].value is None else pair[0].value / pair[1].value
     bare = Effect(Decision.NONE, ratio, units=1, higher_is_faster=True)
-    errors = [_log_error(each) for each in pair]
-    if any(math.isnan(error) for error in errors):
+    error = math.hypot(*map(_estimate_log_error, pair))
+    if math.isnan(error):
         return replace(bare, why=_OPEN)
-    error = max(math.hypot(*errors), CLOCK_ERROR)
-    estimated = Estimate(*(np.array(value) for value in (math.log(ratio), error, _MANY)))
-    try:
-        reach = float(estimated.reach(ask.alpha))
-    except ImportError:
-        return replace(bare, why=NO_SCIPY)
-    return replace(
-        bare,
-        low=ratio * math.exp(-reach),
-        high=ratio * math.exp(reach),
-        p=float(estimated.p),
-        p_equivalent=float(estimated.p_equivalent(ask.equivalence)),
-        error=error,
-        freedom=_MANY,
-        units=2,  # of fewer, how many more would decide is not defined
+    values = math.log(ratio), max(error, CLOCK_ERROR), _MANY
+    tested = statistics.test_estimate(
+        bare, statistics.Estimate(*map(np.array, values)), ask.equivalence, ask.alpha
     )
+    return replace(tested, units=2)  # of fewer, how many more would decide is not defined
 
 
-def _value(estimate: LimitEstimate | None) -> float:
-    return math.nan if estimate is None or estimate.value is None else estimate.value
-
-
-def _log_error(estimate: LimitEstimate | None) -> float:
-    """The standard error of a limit's logarithm; NaN where its interval has an open end."""
-    if estimate is None or not estimate.low or estimate.high is None:
+def _estimate_log_error(estimate: LimitEstimate) -> float:
+    """Estimate the standard error of a limit's logarithm; NaN where its interval has an open end."""
+    if not estimate.low or estimate.high is None:
         return math.nan
     quantile = NormalDist().inv_cdf((1 + estimate.confidence) / 2)
     return math.log(estimate.high / estimate.low) / (2 * quantile)
@@ -277,26 +236,6 @@ def _restore_cause(judged: Effect, before: Effect) -> Effect:
     return replace(judged, why=WITHIN, more_runs=None, units=1)
 
 
-_CALLS = {
-    Decision.FASTER: "more",
-    Decision.SLOWER: "fewer",
-    Decision.EQUIVALENT: "equivalent",
-    Decision.UNDECIDED: "undecided",
-    Decision.NONE: "no verdict",
-}
-_USERS = {"concurrency": "users", "rate": "requests/s"}
-_EFFECT = ("ratio", "low", "high", "p", "p_adjusted", "p_equivalent", "units", "paired", "why")
-CSV_COLUMNS = (
-    "objectives", "about", "axis", "checkpoint", "baseline", "searches", "limit", "limit_low", "limit_high",
-    "call", *_EFFECT,
-)  # fmt: skip
-_ABOUT = ("axis", "objectives", "about", "baseline", "margin", "alpha")
-_COLUMNS = (
-    Column("name", "checkpoint"), Column("limit", "limit"), Column("interval", "95 %"),
-    Column("searches", "searches"), Column("times", "× baseline"), Column("call", "verdict"),
-)  # fmt: skip
-
-
 def limit_title(compared: ComparedLimits) -> str:
     """Name what was searched for: the highest concurrency at the objectives, and the workload."""
     highest = "concurrency" if compared.axis == "concurrency" else "request rate"
@@ -306,8 +245,11 @@ def limit_title(compared: ComparedLimits) -> str:
 
 def limit_table(compared: ComparedLimits) -> Table:
     """Make a table of a row a checkpoint; its notes have the ratios, and what limits the verdicts."""
-    body = tuple(tuple(map(clean_line, _cells(compared, row))) for row in compared.rows)
-    return Table(_COLUMNS, body, notes=tuple(clean_line(note) for note in _notes(compared)))
+    columns = (
+        ("name", "checkpoint"), ("limit", "limit"), ("interval", "95 %"), ("searches", "searches"),
+        ("times", "× baseline"), ("call", "verdict"),
+    )  # fmt: skip
+    return make_table(columns, map(_list_cells, compared.rows), notes=_notes(compared))
 
 
 def limit_sentence(compared: ComparedLimits, row: LimitRow) -> str:
@@ -326,24 +268,25 @@ def format_limit_ratio(row: LimitRow) -> str:
 
 def render_limit_csv(tables: Sequence[ComparedLimits]) -> str:
     """Write a line a checkpoint with every digit; an unknown value is empty."""
-    return format_csv_table(CSV_COLUMNS, [_flat(each, row) for each in tables for row in each.rows])
+    rows = [_make_csv_row(each, row) for each in tables for row in each.rows]
+    return format_csv_table(list(rows[0]), rows)
 
 
-def _flat(compared: ComparedLimits, row: LimitRow) -> dict[str, Any]:
-    about = {
+def _make_csv_row(compared: ComparedLimits, row: LimitRow) -> dict[str, Any]:
+    limit, effect = row.limit, row.effect
+    return {
         "objectives": "; ".join(compared.objectives),
         "about": compared.about,
         "axis": compared.axis,
         "checkpoint": row.name,
         "baseline": compared.baseline,
         "searches": row.found,
+        "limit": getattr(limit, "value", None),
+        "limit_low": getattr(limit, "low", None),
+        "limit_high": getattr(limit, "high", None),
+        "call": None if effect is None else _CALLS[effect.call],
+        **{name: getattr(effect, name, None) for name in _EFFECT},
     }
-    limit = {} if row.limit is None else row.limit.model_dump(include={"low", "high"})
-    ends = {f"limit_{key}": value for key, value in limit.items()}
-    about |= {"limit": None if row.limit is None else row.limit.value, **ends}
-    if row.effect is None:
-        return about
-    return {**about, **{key: getattr(row.effect, key) for key in _EFFECT}, "call": _CALLS[row.effect.call]}
 
 
 def render_limit_json(tables: Sequence[ComparedLimits]) -> list[dict[str, Any]]:
@@ -351,7 +294,7 @@ def render_limit_json(tables: Sequence[ComparedLimits]) -> list[dict[str, Any]]:
     made = [
         {
             **{key: getattr(each, key) for key in _ABOUT},
-            "rows": [_row(each, row) for row in each.rows],
+            "rows": [_make_json_row(each, row) for row in each.rows],
         }
         for each in tables
     ]
@@ -359,7 +302,7 @@ def render_limit_json(tables: Sequence[ComparedLimits]) -> list[dict[str, Any]]:
     return clean
 
 
-def _row(compared: ComparedLimits, row: LimitRow) -> dict[str, Any]:
+def _make_json_row(compared: ComparedLimits, row: LimitRow) -> dict[str, Any]:
     effect = row.effect
     return {
         "name": row.name,
@@ -370,7 +313,7 @@ def _row(compared: ComparedLimits, row: LimitRow) -> dict[str, Any]:
     }
 
 
-def _cells(compared: ComparedLimits, row: LimitRow) -> tuple[str, ...]:
+def _list_cells(row: LimitRow) -> tuple[str, ...]:
     limit, ends = row.limit, "-"
     if limit is not None and limit.low is not None and limit.high is not None:
         ends = f"{limit_record.format_load(limit.low)} to {limit_record.format_load(limit.high)}"

@@ -7,8 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.base.table import Column, Table
-from loadgen.base.text import clean_line
+from loadgen.base.table import Table, make_table
 from loadgen.figures.part_figures import TurnFigures
 from loadgen.report import load_table
 from loadgen.report.load_identity import Lengths, Load, settle_lengths
@@ -150,11 +149,11 @@ def turn_table(comparison: ComparedLoad) -> Table | None:
         return None
     names = dict.fromkeys(name for _, turns in rows for name in turns)
     order = sorted(names, key=lambda name: int(name.partition("–")[0]))
-    columns = [Column("turn", "turn")]
+    columns = [("turn", "turn")]
     for at, (name, _) in enumerate(rows):
-        columns += [Column(f"ttft_{at}", f"{clean_line(name)} TTFT"), Column(f"cached_{at}", "cached")]
-    body = tuple((name, *(cell for _, turns in rows for cell in turns.get(name, _NONE))) for name in order)
-    return Table(tuple(columns), body, notes=(_NOTE,))
+        columns += [(f"ttft_{at}", f"{name} TTFT"), (f"cached_{at}", "cached")]
+    body = ((name, *(cell for _, turns in rows for cell in turns.get(name, _NONE))) for name in order)
+    return make_table(columns, body, notes=(_NOTE,))
 
 
 def _cells_by_turn(line: Line) -> dict[str, tuple[str, str]]:

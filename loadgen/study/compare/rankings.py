@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from loadgen.base.table import Column, Table
+from loadgen.base.table import Table, make_table
 from loadgen.engines import engines
 from loadgen.roofline import models
 from loadgen.study.compare.ceilings import find_weights
@@ -20,6 +20,10 @@ _PLAIN = ("", "BF16", "FP16")
 _PARAMETERS = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)B(?![A-Za-z0-9])", re.IGNORECASE)
 _ACTIVE = re.compile(r"(?<![A-Za-z0-9.])A(\d+(?:\.\d+)?)B(?![A-Za-z0-9])", re.IGNORECASE)
 UNLIKE = "*"
+SIZES_GIB = (8, 16, 24, 48, 96)
+CONTEXT = 8192  # tokens of the one request whose keys and values must fit too
+OVERHEAD_GIB = 1.0  # the driver's context, activations, buffers
+_GIB = 2.0**30
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -67,17 +71,12 @@ def ranking_table(comparison: ComparedLoad) -> Table:
     )
     body = []
     for rank, line in enumerate(ranked, 1):
-        model, star = Model.named(checkpoint_name(line)), UNLIKE * is_unlike(comparison, line)
-        body.append(
-            (str(rank), f"{line.shown_name}{star}", model.params, model.type, _figure_text(line, key))
-        )
-    columns = [
-        *(Column(name, name) for name in ("rank", "model", "params", "type")),
-        Column(key, _label(key)),
-    ]
-    starred = any(row[1].endswith(UNLIKE) for row in body)
-    notes = (f"{UNLIKE} unlike {comparison.baseline}, the baseline: its rank is of another load",) * starred
-    return Table(tuple(columns), tuple(body), notes=notes)
+        model = Model.named(checkpoint_name(line))
+        name = f"{line.shown_name}{UNLIKE if is_unlike(comparison, line) else ''}"
+        body.append((str(rank), name, model.params, model.type, _figure_text(line, key)))
+    columns: list[str | tuple[str, str]] = ["rank", "model", "params", "type", (key, _label(key))]
+    note = f"{UNLIKE} unlike {comparison.baseline}, the baseline: its rank is of another load"
+    return make_table(columns, body, notes=[note] if any(row[1].endswith(UNLIKE) for row in body) else [])
 
 
 def quantization_table(comparison: ComparedLoad) -> Table:
@@ -100,9 +99,8 @@ def quantization_table(comparison: ComparedLoad) -> Table:
     for (_, size, name), by_kind in sorted(cells.items(), key=lambda cell: cell[0]):
         shown = (_ratio_text(by_kind.get(kind), by_kind.get("BF16"), comparison.headline) for kind in kinds)
         body.append((size, name, *shown))
-    columns = (Column("size", "size"), Column("model", "model"), *(Column(kind, kind) for kind in kinds))
-    notes = (f"{_label(comparison.headline)}; × relative to the same model in BF16, if it was run",)
-    return Table(columns, tuple(body), notes=notes)
+    note = f"{_label(comparison.headline)}; × relative to the same model in BF16, if it was run"
+    return make_table(("size", "model", *kinds), body, notes=[note])
 
 
 def checkpoint_name(line: Line) -> str:
@@ -140,12 +138,6 @@ def _figure_text(line: Line, key: str) -> str:
     return str(summary.mean) if summary.units == 1 and len(str(summary.mean)) < 8 else f"{summary.mean:.2f}"
 
 
-SIZES_GIB = (8, 16, 24, 48, 96)
-CONTEXT = 8192  # tokens of the one request whose keys and values must fit too
-OVERHEAD_GIB = 1.0  # the driver's context, activations, buffers
-_GIB = 2.0**30
-
-
 class Need(msgspec.Struct, frozen=True):
     """The bytes that a checkpoint takes, and how they are known."""
 
@@ -169,9 +161,15 @@ def fit_table(comparisons: Iterable[ComparedLoad], context: int = CONTEXT) -> Ta
         is_known = math.isfinite(need.gib)
         answers = (("yes" if need.gib <= size else "no") if is_known else "-" for size in SIZES_GIB)
         body.append((name, f"{need.gib:.1f}" if is_known else "-", *answers, need.how))
-    sizes = (Column(f"gib_{size}", str(size)) for size in SIZES_GIB)
-    columns = (Column("model", "model"), Column("gib", "GiB"), *sizes, Column("how", "how known"))
-    return Table(columns, tuple(body), notes=_notes(context))
+    sizes = ((f"gib_{size}", str(size)) for size in SIZES_GIB)
+    columns = (("model", "model"), ("gib", "GiB"), *sizes, ("how", "how known"))
+    notes = (
+        f"computed, files: weights + keys and values of one request of {context} tokens + "
+        f"{OVERHEAD_GIB:g} GiB for the driver, activations and buffers; measured: the server's own peak",
+        "yes: it fits a memory of that many GiB with nothing else in it; "
+        "where the system shares the memory (Jetson, GB10) leave room for it",
+    )
+    return make_table(columns, body, notes=notes)
 
 
 def compute_need(name: str, runs: Sequence[Reported], context: int = CONTEXT) -> Need:
@@ -197,12 +195,3 @@ def _takes_what_it_needs(run: Reported) -> bool:
     named = (each for each in engines.ENGINES if engine.startswith(each.name.lower()))
     profile = next(named, engines.UNKNOWN)
     return bool(engine) and not profile.takes_all_memory and not profile.simulated
-
-
-def _notes(context: int) -> tuple[str, ...]:
-    return (
-        f"computed, files: weights + keys and values of one request of {context} tokens + "
-        f"{OVERHEAD_GIB:g} GiB for the driver, activations and buffers; measured: the server's own peak",
-        "yes: it fits a memory of that many GiB with nothing else in it; "
-        "where the system shares the memory (Jetson, GB10) leave room for it",
-    )

@@ -88,12 +88,18 @@ def name_rows(reported: Sequence[Reported], *, by_server: bool = False) -> list[
     they differ: then that is what is compared.
     """
     plain = [_plain_name(run, by_server) for run in reported]
-    names = list(plain)
-    for name, places in grouped(range(len(plain)), lambda at: plain[at]).items():
-        rows = distinguish_rows(name, [reported[at] for at in places], _group_repeats)
-        for at, row in zip(places, rows, strict=True):
-            names[at] = row
-    return names
+    return distinguish_names(plain, reported, _group_repeats)
+
+
+def distinguish_names(names: Sequence[str], runs: Sequence[Reported | None], by_load: ByLoad) -> list[str]:
+    """Add to each name the words in which its runs differ, where they are not repeats and all are known."""
+    named = list(names)
+    for name, places in grouped(range(len(names)), lambda at: names[at]).items():
+        of_name = [run for at in places if (run := runs[at]) is not None]
+        if len(of_name) == len(places):
+            for at, row in zip(places, distinguish_rows(name, of_name, by_load), strict=True):
+                named[at] = row
+    return named
 
 
 def _plain_name(run: Reported, by_server: bool) -> str:

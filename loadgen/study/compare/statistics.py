@@ -58,22 +58,25 @@ def judge_effect(
         return replace(bare, why=why)
     floor = _least_error(row, baseline)
     estimated = estimate_ratio(np.array(row, float), np.array(baseline, float), paired=paired, floor=floor)
+    return judge_rows([test_estimate(replace(bare, floor=floor), estimated, margin, alpha)], margin, alpha)[0]
+
+
+def test_estimate(effect: Effect, estimated: Estimate, margin: float, alpha: float) -> Effect:
+    """Add to an effect the interval and the p values of its estimate; without scipy why there are none."""
     try:
         reach = float(estimated.reach(alpha))
     except ImportError:
-        return replace(bare, why=NO_SCIPY)
+        return replace(effect, why=NO_SCIPY)
     centre = float(estimated.log_ratio)
-    tested = replace(
-        bare,
+    return replace(
+        effect,
         low=math.exp(centre - reach),
         high=math.exp(centre + reach),
         p=float(estimated.p),
         p_equivalent=float(estimated.p_equivalent(margin)),
         error=float(estimated.error),
         freedom=float(estimated.freedom),
-        floor=floor,
     )
-    return judge_rows([tested], margin, alpha)[0]
 
 
 def judge_rows(effects: Sequence[Effect], margin: float, alpha: float) -> list[Effect]:

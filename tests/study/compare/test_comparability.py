@@ -135,7 +135,7 @@ def launched(**settings: Any) -> Launched:
          "range 0.5, prefix 0, burstiness 1, baseline range 0.0, prefix 0, burstiness 1"),
         ({"server": replace(SERVER, simulated="instant")}, REFUSED,
          "a simulation, baseline a real server"),
-        ({"client": CLIENT}, MARKED, "httpx, baseline wire or ring"),
+        ({"client": CLIENT}, MARKED, "httpx, baseline ring or wire"),
         ({"prompt_format": "text-vllm"}, MARKED, "prompts as text-vllm, baseline ids"),
         ({"warmups": 4}, MARKED, "warmed up, baseline not warmed up"),
         ({"repeated_prompts": 3}, MARKED, "prompts repeat, baseline no prompt twice"),
