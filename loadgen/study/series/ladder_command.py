@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from json import dumps
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from loadgen.base import bounds, untrusted
 from loadgen.base.errors import LoadgenError, MeasureError, ServerDied, UsageError
@@ -28,7 +28,6 @@ from loadgen.run import progress, signals
 from loadgen.run.attach import attach, collect_settings
 from loadgen.run.bench import check, make_seed
 from loadgen.run.options import Options, bench_parser, parse
-from loadgen.run.progress import warn
 from loadgen.run.session import Session
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.speed import ladder_rows, speed_tables
@@ -55,18 +54,14 @@ def main(argv: Sequence[str]) -> int:
 
         print_text(dry_run(options, asked), sys.stdout)
         return 0
-    ladder: Climb[Any, Any]
     if options.depth is None:
-        ladder = begin_ladder(workload, options.run_dir, options.formula)
-    else:
-        ladder = begin_depths(workload, options.run_dir, options.depth)
-    return finish_climb(ladder, lambda: _climb_ladder(ladder, options, asked))
+        return LadderClimb.begin(workload, options).finish(lambda ladder: _climb(ladder, options, asked))
+    return DepthClimb.begin(workload, options).finish(lambda ladder: _climb(ladder, options, asked))
 
 
 def climb(session: Session, workload: Profile, seed: Seed) -> int:
     """Measure a ladder on a server that is there and print its table; the exit code."""
-    ladder = begin_ladder(workload, session.options.run_dir)
-    return finish_climb(ladder, lambda: ladder.on(session, seed))
+    return LadderClimb.begin(workload, session.options).finish(lambda ladder: ladder.climb_on(session, seed))
 
 
 def draw_throughputs(runs: Sequence[Result]) -> str:
@@ -146,7 +141,7 @@ def _load_workload(options: Options) -> Profile:
     return _prefer_native_api(workload, options, options.launching.engine or "")
 
 
-def _climb_ladder(ladder: Climb[Any, Any], options: Options, asked: ServerSettings) -> None:
+def _climb(ladder: Climb[Any, Any], options: Options, asked: ServerSettings) -> None:
     """Measure every length; a server that dies of one is started again for the next."""
     seed, inside = make_seed(options), replace(options, run_dir=str(ladder.directory))
     while ladder.left:
@@ -156,14 +151,14 @@ def _climb_ladder(ladder: Climb[Any, Any], options: Options, asked: ServerSettin
             except LoadgenError as error:
                 if not ladder.rows:
                     raise
-                warn(str(error))
+                progress.warn(str(error))
                 ladder.give_up("the server did not start again")
                 return
             ladder.workload = _prefer_native_api(ladder.workload, options, session.served.engine.name)
             try:
-                ladder.on(session, seed)
+                ladder.climb_on(session, seed)
             except MeasureError as error:
-                warn(str(error))
+                progress.warn(str(error))
 
 
 def _prefer_native_api(workload: Profile, options: Options, engine: str) -> Profile:
@@ -178,39 +173,78 @@ Rung = TypeVar("Rung")
 Row = TypeVar("Row")
 
 
+@dataclass
 class Climb(Generic[Rung, Row]):
-    """What is measured rung by rung on a server, and on another one where that died.
+    """Rungs measured one after another on a server, and on another one where that died, a row each.
 
-    A class of such says how a rung is measured, and what its row is where it cannot be.
+    All rows so far are always on the disk. A kind of climb has what follows the fields.
     """
 
     workload: Profile
     directory: Path  # of its runs and tables
-    rows: list[Row]  # of the rungs that were measured, or could not be
-    left: deque[Rung]
+    options: Options
+    quiet: bool = False  # no line a rung
+    rows: list[Row] = field(default_factory=list)  # of the rungs that were measured, or could not be
+    left: deque[Rung] = field(init=False)
 
-    @property
-    def measured(self) -> bool:
-        """Whether any rung has a speed."""
+    name: ClassVar[str]  # of its directory and files
+    forms: ClassVar[tuple[str, ...]]  # of the tables that are written
+
+    def __post_init__(self) -> None:
+        self.left = deque(self.list_rungs())
+
+    def list_rungs(self) -> Iterable[Rung]:
+        """List what is measured, in order."""
         raise NotImplementedError
 
-    def measure(self, session: Session, rung: Rung, seed: Seed) -> None:
-        """Measure a rung and add its row; raises MeasureError, ServerDied and signals.Stopped."""
+    def list_changes(self, rung: Rung) -> dict[str, Any]:
+        """List the keys of the workload that make a rung, with their values."""
         raise NotImplementedError
 
-    def missed(self, rung: Rung, why: str, session: Session | None = None) -> Row:
-        """A row without a speed, with the reason; with rows before it no session is needed."""
+    def make_row(self, run: Result, rung: Rung, directory: str) -> Row:
+        """Make the row of a rung from its run."""
         raise NotImplementedError
 
-    def add(self, row: Row) -> None:
-        """Keep a row, write every table again, and print the row."""
+    def make_missed_row(self, rung: Rung, why: str, session: Session | None) -> Row:
+        """Make a row without a speed, with the reason; with rows before it no session is needed."""
         raise NotImplementedError
 
-    def tables(self) -> str:
-        """What is printed at the end of at least one row."""
+    def draw(self, form: str) -> str:
+        """Draw all rows as a table."""
         raise NotImplementedError
 
-    def on(self, session: Session, seed: Seed) -> None:
+    def describe(self, row: Row) -> str:
+        """Show a row as its rung ends."""
+        raise NotImplementedError
+
+    def store(self) -> dict[str, Any]:
+        """List all rows as JSON has them."""
+        raise NotImplementedError
+
+    def count_measured(self) -> int:
+        """Count the rows with a speed."""
+        raise NotImplementedError
+
+    @classmethod
+    def begin(cls, workload: Profile, options: Options) -> Self:
+        """Make a climb with a directory of its own; raises UsageError where there can be none."""
+        base = Path(options.run_dir or "runs")
+        return cls(workload, run_place.create_directory(base, cls.name, run_place.now()), options)
+
+    def finish(self, measure: Callable[[Self], None]) -> int:
+        """Measure, and print the tables; the command's exit code, 0 where any rung was measured."""
+        try:
+            measure(self)
+        except KeyboardInterrupt as stop:
+            return signals.exit_code(signals.read_number(stop))
+        finally:
+            if self.rows:
+                print_text(f"\n{self.draw('text')}\ntables and runs: {self.directory}", sys.stdout)
+            else:
+                run_place.remove_empty(self.directory)
+        return 0 if self.count_measured() else MeasureError.exit_code
+
+    def climb_on(self, session: Session, seed: Seed) -> None:
         """Measure what is left on a server. A rung that cannot be measured is a row with the reason.
 
         Raises MeasureError where the server has died of one, whose row is kept, and KeyboardInterrupt.
@@ -219,104 +253,76 @@ class Climb(Generic[Rung, Row]):
         while self.left:
             rung = self.left.popleft()
             try:
-                self.measure(inside, rung, seed)
+                self._measure(inside, rung, seed)
             except MeasureError as error:
-                self.add(self.missed(rung, error.summary, session))
+                self._add(self.make_missed_row(rung, error.summary, session))
                 if isinstance(error, ServerDied):
                     raise
 
     def give_up(self, why: str) -> None:
         """Add a row for each rung that is left, with the reason."""
         while self.left:
-            self.add(self.missed(self.left.popleft(), why))
+            self._add(self.make_missed_row(self.left.popleft(), why, None))
 
-    def ran(self, session: Session, update: Mapping[str, Any], seed: Seed) -> tuple[Result, str, int]:
-        """Run the workload with some keys changed: the result, its directory's name, a signal that came."""
-        changed = {"ladder": None, "description": "", **update}
-        run, directory = session.run(self.workload.model_copy(update=changed), seed)
+    def _measure(self, session: Session, rung: Rung, seed: Seed) -> None:
+        """Measure a rung and add its row; raises MeasureError, ServerDied and signals.Stopped."""
+        keys = {"ladder": None, "description": "", **self.list_changes(rung)}
+        workload = self.workload.model_copy(update=keys)
+        need = workload.prefix_len + workload.input_len + workload.output_len
+        if 0 < (limit := session.context_limit) < need:
+            raise MeasureError(f"needs {need} tokens, the context limit is {limit}")
+        run, directory = session.run(workload, seed)
         kept = session.keep(run, directory)
         for error in kept.errors:
             progress.warn(error)
         if run.records.failed and not run.facts.interrupted:
             session.check_alive(failed=True)
-        return run, directory.name, run.facts.signal or kept.signal
+        self._add(self.make_row(run, rung, directory.name))
+        if number := run.facts.signal or kept.signal:
+            raise signals.Stopped(number)
 
-    def write(self, texts: Mapping[str, str]) -> None:
-        """Write files by their names; the next rung is worth measuring where one cannot be."""
-        for name, text in texts.items():
-            if error := run_directory.write_text(self.directory / name, text):
+    def _add(self, row: Row) -> None:
+        """Keep a row, write every table again, and print the row."""
+        self.rows.append(row)
+        json = dumps(self.store(), allow_nan=False)
+        texts = {form: self.draw(form) for form in self.forms} | {"json": json}
+        for form, text in texts.items():  # the next rung is worth measuring where one cannot be written
+            if error := run_directory.write_text(self.directory / f"{self.name}.{form}", text):
                 progress.warn(error)
-
-    def print_tables(self) -> None:
-        """Print what was measured; without rows, remove the directory."""
-        if not self.rows:
-            run_place.remove_empty(self.directory)
-            return
-        print_text(f"\n{self.tables()}\ntables and runs: {self.directory}", sys.stdout)
-
-
-def check_room(session: Session, need: int) -> None:
-    """Raises MeasureError where a rung needs more tokens than the server's context has."""
-    if 0 < (limit := session.context_limit) < need:
-        raise MeasureError(f"needs {need} tokens, the context limit is {limit}")
-
-
-def finish_climb(climb: Climb[Any, Any], measure: Callable[[], None]) -> int:
-    """Measure a climb and print its tables; the command's exit code, 0 where any rung was measured."""
-    try:
-        measure()
-    except KeyboardInterrupt as stop:
-        return signals.exit_code(signals.read_number(stop))
-    finally:
-        climb.print_tables()
-    return 0 if climb.measured else MeasureError.exit_code
-
-
-_LADDER_FORMS = ("html", "rst", "md", "csv")
+        if not self.quiet:
+            print_text(self.describe(row), sys.stdout)
 
 
 @dataclass
 class LadderClimb(Climb[int, SpeedRow]):
-    """The rungs of a profile's ladder that are left, and the rows of those that are not."""
+    """The rungs of a profile's ladder of input lengths that are left, and the rows of those that are not."""
 
-    workload: Profile
-    directory: Path
-    formula: str = TOTAL
-    quiet: bool = False  # no line a rung
-    rows: list[SpeedRow] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)  # the directory of each row's run; "" where nothing ran
-    left: deque[int] = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.left = deque(self.workload.ladder or ())
+    name, forms = "ladder", ("html", "rst", "md", "csv")
 
     @property
-    def measured(self) -> bool:
-        return any(row.speed_tok_s is not None for row in self.rows)
+    def formula(self) -> str:
+        """The formula of the speed."""
+        return self.options.formula or TOTAL
 
-    def tables(self) -> str:
-        """Our table and the published one."""
-        drawn = (speed_tables.draw_speeds(self.rows, "text"), speed_tables.compare_published(self.rows))
-        return "\n".join(filter(None, drawn))
+    def list_rungs(self) -> Iterable[int]:
+        return self.workload.ladder or ()
 
-    def measure(self, session: Session, rung: int, seed: Seed) -> None:
-        check_room(session, rung + self.workload.output_len)
-        update = {"input_len": rung, "name": f"{self.workload.name}-{rung}"}
-        run, name, number = self.ran(session, update, seed)
-        self.add(ladder_rows.make_speed_row(run, self.formula), name)
-        if number:
-            raise signals.Stopped(number)
+    def list_changes(self, rung: int) -> dict[str, Any]:
+        return {"input_len": rung, "name": f"{self.workload.name}-{rung}"}
 
-    def missed(self, rung: int, why: str, session: Session | None = None) -> SpeedRow:
-        """A row without a speed; model and machine are those of the row before."""
+    def make_row(self, run: Result, rung: int, directory: str) -> SpeedRow:
+        self.runs.append(directory)
+        return ladder_rows.make_speed_row(run, self.formula)
+
+    def make_missed_row(self, rung: int, why: str, session: Session | None) -> SpeedRow:
+        """As of any climb; model and machine are those of the row before."""
+        self.runs.append("")
         if self.rows:
             previous = self.rows[-1]
         else:
-            assert session is not None
-            served = session.served
-            root = "" if served.engine.simulated else served.model_root
-            base, quantization = ladder_rows.split_model_name(root or served.model, session.checkpoint)
-            backend = ladder_rows.name_backend(served.engine.name)
+            base, quantization, backend = ladder_rows.name_served(session)
             previous = SpeedRow(base, backend, "", rung, quantization, None, None)
         return replace(
             previous,
@@ -331,89 +337,67 @@ class LadderClimb(Climb[int, SpeedRow]):
             output_length=self.workload.output_len,
         )
 
-    def add(self, row: SpeedRow, run: str = "") -> None:
-        self.rows.append(row)
-        self.runs.append(run)
-        listed = [
-            ladder_rows.store_speed_row(row, where) for row, where in zip(self.rows, self.runs, strict=True)
-        ]
-        texts = {f"ladder.{form}": speed_tables.draw_speeds(self.rows, form) for form in _LADDER_FORMS}
-        self.write({**texts, "ladder.json": dumps({"rows": listed}, allow_nan=False)})
-        if not self.quiet:
-            print_text(ladder_rows.describe_speed(row), sys.stdout)
+    def draw(self, form: str) -> str:
+        drawn = speed_tables.draw_speeds(self.rows, form)
+        published = speed_tables.compare_published(self.rows) if form == "text" else ""
+        return f"{drawn}\n{published}" if published else drawn
 
+    def describe(self, row: SpeedRow) -> str:
+        return ladder_rows.describe_speed(row)
 
-def begin_ladder(workload: Profile, run_dir: str | None, formula: str | None = None) -> LadderClimb:
-    """A climb with a directory of its own for its rows; raises UsageError where there can be none."""
-    directory = run_place.create_directory(Path(run_dir or "runs"), "ladder", run_place.now())
-    return LadderClimb(workload, directory, formula or TOTAL)
+    def store(self) -> dict[str, Any]:
+        return {"rows": list(map(ladder_rows.store_speed_row, self.rows, self.runs))}
 
-
-_DEPTH_FORMS = ("md", "csv")
+    def count_measured(self) -> int:
+        return sum(row.speed_tok_s is not None for row in self.rows)
 
 
 @dataclass
 class DepthClimb(Climb[DepthTest, DepthRow]):
-    """The tests that are left, and the rows of those that are not."""
+    """Prompt and generation speed of one request after ever more cached tokens: the tests that are left.
 
-    workload: Profile
-    directory: Path
-    depths: Sequence[int]
-    rows: list[DepthRow] = field(default_factory=list)
-    left: deque[DepthTest] = field(init=False)
+    The prefix is the same for all requests of a test: the first one puts it into the server's cache, and
+    whether it was found there is read from each answer.
+    """
 
-    def __post_init__(self) -> None:
+    name, forms = "depth", ("md", "csv")
+
+    def list_rungs(self) -> Iterable[DepthTest]:
         tests = {PROMPT: self.workload.input_len, GENERATION: self.workload.output_len}
-        self.left = deque(
-            DepthTest(kind, tokens, depth) for depth in self.depths for kind, tokens in tests.items()
-        )
+        depths: tuple[int, ...] = self.options.depth or ()
+        return (DepthTest(kind, tokens, depth) for depth in depths for kind, tokens in tests.items())
 
-    @property
-    def measured(self) -> bool:
-        return any(row.tok_s is not None for row in self.rows)
-
-    def tables(self) -> str:
-        return ladder_rows.draw_depths(self.rows, "text")
-
-    def measure(self, session: Session, rung: DepthTest, seed: Seed) -> None:
-        check_room(session, rung.need)
-        repeats = self.workload.num_prompts or 1
+    def list_changes(self, rung: DepthTest) -> dict[str, Any]:
         # At a depth the first request warms up: one of a warm-up would have a prefix of its own.
-        update = {
+        return {
             "input_len": rung.input_len,
             "output_len": rung.output_len,
             "prefix_len": rung.depth,
-            "num_prompts": repeats + (rung.depth > 0),
+            "num_prompts": (self.workload.num_prompts or 1) + (rung.depth > 0),
             "num_warmups": 0 if rung.depth else self.workload.num_warmups,
             "name": f"{rung.kind}{rung.tokens}-d{rung.depth}",
         }
-        run, name, number = self.ran(session, update, seed)
-        self.add(replace(ladder_rows.make_depth_row(run, rung), run=name))
-        if number:
-            raise signals.Stopped(number)
 
-    def missed(self, rung: DepthTest, why: str, session: Session | None = None) -> DepthRow:
-        """A row without a speed; the model is that of the row before."""
+    def make_row(self, run: Result, rung: DepthTest, directory: str) -> DepthRow:
+        return replace(ladder_rows.make_depth_row(run, rung), run=directory)
+
+    def make_missed_row(self, rung: DepthTest, why: str, session: Session | None) -> DepthRow:
+        """As of any climb; the model is that of the row before."""
         if self.rows:
             before = self.rows[-1]
-            model, quantization, backend = before.model, before.quantization, before.backend
+            names = before.model, before.quantization, before.backend
         else:
-            assert session is not None
-            served = session.served
-            model, quantization = ladder_rows.split_model_name(
-                served.model_root or served.model, session.checkpoint
-            )
-            backend = ladder_rows.name_backend(served.engine.name)
-        return DepthRow(model, quantization, backend, str(rung), rung.depth, note=why)
+            names = ladder_rows.name_served(session)
+        return DepthRow(*names, str(rung), rung.depth, note=why)
 
-    def add(self, row: DepthRow) -> None:
-        self.rows.append(row)
-        texts = {f"depth.{form}": ladder_rows.draw_depths(self.rows, form) for form in _DEPTH_FORMS}
-        self.write({**texts, "depth.json": dumps(ladder_rows.store_depths(self.rows), allow_nan=False)})
-        print_text(ladder_rows.describe_depth(row), sys.stdout)
+    def draw(self, form: str) -> str:
+        return ladder_rows.draw_depths(self.rows, form)
 
+    def describe(self, row: DepthRow) -> str:
+        return ladder_rows.describe_depth(row)
 
-def begin_depths(workload: Profile, run_dir: str | None, depths: Sequence[int]) -> DepthClimb:
-    """A climb with a directory of its own for its rows; raises UsageError where there can be none."""
-    directory = run_place.create_directory(Path(run_dir or "runs"), "depth", run_place.now())
-    return DepthClimb(workload, directory, depths)
+    def store(self) -> dict[str, Any]:
+        return {"rows": list(map(asdict, self.rows))}
+
+    def count_measured(self) -> int:
+        return sum(row.tok_s is not None for row in self.rows)

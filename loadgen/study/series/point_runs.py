@@ -25,13 +25,14 @@ from loadgen.run.signals import SIGNALS, Interrupts
 from loadgen.server.discovery import ServerProbe
 from loadgen.settings.validation import FLAGS, ServerSettings, validate_table
 from loadgen.study.series.series_store import StoreError
+from loadgen.verdict.run_facts import Cell
 
 # With these nothing else can be kept either: the series stops, and what is done stays.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 
 class MeasuredPoint(msgspec.Struct, frozen=True):
-    """What measuring a point came to: a run and its directory, or why there is none that counts."""
+    """The run of a point and its directory, or why there is none that counts."""
 
     run: Result | None = None  # None: nothing was measured
     directory: Path | None = None  # that holds the run
@@ -39,6 +40,8 @@ class MeasuredPoint(msgspec.Struct, frozen=True):
     duration_s: float = 0.0
     signal: int = 0  # that ended it; 0: none
     server_gone: bool = False  # it ended, or answers no more
+    died: LoadgenError | None = None  # how a server that was started here ended
+    hints: tuple[str, ...] = ()  # what follows the reason where nothing was measured
 
 
 def measure_point(session: Session, workload: Profile, seed: Seed, place: Path) -> MeasuredPoint:
@@ -54,26 +57,24 @@ def measure_point(session: Session, workload: Profile, seed: Seed, place: Path) 
         run, directory = inside.run(workload, seed)
     except Exception as error:  # one run's fault must not cost the others
         check_disk(error)
-        reason = session.hidden(convert_error(error)).summary
+        why = session.hidden(convert_error(error))
+        died = find_death(session)
+        gone, took_s = bool(died or explain_silence(session)), _since_s(began_ns)
         return MeasuredPoint(
-            reason=reason, duration_s=_since_s(began_ns), server_gone=bool(explain_gone(session))
+            reason=why.summary, duration_s=took_s, server_gone=gone, died=died, hints=why.args[1:]
         )
     kept = inside.keep(run, directory)
     if kept.errors:
         raise StoreError(kept.errors[0])
     # A run that was ended since the server fell behind shows what it was to show.
     reason = "" if run.facts.saturated and run.records.ok.any() else explain_unfinished(run)
-    why_gone = "" if run.records.ok.all() else explain_gone(session, failed=True)
-    if why_gone:  # it ended during the run, whose figures are not of the whole load
+    failed = not run.records.ok.all()
+    died = find_death(session, failed)
+    why_gone = died.summary if died else explain_silence(session) if failed else ""
+    if why_gone and failed:  # it ended during the run, whose figures are not of the whole load
         reason = f"{reason}: {why_gone}" if reason else f"the server ended during the run: {why_gone}"
-    return MeasuredPoint(
-        run,
-        directory,
-        reason,
-        _since_s(began_ns),
-        run.facts.signal or kept.signal,
-        bool(why_gone),
-    )
+    ended_by = run.facts.signal or kept.signal
+    return MeasuredPoint(run, directory, reason, _since_s(began_ns), ended_by, bool(why_gone), died)
 
 
 def explain_unfinished(run: Result) -> str:
@@ -84,8 +85,8 @@ def explain_unfinished(run: Result) -> str:
     return f"cut short: {run.facts.partial}" if run.facts.partial else ""
 
 
-def find_death(session: Session, failed: bool) -> LoadgenError | None:
-    """How a server that was started here ended; None while it runs."""
+def find_death(session: Session, failed: bool = False) -> LoadgenError | None:
+    """Find how a server that was started here ended; None while it runs."""
     try:
         session.check_alive(failed)
     except ServerDied as error:
@@ -93,10 +94,8 @@ def find_death(session: Session, failed: bool) -> LoadgenError | None:
     return None
 
 
-def explain_gone(session: Session, failed: bool = False) -> str:
-    """Why a server will answer no more, be it ours or not; "" where it is ready."""
-    if (died := find_death(session, failed)) is not None:
-        return died.summary
+def explain_silence(session: Session) -> str:
+    """Explain why a server that runs will answer no more, be it ours or not; "" where it is ready."""
     if session.served.engine.hosted:
         return ""
     reason = ServerProbe(session.access, session.root.tls).poll()
@@ -133,6 +132,7 @@ class PointServers:
     logs: Path  # directory for the logs of servers that are started
     say: Callable[[str], None]  # reports a server that does not end
     interrupts: Interrupts = SIGNALS
+    cell: Cell | None = None  # of a campaign, that is measured now
     starts_s: list[float] = field(default_factory=list)  # how long each start took
     _stack: ExitStack = field(default_factory=ExitStack)
     _open: tuple[dict[str, str], Session] | None = None
@@ -157,18 +157,17 @@ class PointServers:
         Raises LoadgenError where there is none.
         """
         flags = dict(serve or {})
-        if self._open is not None and self._open[0] == flags:
-            return self._open[1]
-        self.close()
-        began_ns = clock.now_ns()
-        options = replace(self.options, run_dir=str(self.logs))
-        session = attacher(options)(
-            options, overlay_settings(self.asked, flags), workload, self._stack, self.interrupts
-        )
-        if self.restartable:
-            self.starts_s.append((clock.now_ns() - began_ns) / 1e9)
-        self._open = flags, session
-        return session
+        if self._open is None or self._open[0] != flags:
+            self.close()
+            began_ns = clock.now_ns()
+            options = replace(self.options, run_dir=str(self.logs))
+            asked = overlay_settings(self.asked, flags)
+            session = attacher(options)(options, asked, workload, self._stack, self.interrupts)
+            if self.restartable:
+                self.starts_s.append(_since_s(began_ns))
+            self._open = flags, session
+        session = self._open[1]
+        return session if self.cell is None else replace(session, cell=self.cell)
 
     def close(self) -> None:
         """End the server, where it was started here; an error of its end is reported, and is no point's."""

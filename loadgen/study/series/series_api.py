@@ -175,7 +175,7 @@ def _sweep(request: SweepRequest, resume: str | None, interrupts: Interrupts) ->
         except (MeasureError, signals.Stopped) as stop:
             record = store.record()
             if not any(point.state in FINISHED for point in record.points):
-                store.removed_empty()
+                store.remove_empty()
                 raise
             partial = stop.summary if isinstance(stop, MeasureError) else str(stop)
         runs = {

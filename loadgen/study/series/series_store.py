@@ -11,10 +11,11 @@ import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 import msgspec
 from msgspec.structs import asdict
+from pydantic import BaseModel
 
 from loadgen.base import files
 from loadgen.base.errors import UsageError
@@ -23,19 +24,37 @@ from loadgen.report import run_directory, run_place
 from loadgen.run.options import TABLE, Options, is_given
 from loadgen.run.plan_facts import strip_resume
 
+FAILED, SERVERS, UNFINISHED, INTERRUPTED = "failed", "servers", "unfinished", "interrupted"
+
 
 class StoreError(UsageError):
     """A directory of runs cannot be written: nothing more can be kept."""
 
 
-class KeptDirectory:
-    """A directory whose every change is one rename; `kind` is what runs in it, as a campaign."""
+class SeriesStep(Protocol):
+    """A part of a series with a run, or a search or ladder of its own."""
 
-    def __init__(self, directory: Path, kind: str) -> None:
-        self.directory, self.kind = directory, kind
+    @property
+    def id(self) -> str:
+        """Name of its directory, unique in the series."""
+
+
+class SeriesStore:
+    """The directory of a series of runs, whose every change is one rename; `kind` is the series, as a sweep.
+
+    <kind>.json            the record: what is run
+    <whole>/<id>/          a finished step: a run directory, or one with several
+    failed/<id>/           the run of a failed one, if there was one
+    servers/               logs of the servers that were started
+    unfinished/<id>/       under way
+    interrupted/<id>/      runs that were cut off, with what they had measured: loadgen report reads each
+    """
+
+    def __init__(self, directory: Path, kind: str, whole: str = "runs") -> None:
+        self.directory, self.kind, self.whole = directory, kind, whole
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Hold the directory for this process; raises UsageError if another holds it, or it links elsewhere.
 
         The lock is the process's own: neither a fork of it nor a server it started holds it on.
@@ -82,13 +101,57 @@ class KeptDirectory:
         os.rename(source, target)
         _sync(target.parent)
 
-    def set_aside(self, place: Path, kept: Path) -> None:
-        """Keep what the runs of an interrupted series had measured under `kept`; the rest is removed."""
+    def write_record(self, record: BaseModel) -> None:
+        """Keep what is run, and what came of it, as it is now; raises StoreError."""
+        self.replace(self.directory / f"{self.kind}.json", record.model_dump(mode="json"))
+
+    def begin(self, step: SeriesStep) -> Path:
+        """Make the directory in which a step is measured; raises StoreError."""
+        with self.writing():
+            place = self.directory / UNFINISHED / step.id
+            create_directory(place)
+        return place
+
+    def finish(self, step: SeriesStep, run: Path) -> Path:
+        """Keep a step that was measured: it is there whole, on the disk, or not at all. Raises StoreError."""
+        with self.writing():
+            place = self.directory / self.whole / step.id
+            shutil.rmtree(place, ignore_errors=True)
+            self.move(run, place)
+            self.forget_failure(step.id)
+            shutil.rmtree(self.directory / UNFINISHED / step.id, ignore_errors=True)
+        return place
+
+    def fail(self, step: SeriesStep, run: Path | None = None) -> Path:
+        """Keep the run of a step that failed, if there was one; raises StoreError."""
+        with self.writing():
+            place = self.directory / FAILED / step.id
+            for earlier in (self.whole, FAILED):
+                shutil.rmtree(self.directory / earlier / step.id, ignore_errors=True)
+            if run is not None:
+                self.move(run, place)
+            self.set_aside(UNFINISHED, step.id)
+        return place
+
+    def forget_failure(self, name: str) -> None:
+        """Remove what is kept of a failed step that is finished now; raises OSError."""
+        shutil.rmtree(self.directory / FAILED / name, ignore_errors=True)
+
+    def set_aside(self, folder: str, name: str) -> None:
+        """Keep what the runs of a step in a folder had measured under `interrupted`; the rest is removed."""
+        place, kept = self.directory / folder / name, self.directory / INTERRUPTED / name
         marks = [path for name in (run_place.JOURNAL, run_directory.RESULT) for path in place.rglob(name)]
         for run in {mark.parent for mark in marks}:
             create_directory(kept)
             os.rename(run, next(free for free in run_place.numbered(kept / run.name) if not free.exists()))
         shutil.rmtree(place, ignore_errors=True)
+
+    def drop_unfinished(self) -> None:
+        """Remove what is unfinished, but for runs that had measured something; raises StoreError."""
+        with self.writing():
+            for name in sorted(list_names(self.directory / UNFINISHED)):
+                self.set_aside(UNFINISHED, name)
+            shutil.rmtree(self.directory / UNFINISHED, ignore_errors=True)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
@@ -97,6 +160,13 @@ class KeptDirectory:
             yield
         except OSError as error:
             raise StoreError(f"cannot write {self.directory}: {error.strerror or error}") from None
+
+
+def list_names(directory: Path, suffix: str = "") -> set[str]:
+    """List what a directory holds, with this end of its name; empty where there is none."""
+    with contextlib.suppress(OSError):
+        return {name for name in os.listdir(directory) if name.endswith(suffix)}
+    return set()
 
 
 def create_directory(directory: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from loadgen.base.errors import UsageError
 from loadgen.plan import request_sources
 from loadgen.plan.profile import Profile
@@ -34,6 +36,20 @@ def simulated_s(options: Options, workload: Profile) -> float | None:
     from loadgen.run import embedded_engine
 
     return None if embedded_engine.preset_steps(options) is None else at_best_s(options, workload)
+
+
+class TimeLeft(msgspec.Struct, frozen=True):
+    """Seconds that the rest of a series takes, as far as they are known."""
+
+    seconds: float = 0.0
+    unknown: int = 0  # steps whose time is not known
+    at_best: bool = False  # for some steps only the roofline is known: they take longer
+
+    @property
+    def words(self) -> str:
+        """The time in words: about 3 min, or at least 40 s."""
+        least = self.unknown or self.at_best
+        return f"{'at least' if least else 'about'} {format_duration(self.seconds)}"
 
 
 class Steps(Protocol):

@@ -18,6 +18,7 @@ from loadgen.figures.record import Records
 from loadgen.report.run_directory import Result
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.roofline.models import split_gguf
+from loadgen.run.session import Session
 from loadgen.study.speed.speed_rows import (
     FORMULAS,
     TOTAL,
@@ -88,6 +89,14 @@ def split_model_name(model: str, files: Checkpoint | None) -> tuple[str, str]:
     """A model's base name and its quantization, as `name` has them."""
     base, quantization = split_gguf(model)
     return base, quantization or (files.quantization if files is not None else "")
+
+
+def name_served(session: Session | None) -> tuple[str, str, str]:
+    """Name what a session measures, before any run of it: the model, its quantization and the engine."""
+    assert session is not None
+    served = session.served
+    root = "" if served.engine.simulated else served.model_root
+    return *split_model_name(root or served.model, session.checkpoint), name_backend(served.engine.name)
 
 
 def name_backend(engine: str) -> str:
@@ -382,8 +391,3 @@ def _list_depth_notes(rows: Sequence[DepthRow]) -> Iterator[str]:
     yield _NOTES[0]
     if any(row.depth for row in rows):
         yield _NOTES[1]
-
-
-def store_depths(rows: Sequence[DepthRow]) -> dict[str, Any]:
-    """The rows as JSON has them."""
-    return {"rows": [asdict(row) for row in rows]}

@@ -38,7 +38,7 @@ from loadgen.study.series.campaign.arms import (
 from loadgen.study.series.campaign.campaign_file import CampaignFile
 from loadgen.study.series.campaign.campaign_store import CampaignStore, Pace
 from loadgen.study.series.campaign.execution import Cooling, Execution
-from loadgen.study.series.series_store import StoreError
+from loadgen.study.series.series_store import FAILED, StoreError
 from loadgen.study.series.time_estimate import format_duration
 
 _HERE = ""  # --resume without a directory: the latest
@@ -158,13 +158,13 @@ def _plan_starts(campaign: CampaignFile, chosen: tuple[Arm, ...]) -> tuple[Start
 
 def _find_done(kept: CampaignStore, retry_failed: bool) -> set[str]:
     """Cells that are not measured again."""
-    return kept.finished() | (set() if retry_failed else kept.failed())
+    return kept.list_finished() | (set() if retry_failed else kept.list_failed())
 
 
 def _make_preview(wanted: CampaignRequest, kept: CampaignStore | None, retry_failed: bool) -> Preview:
     done, pace, seed = set[str](), Pace(), wanted.file.seed
     if kept is not None:
-        done, pace, seed = _find_done(kept, retry_failed), Pace.of(kept), kept.record.seed
+        done, pace, seed = _find_done(kept, retry_failed), Pace.read(kept), kept.record.seed
         _make_record(wanted, kept, retry_failed)
     return Preview(wanted.file, wanted.arms, wanted.starts, done, pace, seed, wanted.trust)
 
@@ -180,7 +180,7 @@ def _make_record(
     if kept is None:
         return asked
     if changed := list(
-        campaign_store.list_differences(kept.record, asked, kept.ran(failed=not retry_failed))
+        campaign_store.list_differences(kept.record, asked, kept.list_run(failed=not retry_failed))
     ):
         raise UsageError(
             f"{wanted.path} has changed since {kept.directory} was run: {'; '.join(changed)}: "
@@ -196,17 +196,17 @@ def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.
 
     again = [str(wanted.path), "--resume", str(kept.directory), *wanted.trust.words]
     resume = shlex.join(["loadgen", "campaign", *again])
-    with kept.locked():
+    with kept.lock():
         campaign = _make_record(wanted, None if given.resume is None else kept, given.retry_failed)
         kept.clear()
-        kept.write(campaign)
+        kept.write_record(campaign)
         cool, shown = wanted.file.cool_down, progress.display(given.quiet)
         execution = Execution(
             store=kept,
             starts=wanted.starts,
             seed=Seed(campaign.seed, campaign.seed_chosen),
             done=_find_done(kept, given.retry_failed),
-            pace=Pace.of(kept),
+            pace=Pace.read(kept),
             say=say,
             quiet=given.quiet,
             cooling=None if cool is None else Cooling(cool, sensor_discovery.find_sensors(), say, shown),
@@ -222,25 +222,25 @@ def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.
                 f"{error}; {_count_finished(wanted, kept)}; when it can be written: {resume}"
             ) from None
         finally:
-            kept.drop()
+            kept.drop_unfinished()
     return _report_end(wanted, kept, resume)
 
 
 def _count_finished(wanted: CampaignRequest, kept: CampaignStore) -> str:
     every = {planned.id for planned in arms.list_cells(wanted.starts)}
-    failed = f", {count} failed" if (count := len(every & kept.failed())) else ""
-    return f"{len(every & kept.finished())} of {len(every)} cells are finished{failed}"
+    failed = f", {count} failed" if (count := len(every & kept.list_failed())) else ""
+    return f"{len(every & kept.list_finished())} of {len(every)} cells are finished{failed}"
 
 
 def _report_end(wanted: CampaignRequest, kept: CampaignStore, resume: str) -> int:
     """What came of it: the comparison, and where everything is."""
-    if not kept.finished():
-        raise MeasureError(f"every cell failed; the reasons are in {kept.directory / campaign_store.FAILED}")
+    if not kept.list_finished():
+        raise MeasureError(f"every cell failed; the reasons are in {kept.directory / FAILED}")
     print_text("", sys.stdout)
     _print_comparison(kept)
     where = shlex.quote(str(kept.directory))
     print_text(f"\n{_count_finished(wanted, kept)}: {kept.directory}", sys.stdout)
-    if kept.failed():
+    if kept.list_failed():
         print_text(f"retry the failed cells: {resume} --retry-failed", sys.stdout)
     print_text(f"again:   loadgen compare {where}\nto see:  loadgen report --html {where}", sys.stdout)
     return 0
@@ -360,9 +360,11 @@ class Preview(msgspec.Struct, frozen=True):
 
     def _time(self) -> Iterator[str]:
         if (limit := self.file.limit) is None:
-            yield f"estimated time: {self.pace.left(self.starts, self.done).words}"
+            left = self.pace.estimate_left(self.starts, self.done)
+            words = "unknown until the first cells are done" if left.unknown else left.words
+            yield f"estimated time: {words}"
         else:
-            left = sum(planned.id not in self.done for planned in list_cells(self.starts))
-            most = format_duration(left * limit.budget_s)
+            cells = sum(planned.id not in self.done for planned in list_cells(self.starts))
+            most = format_duration(cells * limit.budget_s)
             yield f"estimated time: at most {most} of searches; starts of servers come on top"
         yield "nothing was started or written (--dry-run)"

@@ -14,7 +14,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import msgspec
 from pydantic import BaseModel, ValidationError
 
 from loadgen import __version__
@@ -29,32 +28,26 @@ from loadgen.report.sweep_record import LARGEST_BYTES
 from loadgen.report.vllm_json import OURS
 from loadgen.study.series.campaign.arms import Arm, Planned, Start, list_cells
 from loadgen.study.series.campaign.campaign_file import CampaignFile, CampaignOptions, hide_flag_secrets
-from loadgen.study.series.series_store import KeptDirectory, create_directory
-from loadgen.study.series.time_estimate import at_best_s, format_duration
+from loadgen.study.series.series_store import FAILED, INTERRUPTED, SeriesStore, create_directory, list_names
+from loadgen.study.series.time_estimate import TimeLeft, at_best_s
 from loadgen.verdict.run_facts import Cell
 
 RECORD = "campaign.json"
-CELLS, FAILED, UNFINISHED, SERVERS = "cells", "failed", "unfinished", "servers"
-ATTEMPTS = "attempts.json"
-INTERRUPTED = "interrupted"
+CELLS, ATTEMPTS = "cells", "attempts.json"
 _SEARCH = "limit"  # below a cell's place: the directory of its search
 
 
-class CampaignStore(KeptDirectory):
-    """One campaign's directory; every change of it is one rename.
+class CampaignStore(SeriesStore):
+    """One campaign's directory.
 
-    campaign.json           what is run
     attempts.json           how often each cell was begun, by its id
     cells/<id>/             a finished cell: a run directory, of a ladder or a search one with several
-    failed/<id>.json        a failed one: {"cell", "reason", "at"}; failed/<id>/ is its run, if there was one
-    servers/                logs of the servers that were started
-    unfinished/             under way
-    interrupted/<id>/       runs that were cut off, with what they had measured: loadgen report reads each;
-                            limit/ of it is a search, which goes on when the campaign is resumed
+    failed/<id>.json        a failed one: {"cell", "reason", "at"}
+    interrupted/<id>/limit/ a search, which goes on when the campaign is resumed
     """
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(directory, "campaign")
+        super().__init__(directory, "campaign", CELLS)
 
     @property
     def record(self) -> CampaignRecord:
@@ -67,23 +60,19 @@ class CampaignStore(KeptDirectory):
             raise UsageError(f"{self.directory} is not a campaign's directory: {path}: {why}") from None
         return read_record(text, path)
 
-    def write(self, campaign: CampaignRecord) -> None:
-        """Keep what is run."""
-        self.replace(self.directory / RECORD, campaign.model_dump(mode="json"))
-
-    def finished(self) -> set[str]:
+    def list_finished(self) -> set[str]:
         """Ids of the cells that are done."""
-        return _list_names(self.directory / CELLS)
+        return list_names(self.directory / CELLS)
 
-    def failed(self) -> set[str]:
+    def list_failed(self) -> set[str]:
         """Ids of the cells that failed."""
-        return {name.removesuffix(".json") for name in _list_names(self.directory / FAILED, ".json")}
+        return {name.removesuffix(".json") for name in list_names(self.directory / FAILED, ".json")}
 
-    def ran(self, failed: bool) -> list[Cell]:
+    def list_run(self, failed: bool) -> list[Cell]:
         """Every cell that is finished, and those that failed too."""
-        cells = [next(self.facts(cell_id), {}).get("cell") for cell_id in sorted(self.finished())]
+        cells = [next(self.read_facts(cell_id), {}).get("cell") for cell_id in sorted(self.list_finished())]
         try:
-            names = sorted(self.failed()) if failed else []
+            names = sorted(self.list_failed()) if failed else []
             paths = [self.directory / FAILED / f"{cell_id}.json" for cell_id in names]
             cells += [_read_json(path)["cell"] for path in paths]
             return [Cell.model_validate(cell) for cell in cells if cell is not None]
@@ -98,7 +87,7 @@ class CampaignStore(KeptDirectory):
         ) as error:
             raise UsageError(f"{self.directory} is damaged: {str(error).splitlines()[0]}") from None
 
-    def facts(self, cell_id: str) -> Iterator[dict[str, Any]]:
+    def read_facts(self, cell_id: str) -> Iterator[dict[str, Any]]:
         """The metadata of a finished cell's runs: one, of a ladder or a search several."""
         place = self.directory / CELLS / cell_id
         below = [
@@ -110,20 +99,12 @@ class CampaignStore(KeptDirectory):
 
     def clear(self) -> None:
         """Remove what an interrupted campaign left unfinished."""
+        self.drop_unfinished()
         with self.writing():
-            self.drop()
-            for cell_id in self.finished() & self.failed():  # it was ended between the two
-                self._forget(cell_id)
+            for cell_id in self.list_finished() & self.list_failed():  # it was ended between the two
+                self.forget_failure(cell_id)
 
-    def begin(self, planned: Planned) -> Path:
-        """An empty directory in which a cell is measured."""
-        with self.writing():
-            place = self.directory / UNFINISHED / planned.id
-            create_directory(place.parent)
-            place.mkdir(mode=0o700)
-        return place
-
-    def attempted(self, planned: Planned) -> int:
+    def count_attempt(self, planned: Planned) -> int:
         """How often a cell was begun before, and note that it is begun once more; raises StoreError."""
         path = self.directory / ATTEMPTS
         counts: dict[str, int] = {}
@@ -143,48 +124,26 @@ class CampaignStore(KeptDirectory):
                 place.mkdir(mode=0o700)
         return place
 
-    def finish(self, planned: Planned, directory: Path) -> None:
-        """Keep a cell that was measured: it is there whole, on the disk, or not at all."""
-        with self.writing():
-            self.move(directory, self.directory / CELLS / planned.id)
-            self._forget(planned.id)
-            shutil.rmtree(self.directory / UNFINISHED / planned.id, ignore_errors=True)
-
-    def fail(self, planned: Planned, reason: str, at: datetime, directory: Path | None = None) -> None:
+    def fail_cell(self, planned: Planned, reason: str, at: datetime, run: Path | None = None) -> None:
         """Keep why a cell failed, and what it had measured, if anything."""
+        place = self.fail(planned, run)
+        failure = {"cell": planned.cell.model_dump(mode="json"), "reason": reason, "at": at.isoformat()}
         with self.writing():
-            place = self.directory / FAILED / planned.id
-            if place.exists():
-                shutil.rmtree(place)
-            if directory is not None:
-                self.move(directory, place)
             create_directory(place.parent)
-            failure = {"cell": planned.cell.model_dump(mode="json"), "reason": reason, "at": at.isoformat()}
             self.replace(place.with_name(f"{planned.id}.json"), failure)
-            self._set_aside(self.directory / UNFINISHED / planned.id)
 
-    def drop(self) -> None:
-        """Remove what is unfinished; a run that had measured something is kept under `interrupted`."""
-        for name in sorted(_list_names(self.directory / UNFINISHED)):
-            self._set_aside(self.directory / UNFINISHED / name)
-        shutil.rmtree(self.directory / UNFINISHED, ignore_errors=True)
+    def set_aside(self, folder: str, name: str) -> None:
+        """As of any series, but a search stays whole, so that it can go on."""
+        search, kept = (self.directory / each / name / _SEARCH for each in (folder, INTERRUPTED))
+        if (search / LIMIT).is_file():
+            shutil.rmtree(kept, ignore_errors=True)
+            self.move(search, kept)
+        super().set_aside(folder, name)
 
-    def _set_aside(self, place: Path) -> None:
-        """Keep what the runs of an interrupted or failed cell had measured; the rest is removed.
-
-        A search stays whole, so that it can go on.
-        """
-        kept = self.directory / INTERRUPTED / place.name
-        if (place / _SEARCH / LIMIT).is_file():
-            shutil.rmtree(kept / _SEARCH, ignore_errors=True)
-            self.move(place / _SEARCH, kept / _SEARCH)
-        self.set_aside(place, kept)
-
-    def _forget(self, cell_id: str) -> None:
-        """Remove the record of a failed cell that is finished now."""
-        failed = self.directory / FAILED
-        (failed / f"{cell_id}.json").unlink(missing_ok=True)
-        shutil.rmtree(failed / cell_id, ignore_errors=True)
+    def forget_failure(self, name: str) -> None:
+        """Remove the record of a failed cell too."""
+        (self.directory / FAILED / f"{name}.json").unlink(missing_ok=True)
+        super().forget_failure(name)
 
 
 def find_latest_campaign(base: Path, name: str) -> CampaignStore:
@@ -199,12 +158,6 @@ def find_latest_campaign(base: Path, name: str) -> CampaignStore:
 def _read_json(path: Path) -> Any:
     """What a JSON file holds; raises OSError, ValueError and RecursionError."""
     return json.loads(read_file_bytes(path, LARGEST_BYTES))
-
-
-def _list_names(directory: Path, suffix: str = "") -> set[str]:
-    with contextlib.suppress(OSError):
-        return {name for name in os.listdir(directory) if name.endswith(suffix)}
-    return set()
 
 
 # 1: the first.
@@ -359,20 +312,6 @@ def _make_arm_key(arm: ArmRecord) -> tuple[str, str]:
     return arm.checkpoint, arm.server
 
 
-class Left(msgspec.Struct, frozen=True):
-    """The remaining time; None: unknown."""
-
-    seconds: float | None
-    at_best: bool = False  # for some cells only the roofline is known: they take longer
-
-    @property
-    def words(self) -> str:
-        """The time in words."""
-        if self.seconds is None:
-            return "unknown until the first cells are done"
-        return f"{'at least' if self.at_best else 'about'} {format_duration(self.seconds)}"
-
-
 @dataclass
 class Pace:
     """Seconds that cells and starts of servers took."""
@@ -381,30 +320,30 @@ class Pace:
     starts: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     @classmethod
-    def of(cls, store: CampaignStore) -> Pace:
-        """Those of a directory's finished cells."""
+    def read(cls, store: CampaignStore) -> Pace:
+        """Read those of a directory's finished cells."""
         pace = cls()
-        for cell_id in sorted(store.finished()):
-            runs = list(store.facts(cell_id))
+        for cell_id in sorted(store.list_finished()):
+            runs = list(store.read_facts(cell_id))
             cell = next((Cell.model_validate(run["cell"]) for run in runs if run.get("cell")), None)
             if cell is None:
                 continue
-            pace.cell(cell, sum(map(_took_s, runs)))
+            pace.add_cell(cell, sum(map(_read_took_s, runs)))
             if ready_s := (runs[0].get("launched") or {}).get("ready_s"):
-                pace.start(cell.arm, ready_s)
+                pace.add_start(cell.arm, ready_s)
         return pace
 
-    def cell(self, cell: Cell, seconds: float) -> None:
+    def add_cell(self, cell: Cell, seconds: float) -> None:
         """Note a cell that was measured."""
         self.cells[cell.arm, cell.profile].append(seconds)
 
-    def start(self, arm: str, seconds: float) -> None:
+    def add_start(self, arm: str, seconds: float) -> None:
         """Note a server that became ready."""
         self.starts[arm].append(seconds)
 
-    def left(self, starts: Iterable[Start], done: set[str]) -> Left:
-        """The time for all that is not done: cells as the same before, else as those of other checkpoints."""
-        total, at_best = 0.0, False
+    def estimate_left(self, starts: Iterable[Start], done: set[str]) -> TimeLeft:
+        """Estimate all that is not done: cells as the same before, else as those of other checkpoints."""
+        total, unknown, at_best = 0.0, 0, False
         for start in starts:
             left = [planned for planned in start.planned if planned.id not in done]
             total += self._start_s(start.arm) if left else 0.0
@@ -412,10 +351,9 @@ class Pace:
                 seconds = self._cell_s(planned.cell)
                 if seconds is None:
                     seconds, at_best = at_best_s(start.arm.options, planned.workload), True
-                if seconds is None:
-                    return Left(None)
-                total += seconds
-        return Left(total, at_best)
+                total += seconds or 0.0
+                unknown += seconds is None
+        return TimeLeft(total, unknown, at_best)
 
     def _cell_s(self, cell: Cell) -> float | None:
         same = self.cells.get((cell.arm, cell.profile))
@@ -429,6 +367,6 @@ class Pace:
         return median(times) if times else 0.0
 
 
-def _took_s(run: Mapping[str, Any]) -> float:
+def _read_took_s(run: Mapping[str, Any]) -> float:
     began, ended = (datetime.fromisoformat(run[key]) for key in ("started", "finished"))
     return (ended - began).total_seconds()

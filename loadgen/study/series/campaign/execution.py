@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,16 +19,14 @@ from loadgen.base.text import clean_text
 from loadgen.figures import objectives
 from loadgen.host.sensor import Reading, Sensor
 from loadgen.plan.plan_inputs import Seed
-from loadgen.plan.profile import Profile
 from loadgen.report import limit_record, run_place
 from loadgen.report.limit_record import LimitRecord
 from loadgen.run import progress, signals
-from loadgen.run.attach import attach
 from loadgen.run.progress import Display
 from loadgen.run.session import Session
 from loadgen.study.series.campaign.arms import Planned, Start, list_cells
 from loadgen.study.series.campaign.campaign_file import CoolDown, LimitTable
-from loadgen.study.series.campaign.campaign_store import CELLS, SERVERS, CampaignStore, Pace
+from loadgen.study.series.campaign.campaign_store import CELLS, CampaignStore, Pace
 from loadgen.study.series.ladder_command import LadderClimb
 from loadgen.study.series.limit.limit_command import choose_axis, continue_search, read_search
 from loadgen.study.series.limit.limit_search import LimitSearch
@@ -39,9 +36,9 @@ from loadgen.study.series.point_runs import (
     convert_error,
     explain_unfinished,
     find_death,
+    measure_point,
 )
-from loadgen.study.series.series_store import KeptDirectory, StoreError
-from loadgen.verdict.run_facts import Cell
+from loadgen.study.series.series_store import SERVERS, SeriesStore, StoreError
 
 
 @dataclass
@@ -65,20 +62,14 @@ class Execution:
         for start in self.starts:
             left = deque(planned for planned in start.planned if planned.id not in self.done)
             if left and len(left) < len(start.planned):
-                self._remember(start)
+                # Cells that were measured earlier ran on other starts: another start is another name.
+                runs = (run for planned in start.planned for run in self.store.read_facts(planned.id))
+                cells = [run.get("cell") or {} for run in runs]
+                self._used[start.arm.name] |= {cell["start"] for cell in cells if "start" in cell}
             while left:
-                if self.limit is None:
-                    self._on_a_server(start, left)
-                else:
-                    self._searches(start, left, self.limit)
+                self._run_on_server(start, left)
 
-    def _remember(self, start: Start) -> None:
-        """The names of starts that cells measured earlier ran on: another start is another name."""
-        for planned in start.planned:
-            cells = [run.get("cell") or {} for run in self.store.facts(planned.id)]
-            self._used[start.arm.name] |= {cell["start"] for cell in cells if "start" in cell}
-
-    def _name(self, start: Start) -> str:
+    def _name_start(self, start: Start) -> str:
         used = self._used[start.arm.name]
         if start.arm.attached:
             return start.name
@@ -87,59 +78,61 @@ class Execution:
         used.add(name)
         return name
 
-    def _on_a_server(self, start: Start, left: deque[Planned]) -> None:
-        """Measure on one start of the server until nothing is left, or it has died."""
-        arm, name = start.arm, self._name(start)
-        if self.cooling is not None and not arm.attached:
-            self.cooling.wait()
-        options = replace(arm.options, quiet=self.quiet, run_dir=str(self.store.directory / SERVERS))
-        with ExitStack() as stack:
-            try:
-                began_ns = clock.now_ns()
-                if arm.options.launching.wanted:
-                    self.say(f"{name} {arm.name}: starting the server")
-                session = attach(options, arm.settings, left[0].workload, stack)
-                self.pace.start(arm.name, (clock.now_ns() - began_ns) / 1e9)
-            except Exception as error:
-                self._all_fail(left, name, convert_error(error))
-                return
-            try:
-                while left and self._measured(session, left, name):
-                    pass
-                stack.close()
-            except StoreError:
-                raise
-            except LoadgenError as error:  # of its end
-                progress.warn(clean_text(f"{arm.name}: {error}"))
+    def _run_on_server(self, start: Start, left: deque[Planned]) -> None:
+        """Measure on one start of the server until nothing is left, or it has died.
 
-    def _all_fail(self, left: deque[Planned], name: str, error: LoadgenError) -> None:
+        A search starts its server again where a load killed it.
+        """
+        arm, name = start.arm, self._name_start(start)
+        searched = {} if self.limit is None else {"reset_cache": True}
+        options = replace(arm.options, quiet=self.quiet or bool(searched), **searched)
+        servers = PointServers(options, arm.settings, self.store.directory / SERVERS, self.say)
+        try:
+            with servers:
+                if self.limit is not None:
+                    while left:
+                        self._cool()
+                        self._search(servers, _place_on_start(left.popleft(), name), self.limit)
+                elif self._has_started(servers, left, name):
+                    while left and self._measure(servers, left, name):
+                        pass
+        except StoreError:
+            raise
+        except LoadgenError as error:  # of its end
+            progress.warn(clean_text(f"{arm.name}: {error}"))
+
+    def _cool(self) -> None:
+        if self.cooling is not None:
+            self.cooling.wait()
+
+    def _has_started(self, servers: PointServers, left: deque[Planned], name: str) -> bool:
+        """Whether the server is there; where it is not, every cell that is left has failed."""
+        arm = left[0].cell.arm
+        if servers.restartable:
+            self._cool()
+        try:
+            if servers.options.launching.wanted:
+                self.say(f"{name} {arm}: starting the server")
+            servers.session(left[0].workload)
+        except Exception as error:
+            self._fail_all(left, name, convert_error(error))
+            return False
+        for start_s in servers.starts_s:
+            self.pace.add_start(arm, start_s)
+        return True
+
+    def _fail_all(self, left: deque[Planned], name: str, error: LoadgenError) -> None:
         progress.warn(clean_text(str(error)))
         while left:
             planned = left.popleft()
             climb = self._climbs.pop(planned.id, None)
-            if climb is not None and climb.measured:
+            if climb is not None and climb.count_measured():
                 climb.give_up("the server did not start again")
-                self._climbed(_place_on_start(planned, name), climb)
+                self._finish_climb(_place_on_start(planned, name), climb)
             else:
-                self._failed(_place_on_start(planned, name), error)
+                self._fail(_place_on_start(planned, name), error)
 
-    def _searches(self, start: Start, left: deque[Planned], table: LimitTable) -> None:
-        """Run the searches of one server; a search starts it again where a load killed it."""
-        arm, name = start.arm, self._name(start)
-        options = replace(arm.options, quiet=True, reset_cache=True)
-        try:
-            servers = CellServers(options, arm.settings, self.store.directory / SERVERS, self.say)
-            with servers:
-                while left:
-                    if self.cooling is not None:
-                        self.cooling.wait()
-                    self._search(servers, _place_on_start(left.popleft(), name), table)
-        except StoreError:
-            raise
-        except LoadgenError as error:  # the server did not end
-            progress.warn(clean_text(f"{arm.name}: {error}"))
-
-    def _search(self, servers: CellServers, planned: Planned, table: LimitTable) -> None:
+    def _search(self, servers: PointServers, planned: Planned, table: LimitTable) -> None:
         """Search for the limit of a cell and keep it; raises StoreError, KeyboardInterrupt of a signal."""
         place, began_ns = self.store.begin_search(planned), clock.now_ns()
         search = prepare_search(servers, planned, table, place, self.seed, self.say)
@@ -151,25 +144,25 @@ class Execution:
             raise
         except Exception as error:  # as of a run
             check_disk(error)
-            self._failed(planned, LoadgenError(hide_secrets(str(convert_error(error)))), place)
+            self._fail(planned, LoadgenError(hide_secrets(str(convert_error(error)))), place)
             return
         if search.signal:
             raise signals.Stopped(search.signal)
         if record.ended == "server-died":
-            self._failed(
+            self._fail(
                 planned, LoadgenError(f"the server ended; {limit_record.describe_limit(record)}"), place
             )
             return
         self.store.finish(planned, place)
-        self.pace.cell(planned.cell, (clock.now_ns() - began_ns) / 1e9)
+        self.pace.add_cell(planned.cell, (clock.now_ns() - began_ns) / 1e9)
         self._report(planned, limit_record.describe_limit(record))
 
-    def _measured(self, session: Session, left: deque[Planned], name: str) -> bool:
+    def _measure(self, servers: PointServers, left: deque[Planned], name: str) -> bool:
         """Measure the next cell and keep it; whether the server lives."""
         planned = _place_on_start(left.popleft(), name)
-        if self.cooling is not None:
-            self.cooling.wait()
-        gc.collect()  # it is off while anything is measured: see cli.run
+        servers.cell = planned.cell
+        session = servers.session(planned.workload)
+        self._cool()
         try:
             if planned.workload.ladder is None:
                 return self._run(session, planned)
@@ -178,25 +171,23 @@ class Execution:
             raise StoreError(f"cannot write {self.store.directory / CELLS}: {error.strerror}") from None
 
     def _run(self, session: Session, planned: Planned) -> bool:
-        inside = _set_run_place(session, planned, self.store.begin(planned))
-        began_ns = clock.now_ns()
-        try:
-            run, directory = inside.run(planned.workload, self._seed(session, planned))
-        except Exception as error:  # one cell's fault must not cost the night: the others are measured
-            return self._not_measured(session, planned, error)
-        kept = inside.keep(run, directory)
-        if number := run.facts.signal or kept.signal:
-            raise signals.Stopped(number)
-        if kept.errors:
-            raise StoreError(kept.errors[0])
-        died = find_death(session, failed=bool(run.records.failed))
-        if reason := explain_unfinished(run):
+        place, seed = self.store.begin(planned), self._seed(session, planned)
+        point = measure_point(session, planned.workload, seed, place)
+        if point.signal:
+            raise signals.Stopped(point.signal)
+        if point.run is None or point.directory is None:
+            self._fail(planned, LoadgenError(point.reason, *point.hints))
+            return not point.died
+        died = point.died
+        if reason := explain_unfinished(point.run):
             why = LoadgenError(f"{reason}: {died.summary}", *died.args[1:]) if died else LoadgenError(reason)
-            self._failed(planned, session.hidden(why), directory)
+            self._fail(planned, session.hidden(why), point.directory)
             return not died
-        self.store.finish(planned, directory)
-        self.pace.cell(planned.cell, (clock.now_ns() - began_ns) / 1e9)
-        self._report(planned, f"{run.metrics.output_throughput_per_s:.1f} tok/s, {run.verdict.level.value}")
+        self.store.finish(planned, point.directory)
+        self.pace.add_cell(planned.cell, point.duration_s)
+        figures = point.run.metrics
+        outcome = f"{figures.output_throughput_per_s:.1f} tok/s, {point.run.verdict.level.value}"
+        self._report(planned, outcome)
         if died:
             progress.warn(clean_text(str(died)))
         return not died
@@ -208,7 +199,7 @@ class Execution:
         attempt has others: the same again for every arm that needs as many. One that was started here is
         empty, and gets the prompts that the other arms got.
         """
-        attempt = self.store.attempted(planned)
+        attempt = self.store.count_attempt(planned)
         attached = session.options.base_url is not None
         return replace(self.seed, repeat=planned.cell.repeat, attempt=attempt if attached else 0)
 
@@ -218,43 +209,36 @@ class Execution:
         if climb is None:
             place = self.store.begin(planned) / "ladder"
             place.mkdir(mode=0o700)
-            climb = LadderClimb(planned.workload, place, quiet=self.quiet)
+            climb = LadderClimb(planned.workload, place, session.options, self.quiet)
         try:
-            inside = _set_run_place(session, planned, climb.directory)
-            climb.on(inside, self._seed(session, planned))
+            climb.climb_on(session, self._seed(session, planned))
         except MeasureError as error:
             progress.warn(clean_text(str(session.hidden(error))))
             if climb.left:
                 self._climbs[planned.id] = climb
                 left.appendleft(planned)
             else:
-                self._climbed(planned, climb)
+                self._finish_climb(planned, climb)
             return False
         except Exception as error:  # as of a run; the lengths that were measured stay
-            return self._not_measured(session, planned, error, climb.directory)
-        self.pace.cell(planned.cell, (clock.now_ns() - began_ns) / 1e9)
-        self._climbed(planned, climb)
+            check_disk(error)
+            self._fail(planned, session.hidden(convert_error(error)), climb.directory)
+            return not find_death(session)
+        self.pace.add_cell(planned.cell, (clock.now_ns() - began_ns) / 1e9)
+        self._finish_climb(planned, climb)
         return True
 
-    def _climbed(self, planned: Planned, climb: LadderClimb) -> None:
-        lengths = f"{sum(row.speed_tok_s is not None for row in climb.rows)} of {len(climb.rows)} lengths"
-        if climb.measured:
+    def _finish_climb(self, planned: Planned, climb: LadderClimb) -> None:
+        lengths = f"{climb.count_measured()} of {len(climb.rows)} lengths"
+        if climb.count_measured():
             self.store.finish(planned, climb.directory)
             self._report(planned, lengths)
         else:
             reason = hide_secrets(next((row.note for row in climb.rows if row.note), "nothing was measured"))
-            self._failed(planned, LoadgenError(f"{lengths}: {reason}"), climb.directory)
+            self._fail(planned, LoadgenError(f"{lengths}: {reason}"), climb.directory)
 
-    def _not_measured(
-        self, session: Session, planned: Planned, error: Exception, directory: Path | None = None
-    ) -> bool:
-        """Keep why measuring a cell failed; whether the server lives. Raises StoreError on a full disk."""
-        check_disk(error)
-        self._failed(planned, session.hidden(convert_error(error)), directory)
-        return not find_death(session, failed=False)
-
-    def _failed(self, planned: Planned, error: LoadgenError, directory: Path | None = None) -> None:
-        self.store.fail(planned, str(error), run_place.now(), directory)
+    def _fail(self, planned: Planned, error: LoadgenError, directory: Path | None = None) -> None:
+        self.store.fail_cell(planned, str(error), run_place.now(), directory)
         self._report(planned, f"FAILED: {error.summary}")
 
     def _report(self, planned: Planned, outcome: str) -> None:
@@ -262,18 +246,14 @@ class Execution:
         self.done.add(planned.id)
         every = [each.id for each in list_cells(self.starts)]
         over = len(self.done & set(every))
-        left = self.pace.left(self.starts, self.done)
-        later = f"; {left.words} left" if over < len(every) and left.seconds is not None else ""
+        left = self.pace.estimate_left(self.starts, self.done)
+        later = f"; {left.words} left" if over < len(every) and not left.unknown else ""
         cell = planned.cell
         self.say(f"[{over}/{len(every)}] r{cell.repeat} {cell.arm}, {cell.profile}: {outcome}{later}")
 
 
 def _place_on_start(planned: Planned, start: str) -> Planned:
     return replace(planned, cell=planned.cell.model_copy(update={"start": start}))
-
-
-def _set_run_place(session: Session, planned: Planned, place: Path) -> Session:
-    return replace(session, options=replace(session.options, run_dir=str(place)), cell=planned.cell)
 
 
 _POLL_S = 1.0
@@ -327,19 +307,8 @@ class Cooling:
         return f"{self.hottest_c:.0f} °C, until {self.wanted.to_c:g}"
 
 
-@dataclass
-class CellServers(PointServers):
-    """The server of one arm; every run on it is one of the cell that is searched now."""
-
-    cell: Cell | None = None
-
-    def session(self, workload: Profile, serve: Mapping[str, str] | None = None) -> Session:
-        """As `PointServers.session`, for the cell."""
-        return replace(super().session(workload, serve), cell=self.cell)
-
-
 def prepare_search(
-    servers: CellServers, planned: Planned, table: LimitTable, place: Path, seed: Seed,
+    servers: PointServers, planned: Planned, table: LimitTable, place: Path, seed: Seed,
     say: Callable[[str], None],
 ) -> LimitSearch:  # fmt: skip
     """The search of a cell, in a directory of its own, where an interrupted one goes on.
@@ -365,7 +334,7 @@ def prepare_search(
     )
     with suppress(UsageError):  # nothing was begun there, or not this search
         record = continue_search(read_search(place), record)
-    kept = KeptDirectory(place, "limit")
+    kept = SeriesStore(place, "limit")
     return LimitSearch(
         servers, planned.workload, goals, record, kept, Seed(record.seed, chosen=seed.chosen), say
     )

@@ -35,7 +35,7 @@ from loadgen.study.series import series_store
 from loadgen.study.series.limit import limit_answer
 from loadgen.study.series.limit.limit_search import LimitSearch
 from loadgen.study.series.point_runs import PointServers
-from loadgen.study.series.series_store import KeptDirectory, digest_options, refuse_flags
+from loadgen.study.series.series_store import SeriesStore, digest_options, refuse_flags
 from loadgen.verdict import requested_metrics
 from loadgen.verdict.verdict import Level
 
@@ -118,14 +118,14 @@ def find_limit(
     )
     say(f"objectives: {', '.join(asked.objectives)}")
     if request.resume is not None:
-        kept = KeptDirectory(Path(request.resume), "limit")
+        kept = SeriesStore(Path(request.resume), "limit")
         read_search(kept.directory)  # before its lock is made: there may be no search
     else:
         base = Path(options.run_dir or "runs")
-        kept = KeptDirectory(run_place.create_directory(base, "limit", run_place.now()), "limit")
+        kept = SeriesStore(run_place.create_directory(base, "limit", run_place.now()), "limit")
     inside = replace(options, reset_cache=True, stop_when_saturated=True)
     asked_settings = collect_settings(options, [workload])
-    with kept.locked(), PointServers(inside, asked_settings, kept.directory, say, interrupts) as servers:
+    with kept.lock(), PointServers(inside, asked_settings, kept.directory, say, interrupts) as servers:
         if request.resume is not None:
             asked = continue_search(read_search(kept.directory), asked, options.seed)
         seed = Seed(asked.seed, chosen=options.seed is not None)

@@ -20,14 +20,14 @@ from loadgen.figures.percentiles import percentiles
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
 from loadgen.report import limit_record, run_directory
-from loadgen.report.limit_record import LIMIT, LimitRecord, LimitRun, ObjectiveFigures, SearchEnd
+from loadgen.report.limit_record import LimitRecord, LimitRun, ObjectiveFigures, SearchEnd
 from loadgen.report.run_directory import Result
 from loadgen.report.sweep_record import LoadAxis
 from loadgen.run import signals
 from loadgen.study.series.limit import limit_answer, search
 from loadgen.study.series.limit.search import NextRun, SearchSettings, Trial
 from loadgen.study.series.point_runs import MeasuredPoint, PointServers, measure_point
-from loadgen.study.series.series_store import KeptDirectory
+from loadgen.study.series.series_store import SeriesStore
 from loadgen.study.series.time_estimate import format_duration
 from loadgen.verdict.verdict import Level
 
@@ -49,7 +49,7 @@ class LimitSearch:
     workload: Profile
     objectives: tuple[Objective, ...]
     record: LimitRecord
-    kept: KeptDirectory
+    kept: SeriesStore
     seed: Seed
     say: Callable[[str], None]
     signal: int = 0  # that ended it
@@ -182,7 +182,7 @@ class LimitSearch:
 
     def _keep(self, **update: object) -> None:
         self.record = self.record.model_copy(update=update)
-        self.kept.replace(self.kept.directory / LIMIT, self.record.model_dump(mode="json"))
+        self.kept.write_record(self.record)
 
 
 def _bound_loads(record: LimitRecord, alone_s: float) -> dict[str, float]:

@@ -97,8 +97,8 @@ class GridPoint(msgspec.Struct, frozen=True):
         return name_point(self.settings, self.serve, self.repeat)
 
     @property
-    def directory_name(self) -> str:
-        """The name of its directory: 003-concurrency-8."""
+    def id(self) -> str:
+        """Name of its directory: 003-concurrency-8."""
         plain = re.sub(r"[^\w.]+", "-", self.label, flags=re.ASCII).strip("-")
         return f"{self.number:03d}-{plain}"[:_LONGEST_NAME]
 

@@ -30,8 +30,8 @@ from loadgen.study.series.sweep.grid import GridPoint, Variation
 from loadgen.study.series.sweep.sweep_run import (
     SweepRequest,
     SweepStore,
-    TimedPoint,
     describe_amount,
+    describe_time,
     forecast_time,
 )
 from loadgen.verdict.verdict import Level
@@ -144,8 +144,8 @@ def _preview_sweep(request: SweepRequest, store: SweepStore | None) -> Iterator[
     if request.options.launching.wanted:
         starts = format_count(len({tuple(point.serve.items()) for point in left}), "start")
         yield f"{starts} of a server, unless it ends by itself"
-    timed = [TimedPoint(p, states[p.number].duration_s) for p in request.points if p.number in over]
-    time = forecast_time(left, timed, (), request.options).words
+    timed = [(point, states[point.number].duration_s) for point in request.points if point.number in over]
+    time = describe_time(forecast_time(left, timed, (), request.options))
     yield f"estimated time: {time}; warm-up and starts come on top" if time else "estimated time: unknown"
     yield "nothing was started or written (--dry-run)"
 
@@ -167,7 +167,7 @@ def _run_sweep(request: SweepRequest, store: SweepStore) -> int:
     except StoreError as error:
         raise StoreError(f"{error}; when it can be written: {resume}") from None
     except MeasureError as error:
-        if store.removed_empty():
+        if store.remove_empty():
             raise
         _print_points(request, store, store.record())
         raise MeasureError(f"{error.summary}; resume with: {resume}") from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -41,10 +40,18 @@ from loadgen.run.session import Session
 from loadgen.run.signals import SIGNALS, Interrupts
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.series.point_runs import MeasuredPoint, PointServers, measure_point, overlay_settings
-from loadgen.study.series.series_store import KeptDirectory, create_directory, digest_options, refuse_flags
+from loadgen.study.series.series_store import (
+    FAILED,
+    INTERRUPTED,
+    SERVERS,
+    UNFINISHED,
+    SeriesStore,
+    digest_options,
+    refuse_flags,
+)
 from loadgen.study.series.sweep import grid, vllm_layout
 from loadgen.study.series.sweep.grid import Build, GridPoint, Variation
-from loadgen.study.series.time_estimate import format_duration, simulated_s
+from loadgen.study.series.time_estimate import TimeLeft, simulated_s
 from loadgen.verdict import requested_metrics
 
 
@@ -54,7 +61,7 @@ def begin_sweep(request: SweepRequest) -> SweepStore:
     fixed = request.fixed  # of files that are there
     directory = run_place.create_directory(base, f"sweep-{request.name}", now)
     store = SweepStore(directory, begun_here=True)
-    store.write(
+    store.write_record(
         SweepRecord(
             name=request.name,
             command=tuple(command_line()),
@@ -111,16 +118,10 @@ def _find_difference(record: SweepRecord, request: SweepRequest, fixed: str) -> 
     seed = request.options.seed
     if seed is not None and seed != record.seed:
         return f"the seed is {record.seed}"
-    if [_identify_point(point) for point in record.points] != [
-        _identify_point(p) for p in plan_points(request.points)
-    ]:
+    points = tuple(clear_point(point).model_copy(update={"attempts": 0}) for point in record.points)
+    if points != plan_points(request.points):
         return "the points differ"
     return "" if record.fixed == fixed else "what is not varied differs, or a file that is read"
-
-
-def _identify_point(point: SweepPoint) -> tuple[object, ...]:
-    """What a point is, whatever came of it."""
-    return point.number, point.settings, point.serve, point.repeat
 
 
 def finish_sweep(
@@ -131,8 +132,8 @@ def finish_sweep(
     Raises StoreError, MeasureError where a server that is not ours is gone, and KeyboardInterrupt: what is
     done stays.
     """
-    with store.locked():
-        store.drop()  # what an earlier process left
+    with store.lock():
+        store.drop_unfinished()  # what an earlier process left
         record, options = _drop_damaged(store, request.points, say), request.options
         seed = Seed(record.seed, chosen=options.seed is not None)
         servers = PointServers(options, request.asked, store.directory / SERVERS, say, interrupts)
@@ -142,7 +143,7 @@ def finish_sweep(
                 sweeping = Sweeping(store, record, request.points, servers, seed, say)
                 sweeping.run()
         finally:
-            store.drop()
+            store.drop_unfinished()
     return sweeping.record
 
 
@@ -156,64 +157,32 @@ def _drop_damaged(store: SweepStore, points: Sequence[GridPoint], say: Callable[
             run_directory.load(store.directory / known.directory)
         except UsageError as error:
             say(f"{point.label}: its run cannot be read, and is measured again: {error}")
-            store.set_damaged_aside(point)
+            with store.writing():
+                store.set_aside(POINTS, point.id)
             record = update_point(record, clear_point(known))
-            store.write(record)
+            store.write_record(record)
     return record
 
 
-POINTS, FAILED, SERVERS = "points", "failed", "servers"
-UNFINISHED, INTERRUPTED = "unfinished", "interrupted"
+POINTS = "points"
 
 
-class SweepStore(KeptDirectory):
-    """One sweep's directory.
+class SweepStore(SeriesStore):
+    """One sweep's directory; its record decides what is finished.
 
-    sweep.json              what is varied, and what came of each point: it decides what is finished
     points/<point>/         the run of a finished point: a run directory
-    failed/<point>/         that of a failed one, if there was one
     vllm/                   the runs as `vllm bench sweep plot` reads them
-    servers/                logs of the servers that were started
-    unfinished/             under way
-    interrupted/<point>/    runs that were cut off, with what they had measured: loadgen report reads each
     """
 
     def __init__(self, directory: Path, begun_here: bool = False) -> None:
-        super().__init__(directory, "sweep")
+        super().__init__(directory, "sweep", POINTS)
         self._begun_here = begun_here  # by this command or call, not by an earlier one
 
     def record(self) -> SweepRecord:
-        """What the directory holds of its sweep; raises UsageError where it is no sweep's, or damaged."""
+        """Read what the directory holds; raises UsageError where it is damaged, or not a sweep's."""
         return sweep_record.read_record(self.directory / SWEEP, SweepRecord, FORMAT, "a sweep")
 
-    def write(self, record: SweepRecord) -> None:
-        """Keep the record, whole or not at all; raises StoreError."""
-        self.replace(self.directory / SWEEP, record.model_dump(mode="json"))
-
-    def begin(self, point: GridPoint) -> Path:
-        """An empty directory in which a point is measured; raises StoreError."""
-        with self.writing():
-            place = self.directory / UNFINISHED / point.directory_name
-            create_directory(place)
-        return place
-
-    def keep(self, point: GridPoint, run: Path, failed: bool) -> str:
-        """Give a point's run its place; the place below the sweep's directory. Raises StoreError."""
-        with self.writing():
-            place = self.directory / (FAILED if failed else POINTS) / point.directory_name
-            for earlier in (FAILED, POINTS):
-                shutil.rmtree(self.directory / earlier / point.directory_name, ignore_errors=True)
-            self.move(run, place)
-            shutil.rmtree(self.directory / UNFINISHED / point.directory_name, ignore_errors=True)
-        return str(place.relative_to(self.directory))
-
-    def set_damaged_aside(self, point: GridPoint) -> None:
-        """Keep the run of a point that cannot be read under `interrupted`; raises StoreError."""
-        with self.writing():
-            name = point.directory_name
-            self.set_aside(self.directory / POINTS / name, self.directory / INTERRUPTED / name)
-
-    def removed_empty(self) -> bool:
+    def remove_empty(self) -> bool:
         """Remove a directory that was begun here and holds no run of any point; whether that is so."""
         runs = (self.directory / name for name in (POINTS, FAILED, INTERRUPTED, UNFINISHED))
         planned = all(point.state == "planned" for point in self.record().points)
@@ -221,14 +190,6 @@ class SweepStore(KeptDirectory):
         if empty:
             shutil.rmtree(self.directory, ignore_errors=True)
         return empty
-
-    def drop(self) -> None:
-        """Remove what is unfinished; a run that had measured something is kept under `interrupted`."""
-        with self.writing():
-            unfinished = self.directory / UNFINISHED
-            for name in sorted(os.listdir(unfinished)) if unfinished.is_dir() else ():
-                self.set_aside(unfinished / name, self.directory / INTERRUPTED / name)
-            shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def update_point(record: SweepRecord, point: SweepPoint) -> SweepRecord:
@@ -269,7 +230,10 @@ def make_request(options: Options, variation: Variation, build: Build) -> SweepR
 
     `build` makes the workload with keys over it: those of the options, and what is varied.
     """
-    _refuse_flags(options)
+    if len(options.profiles) > 1:
+        raise UsageError("--profile: one workload is swept at a time")
+    saves = options.saves, "the run directories have every figure"
+    refuse_flags(options, "a sweep", {"--save-result": saves})
     options = replace(options, reset_cache=True, stop_when_saturated=True)
     grid.check_variation(variation, options.overrides, options.launching.wanted)
     points = grid.list_points(variation, options.overrides, build)
@@ -283,24 +247,11 @@ def make_request(options: Options, variation: Variation, build: Build) -> SweepR
     check(options)
     asked = collect_settings(options, [point.workload for point in points])
     if options.launching.wanted:
-        _check_servers(options, asked, points)
+        from loadgen.run.launched_server import dry_run  # few sweeps start servers
+
+        for serve in {tuple(point.serve.items()): point.serve for point in points}.values():
+            dry_run(options, overlay_settings(asked, serve))  # raises where it cannot be started
     return SweepRequest(name, options, variation, points, asked)
-
-
-def _check_servers(options: Options, asked: ServerSettings, points: tuple[GridPoint, ...]) -> None:
-    """Raise UsageError where a server with a point's flags cannot be started."""
-    from loadgen.run.launched_server import dry_run  # few sweeps start servers
-
-    for serve in {tuple(point.serve.items()): point.serve for point in points}.values():
-        dry_run(options, overlay_settings(asked, serve))
-
-
-def _refuse_flags(options: Options) -> None:
-    """Flags of `bench` that a sweep would not heed."""
-    if len(options.profiles) > 1:
-        raise UsageError("--profile: one workload is swept at a time")
-    saves = options.saves, "the run directories have every figure"
-    refuse_flags(options, "a sweep", {"--save-result": saves})
 
 
 _MOST_STARTS = 2  # of a server with the same flags, before they are given up: a port may be taken in between
@@ -335,7 +286,10 @@ class Sweeping:
         if left and not self.servers.restartable:
             self._session(left[0])  # where it is not ready, there is no sweep to announce
         if left:
-            self.say(f"{self._amount}, in {self.store.directory}")
+            begun = format_count(len(self.points), "point")
+            begun = begun if len(left) == len(self.points) else f"{len(left)} of {begun} left"
+            time = describe_time(self._estimate(left))
+            self.say(f"{', '.join(filter(None, (begun, time)))}, in {self.store.directory}")
         for point in left:
             if (session := self._session(point)) is None:
                 continue
@@ -353,32 +307,28 @@ class Sweeping:
                 raise
             self._keep(point, outcome)
             if outcome.server_gone:
-                self._restart()
-
-    @property
-    def _amount(self) -> str:
-        """How many points there are, and how long they take as far as it is known."""
-        left, all_of_them = self.left, format_count(len(self.points), "point")
-        begun = all_of_them if len(left) == len(self.points) else f"{len(left)} of {all_of_them} left"
-        return ", ".join(filter(None, (begun, self._time(left).words)))
+                if not self.servers.restartable:
+                    raise MeasureError("the server answers no more: start it again")
+                self.servers.close()
 
     def _place(self, point: GridPoint) -> str:
         """Where a point stands, as a line about it begins."""
         return f"[{point.number + 1}/{len(self.points)}] "
 
-    def _time(self, left: Sequence[GridPoint]) -> Forecast:
-        """What these points take, by those that are done."""
+    def _estimate(self, left: Sequence[GridPoint]) -> TimeLeft:
+        """Estimate what these points take, by those that are done."""
         states = zip(self.record.points, self.points, strict=True)
-        done = [TimedPoint(planned, known.duration_s) for known, planned in states if known.state in FINISHED]
+        done = [(planned, known.duration_s) for known, planned in states if known.state in FINISHED]
         return forecast_time(left, done, self.servers.starts_s, self.servers.options)
 
     def _begin(self, point: GridPoint, attempts: int) -> None:
         """Announce a point that is measured again, takes long, or no one knows how long."""
         if attempts:
             self.say(f"{self._place(point)}{point.label}: attempt {attempts + 1}, with new prompts")
-        takes = self._time([point])
+        takes = self._estimate([point])
         if takes.unknown or takes.seconds >= _LONG_S:
-            time = f", {takes.words}" if takes.words and point.workload.duration is None else ""
+            words = "" if point.workload.duration is not None else describe_time(takes)
+            time = f", {words}" if words else ""
             self.say(f"{self._place(point)}{point.label}: measuring {describe_amount(point.workload)}{time}")
 
     def _session(self, point: GridPoint) -> Session | None:
@@ -408,7 +358,8 @@ class Sweeping:
         if outcome.run is not None and outcome.directory is not None:
             if state == "done" and outcome.run.facts.saturated:
                 state, reason = "saturated", outcome.run.facts.partial
-            directory = self.store.keep(point, outcome.directory, failed=state == "failed")
+            place = (self.store.fail if outcome.reason else self.store.finish)(point, outcome.directory)
+            directory = str(place.relative_to(self.store.directory))
             verdict = outcome.run.verdict.level.value
         self._update(
             point,
@@ -424,23 +375,17 @@ class Sweeping:
             vllm_layout.write_combination(self.store, self.record, self.points, point)
             self._report(point, _summarize_run(outcome.run))
 
-    def _restart(self) -> None:
-        """Prepare for another start of a server that is gone; raises MeasureError of one that is not ours."""
-        if not self.servers.restartable:
-            raise MeasureError("the server answers no more: start it again")
-        self.servers.close()
-
     def _update(self, point: GridPoint, state: PointState, **outcome: object) -> None:
         """Record a point's state; raises StoreError."""
         known = self.record.points[point.number]
         changed = clear_point(known).model_copy(update={"state": state, **outcome})
         self.record = update_point(self.record, SweepPoint.model_validate(changed.model_dump()))
-        self.store.write(self.record)
+        self.store.write_record(self.record)
 
     def _report(self, point: GridPoint, outcome: str) -> None:
         """A line for a point that is over, with the time left for all that are not, as far as it is known."""
-        rest = self._time([planned for planned in self.left if planned.number > point.number])
-        later = f"; {rest.words} left" if round(rest.seconds) else ""
+        rest = self._estimate([planned for planned in self.left if planned.number > point.number])
+        later = f"; {describe_time(rest)} left" if round(rest.seconds) else ""
         self.say(f"{self._place(point)}{point.label}: {outcome}{later}")
 
 
@@ -465,61 +410,44 @@ def _summarize_run(run: Result) -> str:
     return f"{tokens}mean {name} {latency.mean_ms:.1f} ms, {slo}{run.verdict.level.value}{early}"
 
 
-class TimedPoint(msgspec.Struct, frozen=True):
-    """A point that was measured, and how long it took."""
-
-    point: GridPoint
-    seconds: float
+TimedPoints = Sequence[tuple[GridPoint, float]]  # that were measured, and the seconds that each took
 
 
-class Forecast(msgspec.Struct, frozen=True):
-    """Seconds for the points whose time is known, and how many have none that is."""
-
-    seconds: float
-    unknown: int
-
-    @property
-    def words(self) -> str:
-        """The time in words: about 3 min; at least 40 s where some is not known; "" where none is."""
-        if round(self.seconds) < 1:
-            return "" if self.unknown else "less than 1 s"
-        return f"{'at least' if self.unknown else 'about'} {format_duration(self.seconds)}"
+def describe_time(left: TimeLeft) -> str:
+    """Show a time in words; "" where none is known."""
+    return left.words if round(left.seconds) else "" if left.unknown else "less than 1 s"
 
 
 def forecast_time(
-    left: Sequence[GridPoint], done: Sequence[TimedPoint], starts_s: Sequence[float], options: Options
-) -> Forecast:
-    """The time for the points that are left, those done being known, and how long starts of servers took.
+    left: Sequence[GridPoint], done: TimedPoints, starts_s: Sequence[float], options: Options
+) -> TimeLeft:
+    """Estimate the points that are left, by those done, and by how long starts of servers took.
 
     Before any is done, a preset among the options has it in its steps.
     """
     times = [_estimate_point(point, done, options) for point in left]
-    served = {tuple(timed.point.serve.items()) for timed in done}
+    served = {tuple(point.serve.items()) for point, _ in done}
     starts = {tuple(point.serve.items()) for point in left} - served
     waiting = median(starts_s) * len(starts) if starts_s else 0.0
-    return Forecast(waiting + sum(filter(None, times)), times.count(None))
+    return TimeLeft(waiting + sum(filter(None, times)), times.count(None))
 
 
-def _estimate_point(point: GridPoint, done: Sequence[TimedPoint], options: Options) -> float | None:
-    """What a point takes; None where neither its load, nor a point that is done, nor a preset shows it."""
+def _estimate_point(point: GridPoint, done: TimedPoints, options: Options) -> float | None:
+    """Estimate a point; None where neither its load, nor a point that is done, nor a preset shows it."""
     workload = point.workload
     if workload.duration is not None:
         return workload.duration
     begun = workload.num_sessions or workload.num_prompts
     if math.isfinite(workload.request_rate) and begun:
         return begun / workload.request_rate
-    same = [timed.seconds for timed in done if _is_alike(timed.point, point)]
-    if same:
+    made = point.settings, point.serve
+    if same := [seconds for other, seconds in done if (other.settings, other.serve) == made]:
         return median(same)
-    nearest = min(done, key=lambda timed: _measure_distance(timed.point.workload, workload), default=None)
-    if nearest is None:
+    if not done:
         return simulated_s(options, workload)
+    nearest, took_s = min(done, key=lambda timed: _measure_distance(timed[0].workload, workload))
     # As long a request as there: the time goes with the requests of each slot.
-    return nearest.seconds * _count_turns(workload) / _count_turns(nearest.point.workload)
-
-
-def _is_alike(one: GridPoint, other: GridPoint) -> bool:
-    return (one.settings, one.serve) == (other.settings, other.serve)
+    return took_s * _count_turns(workload) / _count_turns(nearest.workload)
 
 
 def _count_turns(workload: Profile) -> float:

@@ -16,7 +16,7 @@ from loadgen.report.run_directory import RESULT
 from loadgen.report.sweep_record import FINISHED, SweepPoint, SweepRecord, format_value
 from loadgen.report.vllm_json import OURS
 from loadgen.study.series.point_runs import parse_value
-from loadgen.study.series.series_store import KeptDirectory, create_directory
+from loadgen.study.series.series_store import SeriesStore, create_directory
 from loadgen.study.series.sweep.grid import GridPoint
 
 VLLM, SUMMARY = "vllm", "summary.json"
@@ -24,7 +24,7 @@ _LONGEST_NAME = 150
 
 
 def write_combination(
-    store: KeptDirectory, record: SweepRecord, points: Sequence[GridPoint], of: GridPoint
+    store: SeriesStore, record: SweepRecord, points: Sequence[GridPoint], of: GridPoint
 ) -> None:
     """Write the folder of one combination: `run=N.json` for each run, and all of them in `summary.json`.
 
@@ -45,7 +45,7 @@ def write_combination(
             files.write_text(place / f"run={run['run_number']}.json", json.dumps(run, indent=4))
 
 
-def complete_layout(store: KeptDirectory, record: SweepRecord, points: Sequence[GridPoint]) -> None:
+def complete_layout(store: SeriesStore, record: SweepRecord, points: Sequence[GridPoint]) -> None:
     """Write the folders that lack a finished point, as where a process ended before; raises StoreError."""
     lacking = {
         _name_combination(point): point
@@ -65,7 +65,7 @@ def _list_finished(
             yield known, point
 
 
-def _locate_run(store: KeptDirectory, point: GridPoint) -> Path:
+def _locate_run(store: SeriesStore, point: GridPoint) -> Path:
     """The file of a point's run."""
     return store.directory / VLLM / _name_combination(point) / f"run={point.repeat}.json"
 

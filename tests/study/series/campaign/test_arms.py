@@ -169,7 +169,7 @@ def test_a_directory_of_somebody_elses_is_trusted_no_more_than_its_file(
     every = arms.make_arms(found, path)
     kept = CampaignStore(tmp_path / "runs" / "given")
     kept.directory.mkdir(parents=True)
-    kept.write(campaign_store.make_record(found, path, every, arms.plan_starts("c", every, 1), now()))
+    kept.write_record(campaign_store.make_record(found, path, every, arms.plan_starts("c", every, 1), now()))
     assert cli.main(["campaign", "--resume", str(kept.directory)]) == 2
     assert "--allow-launch" in capsys.readouterr().err
     assert not (tmp_path / "mark").exists()

@@ -15,8 +15,8 @@ from loadgen.base.errors import UsageError
 from loadgen.plan import profile
 from loadgen.study.series.campaign import arms, campaign_file, campaign_store
 from loadgen.study.series.campaign.arms import Arm, Start
-from loadgen.study.series.campaign.campaign_store import Left, Pace
-from loadgen.study.series.time_estimate import at_best_s, format_duration
+from loadgen.study.series.campaign.campaign_store import Pace
+from loadgen.study.series.time_estimate import TimeLeft, at_best_s, format_duration
 from loadgen.verdict.run_facts import Cell
 
 AB = ({"name": "A", "preset": "instant"}, {"name": "B", "preset": "instant"})
@@ -197,28 +197,27 @@ def test_a_record_that_is_none_is_told(text: str, says: str, tmp_path: Path) -> 
 def test_time_left_is_that_of_the_same_cells_before_else_of_others(tmp_path: Path) -> None:
     path = written(tmp_path, {"name": "A", "base_url": "http://h:1"}, *AB[1:], repeats=2)
     found, pace = starts(path), Pace()
-    assert pace.left(found, set()) == Left(None)
-    assert pace.left(found, set()).words == "unknown until the first cells are done"
+    assert pace.estimate_left(found, set()) == TimeLeft(0.015, unknown=2, at_best=True)
     first = found[0].planned[0]
-    pace.cell(first.cell, 10.0)
-    assert pace.left(found, {first.id}) == Left(30.0)
+    pace.add_cell(first.cell, 10.0)
+    assert pace.estimate_left(found, {first.id}) == TimeLeft(30.0)
     second = found[1].planned[0]
-    pace.cell(second.cell, 20.0)
-    pace.start(second.cell.arm, 3.0)
-    assert pace.left(found, {first.id, second.id}) == Left(33.0)
-    assert pace.left(found, {one.id for start in found for one in start.planned}) == Left(0.0)
+    pace.add_cell(second.cell, 20.0)
+    pace.add_start(second.cell.arm, 3.0)
+    assert pace.estimate_left(found, {first.id, second.id}) == TimeLeft(33.0)
+    assert pace.estimate_left(found, {one.id for start in found for one in start.planned}) == TimeLeft(0.0)
 
 
 def test_before_the_first_cell_the_roofline_tells_the_least(tmp_path: Path) -> None:
     table = {"name": "A", "model": "Qwen/Qwen3-8B", "launch": "vllm"}
     path = written(tmp_path, table, profiles=["low-load"], hardware="jetson-thor", repeats=2)
-    left = Pace().left(starts(path), set())
+    left = Pace().estimate_left(starts(path), set())
     # 10 requests and a warm-up one, 128 tokens each: 15.1 GB of weights at 273 GB/s, and twice that.
     assert left.at_best
     assert left.seconds == pytest.approx(2 * 11 * 128 * 15.1 / 273, rel=0.1)
     assert left.words == "at least 3 min"
     unknown = written(tmp_path, {**table, "model": "of-my-own"}, hardware="jetson-thor")
-    assert Pace().left(starts(unknown), set()) == Left(None)
+    assert Pace().estimate_left(starts(unknown), set()).unknown
     with pytest.raises(UsageError, match=r"c.toml: checkpoint 'A': --hardware h200-of-mine: unknown"):
         starts(written(tmp_path, table, hardware="h200-of-mine"))
 

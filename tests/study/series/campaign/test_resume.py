@@ -169,30 +169,30 @@ def a_run(store: CampaignStore, one: Planned) -> Path:
 
 def test_a_finished_cell_is_there_whole_and_its_failure_is_forgotten(tmp_path: Path) -> None:
     store, one = CampaignStore(tmp_path / "c"), planned()
-    store.fail(one, "no", now(), a_run(store, one))
-    assert (store.finished(), store.failed()) == (set(), {one.id})
+    store.fail_cell(one, "no", now(), a_run(store, one))
+    assert (store.list_finished(), store.list_failed()) == (set(), {one.id})
     assert (tmp_path / "c" / "failed" / one.id / "result.json").exists()
-    store.fail(one, "no again", now())
+    store.fail_cell(one, "no again", now())
     assert failures(tmp_path / "c") == {one.id: "no again"}
     store.finish(one, a_run(store, one))
-    assert (store.finished(), store.failed()) == ({one.id}, set())
+    assert (store.list_finished(), store.list_failed()) == ({one.id}, set())
     assert sorted(contents(tmp_path / "c")) == [f"cells/{one.id}/result.json"]
 
 
 def test_what_was_ended_between_two_renames_is_put_right(tmp_path: Path) -> None:
     store, one, other = CampaignStore(tmp_path), planned(), planned("B")
-    store.fail(one, "no", now())
+    store.fail_cell(one, "no", now())
     store.finish(other, a_run(store, other))
     a_run(store, one).rename(tmp_path / "cells" / one.id)  # killed right after
     a_run(store, planned("C"))
     (tmp_path / "failed" / ".x.json.new").write_text("{", "utf-8")
     store.clear()
-    assert (store.finished(), store.failed()) == ({one.id, other.id}, set())
+    assert (store.list_finished(), store.list_failed()) == ({one.id, other.id}, set())
     assert not (tmp_path / "unfinished").exists()
 
 
 def _holds(directory: Path, ready: int) -> None:
-    with CampaignStore(directory).locked():
+    with CampaignStore(directory).lock():
         os.write(ready, b"x")
         time.sleep(1000)
 
@@ -206,10 +206,10 @@ def test_two_in_one_directory_are_refused_a_killed_one_leaves_no_lock(tmp_path: 
     assert os.read(read, 1) == b"x"
     store = CampaignStore(tmp_path)
     with pytest.raises(UsageError, match=rf"another loadgen campaign is running in .* \(pid {child}\)"):
-        store.locked().__enter__()
+        store.lock().__enter__()
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    with store.locked():
+    with store.lock():
         pass
 
 
@@ -221,7 +221,7 @@ def test_a_strangers_directory_that_links_elsewhere_is_refused(tmp_path: Path, n
     link.parent.mkdir(parents=True)
     link.symlink_to(own / "kept" if name.endswith(".lock") else own)
     with pytest.raises(UsageError, match="symbolic link"):
-        CampaignStore(tmp_path / "campaign").locked().__enter__()
+        CampaignStore(tmp_path / "campaign").lock().__enter__()
     assert [(path.name, path.read_text()) for path in own.iterdir()] == [("kept", "own")]
 
 
@@ -287,7 +287,7 @@ def test_a_cell_that_fails_keeps_what_its_run_had_measured(tmp_path: Path) -> No
     run = store.begin(cell) / "run"
     run.mkdir()
     (run / run_place.JOURNAL).write_bytes(b"measured")
-    store.fail(cell, "why", now())
+    store.fail_cell(cell, "why", now())
     (kept,) = (tmp_path / "campaign").glob("interrupted/*/run")
     assert (kept / run_place.JOURNAL).read_bytes() == b"measured"
     assert failures(tmp_path / "campaign") == {cell.id: "why"}

@@ -33,7 +33,7 @@ from loadgen.study.series.limit import limit_command, limit_search
 from loadgen.study.series.limit.limit_search import LimitSearch, make_entry, make_trial, set_load
 from loadgen.study.series.limit.search import NextRun
 from loadgen.study.series.point_runs import MeasuredPoint, PointServers
-from loadgen.study.series.series_store import KeptDirectory
+from loadgen.study.series.series_store import SeriesStore
 from loadgen.verdict.run_facts import Client
 
 OBJECTIVES = parse("e2el p50 < 400ms")
@@ -116,9 +116,9 @@ def search(
     options = Options(quiet=True, preset="instant" if ours else None, base_url=None if ours else "http://h")
     servers = FewStarts(options, ServerSettings(), directory, print, starts=starts)
     monkeypatch.setattr(limit_search, "measure_point", played or Played(dict(spoiled or {})))
-    kept = KeptDirectory(directory, "limit")
+    kept = SeriesStore(directory, "limit")
     ended = LimitSearch(servers, TINY, OBJECTIVES, record, kept, Seed(3), lambda _: None)
-    with kept.locked():
+    with kept.lock():
         assert ended.find() == limit_command.read_search(directory)
     return ended
 
@@ -201,7 +201,7 @@ def test_an_objective_whose_latency_no_answer_has_is_refused(
     asked = ASKED.model_copy(update={"objectives": ("tpot p50 < 400 ms",)})
     monkeypatch.setattr(limit_search, "measure_point", lambda *_: probed)
     servers = FewStarts(Options(preset="instant"), ServerSettings(), tmp_path, print)
-    kept = KeptDirectory(tmp_path, "limit")
+    kept = SeriesStore(tmp_path, "limit")
     searching = LimitSearch(servers, TINY, parse("tpot p50 < 400ms"), asked, kept, Seed(3), lambda _: None)
     with pytest.raises(UsageError, match=r"no answer has this latency \(one token has no TPOT or ITL\)"):
         searching.find()

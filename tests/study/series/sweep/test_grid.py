@@ -45,7 +45,7 @@ def test_server_flags_vary_slowest_and_the_load_fastest() -> None:
         "max-num-seqs=8 input_len=64 concurrency=1 repeat 1",
     ]
     assert [point.serve["max-num-seqs"] for point in made] == ["8"] * 8 + ["16"] * 8
-    assert made[0].directory_name == "000-max-num-seqs-8-input_len-64-concurrency-1"
+    assert made[0].id == "000-max-num-seqs-8-input_len-64-concurrency-1"
     # Two points that no column of a table tells apart have names that do.
     assert {point.workload.name for point in made} == {
         "high-load max-num-seqs=8",

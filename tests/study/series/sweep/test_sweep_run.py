@@ -23,14 +23,14 @@ from loadgen.run.options import Options, parse
 from loadgen.study.series.sweep import sweep_command, sweep_run
 from loadgen.study.series.sweep.grid import GridPoint
 from loadgen.study.series.sweep.sweep_run import (
-    Forecast,
     Sweeping,
     SweepRequest,
     SweepStore,
-    TimedPoint,
+    describe_time,
     forecast_time,
     plan_points,
 )
+from loadgen.study.series.time_estimate import TimeLeft
 
 pytestmark = [
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
@@ -135,7 +135,7 @@ def test_only_an_empty_directory_that_was_begun_here_is_removed(
         store = SweepStore(store.directory)
     if measured:
         leave_run(store)
-    assert store.removed_empty() is removed
+    assert store.remove_empty() is removed
     assert store.directory.exists() is not removed
 
 
@@ -239,14 +239,14 @@ def point(number: int, serve: dict[str, str] | None = None, **keys: Any) -> Grid
 
 def test_a_rate_and_a_duration_have_their_own_time() -> None:
     left = [point(0, request_rate=0.05, num_prompts=50), point(1, max_concurrency=4, duration=30.0)]
-    assert forecast_time(left, (), (), NONE) == Forecast(1030.0, 0)
-    assert forecast_time(left, (), (), NONE).words == "about 17 min"
+    assert forecast_time(left, (), (), NONE) == TimeLeft(1030.0)
+    assert describe_time(forecast_time(left, (), (), NONE)) == "about 17 min"
 
 
 def test_a_closed_loop_takes_as_long_a_request_as_the_nearest_point() -> None:
     done = [
-        TimedPoint(point(0, max_concurrency=1, num_prompts=50), 100.0),
-        TimedPoint(point(1, max_concurrency=8, num_prompts=80), 30.0),
+        (point(0, max_concurrency=1, num_prompts=50), 100.0),
+        (point(1, max_concurrency=8, num_prompts=80), 30.0),
     ]
     assert forecast_time([point(2, max_concurrency=16, num_prompts=320)], done, (), NONE).seconds == 60.0
     # The same settings again, as a repeat has them, take the same time.
@@ -255,17 +255,17 @@ def test_a_closed_loop_takes_as_long_a_request_as_the_nearest_point() -> None:
 
 def test_what_nothing_shows_is_unknown() -> None:
     left = [point(0, max_concurrency=1), point(1, request_rate=1.0, num_prompts=60)]
-    assert forecast_time(left[:1], (), (), NONE).words == ""
-    assert forecast_time(left, (), (), NONE).words == "at least 60 s"
-    assert Forecast(0.4, 0).words == "less than 1 s"
-    assert Forecast(0.4, 1).words == ""
+    assert describe_time(forecast_time(left[:1], (), (), NONE)) == ""
+    assert describe_time(forecast_time(left, (), (), NONE)) == "at least 60 s"
+    assert describe_time(TimeLeft(0.4)) == "less than 1 s"
+    assert describe_time(TimeLeft(0.4, 1)) == ""
 
 
 def test_a_server_with_other_flags_takes_a_start() -> None:
     rate = {"request_rate": 1.0, "num_prompts": 10}
     flags = [{"max-num-seqs": value} for value in ("8", "16", "16", "32")]
     points = [point(number, serve, **rate) for number, serve in enumerate(flags)]
-    done = [TimedPoint(points[0], 10.0)]
+    done = [(points[0], 10.0)]
     assert forecast_time(points[1:], done, [40.0, 50.0, 90.0], NONE).seconds == 3 * 10 + 2 * 50
 
 
@@ -278,5 +278,5 @@ def test_a_preset_has_the_time_in_its_steps() -> None:
     assert (one.unknown, four.unknown) == (0, 0)
     assert 1.5 < one.seconds < 3
     assert 2 < one.seconds / four.seconds <= 4
-    measured = [TimedPoint(together, 10.0)]
+    measured = [(together, 10.0)]
     assert forecast_time([alone], measured, (), preset).seconds == 40.0
