@@ -24,8 +24,9 @@ METRICS = {engine.metrics.prefix: engine.metrics for engine in ENGINES if engine
 
 
 def find_by_name(name: str) -> Engine:
-    """Find the engine of this name; UNKNOWN for any other."""
-    return next((engine for engine in (*ENGINES, HOSTED) if engine.name == name), UNKNOWN)
+    """Find the engine of this name, in capitals or not; UNKNOWN for any other."""
+    sought = name.lower()
+    return next((engine for engine in (*ENGINES, HOSTED) if engine.name.lower() == sought), UNKNOWN)
 
 
 def find_by_owner(owned_by: str) -> Engine | None:
