@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -25,6 +25,7 @@ _SPEED = re.compile(r"speed|/ ?time", re.IGNORECASE)
 # What a terminal's tables are drawn with: their first line, the rules in them, the last one, and the sides.
 _BOX_TOPS, _BOX_ENDS, _BOX_SIDES = "┏┌╭╔╒", "┗└╰╚╘", "┃│║"
 _BOX_RULES = f"┡├╞╟╠┢{_BOX_ENDS}"
+_BOX_LINES = tuple(_BOX_RULES + _BOX_SIDES)
 _BOX_SIDE = re.compile(f"[{_BOX_SIDES}]")
 _PIPE = re.compile(r"(?<!\\)\|")
 
@@ -87,30 +88,25 @@ def _check_size(cells: int) -> None:
         raise UsageError(f"its tables have more than {_MOST_CELLS} cells: give it in parts")
 
 
-def _last_line(lines: Sequence[str], begin: int) -> int:
-    """Where a table ends at the latest: with the page, or with more rows than are read."""
-    return min(len(lines), begin + _MOST_CELLS)
+def _find_end(lines: Sequence[str], begin: int, is_row: Callable[[str], bool]) -> int:
+    """Where a table's rows end: before a line that is not one, with the page, or with more than are read."""
+    end, last = begin, min(len(lines), begin + _MOST_CELLS)
+    while end < last and is_row(lines[end]):
+        end += 1
+    return end
 
 
 def _read_listed(lines: Sequence[str], begin: int) -> Grid | None:
     """A table with rules around its titles and below its last row alone, a line a row; None of another."""
-    end = begin
-    while end < _last_line(lines, begin) and lines[end].strip()[:1] in ("+", "|"):
-        end += 1
+    end = _find_end(lines, begin, lambda line: line.strip()[:1] in ("+", "|"))
     body = [line.strip() for line in lines[begin:end]]
     rules = [at for at, line in enumerate(body) if line.startswith("+")]
-    if (
-        len(body) < 5
-        or rules != [0, 2, len(body) - 1]
-        or not all(set(body[at]) <= {"+", "-"} for at in rules)
-    ):
+    if len(body) < 5 or rules != [0, 2, len(body) - 1] or any(set(body[at]) - {*"+-"} for at in rules):
         return None
-    rows = [_split_pipes(line) for line in body]
-    titles = rows[1]
-    if not 1 < len(titles) <= _MOST_COLUMNS or any(len(cells) != len(titles) for cells in rows[3:-1]):
+    titles, rows = _split_pipes(body[1]), [_split_pipes(line) for line in body[3:-1]]
+    if not 1 < len(titles) <= _MOST_COLUMNS or any(len(cells) != len(titles) for cells in rows):
         return None
-    listed = (Row(begin + 1 + at, cells) for at, cells in enumerate(rows[3:-1], 3))
-    return Grid(titles, tuple(listed), begin + 1, end)
+    return Grid(titles, tuple(Row(line, cells) for line, cells in enumerate(rows, begin + 4)), begin + 1, end)
 
 
 def _read_boxed(lines: Sequence[str], begin: int) -> Grid:
@@ -121,66 +117,59 @@ def _read_boxed(lines: Sequence[str], begin: int) -> Grid:
     titles: tuple[str, ...] = ()
     rows: list[Row] = []
     end = begin + 1
-    while end < _last_line(lines, begin) and (line := lines[end].strip()) and len(line) <= _LONGEST:
-        end += 1
+    last = _find_end(
+        lines, end, lambda line: line.strip()[:1] in _BOX_LINES and len(line.strip()) <= _LONGEST
+    )
+    while end < last:
+        line, end = lines[end].strip(), end + 1
         if line[0] in _BOX_RULES:
             if rows and not titles:
-                titles = _stack_cells([row.cells for row in rows])
-                rows = []
+                titles, rows = _stack_cells([row.cells for row in rows]), []
             if line[0] in _BOX_ENDS:
                 break
-        elif line[0] in _BOX_SIDES:
-            _put_below(
-                rows, Row(end, tuple(cell.strip() for cell in _BOX_SIDE.split(line)[1:-1])), bool(titles)
-            )
+            continue
+        cells = tuple(cell.strip() for cell in _BOX_SIDE.split(line)[1:-1])
+        if rows and titles and sum(map(bool, cells)) <= 1 and len(cells) == len(rows[-1].cells):
+            rows[-1] = _join_below(rows[-1], cells)
         else:
-            break
+            rows.append(Row(end, cells))
     whole = len(titles) <= _MOST_COLUMNS and all(len(row.cells) == len(titles) for row in rows)
     return Grid(titles, tuple(rows), begin + 1, end) if whole else Grid((), (), begin + 1, end)
 
 
-def _put_below(rows: list[Row], row: Row, is_body: bool) -> None:
-    """Append a row, or what goes on with the cells of the last one."""
-    filled = sum(cell != "" for cell in row.cells)
-    if not rows or not is_body or filled > 1 or len(row.cells) != len(rows[-1].cells):
-        rows.append(row)
-        return
-    joined = (f"{old} {cell}".strip() for old, cell in zip(rows[-1].cells, row.cells, strict=True))
-    rows[-1] = Row(rows[-1].line, tuple(joined))
+def _join_below(row: Row, cells: Sequence[str]) -> Row:
+    """A row with what goes on below its cells."""
+    joined = (f"{old} {cell}".strip() for old, cell in zip(row.cells, cells, strict=True))
+    return Row(row.line, tuple(joined))
 
 
 def _read_drawn(lines: Sequence[str], begin: int) -> Grid:
     """A grid of reStructuredText, perhaps without titles: a cell goes on below a blank in a rule."""
     indent = len(lines[begin]) - len(lines[begin].lstrip())
-    end = begin
-    while end < _last_line(lines, begin) and lines[end][indent : indent + 1] in ("+", "|"):
-        end += 1
-    first = lines[begin][indent:].rstrip()
-    bounds = [at for at, letter in enumerate(first) if letter == "+"]
+    end = _find_end(lines, begin, lambda line: line[indent : indent + 1] in ("+", "|"))
+    bounds = [at for at, letter in enumerate(lines[begin][indent:].rstrip()) if letter == "+"]
     if len(bounds) - 1 > _MOST_COLUMNS:
         return Grid((), (), begin + 1, end)
     columns = list(pairwise(bounds))
     titles: tuple[str, ...] = ()
     rows: list[Row] = []
-    current, goes_on, line = [""] * len(columns), [False] * len(columns), begin + 1
+    current, goes_on = Row(begin + 1, ("",) * len(columns)), [False] * len(columns)
     for at in range(begin + 1, end):
         text = lines[at][indent:].rstrip()
         cells = [text[left + 1 : right] for left, right in columns]
-        if not all(set(cell) <= {"-", "=", " ", "+"} for cell in cells) or text[:1] == "|":
-            line = line or at + 1
-            current = [f"{old} {cell.strip()}".strip() for old, cell in zip(current, cells, strict=True)]
+        if text[:1] == "|" or not all(set(cell) <= {*"-= +"} for cell in cells):
+            current = _join_below(current, [cell.strip() for cell in cells])
             continue
         above = rows[-1].cells if rows else ()
         whole = [
             above[column] if going and above and not cell else cell
-            for column, (going, cell) in enumerate(zip(goes_on, current, strict=True))
+            for column, (going, cell) in enumerate(zip(goes_on, current.cells, strict=True))
         ]
         if "=" in text and not titles:
             titles = tuple(map(_strip_rst, whole))
         elif any(whole):
-            rows.append(Row(line or at, tuple(map(_strip_rst, whole))))
-        goes_on = [not cell.strip() for cell in cells]
-        current, line = [""] * len(columns), 0
+            rows.append(Row(current.line, tuple(map(_strip_rst, whole))))
+        current, goes_on = Row(at + 2, ("",) * len(columns)), [not cell.strip() for cell in cells]
     return Grid(titles, tuple(rows), begin + 1, end)
 
 
@@ -193,13 +182,14 @@ def _read_piped(lines: Sequence[str], rule: int) -> Grid | None:
     titles = _split_pipes(lines[rule - 1])
     if not 1 < len(titles) <= _MOST_COLUMNS:
         return None
-    rows = []
-    end = rule + 1
-    while end < _last_line(lines, rule) and "|" in lines[end] and len(lines[end]) <= _LONGEST:
-        cells = _split_pipes(lines[end])[: len(titles)]
-        rows.append(Row(end + 1, (*cells, *[""] * (len(titles) - len(cells)))))
-        end += 1
+    end = _find_end(lines, rule + 1, lambda line: "|" in line and len(line) <= _LONGEST)
+    rows = (Row(at + 1, _fit_cells(_split_pipes(lines[at]), titles)) for at in range(rule + 1, end))
     return Grid(titles, tuple(rows), rule, end)
+
+
+def _fit_cells(cells: Sequence[str], titles: Sequence[str]) -> tuple[str, ...]:
+    """A row's cells, as many as the table has columns."""
+    return (*cells, *[""] * (len(titles) - len(cells)))[: len(titles)]
 
 
 def _split_pipes(line: str) -> tuple[str, ...]:
@@ -229,39 +219,35 @@ def _read_ruled(lines: Sequence[str], rule: int) -> Grid | None:
     if begin == rule:
         return None
     titles = _stack_cells([_cut_cells(lines[at], spans) for at in range(begin, rule)])
-    key = _key_column(titles)
-    rows: list[Row] = []
-    head, end = "", rule + 1
-    for end in range(rule + 1, _last_line(lines, rule) + 1):
-        line = lines[end] if end < len(lines) else ""
+    # The column that every row has on its first line: the speed, else the first.
+    key = next((at for at, title in enumerate(titles) if _SPEED.search(title) is not None), 0)
+    rows: list[Row] = []  # the first cell is the head's
+
+    def is_head(line: str) -> bool:
+        return margin > 0 and not line[:margin].isspace()
+
+    def is_row(line: str) -> bool:
         if not line.strip() or len(line) > _LONGEST:
-            break
-        if margin and not line[:margin].isspace():
-            if _END.match(line):
-                break
+            return False
+        return _END.match(line) is None if is_head(line) else _is_within(line, spans)
+
+    head, last = "", _find_end(lines, rule + 1, is_row)
+    for number, line in enumerate(lines[rule + 1 : last], rule + 2):
+        if is_head(line):
             head = line.strip()
-        elif _is_within(line, spans):
-            cells = _cut_cells(line, spans)
-            if cells[key] or not rows:
-                rows.append(Row(end + 1, (head, *cells) if margin else cells))
-            else:
-                last = rows[-1].cells
-                own = last[1:] if margin else last
-                joined = tuple(f"{old} {cell}".strip() for old, cell in zip(own, cells, strict=True))
-                rows[-1] = Row(rows[-1].line, (last[0], *joined) if margin else joined)
+        elif (cells := _cut_cells(line, spans))[key] or not rows:
+            rows.append(Row(number, (head, *cells)))
         else:
-            break
-    filled = _fill_blank_cells(rows)
-    return Grid(("Model", *titles) if margin else titles, filled, begin + 1, end)
+            rows[-1] = _join_below(rows[-1], ("", *cells))
+    if not margin:
+        return Grid(
+            titles, _fill_blank_cells([Row(row.line, row.cells[1:]) for row in rows]), begin + 1, last
+        )
+    return Grid(("Model", *titles), _fill_blank_cells(rows), begin + 1, last)
 
 
 # What stands below our tables.
 _END = re.compile(r"(?:Speed|Server:|TTFT |\[|\d+ (?:or \d+ )*tokens|[\w(+]{1,20}\)?/time)")
-
-
-def _key_column(titles: Sequence[str]) -> int:
-    """The column that every row has on its first line: the speed, else the first."""
-    return next((at for at, title in enumerate(titles) if _SPEED.search(title) is not None), 0)
 
 
 def _is_within(line: str, spans: Sequence[tuple[int, int]]) -> bool:
@@ -355,7 +341,5 @@ def _split_titles(rows: Sequence[Row], first: int, last: int) -> Iterator[Grid]:
     if len(rows) < 2 or len(rows[0].cells) < 2:
         return
     titles = rows[0].cells
-    body = (
-        Row(row.line, (*row.cells, *[""] * (len(titles) - len(row.cells)))[: len(titles)]) for row in rows[1:]
-    )
+    body = (Row(row.line, _fit_cells(row.cells, titles)) for row in rows[1:])
     yield Grid(titles, tuple(body), first, last)
