@@ -145,7 +145,7 @@ def read_lines(text: Sequence[str]) -> Iterator[PageLine]:
         elif fence:
             yield PageLine(number, raw)
         else:
-            heading = _read_heading(number, raw, following) or _read_item(number, raw)
+            heading = _read_marked(number, raw, following)
             skip = heading is not None and heading.underlined
             yield heading or _read_plain(number, raw, above, following)
 
@@ -162,7 +162,8 @@ def _is_closed(text: Sequence[str], begin: int) -> bool:
     return False
 
 
-def _read_heading(number: int, raw: str, following: str) -> PageLine | None:
+def _read_marked(number: int, raw: str, following: str) -> PageLine | None:
+    """A heading or an item by its marks; None of a line without."""
     bare = raw.rstrip()
     if (match := _ATX.match(bare)) is not None:
         name = _strip_marks(match[2].rstrip("#").rstrip() or match[2])
@@ -176,15 +177,10 @@ def _read_heading(number: int, raw: str, following: str) -> PageLine | None:
     if under is not None and _is_title(raw):
         level = 1 + _UNDERLINES.index(under[1])
         return PageLine(number, raw, Kind.HEADING, level, _strip_marks(raw), underlined=True)
+    if (match := _ITEM.match(bare)) is not None:
+        indent = len(raw) - len(raw.lstrip())
+        return PageLine(number, raw, Kind.ITEM, _ITEM_LEVEL + indent, _strip_marks(match[1]))
     return None
-
-
-def _read_item(number: int, raw: str) -> PageLine | None:
-    match = _ITEM.match(raw.rstrip())
-    if match is None:
-        return None
-    indent = len(raw) - len(raw.lstrip())
-    return PageLine(number, raw, Kind.ITEM, _ITEM_LEVEL + indent, _strip_marks(match[1]))
 
 
 def _read_plain(number: int, raw: str, above: str, following: str) -> PageLine:
@@ -257,6 +253,7 @@ _AT_ONCE = re.compile(
     re.IGNORECASE,
 )
 _TOKEN = re.compile(r"[^\W\d_]+|\d+")
+_NUMBER = re.compile(r"v?[\d.]+", re.IGNORECASE)
 _SIZED = re.compile(r"\S*[A-Za-z]\S*?\d(?:\.\d+)?[BM]\b\S*", re.IGNORECASE)
 _TAIL = re.compile(r"(.+?)[-_](high|low|medium|mid)(?:[-_]load)?", re.IGNORECASE)
 # A title of only such words describes the load, or what follows; it names no model.
@@ -313,19 +310,27 @@ def parse_title(text: str) -> Title:
     plain = " ".join(text.split())
     if len(plain) > _LONGEST_TITLE:
         return Title(name=plain)
-    parts = [_read_part(words) for segment in _BETWEEN.split(plain) if (words := segment.split())]
+    parts = list[Title]()
+    for words in filter(None, map(str.split, _BETWEEN.split(plain))):
+        if (part := _read_part(words)) is None:
+            return Title(name=plain)
+        parts.append(part)
     found = list(dict.fromkeys(part.model for part in parts if part.model))
+    if len(found) > 1:
+        return Title(name=plain)
     load = ", ".join(part.load for part in parts if part.load)
     stored = next((part.quantization for part in parts if part.quantization), "")
     kept = [part for part in parts if part.name]
-    if len(found) > 1 or any(part.several for part in parts):
+    name = ", ".join(part.name for part in kept)
+    if found:
+        model, exact = add_storage(found[0], stored), all(part.name == part.model for part in kept)
+        return Title(model if exact else name, model, load=load, exact=exact)
+    # Without a model that is recognized its load stands apart, or it has none.
+    if not kept:
+        return Title(quantization=stored, load=load if stored else plain, exact=bool(load))
+    if not load and not stored:
         return Title(name=plain)
-    if not found:
-        return _split_unknown(plain, kept, load, stored)
-    model = add_storage(found[0], stored)
-    exact = all(part.name == part.model for part in kept)
-    name = model if exact else ", ".join(part.name for part in kept if part.name)
-    return Title(name, model, load=load, exact=exact)
+    return Title(name=add_storage(name, stored) if " " not in name else f"{name} {stored}".strip(), load=load)
 
 
 def is_load(text: str) -> bool:
@@ -348,27 +353,8 @@ def add_storage(model: str, quantization: str) -> str:
     return f"{model}-{quantization}" if quantization and apart else model
 
 
-def _split_unknown(plain: str, kept: Sequence[_Part], load: str, stored: str) -> Title:
-    """A title without a model that is recognized: its load stands apart, or it has none."""
-    if not kept:
-        return Title(quantization=stored, load=load if stored else plain, exact=bool(load))
-    if not load and not stored:
-        return Title(name=plain)
-    name = ", ".join(part.name for part in kept)
-    return Title(name=add_storage(name, stored) if " " not in name else f"{name} {stored}".strip(), load=load)
-
-
-class _Part(msgspec.Struct, frozen=True):
-    """The words of one part of a title, sorted."""
-
-    name: str = ""  # its words but the load's
-    model: str = ""
-    quantization: str = ""
-    load: str = ""
-    several: bool = False  # checkpoints, or types of one
-
-
-def _read_part(words: Sequence[str]) -> _Part:
+def _read_part(words: Sequence[str]) -> Title | None:
+    """The words of one part of a title; None where they name several checkpoints, or types of one."""
     at, end, model = _find_model(words)
     if model:
         before, left = _split_load(words[:at][::-1])
@@ -377,14 +363,15 @@ def _read_part(words: Sequence[str]) -> _Part:
         tail = _TAIL.fullmatch(model)
         if tail is not None and not load:
             model, load = tail[1], model[len(tail[1]) + 1 :]
-        name = " ".join((*left[::-1], model, *right))
-        return _Part(name, model, load=load, several=_has_several(left[::-1]) or _has_several(right))
+        if _has_several(left[::-1]) or _has_several(right):
+            return None
+        return Title(" ".join((*left[::-1], model, *right)), model, load=load)
     if all(map(_is_storage, words)):
         kinds = [word for word in words if word.lower() not in _ABOUT_STORING]
-        return _Part(quantization=_join_words(kinds)) if kinds else _Part()
-    if is_load(" ".join(words)):
-        return _Part(load=" ".join(words)) if _is_telling(words) else _Part()
-    return _Part(name=" ".join(words))
+        return Title(quantization=_join_words(kinds) if kinds else "")
+    if is_load(text := " ".join(words)):
+        return Title(load=text if _is_telling(words) else "")
+    return Title(name=text)
 
 
 def _has_several(words: Sequence[str]) -> bool:
@@ -433,14 +420,15 @@ def _find_model(words: Sequence[str]) -> tuple[int, int, str]:
     tried = 0
     for at, word in enumerate(words):
         own = word.strip("`'\"*")
-        if _SIZED.fullmatch(own) is None and not _is_first_word(own):
+        first = own.rpartition("/")[2].partition("-")[0].lower()
+        if _SIZED.fullmatch(own) is None and first not in _list_first_words():
             continue
         tried += 1
         if tried > _MOST_TRIED:
             break
         for end in range(min(len(words), at + _MOST_WORDS), at, -1):
             joined = _join_words(words[at:end])
-            whole = end == at + 1 or not _is_number(words[end - 1])
+            whole = end == at + 1 or not _NUMBER.fullmatch(words[end - 1])
             if whole and not _is_of_cache(words, at, end) and models.find_model(joined) is not None:
                 return at, end, short_name(joined)
         if _SIZED.fullmatch(own) is not None:
@@ -474,22 +462,14 @@ def _join_words(words: Sequence[str]) -> str:
     return "-".join(plain)
 
 
-def _is_number(word: str) -> bool:
-    return re.fullmatch(r"v?[\d.]+", word, re.IGNORECASE) is not None
-
-
 def _is_storage(word: str) -> bool:
     """Whether a word is one for how weights are stored."""
     plain = _join_words([word])
     return plain.lower() in _ABOUT_STORING or models.find_suffix(f"x-{plain}").lower() == plain.lower()
 
 
-def _is_first_word(word: str) -> bool:
-    """Whether a model's name that the table has may begin with a word."""
-    return word.rpartition("/")[2].partition("-")[0].lower() in _first_words()
-
-
 @cache
-def _first_words() -> frozenset[str]:
+def _list_first_words() -> frozenset[str]:
+    """Words that the names of models in the table begin with."""
     names: Iterator[str] = (name for key, row in models.read_rows().items() for name in (key, *row.names))
     return frozenset(name.partition("-")[0].lower() for name in names)

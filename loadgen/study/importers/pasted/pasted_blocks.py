@@ -16,34 +16,29 @@ from loadgen.study.importers.pasted.numbers import AmbiguousError
 HEADER = re.compile(r"(?<!=)={3,}+\s*Serving Benchmark Result\s*={3,}", re.IGNORECASE)
 RULE = re.compile(r"={20,}")
 # Lines that clients print and no layout of ours does: a draft's, and what forks and older versions call it.
-_OTHERS = (
-    BlockRow("Acceptance rate (%):", "spec_decode_acceptance_rate", ".2f"),
-    BlockRow("Acceptance length:", "spec_decode_acceptance_length", ".2f"),
-    BlockRow("Mean acceptance length:", "spec_decode_acceptance_length", ".2f"),
-    BlockRow("Drafts:", "spec_decode_num_drafts"),
-    BlockRow("Draft tokens:", "spec_decode_draft_tokens"),
-    BlockRow("Accepted tokens:", "spec_decode_accepted_tokens"),
-    BlockRow("Acc length:", "accept_length", ".2f"),
-    BlockRow("Average accept length:", "accept_length", ".2f"),
-    BlockRow("Accepted length:", "accept_length", ".2f"),
-    BlockRow("Max concurrency:", "max_concurrency", none="not set"),
-    BlockRow("Total output tokens:", "total_output_tokens"),
-    BlockRow("Succeed requests:", "completed"),
-    BlockRow("Succeeded requests:", "completed"),
-    BlockRow("Success requests:", "completed"),
-    BlockRow("Success rate:", "success_rate", ".1f"),
-    BlockRow("Time taken for tests (s):", "duration", ".2f"),
-    BlockRow("Time taken for tests (seconds):", "duration", ".2f"),
-    BlockRow("Test duration (s):", "duration", ".2f"),
-    BlockRow("Req throughput (req/s):", "request_throughput", ".2f"),
-    BlockRow("Throughput (average output tokens per second):", "output_throughput", ".2f"),
-    BlockRow("Total throughput (tok/s):", "total_token_throughput", ".2f"),
-    BlockRow("Input throughput (tok/s):", "input_throughput", ".2f"),
-    BlockRow("Output throughput (tok/s):", "output_throughput", ".2f"),
-)
-_ROWS = {
-    row.label.lower(): row for row in (*_OTHERS, *(row for each in LAYOUTS.values() for row in each.rows))
+# By key: the format, and the labels.
+_OTHERS = {
+    "spec_decode_acceptance_rate": (".2f", "Acceptance rate (%)"),
+    "spec_decode_acceptance_length": (".2f", "Acceptance length|Mean acceptance length"),
+    "spec_decode_num_drafts": ("", "Drafts"),
+    "spec_decode_draft_tokens": ("", "Draft tokens"),
+    "spec_decode_accepted_tokens": ("", "Accepted tokens"),
+    "accept_length": (".2f", "Acc length|Average accept length|Accepted length"),
+    "max_concurrency": ("", "Max concurrency"),
+    "total_output_tokens": ("", "Total output tokens"),
+    "completed": ("", "Succeed requests|Succeeded requests|Success requests"),
+    "success_rate": (".1f", "Success rate"),
+    "duration": (".2f", "Time taken for tests (s)|Time taken for tests (seconds)|Test duration (s)"),
+    "request_throughput": (".2f", "Req throughput (req/s)"),
+    "output_throughput": (".2f", "Throughput (average output tokens per second)|Output throughput (tok/s)"),
+    "total_token_throughput": (".2f", "Total throughput (tok/s)"),
+    "input_throughput": (".2f", "Input throughput (tok/s)"),
 }
+_ROWS = {
+    f"{label.lower()}:": BlockRow(f"{label}:", key, spec)
+    for key, (spec, labels) in _OTHERS.items()
+    for label in labels.split("|")
+} | {row.label.lower(): row for each in LAYOUTS.values() for row in each.rows}
 _SECTIONS = {
     section.name.lower(): section.key + "_ms" * (section.unit == "ms")
     for layout in LAYOUTS.values()
@@ -75,8 +70,6 @@ _LONGEST_LINE, _MOST_NAMED = 200, 8
 _SHOWN = 40
 _LONGEST_WORD = 100
 _TPOT = {"mean_tpot_ms", "median_tpot_ms"}
-
-
 # A line with a number that has none of these labels; those of parts of a figure that is read are left out.
 _UNKNOWN = re.compile(r"[\s|>#*]{0,20}([A-Za-z][\w ()/%.+-]{1,60}?)\s{0,20}:\s{0,60}[|\s]{0,5}[-+]?\d")
 _PARTS = re.compile(r"Position \d+")

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from loadgen.report import labels
 from loadgen.report.load_identity import Load
@@ -193,27 +192,21 @@ def _make_run(pasted: _Pasted, path: Path) -> Reported:
 
 
 def _load(pasted: _Pasted, block: PastedBlock) -> Load:
-    figures, asked = block.figures, pasted.asked
-    limit = find_count(asked, "max_concurrency")
+    figures = block.figures
+    counts = {name: json_fields.parse_count(value) for name, value in pasted.asked.items()}
+    limit, rate = counts.get("max_concurrency"), pasted.asked.get("request_rate")
     named = headings.find_concurrency(pasted.subject.load) if limit is None else limit
     if figures.get("max_concurrency", limit) != limit:
-        asked = {}  # of another block
+        counts, rate = {}, None  # of another block
     return Load(
         name=pasted.subject.load,
-        requests=find_count(asked, "requests"),
-        asked_output_len=find_count(asked, "output_len"),
+        requests=counts.get("requests"),
+        asked_output_len=counts.get("output_len"),
         max_concurrency=figures.get("max_concurrency", named),
-        request_rate_per_s=_rate(figures.get("request_rate", asked.get("request_rate"))),
-        asked_input_len=find_count(asked, "input_len"),
-        seed=find_count(asked, "seed"),
+        request_rate_per_s=json_fields.rate(json_fields.parse_number(str(figures.get("request_rate", rate)))),
+        asked_input_len=counts.get("input_len"),
+        seed=counts.get("seed"),
     )
-
-
-def _rate(rate: Any) -> float | None:
-    try:
-        return None if rate is None else json_fields.rate(float(rate))
-    except ValueError:
-        return None
 
 
 _BENCHMARK = re.compile(
@@ -245,14 +238,19 @@ _FLAGS = {
 
 
 def read_command(lines: Sequence[str]) -> dict[str, str]:
-    """Read the load that the last benchmark command in these lines requests, by our names; {} without one."""
+    """Read the load that the last benchmark command in these lines requests, by our names; {} without one.
+
+    Python's argparse shows a command as a Namespace.
+    """
     requested: dict[str, str] = {}
     remaining = iter(lines)
     for line in remaining:
         if len(line) > _LONGEST:
             continue
-        if (namespace := _find_namespace(line)) is not None:
-            requested = _name_flags({name: value.strip("'\"") for name, value in _PAIR.findall(namespace)})
+        _, marker, inside = line.rstrip().partition(_NAMESPACE)
+        if marker and inside.endswith(")"):
+            pairs = _PAIR.findall(inside.removesuffix(")"))
+            requested = _name_flags({name: value.strip("'\"") for name, value in pairs})
         elif _BENCHMARK.search(line) is not None:
             requested = _name_flags(_read_flags(_join_lines(line, remaining))) or requested
     return requested
@@ -310,17 +308,6 @@ def is_command(line: str) -> bool:
     return len(line) <= _LONGEST and (_BENCHMARK.search(plain) is not None or plain.startswith("--"))
 
 
-def find_count(requested: Mapping[str, str], name: str) -> int | None:
-    """Find a requested count; None if it is not given or not a count."""
-    return json_fields.parse_count(requested.get(name, ""))
-
-
-def _find_namespace(line: str) -> str | None:
-    """Find what Python's argparse shows of a command line between its parentheses."""
-    _, marker, inside = line.rstrip().partition(_NAMESPACE)
-    return inside.removesuffix(")") if marker and inside.endswith(")") else None
-
-
 def _join_lines(line: str, rest: Iterator[str]) -> str:
     """A command with the lines that it goes on in, which are taken out of the rest."""
     words, length = [], 0
@@ -336,20 +323,18 @@ def _join_lines(line: str, rest: Iterator[str]) -> str:
 def _read_flags(command: str) -> dict[str, str]:
     """The flags of a command and their values."""
     given = {}
-    for word, following in pairwise([*_split_command(command), "--"]):
+    command = command.lstrip()
+    if (prompt := _PROMPT.match(command)) is not None:
+        command = command[prompt.end() :]
+    try:
+        words = shlex.split(command, comments=True)
+    except ValueError:  # a quote that is not closed
+        words = command.split()
+    for word, following in pairwise([*words, "--"]):
         name, equals, value = word[2:].partition("=")
         if word.startswith("--") and (equals or not following.startswith("--")):
             given[name.replace("-", "_")] = value if equals else following
     return given
-
-
-def _split_command(command: str) -> list[str]:
-    command = command.lstrip()
-    prompt = _PROMPT.match(command)
-    try:
-        return shlex.split(command[prompt.end() :] if prompt is not None else command, comments=True)
-    except ValueError:  # a quote that is not closed
-        return command.split()
 
 
 def _name_flags(given: Mapping[str, str]) -> dict[str, str]:
