@@ -18,7 +18,7 @@ from loadgen.base import clock
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import Hide, hide_nothing
-from loadgen.features.sessions.session_job import SessionJob, TurnOrder
+from loadgen.features.sessions.turn_order import TurnOrder
 from loadgen.figures import text_tokens
 from loadgen.figures.decode import Decoder
 from loadgen.figures.record import Record, Records
@@ -34,7 +34,7 @@ from loadgen.run.stop_rules import StopRules
 from loadgen.settings.run_settings import Sending
 from loadgen.transport import memory_room
 from loadgen.transport.capture_process import CaptureRun, start_capture
-from loadgen.transport.sending.job import Health, Job, Limits, Target
+from loadgen.transport.sending.job import Health, Job, Limits, Sessions, Target
 from loadgen.transport.sending.share import WHOLE, AtOnce, Listed, Order, RunStart, Share
 from loadgen.wire.sglang_generate import Generate
 
@@ -208,7 +208,7 @@ def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
     """What one process is to send of a plan; raises UsageError where a header would be sent twice."""
     profile, part = plan.profile, options.part
     indices = part.share.list_indices(len(plan), plan.sessions)
-    sessions: SessionJob | None = None
+    sessions: Sessions | None = None
     order: Order = part.order or Listed(indices)
     if plan.turns is not None:
         indices = np.unique(plan.turns.numbers()[indices])

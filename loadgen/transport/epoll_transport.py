@@ -6,9 +6,8 @@ waits until the epoll reports nothing, where it cannot delay another stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 from loadgen.base.clock import SECOND_NS, WallOffset
 from loadgen.transport.capture import A_READ, KEPT_READS, NO_STAMP
@@ -19,7 +18,7 @@ from loadgen.transport.memory_room import MemoryGauge
 from loadgen.transport.network import Network, SystemNetwork
 from loadgen.transport.sending.gate import Cancelling
 from loadgen.transport.sending.job import Counters, Health, Job
-from loadgen.transport.sending.sender import Outgoing, Sender
+from loadgen.transport.sending.sender import Outgoing, Sender, make_sender
 from loadgen.transport.sending.share import wait_for_start
 from loadgen.transport.tcp_connection import (
     DIALING,
@@ -34,9 +33,6 @@ from loadgen.transport.tcp_connection import (
     State,
 )
 from loadgen.wire.http1 import LONGEST_TAIL
-
-if TYPE_CHECKING:
-    from loadgen.features.sessions.turn_sending import TurnQueue
 
 _ANCILLARY_BYTES = 64
 _MOST_BACKLOG_BYTES = 32 << 20  # beyond this the decoder is fed even without idle time
@@ -63,7 +59,13 @@ class EpollTransport:
         self.pool = Pool(job, self.network, self._note_open)
         self.pool.watch(outbox.sock.fileno(), RECV)
         self.ended = self.reads = self.joined = 0  # reads: of what ended; joined: in this poll
-        self.out, self.sender = _make_sender(job, self.pool, counters, self._send)
+        self.out: Outgoing
+        self.sender: Sender
+        self.out, self.sender = (
+            make_sender(job, self.pool, counters, self._send)
+            if job.sessions is None
+            else job.sessions.make_sender(job, self.pool, counters, self._send)
+        )
         self.swept_ns = self.now_ns()
         self.wall, self.pacing = WallOffset(self.network), PollPacing()
         self.deadlines = Deadlines(job, self._under_way, self.now_ns)
@@ -472,16 +474,3 @@ class PollPacing:
         worthwhile = gathered >= ENOUGH and added > 0 and not self.forbidden
         rest_s = gathered * passed_s / added if worthwhile else 0.0
         self.seconds = min(rest_s, _LONGEST_S) if rest_s >= _SHORTEST_S else 0.0
-
-
-def _make_sender(
-    job: Job, pool: Pool, counters: Counters, send: Callable[[Slot], None]
-) -> tuple[Outgoing | TurnQueue, Sender]:
-    """Make a job's requests, or the turns of its sessions, and the sender that gives them to the slots."""
-    if job.sessions is None:
-        out = Outgoing(job)
-        return out, Sender(job, pool, out, counters, send)
-    from loadgen.features.sessions import turn_sending  # few runs have sessions
-
-    turns = turn_sending.TurnQueue(job, job.sessions)
-    return turns, turn_sending.SessionSender(job, pool, turns, counters, send)

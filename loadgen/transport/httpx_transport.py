@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
@@ -19,14 +19,11 @@ import httpx
 
 from loadgen.base.clock import SYSTEM_CLOCK, ProcessClock
 from loadgen.base.urls import is_loopback
-from loadgen.features.sessions.session_job import SessionJob
-from loadgen.features.sessions.turn_sending import TurnPace, TurnQueue, make_pace
 from loadgen.transport.capture import A_READ, KEPT_READS, NO_STAMP, Capture
 from loadgen.transport.channel import Outbox
 from loadgen.transport.deadlines import Deadlines, Stream, fail_unanswered, is_closed_while_idle
 from loadgen.transport.failure import (
     CANCELLED,
-    CUT_SHORT,
     USER_CANCELLED,
     Failure,
     FailureKind,
@@ -35,7 +32,7 @@ from loadgen.transport.failure import (
 from loadgen.transport.memory_room import READ_COST
 from loadgen.transport.network import UNKNOWN_LOSSES, Losses, read_losses
 from loadgen.transport.sending.gate import Cancelling, Gate, make_cancelling, make_gates
-from loadgen.transport.sending.job import Counters, Health, Job, split_body
+from loadgen.transport.sending.job import Counters, Health, Job, TurnExchanges, split_body
 from loadgen.transport.sending.share import Share
 from loadgen.transport.tcp_connection import quicken_acks, shorten_ack_delay
 from loadgen.wire.http1 import LONGEST_HEAD_BYTES, SWITCHED, SWITCHING, explain_compression
@@ -171,6 +168,18 @@ class Exchange(Stream):
         self.limit.reschedule(asyncio.get_running_loop().time())
         return True
 
+    def follow(self, index: int, intended_ns: int, request: bytes) -> Exchange:
+        """The exchange of a later turn of the same session, over the same connection."""
+        return Exchange(
+            self.slot,
+            self.link,
+            self.now_ns,
+            self.on_sent,
+            index=index,
+            intended_ns=intended_ns,
+            request=request,
+        )
+
     def capture(self, failure: Failure | None, share: Share) -> Capture:
         """Make a capture of the exchange, but for the bytes that it got."""
         lost = self.link.losses.subtract(self.losses)
@@ -208,7 +217,7 @@ class HttpxTransport:
         self.sent = self.ended = self.reads = self.open_bytes = 0  # bytes: of the answers under way
         self.begin_ns = 0
         self.gates: tuple[Gate, ...] = ()
-        self.sessions: HttpxSessions | None = None
+        self.sessions: TurnExchanges | None = None
         self.cancelling = make_cancelling(job)
         self.on_sent = self.cancelling.note_sent if self.cancelling is not None else lambda _: None
         self.under_way: dict[int, Exchange] = {}
@@ -226,8 +235,8 @@ class HttpxTransport:
             cpu_ns=self.cpu_ns() - cpu_ns,
             backlog_bytes=self.outbox.most_bytes,
             stopped_ns=self.deadlines.stopped_ns,
-            reconnects=0 if self.sessions is None else self.sessions.turns.reconnects,
-            bodies_digest="" if self.sessions is None else self.sessions.turns.bodies_digest(),
+            reconnects=0 if self.sessions is None else self.sessions.reconnects,
+            bodies_digest="" if self.sessions is None else self.sessions.bodies_digest(),
         )
 
     async def _run(self) -> None:
@@ -238,7 +247,7 @@ class HttpxTransport:
         self.begin_ns = await self._started_ns(stop)
         self.gates = make_gates(self.job, self.begin_ns)
         if self.job.sessions is not None:
-            self.sessions = HttpxSessions(self.job, self.job.sessions, self.begin_ns)
+            self.sessions = self.job.sessions.make_exchanges(self.job, self.begin_ns)
         aside = [asyncio.create_task(self._housekeep()), asyncio.create_task(self._watch())]
         if self.cancelling is not None:
             aside.append(asyncio.create_task(self._cancel(self.cancelling)))
@@ -491,61 +500,4 @@ class HttpxTransport:
 
     def _work_ahead(self) -> bool:
         """Do one small piece of the work that can wait; False where there is none."""
-        return self.outbox.flush_some() or (self.sessions is not None and self.sessions.turns.build_ahead())
-
-
-Exchanged = Callable[[Exchange], Awaitable[Failure | None]]
-
-
-class HttpxSessions:
-    """Sends what follows a session's first turn, each turn when it is due and the one before it succeeded."""
-
-    def __init__(self, job: Job, sessions: SessionJob, begin_ns: int) -> None:
-        self.job, self.begin_ns = job, begin_ns
-        self.turns = TurnQueue(job, sessions)
-        self.pace: TurnPace = make_pace(sessions, begin_ns)
-
-    async def run(self, first: Exchange, exchange: Exchanged) -> None:
-        """Send all turns of the session of a first one, as long as each succeeds."""
-        turn: Exchange | None = first
-        _, first.request = self.turns.first.take()
-        due_ns = self.pace.first_ns(first.slot, first.intended_ns)
-        if due_ns:
-            first.intended_ns = due_ns
-            await self._wait(first, due_ns)
-        while turn is not None and not self._is_over(turn):
-            index = turn.index
-            self.turns.note_sent(index, turn.request)
-            failure = await exchange(turn)
-            self.turns.reconnects += turn is not first and turn.connect_begin_ns > 0
-            turn = await self._make_next(turn, index, failure)
-
-    async def _make_next(self, turn: Exchange, index: int, failure: Failure | None) -> Exchange | None:
-        """The turn after the one of this index, once it is due; None: there is none."""
-        slot, end_ns = turn.slot, turn.now_ns()
-        if failure is not None and failure.kind not in CUT_SHORT:
-            self.turns.drop(index)
-            return None
-        if not self.turns.has_next(index):
-            self.turns.forget(index)
-            return None
-        capture = turn.capture(failure, self.job.share)
-        capture.index = index
-        ended = self.turns.note_ended(capture, turn.got)
-        if failure is not None and not self.turns.judge(ended):
-            return None
-        due_ns = self.pace.next_ns(slot, index + 1, end_ns)
-        await self._wait(turn, due_ns)
-        if not self.turns.judge(ended):
-            return None
-        following = Exchange(slot, turn.link, turn.now_ns, turn.on_sent, index=index + 1, intended_ns=due_ns)
-        following.request = self.turns.take(index + 1)
-        return following
-
-    async def _wait(self, turn: Exchange, due_ns: int) -> None:
-        while (left_ns := due_ns - turn.now_ns()) > 0:  # noqa: ASYNC110  # absolute, never early
-            await asyncio.sleep(left_ns / 1e9)
-
-    def _is_over(self, turn: Exchange) -> bool:
-        """Whether the time for sending is over."""
-        return 0 < self.job.duration_ns <= turn.now_ns() - self.begin_ns
+        return self.outbox.flush_some() or (self.sessions is not None and self.sessions.build_ahead())

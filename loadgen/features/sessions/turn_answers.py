@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from loadgen.base.errors import UsageError
-from loadgen.features.sessions.session_job import Answer, SessionJob
+from loadgen.features.sessions.turn_order import Answer
+from loadgen.features.sessions.turn_sending import SessionJob
 from loadgen.figures import decoded_stream
 from loadgen.figures.decode import Decoder
 from loadgen.plan.plan import Plan

@@ -1,21 +1,65 @@
-"""Session sending: the turns of a session go out one after another, over the connection of its first one."""
+"""Turn sending: the turns of a session go out one after another, over the connection of its first one."""
 
 from __future__ import annotations
 
+import asyncio
 import heapq
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self, TypeVar
+
+import msgspec
 
 from loadgen.base.clock import MS_NS, SECOND_NS
-from loadgen.features.sessions.session_job import Answer, BodiesDigest, SessionJob, TurnOrder
+from loadgen.features.sessions.turn_order import Answer, BodiesDigest, TurnOrder
+from loadgen.plan.planned_requests import Turns
 from loadgen.transport.capture import A_READ, NO_STAMP, Capture, join_reads, pack_int64s
 from loadgen.transport.failure import CUT_SHORT, Failure
 from loadgen.transport.sending.gate import SPIN_NS
 from loadgen.transport.sending.job import Counters, Job, split_body
 from loadgen.transport.sending.sender import Outgoing, Sender
+from loadgen.transport.sending.share import Share
 from loadgen.transport.tcp_connection import Pool, Slot, State
+
+
+class SessionJob(msgspec.Struct, frozen=True):
+    """The sessions of a job, of a whole plan.
+
+    `answer_of` is the answer in a turn's capture, None where the turn failed. `body_after` is the body of a
+    plan index with the server's own answers as its history; None: the history is what the plan has.
+    """
+
+    turns: Turns
+    answer_of: Callable[[Capture], Answer | None]
+    body_after: Callable[[int, Sequence[Answer]], bytes] | None = None
+    header: str = ""  # that names the session in each of its turns
+    users: int = 0  # each with a session at a time and turns at `user_rate_per_s`; 0: turns have delays
+    user_rate_per_s: float = 0.0
+
+    def find_session(self, index: int) -> int:
+        """The session of a plan index."""
+        return bisect_right(self.turns.begins, index) - 1
+
+    def find_end(self, index: int) -> int:
+        """The plan index after that of the last turn of a request's session."""
+        return self.turns.end(self.find_session(index))
+
+    def make_headers(self, index: int, prefix: str) -> tuple[tuple[str, str], ...]:
+        """The header that is the same in all turns of a request's session."""
+        return ((self.header, f"{prefix}session-{self.find_session(index)}"),) if self.header else ()
+
+    def make_sender(
+        self, job: Job, pool: Pool, counters: Counters, send: Callable[[Slot], None]
+    ) -> tuple[TurnQueue, SessionSender]:
+        """Make the turns of a job, and the sender that gives them to the slots of a pool."""
+        turns = TurnQueue(job, self)
+        return turns, SessionSender(job, pool, turns, counters, send)
+
+    def make_exchanges(self, job: Job, begin_ns: int) -> SessionExchanges:
+        """Make what sends the turns of each session over a transport that awaits them."""
+        return SessionExchanges(job, self, begin_ns)
 
 
 @dataclass(eq=False, slots=True)
@@ -304,3 +348,70 @@ class SessionSender(Sender):
     def wait_ns(self) -> int:
         wait_ns = super().wait_ns()
         return min(wait_ns, self._waiting[0][0] - self.now_ns() - SPIN_NS) if self._waiting else wait_ns
+
+
+class TurnExchange(Protocol):
+    """A request under way of a transport that awaits each."""
+
+    index: int  # position in the plan; -1 once it is over
+    slot: int
+    intended_ns: int
+    connect_begin_ns: int  # 0: the connection was open
+    request: bytes
+    now_ns: Callable[[], int]
+    got: Sequence[Any]
+
+    def capture(self, failure: Failure | None, share: Share) -> Capture: ...
+    def follow(self, index: int, intended_ns: int, request: bytes) -> Self: ...
+
+
+E = TypeVar("E", bound=TurnExchange)
+
+
+class SessionExchanges:
+    """Sends what follows a session's first turn, each turn when it is due and the one before it succeeded."""
+
+    def __init__(self, job: Job, sessions: SessionJob, begin_ns: int) -> None:
+        self.job, self.begin_ns, self.reconnects = job, begin_ns, 0
+        self.turns = TurnQueue(job, sessions)
+        self.pace: TurnPace = make_pace(sessions, begin_ns)
+        self.build_ahead, self.bodies_digest = self.turns.build_ahead, self.turns.bodies_digest
+
+    async def run(self, first: E, exchange: Callable[[E], Awaitable[Failure | None]]) -> None:
+        """Send all turns of the session of a first one, as long as each succeeds."""
+        turn: E | None = first
+        _, first.request = self.turns.first.take()
+        due_ns = self.pace.first_ns(first.slot, first.intended_ns)
+        if due_ns:
+            first.intended_ns = due_ns
+            await self._wait(first, due_ns)
+        while turn is not None and not 0 < self.job.duration_ns <= turn.now_ns() - self.begin_ns:
+            index = turn.index
+            self.turns.note_sent(index, turn.request)
+            failure = await exchange(turn)
+            self.reconnects += turn is not first and turn.connect_begin_ns > 0
+            turn = await self._make_next(turn, index, failure)
+
+    async def _make_next(self, turn: E, index: int, failure: Failure | None) -> E | None:
+        """The turn after the one of this index, once it is due; None: there is none."""
+        slot, end_ns = turn.slot, turn.now_ns()
+        if failure is not None and failure.kind not in CUT_SHORT:
+            self.turns.drop(index)
+            return None
+        if not self.turns.has_next(index):
+            self.turns.forget(index)
+            return None
+        capture = turn.capture(failure, self.job.share)
+        capture.index = index
+        ended = self.turns.note_ended(capture, turn.got)
+        if failure is not None and not self.turns.judge(ended):
+            return None
+        due_ns = self.pace.next_ns(slot, index + 1, end_ns)
+        await self._wait(turn, due_ns)
+        if not self.turns.judge(ended):
+            return None
+        return turn.follow(index + 1, due_ns, self.turns.take(index + 1))
+
+    async def _wait(self, turn: TurnExchange, due_ns: int) -> None:
+        while (left_ns := due_ns - turn.now_ns()) > 0:  # noqa: ASYNC110  # absolute, never early
+            await asyncio.sleep(left_ns / 1e9)

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from loadgen.base import clock
 from loadgen.base.errors import MeasureError
-from loadgen.features.sessions.session_job import join_digests
+from loadgen.features.sessions.turn_order import join_digests
 from loadgen.plan.plan import Plan
 from loadgen.run.measure import (
     NO_HEALTH,

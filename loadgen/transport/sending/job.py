@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import mmap
 import ssl
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Int64
-from loadgen.features.sessions.session_job import SessionJob
 from loadgen.plan.planned_requests import Cancellations
 from loadgen.plan.profile import Profile
 from loadgen.settings.load_schedule import ConcurrencySteps
@@ -121,7 +120,7 @@ class Job(msgspec.Struct, frozen=True):
     concurrency_steps: ConcurrencySteps | None = None  # of a closed loop; `max_concurrency` is the most
     prefill_concurrency: int | None = None  # the most that were sent and have no token yet
     cancellations: Cancellations | None = None
-    sessions: SessionJob | None = None  # of which `order` has the first turns; None: requests of their own
+    sessions: Sessions | None = None  # of which `order` has the first turns; None: requests of their own
 
     def __post_init__(self) -> None:
         """Raises UsageError where the prefix cannot be sent."""
@@ -168,6 +167,42 @@ class Job(msgspec.Struct, frozen=True):
 def split_body(request: bytes) -> bytes:
     """Split the body off a whole HTTP request."""
     return request.partition(b"\r\n\r\n")[2]
+
+
+class Sessions(Protocol):
+    """The sessions of a job whose requests are their turns: it is for them to say who sends these."""
+
+    def make_headers(self, index: int, prefix: str) -> tuple[tuple[str, str], ...]:
+        """The headers that a request has as a turn of its session."""
+        ...
+
+    def make_sender(
+        self, job: Job, pool: Any, counters: Counters, send: Callable[[Any], None]
+    ) -> tuple[Any, Any]:
+        """Make the job's turns, as an `Outgoing`, and the `Sender` that gives them to a pool's slots."""
+        ...
+
+    def make_exchanges(self, job: Job, begin_ns: int) -> TurnExchanges:
+        """Make what sends a session's turns, for a transport that awaits each."""
+        ...
+
+
+class TurnExchanges(Protocol):
+    """Sends the turns of sessions, each when it is due and the one before it succeeded."""
+
+    reconnects: int  # turns that went over another connection than the one before them
+
+    async def run(self, first: Any, exchange: Callable[[Any], Awaitable[Failure | None]]) -> None:
+        """Send all turns of the session of a first one, as long as each succeeds."""
+        ...
+
+    def build_ahead(self) -> bool:
+        """Do one piece of the work that can wait; False where there is none."""
+        ...
+
+    def bodies_digest(self) -> str:
+        """A fingerprint of the bodies that were sent."""
+        ...
 
 
 class Health(msgspec.Struct, tag="health", array_like=True):

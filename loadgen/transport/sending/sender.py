@@ -195,3 +195,11 @@ class Sender:
             return min(wait_ns, *(gate.wait_ns(now_ns) for gate in self.gates))
         due_ns = now_ns if self.job.offsets_ns is None else self.out.due_ns(self.begin_ns)
         return min(wait_ns, due_ns - now_ns - SPIN_NS)
+
+
+def make_sender(
+    job: Job, pool: Pool, counters: Counters, send: Callable[[Slot], None]
+) -> tuple[Outgoing, Sender]:
+    """Make a job's outgoing requests, and the sender that gives them to the slots of a pool."""
+    out = Outgoing(job)
+    return out, Sender(job, pool, out, counters, send)

@@ -1,49 +1,18 @@
-"""Session job: the sessions of a job, whose requests are their turns."""
+"""Turn order: the turns of sessions that one process sends, and a fingerprint of their bodies."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-import msgspec
-
 from loadgen.plan.planned_requests import Turns
-from loadgen.transport.capture import Capture
 from loadgen.transport.sending.share import Listed
 
 Answer = dict[str, Any]  # a message as the next turn's history has it; empty where that is recorded
 _DIGEST_BYTES = 16
 _MODEL = re.compile(rb'"model":"(?:[^"\\]|\\.)*"')  # the first key of a body
-
-
-class SessionJob(msgspec.Struct, frozen=True):
-    """The sessions of a job, of a whole plan.
-
-    `answer_of` is the answer in a turn's capture, None where the turn failed. `body_after` is the body of a
-    plan index with the server's own answers as its history; None: the history is what the plan has.
-    """
-
-    turns: Turns
-    answer_of: Callable[[Capture], Answer | None]
-    body_after: Callable[[int, Sequence[Answer]], bytes] | None = None
-    header: str = ""  # that names the session in each of its turns
-    users: int = 0  # each with a session at a time and turns at `user_rate_per_s`; 0: turns have delays
-    user_rate_per_s: float = 0.0
-
-    def find_session(self, index: int) -> int:
-        """The session of a plan index."""
-        return bisect_right(self.turns.begins, index) - 1
-
-    def find_end(self, index: int) -> int:
-        """The plan index after that of the last turn of a request's session."""
-        return self.turns.end(self.find_session(index))
-
-    def make_headers(self, index: int, prefix: str) -> tuple[tuple[str, str], ...]:
-        """The header that is the same in all turns of a request's session."""
-        return ((self.header, f"{prefix}session-{self.find_session(index)}"),) if self.header else ()
 
 
 class TurnOrder(Listed):
