@@ -1,7 +1,8 @@
-"""loadgen/settings/keyword_types.pyi from the table of settings: `python scripts/keyword_types.py` writes it.
+"""Stubs from the table of settings: `python scripts/keyword_types.py` writes them.
 
-Checkers read there which keywords `loadgen.bench` has; at run time they are made of the same rows. A test
-holds that the file is what this makes.
+Checkers read in `loadgen/settings/keyword_types.pyi` which keywords `loadgen.bench` has, and in
+`loadgen/plan/profile_keys.pyi` which keys a profile; at run time both are made of the same rows. A test holds
+that the files are what this makes.
 """
 
 from __future__ import annotations
@@ -10,13 +11,18 @@ import sys
 from pathlib import Path
 
 from loadgen.run.keywords import KEYWORDS, WorkloadOptions
+from loadgen.settings.table import PROFILE_KEYS
 
-STUB = Path(__file__).parent.parent / "loadgen" / "settings" / "keyword_types.pyi"
+_LOADGEN = Path(__file__).parent.parent / "loadgen"
+STUB = _LOADGEN / "settings" / "keyword_types.pyi"
+PROFILE_STUB = _LOADGEN / "plan" / "profile_keys.pyi"
 _HEAD = '''"""Keywords of calls, for type checkers: made by `python scripts/keyword_types.py`."""
 
 from typing import Any, Literal, TypedDict
 
-from loadgen.features.data.data_settings import Compat, DatasetName, PromptFormat, TraceFormat
+from loadgen.features.data.data_settings import DatasetName
+from loadgen.features.traces.trace_settings import TraceFormat
+from loadgen.settings.prompt_settings import Compat, PromptFormat
 
 class WorkloadOptions(TypedDict, total=False):
     """The keys of a profile, laid over the one that is named; docs/profiles.md has units and defaults."""
@@ -30,8 +36,9 @@ class BenchOptions(WorkloadOptions, total=False):
 
 
 def main() -> int:
-    """Write the file; 0."""
+    """Write the files; 0."""
     STUB.write_text(rendered(), "utf-8")
+    PROFILE_STUB.write_text(render_profile(), "utf-8")
     return 0
 
 
@@ -41,6 +48,17 @@ def rendered() -> str:
     keys = WorkloadOptions.__annotations__
     own = "".join(line for name, line in lines.items() if name in keys)
     return _HEAD + own + _MIDDLE + "".join(line for name, line in lines.items() if name not in keys)
+
+
+def render_profile() -> str:
+    """The whole file of the keys of a profile."""
+    modules: dict[str, list[str]] = {}
+    for subject in PROFILE_KEYS:
+        modules.setdefault(subject.__module__, []).append(subject.__name__)
+    lines = [f"from {module} import {', '.join(sorted(names))}" for module, names in sorted(modules.items())]
+    bases = "".join(f"    {subject.__name__},\n" for subject in PROFILE_KEYS)
+    head = '"""Keys of a profile, for type checkers: made by `python scripts/keyword_types.py`."""\n\n'
+    return head + "\n".join(lines) + f"\n\nclass ProfileKeys(\n{bases}    frozen=True,\n): ...\n"
 
 
 if __name__ == "__main__":

@@ -10,10 +10,10 @@ from types import ModuleType
 
 # By feature: the tables of the core that it adds to, and its module with the rows.
 FEATURES: dict[str, dict[str, str]] = {
-    "data": {},
-    "traces": {},
+    "traces": {"settings": "trace_settings"},
     "shapes": {},
-    "sessions": {},
+    "sessions": {"settings": "session_settings"},
+    "data": {"settings": "data_settings"},
     "shards": {},
     "targets": {},
 }

@@ -15,27 +15,27 @@ from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.engines.engine import Engine
 from loadgen.engines.refusals import Adaptation
-from loadgen.features.data.data_settings import NO_DATA
 from loadgen.features.sessions import session_conflicts
-from loadgen.features.sessions.session_settings import NO_SESSIONS
-from loadgen.features.traces import trace_replay
-from loadgen.plan import request_sources
 from loadgen.plan.apis import choose_dialect, make_shared_fields, merge_fields
 from loadgen.plan.arrival import cut_offsets_ns, make_process
 from loadgen.plan.data_facts import DataFacts, LengthFacts
 from loadgen.plan.plan_inputs import ModelTarget, PlanInputs, Seed, SourcedRequests
 from loadgen.plan.planned_requests import Cancellations, Requests, TurnRequests, Turns, draw_cancellations
 from loadgen.plan.profile import Profile, check_body
-from loadgen.plan.prompts import random_prompts
+from loadgen.plan.prompts.random_prompts import WORDS
 from loadgen.plan.random_stream import Purpose, RandomStream, make_arrival_rng
+from loadgen.plan.request_sources import MADE, RANDOM, SOURCES, find_source, import_source
 from loadgen.settings.cancel_point import parse_rate
 from loadgen.settings.load_schedule import ConcurrencySteps
-from loadgen.settings.load_settings import NO_SHAPE
+from loadgen.settings.load_settings import ShapeKeys
+from loadgen.settings.table import FEATURE_KEYS, join_rows
 from loadgen.wire.openai import Dialect
 
 _USUAL_S = 5  # of a request
 _USUAL_LENS = {"input_len": 64, "output_len": 16}  # of a warm-up, where only the server counts
 _ENDS = "requests are sent for {:g} s; those still running then are finished"
+# A profile whose prompts are made here, each request of its own, at a load that does not change.
+_PLAIN = {row.name: row.default for row in join_rows(*FEATURE_KEYS, ShapeKeys)}
 _COMPARED_PROMPTS = 2048
 _NEVER_EQUAL_IDS = 8  # of a thousand ids or more: a chance of 10⁻¹⁸ among _COMPARED_PROMPTS
 
@@ -171,14 +171,12 @@ def make_warmup(profile: Profile, subject: ModelTarget, seed: Seed, like: Plan |
     Requests of a file are not sent in it: the prefix cache would know them. Its prompts are then as long as
     the half of those in the plan `like`, and text where those are.
     """
-    if like is not None and request_sources.find_source(profile) != request_sources.RANDOM:
+    if like is not None and find_source(profile) != RANDOM:
         profile = profile.model_copy(update=_find_usual(like, subject))
     count = profile.warmups
     wave = min(count, profile.max_concurrency or count)
     update = {"num_prompts": count, "max_concurrency": wave, "request_rate": math.inf, "duration": None}
-    return _make_plan(
-        profile.model_copy(update=update | NO_DATA | NO_SHAPE | NO_SESSIONS), subject, seed, "warmup"
-    )
+    return _make_plan(profile.model_copy(update=update | _PLAIN), subject, seed, "warmup")
 
 
 def _find_usual(like: Plan, subject: ModelTarget) -> dict[str, Any]:
@@ -192,21 +190,13 @@ def _find_usual(like: Plan, subject: ModelTarget) -> dict[str, Any]:
 
 def is_counted_by_server(profile: Profile, subject: ModelTarget) -> bool:
     """Whether the server is to be asked how it counts words before the plan is made."""
-    forms = {
-        request_sources.RANDOM: random_prompts.choose_form,
-        request_sources.TRACE: trace_replay.choose_trace_form,
-    }
-    source = request_sources.find_source(profile)
-    form_of = forms.get(source)
-    if subject.word_counts is not None:
+    if subject.word_counts is not None or not SOURCES[find_source(profile)].is_made:
         return False
-    if source == request_sources.RANDOM_TURNS:
-        from loadgen.features.sessions import synthetic_turns  # few runs make any
-
-        return synthetic_turns.choose_turn_form(profile) == trace_replay.WORDS
-    if form_of is None:
-        return False
-    return form_of(profile, subject, choose_dialect(profile, subject)[0]) == trace_replay.WORDS
+    choose_form = getattr(import_source(profile), "choose_form", None)
+    return (
+        choose_form is not None
+        and choose_form(profile, subject, choose_dialect(profile, subject)[0]) == WORDS
+    )
 
 
 def count_repeated_prompts(plan: Plan) -> int:
@@ -215,7 +205,7 @@ def count_repeated_prompts(plan: Plan) -> int:
     Token ids are drawn apart for each prompt: two of n prompts of length L are equal by a chance of
     n² / 2 in (ids allowed)^L, which only a length of one or two makes likely.
     """
-    if plan.facts.kind != request_sources.RANDOM:
+    if plan.facts.kind != RANDOM:
         return plan.facts.repeated
     if plan.ids_source and int(plan.requests.input_lens.min()) >= _NEVER_EQUAL_IDS:
         return 0
@@ -277,12 +267,12 @@ def _find_sent_turns(sourced: SourcedRequests, profile: Profile, offsets_ns: Int
     if sourced.turns is None:
         return None
     begun = len(sourced.turns) if offsets_ns is None else len(offsets_ns)
-    return sourced.turns.first(begun).scaled(profile.turn_delays)
+    return sourced.turns.first(begun).scaled(profile.delay_factor)
 
 
 def _note_again(facts: DataFacts, seed: Seed) -> Iterator[str]:
     """A note where a run is measured again, and where it sends a file's texts again: a trace's are new."""
-    if not seed.first and facts.file and facts.kind not in request_sources.MADE:
+    if not seed.first and facts.file and facts.kind not in MADE:
         yield f"the rows of {facts.file} were sent in an earlier run too: --reset-cache has none cached"
     elif seed.attempt:
         yield (
@@ -297,10 +287,10 @@ def _make_schedule(inputs: PlanInputs) -> tuple[SourcedRequests, Int64 | None, l
     A file says how many requests there are; of random ones as many are made as the schedule has.
     """
     profile = inputs.profile
-    if request_sources.find_source(profile) == request_sources.RANDOM:
+    if find_source(profile) == RANDOM:
         offsets_ns, count, notes = _find_offsets(profile, inputs.stream, profile.most_prompts)
-        return request_sources.make_requests(replace(inputs, most=count)), offsets_ns, notes
-    sourced = request_sources.make_requests(inputs)
+        return import_source(profile).requests(replace(inputs, most=count)), offsets_ns, notes
+    sourced = import_source(profile).requests(inputs)
     if sourced.offsets_ns is None:
         most = len(sourced.requests.input_lens if sourced.turns is None else sourced.turns)
         offsets_ns, _, notes = _find_offsets(profile, inputs.stream, most)

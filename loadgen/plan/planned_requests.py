@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.base.arrays import Int64
-from loadgen.features.sessions.session_settings import NO_DELAYS, RECORDED_DELAYS
 from loadgen.plan.random_stream import RandomStream
 from loadgen.settings.cancel_point import CancelPoint
 from loadgen.wire.openai import Dialect
@@ -140,11 +139,8 @@ class Turns(msgspec.Struct, frozen=True):
         begins = self.begins[: sessions + 1]
         return Turns(begins, self.delays_ns[: begins[-1]])
 
-    def scaled(self, delays: str) -> Turns:
-        """With the delays as a profile has them: `recorded`, `none`, or a factor on the recorded ones."""
-        if delays == RECORDED_DELAYS:
-            return self
-        factor = 0.0 if delays == NO_DELAYS else float(delays)
+    def scaled(self, factor: float) -> Turns:
+        """With the delays multiplied by a factor, rounded to nanoseconds."""
         return Turns(self.begins, np.rint(self.delays_ns * factor).astype(np.int64))
 
 

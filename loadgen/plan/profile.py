@@ -24,17 +24,15 @@ from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.parsing import suggest_name
 from loadgen.features.data import data_conflicts
-from loadgen.features.data.data_settings import DataKeys, LengthKeys, TextKeys, TraceKeys
 from loadgen.features.sessions import session_conflicts
-from loadgen.features.sessions.session_settings import NO_SESSIONS, SessionKeys
 from loadgen.features.shapes import load_conflicts
 from loadgen.settings import load_schedule
 from loadgen.settings.cancel_point import CancelPoint, parse_point
 from loadgen.settings.load_schedule import Bursts, LoadSchedule, RampEnds
-from loadgen.settings.load_settings import VLLM_PROMPTS, CancelKeys, ClassKeys, LoadKeys, NameKeys, ShapeKeys
+from loadgen.settings.load_settings import VLLM_PROMPTS, ShapeKeys
 from loadgen.settings.request_class import RequestClass
-from loadgen.settings.request_settings import SAMPLING, FigureKeys, RequestKeys
-from loadgen.settings.setting import NO_KEYWORD, KeyRows, Makes, Subject, make_model_fields, setting
+from loadgen.settings.request_settings import SAMPLING
+from loadgen.settings.setting import NO_KEYWORD, SESSIONS, KeyRows, Makes, Subject, make_model_fields, setting
 from loadgen.settings.table import PROFILE_KEYS, join_rows, profile_keys
 from loadgen.settings.validation import FLAGS, ServerSettings, explain_errors, validate_table
 
@@ -53,6 +51,7 @@ _OWNED = {
 }
 _SHAPES = [row.name for row in ShapeKeys.rows if row.arrivals]  # each makes a load of its own
 _SEVERAL = ("n", "best_of", "use_beam_search")  # more answers than one, whose tokens would be one stream
+_DELAY_FACTORS = {"recorded": 1.0, "none": 0.0}
 _WAVE_WITHOUT_LIMIT = 8  # warm-up requests of "wave" where no concurrency limits the wave
 
 
@@ -76,27 +75,14 @@ class FileKeys(KeyRows, frozen=True):
 _NAMES = {"RequestClass": RequestClass}  # types of keys that the subjects' modules do without
 SUBJECTS: tuple[Subject, ...] = (*PROFILE_KEYS, FileKeys)
 
+_OF_SESSIONS = [row for row in join_rows(*PROFILE_KEYS) if row.group == SESSIONS]
 _REPLACING = [row for row in join_rows(*PROFILE_KEYS) if row.replaces]
 
 if TYPE_CHECKING:
+    from loadgen.plan.profile_keys import ProfileKeys  # written by scripts/keyword_types.py
 
-    class _Keys(
-        SessionKeys,
-        ShapeKeys,
-        ClassKeys,
-        CancelKeys,
-        TraceKeys,
-        TextKeys,
-        DataKeys,
-        NameKeys,
-        LengthKeys,
-        LoadKeys,
-        RequestKeys,
-        FigureKeys,
-        FileKeys,
-        frozen=True,
-    ):
-        """What each of these rows is, for checkers."""
+    class _Keys(ProfileKeys, FileKeys, frozen=True):
+        """The types of the rows, for checkers."""
 
 else:
     _Keys = create_model(
@@ -201,7 +187,13 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
     @property
     def own_session_keys(self) -> list[str]:
         """The keys that apply to sessions alone and are given, in the order above."""
-        return [key for key, default in NO_SESSIONS.items() if getattr(self, key) != default]
+        return [row.name for row in _OF_SESSIONS if getattr(self, row.name) != row.default]
+
+    @property
+    def delay_factor(self) -> float:
+        """What the recorded delays between the turns of sessions are multiplied by."""
+        known = _DELAY_FACTORS.get(self.turn_delays)
+        return float(self.turn_delays) if known is None else known
 
     @property
     def warmups(self) -> int:

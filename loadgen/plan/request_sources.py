@@ -9,49 +9,55 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
-from loadgen.features.data.data_settings import DATA_SETS
-from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests
+from loadgen.features import contributed
+from loadgen.plan.plan_inputs import ModelTarget, PlanInputs, SourcedRequests
 from loadgen.plan.profile import Profile, list_shipped, read_toml
+from loadgen.settings.setting import RequestSource
 
 if TYPE_CHECKING:
     from loadgen.plan.json_lines import OpenedFile
+    from loadgen.wire.openai import Dialect
 
-RANDOM, TRACE, RANDOM_TURNS = "random", "trace", "random_turns"
-TRACES = (TRACE, "timed_trace")  # of which repeated prompts are the file's own
-# By the kind that DataFacts have. What reads files is imported only where one is read.
-SOURCES: dict[str, str] = {
-    **{name: module for name, (module, _) in DATA_SETS.items()},
-    RANDOM_TURNS: "loadgen.features.sessions.synthetic_turns",
-    "file": "loadgen.features.data.recognised_rows",
-    TRACE: "loadgen.features.traces.trace_replay",
+RANDOM = "random"
+_FILE = "file"
+# By the kind that DataFacts have.
+SOURCES: dict[str, RequestSource] = {
+    RANDOM: RequestSource("loadgen.plan.prompts.random_prompts", is_made=True, plans_lens=True),
+    "prefix_repetition": RequestSource("loadgen.plan.prompts.vllm_texts", is_made=True),
 }
-# Those whose prompts are made here, again for each seed and repeat; a file has lengths and times at most.
-MADE = (RANDOM, RANDOM_TURNS, "prefix_repetition", "trace")
+for module in contributed("settings"):
+    SOURCES |= module.SOURCES
+TRACES = tuple(name for name, source in SOURCES.items() if source.is_trace)
+# A file has lengths and times at most.
+MADE = tuple(name for name, source in SOURCES.items() if source.is_made)
 
 
-class _Source(Protocol):
-    def requests(self, inputs: PlanInputs) -> SourcedRequests: ...
+class SourceModule(Protocol):
+    """What makes the requests of a source."""
+
+    def requests(self, inputs: PlanInputs) -> SourcedRequests:
+        """Make the requests of a profile; raises UsageError where profile, file and server do not fit."""
+        ...
+
+    def choose_form(self, profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
+        """Choose the form of prompts that are made here, as `ids` or `words`; raises UsageError."""
+        ...
 
 
 def find_source(profile: Profile) -> str:
     """Which source a profile means, a key of SOURCES."""
-    if profile.trace:
-        return TRACE
-    if profile.turns:
-        return RANDOM_TURNS
-    if profile.dataset_name in SOURCES:
-        return profile.dataset_name
-    return "file" if profile.dataset_path else RANDOM
+    keyed = (name for name, source in SOURCES.items() if source.key and getattr(profile, source.key))
+    found = next(keyed, RANDOM)
+    named = profile.dataset_name
+    return named if named in SOURCES and found in (RANDOM, _FILE) else found
 
 
-def make_requests(inputs: PlanInputs) -> SourcedRequests:
-    """The requests of a profile; raises UsageError where profile, file and server do not fit."""
-    source = cast(_Source, importlib.import_module(SOURCES[find_source(inputs.profile)]))
-    return source.requests(inputs)
+def import_source(profile: Profile) -> SourceModule:
+    """The module of a profile's source, which only the runs import that send its requests."""
+    return cast(SourceModule, importlib.import_module(SOURCES[find_source(profile)].module))
 
 
 _DISTS = ("input", "output")
-_READ_NO_FILE = (RANDOM, RANDOM_TURNS, "prefix_repetition")  # which read no --dataset-path
 _OF_CLIENTS = "chunk-*"  # files in a directory of ServeGen's
 _TABLE = "histogram:"  # of lengths, in a file
 
@@ -63,7 +69,7 @@ def check_files(profile: Profile) -> None:
     """
     if profile.trace and not _is_directory(profile.trace):
         _open_file(profile.trace, "--trace")
-    if profile.dataset_path and find_source(profile) not in _READ_NO_FILE:
+    if profile.dataset_path and SOURCES[find_source(profile)].reads_file:
         _check_shipped(profile)
         _open_file(profile.dataset_path, "--dataset-path")
     if profile.prompt_corpus:
@@ -104,7 +110,7 @@ def _list_files(profile: Profile) -> Iterator[tuple[str, str]]:
     """The files and directories that a profile reads, each with its flag."""
     files = {
         "--trace": profile.trace,
-        "--dataset-path": profile.dataset_path if find_source(profile) not in _READ_NO_FILE else "",
+        "--dataset-path": profile.dataset_path if SOURCES[find_source(profile)].reads_file else "",
         "--prompt-corpus": profile.prompt_corpus,
         **{f"--{way}-dist": getattr(profile, f"{way}_dist").partition(_TABLE)[2] for way in _DISTS},
     }

@@ -15,8 +15,6 @@ from msgspec import Meta
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
 from loadgen.base.secrecy import hide_secrets
-from loadgen.features.data import data_settings
-from loadgen.features.data.data_settings import READ_OUTPUT_LENS
 from loadgen.features.shards import shard_settings
 from loadgen.plan import profile, request_sources
 from loadgen.plan.profile import Profile
@@ -27,6 +25,7 @@ from loadgen.settings import backends, setting, table
 from loadgen.settings.run_settings import AUTO, Tolerance
 from loadgen.settings.server_settings import CallOptions
 from loadgen.settings.setting import annotate_bounds
+from loadgen.settings.table import ANSWER_LENS
 from loadgen.verdict import requested_metrics
 from loadgen.wire.sent_headers import check_headers, check_path
 
@@ -39,7 +38,7 @@ KEYWORDS = {
     for row in rows
     if row.keyword_type
 }
-_NAMES = {**vars(data_settings), "Any": Any, "Literal": Literal}  # that the types of keywords name
+_NAMES = {**table.ANNOTATED, "Any": Any, "Literal": Literal}  # that the types of keywords name
 
 if TYPE_CHECKING:  # written by scripts/keyword_types.py
     from loadgen.settings.keyword_types import BenchOptions as BenchOptions  # noqa: PLC0414
@@ -118,7 +117,7 @@ def make_options(
     overrides = {name: values.pop(name) for name in list(values) if name in _KEYS}
     names_data = {"dataset_name", "dataset_path"} & {*overrides, *varied}
     if "output_len" in overrides and names_data:  # as --output-len
-        overrides = dict.fromkeys(READ_OUTPUT_LENS, overrides["output_len"]) | overrides
+        overrides = dict.fromkeys(ANSWER_LENS, overrides["output_len"]) | overrides
     if values.get("workers") == "auto":
         values["workers"] = AUTO
     if "max_failures" in values:

@@ -15,7 +15,6 @@ import msgspec
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.text import quote_value
-from loadgen.features.data.data_settings import READ_OUTPUT_LENS
 from loadgen.features.shards.shard_settings import ClusterOptions, ShardOptions
 from loadgen.settings import backends, setting, table, vllm_flags
 from loadgen.settings.load_settings import SeedOptions
@@ -29,6 +28,7 @@ from loadgen.settings.server_settings import (
     TrustOptions,
 )
 from loadgen.settings.setting import Setting, make_option_struct
+from loadgen.settings.table import ANSWER_LENS
 from loadgen.wire.sent_headers import check_headers, check_path, check_request_id_prefix
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def lay_over_lengths(values: dict[str, Any]) -> None:
     if (tokens := values.pop("every_output_len", None)) is not None:
         values["output_len"] = tokens
         if _NAMING_DATA & {*values, *_varied(values)}:
-            values.update(dict.fromkeys(READ_OUTPUT_LENS, tokens))
+            values.update(dict.fromkeys(ANSWER_LENS, tokens))
 
 
 def _varied(values: Mapping[str, Any]) -> Iterator[str]:

@@ -2,7 +2,9 @@
 
 from typing import Any, Literal, TypedDict
 
-from loadgen.features.data.data_settings import Compat, DatasetName, PromptFormat, TraceFormat
+from loadgen.features.data.data_settings import DatasetName
+from loadgen.features.traces.trace_settings import TraceFormat
+from loadgen.settings.prompt_settings import Compat, PromptFormat
 
 class WorkloadOptions(TypedDict, total=False):
     """The keys of a profile, laid over the one that is named; docs/profiles.md has units and defaults."""

@@ -74,6 +74,7 @@ class Setting(msgspec.Struct):
     arrivals: bool = False  # it gives times at which requests, or sessions, begin
     swept: bool = True  # a sweep may vary it; not what names it, or is a table or a list
     replaces: tuple[str, ...] = ()  # keys of a file that it stands in place of when it is given over them
+    answer_len: bool = False  # the length of a data set's own answers, which --output-len is too
     path: bool = False  # of which a campaign fills in ~
     series: str = ""  # why a sweep or a search refuses it
     cluster: str = ""  # why a cluster refuses it
@@ -108,6 +109,17 @@ class Setting(msgspec.Struct):
             least, most = getattr(self.read, "least", None), getattr(self.read, "most", None)
         named = {"ge": least, "gt": self.above, "le": most}
         return {name: value for name, value in named.items() if value is not None}
+
+
+class RequestSource(msgspec.Struct, frozen=True):
+    """A row of the sources of requests: a module with `requests`, imported only where it is meant."""
+
+    module: str
+    key: str = ""  # of a profile, that means it where it is given; "": `dataset_name` does
+    is_made: bool = False  # its prompts are made here, again for each seed and repeat
+    plans_lens: bool = False  # its lengths are those of random prompts, and of no data set
+    is_trace: bool = False  # its times are recorded, and its repeated prompts the file's own
+    reads_file: bool = False  # `dataset_path` names its file
 
 
 class Rows:

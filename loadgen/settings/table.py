@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable
 from typing import Any
 
-from loadgen.features.data.data_settings import DataKeys, LengthFlags, LengthKeys, TextKeys, TraceKeys
-from loadgen.features.sessions.session_settings import SessionKeys
+from loadgen.features import contributed
 from loadgen.settings import setting
 from loadgen.settings.load_settings import CancelKeys, ClassKeys, LoadKeys, NameKeys, SeedOptions, ShapeKeys
+from loadgen.settings.prompt_settings import LengthFlags, LengthKeys, TextKeys
 from loadgen.settings.request_settings import FigureKeys, RequestKeys
 from loadgen.settings.run_settings import AroundOptions, CommandFlags, OutputOptions, SendOptions, StopOptions
 from loadgen.settings.server_settings import (
@@ -30,10 +31,18 @@ def join_rows(*subjects: Subject) -> tuple[Setting, ...]:
     return tuple(row for subject in subjects for row in subject.rows)
 
 
-# In the order in which a profile is stored.
-PROFILE_KEYS: tuple[Subject, ...] = (
-    *(SessionKeys, ShapeKeys, ClassKeys, CancelKeys, TraceKeys, TextKeys, DataKeys, NameKeys),
-    *(LengthKeys, LoadKeys, RequestKeys, FigureKeys),
+_OF_FEATURES = [module.PROFILE_KEYS for module in contributed("settings")]
+# In the order in which a profile is stored: subjects of a feature come before the core's that it names.
+PROFILE_KEYS: tuple[Subject, ...] = tuple(
+    subject
+    for core in (
+        *(ShapeKeys, ClassKeys, CancelKeys, TextKeys, NameKeys, LengthKeys, LoadKeys, RequestKeys),
+        FigureKeys,
+    )
+    for subject in (*(own for keys in _OF_FEATURES for own in keys.get(core, ())), core)
+)
+FEATURE_KEYS: tuple[Subject, ...] = tuple(
+    subject for keys in _OF_FEATURES for subjects in keys.values() for subject in subjects
 )
 OPTIONS: tuple[Subject, ...] = (
     *(TargetOptions, KeyOptions, TrustOptions, MachineOptions, SeedOptions, SendOptions, AroundOptions),
@@ -43,6 +52,15 @@ FLAGS: tuple[Subject, ...] = (AddressFlags, LaunchRows, ServerKeys, LengthFlags,
 TABLE = join_rows(*FLAGS, *OPTIONS, *PROFILE_KEYS, CallOptions)
 
 
+# The lengths of answers that are a data set's own: --output-len is each of them.
+ANSWER_LENS = tuple(row.name for row in join_rows(*PROFILE_KEYS) if row.answer_len)
+# What the annotations of keys name, by its name in their modules.
+ANNOTATED = {
+    name: value
+    for subject in PROFILE_KEYS
+    for name, value in vars(sys.modules[subject.__module__]).items()
+    if not name.startswith("_")
+}
 # The keys that give times at which requests, or sessions, begin.
 ARRIVALS = tuple(row.name for row in join_rows(*PROFILE_KEYS) if row.arrivals)
 

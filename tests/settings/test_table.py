@@ -75,6 +75,7 @@ def test_checkers_see_the_keywords_that_calls_have() -> None:
     finally:
         sys.path.remove(str(ROOT / "scripts"))
     assert made.STUB.read_text("utf-8") == made.rendered()
+    assert made.PROFILE_STUB.read_text("utf-8") == made.render_profile()
 
 
 MOST_NAMES = 3

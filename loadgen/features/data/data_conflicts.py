@@ -7,14 +7,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from loadgen.base.errors import UsageError
-from loadgen.features.data.data_settings import DATA_SETS, READ_OUTPUT_LENS, DataKeys, TextKeys, TraceKeys
+from loadgen.features.data.data_settings import DataKeys
+from loadgen.features.traces.trace_settings import TraceKeys
 from loadgen.settings.cancel_point import parse_point
-from loadgen.settings.table import join_rows
+from loadgen.settings.prompt_settings import TextKeys
+from loadgen.settings.table import ANSWER_LENS, join_rows
 from loadgen.settings.validation import find_flag
 
 Values = Mapping[str, Any]
 _MADE = (None, "random")
-_NAMED_FILES = [name for name, (_, is_file) in DATA_SETS.items() if is_file]
+_NAMED_FILES = ("sharegpt", "custom", "timed_trace")
 _NO_RANGE = ("0.0", "0", "")
 # Keys that only say how random prompts are made; vLLM takes its own of them with any data set.
 _VLLM_LENGTHS = ("input_len", "range_ratio", "prefix_len")
@@ -47,7 +49,7 @@ def check(values: Values, typed: Collection[str] = ()) -> None:
 def unheeded(values: Values, typed: Collection[str]) -> list[str]:
     """The flags of vLLM that were typed and are of another data set, which vLLM takes without a word."""
     kind, _ = _data(values)
-    every = READ_OUTPUT_LENS if set(READ_OUTPUT_LENS) <= set(typed) else ()  # --output-len
+    every = ANSWER_LENS if set(ANSWER_LENS) <= set(typed) else ()  # --output-len
     own = [key for key, kinds in _DATA_SETS_OWN.items() if key in typed and kind not in kinds]
     own = [key for key in own if key not in every]
     own += [key for key in _VLLM_LENGTHS if key in typed and kind != "random"]

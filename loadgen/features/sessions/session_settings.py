@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from loadgen.base import bounds
 from loadgen.base.bounds import integer_between, number_between
-from loadgen.settings.setting import SESSIONS, KeyRows, Makes, setting
+from loadgen.settings.load_settings import ShapeKeys
+from loadgen.settings.setting import SESSIONS, KeyRows, Makes, RequestSource, setting
 
 _HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 _OWN_HEADERS = ("host", "content-type", "content-length", "x-request-id", "transfer-encoding", "connection")
@@ -75,5 +76,11 @@ class SessionKeys(KeyRows, frozen=True):
         metavar="R", above=0.0, most=1e9, keyword="float | None")
 # fmt: on
 
+PROFILE_KEYS = {ShapeKeys: (SessionKeys,)}
+SOURCES = {
+    "random_turns": RequestSource(
+        "loadgen.features.sessions.synthetic_turns", key="turns", is_made=True, plans_lens=True
+    )
+}
 # A profile whose requests are each of their own.
 NO_SESSIONS: dict[str, Any] = {row.name: row.default for row in SessionKeys.rows}

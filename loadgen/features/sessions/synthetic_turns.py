@@ -15,15 +15,16 @@ from loadgen.base.clock import MS_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.text import format_count as number_of
 from loadgen.plan.data_facts import DataFacts
-from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests, WordCounts
+from loadgen.plan.plan_inputs import ModelTarget, PlanInputs, SourcedRequests, WordCounts
 from loadgen.plan.planned_requests import DIGESTED_PROMPTS, PromptRequests, Turns, fingerprint, make_turns
 from loadgen.plan.profile import Profile
 from loadgen.plan.prompts import lengths, random_prompts
 from loadgen.plan.prompts.random_ids import PrefixGroups, PromptShape, draw_lens
+from loadgen.plan.prompts.random_prompts import WORDS
 from loadgen.plan.random_stream import RandomStream
 from loadgen.wire.openai import Chat, Dialect
 
-WORDS, CORPUS = "words", "corpus"
+CORPUS = "corpus"
 _MOST_TEXTS = 4096  # of messages, in memory
 
 
@@ -117,7 +118,7 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
     count = _count_requests(profile, turns, inputs.most)
     shape, notes = random_prompts.make_shape(replace(inputs, most=count))
     lens = draw_lens(replace(shape, prefix_len=0), stream.rng("lengths"))
-    texts, text, how = _make_texts(choose_turn_form(profile), shape, lens, inputs)
+    texts, text, how = _make_texts(choose_form(profile, inputs.subject, inputs.dialect), shape, lens, inputs)
     sessions = -(-count // turns)
     groups = PrefixGroups(sessions, shape.prefix_groups, shape.prefix_zipf, stream, lambda _: 0)
     made = SyntheticTurns(texts, turns, lens, groups)
@@ -135,7 +136,7 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
     return SourcedRequests(made, facts, notes=(*notes, *how, f"made: {sent}"), turns=planned)
 
 
-def choose_turn_form(profile: Profile) -> str:
+def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
     """WORDS, or CORPUS where a text is named; raises UsageError of any other form."""
     wanted, text = profile.prompt_format, profile.prompt_corpus
     if wanted not in ("auto", WORDS, CORPUS):

@@ -23,6 +23,7 @@ from loadgen.plan.plan_inputs import ModelTarget, PlanInputs, SourcedRequests, W
 from loadgen.plan.planned_requests import PromptRequests, fingerprint
 from loadgen.plan.profile import Profile
 from loadgen.plan.prompts import prompt_texts
+from loadgen.plan.prompts.random_prompts import WORDS
 from loadgen.plan.random_stream import make_arrival_rng
 from loadgen.wire.openai import Chat, Dialect
 
@@ -76,7 +77,7 @@ def _make_replayed(
 ) -> tuple[ReplayedRequests, str, str, list[str]]:
     """The requests in the form that the API takes; where their ids or their text are from, and notes."""
     subject = inputs.subject
-    form = choose_trace_form(inputs.profile, subject, inputs.dialect)
+    form = choose_form(inputs.profile, subject, inputs.dialect)
     # Of two traces without hashes, sent to one server with one seed, row 1 is not the same prompt.
     seed, own_seed = (inputs.stream.key(part) % _BITS for part in ("blocks", f"own {trace.digest}"))
     vocabulary = find_vocabulary(subject.tokenizer, subject.model_root, subject.vocab_size)
@@ -90,10 +91,10 @@ def _make_replayed(
     return spelled, "", "common words", [f"prompts of words: {how}"]
 
 
-IDS, WORDS = "ids", "words"
+IDS = "ids"
 
 
-def choose_trace_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
+def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
     """IDS where the API takes them, unless words are asked for; raises UsageError of any other form."""
     takes_ids = subject.takes_ids(dialect)
     wanted = profile.prompt_format

@@ -17,6 +17,8 @@ from loadgen.plan.prompts.tokenizers import find_needed_tokenizer, find_optional
 from loadgen.plan.prompts.vllm_texts import make_vllm_texts
 from loadgen.wire.openai import Chat, Dialect
 
+WORDS = "words"  # sized by the server's own count
+
 
 def requests(inputs: PlanInputs) -> SourcedRequests:
     """The random requests of a profile; raises UsageError where profile and server do not fit."""
@@ -70,7 +72,7 @@ def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str
         return "corpus"
     if takes_ids:
         return "ids"
-    return "words" if find_optional_tokenizer(subject) is None else "text-vllm"
+    return WORDS if find_optional_tokenizer(subject) is None else "text-vllm"
 
 
 def find_text_tokenizer(profile: Profile, subject: ModelTarget) -> str:
@@ -156,5 +158,5 @@ _FORMS: dict[str, Callable[[str, PromptShape, PlanInputs], SourcedRequests]] = {
     "text-vllm": _make_texts,
     "text-vllm-0.9": _make_texts,
     "corpus": _make_corpus,
-    "words": _make_words,
+    WORDS: _make_words,
 }

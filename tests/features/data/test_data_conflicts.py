@@ -10,8 +10,8 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.features.data import data_conflicts
-from loadgen.features.data.data_settings import READ_OUTPUT_LENS
 from loadgen.plan import profile
+from loadgen.settings.table import ANSWER_LENS
 
 TRACE, CUSTOM = {"trace": "t.jsonl"}, {"dataset_name": "custom", "dataset_path": "c.jsonl"}
 FILE = {"dataset_path": "f.jsonl"}
@@ -93,7 +93,7 @@ def test_a_flag_meets_the_keys_of_the_file_it_is_laid_over(tmp_path: Path) -> No
         ({"no_oversample": True}, ["--no-oversample"]),
         ({"dataset_name": "random", "dataset_path": "f"}, ["--dataset-path"]),
         ({"input_len": 5}, []),
-        (CUSTOM | {"output_len": 5, **dict.fromkeys(READ_OUTPUT_LENS, 5)}, []),
+        (CUSTOM | {"output_len": 5, **dict.fromkeys(ANSWER_LENS, 5)}, []),
     ],
 )
 def test_flags_of_another_data_set_are_named(keys: dict[str, Any], flags: list[str]) -> None:

@@ -17,11 +17,10 @@ from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
 from loadgen.base.text import quote_value
 from loadgen.features.data import data_conflicts
-from loadgen.features.data.data_settings import READ_OUTPUT_LENS
 from loadgen.plan import request_sources
 from loadgen.plan.profile import SUBJECTS, Profile
 from loadgen.report.sweep_record import AXES, LoadAxis, format_value, name_point
-from loadgen.settings.table import join_rows
+from loadgen.settings.table import ANSWER_LENS, join_rows
 from loadgen.settings.validation import find_flag
 from loadgen.study.series.point_runs import parse_value
 
@@ -223,8 +222,8 @@ def _make_workload(given: Mapping[str, Any], settings: Mapping[str, Any], build:
     keys = {**given, **settings}
     workload = build(keys)
     source = request_sources.find_source(workload)
-    if "output_len" in settings and source not in (request_sources.RANDOM, request_sources.RANDOM_TURNS):
-        keys = {**keys, **dict.fromkeys(READ_OUTPUT_LENS, settings["output_len"])}
+    if "output_len" in settings and not request_sources.SOURCES[source].plans_lens:
+        keys = {**keys, **dict.fromkeys(ANSWER_LENS, settings["output_len"])}
         workload = build(keys)
     unheeded = data_conflicts.unheeded(workload.__dict__, settings)
     unheeded += [find_flag("output_len")] * (source in request_sources.TRACES)

@@ -10,9 +10,9 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.features.data.data_settings import READ_OUTPUT_LENS
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile
+from loadgen.settings.table import ANSWER_LENS
 from loadgen.study.series.sweep import grid
 from loadgen.study.series.sweep.grid import Variation
 
@@ -243,7 +243,7 @@ def test_an_output_length_that_varies_is_that_of_every_data_set(
     dimension: grid.Dimension, given: dict[str, Any]
 ) -> None:
     made = grid.list_points(Variation((dimension,)), given, profile.build)
-    for key in READ_OUTPUT_LENS:
+    for key in ANSWER_LENS:
         assert [getattr(point.workload, key) for point in made] == [8, 16]
 
 

@@ -1,0 +1,51 @@
+"""Trace settings: which trace is sent, and what is changed of it."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from typing import Literal, get_args
+
+from loadgen.base import bounds
+from loadgen.base.bounds import integer_between, number_between
+from loadgen.settings.prompt_settings import TextKeys
+from loadgen.settings.setting import TRACES, Identity, KeyRows, Makes, RequestSource, setting
+
+TraceFormat = Literal[
+    "", "mooncake", "bailian", "azure-2023", "azure-2024", "burstgpt", "weka", "servegen", "timed"
+]
+_TRACES = tuple(name for name in get_args(TraceFormat) if name)
+_N = {"read": integer_between(1, bounds.MOST_TOKENS), "metavar": "N"}
+
+# fmt: off
+_trace = partial(setting, Makes.LOAD, group=TRACES)
+
+
+class TraceKeys(KeyRows, frozen=True):
+    """Which trace is sent, and what is changed of it."""
+
+    trace: str = _trace("", "send a trace's requests at its times; of ServeGen, a directory",
+        metavar="FILE", names_server=True, compared=Identity.AS_READ, replaces=("turns", "think_time"))
+    trace_format: TraceFormat = _trace("", f"{', '.join(_TRACES)} (default: by its keys, where they tell)",
+        choices=_TRACES, metavar="NAME", compared=Identity.AS_READ)
+    self_timed: bool = _trace(True, "at its own times (default), not by rate and concurrency",
+        action=argparse.BooleanOptionalAction)
+    # Either end may be left out.
+    trace_window: str = _trace("", "seconds of the trace, as 600:1200", metavar="START:END")
+    speed_up: float = _trace(1.0, "of its times: 2 sends them in half (default 1)", read=float, metavar="X",
+        above=0.0, most=1e6)
+    trace_max_input_len: int | None = _trace(None, "of the requests' prompt tokens", **_N)
+    trace_max_output_len: int | None = _trace(None, "of their output tokens", **_N)
+    trace_too_long: Literal["skip", "clip"] = _trace("skip", "what is longer (default skip)",
+        choices=("skip", "clip"))
+    trace_idle_cap: float | None = _trace(None, "longest gap between requests",
+        read=number_between(0, bounds.YEAR_S), metavar="S")
+    trace_jitter: Literal["none", "uniform"] = _trace("none",
+        "uniform: spread the requests of one instant over the timestamps' grid", choices=("none", "uniform"))
+# fmt: on
+
+PROFILE_KEYS = {TextKeys: (TraceKeys,)}
+SOURCES = {
+    "trace": RequestSource("loadgen.features.traces.trace_replay", key="trace", is_made=True, is_trace=True),
+    "timed_trace": RequestSource("loadgen.features.traces.timed_trace", is_trace=True, reads_file=True),
+}

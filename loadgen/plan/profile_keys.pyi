@@ -1,0 +1,24 @@
+"""Keys of a profile, for type checkers: made by `python scripts/keyword_types.py`."""
+
+from loadgen.features.data.data_settings import DataKeys
+from loadgen.features.sessions.session_settings import SessionKeys
+from loadgen.features.traces.trace_settings import TraceKeys
+from loadgen.settings.load_settings import CancelKeys, ClassKeys, LoadKeys, NameKeys, ShapeKeys
+from loadgen.settings.prompt_settings import LengthKeys, TextKeys
+from loadgen.settings.request_settings import FigureKeys, RequestKeys
+
+class ProfileKeys(
+    SessionKeys,
+    ShapeKeys,
+    ClassKeys,
+    CancelKeys,
+    TraceKeys,
+    TextKeys,
+    DataKeys,
+    NameKeys,
+    LengthKeys,
+    LoadKeys,
+    RequestKeys,
+    FigureKeys,
+    frozen=True,
+): ...
