@@ -172,7 +172,7 @@ def parse_share(text: str, least: float, most: float = 1.0) -> float:
     part = float(match[1]) / (100 if match[2] else 1) if match else math.nan
     if not least <= part <= most:
         raise ValueError(
-            f"{quote_value(text)} is no share from {100 * least:g}% to {100 * most:g}%: write 5% or 0.05"
+            f"{quote_value(text)} is not a share from {100 * least:g}% to {100 * most:g}%: write 5% or 0.05"
         )
     return part
 

@@ -62,15 +62,15 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """What a renderer draws: cells under columns, and lines below."""
+    """A table: cells under columns, and lines below."""
 
     columns: tuple[Column, ...]
     body: tuple[tuple[str, ...], ...]
     spanned: int = 0
     notes: tuple[str, ...] = ()
 
-    def spans(self) -> list[list[int]]:
-        """For each row and spanned column: how many rows the cell that begins here holds; 0, it goes on."""
+    def count_spans(self) -> list[list[int]]:
+        """Count, for each row and spanned column, the rows of the cell that begins here; 0: it goes on."""
         counts = [[1] * self.spanned for _ in self.body]
         for index in range(len(self.body) - 1, 0, -1):
             for column in range(self.spanned):
@@ -79,9 +79,9 @@ class Table(msgspec.Struct, frozen=True):
                     counts[index][column] = 0
         return counts
 
-    def shown(self) -> list[tuple[str, ...]]:
-        """The body with a cell that goes on left blank."""
-        rows = (zip_longest(*pair, fillvalue=1) for pair in zip(self.body, self.spans(), strict=True))
+    def list_shown(self) -> list[tuple[str, ...]]:
+        """List the rows of the body, a cell that goes on left blank."""
+        rows = (zip_longest(*pair, fillvalue=1) for pair in zip(self.body, self.count_spans(), strict=True))
         return [tuple(str(cell) if count else "" for cell, count in row) for row in rows]
 
 
@@ -102,7 +102,7 @@ def render_markdown_table(table: Table) -> str:
     """Write a table as Markdown, which has no spans: each row is whole; the notes are a list below."""
     titles, rule = [escape_markdown(column.title) for column in table.columns], ["---"] * len(table.columns)
     cells = [titles, rule, *([escape_markdown(cell) for cell in row] for row in table.body)]
-    notes = ["", *(f"* {escape_markdown(note)}" for note in table.notes)] * bool(table.notes)
+    notes = ["", *(f"* {escape_markdown(note)}" for note in table.notes)] if table.notes else []
     return "\n".join([*(f"| {' | '.join(row)} |" for row in cells), *notes]) + "\n"
 
 
@@ -128,7 +128,7 @@ def render_text_table(table: Table, width: int = WIDTH) -> str:
     """Write a table for a terminal: a spanning first column is a heading, the widest wrap to fit `width`."""
     head = min(1, table.spanned)
     titles = tuple(column.title for column in table.columns[head:])
-    body = [row[head:] for row in table.shown()]
+    body = [row[head:] for row in table.list_shown()]
     across = list(zip(titles, *body, strict=True))
     widths = [max(map(len, [*title.split(), *cells])) for title, *cells in across]
     least = sum(widths) + len(widths)
@@ -145,7 +145,7 @@ def render_text_table(table: Table, width: int = WIDTH) -> str:
         return [gap * head + align_cells(cells, sides, gap) for cells in zip_longest(*parts, fillvalue="")]
 
     drawn = [*lines(titles), *lines(["-" * width for width in widths])]
-    for row, whole, begun in zip(body, table.body, table.spans(), strict=True):
+    for row, whole, begun in zip(body, table.body, table.count_spans(), strict=True):
         if any(begun[:head]):
             drawn += wrap_text(whole[0], "", width, True)
         drawn += lines(row)

@@ -21,7 +21,7 @@ from loadgen.base.text import clean_line
 
 MOST = 1 << 53  # the greatest count that a float and any reader of JSON keep exactly
 LONGEST = 300  # characters of a text that is kept
-# What msgspec raises for bytes that are no JSON of the expected type; nested too deep is one of these.
+# What msgspec raises for bytes that are not JSON of the expected type; nested too deep is one of these.
 NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _DIGITS = 19  # of 2⁶³
 
@@ -93,7 +93,7 @@ def parse_json(raw: bytes) -> Any:
             raw.decode("utf-8-sig", "replace"),
             parse_int=lambda written: int(written) if len(written) <= _DIGITS else None,
             parse_float=lambda written: value if math.isfinite(value := float(written)) else None,
-            parse_constant=lambda _: None,  # NaN and the infinities, which are no JSON
+            parse_constant=lambda _: None,  # NaN and the infinities, which are not JSON
         )
     except RecursionError:
         raise ValueError("it is nested too deep") from None
@@ -120,7 +120,7 @@ def read_list(value: object) -> list[Any]:
 def read_file_bytes(place: Path, most_bytes: int) -> bytes:
     """Read a regular file of at most `most_bytes`; raises OSError for any other.
 
-    A device, a FIFO or a file of /proc may answer for ever, or do something when it is read: what is no
+    A device, a FIFO or a file of /proc may answer for ever, or do something when it is read: what is not a
     regular file is never opened, and what claims to be empty is not read, as /proc's do.
     """
     raw = read_file_head(place, most_bytes + 1)
@@ -137,7 +137,7 @@ def read_file_head(place: Path, most_bytes: int) -> bytes:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from None
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file")
-    # It may have been replaced since: no FIFO without a writer, and no terminal, is to hold us.
+    # It may have been replaced since: neither a FIFO without a writer nor a terminal is to hold us.
     waits_not = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
     with open(place, "rb", opener=lambda path, flags: os.open(path, flags | waits_not)) as file:
         status = os.fstat(file.fileno())

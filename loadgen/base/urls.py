@@ -1,9 +1,10 @@
-"""URLs: a base URL as people paste it, a URL's host and port, and whether it is this machine."""
+"""URLs: base URLs as people paste them, hosts and ports, and what may stand in a request's head."""
 
 from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Iterable
 from ipaddress import ip_address
 from urllib.parse import parse_qsl, urlsplit
 
@@ -19,6 +20,15 @@ _VERSIONED = re.compile(r"/v\d+\w*(?:/openai)?$")  # OpenAI's; Gemini has v1beta
 _DEPLOYMENT = re.compile(r"/openai/deployments/[^/]+$")  # of Azure, where no version follows
 _AZURE = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
 _HARMLESS = {"api-version"}  # what a query may hold; anything else may be a key
+# Headers that a user may not set: the transport decides where a request ends, where it goes, and what becomes
+# of the connection; two of one of these, and server and client disagree.
+_FRAMING = {"content-length", "transfer-encoding", "te", "trailer", "expect"}
+_CONNECTION = {"host", "connection", "keep-alive", "proxy-connection", "upgrade"}
+_OURS = _FRAMING | _CONNECTION | {"content-type", "x-request-id"}
+_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110, 5.6.2
+_VALUE = re.compile(r"[\t -~]*")
+_PATH = re.compile(r"[!-~]*")
+_ID = re.compile(r"[ -~]*")
 
 
 class ApiPlace(msgspec.Struct, frozen=True):
@@ -123,3 +133,31 @@ def is_public(url: str) -> bool:
     return bool(addresses) and all(
         ip_address(str(address).partition("%")[0]).is_global for address in addresses
     )
+
+
+def check_headers(headers: Iterable[tuple[str, str]], origin: str = "--header") -> None:
+    """Raises UsageError that names the header, never its value, where one cannot be sent as it is meant."""
+    for name, value in headers:
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"{origin} {name!r}: not a valid header name: use letters, digits and hyphens")
+        if name.lower() in _OURS:
+            raise UsageError(f"{origin} {name}: the client sets this header itself: leave it out")
+        if not _VALUE.fullmatch(value):
+            raise UsageError(
+                f"{origin} {name}: the value has a control character or is not ASCII "
+                "(a line end from a key file?): give one line of ASCII"
+            )
+
+
+def check_path(path: str, origin: str = "--endpoint") -> None:
+    """Raises UsageError where a path cannot stand in a request line as it is."""
+    if not _PATH.fullmatch(path):
+        raise UsageError(f"{origin} {path!r}: has a space or a non-ASCII character: percent-encode it (%20)")
+
+
+def check_request_id_prefix(prefix: str) -> None:
+    """Raises UsageError where a prefix of x-request-id cannot stand in a header."""
+    if not _ID.fullmatch(prefix):
+        raise UsageError(
+            f"--request-id-prefix {prefix!r} has a character that no header may hold: use printable ASCII"
+        )

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from loadgen.base import bounds
 from loadgen.base.errors import UsageError
 from loadgen.base.text import quote_value
+from loadgen.base.urls import check_headers, check_path, check_request_id_prefix
 from loadgen.engines.refusals import Adaptation
 from loadgen.plan.plan_inputs import Seed, WordCounts
 from loadgen.run import keywords
@@ -19,7 +20,6 @@ from loadgen.run.options import TABLE, Options
 from loadgen.run.progress import Totals
 from loadgen.settings.run_settings import Tolerance
 from loadgen.transport.sending.share import Share
-from loadgen.wire.sent_headers import check_headers, check_path, check_request_id_prefix
 
 MOST_SHARES = 1 << 20
 _LEAST_PER_WORD = 0.01  # of tokens: no tokenizer has fewer

@@ -15,6 +15,7 @@ from msgspec import Meta
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
 from loadgen.base.secrecy import hide_secrets
+from loadgen.base.urls import check_headers, check_path
 from loadgen.features.shards import shard_settings
 from loadgen.plan import profile, request_sources
 from loadgen.plan.profile import Profile
@@ -27,7 +28,6 @@ from loadgen.settings.server_settings import CallOptions
 from loadgen.settings.setting import annotate_bounds
 from loadgen.settings.table import ANSWER_LENS
 from loadgen.verdict import requested_metrics
-from loadgen.wire.sent_headers import check_headers, check_path
 
 Call = TypeVar("Call", bound=Callable[..., Any])
 _KEYS = frozenset(row.name for row in table.join_rows(*table.PROFILE_KEYS))

@@ -15,6 +15,7 @@ import msgspec
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.text import quote_value
+from loadgen.base.urls import check_headers, check_path, check_request_id_prefix
 from loadgen.features.shards.shard_settings import ClusterOptions, ShardOptions
 from loadgen.settings import backends, setting, table, vllm_flags
 from loadgen.settings.load_settings import SeedOptions
@@ -29,7 +30,6 @@ from loadgen.settings.server_settings import (
 )
 from loadgen.settings.setting import Setting, make_option_struct
 from loadgen.settings.table import ANSWER_LENS
-from loadgen.wire.sent_headers import check_headers, check_path, check_request_id_prefix
 
 if TYPE_CHECKING:
     from loadgen.roofline.flags import Flags

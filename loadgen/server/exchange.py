@@ -1,7 +1,7 @@
 """Exchange: one control request and its answer, bounded in total time and in size.
 
 httpx's own limits are per read; a server that sends a byte now and then never exceeds them. It is imported
-when a request needs it, as most runs measure a server of this machine: see `plain_exchange`.
+when a request needs it, as most runs measure a server of this machine: see `PlainServer`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import msgspec
 
 from loadgen.base import untrusted
 from loadgen.base.errors import UsageError
-from loadgen.base.urls import is_loopback
+from loadgen.base.urls import check_headers, check_path, is_loopback
 from loadgen.wire import http1
-from loadgen.wire.sent_headers import check_headers, check_path
 
 if TYPE_CHECKING:
     import httpx
@@ -142,7 +141,7 @@ class ControlClient:
 
     @property
     def full(self) -> httpx.AsyncClient:
-        """httpx's client, for whatever a plain request cannot do; raises UsageError."""
+        """httpx's client, for what a plain request cannot do; raises UsageError."""
         if self._full is None:
             self._full = self._open_full()
         return self._full

@@ -20,7 +20,7 @@ def open_client(
 ) -> httpx.AsyncClient:
     """Open a client whose requests each have a connection of their own.
 
-    Raises UnicodeError for a header that is not ASCII, ValueError for a proxy variable that is no URL.
+    Raises UnicodeError for a header that is not ASCII, ValueError for a proxy variable that is not a URL.
     """
     try:
         return httpx.AsyncClient(

@@ -92,10 +92,10 @@ class EpollTransport:
             except BlockingIOError:
                 continue
             except OSError as error:
-                self._lost(intake.slot, error)
+                self._end_lost(intake.slot, error)
                 continue
             if not data:
-                self._lost(intake.slot, None)
+                self._end_lost(intake.slot, None)
                 continue
             got = intake.got
             got += (data, ancillary[0][2] if ancillary else NO_STAMP, now_ns())
@@ -112,7 +112,7 @@ class EpollTransport:
         slot.inspect_ns = now_ns + self.deadlines.inspect_ns
         slot.most_reads = self.first_reads
         if error := self.pool.write(slot):
-            self._lost(slot, error)
+            self._end_lost(slot, error)
 
     # The loop.
 
@@ -183,7 +183,7 @@ class EpollTransport:
             return
         sock = slot.sock  # not its number: a connection dialed at once has that again
         if mask & SEND and (error := self.pool.write(slot)):
-            (self.pool.refuse if state is State.HANDSHAKING else self._lost)(slot, error)
+            (self.pool.refuse if state is State.HANDSHAKING else self._end_lost)(slot, error)
         if mask & ~SEND and slot.sock is sock:
             if state is State.HANDSHAKING:
                 self.pool.handshake(slot)
@@ -414,8 +414,8 @@ class EpollTransport:
         elif at_ns and not self.stopping:
             self.pool.dial(slot)
 
-    def _lost(self, slot: Slot, error: Exception | None) -> None:
-        """The peer closed the connection, or it broke."""
+    def _end_lost(self, slot: Slot, error: Exception | None) -> None:
+        """End what a connection carried that the peer closed or that broke, or dial again."""
         if slot.intake.state is State.IDLE:
             self._drop_idle(slot)
             return

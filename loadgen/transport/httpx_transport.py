@@ -37,7 +37,7 @@ from loadgen.transport.sending.share import Share
 from loadgen.transport.tcp_connection import quicken_acks, shorten_ack_delay
 from loadgen.wire.http1 import LONGEST_HEAD_BYTES, SWITCHED, SWITCHING, explain_compression
 
-_SHOWN_BYTES = 40  # of what is no HTTP
+_SHOWN_BYTES = 40  # of what is not HTTP
 
 _HOUSEKEEP_S = 0.02
 _JUDGE_S = 0.1
@@ -133,7 +133,7 @@ class Exchange(Stream):
 
     @property
     def came(self) -> int:
-        """Bytes of an answer, whatever they are."""
+        """Bytes of an answer, valid or not."""
         return self.link.received - self.before
 
     def explain_no_head(self, http2: bool) -> Failure | None:

@@ -16,7 +16,7 @@ _LEAST_BYTES = 16 * MIB
 _USUAL_BYTES = 512 * MIB  # for answers that are longer than was asked for
 _TOKEN_BYTES = 4096  # of a token's message, with logprobs
 _OF_LIMITS = ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData"))
-READ_COST = 200  # bytes that a read takes, whatever it brought: its objects and timestamps
+READ_COST = 200  # bytes that a read takes, however small: its objects and timestamps
 
 
 def limit_open_bytes(streams: int, longest: int, processes: int = 1, root: Path = _ROOT) -> int:

@@ -17,9 +17,9 @@ HEAD_END = b"\r\n\r\n"
 LONGEST_TAIL = len(HEAD_END)
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
 LONGEST_HEAD_BYTES = 65536
-_SHOWN_BYTES = 40  # of what is no HTTP
+_SHOWN_BYTES = 40  # of what is not HTTP
 _WITHOUT_BODY = (204, 304)
-# Servers that end a connection after each stream, whatever its head offers.
+# Servers that end a connection after each stream, although its head offers more.
 _CLOSING_STREAMS = frozenset(engine.closing_server for engine in ENGINES if engine.closing_server)
 _PLAIN = ("", "identity", "chunked")  # codings that leave the bytes as they are
 _LEAST, SWITCHING, _FINAL = 100, 101, 200  # statuses
@@ -150,7 +150,7 @@ class Malformed(msgspec.Struct, frozen=True):
 class Heads:
     """Finds the head of the final response while it arrives, 1xx ones skipped.
 
-    Every byte is read once, and what is no HTTP is known by its first bytes: the parser is fed as
+    Every byte is read once, and what is not HTTP is known by its first bytes: the parser is fed as
     they come, not when an empty line has been seen.
     """
 

@@ -286,7 +286,7 @@ class Delta(msgspec.Struct, gc=False):
         return any(_values(self)) and any(map(has_written, filter(None, _values(self))))
 
     def is_blank(self) -> bool:
-        """Whether it has a place for text, whatever is there."""
+        """Whether it has a place for text, empty or not."""
         return self.content is not None or _thought_values(self) != _NO_THOUGHTS
 
 

@@ -1,10 +1,11 @@
-"""Spelling: what is proposed is a slip away or means the same; otherwise nothing is proposed."""
+"""Parsing: a name is proposed where it must be meant, and a share is written as people write it."""
 
 from __future__ import annotations
 
 import pytest
 
-from loadgen.base.parsing import find_nearest, suggest_name
+from builders.loops import loop_over
+from loadgen.base.parsing import find_nearest, parse_share, suggest_name
 from loadgen.run.options import bench_parser
 
 FLAGS = [option for action in bench_parser()._actions for option in action.option_strings]
@@ -78,3 +79,17 @@ def test_keys_and_names_are_proposed_by_the_same_rule(word: str, names: list[str
 def test_the_proposal_is_a_question_or_nothing() -> None:
     assert suggest_name("hihg-load", NAMES) == ", did you mean 'high-load'?"
     assert suggest_name("medium", NAMES) == ""
+
+
+@loop_over(
+    ("text", "part"),
+    [("5%", 0.05), ("0.05", 0.05), (".5", 0.5), (" 2.5 % ", 0.025), ("100%", 1.0), ("0.1%", 0.001)],
+)
+def test_a_share_is_a_percentage_or_a_part_of_one(text: str, part: float) -> None:
+    assert parse_share(text, 0.001) == pytest.approx(part)
+
+
+@loop_over("text", ["", "%", "0", "0.05%", "101%", "5", "-5%", "nan", "inf%", "1e-2", "five"])
+def test_what_is_no_share_in_the_bounds_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a share from 0\.1% to 100%: write 5% or 0\.05"):
+        parse_share(text, 0.001)

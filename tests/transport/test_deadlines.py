@@ -14,6 +14,7 @@ from fakes.scripted_server import chunk, job_of, target_of, token
 from fakes.virtual_time import VirtualTime
 from loadgen.base.clock import WallOffset
 from loadgen.base.errors import UsageError
+from loadgen.base.urls import check_headers, check_path, check_request_id_prefix
 from loadgen.run.options import parse
 from loadgen.transport.capture import Capture, join_reads, pack_int64s
 from loadgen.transport.deadlines import (
@@ -33,7 +34,6 @@ from loadgen.wire.http1 import (
     Malformed,
 )
 from loadgen.wire.openai import Completions
-from loadgen.wire.sent_headers import check_headers, check_path, check_request_id_prefix
 
 SECOND = 1_000_000_000
 MS = 1_000_000

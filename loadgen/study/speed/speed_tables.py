@@ -181,7 +181,7 @@ def render_html_table(table: Table) -> str:
     lines += ["    <thead>", "        <tr>"]
     lines += [f"            <th>{hypertext.escape(column.title)}</th>" for column in table.columns]
     lines += ["        </tr>", "    </thead>", "    <tbody>"]
-    for row, counts in zip(table.body, table.spans(), strict=True):
+    for row, counts in zip(table.body, table.count_spans(), strict=True):
         cells = [hypertext.escape(cell) for cell in row]
         begun = [
             f'<td rowspan="{count}">{cell}</td>' for count, cell in zip(counts, cells, strict=False) if count
@@ -198,7 +198,7 @@ def render_html_table(table: Table) -> str:
 def render_rst_table(table: Table) -> str:
     """The shape of the Qwen2 and Qwen2.5 pages: a reStructuredText grid, the legend a list below."""
     titles = tuple(column.title for column in table.columns)
-    body = [tuple(map(_escape_rst, row)) for row in table.shown()]
+    body = [tuple(map(_escape_rst, row)) for row in table.list_shown()]
     widths = [
         max(column.width, *(len(row[index]) for row in [titles, *body]))
         for index, column in enumerate(table.columns)
@@ -212,7 +212,7 @@ def render_rst_table(table: Table) -> str:
         return f"|{'|'.join(f' {cell:<{width}} ' for cell, width in zip(row, widths, strict=True))}|"
 
     lines = [rule("-"), line(titles), rule("=")]
-    for index, (row, begun) in enumerate(zip(body, table.spans(), strict=True)):
+    for index, (row, begun) in enumerate(zip(body, table.count_spans(), strict=True)):
         lines += [rule("-", begun)] * (index > 0) + [line(row)]
     lines += [rule("-")] * bool(body)
     lines += ["", *(f"  * {_escape_rst(note)}" for note in table.notes)] * bool(table.notes)

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Int64
+from loadgen.base.urls import check_headers, check_path, check_request_id_prefix
 from loadgen.plan.planned_requests import Cancellations
 from loadgen.plan.profile import Profile
 from loadgen.settings.load_schedule import ConcurrencySteps
@@ -18,7 +19,6 @@ from loadgen.settings.run_settings import Sending
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.memory_room import MIB
 from loadgen.transport.sending.share import WHOLE, AtOnce, Order, RunStart, Share
-from loadgen.wire.sent_headers import check_headers, check_path, check_request_id_prefix
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ class Limits(msgspec.Struct, frozen=True):
 
     request_timeout_ns: int = 0  # from sending to the end
     timeout_flag: str = "--request-timeout"  # that set it
-    stall_timeout_ns: int = 0  # without a token, whatever else arrives
+    stall_timeout_ns: int = 0  # without a token, no matter what else arrives
     connect_timeout_ns: int = 30_000_000_000
     answer_bytes: int = 64 << 20  # of one answer, head included: more is not an answer to what was asked
 

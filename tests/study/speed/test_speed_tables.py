@@ -306,7 +306,7 @@ def test_a_cell_spans_the_rows_beside_it_only() -> None:
 
     rows = [row("a", 1, "x"), row("a", 1, "y"), row("b", 1, "x"), row("a", 1, "x"), row("a", 2, "x")]
     table = speed_tables.make_speed_table(rows, QWEN3)
-    assert table.spans() == [[2, 2], [0, 0], [1, 1], [2, 1], [0, 1]]
+    assert table.count_spans() == [[2, 2], [0, 0], [1, 1], [2, 1], [0, 1]]
     assert [cells[:2] for cells in html_cells(speed_tables.render_html_table(table))[1:]] == [
         ["a", "1"],
         ["a", "1"],

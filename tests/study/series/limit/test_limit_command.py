@@ -42,7 +42,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(["--slo", "tftt p99 < 1s"], "unknown figure 'tftt'", id="figure"),
         pytest.param(["--slo", "ttft p99 < 500"], "the limit has no unit", id="unit"),
         pytest.param(["--slo", "ttft p99 < 1s, ttft p99 < 2s"], "of the same percentile", id="twice"),
-        pytest.param([*SLO, "--within", "5x"], "'5x' is no share from 0.1% to 100%", id="share"),
+        pytest.param([*SLO, "--within", "5x"], "'5x' is not a share from 0.1% to 100%", id="share"),
         pytest.param([*SLO, "--budget", "soon"], "'soon' is not a time: write it as 60s", id="time"),
         pytest.param([*SLO, "--budget", "30"], "'30' is not a time: write it as 30s", id="no unit"),
         pytest.param([*SLO, "--budget", "0s"], "'0s': give a time from 1ms to a year", id="no time"),
