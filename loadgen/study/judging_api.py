@@ -44,11 +44,11 @@ class Comparison(msgspec.Struct, frozen=True):
 
     def text(self) -> str:
         """The tables as `loadgen compare` prints them."""
-        return compare_command.render_text(self.tables, self.limits)
+        return compare_command.render_comparison(self.tables, self.limits)
 
     def markdown(self) -> str:
         """The tables for a pull request."""
-        return compare_command.render_markdown(self.tables, self.limits)
+        return compare_command.render_comparison(self.tables, self.limits, "markdown")
 
     def json(self) -> dict[str, Any]:
         """Everything, p-values too."""

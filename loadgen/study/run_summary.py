@@ -29,6 +29,8 @@ from loadgen.verdict.run_facts import Cell, Facts
 OURS = "loadgen"
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
+_UNQUANTIZED = ("", "BF16")
+_KEYS = ("request_rate", "max_concurrency", *(figure.key for figure in (*COUNTS, *PEAKS)), "backend")
 SESSION_MS = "mean_session_ms"  # a figure of ours: how long a finished session takes, mean
 
 
@@ -152,66 +154,70 @@ def _is_impossible(key: str, value: object) -> bool:
     return key != _RATE and value > 1 and bounds.read_figure(value) is None
 
 
-_UNQUANTIZED = ("", "BF16")
-_KEYS = ("request_rate", "max_concurrency", *(figure.key for figure in (*COUNTS, *PEAKS)), "backend")
-
-
 def of_run(directory: Path, run: Result) -> Reported:
-    """A run of ours; its figures are every one that a layout can show."""
+    """Summarise a run of ours; its figures are every one that a layout can show."""
     metrics, facts = run.metrics, run.facts
-    top = traffic(facts.block()) | counted(metrics) | peaks(metrics) | {"backend": facts.profile.backend}
-    figures = {key: top[key] for key in _KEYS}
-    for figure in SELECTABLE.values():
-        if figure.kind == LATENCY or metrics.times_tokens:
-            figures |= figure.statistics(asdict(getattr(metrics, figure.field_name)))
-    figures |= {figure.key: getattr(metrics, figure.field_name) for figure in OWN}
-    if run.sessions is not None:
-        figures[SESSION_MS] = run.sessions.figures.duration.mean_ms
-    figures = _derived(figures, asdict(metrics.e2el), metrics.itl.max_ms)
-    verdict = run.verdict.level.value, tuple(finding.rule.code for finding in run.verdict.grave)
-    return _ours(facts, figures, verdict, str(directory), run)
+    counts = traffic(facts.block()) | counted(metrics) | peaks(metrics) | {"backend": facts.profile.backend}
+    distributions = {
+        figure.field_name: asdict(getattr(metrics, figure.field_name))
+        for figure in SELECTABLE.values()
+        if figure.kind == LATENCY or metrics.times_tokens
+    }
+    own = {figure.field_name: getattr(metrics, figure.field_name) for figure in OWN}
+    session_ms = {} if run.sessions is None else {SESSION_MS: run.sessions.figures.duration.mean_ms}
+    figures = _collect_figures(counts, distributions | own, session_ms)
+    doubts = tuple(finding.rule.code for finding in run.verdict.grave)
+    return _summarise_run(facts, figures, (run.verdict.level.value, doubts), str(directory), run)
 
 
 def of_json(facts: Facts, stored: Mapping[str, Any], source: str, run: Result | None) -> Reported:
-    """A run of ours from its result file; raises KeyError or TypeError where that is damaged."""
+    """Summarise a run of ours by its result file; raises KeyError or TypeError where that is damaged."""
     latencies, verdict = stored["loadgen"]["metrics"], stored["loadgen"]["verdict"]
-    figures = {key: stored[key] for key in _KEYS}
+    counts = stored
     if latencies.get("unknown_inputs"):  # older files have 0 where prompt tokens are not known
-        figures |= dict.fromkeys(OF_PROMPTS & {*figures})
-    for figure in SELECTABLE.values():  # an older file lacks the later figures
-        if latency := latencies.get(figure.field_name):
-            figures |= figure.statistics(latency)
-    figures |= {figure.key: latencies.get(figure.field_name) for figure in OWN}
-    if sessions := stored["loadgen"].get("sessions"):
-        figures[SESSION_MS] = sessions["figures"]["duration"]["mean_ms"]
+        counts = {**stored, **dict.fromkeys(OF_PROMPTS)}
+    sessions = stored["loadgen"].get("sessions")
+    session_ms = {SESSION_MS: sessions["figures"]["duration"]["mean_ms"]} if sessions else {}
+    figures = _collect_figures(counts, latencies, session_ms)
     doubts = tuple(doubt["name"] for doubt in verdict["doubts"] if doubt["severity"] != "note")
-    figures = _derived(figures, latencies["e2el"], latencies["itl"]["max_ms"])
-    return _ours(facts, figures, (verdict["level"], doubts), source, run)
+    return _summarise_run(facts, figures, (verdict["level"], doubts), source, run)
 
 
-def _derived(figures: dict[str, Any], e2el: Mapping[str, Any], max_itl_ms: object) -> dict[str, Any]:
-    """The figures under vLLM's keys, what only SGLang prints too; None where a number is out of bounds."""
+def _collect_figures(
+    counts: Mapping[str, Any], metrics: Mapping[str, Any], more: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Collect figures under vLLM's keys, and what SGLang alone prints; None where one is out of bounds."""
+    figures = {key: counts[key] for key in _KEYS}
+    for figure in SELECTABLE.values():  # an older file lacks the later figures
+        if values := metrics.get(figure.field_name):
+            figures |= figure.statistics(values)
+    figures |= {figure.key: metrics.get(figure.field_name) for figure in OWN}
+    figures |= more
+    e2el = metrics["e2el"]
     if (duration_s := figures["duration"]) and e2el["n"]:
         inputs = figures["total_input_tokens"]
         figures["input_throughput"] = None if inputs is None else inputs / duration_s
         figures["concurrency"] = e2el["n"] * e2el["mean_ms"] / 1e3 / duration_s
-    figures["max_itl_ms"] = max_itl_ms
+    figures["max_itl_ms"] = metrics["itl"]["max_ms"]
     return {
         key: value if isinstance(value, str) else bounds.read_figure(value) for key, value in figures.items()
     }
 
 
-def _ours(
+def _summarise_run(
     facts: Facts, figures: Figures, verdict: tuple[str, tuple[str, ...]], source: str, run: Result | None
 ) -> Reported:
     environment, sensed, server = facts.environment, facts.sensed, facts.server
     ours = is_this_machine(server.url)  # else it is the client's machine that we know
     machine = next((environment[key] for key in ("gpu", "jetson", "cpu") if environment.get(key)), "")
     peak = sensed and (sensed.server or sensed.pss or sensed.rss)
+    totals, answered = (figures["total_input_tokens"], figures["total_output_tokens"]), figures["completed"]
+    means = (None if total is None or not answered else total / answered for total in totals)
+    generated = totals[1] if run is None else run.whole.total_output_tokens  # of all, as the energy is
     return Reported(
         name=facts.cell.checkpoint if facts.cell is not None else named(facts),
         figures=figures,
-        load=_identify_load(facts, figures),
+        load=identify_load(facts, *means),
         source=source,
         engine=f"{server.engine} {server.version}".strip(),
         machine=machine if ours and not server.simulated else "",
@@ -220,7 +226,7 @@ def _ours(
         plan_digest=facts.plan_digest,
         memory_bytes=peak.peak_bytes if peak else None,
         weight_bytes=facts.checkpoint.weight_bytes if facts.checkpoint is not None else None,
-        joules_per_token=sensed.joules_per_token(_tokens(figures, run)) if sensed else None,
+        joules_per_token=sensed.joules_per_token(generated) if sensed else None,
         level=verdict[0],
         doubts=verdict[1],
         saturated=facts.saturated,
@@ -233,20 +239,6 @@ def _ours(
         unread=labels.settings(parse_metadata(facts.metadata)),
         result_facts=facts if run is None else None,
     )
-
-
-def _identify_load(facts: Facts, figures: Figures) -> Load:
-    totals = figures["total_input_tokens"], figures["total_output_tokens"]
-    answered = figures["completed"]
-    return identify_load(
-        facts, *(None if total is None or not answered else total / answered for total in totals)
-    )
-
-
-def _tokens(figures: Figures, run: Result | None) -> int:
-    """The output tokens of the whole run, as the energy is."""
-    tokens: int = figures["total_output_tokens"] if run is None else run.whole.total_output_tokens
-    return tokens
 
 
 def named(facts: Facts) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.table import (
@@ -28,25 +28,32 @@ from loadgen.study.importers import result_sources
 from loadgen.study.importers.result_sources import Sources
 
 _MOST_PROBLEMS = 10  # that are printed one by one
-_Form = tuple[
-    Callable[[Sequence[ComparedLoad]], str],
-    Callable[[Table], str],
-    Callable[[str], str],
-    Callable[[Sequence[str]], str],
-]  # how a comparison, another table, its title and a list below are written
-_TEXT: _Form = (
-    comparison_report.render_text,
-    render_text_table,
-    lambda title: "\n".join(wrap_text(title, "")) + "\n",
-    lambda notes: "".join(f"{line}\n" for note in notes for line in wrap_text(note)),
-)
-_MARKDOWN: _Form = (
-    comparison_report.render_markdown,
-    render_markdown_table,
-    lambda title: f"### {escape_markdown(title)}\n\n",
-    lambda notes: "".join(f"* {escape_markdown(note)}\n" for note in notes),
-)
-_CSV: _Form = comparison_report.render_csv, render_csv_table, lambda title: "", lambda notes: ""
+
+
+class _Form(NamedTuple):
+    """How comparisons, another table, its title and notes below are written."""
+
+    comparisons: Callable[[Sequence[ComparedLoad]], str]
+    table: Callable[[Table], str]
+    title: Callable[[str], str]
+    notes: Callable[[Sequence[str]], str]
+
+
+_FORMS = {
+    "text": _Form(
+        comparison_report.render_text,
+        render_text_table,
+        lambda title: "\n".join(wrap_text(title, "")) + "\n",
+        lambda notes: "".join(f"{line}\n" for note in notes for line in wrap_text(note)),
+    ),
+    "markdown": _Form(
+        comparison_report.render_markdown,
+        render_markdown_table,
+        lambda title: f"### {escape_markdown(title)}\n\n",
+        lambda notes: "".join(f"* {escape_markdown(note)}\n" for note in notes),
+    ),
+    "csv": _Form(comparison_report.render_csv, render_csv_table, lambda title: "", lambda notes: ""),
+}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -126,48 +133,43 @@ def _render(
     """Write the output in the asked format; `missing` are points of sweeps without a whole run."""
     drawn = _draw_tables(tables, given)
     if given.json:
-        whole = render_json(tables, searches) | {name: _json(table) for name, _, table in drawn}
-        return format_json(whole | ({"points": missing} if missing else {}), indent=1) + "\n"
-    form = _MARKDOWN if given.markdown else _CSV if given.csv else _TEXT
-    _, other, titled, noted = form
+        whole = render_json(tables, searches) | ({"points": missing} if missing else {})
+        for key, _, table in drawn:
+            keys = [column.key for column in table.columns]
+            rows = [dict(zip(keys, row, strict=True)) for row in table.body]
+            whole[key] = {"rows": rows, "notes": list(table.notes)}
+        return format_json(whole, indent=1) + "\n"
+    name = "markdown" if given.markdown else "csv" if given.csv else "text"
+    form = _FORMS[name]
     if drawn:
-        return "\n".join(titled(title) + other(table) for _, title, table in drawn)
-    parts = filter(None, (_join_texts(tables, searches, form), noted(missing) if missing else ""))
-    return "\n".join(parts)
+        return "\n".join(form.title(title) + form.table(table) for _, title, table in drawn)
+    notes = form.notes(missing) if missing else ""
+    return "\n".join(filter(None, (render_comparison(tables, searches, name), notes)))
 
 
-def render_text(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> str:
-    """Write compared limits and runs for a terminal."""
-    return _join_texts(tables, searches, _TEXT)
-
-
-def render_markdown(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> str:
-    """Write compared limits and runs for a pull request."""
-    return _join_texts(tables, searches, _MARKDOWN)
+def render_comparison(
+    tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits], form: str = "text"
+) -> str:
+    """Write compared limits and runs: as text for a terminal, as markdown for a pull request, or as csv."""
+    written = _FORMS[form]
+    if form == "csv":
+        parts = [limits.render_limit_csv(searches)] if searches else []
+    else:
+        parts = [
+            written.title(limits.limit_title(each)) + written.table(limits.limit_table(each))
+            for each in searches
+        ]
+    return "\n".join([*parts, *([written.comparisons(tables)] if tables else [])])
 
 
 def render_json(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> dict[str, Any]:
     """Write everything of compared runs, and of limits where there are any."""
-    return comparison_report.render_json(tables) | (
-        {"limits": limits.render_limit_json(searches)} if searches else {}
-    )
-
-
-def _join_texts(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits], form: _Form) -> str:
-    comparisons, *_ = form
-    parts = [_limits(searches, form)] if searches else []
-    return "\n".join([*parts, *([comparisons(tables)] if tables else [])])
-
-
-def _limits(searches: Sequence[ComparedLimits], form: _Form) -> str:
-    if form is _CSV:
-        return limits.render_limit_csv(searches)
-    _, other, titled, _ = form
-    return "\n".join(titled(limits.limit_title(each)) + other(limits.limit_table(each)) for each in searches)
+    found = {"limits": limits.render_limit_json(searches)} if searches else {}
+    return comparison_report.render_json(tables) | found
 
 
 def _draw_tables(tables: Sequence[ComparedLoad], given: argparse.Namespace) -> list[tuple[str, str, Table]]:
-    """The other tables that are asked for: key in the JSON, title, table."""
+    """Draw the other tables that are asked for: key in the JSON, title, table."""
     drawn = []
     for number, table in enumerate(tables, 1):
         described = comparison_report.describe_load(table.load)
@@ -175,14 +177,8 @@ def _draw_tables(tables: Sequence[ComparedLoad], given: argparse.Namespace) -> l
         if given.rankings:
             drawn.append((f"ranking_{number}", f"Ranking{load}", rankings.ranking_table(table)))
         if given.effects:
-            drawn.append(
-                (f"effects_{number}", f"Effect of quantization{load}", rankings.quantization_table(table))
-            )
+            effects = rankings.quantization_table(table)
+            drawn.append((f"effects_{number}", f"Effect of quantization{load}", effects))
     if given.fits:
         drawn.append(("fits", "What fits which memory (GiB)", rankings.fit_table(tables)))
     return drawn
-
-
-def _json(table: Table) -> dict[str, Any]:
-    keys = [column.key for column in table.columns]
-    return {"rows": [dict(zip(keys, row, strict=True)) for row in table.body], "notes": list(table.notes)}

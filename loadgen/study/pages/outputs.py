@@ -145,7 +145,7 @@ def _make_texts(given: _Given) -> Iterator[str]:
     for limit in read.limits:
         yield f"{clean_line(limit.shown_name)}\n{limit_record.render_search(limit.record)}"
     if any(len(each.rows) > 1 for each in given.compared_limits):
-        yield compare_command.render_text((), given.compared_limits)
+        yield compare_command.render_comparison((), given.compared_limits)
     if given.alone:
         yield comparison_report.render_text(given.alone)
     notes = [note for sweep in read.sweeps for note in sweep_record.list_unfinished(sweep.record)]

@@ -258,7 +258,7 @@ def _print_comparison(kept: CampaignStore) -> None:
         ask = ComparisonOptions(campaign=model.read_campaign_settings(places))
         if read.limits:
             print_text(
-                clean_text(compare_command.render_text((), limits.compare_limits(read.limits, ask))),
+                clean_text(compare_command.render_comparison((), limits.compare_limits(read.limits, ask))),
                 sys.stdout,
             )
         if tables := compare_command.compare_sources(read, ask):
