@@ -70,11 +70,6 @@ SEAMS = {
     ("run.session", "features.shards.part"),
     ("run.session", "features.targets.replicas"),
     ("run.workers.workers", "features.sessions.turn_order"),
-    ("verdict.doubts", "features.data.data_checks"),
-    ("verdict.doubts", "features.sessions.session_checks"),
-    ("verdict.doubts", "features.shards.shard_checks"),
-    ("verdict.doubts", "features.targets.target_checks"),
-    ("verdict.load_checks", "features.sessions.session_checks"),
 }  # imports against the order, to be removed: no line is added here
 MOST_FILES = 8  # beside the folders
 

@@ -5,17 +5,21 @@ A feature imports the core and no other feature; the core reaches it through `co
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from types import ModuleType
+from typing import TypeVar
+
+Row = TypeVar("Row")
 
 # By feature: the tables of the core that it adds to, and its module with the rows.
 FEATURES: dict[str, dict[str, str]] = {
     "traces": {"settings": "trace_settings"},
     "shapes": {},
-    "sessions": {"settings": "session_settings"},
-    "data": {"settings": "data_settings"},
-    "shards": {},
-    "targets": {},
+    "targets": {"doubts": "target_checks"},
+    "sessions": {"doubts": "session_checks", "settings": "session_settings"},
+    "data": {"doubts": "data_checks", "settings": "data_settings"},
+    "shards": {"doubts": "shard_checks"},
 }
 
 
@@ -26,3 +30,20 @@ def contributed(table: str) -> list[ModuleType]:
         for name, tables in FEATURES.items()
         if table in tables
     ]
+
+
+def combine_rows(rows: Iterable[Row], table: str, name: Callable[[Row], str]) -> tuple[Row, ...]:
+    """The core's rows of a table with those of the features.
+
+    A feature's module has its rows in a dict of the table's name, by their place: "after" or "before" and
+    the name of a row of the core. Rows of one place stand in the order of the features.
+    """
+    placed: dict[str, list[Row]] = {}
+    for module in contributed(table):
+        for place, own in getattr(module, table.upper()).items():
+            placed.setdefault(place, []).extend(own)
+    return tuple(
+        each
+        for row in rows
+        for each in (*placed.get(f"before {name(row)}", ()), row, *placed.get(f"after {name(row)}", ()))
+    )

@@ -8,12 +8,13 @@ from functools import partial
 import numpy as np
 
 from loadgen.base.arrays import Int64
+from loadgen.base.clock import SECOND_NS
 from loadgen.base.rule import Evidence, invalid, joined, note, suspect
 from loadgen.base.text import format_count
-from loadgen.features.sessions import session_checks
 from loadgen.figures import steady_state, text_tokens
 from loadgen.figures.figure_table import percentile_name
 from loadgen.figures.peaks import peak_concurrency
+from loadgen.figures.session_rows import dry_ns
 from loadgen.verdict.evidence import RunEvidence, least_samples, overlap_mean, percent
 
 FAILED, MANY_FAILED = 0.01, 0.1  # of the requests
@@ -380,8 +381,26 @@ def thin_percentiles(run: RunEvidence) -> Evidence | None:
 def ran_out(run: RunEvidence) -> Evidence | None:
     """The prompts ran out before the time was up."""
     if run.sessions is not None:
-        return session_checks.find_ran_out(run)
+        return _sessions_ran_out(run)
     return steady_state.ran_out(run.records, run.facts.profile, run.facts.queues) or None
+
+
+def _sessions_ran_out(run: RunEvidence) -> Evidence | None:
+    """That with --duration the last session had begun, and a slot was idle, before the time was up."""
+    sessions, profile = run.sessions, run.facts.profile
+    if sessions is None or profile.duration is None or not run.closed_loop:
+        return None
+    own = run.facts.own_sessions
+    idle_ns = dry_ns(sessions, run.records, profile.duration_ns, own, run.facts.queues)
+    if idle_ns is None or len(sessions) < own:
+        return None
+    idle_s = (idle_ns - int(run.records.sent_ns[run.sent].min())) / SECOND_NS
+    if idle_s >= profile.duration:
+        return None
+    return (
+        f"all {len(sessions)} sessions began and the load fell {idle_s:.1f} s into the "
+        f"{profile.duration:g} s of --duration: raise --num-sessions"
+    )
 
 
 @note(

@@ -187,3 +187,11 @@ few_lengths_cut = note(
     f"as lengths-cut, of more than {percent(CUT)} and up to {percent(MUCH_CUT)} of them",
     _RAISE,
 )(partial(_cut, above=CUT, most=MUCH_CUT))
+
+
+DOUBTS = {
+    "after many-resent": (prefix_cache, identical_prompts),
+    "after beyond-roofline": (lengths_cut,),
+    "after server-limit": (trace_grid, random_acceptance),
+    "after queued": (reuse_not_as_expected, few_lengths_cut, random_routing),
+}

@@ -9,7 +9,7 @@ from loadgen.base.rule import Evidence, Source, note, suspect
 from loadgen.base.text import format_count
 from loadgen.figures.metrics import cached_tokens
 from loadgen.figures.percentiles import percentiles
-from loadgen.figures.session_rows import SessionRows, dry_ns
+from loadgen.figures.session_rows import SessionRows
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.sending.gate import NEVER_NS
 from loadgen.verdict.evidence import RunEvidence, percent
@@ -113,7 +113,7 @@ def context_limit(run: RunEvidence) -> Evidence | None:
 def session_forgotten(run: RunEvidence) -> Evidence | None:
     """Nothing of a session was left in the server's cache when its next turn came."""
     sessions = run.sessions
-    shared = 0 if sessions is None else _count_repeated(run, sessions)
+    shared = 0 if sessions is None else _repeated(run, sessions)
     if sessions is None or not shared:
         return None
     hits, looked_up, _ = cached_tokens(run.records, ~run.begins)
@@ -129,7 +129,7 @@ def session_forgotten(run: RunEvidence) -> Evidence | None:
     return f"{repeated}, {hits} ({percent(hits / shared)}) were cached ({source})"
 
 
-def _count_repeated(run: RunEvidence, sessions: SessionRows) -> int:
+def _repeated(run: RunEvidence, sessions: SessionRows) -> int:
     """The prompt tokens of each answered later turn that its session's turn before had too, by usage."""
     records, later = run.records, np.flatnonzero(~run.begins)
     both = later[
@@ -193,19 +193,9 @@ def reconnected(run: RunEvidence) -> Evidence | None:
     return f"{turns} went over a new connection: the server had closed the old one"
 
 
-def find_ran_out(run: RunEvidence) -> Evidence | None:
-    """That with --duration the last session had begun, and a slot was idle, before the time was up."""
-    sessions, profile = run.sessions, run.facts.profile
-    if sessions is None or profile.duration is None or not run.closed_loop:
-        return None
-    own = run.facts.own_sessions
-    idle_ns = dry_ns(sessions, run.records, profile.duration_ns, own, run.facts.queues)
-    if idle_ns is None or len(sessions) < own:
-        return None
-    idle_s = (idle_ns - int(run.records.sent_ns[run.sent].min())) / SECOND_NS
-    if idle_s >= profile.duration:
-        return None
-    return (
-        f"all {len(sessions)} sessions began and the load fell {idle_s:.1f} s into the "
-        f"{profile.duration:g} s of --duration: raise --num-sessions"
-    )
+DOUBTS = {
+    "after failures": (sessions_ended_early,),
+    "after rate-not-reached": (users_waited, turns_late),
+    "after resent": (reconnected, context_limit, session_forgotten, cached_tokens_differ),
+    "after ran-out": (sessions_ran_dry,),
+}

@@ -110,3 +110,11 @@ def _unsure(shards: tuple[MergedShard, ...]) -> Iterator[str]:
 def _shards(names: list[str]) -> str:
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return f"shard{'s' * (len(names) > 1)} {', '.join(names[:_MOST_NAMED])}{more}"
+
+
+DOUBTS = {
+    "after cut-short": (load_lost,),
+    "after stopped-by-rule": (rest_of_the_load,),
+    "after beyond-roofline": (shards_started_apart,),
+    "after network-lossy": (clock_offset,),
+}

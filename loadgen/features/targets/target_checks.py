@@ -103,3 +103,6 @@ def _at_least(count: int, total: int, share: float) -> float:
         for k in range(count, total + 1)
     )  # fmt: skip
     return math.fsum(map(math.exp, logs))
+
+
+DOUBTS = {"after no-abort": (targets_unequal,)}

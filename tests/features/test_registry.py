@@ -1,0 +1,31 @@
+"""A row of a feature stands by a row of the core; those of one place in the order of the features."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from loadgen import features
+from loadgen.features import combine_rows, contributed
+from loadgen.verdict.doubts import DOUBTS
+
+# By table: the names of all rows.
+NAMES = {"doubts": [doubt.code for doubt in DOUBTS]}
+
+
+def test_rows_stand_before_and_after_those_that_they_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    own: list[Any] = [
+        SimpleNamespace(DOUBTS={"after b": ("b1", "b2"), "before a": ("a0",)}),
+        SimpleNamespace(DOUBTS={"after b": ("b3",), "before a": ("a1",)}),
+    ]
+    monkeypatch.setattr(features, "contributed", lambda table: own)
+    assert combine_rows("abc", "doubts", str) == ("a0", "a1", "a", "b", "b1", "b2", "b3", "c")
+
+
+def test_each_row_of_a_feature_is_in_its_table_by_a_row_of_the_core() -> None:
+    for table, names in NAMES.items():
+        places = [place.split() for module in contributed(table) for place in getattr(module, table.upper())]
+        assert {word for word, _ in places} <= {"before", "after"}
+        assert {name for _, name in places} <= set(names)
