@@ -30,6 +30,7 @@ import psutil
 from benchmarks.harness.faulty_server import FAULTS, Behaviour, FaultyServer, Logged
 from benchmarks.harness.process import checkout_env
 from benchmarks.harness.self_signed import certified
+from loadgen.features.sessions.session_figures import summarize_sessions
 from loadgen.figures.record import Record, Records
 from loadgen.report import request_rows, run_directory
 from loadgen.report.run_directory import Result
@@ -363,7 +364,8 @@ def _whole(plan: Drawn, seen: Seen, run: Result, attempts: dict[int, list[Logged
     }
     cut = bool(facts.stop_rule or facts.signal)
     if plan.planned and not cut:
-        unsent = 0 if run.sessions is None else run.sessions.figures.turns_not_sent
+        sessions = run.part(summarize_sessions)
+        unsent = 0 if sessions is None else sessions.figures.turns_not_sent
         sums["records + turns not sent"] = (len(records) + unsent, plan.planned)
     warmed = _warmed(plan, seen, records)
     if warmed is not None:

@@ -15,11 +15,21 @@ Row = TypeVar("Row")
 # By feature: the tables of the core that it adds to, and its module with the rows.
 FEATURES: dict[str, dict[str, str]] = {
     "traces": {"settings": "trace_settings"},
-    "shapes": {},
-    "targets": {"doubts": "target_checks"},
-    "sessions": {"doubts": "session_checks", "settings": "session_settings"},
+    "shapes": {"columns": "shape_figures", "parts": "shape_figures", "sections": "shape_lines"},
+    "targets": {
+        "columns": "target_figures",
+        "doubts": "target_checks",
+        "parts": "target_figures",
+        "sections": "target_figures",
+    },
+    "sessions": {
+        "doubts": "session_checks",
+        "parts": "session_figures",
+        "sections": "session_lines",
+        "settings": "session_settings",
+    },
     "data": {"doubts": "data_checks", "settings": "data_settings"},
-    "shards": {"doubts": "shard_checks"},
+    "shards": {"doubts": "shard_checks", "sections": "shard_lines"},
 }
 
 

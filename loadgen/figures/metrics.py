@@ -13,7 +13,7 @@ from loadgen.base.arrays import Bool, Float64, Int64, sum_exactly
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.figures import figure_table
 from loadgen.figures.distribution import Distribution, RateDistribution
-from loadgen.figures.figure_table import Figure
+from loadgen.figures.figure_table import LATENCIES, Figure
 from loadgen.figures.peaks import peak_concurrency, peak_of
 from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.figures.percentiles import Piece
@@ -387,3 +387,21 @@ def _waits(block: MessageBlock) -> tuple[Int64, Float64]:
     gap_ns = np.zeros(len(apart_ns), np.int64)
     gap_ns[: len(wait_ns)] = wait_ns  # and nothing between messages of one read
     return gap_ns, apart_ns
+
+
+def part_latencies(row: type[msgspec.Struct], each: PerRequest, part: Bool) -> dict[str, Any]:
+    """The statistics of latencies that are fields of a row, over some requests, bool[requests].
+
+    Fields are called as the keys of a result: mean_ttft_ms, median_tpot_ms, p99_e2el_ms. NaN where no request
+    has one.
+    """
+    found: dict[str, Any] = {}
+    for figure in LATENCIES:
+        words = [
+            word for word in ("mean", "median", "p99") if figure.statistic(word) in row.__struct_fields__
+        ]
+        if words:
+            values_ns, has = figure.samples(each)
+            latency = Distribution.of(values_ns[part & has], (99.0,))
+            found |= {figure.statistic(word): getattr(latency, f"{word}_ms") for word in words}
+    return found

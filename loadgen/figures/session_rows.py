@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
 
-from loadgen.base.arrays import Bool, Float64, Int64, sum_exactly
-from loadgen.base.clock import SECOND_NS
-from loadgen.figures.distribution import Distribution
+from loadgen.base.arrays import Bool, Float64, Int64
 from loadgen.figures.record import Records
 from loadgen.figures.steady_state import ends_without_waits, had_failed
 from loadgen.transport.failure import FailureKind
 
+_MOST_PLACES = 1000  # of ended sessions that are kept
 _LONG = FailureKind.CONTEXT_LIMIT
-_P99 = (99.0,)
 
 
 class SessionRows(msgspec.Struct, frozen=True):
@@ -154,70 +152,15 @@ def dry_ns(
     return int(idle_ns.min()) if len(idle_ns) else None
 
 
-class MeasuredPart(msgspec.Struct, frozen=True):
-    """How much of a run its figures are of: up to when the first slot had no session left to begin."""
+def list_early_places(
+    session_turns: Sequence[int], records: Records, where: Callable[[int], str]
+) -> tuple[tuple[int, str], ...]:
+    """The plan index and the place of each turn that ended its session early, of the first ones.
 
-    seconds: float  # from the first request sent to that moment
-    whole_s: float  # from there to the end of the last response
-    left_out: int  # requests that ended later: they are in no figure of the block
-    left_out_failed: int  # of these
-
-
-class SessionFigures(msgspec.Struct, frozen=True):
-    """The sessions of a run, all of it; durations are of finished ones, first send to last byte."""
-
-    planned: int  # as far as this run was to send them
-    begun: int
-    finished: int  # every planned turn succeeded
-    ended_early: int  # a turn failed, or was cancelled as planned
-    unfinished: int  # the run ended before them
-    turns_not_sent: int  # of those that ended early
-    mean_turns: float | None  # sent, of each session that began
-    least_turns: int
-    most_turns: int
-    mean_planned_turns: float | None  # of the sessions that began
-    duration: Distribution
-    busy_share: float | None  # time with a turn sent and not answered / duration, of finished ones, 0 to 1
-    lateness: Distribution  # sent - intended, of every turn that was sent
-    mean_in_flight: float  # Σ (last end - first send) / the run's duration (Little)
-
-
-def session_figures(rows: SessionRows, records: Records, planned: int) -> SessionFigures:
-    """The figures of a run's sessions, of which `planned` were to be sent."""
-    sent, turns = records.sent, rows.sent
-    finished = np.repeat(rows.finished, turns)  # of each request
-    begins_ns = records.sent_ns[rows.first[:-1]][rows.finished]
-    lasting_ns = records.end_ns[rows.last][rows.finished] - begins_ns
-    waited_ns = sum_exactly((records.end_ns - records.sent_ns)[finished])
-    spans_ns = rows.spans_ns(records)
-    run_ns = int(spans_ns[1].max() - spans_ns[0].min()) if len(spans_ns[0]) else 0
-    held_ns = sum_exactly(spans_ns[1] - spans_ns[0])
-    return SessionFigures(
-        planned=planned,
-        begun=len(rows),
-        finished=int(rows.finished.sum()),
-        ended_early=int(rows.early.sum()),
-        unfinished=int(rows.unfinished.sum()),
-        turns_not_sent=rows.dropped,
-        mean_turns=float(turns.mean()) if len(rows) else None,
-        least_turns=int(turns.min()) if len(rows) else 0,
-        most_turns=int(turns.max(initial=0)),
-        mean_planned_turns=float(rows.planned.mean()) if len(rows) else None,
-        busy_share=waited_ns / sum_exactly(lasting_ns) if sum_exactly(lasting_ns) else None,
-        duration=Distribution.of(lasting_ns, _P99),
-        lateness=Distribution.of((records.sent_ns - records.intended_ns)[sent], _P99),
-        mean_in_flight=held_ns / run_ns if run_ns else 0.0,
-    )
-
-
-def measured_part(records: Records, counted: Records) -> MeasuredPart:
-    """How much of a run the counted ones of its requests are."""
-    sent_ns = records.sent_ns[records.sent]
-    begin_ns = int(sent_ns.min())
-    late = len(records) - len(counted)
-    return MeasuredPart(
-        seconds=(int(counted.end_ns.max()) - begin_ns) / SECOND_NS,
-        whole_s=(int(records.end_ns.max()) - begin_ns) / SECOND_NS,
-        left_out=late,
-        left_out_failed=len(records.failed) - len(counted.failed) if late else 0,
-    )
+    `where` is the row and conversation of a plan index, in words.
+    """
+    rows = session_rows(records, session_turns)
+    if rows is None:
+        return ()
+    ended = records.index[rows.last[rows.early]][:_MOST_PLACES].tolist()
+    return tuple((index, where(index)) for index in ended)

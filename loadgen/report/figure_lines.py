@@ -75,6 +75,32 @@ def _number(value_ms: float) -> str:
     return "∞" if math.isinf(value_ms) else f"{value_ms:.2f}"
 
 
+def describe_tokens(result: Result, options: object) -> Iterator[str]:
+    """What percentiles and counts rest on."""
+    yield from describe_sample_counts(result.metrics, result.measured(result.facts.block().selected))
+    yield from summarize_tokens(result, options)
+
+
+def summarize_tokens(result: Result, options: object) -> Iterator[str]:
+    """What the counts rest on; from how many requests the percentiles are, the bounds' line says."""
+    metrics = result.metrics
+    if not metrics.streamed:
+        yield "TTFT, TPOT and ITL need a stream: leave out --disable-stream to measure them"
+    elif not metrics.times_tokens:
+        yield "TTFT, TPOT and ITL were not measured, and are left out of the block: see arrivals-not-tokens"
+    elif metrics.completed and not metrics.itl.n:
+        yield "TPOT and ITL need responses of more than one message: there were none"
+    yield from describe_token_counts(metrics, result.facts.text_tokenizer)
+    facts = result.facts
+    yield from describe_reasoning(facts.reasoned, facts.hidden_reasoning, result.whole.completed)
+    if metrics.planned_inputs:
+        planned = format_count(metrics.planned_inputs, "request")
+        yield f"input tokens: as planned for {planned}, not as reported by the server"
+    if metrics.unknown_inputs:
+        unknown = format_count(metrics.unknown_inputs, "request")
+        yield f"input tokens: unknown for {unknown} whose usage has none"
+
+
 def describe_reasoning(shown: int, hidden: int, every: int) -> Iterator[str]:
     """What the first token of N responses was, where some have reasoning: in `shown` that, else visible."""
     if shown:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,8 +17,7 @@ from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import write_output
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.table import format_csv
-from loadgen.features.shapes import shape_figures
-from loadgen.features.targets import target_figures
+from loadgen.features import combine_rows
 from loadgen.figures.figure_table import LATENCIES, Figure
 from loadgen.figures.per_request import PerRequest
 from loadgen.figures.record import UNKNOWN
@@ -27,6 +27,7 @@ from loadgen.report.printing import escape_unencodable, print_text
 from loadgen.report.run_directory import Result
 from loadgen.report.vllm_json import list_request_ids
 from loadgen.transport.failure import FailureKind
+from loadgen.verdict.run_facts import Facts
 
 REQUESTS = "requests"  # the file's name, before its form's ending
 _ROWS_AT_ONCE = 4096
@@ -38,7 +39,6 @@ _TIMED = sorted((figure for figure in LATENCIES if figure.column), key=lambda fi
 COLUMNS = {
     "index": "int64",  # in the plan
     "request_id": "string",  # the x-request-id that it carried; null: not kept
-    "class": "string",  # of a mixed workload; "" where there is one class
     "slot": "int64",
     "intended_ns": "int64",
     "sent_ns": "int64",  # null: never sent
@@ -77,20 +77,36 @@ WORDS = {
 }
 
 
-def columns(run: Result) -> dict[str, str]:
-    """The columns of a run: those of all, the session and turn of each, the target where there were several.
+class RequestColumn(msgspec.Struct, frozen=True):
+    """A column of the requests: its type in Parquet, in which runs it is there, and a feature's values."""
 
-    Sessions are counted from 0, as plan indices are, turns from 1.
-    """
-    more = {"session": "int64", "turn": "int64"} if run.facts.session_turns else {}
-    return {**COLUMNS, **more, **({"target": "string"} if run.facts.targets else {})}
+    name: str
+    kind: str = "string"
+    is_there: Callable[[Facts], bool] = lambda facts: True
+    make: Callable[[Result], Sequence[str | None]] | None = None  # one a request; None: `rows` has them
+
+
+_OF_THE_CORE = (
+    *(RequestColumn(name, kind) for name, kind in COLUMNS.items()),
+    RequestColumn("session", "int64", lambda facts: bool(facts.session_turns)),  # from 0, as plan indices are
+    RequestColumn("turn", "int64", lambda facts: bool(facts.session_turns)),  # from 1
+)
+
+
+def _list_columns(run: Result) -> list[RequestColumn]:
+    every = combine_rows(_OF_THE_CORE, "columns", lambda column: column.name)
+    return [column for column in every if column.is_there(run.facts)]
+
+
+def columns(run: Result) -> dict[str, str]:
+    """The columns of a run with their types: those of all, and those of sessions, classes and targets."""
+    return {column.name: column.kind for column in _list_columns(run)}
 
 
 def rows(run: Result) -> Iterator[list[Row]]:
     """The requests in plan order, some thousand at once: a run may have more than memory holds as rows."""
     arrays, wanted, records = numbers(run), columns(run), run.records
-    targets = target_figures.name_targets(run.facts.targets, records) if "target" in wanted else []
-    classes = shape_figures.name_classes(run.facts, records)
+    texts = {column.name: column.make(run) for column in _list_columns(run) if column.make is not None}
     for begin in range(0, len(records), _ROWS_AT_ONCE):
         part = {name: column[begin : begin + _ROWS_AT_ONCE].tolist() for name, column in arrays.items()}
         batch, ids = [], list_request_ids(run.facts, records.index[begin : begin + _ROWS_AT_ONCE])
@@ -99,12 +115,11 @@ def rows(run: Result) -> Iterator[list[Row]]:
             failure = records.failures[position]
             words = {
                 "request_id": ids[position - begin],
-                "class": classes[position],
                 "finish_reason": records.finish_reasons[position],
                 "ok": failure is None,
                 "failure_kind": "" if failure is None else failure.kind.value,
                 "error": "" if failure is None else failure.detail or WORDS[failure.kind],
-                **({"target": targets[position]} if targets else {}),
+                **{name: values[position] for name, values in texts.items()},
             }
             # Half a surrogate pair, which no file can hold, is written as its escape.
             row |= {

@@ -9,31 +9,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from msgspec.structs import asdict
 
 from loadgen.base import files
 from loadgen.base.errors import UsageError
 from loadgen.base.guard import Broken, make_guarded
 from loadgen.base.structs import replace
-from loadgen.features.sessions import session_figures
-from loadgen.features.sessions.session_figures import StoredSessions
-from loadgen.features.shapes import shape_figures
-from loadgen.features.targets import target_figures
-from loadgen.features.targets.target_figures import TargetFigures
+from loadgen.features import contributed
 from loadgen.figures import objectives, steady_state, text_tokens
 from loadgen.figures.metrics import Metrics, compute
 from loadgen.figures.objectives import ObjectiveEvidence, judged
-from loadgen.figures.part_figures import ClassFigures, StageFigures, TurnFigures
-from loadgen.figures.per_request import MetricOptions, PerRequest
+from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.record import Records
-from loadgen.figures.session_rows import session_rows
+from loadgen.figures.session_rows import dry_ns, session_rows
 from loadgen.figures.steady_state import Steady, Trim, Unsteady
 from loadgen.report import journal, sample_file
 from loadgen.report.run_place import JOURNAL
 from loadgen.report.sample_file import SAMPLES, KeptSamples
-from loadgen.report.vllm_json import OURS, Derived, filename, vllm_result
+from loadgen.report.vllm_json import OURS, filename, vllm_result
 from loadgen.verdict import reconcile, requested_metrics, verdict
 from loadgen.verdict.arrival_checks import arrivals_not_tokens
 from loadgen.verdict.evidence import RunEvidence
@@ -42,6 +38,7 @@ from loadgen.verdict.verdict import RunVerdict
 
 _LONGEST_DETAIL = 200
 _LARGEST_RESULT = 1 << 30
+T = TypeVar("T")
 RESULT, ARRIVALS, REPORT = "result.json", "arrivals.npz", "report.txt"
 
 
@@ -52,11 +49,25 @@ class Result:
     facts: Facts
     records: Records
     samples: KeptSamples = field(default_factory=KeptSamples)
+    _parts: dict[Callable[[Result], Any], Any] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def counted(self) -> Records:
-        """The records that the figures are of: all, but for the tail of sessions in a closed loop."""
-        return session_figures.select_counted(self.facts, self.records)
+        """The records that the figures are of.
+
+        Of sessions in a closed loop those that ended before the first slot had no session left to begin: what
+        follows is under less and less load. All, where the run was cut short, or nothing succeeded before
+        that.
+        """
+        facts, records = self.facts, self.records
+        rows = session_rows(records, facts.session_turns)
+        if rows is None or facts.held_concurrency is None or facts.partial or facts.lost:
+            return records
+        until_ns = dry_ns(rows, records, facts.profile.duration_ns, facts.own_sessions, facts.queues)
+        if until_ns is None:
+            return records
+        within = records.end_ns <= until_ns
+        return records.only(within) if (within & records.ok).any() else records
 
     @cached_property
     def ask(self) -> MetricOptions:
@@ -139,54 +150,38 @@ class Result:
             return reconcile.by_answer(self.whole, self.records)
         return reconcile.rows(window, self.whole, self.records)
 
-    @property
-    def by_target(self) -> list[TargetFigures]:
-        """The figures of each of several servers; empty where there was one."""
-        each = PerRequest.of(self.records, self.ask)
-        return target_figures.compute_targets(self.facts.targets, self.records, each, self.whole.duration_s)
-
-    @cached_property
-    def by_stage(self) -> list[StageFigures]:
-        """The figures of each stage of a load over time; empty where it did not change."""
-        return shape_figures.compute_by_stage(self.facts, self.records, self.ask)
-
-    @cached_property
-    def by_class(self) -> list[ClassFigures]:
-        """The figures of each class of requests; empty where there is one."""
-        return shape_figures.compute_by_class(self.facts, self.records, self.ask)
-
-    @cached_property
-    def by_turn(self) -> list[TurnFigures]:
-        """The figures of each turn of sessions, or range of turns; empty where there are none."""
-        return session_figures.compute_by_turn(self.facts, self.counted, self.ask)
-
-    @cached_property
-    def sessions(self) -> StoredSessions | None:
-        """The run's sessions; None: each request was one of its own."""
-        return session_figures.summarize_sessions(self.facts, self.records, self.counted)
+    def part(self, make: Callable[[Result], T]) -> T:
+        """The part of the result that `make` makes of this run, made once."""
+        if make not in self._parts:
+            self._parts[make] = make(self)
+        part: T = self._parts[make]
+        return part
 
     def json(self, detailed: bool = False) -> dict[str, Any]:
         """The result as vLLM's file has it, ours under one key."""
         # What follows from the facts is computed again when the file is read.
-        derived: Derived = {
+        derived: dict[str, Callable[[], Any]] = {
             "verdict": lambda: verdict.json(self.verdict),
             "steady_state": lambda: steady_state.json(self.steady),
             "objectives": lambda: list(map(objectives.json, self.objectives)),
             "reconciliation": lambda: [asdict(row) for row in self.reconciled],
         }
-        if self.facts.profile.shaped:
-            derived = {**derived, "by_stage": lambda: self.by_stage}
-        if self.facts.profile.classes:
-            derived = {**derived, "by_class": lambda: self.by_class}
-        if self.facts.targets:
-            derived = {**derived, "by_target": lambda: self.by_target}
-        if self.facts.session_turns:
-            derived = {**derived, "by_turn": lambda: self.by_turn, "sessions": lambda: self.sessions}
+        for module in contributed("parts"):
+            for name, part in module.PARTS.items():
+                if part.is_there(self.facts):
+                    derived[name] = partial(self.part, part.make)
         return vllm_result(self.metrics, self.counted, self.facts, derived, detailed)
 
     def filename(self) -> str:
         """The name vLLM would give the result file."""
         return filename(self.facts)
+
+
+class ResultPart(msgspec.Struct, frozen=True):
+    """What a feature adds to a result under its own key: in which runs it is there, and how it is made."""
+
+    is_there: Callable[[Facts], bool]
+    make: Callable[[Result], Any]
 
 
 def save(run: Result, directory: Path, texts: Mapping[str, str], broken: list[Broken]) -> list[str]:

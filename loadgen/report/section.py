@@ -1,4 +1,4 @@
-"""Report parts: the sections of a report, each made without the others and laid out for where it is shown."""
+"""Section: one part of the report, made without the others and laid out for where it is shown."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from loadgen.base.text import clean_text, wrap_text
 from loadgen.report.printing import Mark, Screen
 from loadgen.report.result_block import Layout
 from loadgen.report.run_directory import Result
+from loadgen.verdict.run_facts import Facts
 
 
 class ReportOptions(msgspec.Struct, frozen=True):
@@ -38,13 +39,14 @@ class Room(IntEnum):
 
 
 class Section(msgspec.Struct, frozen=True):
-    """One part of the report, made without the others: its name, and its lines of a run, long and short."""
+    """One part of the report: its name, its lines of a run, long and short, and in which runs it is there."""
 
     name: str
     lines: SectionLines
+    is_there: Callable[[Facts], bool] = lambda facts: True
     wrapped: bool = True  # False: the long ones are laid out already
     room: Room = Room.NEVER
-    short: SectionLines | None = None  # None: they are the same
+    short: SectionLines | None = None  # of a short report; None: they are the same
     marks: Callable[[Result], Iterable[Mark]] = lambda result: ()
 
 
@@ -83,7 +85,7 @@ def make_section(
 
     def make() -> list[list[str]]:
         marks = [replace(mark, phrase=clean_text(mark.phrase)) for mark in section.marks(result)]
-        every = (lines or section.lines)(result, options)
+        every = (lines or section.lines)(result, options) if section.is_there(result.facts) else ()
         laid_out = not section.wrapped and lines is None
         cut = [wrap(line) if not laid_out else clean_text(line).split("\n") for line in every]
         painted = iter(screen.painted([row for rows in cut for row in rows], marks))

@@ -14,7 +14,7 @@ from loadgen.base.guard import Broken, make_guarded
 from loadgen.base.secrecy import Secrets, hide_secrets
 from loadgen.base.structs import replace
 from loadgen.engines import engines
-from loadgen.features.sessions import session_figures
+from loadgen.figures.session_rows import list_early_places
 from loadgen.host.sampler import Sampler
 from loadgen.plan.plan import Plan
 from loadgen.report import report, request_rows, run_directory, run_place, sample_file
@@ -84,7 +84,7 @@ def add_outcome(known: Facts, outcome: Outcome, journal_error: str, made: Plan) 
         hidden_reasoning=outcome.hidden,
         requests=max(1, len(outcome.records) if planned is None else planned),
         bodies_digest=health.bodies_digest,
-        turn_places=session_figures.find_places(known.session_turns, outcome.records, where) if where else (),
+        turn_places=list_early_places(known.session_turns, outcome.records, where) if where else (),
         journal_error=journal_error,
         unknown=uncounted,
     )

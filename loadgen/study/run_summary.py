@@ -15,6 +15,7 @@ from msgspec.structs import asdict
 from loadgen.base import bounds
 from loadgen.base.urls import is_this_machine
 from loadgen.engines import engines
+from loadgen.features.sessions.session_figures import summarize_sessions
 from loadgen.figures.figure_table import COUNTS, LATENCY, OF_PROMPTS, OWN, PEAKS, SELECTABLE
 from loadgen.figures.vllm_keys import Figures, counted, peaks, traffic
 from loadgen.report import labels, load_table
@@ -164,7 +165,8 @@ def of_run(directory: Path, run: Result) -> Reported:
         if figure.kind == LATENCY or metrics.times_tokens
     }
     own = {figure.field_name: getattr(metrics, figure.field_name) for figure in OWN}
-    session_ms = {} if run.sessions is None else {SESSION_MS: run.sessions.figures.duration.mean_ms}
+    sessions = run.part(summarize_sessions)
+    session_ms = {} if sessions is None else {SESSION_MS: sessions.figures.duration.mean_ms}
     figures = _collect_figures(counts, distributions | own, session_ms)
     doubts = tuple(finding.rule.code for finding in run.verdict.grave)
     return _summarise_run(facts, figures, (run.verdict.level.value, doubts), str(directory), run)

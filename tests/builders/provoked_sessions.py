@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from builders.made_cases import client, observed
 from builders.made_sessions import OUTPUT, TURN_MS, judged, rows_of
-from loadgen.features.sessions import session_figures
 from loadgen.figures.metrics import compute
 from loadgen.figures.record import Record
+from loadgen.report.run_directory import Result
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.verdict.evidence import RunEvidence
 
@@ -40,7 +40,7 @@ def with_tail() -> RunEvidence:
     """One session of 100 turns goes on after the others."""
     turns = [*[8] * 40, 120]
     case = judged(turns, rows_of(turns, 8))
-    counted = session_figures.select_counted(case.facts, case.records)
+    counted = Result(case.facts, case.records).counted
     return RunEvidence(case.facts, case.records, case.metrics, compute(counted, case.facts.ask()))
 
 

@@ -9,10 +9,16 @@ import pytest
 
 from loadgen import features
 from loadgen.features import combine_rows, contributed
+from loadgen.report.report import SECTIONS
+from loadgen.report.request_rows import COLUMNS
 from loadgen.verdict.doubts import DOUBTS
 
 # By table: the names of all rows.
-NAMES = {"doubts": [doubt.code for doubt in DOUBTS]}
+NAMES = {
+    "doubts": [doubt.code for doubt in DOUBTS],
+    "sections": [section.name for section in SECTIONS],
+    "columns": [*COLUMNS, "session", "turn"],
+}
 
 
 def test_rows_stand_before_and_after_those_that_they_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.structs import replace
 from loadgen.figures.record import Record, Records
 from loadgen.report import report, request_rows
-from loadgen.report.request_rows import COLUMNS, FORMS, WORDS
+from loadgen.report.request_rows import FORMS, WORDS
 from loadgen.report.run import Run
 from loadgen.report.run_directory import Result
 from loadgen.transport.failure import Failure, FailureKind
@@ -52,6 +52,7 @@ def stored(directory: Path, of: Result) -> Path:
     return directory
 
 
+COLUMNS = request_rows.columns(mixed())
 EMPTY = dict.fromkeys(COLUMNS)
 OF_ALL = {"class": "", "slot": 0, "intended_ns": BEGIN_NS, "sent_ns": BEGIN_NS, "resends": 0}
 FIRST: dict[str, Any] = {

@@ -24,7 +24,7 @@ from builders.provoked_answers import timed
 from loadgen.engines.refusals import AdaptedField
 from loadgen.figures.metrics import compute
 from loadgen.figures.record import Records
-from loadgen.report import report, short_lines
+from loadgen.report import report, run_lines
 from loadgen.report.printing import Mark, Screen
 from loadgen.report.run_directory import Result
 from loadgen.transport.failure import Failure, FailureKind
@@ -41,6 +41,7 @@ KINDS = (
     FailureKind.ABORTED,
 )
 SIMULATED = Server(url="http://127.0.0.1:1/v1/completions", engine="e", model="m", simulated="instant")
+UNUSED: Any = None  # how the report is to be
 
 
 def short(case: RunEvidence, **options: Any) -> str:
@@ -150,9 +151,9 @@ def test_how_late_requests_were_is_there_however_little_room_is_left() -> None:
     assert "TTFT from when due: 450.00 ms mean, 450.00 P99 (from sent: 50.00 ms mean, 50.00 P99)" in text
 
 
-@loop_over("name", ["client", "steady", "server_reported", "roofline", "unavailable"])
+@loop_over("name", ["client", "steady-state", "reconciliation", "roofline", "unavailable"])
 def test_a_line_that_cannot_be_made_costs_itself_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    section = next(each for each in report.SECTIONS if each.short is not None and each.short.__name__ == name)
+    section = next(each for each in report.SECTIONS if each.name == name)
 
     def broken(*_: object) -> Any:
         raise ZeroDivisionError("division by zero")
@@ -177,7 +178,7 @@ def test_a_line_that_cannot_be_made_costs_itself_alone(name: str, monkeypatch: p
 )
 def test_the_load_is_one_entry(workload: dict[str, Any], line: str) -> None:
     case = run(workload=workload)
-    assert list(short_lines.load(Result(case.facts, case.records), None)) == [line]
+    assert list(run_lines.summarize_load(Result(case.facts, case.records), UNUSED)) == [line]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +194,7 @@ def test_the_load_is_one_entry(workload: dict[str, Any], line: str) -> None:
 )
 def test_the_client_is_one_line(changes: dict[str, Any], line: str) -> None:
     case = run(**changes)
-    assert list(short_lines.client(Result(case.facts, case.records), None)) == [line]
+    assert list(run_lines.summarize_client(Result(case.facts, case.records), UNUSED)) == [line]
 
 
 @loop_over(
@@ -211,12 +212,12 @@ def test_the_client_is_one_line(changes: dict[str, Any], line: str) -> None:
 )
 def test_the_servers_counters_agree_or_differ_in_one_line(window: Any, line: list[str]) -> None:
     case = run(window=window)
-    assert list(short_lines.server_reported(Result(case.facts, case.records), None)) == line
+    assert list(run_lines.summarize_reconciled(Result(case.facts, case.records), UNUSED)) == line
 
 
 def test_what_answers_report_of_themselves_is_one_line() -> None:
     case = run(timed(), window=None)
-    assert list(short_lines.server_reported(Result(case.facts, case.records), None)) == [
+    assert list(run_lines.summarize_reconciled(Result(case.facts, case.records), UNUSED)) == [
         "server's timings: prompt 48.00 of 50.00 ms mean TTFT, first to last token 100.00 ms (client +0.00)"
     ]
     whole = report.render(Result(case.facts, case.records))

@@ -1,36 +1,61 @@
-"""Session figures of a stored run: which requests they are of, by turn, and why sessions ended early."""
+"""Session figures: what a run's sessions and each turn of them got, and why sessions ended early."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
 
+from loadgen.base.arrays import Bool, Int64, sum_exactly
+from loadgen.base.clock import SECOND_NS
 from loadgen.engines import refusals
-from loadgen.figures.part_figures import TurnFigures, turn_figures
-from loadgen.figures.per_request import MetricOptions, PerRequest
+from loadgen.figures.distribution import Distribution
+from loadgen.figures.metrics import cached_tokens, part_latencies
+from loadgen.figures.per_request import PerRequest
 from loadgen.figures.record import Records
-from loadgen.figures.session_rows import (
-    MeasuredPart,
-    SessionFigures,
-    SessionRows,
-    dry_ns,
-    measured_part,
-    session_figures,
-    session_rows,
-)
+from loadgen.figures.session_rows import SessionRows, session_rows
+from loadgen.report.run_directory import Result, ResultPart
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.verdict.run_facts import Facts
 
-_MOST_PLACES = 1000  # of ended sessions that facts hold
 _MOST_ENDS = 1000  # that a result lists
+_OWN_ROW = 4  # turns that have a row of their own; after them 5 to 8, 9 to 16, and so on
+_P99 = (99.0,)
 _WORDS = {
     FailureKind.CONTEXT_LIMIT: "context limit",
     FailureKind.USER_CANCELLED: "cancelled as planned",
     FailureKind.TIMEOUT: "timeout",
 }
+
+
+class SessionFigures(msgspec.Struct, frozen=True):
+    """The sessions of a run, all of it; durations are of finished ones, first send to last byte."""
+
+    planned: int  # as far as this run was to send them
+    begun: int
+    finished: int  # every planned turn succeeded
+    ended_early: int  # a turn failed, or was cancelled as planned
+    unfinished: int  # the run ended before them
+    turns_not_sent: int  # of those that ended early
+    mean_turns: float | None  # sent, of each session that began
+    least_turns: int
+    most_turns: int
+    mean_planned_turns: float | None  # of the sessions that began
+    duration: Distribution
+    busy_share: float | None  # time with a turn sent and not answered / duration, of finished ones, 0 to 1
+    lateness: Distribution  # sent - intended, of every turn that was sent
+    mean_in_flight: float  # Σ (last end - first send) / the run's duration (Little)
+
+
+class MeasuredPart(msgspec.Struct, frozen=True):
+    """How much of a run its figures are of: up to when the first slot had no session left to begin."""
+
+    seconds: float  # from the first request sent to that moment
+    whole_s: float  # from there to the end of the last response
+    left_out: int  # requests that ended later: they are in no figure of the block
+    left_out_failed: int  # of these
 
 
 class EarlyEnd(msgspec.Struct, frozen=True):
@@ -57,46 +82,125 @@ class StoredSessions(msgspec.Struct, frozen=True):
     bodies_digest: str
 
 
-def select_counted(facts: Facts, records: Records) -> Records:
-    """The requests that a run's figures are of.
+class TurnFigures(msgspec.Struct, frozen=True):
+    """The turns of one row; latencies in milliseconds over its successes, NaN if there are none."""
 
-    Of sessions in a closed loop those that ended before the first slot had no session left to begin: what
-    follows is under less and less load. All, where the run was cut short, or nothing succeeded before that.
-    """
-    rows = session_rows(records, facts.session_turns)
-    if rows is None or facts.held_concurrency is None or facts.partial or facts.lost:
-        return records
-    until_ns = dry_ns(rows, records, facts.profile.duration_ns, facts.own_sessions, facts.queues)
-    if until_ns is None:
-        return records
-    within = records.end_ns <= until_ns
-    return records.only(within) if (within & records.ok).any() else records
+    first: int  # turn, counted from 1
+    last: int
+    requests: int
+    failed: int
+    mean_input_tokens: float | None  # by usage, else as planned; None: not known
+    cached_tokens: int  # of successes that report them
+    cached_of: int  # prompt tokens of these
+    cached_share: float | None  # cached_tokens / cached_of, 0 to 1; None: no response reports any
+    mean_output_tokens: float | None
+    mean_ttft_ms: float
+    median_ttft_ms: float
+    p99_ttft_ms: float
+    mean_tpot_ms: float
+    mean_e2el_ms: float
+
+    @property
+    def name(self) -> str:
+        """The turn, or the range of turns, as 3 or 5–8."""
+        return str(self.first) if self.first == self.last else f"{self.first}–{self.last}"
 
 
-def compute_by_turn(facts: Facts, records: Records, ask: MetricOptions) -> list[TurnFigures]:
-    """The figures of each turn, or range of turns; empty where there are no sessions."""
-    rows = session_rows(records, facts.session_turns)
-    if rows is None:
+def divide_by_turn(run: Result) -> list[TurnFigures]:
+    """The figures of turns 1, 2, 3, 4, 5–8, 9–16, …; empty where there are no sessions."""
+    records = run.counted
+    sessions = session_rows(records, run.facts.session_turns)
+    if sessions is None:
         return []
-    return turn_figures(rows.turn, records, PerRequest.of(records, ask))
+    each, turn = PerRequest.of(records, run.ask), sessions.turn
+    rows, first = [], 1
+    while first <= turn.max(initial=0):
+        last = first if first <= _OWN_ROW else 2 * (first - 1)
+        if (part := (turn >= first) & (turn <= last)).any():
+            rows.append(_measure_turns((first, last), part, records, each))
+        first = last + 1
+    return rows
 
 
-def summarize_sessions(facts: Facts, records: Records, of: Records) -> StoredSessions | None:
-    """The sessions of a run whose figures are `of` these records; None: it has none."""
+def _measure_turns(turns: tuple[int, int], part: Bool, records: Records, each: PerRequest) -> TurnFigures:
+    ok = part & each.ok
+    hits, looked_up, _ = cached_tokens(records, part)
+    return TurnFigures(
+        *turns,
+        requests=int(part.sum()),
+        failed=int((part & each.failed).sum()),
+        mean_input_tokens=_mean(each.input_tokens[ok]),
+        cached_tokens=hits,
+        cached_of=looked_up,
+        cached_share=hits / looked_up if looked_up else None,
+        mean_output_tokens=_mean(each.output_tokens[ok]),
+        **part_latencies(TurnFigures, each, part),
+    )
+
+
+def _mean(counts: Int64) -> float | None:
+    known = counts[counts >= 0]
+    return float(np.mean(known)) if len(known) else None
+
+
+def summarize_sessions(run: Result) -> StoredSessions | None:
+    """The sessions of a run; None: each request was one of its own."""
+    facts, records = run.facts, run.records
     rows = session_rows(records, facts.session_turns)
     if rows is None:
         return None
-    ends = find_early_ends(facts, records, rows)
+    ends = _list_early_ends(facts, records, rows)
     return StoredSessions(
-        figures=session_figures(rows, records, facts.own_sessions),
-        measured=None if of is records else measured_part(records, of),
+        figures=measure_sessions(rows, records, facts.own_sessions),
+        measured=None if run.counted is records else measure_counted_part(records, run.counted),
         ended_early=dict(Counter(end.reason for end in ends).most_common()),
         ends=ends[:_MOST_ENDS],
         bodies_digest=facts.bodies_digest,
     )
 
 
-def find_early_ends(facts: Facts, records: Records, rows: SessionRows) -> list[EarlyEnd]:
+def measure_sessions(rows: SessionRows, records: Records, planned: int) -> SessionFigures:
+    """The figures of a run's sessions, of which `planned` were to be sent."""
+    sent, turns = records.sent, rows.sent
+    finished = np.repeat(rows.finished, turns)  # of each request
+    begins_ns = records.sent_ns[rows.first[:-1]][rows.finished]
+    lasting_ns = records.end_ns[rows.last][rows.finished] - begins_ns
+    waited_ns = sum_exactly((records.end_ns - records.sent_ns)[finished])
+    spans_ns = rows.spans_ns(records)
+    run_ns = int(spans_ns[1].max() - spans_ns[0].min()) if len(spans_ns[0]) else 0
+    held_ns = sum_exactly(spans_ns[1] - spans_ns[0])
+    return SessionFigures(
+        planned=planned,
+        begun=len(rows),
+        finished=int(rows.finished.sum()),
+        ended_early=int(rows.early.sum()),
+        unfinished=int(rows.unfinished.sum()),
+        turns_not_sent=rows.dropped,
+        mean_turns=float(turns.mean()) if len(rows) else None,
+        least_turns=int(turns.min()) if len(rows) else 0,
+        most_turns=int(turns.max(initial=0)),
+        mean_planned_turns=float(rows.planned.mean()) if len(rows) else None,
+        busy_share=waited_ns / sum_exactly(lasting_ns) if sum_exactly(lasting_ns) else None,
+        duration=Distribution.of(lasting_ns, _P99),
+        lateness=Distribution.of((records.sent_ns - records.intended_ns)[sent], _P99),
+        mean_in_flight=held_ns / run_ns if run_ns else 0.0,
+    )
+
+
+def measure_counted_part(records: Records, counted: Records) -> MeasuredPart:
+    """How much of a run the counted ones of its requests are."""
+    sent_ns = records.sent_ns[records.sent]
+    begin_ns = int(sent_ns.min())
+    late = len(records) - len(counted)
+    return MeasuredPart(
+        seconds=(int(counted.end_ns.max()) - begin_ns) / SECOND_NS,
+        whole_s=(int(records.end_ns.max()) - begin_ns) / SECOND_NS,
+        left_out=late,
+        left_out_failed=len(records.failed) - len(counted.failed) if late else 0,
+    )
+
+
+def _list_early_ends(facts: Facts, records: Records, rows: SessionRows) -> list[EarlyEnd]:
     """The sessions that a turn ended early, in the plan's order."""
     places = dict(facts.turn_places)
     ends = []
@@ -114,15 +218,7 @@ def _name_reason(failure: Failure) -> str:
     return _WORDS.get(failure.kind) or refusals.name_refused_part(failure.detail) or failure.kind.value
 
 
-def find_places(
-    session_turns: Sequence[int], records: Records, where: Callable[[int], str]
-) -> tuple[tuple[int, str], ...]:
-    """The plan index and the place of each turn that ended its session early, of the first ones.
-
-    `where` is the row and conversation of a plan index, in words.
-    """
-    rows = session_rows(records, session_turns)
-    if rows is None:
-        return ()
-    ended = records.index[rows.last[rows.early]][:_MOST_PLACES].tolist()
-    return tuple((index, where(index)) for index in ended)
+PARTS: Mapping[str, ResultPart] = {
+    "by_turn": ResultPart(lambda facts: bool(facts.session_turns), divide_by_turn),
+    "sessions": ResultPart(lambda facts: bool(facts.session_turns), summarize_sessions),
+}

@@ -7,12 +7,17 @@ from collections.abc import Iterator
 
 from loadgen.base.table import align_cells
 from loadgen.base.text import cut_end, format_cell_ms, format_count, list_first
-from loadgen.features.sessions.session_figures import EarlyEnd, StoredSessions
+from loadgen.features.sessions.session_figures import (
+    EarlyEnd,
+    SessionFigures,
+    StoredSessions,
+    TurnFigures,
+    divide_by_turn,
+    summarize_sessions,
+)
 from loadgen.figures.distribution import Distribution
-from loadgen.figures.part_figures import TurnFigures
-from loadgen.figures.session_rows import MeasuredPart, SessionFigures
 from loadgen.report.run_directory import Result
-from loadgen.report.section import ReportOptions
+from loadgen.report.section import ReportOptions, Room, Section
 
 _TITLES = ("Turn", "reqs", "fail", "input", "cached", "output", "TTFT ms", "P50", "P99", "TPOT", "E2EL ms")
 _WIDTHS = (-7, 5, 4, 6, 6, 6, 7, 7, 7, 6, 8)
@@ -20,77 +25,69 @@ _MOST_ENDS, _MOST_IN_SHORT = 20, 2  # of early ends that are named, for each rea
 _MOST_DETAIL = 150  # characters
 
 
-def list_measured_part(result: Result, options: ReportOptions) -> Iterator[str]:
+def describe_counted_part(result: Result, options: ReportOptions) -> Iterator[str]:
     """How much of the run its figures are of, where that is not all."""
-    if result.sessions is not None and result.sessions.measured is not None:
-        yield _describe_measured(result.sessions.measured)
-
-
-def list_session_lines(result: Result, options: ReportOptions) -> Iterator[str]:
-    """All that is known of the sessions; nothing where there are none."""
-    sessions = result.sessions
-    if sessions is None:
+    sessions = result.part(summarize_sessions)
+    if sessions is None or sessions.measured is None:
         return
-    yield _describe_counts(result, sessions.figures)
-    yield from _list_times(sessions.figures)
-    yield from _list_ends(sessions, _MOST_ENDS)
-    if sessions.bodies_digest:
-        yield f"sent bodies: digest {sessions.bodies_digest} (of all, in any order, without the model's name)"
-
-
-def list_short_lines(result: Result, options: ReportOptions) -> Iterator[str]:
-    """What matters most of the sessions, in a few lines."""
-    sessions = result.sessions
-    if sessions is None:
-        return
-    yield _describe_counts(result, sessions.figures)
-    yield from _list_ends(sessions, _MOST_IN_SHORT)
-
-
-def list_turn_table(result: Result, options: ReportOptions) -> Iterator[str]:
-    """The figures by turn as a table of 80 columns; nothing where there are no sessions."""
-    rows = result.by_turn
-    if rows:
-        yield align_cells(_TITLES, _WIDTHS, " ")
-    for row in rows:
-        yield align_cells(_make_cells(row), _WIDTHS, " ")
-
-
-def list_missing_turns(result: Result) -> Iterator[str]:
-    """The turns that were not sent since an earlier one of their session failed; nothing if none was."""
-    if (sessions := result.sessions) is not None and (count := count_dropped(result)):
-        ended = format_count(sessions.figures.ended_early, "session")
-        yield f"not sent: {format_count(count, 'later turn')} of {ended} that ended early"
-
-
-def count_dropped(result: Result) -> int:
-    """How many turns were not sent since an earlier one of their session failed."""
-    return 0 if result.sessions is None else result.sessions.figures.turns_not_sent
-
-
-def describe_in_flight(result: Result) -> str:
-    """How many sessions, and requests of them, were in flight; "" where there are none."""
-    sessions = result.sessions
-    if sessions is None:
-        return ""
-    facts, held = result.facts, sessions.figures.mean_in_flight
-    of = "" if facts.held_concurrency is None else f" of {facts.held_concurrency}"
-    requests = f"{result.whole.mean_concurrency:.2f} requests in flight"
-    return f"concurrency: {held:.2f} sessions on average{of}, {requests} (the others between two turns)"
-
-
-def _describe_measured(part: MeasuredPart) -> str:
-    failed = f", {part.left_out_failed} of them failed" * bool(part.left_out_failed)
-    return (
+    part = sessions.measured
+    failed = f", {part.left_out_failed} of them failed" if part.left_out_failed else ""
+    yield (
         f"measured until the first slot ran dry: {part.seconds:.1f} of {part.whole_s:.1f} s; then it had no "
         f"session left to begin. {format_count(part.left_out, 'turn')} ended later{failed}: what was done of "
         "them by then is in the throughput, and they are in no other figure"
     )
 
 
-def _describe_counts(result: Result, figures: SessionFigures) -> str:
+def describe_sessions(result: Result, options: ReportOptions) -> Iterator[str]:
+    """All that is known of the sessions; nothing where there are none."""
+    sessions = result.part(summarize_sessions)
+    if sessions is None:
+        return
+    yield _counts(result, sessions.figures)
+    yield from _times(sessions.figures)
+    yield from _ends(sessions, _MOST_ENDS)
+    if sessions.bodies_digest:
+        yield f"sent bodies: digest {sessions.bodies_digest} (of all, in any order, without the model's name)"
+
+
+def summarize_in_short(result: Result, options: ReportOptions) -> Iterator[str]:
+    """What matters most of the sessions, in a few lines."""
+    if (sessions := result.part(summarize_sessions)) is not None:
+        yield _counts(result, sessions.figures)
+        yield from _ends(sessions, _MOST_IN_SHORT)
+
+
+def tabulate_turns(result: Result, options: ReportOptions) -> Iterator[str]:
+    """The figures by turn as a table of 80 columns; nothing where there are no sessions."""
+    rows = result.part(divide_by_turn)
+    if rows:
+        yield align_cells(_TITLES, _WIDTHS, " ")
+    for row in rows:
+        yield align_cells(_cells(row), _WIDTHS, " ")
+
+
+def describe_unsent_turns(result: Result, options: ReportOptions) -> Iterator[str]:
+    """The turns that were not sent since an earlier one of their session failed; nothing if none was."""
+    sessions = result.part(summarize_sessions)
+    if sessions is not None and sessions.figures.turns_not_sent:
+        ended = format_count(sessions.figures.ended_early, "session")
+        turns = format_count(sessions.figures.turns_not_sent, "later turn")
+        yield f"not sent: {turns} of {ended} that ended early"
+
+
+def describe_in_flight(result: Result, options: ReportOptions) -> Iterator[str]:
+    """How many sessions, and requests of them, were in flight."""
+    if (sessions := result.part(summarize_sessions)) is not None:
+        facts, held = result.facts, sessions.figures.mean_in_flight
+        of = "" if facts.held_concurrency is None else f" of {facts.held_concurrency}"
+        requests = f"{result.whole.mean_concurrency:.2f} requests in flight"
+        yield f"concurrency: {held:.2f} sessions on average{of}, {requests} (the others between two turns)"
+
+
+def _counts(result: Result, figures: SessionFigures) -> str:
     of = f" of {figures.planned}" * (figures.planned != figures.begun)
-    parts = [f"{figures.begun} begun{of}{_describe_pace(result)}", f"{figures.finished} finished"]
+    parts = [f"{figures.begun} begun{of}{_pace(result)}", f"{figures.finished} finished"]
     parts += [f"{figures.ended_early} ended early"] * bool(figures.ended_early)
     parts += [f"{figures.unfinished} unfinished, since the run ended"] * bool(figures.unfinished)
     line = f"sessions: {', '.join(parts)}"
@@ -99,7 +96,7 @@ def _describe_counts(result: Result, figures: SessionFigures) -> str:
     return f"{line}; {figures.mean_turns:.4g} turns on average, {figures.least_turns} to {figures.most_turns}"
 
 
-def _describe_pace(result: Result) -> str:
+def _pace(result: Result) -> str:
     """How fast sessions were to begin, or turns to follow, where the plan decides that."""
     facts, rate_per_s = result.facts, result.facts.profile.user_rate
     if facts.profile.users and rate_per_s:
@@ -107,7 +104,7 @@ def _describe_pace(result: Result) -> str:
     return f" at {facts.planned_rate_per_s:g}/s" if math.isfinite(facts.planned_rate_per_s) else ""
 
 
-def _list_times(figures: SessionFigures) -> Iterator[str]:
+def _times(figures: SessionFigures) -> Iterator[str]:
     duration, late = figures.duration, figures.lateness
     if duration.n:
         share = figures.busy_share
@@ -118,44 +115,55 @@ def _list_times(figures: SessionFigures) -> Iterator[str]:
                 f"; {100 * share:.0f} % of it waiting for the server, {100 * (1 - share):.0f} % between turns"
             )
         )
-        yield f"session duration: {_describe_spread(duration, 1e3, 's')} ({duration.n} finished){waiting}"
+        yield f"session duration: {_spread(duration, 1e3, 's')} ({duration.n} finished){waiting}"
     if late.n:
         spread = f"{late.median_ms:.2f} P50, {late.p99_ms:.2f} P99, {late.max_ms:.2f} ms max"
         yield f"turns sent after their time: {spread} (previous answer's end + delay → sent)"
 
 
-def _describe_spread(values: Distribution, scale: float, unit: str) -> str:
+def _spread(values: Distribution, scale: float, unit: str) -> str:
     mean, median, p99 = (value / scale for value in (values.mean_ms, values.median_ms, values.p99_ms))
     return f"{mean:.2f} {unit} mean, {median:.2f} P50, {p99:.2f} P99"
 
 
-def _list_ends(sessions: StoredSessions, most: int) -> Iterator[str]:
+def _ends(sessions: StoredSessions, most: int) -> Iterator[str]:
     """Each reason for which sessions ended early: how often, where, and the first one's error."""
     for reason, count in sessions.ended_early.items():
         ends = [end for end in sessions.ends if end.reason == reason]
         where = list_first([*map(str, ends), *[""] * (count - len(ends))], most)
-        yield f"sessions ended early: {count} × {reason}: {where}{_find_detail(ends)}"
+        yield f"sessions ended early: {count} × {reason}: {where}{_detail(ends)}"
 
 
-def _find_detail(ends: list[EarlyEnd]) -> str:
+def _detail(ends: list[EarlyEnd]) -> str:
     detail = next((end.detail for end in ends if end.detail), "")
     return f"; the first: {cut_end(detail, _MOST_DETAIL)}" if detail else ""
 
 
-def _make_cells(row: TurnFigures) -> tuple[str, ...]:
+def _cells(row: TurnFigures) -> tuple[str, ...]:
     latencies = (row.mean_ttft_ms, row.median_ttft_ms, row.p99_ttft_ms)
     return (
         row.name,
         str(row.requests),
         str(row.failed),
-        _format_tokens(row.mean_input_tokens),
+        _tokens(row.mean_input_tokens),
         "-" if row.cached_share is None else f"{100 * row.cached_share:.1f}%",
-        _format_tokens(row.mean_output_tokens),
+        _tokens(row.mean_output_tokens),
         *(format_cell_ms(value) for value in latencies),
         format_cell_ms(row.mean_tpot_ms),
         format_cell_ms(row.mean_e2el_ms),
     )
 
 
-def _format_tokens(mean: float | None) -> str:
+def _tokens(mean: float | None) -> str:
     return "-" if mean is None else f"{mean:.0f}"
+
+
+SECTIONS = {
+    "after block": (Section("measured", describe_counted_part, room=Room.ALWAYS),),
+    "after missing": (Section("turns-not-sent", describe_unsent_turns, room=Room.ALWAYS),),
+    "before load-over-time": (
+        Section("sessions", describe_sessions, room=Room.ALWAYS, short=summarize_in_short),
+        Section("turns", tabulate_turns, wrapped=False, room=Room.TABLE),
+    ),
+    "after load": (Section("sessions-in-flight", describe_in_flight, room=Room.ALWAYS),),
+}

@@ -1,30 +1,72 @@
-"""Shape figures: stages of a load over time, classes of a mixed one, how late requests were sent."""
+"""Shape figures: stages of a load over time, and classes of a mixed one: what the requests of each got."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from loadgen.base.arrays import Int64
-from loadgen.base.clock import MS_NS
-from loadgen.figures import part_figures
-from loadgen.figures.metrics import good
-from loadgen.figures.part_figures import ClassFigures, StageFigures
-from loadgen.figures.per_request import MetricOptions, PerRequest
-from loadgen.figures.percentiles import percentiles
+import msgspec
+import numpy as np
+
+from loadgen.base.arrays import Int64, sum_exactly
+from loadgen.base.clock import SECOND_NS
+from loadgen.base.structs import replace
+from loadgen.figures.metrics import good, part_latencies
+from loadgen.figures.per_request import PerRequest
 from loadgen.figures.record import Records
 from loadgen.plan import arrival
 from loadgen.plan.arrival import StageWindow
 from loadgen.plan.prompts import random_ids
 from loadgen.plan.random_stream import RandomStream
+from loadgen.report.request_rows import RequestColumn
+from loadgen.report.run_directory import Result, ResultPart
 from loadgen.verdict.run_facts import Facts
 
 _NEVER_NS = 1 << 61  # no sum with a reading of a clock overflows
 
 
-def compute_by_stage(facts: Facts, records: Records, ask: MetricOptions) -> list[StageFigures]:
+class ClassFigures(msgspec.Struct, frozen=True):
+    """One class of a run; latencies in milliseconds, over its successes, NaN if there are none."""
+
+    name: str
+    asked_share: float  # of the requests, 0 to 1
+    requests: int
+    share: float  # of the run's requests, 0 to 1
+    failed: int
+    cancelled: int  # as planned
+    completed: int  # the others
+    input_tokens: int  # of successes
+    output_tokens: int
+    mean_ttft_ms: float
+    p99_ttft_ms: float
+    mean_tpot_ms: float
+    p99_tpot_ms: float
+    mean_e2el_ms: float
+    p99_e2el_ms: float
+    good: int | None  # requests that met --goodput; None: no objective was given
+
+
+class StageFigures(msgspec.Struct, frozen=True):
+    """One stage; latencies in milliseconds, over the successes that were due in it, NaN if there are none."""
+
+    name: str
+    begin_s: float  # after the start
+    end_s: float
+    requests: int  # that were due in it; of a closed loop, sent in it
+    failed: int  # of these
+    rate_per_s: float  # requests sent in it / its time
+    mean_in_flight: float  # ∫ requests in flight dt / its time, those of earlier stages included
+    most_in_flight: int
+    mean_ttft_ms: float
+    p99_ttft_ms: float
+    mean_ttft_intended_ms: float  # from when each request was due
+    mean_e2el_ms: float
+    p99_e2el_ms: float
+
+
+def divide_by_stage(run: Result) -> list[StageFigures]:
     """The figures of each stage of a schedule or ramp; empty where the load did not change."""
-    profile = facts.profile
-    if not profile.shaped or profile.timed or not len(records):
+    facts, records = run.facts, run.records
+    if not facts.profile.shaped or facts.profile.timed or not len(records):
         return []
     windows, offsets_ns = _plan_stages(facts)
     if offsets_ns is None:
@@ -34,13 +76,18 @@ def compute_by_stage(facts: Facts, records: Records, ask: MetricOptions) -> list
         begin_ns = int(due_ns[0] - offsets_ns[records.index[0]])
     if facts.partial:
         next_ns = None if offsets_ns is None else _find_next_due_ns(offsets_ns, records) + begin_ns
-        windows = part_figures.reached_windows(
-            windows, part_figures.sending_ended_ns(records, next_ns) - begin_ns
-        )
-    return part_figures.stage_figures(windows, records, PerRequest.of(records, ask), due_ns, begin_ns)
+        until_ns = find_sending_end_ns(records, next_ns) - begin_ns
+        windows = [
+            replace(window, end_ns=min(window.end_ns, until_ns))
+            for window in windows
+            if window.begin_ns < until_ns
+        ]
+    each, sent = PerRequest.of(records, run.ask), records.sent
+    flown_ns = np.sort(records.sent_ns[sent]) - begin_ns, np.sort(records.end_ns[sent]) - begin_ns
+    return [_measure_stage(window, each, due_ns - begin_ns, flown_ns) for window in windows]
 
 
-def name_unreached(facts: Facts, rows: Sequence[StageFigures]) -> list[str]:
+def list_unreached(facts: Facts, rows: Sequence[StageFigures]) -> list[str]:
     """The names of the stages that a run which ended early did not come to; `rows` are those it did."""
     return [window.name for window in _plan_stages(facts)[0][len(rows) :]] if facts.partial else []
 
@@ -57,41 +104,97 @@ def _find_next_due_ns(offsets_ns: Int64, records: Records) -> int:
     return int(following[0]) if len(following) else _NEVER_NS
 
 
-def number_classes(facts: Facts, records: Records) -> Int64 | None:
-    """The class of each request, int64[requests]; None where there is one class."""
-    if not facts.profile.classes:
-        return None
-    numbers = random_ids.draw_classes(facts.profile.classes, _make_stream(facts), facts.requests)
-    return numbers[records.index]
+def find_sending_end_ns(records: Records, next_due_ns: int | None) -> int:
+    """When a run that ended early stopped sending, at the latest: the next request would have followed then.
+
+    An open loop's next one follows when it is due, `next_due_ns`, or not after all were cut off; a closed
+    loop's (None) as the first one ends.
+    """
+    sent_ns, end_ns = records.sent_ns[records.sent], records.end_ns[records.sent]
+    last_ns = int(sent_ns.max(initial=0))
+    later_ns = end_ns[end_ns > last_ns]
+    if not len(later_ns):
+        return last_ns + 1
+    followed_ns = later_ns.min() if next_due_ns is None else min(next_due_ns, later_ns.max())
+    return max(int(followed_ns), last_ns + 1)
 
 
-def name_classes(facts: Facts, records: Records) -> list[str]:
+def _measure_stage(
+    window: StageWindow, each: PerRequest, due_ns: Int64, flown_ns: tuple[Int64, Int64]
+) -> StageFigures:
+    """The figures of a window; `due_ns`, int64[requests], says which a request belongs to."""
+    begin_ns, end_ns = window.begin_ns, window.end_ns
+    part = (due_ns >= begin_ns) & (due_ns < end_ns)
+    starts_ns, ends_ns = flown_ns
+    first, last = np.searchsorted(starts_ns, [begin_ns, end_ns])
+    # The most at once are there at the window's begin, or as one of its requests starts.
+    moments = np.concatenate([[begin_ns], starts_ns[first:last]])
+    in_flight = np.searchsorted(starts_ns, moments, "right") - np.searchsorted(ends_ns, moments, "right")
+    span_ns = max(end_ns - begin_ns, 1)
+    under_way_ns = sum_exactly(ends_ns.clip(begin_ns, end_ns)) - sum_exactly(starts_ns.clip(begin_ns, end_ns))
+    return StageFigures(
+        name=window.name,
+        begin_s=begin_ns / SECOND_NS,
+        end_s=end_ns / SECOND_NS,
+        requests=int(part.sum()),
+        failed=int((part & each.failed).sum()),
+        rate_per_s=int(last - first) * SECOND_NS / span_ns,
+        mean_in_flight=under_way_ns / span_ns,
+        most_in_flight=int(in_flight.max()),
+        **part_latencies(StageFigures, each, part),
+    )
+
+
+def name_classes(run: Result) -> list[str]:
     """The name of each request's class; "" where there is one class."""
-    numbers = number_classes(facts, records)
+    numbers = _number_classes(run)
     if numbers is None:
-        return [""] * len(records)
-    names = [kind.name for kind in facts.profile.classes]
+        return [""] * len(run.records)
+    names = [kind.name for kind in run.facts.profile.classes]
     return [names[number] for number in numbers.tolist()]
 
 
-def compute_by_class(facts: Facts, records: Records, ask: MetricOptions) -> list[ClassFigures]:
+def divide_by_class(run: Result) -> list[ClassFigures]:
     """The figures of each class; empty where there is one class."""
-    numbers = number_classes(facts, records)
+    numbers, rows = _number_classes(run), []
     if numbers is None:
         return []
-    each = PerRequest.of(records, ask)
-    return part_figures.class_figures(facts.profile.classes, numbers, each, good(each, ask))
+    each = PerRequest.of(run.records, run.ask)
+    met = good(each, run.ask)
+    for number, kind in enumerate(run.facts.profile.classes):
+        part = numbers == number
+        rows.append(
+            ClassFigures(
+                name=kind.name,
+                asked_share=kind.share / 100,
+                requests=int(part.sum()),
+                share=float(part.mean()) if len(part) else 0.0,
+                failed=int((part & each.failed).sum()),
+                cancelled=int((part & each.cancelled).sum()),
+                completed=int((part & each.ok).sum()),
+                input_tokens=int(each.input_tokens[part & each.ok].clip(0).sum()),
+                output_tokens=int(each.output_tokens[part & each.ok].sum()),
+                good=None if met is None else int((met & part).sum()),
+                **part_latencies(ClassFigures, each, part),
+            )
+        )
+    return rows
+
+
+def _number_classes(run: Result) -> Int64 | None:
+    """The class of each request, int64[requests]; None where there is one class."""
+    classes = run.facts.profile.classes
+    if not classes:
+        return None
+    return random_ids.draw_classes(classes, _make_stream(run.facts), run.facts.requests)[run.records.index]
 
 
 def _make_stream(facts: Facts) -> RandomStream:
     return RandomStream(facts.seed, facts.profile.name, facts.repeat, attempt=facts.attempt)
 
 
-def describe_lateness(records: Records) -> str:
-    """How much later than due requests were sent, in words; "" where none was sent."""
-    late_ns = (records.sent_ns - records.intended_ns)[records.sent]
-    if not len(late_ns):
-        return ""
-    mean_ms, most_ms = float(late_ns.mean()) / MS_NS, float(late_ns.max()) / MS_NS
-    median_ms, p99_ms = (value / MS_NS for value in percentiles(late_ns.copy(), (50, 99)))
-    return f"{mean_ms:.2f} ms mean, {median_ms:.2f} P50, {p99_ms:.2f} P99, {most_ms:.2f} max"
+COLUMNS = {"after request_id": (RequestColumn("class", make=name_classes),)}
+PARTS: Mapping[str, ResultPart] = {
+    "by_stage": ResultPart(lambda facts: facts.profile.shaped, divide_by_stage),
+    "by_class": ResultPart(lambda facts: bool(facts.profile.classes), divide_by_class),
+}

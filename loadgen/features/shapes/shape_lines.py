@@ -1,4 +1,4 @@
-"""Shape lines: the tables by stage and by class, and that a load which changes has no steady state."""
+"""Shape lines: the tables by stage and by class, and what became of requests cancelled as planned."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import numpy as np
 from loadgen.base.arrays import Int64
 from loadgen.base.table import align_cells
 from loadgen.base.text import cut_end, format_cell_ms, list_first
-from loadgen.features.shapes import shape_figures
-from loadgen.figures.part_figures import ClassFigures
+from loadgen.features.shapes.shape_figures import (
+    ClassFigures,
+    divide_by_class,
+    divide_by_stage,
+    list_unreached,
+)
 from loadgen.figures.record import Records
-from loadgen.figures.steady_state import Unsteady
 from loadgen.plan.planned_requests import draw_cancellations
 from loadgen.plan.random_stream import RandomStream
 from loadgen.report.run_directory import Result
-from loadgen.report.section import ReportOptions
+from loadgen.report.section import ReportOptions, Room, Section
 from loadgen.settings.cancel_point import CancelPoint, parse_rate
 from loadgen.verdict.reconcile import finished_after_cancel
 from loadgen.verdict.run_facts import Facts
@@ -27,18 +30,11 @@ _CLASS_TITLES = ("Class", "share", "reqs", "fail", "in/out", "TTFT ms", "P99", "
 _CLASS_WIDTHS = (-12, 5, 5, 4, 9, 7, 7, 6, 7, 7)
 _MOST_STAGES = 40  # in the table of a short report
 _MOST_NAMED = 3  # of those that a run did not come to
-_MOST_SHAPE = 150  # characters of how a load changes
 
 
-def list_unsteady(result: Result, options: ReportOptions) -> Iterator[str]:
-    """That a load which changes has no steady state, and how it changes."""
-    if result.facts.profile.shaped and isinstance(result.steady, Unsteady):
-        yield cut_end(f"steady state: none: {result.steady.why}", _MOST_SHAPE)
-
-
-def list_stage_table(result: Result, options: ReportOptions) -> Iterator[str]:
+def tabulate_stages(result: Result, options: ReportOptions) -> Iterator[str]:
     """The stages as a table; nothing where there are none."""
-    rows = result.by_stage
+    rows = result.part(divide_by_stage)
     if options.directory and len(rows) > _MOST_STAGES:  # a terminal would show nothing else
         yield f"{len(rows)} stages: the table by stage is in the whole report"
         return
@@ -59,21 +55,21 @@ def list_stage_table(result: Result, options: ReportOptions) -> Iterator[str]:
             _STAGE_WIDTHS,
             " ",
         )
-    if missing := shape_figures.name_unreached(result.facts, rows):
+    if missing := list_unreached(result.facts, rows):
         yield f"not reached: {list_first(missing, _MOST_NAMED)}"
 
 
-def list_class_table(result: Result, options: ReportOptions) -> Iterator[str]:
+def tabulate_classes(result: Result, options: ReportOptions) -> Iterator[str]:
     """The classes as a table, what of each was cancelled, and what met the objectives.
 
     Nothing where there is one class.
     """
-    rows = result.by_class
+    rows = result.part(divide_by_class)
     if not rows:
         return
     yield align_cells(_CLASS_TITLES, _CLASS_WIDTHS, " ")
     for row in rows:
-        lengths = [tokens / row.completed if row.completed else 0 for tokens in _list_tokens(row)]
+        lengths = [tokens / row.completed if row.completed else 0 for tokens in _tokens(row)]
         latencies = (row.mean_ttft_ms, row.p99_ttft_ms, row.mean_tpot_ms, row.mean_e2el_ms, row.p99_e2el_ms)
         counts = f"{100 * row.share:.0f} %", str(row.requests), str(row.failed)
         name = cut_end(row.name, -_CLASS_WIDTHS[0])
@@ -92,11 +88,11 @@ def list_class_table(result: Result, options: ReportOptions) -> Iterator[str]:
         yield f"goodput by class: {', '.join(met)} requests met the objectives"
 
 
-def _list_tokens(row: ClassFigures) -> tuple[int, int]:
+def _tokens(row: ClassFigures) -> tuple[int, int]:
     return row.input_tokens, row.output_tokens
 
 
-def list_cancelled(result: Result) -> Iterator[str]:
+def describe_cancelled(result: Result, options: ReportOptions) -> Iterator[str]:
     """What became of the requests that the plan cancels; nothing where it cancels none."""
     facts, records = result.facts, result.records
     point = facts.profile.cancel_point
@@ -106,13 +102,13 @@ def list_cancelled(result: Result) -> Iterator[str]:
     share = f"{100 * parse_rate(facts.profile.cancel_rate):g} %"
     line = f"cancelled as planned: {cancelled} of {planned} ({share} of the requests) after {point}"
     if cancelled:
-        line += f", {_find_late_ns(records, point).mean() / 1e6:.2f} ms late on average"
+        line += f", {_measure_lateness_ns(records, point).mean() / 1e6:.2f} ms late on average"
     yield line
     if planned > cancelled:
         yield f"not cancelled: {planned - cancelled} of these ended before, or failed"
     if cancelled:
         yield f"figures are of the {result.whole.completed} requests that were answered in full"
-        yield from _list_server_counts(result)
+        yield from _describe_aborts(result)
 
 
 def _count_planned(facts: Facts, records: Records, point: CancelPoint) -> int:
@@ -123,7 +119,7 @@ def _count_planned(facts: Facts, records: Records, point: CancelPoint) -> int:
     return int(np.count_nonzero(chosen[records.index] & records.sent))
 
 
-def _find_late_ns(records: Records, point: CancelPoint) -> Int64:
+def _measure_lateness_ns(records: Records, point: CancelPoint) -> Int64:
     """How long after it was due each cancelled request was closed: after its last token, where they count."""
     rows = np.flatnonzero(records.cancelled)
     if not point.after_tokens:
@@ -132,7 +128,7 @@ def _find_late_ns(records: Records, point: CancelPoint) -> Int64:
     return records.end_ns[rows] - np.array(due_ns, np.int64)
 
 
-def _list_server_counts(result: Result) -> Iterator[str]:
+def _describe_aborts(result: Result) -> Iterator[str]:
     """What the server's counters show of the cancelled requests, where they show something."""
     window, cancelled = result.facts.window, result.whole.cancelled
     if window is None or window.finished is None:
@@ -141,3 +137,12 @@ def _list_server_counts(result: Result) -> Iterator[str]:
         yield f"the server counts {aborted} aborted requests, {cancelled} were cancelled"
     elif not finished_after_cancel(window, result.whole):
         yield f"the server counts no abort, and finished none of the {cancelled} cancelled requests"
+
+
+SECTIONS = {
+    "after failures": (Section("cancelled", describe_cancelled, room=Room.ALWAYS),),
+    "before load-over-time": (
+        Section("classes", tabulate_classes, wrapped=False, room=Room.TABLE),
+        Section("stages", tabulate_stages, wrapped=False, room=Room.TABLE),
+    ),
+}

@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.text import format_count
-from loadgen.verdict.run_facts import Facts, MergedShard
+from loadgen.report.run_directory import Result
+from loadgen.report.section import ReportOptions, Room, Section
+from loadgen.verdict.run_facts import MergedShard
 
 
-def list_shard_lines(facts: Facts, explain: bool) -> Iterator[str]:
-    """Of a merged run whose shards had several clocks, or of which one was lost; with `explain` of any."""
-    shards = facts.shards
+def describe_shards(result: Result, options: ReportOptions) -> Iterator[str]:
+    """The shards of a merged run whose clocks were several, or of which one was lost; to explain, of any."""
+    shards, explain = result.facts.shards, options.explain
     others = [row for row in shards if row.reference]
     lost = [row.name for row in shards if row.lost]
     if not shards or not (explain or others or lost):
@@ -51,3 +53,6 @@ def _row(row: MergedShard) -> str:
     return (
         f"  shard {row.name}: {format_count(row.requests, 'request')}, {row.cores:.2f} of a core busy{clock}"
     )
+
+
+SECTIONS = {"after calibration": (Section("shards", describe_shards, room=Room.LAST),)}

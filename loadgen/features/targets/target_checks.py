@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,15 +11,23 @@ from numpy.typing import NDArray
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import MS_NS
 from loadgen.base.rule import Evidence, joined, suspect
-from loadgen.features.targets import target_figures
 from loadgen.figures.percentiles import median
+from loadgen.figures.record import Records
+from loadgen.transport.failure import FailureKind
 from loadgen.verdict.evidence import RunEvidence, percent
 
+_NONE = -1  # of the targets
 PARTS, _LEAST = 10, 5  # successive parts of a run, and the successes of a target in each
 UNEQUAL = 0.25
 TTFT_MS, TPOT_MS = 5.0, 0.5
 _UNLIKE_PROMPTS = 0.05
 FAILED, CHANCE = 0.01, 0.001
+
+
+def number_targets(targets: Sequence[str], records: Records) -> Int64:
+    """Which target each request went to, int64[requests]; -1 where that died with the client."""
+    lost = [failure is not None and failure.kind is FailureKind.LOST for failure in records.failures]
+    return np.where(np.array(lost, np.bool_), _NONE, records.slot % max(len(targets), 1))
 
 
 @suspect(
@@ -36,7 +44,7 @@ def targets_unequal(run: RunEvidence) -> Evidence | None:
     """One of several servers was slower than the others throughout, or failed more often."""
     if len(run.facts.targets) < 2:
         return None
-    of = target_figures.number_targets(run.facts.targets, run.records)
+    of = number_targets(run.facts.targets, run.records)
     return joined([*_failing(run, of), *_slower(run, of)])
 
 

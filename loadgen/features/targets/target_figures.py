@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
-import numpy as np
 
-from loadgen.base.arrays import Bool, Int64
 from loadgen.base.table import align_cells
-from loadgen.figures.part_figures import part_latencies
+from loadgen.features.targets.target_checks import number_targets
+from loadgen.figures.metrics import part_latencies
 from loadgen.figures.per_request import PerRequest
-from loadgen.figures.record import Records
-from loadgen.transport.failure import FailureKind
+from loadgen.report.request_rows import RequestColumn
+from loadgen.report.run_directory import Result, ResultPart
+from loadgen.report.section import ReportOptions, Room, Section
 
-_NONE = -1
+_MOST_TARGETS = 8  # in a table of a short report
 _TITLES = ("Target", "requests", "failed", "TTFT ms", "P99", "TPOT ms", "P99", "tok/s")
 _WIDTHS = (-22, 9, 7, 9, 9, 8, 8, 8)
 
@@ -32,42 +32,58 @@ class TargetFigures(msgspec.Struct, frozen=True):
     output_throughput_per_s: float  # its output tokens / the duration of the whole run
 
 
-def number_targets(targets: Sequence[str], records: Records) -> Int64:
-    """Which target each request went to, int64[requests]; -1 where that died with the client."""
-    lost = [failure is not None and failure.kind is FailureKind.LOST for failure in records.failures]
-    return np.where(np.array(lost, np.bool_), _NONE, records.slot % max(len(targets), 1))
-
-
-def name_targets(targets: Sequence[str], records: Records) -> list[str | None]:
+def name_targets(run: Result) -> list[str | None]:
     """The URL of the target of each request; None where that is not known."""
-    urls = [*targets, None]
-    return [urls[number] for number in number_targets(targets, records).tolist()]
+    urls = [*run.facts.targets, None]
+    return [urls[number] for number in number_targets(run.facts.targets, run.records).tolist()]
 
 
-def compute_targets(
-    targets: Sequence[str], records: Records, each: PerRequest, duration_s: float
-) -> list[TargetFigures]:
+def divide_by_target(run: Result) -> list[TargetFigures]:
     """The figures of each target, in their order; empty where there are not several."""
+    targets, duration_s = run.facts.targets, run.whole.duration_s
     if len(targets) < 2:
         return []
-    of = number_targets(targets, records)
-    return [_figures(url, of == number, each, duration_s) for number, url in enumerate(targets)]
+    each, numbers, rows = PerRequest.of(run.records, run.ask), number_targets(targets, run.records), []
+    for number, url in enumerate(targets):
+        part = numbers == number
+        tokens = int(each.output_tokens[part & each.ok].sum())
+        rows.append(
+            TargetFigures(
+                url=url,
+                requests=int(part.sum()),
+                failed=int((part & each.failed).sum()),
+                output_throughput_per_s=tokens / duration_s if duration_s > 0 else 0.0,
+                **part_latencies(TargetFigures, each, part),
+            )
+        )
+    return rows
 
 
-def _figures(url: str, ours: Bool, each: PerRequest, duration_s: float) -> TargetFigures:
-    tokens = int(each.output_tokens[ours & each.ok].sum())
-    return TargetFigures(
-        url=url,
-        requests=int(ours.sum()),
-        failed=int((ours & each.failed).sum()),
-        output_throughput_per_s=tokens / duration_s if duration_s > 0 else 0.0,
-        **part_latencies(TargetFigures, each, ours),
-    )
+COLUMNS = {
+    "after turn": (RequestColumn("target", is_there=lambda facts: bool(facts.targets), make=name_targets),)
+}
+PARTS: Mapping[str, ResultPart] = {
+    "by_target": ResultPart(lambda facts: bool(facts.targets), divide_by_target)
+}
 
 
-def format_targets(rows: Sequence[TargetFigures]) -> list[str]:
-    """The rows as a table, each under its URL where that is long; empty if there are none."""
-    lines = [align_cells(_TITLES, _WIDTHS)] if rows else []
+def tabulate_targets(result: Result, options: ReportOptions) -> Iterator[str]:
+    """The targets as a table, each under its URL where that is long; one entry: it is shown whole, or not."""
+    if rows := result.part(divide_by_target):
+        yield "\n".join(_draw_table(rows))
+
+
+def tabulate_few_targets(result: Result, options: ReportOptions) -> Iterator[str]:
+    """The table for a short report, or how many targets are too many for it."""
+    rows = result.part(divide_by_target)
+    if len(rows) > _MOST_TARGETS:
+        yield f"{len(rows)} servers shared the requests: the table by target is in the whole report"
+    elif rows:
+        yield from _draw_table(rows)
+
+
+def _draw_table(rows: Sequence[TargetFigures]) -> list[str]:
+    lines = [align_cells(_TITLES, _WIDTHS)]
     for row in rows:
         latencies = (row.mean_ttft_ms, row.p99_ttft_ms, row.mean_tpot_ms, row.p99_tpot_ms)
         shown = ["-" if value != value else f"{value:.2f}" for value in latencies]
@@ -78,3 +94,10 @@ def format_targets(rows: Sequence[TargetFigures]) -> list[str]:
             name = ""
         lines.append(align_cells((name, *cells), _WIDTHS))
     return lines
+
+
+SECTIONS = {
+    "after more-figures": (
+        Section("targets", tabulate_targets, wrapped=False, room=Room.ALWAYS, short=tabulate_few_targets),
+    )
+}

@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base.table import Table, make_table
-from loadgen.figures.part_figures import TurnFigures
+from loadgen.features.sessions.session_figures import TurnFigures, divide_by_turn
 from loadgen.report import load_table
 from loadgen.report.load_identity import Lengths, Load, settle_lengths
 from loadgen.report.load_table import SIMULATION, LoadRow
@@ -158,7 +158,7 @@ def turn_table(comparison: ComparedLoad) -> Table | None:
 
 def _cells_by_turn(line: Line) -> dict[str, tuple[str, str]]:
     """The two cells of each turn, over the runs of a row."""
-    runs = [run.run.by_turn for run in line.runs if run.run is not None]
+    runs = [run.run.part(divide_by_turn) for run in line.runs if run.run is not None]
     names = dict.fromkeys(row.name for rows in runs for row in rows)
     return {name: _cells([row for rows in runs for row in rows if row.name == name]) for name in names}
 

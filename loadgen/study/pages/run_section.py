@@ -15,13 +15,14 @@ from msgspec.structs import replace
 from loadgen.base import rule
 from loadgen.base.secrecy import HIDDEN
 from loadgen.base.table import Table, make_table
-from loadgen.features.data import data_lines
+from loadgen.features.sessions.session_figures import divide_by_turn
+from loadgen.features.targets.target_figures import divide_by_target
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.figure_table import FIGURES, LATENCIES, Figure, percentile_name
 from loadgen.figures.metrics import Metrics, compute
 from loadgen.figures.objectives import ObjectiveEvidence
 from loadgen.plan.request_sources import RANDOM
-from loadgen.report import load_table, report, result_block
+from loadgen.report import data_lines, load_table, report, result_block
 from loadgen.report.run_directory import Result
 from loadgen.server import engine_config
 from loadgen.study.compare.comparison_report import describe_load
@@ -122,7 +123,7 @@ class Account(msgspec.Struct, frozen=True):
         """The served model and its load in a line."""
         run, load = self.reported.run, self.reported.load
         served = short_name(run.facts.label or run.facts.server.model) if run is not None else ""
-        parts = [data_lines.make_title(run.facts)] if run is not None else []
+        parts = [data_lines.name_data(run.facts)] if run is not None else []
         if load.max_concurrency is not None:
             parts.append(f"concurrency {load.max_concurrency}")
         if load.request_rate_per_s is not None:
@@ -178,9 +179,10 @@ def _describe_run(run: Result, metrics: Metrics, draw: bool) -> Iterator[PageSec
     yield PageSection("Latencies", "latencies", menu="Latencies", table=latencies, remarks=few)
     yield _make_charts(run, draw)
     yield PageSection("Roofline", lines=report.section_lines("roofline", run))
-    yield PageSection("By target", table=_tabulate("by_target", "", "url", run.by_target, _BY_TARGET))
+    targets, turns = run.part(divide_by_target), run.part(divide_by_turn)
+    yield PageSection("By target", table=_tabulate("by_target", "", "url", targets, _BY_TARGET))
     yield PageSection("Sessions", "sessions", lines=report.section_lines("sessions", run))
-    yield PageSection("By turn", table=_tabulate("by_turn", "turn", "name", run.by_turn, _BY_TURN))
+    yield PageSection("By turn", table=_tabulate("by_turn", "turn", "name", turns, _BY_TURN))
     both = _make_reconciled_table(run)
     yield PageSection("Client and server-reported figures", folded=True, table=both)
     again = shlex.join(["loadgen", *run.facts.command[1:]])
@@ -207,7 +209,7 @@ def _make_charts(run: Result, draw: bool) -> PageSection:
 def _list_data(run: Result) -> Iterator[tuple[str, str]]:
     """What the requests were made of, a name and words each; nothing of random prompts of one length."""
     facts = run.facts
-    parts = [line.partition(": ") for line in data_lines.list_data_lines(run)]
+    parts = [line.partition(": ") for line in data_lines.describe_data(run)]
     if parts or facts.data.kind != RANDOM:
         yield "prompts", data_lines.describe_prompts(facts)
     yield from ((name, words) for name, _, words in parts)

@@ -15,6 +15,7 @@ from loadgen.base.structs import replace
 from loadgen.features.sessions import session_figures
 from loadgen.features.shards import merge
 from loadgen.figures.metrics import compute
+from loadgen.figures.session_rows import list_early_places
 from loadgen.report import report, request_rows, run_directory
 from loadgen.report.run_directory import Result
 from loadgen.study.pages.run_section import make_account
@@ -35,7 +36,7 @@ def ended() -> Result:
 
 
 def test_each_turn_has_its_own_figures() -> None:
-    rows = made(TURNS, rows_of(TURNS)).by_turn
+    rows = made(TURNS, rows_of(TURNS)).part(session_figures.divide_by_turn)
     assert [(row.name, row.requests, row.failed) for row in rows] == [
         ("1", 5, 0), ("2", 4, 0), ("3", 1, 0),
     ]  # fmt: skip
@@ -47,7 +48,7 @@ def test_each_turn_has_its_own_figures() -> None:
 
 def test_later_turns_share_rows_by_powers_of_two() -> None:
     whole = made([40], rows_of([40], slots=1), slots=1)
-    assert [(row.name, row.requests) for row in whole.by_turn] == [
+    assert [(row.name, row.requests) for row in whole.part(session_figures.divide_by_turn)] == [
         ("1", 1), ("2", 1), ("3", 1), ("4", 1), ("5–8", 4), ("9–16", 8), ("17–32", 16), ("33–64", 8),
     ]  # fmt: skip
 
@@ -57,12 +58,14 @@ def test_what_usage_does_not_report_is_not_known() -> None:
     for row in rows:
         row.cached_tokens = row.input_tokens = -1
     result = made([2], rows, slots=1)
-    assert {(row.cached_share, row.mean_input_tokens) for row in result.by_turn} == {(None, None)}
+    assert {
+        (row.cached_share, row.mean_input_tokens) for row in result.part(session_figures.divide_by_turn)
+    } == {(None, None)}
 
 
 def test_figures_are_of_what_ended_before_the_first_slot_ran_dry() -> None:
     result = made(TURNS, rows_of(TURNS))
-    sessions = result.sessions
+    sessions = result.part(session_figures.summarize_sessions)
     assert sessions is not None
     assert sessions.measured is not None
     assert (sessions.measured.seconds, sessions.measured.whole_s) == (DRY_MS / 1e3, END_MS / 1e3)
@@ -98,13 +101,14 @@ def test_every_account_of_the_run_has_the_same_figures() -> None:
 def test_other_runs_are_measured_as_a_whole(facts: dict[str, object], slots: int) -> None:
     result = made(TURNS, rows_of(TURNS, slots), slots, **facts)
     assert result.counted is result.records
-    assert result.sessions is not None
-    assert result.sessions.measured is None
+    sessions = result.part(session_figures.summarize_sessions)
+    assert sessions is not None
+    assert sessions.measured is None
 
 
 def test_sessions_are_counted_by_how_they_ended() -> None:
     rows = rows_of(TURNS, failures={(0, 2): LONG, (3, 1): CUT, (4, 2): CANCELLED})
-    sessions = made(TURNS, rows, cut_short="stopped").sessions
+    sessions = made(TURNS, rows, cut_short="stopped").part(session_figures.summarize_sessions)
     assert sessions is not None
     figures = sessions.figures
     assert (figures.planned, figures.begun, figures.finished) == (5, 5, 2)
@@ -114,7 +118,7 @@ def test_sessions_are_counted_by_how_they_ended() -> None:
 
 
 def test_a_finished_session_waits_for_the_server_or_rests() -> None:
-    sessions = made(TURNS, rows_of(TURNS, late_ms=5.0)).sessions
+    sessions = made(TURNS, rows_of(TURNS, late_ms=5.0)).part(session_figures.summarize_sessions)
     assert sessions is not None
     figures = sessions.figures
     lasting = [count * TURN_MS + (count - 1) * (DELAY_MS + 5) for count in TURNS]
@@ -126,8 +130,9 @@ def test_a_finished_session_waits_for_the_server_or_rests() -> None:
 
 def test_an_early_end_is_named_with_its_turn_and_its_row() -> None:
     result = ended()
-    assert result.sessions is not None
-    assert list(map(str, result.sessions.ends)) == [
+    sessions = result.part(session_figures.summarize_sessions)
+    assert sessions is not None
+    assert list(map(str, sessions.ends)) == [
         'session 0, turn 2 (a.jsonl, row 4, conversation "x")', "session 3, turn 1",
     ]  # fmt: skip
     text = report.render(result)
@@ -144,8 +149,8 @@ def test_an_early_end_is_named_with_its_turn_and_its_row() -> None:
 
 def test_places_are_asked_for_of_the_turns_that_ended_sessions() -> None:
     records = ended().records
-    assert session_figures.find_places(tuple(TURNS), records, "row {}".format) == ((1, "row 1"), (6, "row 6"))
-    assert session_figures.find_places((), records, "row {}".format) == ()
+    assert list_early_places(tuple(TURNS), records, "row {}".format) == ((1, "row 1"), (6, "row 6"))
+    assert list_early_places((), records, "row {}".format) == ()
 
 
 def test_turns_of_sessions_that_never_began_are_not_sent() -> None:
@@ -166,9 +171,12 @@ def test_a_stored_run_has_the_same_sessions(tmp_path: Path) -> None:
     result = ended()
     keep(result, tmp_path, report.render(result))
     again = run_directory.load(tmp_path)
-    assert (again.by_turn, again.sessions) == (result.by_turn, result.sessions)
+    for make in (session_figures.divide_by_turn, session_figures.summarize_sessions):
+        assert again.part(make) == result.part(make)
     ours = json.loads((tmp_path / run_directory.RESULT).read_text("utf-8"))["loadgen"]
-    assert [row["requests"] for row in ours["by_turn"]] == [row.requests for row in result.by_turn]
+    assert [row["requests"] for row in ours["by_turn"]] == [
+        row.requests for row in result.part(session_figures.divide_by_turn)
+    ]
     assert ours["sessions"]["ends"][0]["place"] == 'a.jsonl, row 4, conversation "x"'
 
 
@@ -212,7 +220,7 @@ def test_turns_after_an_early_end_are_not_lost_with_another_shard() -> None:
     merged = merge.merge_results(named([first]))
     assert merged.facts.lost == ("shard 1/2 is missing: its 6 requests are lost",)
     again = merge.merge_results(named([first, second]))
-    assert again.sessions == whole.sessions
+    assert again.part(session_figures.summarize_sessions) == whole.part(session_figures.summarize_sessions)
     assert again.facts.session_turns == whole.facts.session_turns
 
 

@@ -19,7 +19,7 @@ from loadgen.plan import profile
 from loadgen.plan.arrival import make_process
 from loadgen.plan.prompts import random_ids
 from loadgen.plan.random_stream import RandomStream, make_arrival_rng
-from loadgen.report import report, request_rows
+from loadgen.report import report, request_rows, run_lines
 from loadgen.report.run_directory import Result
 from loadgen.study.compare.comparability import find_differences
 from loadgen.study.run_summary import of_run
@@ -55,7 +55,7 @@ def shaped(late_ns: int = 0, **keys: Any) -> Result:
 
 
 def test_each_stage_has_the_requests_that_were_due_in_it() -> None:
-    rows = shaped(schedule=STAGES).by_stage
+    rows = shaped(schedule=STAGES).part(shape_figures.divide_by_stage)
     assert [(row.name, row.begin_s, row.end_s, row.requests, row.rate_per_s) for row in rows] == [
         ("rate 2", 0.0, 2.0, 4, 2.0),
         ("rate 0", 2.0, 3.0, 0, 0.0),
@@ -69,7 +69,7 @@ def test_each_stage_has_the_requests_that_were_due_in_it() -> None:
 
 
 def test_a_late_request_belongs_to_the_stage_in_which_it_was_due() -> None:
-    rows = shaped(late_ns=600 * MS, schedule=STAGES).by_stage
+    rows = shaped(late_ns=600 * MS, schedule=STAGES).part(shape_figures.divide_by_stage)
     assert [row.requests for row in rows] == [4, 0, 10]
     assert [row.rate_per_s for row in rows] == [1.5, 1.0, 4.0]  # when they were sent
     assert rows[0].mean_ttft_ms == pytest.approx(100.0)
@@ -105,26 +105,35 @@ def test_the_stages_of_a_stopped_run_end_where_it_did(
     end_s: float, rows: list[tuple[str, float, int, float]], missing: list[str]
 ) -> None:
     result = cut_off(end_s, schedule=STAGES)
-    found = [(row.name, row.end_s, row.requests, row.rate_per_s) for row in result.by_stage]
+    found = [
+        (row.name, row.end_s, row.requests, row.rate_per_s)
+        for row in result.part(shape_figures.divide_by_stage)
+    ]
     assert [row[:3] for row in found] == [row[:3] for row in rows]
     assert [row[3] for row in found] == pytest.approx([row[3] for row in rows])
-    assert shape_figures.name_unreached(result.facts, result.by_stage) == missing
+    assert shape_figures.list_unreached(result.facts, result.part(shape_figures.divide_by_stage)) == missing
 
 
 def test_a_stopped_closed_loop_ends_when_its_next_request_was_due() -> None:
     keys = {"schedule": "concurrency 4 for 9s, 8 for 9s", "max_concurrency": 8, "num_prompts": 24}
     made = run(profile=profile.build({"name": "made", **keys}), cut_short="Ctrl-C", interrupted=True)
-    (row,) = made.by_stage
+    (row,) = made.part(shape_figures.divide_by_stage)
     ends_ns = np.sort(made.records.end_ns[made.records.end_ns > made.records.sent_ns.max()])
     assert row.end_s == pytest.approx((ends_ns[0] - made.records.intended_ns.min()) / 10**9)
     assert row.mean_in_flight == pytest.approx(4.0, rel=0.02)  # the drain is no part of it
-    assert shape_figures.name_unreached(made.facts, made.by_stage) == ["concurrency 8"]
+    assert shape_figures.list_unreached(made.facts, made.part(shape_figures.divide_by_stage)) == [
+        "concurrency 8"
+    ]
 
 
 def test_a_shard_has_the_stages_of_the_whole_plan() -> None:
     whole = shaped(schedule=STAGES)
     part = replace(whole, records=Records.of([answered(i, due) for i, due in _due(whole) if i % 2]))
-    assert [(row.begin_s, row.requests) for row in part.by_stage] == [(0.0, 2), (2.0, 0), (3.0, 5)]
+    assert [(row.begin_s, row.requests) for row in part.part(shape_figures.divide_by_stage)] == [
+        (0.0, 2),
+        (2.0, 0),
+        (3.0, 5),
+    ]
 
 
 def _due(of: Result) -> list[tuple[int, int]]:
@@ -134,7 +143,10 @@ def _due(of: Result) -> list[tuple[int, int]]:
 
 def test_a_ramp_of_concurrency_is_read_in_quarters() -> None:
     keys = {"schedule": "concurrency 1 to 8 over 4s", "max_concurrency": 8, "num_prompts": 24}
-    names = [row.name for row in run(profile=profile.build({"name": "made", **keys})).by_stage]
+    names = [
+        row.name
+        for row in run(profile=profile.build({"name": "made", **keys})).part(shape_figures.divide_by_stage)
+    ]
     assert names == [f"concurrency {2 * part + 1} to {2 * part + 2}" for part in range(4)]
 
 
@@ -154,7 +166,7 @@ def test_runs_of_two_schedules_are_not_the_same_load() -> None:
 
 def test_a_ramp_of_requests_is_read_in_quarters() -> None:
     keys: dict[str, Any] = {"ramp_up_strategy": "linear", "ramp_up_start_rps": 1.0, "ramp_up_end_rps": 40.0}
-    rows = shaped(num_prompts=40, **keys).by_stage
+    rows = shaped(num_prompts=40, **keys).part(shape_figures.divide_by_stage)
     assert [row.requests for row in rows] == [10, 10, 10, 10]
     assert [row.name for row in rows] == [
         "rate 1 to 10", "rate 11 to 20", "rate 21 to 30", "rate 31 to 40",
@@ -165,13 +177,13 @@ def test_a_ramp_of_requests_is_read_in_quarters() -> None:
 def test_a_load_that_changes_has_no_steady_state() -> None:
     steady = shaped(schedule=STAGES).steady
     assert steady == Unsteady(f"the load changes ({STAGES})")
-    assert shape_figures.compute_by_stage(run().facts, run().records, run().ask) == []
+    assert run().part(shape_figures.divide_by_stage) == []
 
 
 def test_lateness_is_a_distribution_over_all_that_was_sent() -> None:
     records = Records.of([answered(i, 0, late_ns=i * MS) for i in range(101)])
-    assert shape_figures.describe_lateness(records) == "50.00 ms mean, 50.00 P50, 99.00 P99, 100.00 max"
-    assert shape_figures.describe_lateness(Records.of([])) == ""
+    assert run_lines.describe_lateness(records) == "50.00 ms mean, 50.00 P50, 99.00 P99, 100.00 max"
+    assert run_lines.describe_lateness(Records.of([])) == ""
 
 
 def test_ttft_from_when_due_stands_next_to_ttft_from_sent() -> None:
@@ -193,7 +205,7 @@ def mixed() -> Result:
 
 def test_each_class_has_figures_of_its_own_requests() -> None:
     result = mixed()
-    long, short = result.by_class
+    long, short = result.part(shape_figures.divide_by_class)
     assert long.requests + short.requests == 50
     assert (long.failed, short.failed) == (1, 0)
     assert (long.cancelled, short.cancelled) == (0, 1)
@@ -208,7 +220,9 @@ def test_each_class_has_figures_of_its_own_requests() -> None:
 def test_each_exported_row_has_its_class() -> None:
     result = mixed()
     rows = [row["class"] for batch in request_rows.rows(result) for row in batch]
-    assert [rows.count(row.name) for row in result.by_class] == [row.requests for row in result.by_class]
+    assert [rows.count(row.name) for row in result.part(shape_figures.divide_by_class)] == [
+        row.requests for row in result.part(shape_figures.divide_by_class)
+    ]
 
 
 def test_vllms_keys_of_a_ramp_are_those_vllm_writes() -> None:

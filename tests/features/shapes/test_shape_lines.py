@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from features.shapes.test_shape_figures import CLASSES, STAGES, cut_off, mixed, shaped
-from loadgen.features.shapes.shape_lines import list_cancelled
+from loadgen.features.shapes.shape_figures import divide_by_class
 from loadgen.report import report
 from loadgen.report.printing import Screen
 from loadgen.report.run_directory import Result
@@ -32,7 +32,7 @@ def test_a_load_that_changes_has_its_table_and_no_steady_state(name: str) -> Non
 @EVERY_REPORT
 def test_classes_have_their_table_with_cancelled_and_good_requests(name: str) -> None:
     result = mixed()
-    long, short = result.by_class
+    long, short = result.part(divide_by_class)
     lines = REPORTS[name](result).splitlines()
     at = next(n for n, line in enumerate(lines) if line.startswith("Class "))
     assert [line.split()[0] for line in lines[at : at + 3]] == ["Class", "long", "short"]
@@ -69,6 +69,6 @@ def test_a_table_of_many_stages_is_in_the_whole_report_alone() -> None:
 def test_all_that_is_known_of_cancelled_requests_is_in_the_short_report() -> None:
     result = shaped(request_rate=10.0, num_prompts=50, cancel_rate="50%", cancel_after="60tok")
     text = report.short(result, "runs/r")
-    for line in list_cancelled(result):
+    for line in report.section_lines("cancelled", result):
         assert line in text
     assert "of these ended before, or failed" in text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -22,10 +24,12 @@ from builders.made_cases import (
     run,
 )
 from loadgen.features.targets import target_figures
-from loadgen.features.targets.target_checks import targets_unequal
+from loadgen.features.targets.target_checks import number_targets, targets_unequal
+from loadgen.report.run_directory import Result
 from loadgen.transport.failure import Failure, FailureKind
 
 RESET = Failure(FailureKind.TRUNCATED, "cut")
+UNUSED: Any = None  # how the report is to be
 
 
 def of_target(number: int, **fields: object) -> Rows:
@@ -93,22 +97,25 @@ def test_two_equal_servers_are_not_told_apart_by_chance() -> None:
 
 def test_figures_of_the_targets_are_those_of_their_requests() -> None:
     judged = run(failing(0, 2), targets=TARGETS)
-    rows = target_figures.compute_targets(TARGETS, judged.records, judged.per_request, 2.0)
+    result = Result(judged.facts, judged.records)
+    rows = target_figures.divide_by_target(result)
     assert [(row.url, row.requests, row.failed) for row in rows] == [
         (TARGETS[0], 160, 0),
         (TARGETS[1], 160, 2),
     ]
-    assert [row.output_throughput_per_s for row in rows] == [160 * OUTPUT / 2, 158 * OUTPUT / 2]
+    rates = [tokens * OUTPUT / result.whole.duration_s for tokens in (160, 158)]
+    assert [row.output_throughput_per_s for row in rows] == rates
     latencies = (rows[1].mean_ttft_ms, rows[1].p99_ttft_ms, rows[1].mean_tpot_ms, rows[1].p99_tpot_ms)
     assert latencies == pytest.approx((TTFT_MS, TTFT_MS, TPOT_MS, TPOT_MS))
-    assert target_figures.compute_targets(TARGETS[:1], judged.records, judged.per_request, 2.0) == []
+    alone = run(failing(0, 2), targets=TARGETS[:1])
+    assert target_figures.divide_by_target(Result(alone.facts, alone.records)) == []
 
 
 def test_a_request_that_died_with_the_client_is_no_targets() -> None:
     lost = Failure(FailureKind.LOST)
     judged = run(of_target(1, failure=lost, slot=0), targets=TARGETS)
-    assert set(target_figures.number_targets(TARGETS, judged.records).tolist()) == {0, -1}
-    assert set(target_figures.name_targets(TARGETS, judged.records)) == {TARGETS[0], None}
+    assert set(number_targets(TARGETS, judged.records).tolist()) == {0, -1}
+    assert set(target_figures.name_targets(Result(judged.facts, judged.records))) == {TARGETS[0], None}
     assert targets_unequal.find(judged) is None
 
 
@@ -118,9 +125,9 @@ def test_a_request_that_died_with_the_client_is_no_targets() -> None:
 )
 def test_the_table_has_a_row_for_each_target(url: str, begins: list[str]) -> None:
     judged = run(targets=(url, TARGETS[1]))
-    lines = target_figures.format_targets(
-        target_figures.compute_targets((url, TARGETS[1]), judged.records, judged.per_request, 1.0)
-    )
+    (table,) = target_figures.tabulate_targets(Result(judged.facts, judged.records), UNUSED)
+    lines = table.split("\n")
     assert [line[: len(begin)] for line, begin in zip(lines[1:], begins, strict=False)] == begins
     assert max(map(len, lines)) <= 80
-    assert target_figures.format_targets([]) == []
+    alone = run()
+    assert list(target_figures.tabulate_targets(Result(alone.facts, alone.records), UNUSED)) == []

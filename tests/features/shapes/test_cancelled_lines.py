@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from builders import made_runs
 from loadgen.base.structs import replace
-from loadgen.features.shapes.shape_lines import list_cancelled
+from loadgen.features.shapes.shape_lines import describe_cancelled
 from loadgen.figures.metrics import compute
 from loadgen.figures.record import Records
 from loadgen.plan.planned_requests import draw_cancellations
@@ -19,6 +21,7 @@ from loadgen.transport.failure import USER_CANCELLED
 
 MS = 1_000_000
 REQUESTS = 40
+UNUSED: Any = None  # how the report is to be
 
 
 def cancelled(after: str, counted: dict[str, int] | None = None) -> Result:
@@ -44,7 +47,7 @@ def test_those_cancelled_are_counted_of_those_planned(after: str) -> None:
     run = cancelled(after)
     count, point = run.metrics.cancelled, run.facts.profile.cancel_point
     assert count > 4
-    assert [*list_cancelled(run)] == [
+    assert [*describe_cancelled(run, UNUSED)] == [
         f"cancelled as planned: {count} of {count + 1} (25 % of the requests) after {point}, "
         "0.50 ms late on average",
         "not cancelled: 1 of these ended before, or failed",
@@ -76,10 +79,10 @@ def test_goodput_is_a_share_of_those_not_cancelled() -> None:
 def test_the_servers_own_count_is_next_to_it(aborted: int, finished: int, words: str | None) -> None:
     completed = cancelled("100ms").metrics.completed
     run = cancelled("100ms", {"length": completed + finished} | ({"abort": aborted} if aborted else {}))
-    lines = [*list_cancelled(run)][3:]
+    lines = [*describe_cancelled(run, UNUSED)][3:]
     assert [words in line for line in lines if words] == ([True] if words else [])
     assert len(lines) == (words is not None)
 
 
 def test_a_run_that_cancels_none_has_no_line() -> None:
-    assert [*list_cancelled(made_runs.run())] == []
+    assert [*describe_cancelled(made_runs.run(), UNUSED)] == []

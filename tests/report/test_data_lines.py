@@ -9,10 +9,9 @@ import pytest
 from builders import made_data
 from builders.loops import loop_over
 from builders.made_cases import INPUT, changed, closed, observed, open_loop, run
-from loadgen.features.data import data_lines
 from loadgen.figures.record import UNKNOWN
 from loadgen.plan.data_facts import DataFacts
-from loadgen.report import report
+from loadgen.report import data_lines, report
 from loadgen.report.run_directory import Result
 from loadgen.verdict.evidence import RunEvidence
 from loadgen.verdict.run_facts import Facts
@@ -172,7 +171,7 @@ def test_the_prompts_are_named_by_kind_and_file(facts: dict[str, Any], prompts: 
     ],
 )  # fmt: skip
 def test_lengths_are_those_that_were_sent(case: RunEvidence, lines: list[str]) -> None:
-    assert [line for line in data_lines.list_data_lines(result(case)) if line.startswith("lengths")] == lines
+    assert [line for line in data_lines.describe_data(result(case)) if line.startswith("lengths")] == lines
 
 
 @loop_over(
@@ -212,7 +211,7 @@ def test_lengths_are_those_that_were_sent(case: RunEvidence, lines: list[str]) -
     ],
 )
 def test_expected_reuse_stands_next_to_the_cached(case: RunEvidence, lines: list[str]) -> None:
-    assert [line for line in data_lines.list_data_lines(result(case)) if line.startswith("reuse")] == lines
+    assert [line for line in data_lines.describe_data(result(case)) if line.startswith("reuse")] == lines
 
 
 @loop_over(
@@ -247,7 +246,7 @@ def test_expected_reuse_stands_next_to_the_cached(case: RunEvidence, lines: list
     ],
 )  # fmt: skip
 def test_a_traces_times_are_one_line(schedule: dict[str, Any], line: str) -> None:
-    found = list(data_lines.list_data_lines(result(of_trace(**schedule))))
+    found = list(data_lines.describe_data(result(of_trace(**schedule))))
     assert found[-1] == f"schedule: {line}"
 
 
@@ -270,5 +269,5 @@ def test_facts_of_earlier_versions_are_of_random_prompts() -> None:
     facts = Facts.stored(stored)
     assert facts.data == DataFacts()
     assert data_lines.describe_prompts(facts) == data_lines.describe_prompts(case.facts)
-    assert list(data_lines.list_data_lines(Result(facts, case.records))) == []
+    assert list(data_lines.describe_data(Result(facts, case.records))) == []
     assert facts.planned_rate_per_s == case.facts.profile.request_rate

@@ -1,0 +1,385 @@
+"""Run lines: what the report has of a run outside its figures, a function a section, long and short.
+
+Each takes the run and how it is shown, and yields the lines, still to be wrapped.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from loadgen.base.clock import MS_NS
+from loadgen.base.text import cut_end, format_count, list_first, wrap_text
+from loadgen.engines import refusals
+from loadgen.figures.distribution import Distribution
+from loadgen.figures.metrics import FailureTally
+from loadgen.figures.percentiles import percentiles
+from loadgen.figures.record import Records
+from loadgen.figures.session_rows import session_rows
+from loadgen.figures.steady_state import Steady, Unsteady
+from loadgen.host import sensor_summary
+from loadgen.report import data_lines, load_table
+from loadgen.report.run_directory import Result
+from loadgen.report.section import ReportOptions
+from loadgen.roofline import bound
+from loadgen.server import engine_config
+from loadgen.transport.failure import CUT_OFF, describe_outcome
+from loadgen.verdict import reconcile, run_roofline
+from loadgen.verdict.run_facts import Client, Facts
+
+_MOST_KINDS = 3  # of failures in a short report
+_MOST_DETAIL = 150  # characters of one
+_MOST_SHAPE = 150  # characters of how a load changes
+_GIB = 1 << 30
+_DIFFERS = 0.01  # of TTFT: below it the two are the same figure
+
+
+def describe_state(result: Result, options: ReportOptions) -> Iterator[str]:
+    """What the run is, if not a whole and real one."""
+    facts = result.facts
+    if facts.partial:
+        yield f"PARTIAL: {facts.partial}; the figures cover the requests that had ended by then"
+    if facts.server.simulated:
+        timing = f"with the timing of {facts.server.simulated}"
+        yield f"SIMULATED: the embedded engine answered, {timing}; no model ran"
+    if (shard := facts.shard) is not None:
+        yield (
+            f"shard {shard.number}/{shard.of} of plan {facts.plan_digest}: its part of the load alone "
+            "(`loadgen merge` shows all of it)"
+        )
+
+
+def describe_server(result: Result, options: ReportOptions) -> Iterator[str]:
+    """The workload by its name, and the server that answered."""
+    facts, server, profile = result.facts, result.facts.server, result.facts.profile
+    if profile.name and profile.description:
+        yield f"{profile.name}: {profile.description}"
+    elif profile.name:  # a file without a description, or flags that make another load of it
+        row = load_table.of_run(result)
+        yield f"{load_table.title([row])}, {row.load.pressure_words}"
+    engine = f"{server.engine} {server.version}".strip()
+    others = "".join(f", {url}" for url in facts.targets[1:])
+    yield f"server: {engine}, model {server.model}, {server.url}{others}"
+
+
+def describe_workload(result: Result, options: ReportOptions) -> Iterator[str]:
+    """What the requests were made of, and how they were asked."""
+    facts = result.facts
+    seed = f"seed {facts.seed} ({'given' if facts.seed_chosen else 'drawn'})"
+    yield f"prompts: {data_lines.describe_prompts(facts)}; {seed}, plan {facts.plan_digest[:12]}"
+    yield from data_lines.describe_data(result)
+    yield f"requests: {_name_requests(facts)}"
+
+
+def _name_requests(facts: Facts) -> str:
+    profile = facts.profile
+    unsent = {field.name for field in facts.adapted}
+    parts = [f"{name} {value}" for name, value in profile.sampling.items() if name not in unsent]
+    if profile.ignore_eos and not facts.ignore_eos_refused:
+        parts.append("ignore_eos")
+    parts.append("streamed" if profile.stream else "not streamed: only end-to-end latency is measured")
+    if facts.warmups:
+        warmed = f"{facts.warmups} warm-up requests before, with prompts of their own"
+        parts.append(warmed + (f" ({facts.warmup_failures} failed)" if facts.warmup_failures else ""))
+    else:
+        parts.append("no warm-up")
+    return ", ".join(parts)
+
+
+def describe_launch(result: Result, options: ReportOptions) -> Iterator[str]:
+    """How the server was started, and what it reports that it runs."""
+    facts = result.facts
+    if facts.launched is not None:
+        server = facts.launched
+        yield f"started by {server.how}, ready after {server.ready_s:.1f} s: {shlex.join(server.command)}"
+    if facts.as_run is not None:
+        yield from engine_config.render_config(facts.as_run, facts.checkpoint)
+    yield from facts.lines("launched")
+    yield from describe_trace(result, options)
+
+
+def describe_trace(result: Result, options: ReportOptions) -> Iterator[str]:
+    """Where the engine's own profile of the run lies, if it wrote one."""
+    if result.facts.traced:
+        yield f"TRACED: the engine's profiler wrote to {result.facts.traced}: it was slower than without"
+
+
+def describe_failures(result: Result, options: ReportOptions) -> Iterator[str]:
+    """What became of the requests that failed: each kind, its first error, and a fix where one is known."""
+    for kind, tally in result.whole.failures.items():
+        yield _describe_failure(kind, tally)
+        yield from _suggest_fix(tally.detail)
+
+
+def _describe_failure(kind: str, tally: FailureTally) -> str:
+    """One kind of failure, or of what was cut off: how often, and its first error."""
+    return f"{describe_outcome(kind)}: {tally.count} × {kind}" + (
+        f", the first: {tally.detail}" if tally.detail else ""
+    )
+
+
+def _suggest_fix(detail: str) -> Iterator[str]:
+    """The flag that leaves out what a server refuses, where its error names a field."""
+    if advice := refusals.suggest_fix(detail):
+        yield f"the request is refused: {advice}"
+
+
+def describe_worst_failures(result: Result, options: ReportOptions) -> Iterator[str]:
+    """The most frequent kinds of failures, and what was cut off."""
+    tallies = result.whole.failures
+    kinds = [(kind, tally) for kind, tally in tallies.items() if kind not in CUT_OFF]
+    for kind, tally in kinds[:_MOST_KINDS]:
+        yield cut_end(_describe_failure(kind, tally), _MOST_DETAIL)
+        yield from _suggest_fix(tally.detail)
+    if rest := kinds[_MOST_KINDS:]:
+        count = sum(tally.count for _, tally in rest)
+        yield f"failed: {count} more, of {format_count(len(rest), 'other kind')}"
+    for kind, tally in tallies.items():
+        if kind in CUT_OFF:
+            yield cut_end(_describe_failure(kind, tally), _MOST_DETAIL)
+
+
+def describe_missing(result: Result, options: ReportOptions) -> Iterator[str]:
+    """The requests that have no record: lost with the client, or never sent."""
+    facts, sessions = result.facts, session_rows(result.records, result.facts.session_turns)
+    missing = facts.own_requests - len(result.records) - (0 if sessions is None else sessions.dropped)
+    lost = min(facts.unfinished, max(missing, 0))
+    if lost:
+        yield f"lost: {lost} of {facts.own_requests} requests were under way when the client was killed"
+    if missing - lost > 0:
+        what = "not sent, or not in the journal yet" if facts.recovered else "not sent"
+        yield f"{what}: {missing - lost} of {facts.own_requests} requests"
+
+
+def describe_resends(result: Result, options: ReportOptions) -> Iterator[str]:
+    """The requests that were sent again."""
+    if resent := int((result.records.resends > 0).sum()):
+        yield f"sent again: {format_count(resent, 'request')}, after the server closed their idle connection"
+
+
+def describe_load(result: Result, options: ReportOptions) -> Iterator[str]:
+    """How many requests were under way, and how late each was sent."""
+    facts, metrics = result.facts, result.metrics
+    line = f"concurrency: {metrics.mean_concurrency:.2f} on average"
+    if not metrics.queue_time.n:
+        yield line
+    elif facts.held_concurrency is not None or facts.profile.stepped:
+        turnaround = f"turnaround {metrics.queue_time.mean_ms:.2f} ms (response end → next send)"
+        yield f"{line} of {_name_limit(facts)}; {turnaround}"
+    else:
+        yield f"{line}; send delay {describe_lateness(result.records)} (due → sent)"
+
+
+def summarize_load(result: Result, options: ReportOptions) -> Iterator[str]:
+    """How many requests were under way, and how late each was sent, in few words."""
+    facts, metrics = result.facts, result.metrics
+    line = f"concurrency: {metrics.mean_concurrency:.2f} on average"
+    if facts.held_concurrency is not None or facts.profile.stepped:
+        sent = f"; turnaround {metrics.queue_time.mean_ms:.2f} ms mean" if metrics.queue_time.n else ""
+        yield f"{line} of {_name_limit(facts)}{sent}"
+    else:
+        late = describe_lateness(result.records)
+        yield f"{line}; send delay {late} (due → sent)" if late else line
+
+
+def _name_limit(facts: Facts) -> str:
+    """The limit of requests at once that was held, or that changed."""
+    return f"at most {facts.max_concurrency}" if facts.profile.stepped else f"{facts.max_concurrency}"
+
+
+def describe_due_ttft(result: Result, options: ReportOptions) -> Iterator[str]:
+    """TTFT from when requests were due next to TTFT from when they were sent, where the two differ."""
+    due, sent = result.metrics.ttft_intended, result.metrics.ttft
+    if result.facts.profile.open_loop and sent.n and due.mean_ms > (1 + _DIFFERS) * sent.mean_ms:
+        yield f"TTFT from when due: {_format_spread(due)} (from sent: {_format_spread(sent)})"
+
+
+def _format_spread(latency: Distribution) -> str:
+    ranked = (f", {value:.2f} P{rank:g}" for rank, value in latency.percentiles_ms.items())
+    return f"{latency.mean_ms:.2f} ms mean{''.join(ranked)}"
+
+
+def describe_lateness(records: Records) -> str:
+    """How much later than due requests were sent, in words; "" where none was sent."""
+    late_ns = (records.sent_ns - records.intended_ns)[records.sent]
+    if not len(late_ns):
+        return ""
+    mean_ms, most_ms = float(late_ns.mean()) / MS_NS, float(late_ns.max()) / MS_NS
+    median_ms, p99_ms = (value / MS_NS for value in percentiles(late_ns.copy(), (50, 99)))
+    return f"{mean_ms:.2f} ms mean, {median_ms:.2f} P50, {p99_ms:.2f} P99, {most_ms:.2f} max"
+
+
+def describe_client(result: Result, options: ReportOptions) -> Iterator[str]:
+    """What timed the tokens, and how much the client itself was behind."""
+    health, client = result.metrics.health, result.facts.client
+    if client.segments:
+        clock = "a kernel timestamp for each TCP segment"
+        if client.fallen_back:
+            lost = format_count(client.dropped_segments, "segment")
+            clock += f"; {format_count(client.fallen_back, 'request')} timed by reads ({lost} lost)"
+    elif health.unstamped_reads < health.reads:
+        lag = f"read lag {health.lag_mean_ms:.2f} ms mean, {health.lag_max_ms:.2f} ms max"
+        clock = f"kernel timestamps; {lag}"
+        if health.unstamped_reads:
+            clock += f"; {health.unstamped_reads} of {health.reads} reads have the client's own timestamp"
+    else:
+        clock = "user-space timestamps (the kernel gives none): the client's delay is in every figure"
+    why = f" ({client.why})" if client.why else ""
+    coalesced = f"{100 * health.shared_share:.2g} % of token messages coalesced"
+    workers = _name_workers(client)
+    yield f"client: {client.transport}{why}, {workers}{clock}; {coalesced}; {client.cpu_s:.2f} s of CPU"
+    if client.why_workers:
+        yield f"workers: {client.workers} ({client.why_workers})"
+
+
+def summarize_client(result: Result, options: ReportOptions) -> Iterator[str]:
+    """What timed the tokens, and how true it is where that was measured."""
+    health, facts = result.metrics.health, result.facts
+    if facts.client.segments:
+        clock = "a kernel timestamp per TCP segment"
+    elif health.unstamped_reads < health.reads:
+        clock = f"kernel timestamps, read {health.lag_mean_ms:.2f} ms later"
+    else:
+        clock = "user-space timestamps"
+    error, measured = "", facts.calibration
+    if measured is not None:
+        error = f"; P99 error {max(measured.gap.p99_us, measured.ttft.p99_us) / 1000:.2f} ms"
+    yield f"client: {facts.client.transport}, {_name_workers(facts.client)}{clock}{error}"
+
+
+def _name_workers(client: Client) -> str:
+    """How many workers there were, and the CPUs that they were pinned to; "" of one."""
+    if client.workers == 1:
+        return ""
+    return f"{client.workers} workers{f' on CPUs {client.cpus}' if client.cpus else ''}, "
+
+
+def describe_calibration(result: Result, options: ReportOptions) -> Iterator[str]:
+    """This client's error by its last self-test, and how much more it could have measured."""
+    selftest, rate_per_s = result.facts.calibration, result.metrics.messages_per_s
+    if selftest is None:
+        yield "client error: not measured on this machine: run `loadgen selftest`"
+        return
+    errors = f"ITL {selftest.gap.p99_us / 1000:.2f} ms, TTFT {selftest.ttft.p99_us / 1000:.2f} ms"
+    when = f"{selftest.measured:%Y-%m-%d} at {format_count(selftest.streams, 'stream')}"
+    line = f"client error P99: {errors} (self-test of {when})"
+    if rate_per_s:
+        least = "" if selftest.capacity_bounded else "at least "
+        room = selftest.headroom(rate_per_s, result.facts.client.workers)
+        line += f"; headroom {least}{room:.3g}×"
+    yield line
+
+
+def explain_changing_load(result: Result, options: ReportOptions) -> Iterator[str]:
+    """That a load which changes has no steady state, and how it changes."""
+    if result.facts.profile.shaped and isinstance(result.steady, Unsteady):
+        yield cut_end(f"steady state: none: {result.steady.why}", _MOST_SHAPE)
+
+
+def summarize_steady_state(result: Result, options: ReportOptions) -> Iterator[str]:
+    """The throughput while the load was held, where it was."""
+    part = result.steady
+    if isinstance(part, Steady) and part.whole:
+        span = f"{part.begin_s:.1f} to {part.end_s:.1f} s, {100 * part.share:.0f} % of the run"
+        yield f"steady state: {part.output_throughput_per_s:.1f} tok/s ({span})"
+
+
+def describe_reconciled(result: Result, options: ReportOptions) -> Iterator[str]:
+    """The figures that the server reports next to the client's, as a table."""
+    window, rows = result.facts.window, result.reconciled
+    if window is not None and window.error:
+        yield from wrap_text(f"server-reported figures: none: {window.error}", width=options.screen.width)
+    if rows:
+        named = window is not None and window.names
+        names = f"server-reported figures ({named})" if named else "figures that its answers report"
+        yield f"{names} of the same run:"
+        yield from reconcile.render(rows)
+
+
+def summarize_reconciled(result: Result, options: ReportOptions) -> Iterator[str]:
+    """Whether the server's counters agree with the client's figures, and its TTFT and ITL."""
+    window, metrics = result.facts.window, result.whole
+    yield from _describe_answer_timings(result)
+    if window is None or window.error or window.reset:
+        return
+    differing = [mismatch.figure for mismatch in reconcile.mismatches(window, metrics)]
+    agree = (
+        f"differ from the client's ({list_first(differing, 1)})" if differing else "agree with the client's"
+    )
+    pairs = (("TTFT", window.ttft, metrics.ttft), ("ITL", window.itl, metrics.token_time))
+    means = [
+        f"mean {name} {theirs.mean_ms:.2f} ms (client {ours.mean_ms - theirs.mean_ms:+.2f})"
+        for name, theirs, ours in pairs
+        if theirs is not None and ours.n
+    ]
+    yield "; ".join([f"server's counters {agree}", *means[:1]])
+
+
+def _describe_answer_timings(result: Result) -> Iterator[str]:
+    """What answers report of themselves: how much of TTFT was their prompt, and how long they took then."""
+    timings = reconcile.measure_answer_timings(result.records, result.metrics.times_tokens)
+    if timings is None or not timings.decoded:
+        return
+    apart = timings.decode_ms - timings.server_decode_ms
+    yield (
+        f"server's timings: prompt {timings.prefill_ms:.2f} of {timings.ttft_ms:.2f} ms mean TTFT, "
+        f"first to last token {timings.server_decode_ms:.2f} ms (client {apart:+.2f})"
+    )
+
+
+def summarize_roofline(result: Result, options: ReportOptions) -> Iterator[str]:
+    """How much of what the machine could decode at best was reached, where that is known."""
+    ceiling = result.facts.ceiling
+    step = ceiling and bound.compare_decode(ceiling, *run_roofline.figures(result.facts, result.metrics))
+    if ceiling and step:
+        best, reached = step.batch * 1e3 / step.least_ms, step.batch * 1e3 / step.tpot_ms
+        share = f"{100 * step.share:.0f} % of the best decoding of {ceiling.machine.name}"
+        yield f"roofline: {share} ({reached:,.0f} of {best:,.0f} tok/s)"
+
+
+def describe_sensors(result: Result, options: ReportOptions) -> Iterator[str]:
+    """This machine's memory, power and heat."""
+    if result.facts.sensed is not None:
+        yield from sensor_summary.render_summary(result.facts.sensed, result.whole.total_output_tokens)
+
+
+def summarize_sensors(result: Result, options: ReportOptions) -> Iterator[str]:
+    """GPU memory, energy and heat, where they were read."""
+    sensed = result.facts.sensed
+    if sensed is None:
+        return
+    parts = []
+    if (memory := sensed.server or sensed.device) is not None:
+        parts.append(f"{memory.peak_bytes / _GIB:.2f} GiB at peak")
+    if sensed.energy is not None:
+        parts.append(f"{sensed.energy.mean_w:,.0f} W mean")
+    if (each := sensed.joules_per_token(result.whole.total_output_tokens)) is not None:
+        parts.append(f"{each:,.3f} J per output token")
+    if sensed.held_back:
+        parts.append(f"throttled: {', '.join(sensed.held_back)}")
+    if parts:
+        yield f"GPU: {', '.join(parts)}"
+
+
+def list_unknown(result: Result, options: ReportOptions) -> Iterator[str]:
+    """What is not known on this machine, in one line, each with the way to it."""
+    facts, sensed = result.facts, result.facts.sensed
+    absent = {
+        "server's counters": facts.window is not None and bool(facts.window.error),
+        "client error (`loadgen selftest`)": facts.calibration is None,
+        "roofline (--hardware)": facts.ceiling is None and bool(facts.no_ceiling),
+        "GPU sensors": sensed is not None and not (sensed.gpus or sensed.energy),
+    }
+    if names := [name for name, missing in absent.items() if missing]:
+        yield f"not known: {', '.join(names)}"
+
+
+def point_to_rest(result: Result, options: ReportOptions) -> Iterator[str]:
+    """Where the rest is, of a run that lies somewhere."""
+    if not options.directory:
+        return
+    facts = result.facts
+    notes = len(facts.notes) + len(facts.unknown)
+    with_notes = f" ({format_count(notes, 'note')})" if notes else ""
+    place = shlex.quote(options.directory)
+    yield f"more{with_notes}: loadgen report {place} (doubts: --explain)"
