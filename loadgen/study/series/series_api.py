@@ -25,7 +25,7 @@ from loadgen.run.keywords import BenchOptions
 from loadgen.run.options import Options
 from loadgen.run.signals import Interrupts
 from loadgen.study.series.limit import limit_command
-from loadgen.study.series.limit.limit_command import LOAD_KEYS, LimitRequest
+from loadgen.study.series.limit.limit_command import LimitRequest
 from loadgen.study.series.sweep import grid, sweep_run
 from loadgen.study.series.sweep.grid import Dimension, Variation
 from loadgen.study.series.sweep.sweep_run import SweepRequest
@@ -121,9 +121,8 @@ def limit(
     Raises LoadgenError where an option is wrong or nothing can be measured, and LimitInterrupted on Ctrl-C.
     """
     given = keywords.check_keywords(cast("Mapping[str, Any]", options), LimitOptions, "limit()")
-    own = {name: given.pop(name) for name in list(given) if name in _LIMIT_FIELDS}
-    asked_for = {_LIMIT_FIELDS[name]: value for name, value in own.items()}
-    request = LimitRequest(**asked_for, names=LOAD_KEYS)
+    own = {"slo", *LimitOptions.__annotations__} - (BenchOptions.__annotations__.keys() - {"slo"})
+    request = LimitRequest.read({name: given.pop(name) for name in own & given.keys()})
     asked = keywords.make_options(base_url, given)
     workload = keywords.make_profile(profile, asked.overrides, "limit()")
     call = BackgroundRun(lambda interrupts: _limit(asked, request, workload, interrupts))
@@ -131,13 +130,6 @@ def limit(
         return call.wait()
     except KeyboardInterrupt:
         raise LimitInterrupted(call.partial) from None
-
-
-# Keywords of `limit` and their names in a request.
-_LIMIT_FIELDS = {
-    name: {"max_runs": "most_runs", "min_duration_s": "least_run_s"}.get(name, name)
-    for name in ("slo", *LimitOptions.__annotations__.keys() - BenchOptions.__annotations__.keys())
-}
 
 
 def _variation(given: dict[str, Any]) -> Variation:

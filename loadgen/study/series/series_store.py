@@ -9,12 +9,12 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
 import msgspec
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 from pydantic import BaseModel
 
 from loadgen.base import files
@@ -199,6 +199,13 @@ def refuse_flags(options: Options, series: str, own: Mapping[str, tuple[bool, st
     for flag, (given, what_to_do) in advice.items():
         if given:
             raise UsageError(f"{flag} does not apply to {series}: {what_to_do}")
+
+
+def split_own_flags(options: Options, names: Collection[str]) -> tuple[Options, dict[str, Any]]:
+    """Split the options of each run from flags of a series, which the parser leaves among the overrides."""
+    own = {name: value for name, value in options.overrides.items() if name in names}
+    overrides = {name: value for name, value in options.overrides.items() if name not in names}
+    return replace(options, overrides=overrides), own
 
 
 def digest_options(options: Options, *more: object) -> str:

@@ -29,7 +29,7 @@ from loadgen.run.options import Options, bench_parser, parse
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.series.campaign import campaign_file
 from loadgen.study.series.campaign.campaign_file import CampaignFile, CheckpointTable, LimitTable, Variables
-from loadgen.study.series.limit.limit_command import LOAD_KEYS, SearchLoads, choose_axis
+from loadgen.study.series.limit.limit_command import LimitRequest
 from loadgen.verdict import requested_metrics
 from loadgen.verdict.run_facts import Cell
 
@@ -196,10 +196,9 @@ def _make_arm(
 
 def _check_searches(table: LimitTable, profiles: Sequence[Profile]) -> None:
     """Raises UsageError of a workload that cannot be searched so, by its name."""
-    loads = SearchLoads(table.start, table.lowest, table.highest)
     for workload in profiles:
         try:
-            loads.check(workload, choose_axis(workload, table.over), table.slo, LOAD_KEYS)
+            LimitRequest.read(table.model_dump()).check(workload, table.slo)
         except UsageError as error:
             raise UsageError(f"[limit], profile {workload.name}: {error}") from None
 

@@ -20,7 +20,6 @@ from loadgen.figures import objectives
 from loadgen.host.sensor import Reading, Sensor
 from loadgen.plan.plan_inputs import Seed
 from loadgen.report import limit_record, run_place
-from loadgen.report.limit_record import LimitRecord
 from loadgen.run import progress, signals
 from loadgen.run.progress import Display
 from loadgen.run.session import Session
@@ -28,7 +27,7 @@ from loadgen.study.series.campaign.arms import Planned, Start, list_cells
 from loadgen.study.series.campaign.campaign_file import CoolDown, LimitTable
 from loadgen.study.series.campaign.campaign_store import CELLS, CampaignStore, Pace
 from loadgen.study.series.ladder_command import LadderClimb
-from loadgen.study.series.limit.limit_command import choose_axis, continue_search, read_search
+from loadgen.study.series.limit.limit_command import LimitRequest, continue_search, read_search
 from loadgen.study.series.limit.limit_search import LimitSearch
 from loadgen.study.series.point_runs import (
     PointServers,
@@ -316,21 +315,15 @@ def prepare_search(
     Each repeat has other prompts, each arm the same.
     """
     servers.cell = planned.cell
-    goals, axis = objectives.parse(table.slo), choose_axis(planned.workload, table.over)
-    record = LimitRecord(
+    request, goals = LimitRequest.read(table.model_dump()), objectives.parse(table.slo)
+    axis = request.choose_axis(planned.workload)
+    record = request.make_record(
+        axis,
+        list(map(str, goals)),
         name=planned.cell.checkpoint,
         command=("loadgen", "campaign", planned.cell.campaign),
-        axis=axis,
-        objectives=tuple(map(str, goals)),
-        within=table.within,
-        budget_s=table.budget_s,
-        most_runs=table.max_runs,
-        least_run_s=table.min_duration_s,
         fixed=f"{table.slo} over {axis}",
         seed=(seed.value + planned.cell.repeat) % (MOST_SEED + 1),
-        start=table.start,
-        lowest=table.lowest,
-        highest=table.highest,
     )
     with suppress(UsageError):  # nothing was begun there, or not this search
         record = continue_search(read_search(place), record)

@@ -6,9 +6,10 @@ import argparse
 import math
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 from loadgen.base import bounds, parsing
 from loadgen.base.bounds import integer_between, number_between
 from loadgen.base.errors import MeasureError, UsageError
-from loadgen.base.parsing import Parser, parse_with
+from loadgen.base.parsing import parse_with
 from loadgen.base.secrecy import command_line
 from loadgen.base.text import clean_text, quote_value
 from loadgen.figures import objectives
@@ -35,12 +36,72 @@ from loadgen.study.series import series_store
 from loadgen.study.series.limit import limit_answer
 from loadgen.study.series.limit.limit_search import LimitSearch
 from loadgen.study.series.point_runs import PointServers
-from loadgen.study.series.series_store import SeriesStore, digest_options, refuse_flags
+from loadgen.study.series.series_store import SeriesStore, digest_options, refuse_flags, split_own_flags
 from loadgen.verdict import requested_metrics
 from loadgen.verdict.verdict import Level
 
 _MOST_RUNS = 1000
 _LEAST_S, _LEAST_SHARE = 0.001, 0.001
+
+
+LOAD_KEYS = ("start =", "lowest =", "highest =")  # in a campaign's [limit], and from Python
+_KEPT_AS = {"max_runs": "most_runs", "min_duration_s": "least_run_s"}  # other keys have the record's names
+
+
+class LimitRequest(msgspec.Struct, frozen=True):
+    """A search as it is asked for; loads and seconds that are None follow from the server and the profile."""
+
+    slo: str = ""
+    over: LoadAxis | None = None
+    within: float = 0.05
+    budget_s: float = 1800.0
+    most_runs: int = 12
+    least_run_s: float | None = None
+    start: float | None = None
+    lowest: float | None = None
+    highest: float | None = None
+    resume: str | None = None
+    names: tuple[str, str, str] = ("--start", "--from", "--to")  # of start, lowest and highest
+
+    @classmethod
+    def read(cls, keys: Mapping[str, Any]) -> LimitRequest:
+        """Make a request of the keys of a campaign's [limit], or the keywords of a call."""
+        return cls(**{_KEPT_AS.get(key, key): value for key, value in keys.items()}, names=LOAD_KEYS)
+
+    def choose_axis(self, workload: Profile) -> LoadAxis:
+        """Choose what is varied: as it was asked, else what the workload limits."""
+        return self.over or ("concurrency" if workload.max_concurrency and not workload.open_loop else "rate")
+
+    def make_record(self, axis: LoadAxis, slo: Sequence[str], **decided: Any) -> LimitRecord:
+        """Make the record of a search that begins, with what was decided for it."""
+        asked = {name: getattr(self, name) for name in LimitRequest.__struct_fields__}
+        kept = {name: value for name, value in asked.items() if name in LimitRecord.model_fields}
+        return LimitRecord(axis=axis, objectives=tuple(slo), **kept, **decided)
+
+    def check(self, workload: Profile, slo: str) -> None:
+        """Raises UsageError of a workload that no limit can be searched for, and of loads that cannot be.
+
+        `slo` are the objectives of the search.
+        """
+        if workload.ladder is not None:
+            raise UsageError("a ladder has a load of one request at a time: `loadgen ladder` measures it")
+        if workload.shaped or workload.timed:
+            raise UsageError(
+                "a search varies one rate or one concurrency: leave out the schedule, ramp, bursts or times "
+                "of the workload"
+            )
+        requested_metrics.check_profile(workload.model_copy(update={"slo": slo}))
+        start, lowest, highest = self.names
+        if self.choose_axis(workload) == "concurrency":
+            for name, load in zip(self.names, (self.start, self.lowest, self.highest), strict=True):
+                if load is not None and load != round(load):
+                    raise UsageError(f"{name} {load:g}: requests in flight are whole numbers")
+        if self.lowest and self.highest and self.lowest >= self.highest:
+            raise UsageError(f"{lowest} {self.lowest:g} is not below {highest} {self.highest:g}")
+        if self.lowest and self.start and self.start < self.lowest:
+            raise UsageError(f"{start} {self.start:g} lies below {lowest} {self.lowest:g}")
+        if self.highest and self.start and self.start > self.highest:
+            raise UsageError(f"{start} {self.start:g} lies above {highest} {self.highest:g}")
 
 
 class LimitFound(msgspec.Struct, frozen=True):
@@ -53,12 +114,8 @@ class LimitFound(msgspec.Struct, frozen=True):
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; 0 where the search found an answer."""
-    if {"-h", "--help"} & set(argv):
-        limit_parser().print_help()
-        return 0
-    own, rest = _make_own_parser().parse_known_args(list(argv))
-    options = parse(rest, limit_parser())
-    request = LimitRequest(**{name: value for name, value in vars(own).items() if value is not None})
+    options, own = split_own_flags(parse(argv, limit_parser()), LimitRequest.__struct_fields__)
+    request = LimitRequest(**own)
 
     def say(text: str) -> None:
         if not options.quiet:
@@ -95,26 +152,16 @@ def find_limit(
     if not goals:
         raise UsageError("--slo is missing: give what must hold, as --slo 'ttft p90 < 500ms'")
     bench.check(options)
-    axis = choose_axis(workload, request.over)
-    slo = tuple(map(str, goals))
-    SearchLoads(request.start, request.lowest, request.highest).check(
-        workload, axis, ", ".join(slo), request.names
-    )
+    axis, slo = request.choose_axis(workload), list(map(str, goals))
+    request.check(workload, ", ".join(slo))
     content = workload.model_dump(mode="json"), request_sources.hash_files([workload])
-    asked = LimitRecord(
+    asked = request.make_record(
+        axis,
+        slo,
         name=workload.name or "search",
         command=tuple(command),
-        axis=axis,
-        objectives=slo,
-        within=request.within,
-        budget_s=request.budget_s,
-        most_runs=request.most_runs,
-        least_run_s=request.least_run_s,
-        fixed=digest_options(options, content, axis, list(slo)),
+        fixed=digest_options(options, content, axis, slo),
         seed=bench.make_seed(options).value,
-        start=request.start,
-        lowest=request.lowest,
-        highest=request.highest,
     )
     say(f"objectives: {', '.join(asked.objectives)}")
     if request.resume is not None:
@@ -190,13 +237,6 @@ def limit_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _make_own_parser() -> argparse.ArgumentParser:
-    """The flags of a search alone."""
-    parser = Parser(prog="loadgen limit", allow_abbrev=False, add_help=False)
-    _add_flags(parser)
-    return parser
-
-
 # fmt: off
 def _add_flags(group: argparse._ActionsContainer) -> None:
     add, load = group.add_argument, number_between(1e-6, 1e9)
@@ -225,71 +265,6 @@ def _parse_seconds(text: str) -> float:
     if not _LEAST_S <= seconds <= bounds.YEAR_S:
         raise ValueError(f"{quote_value(text)}: give a time from 1ms to a year")
     return seconds
-
-
-BUDGET_S = 1800.0
-LOAD_FLAGS = ("--start", "--from", "--to")
-LOAD_KEYS = ("start =", "lowest =", "highest =")  # in a campaign's [limit], and from Python
-
-
-class LimitRequest(msgspec.Struct, frozen=True):
-    """A search as it is asked for; loads and seconds that are None follow from the server and the profile."""
-
-    slo: str = ""
-    over: LoadAxis | None = None
-    within: float = 0.05
-    budget_s: float = BUDGET_S
-    most_runs: int = 12
-    least_run_s: float | None = None
-    start: float | None = None
-    lowest: float | None = None
-    highest: float | None = None
-    resume: str | None = None
-    names: tuple[str, str, str] = LOAD_FLAGS  # of start, lowest and highest, where they were written
-
-
-class SearchLoads(msgspec.Struct, frozen=True):
-    """The first load of a search and its bounds; None: they follow from the server."""
-
-    start: float | None = None
-    lowest: float | None = None
-    highest: float | None = None
-
-    def check(self, workload: Profile, axis: LoadAxis, slo: str, names: tuple[str, str, str]) -> None:
-        """Raises UsageError of a workload that no limit can be searched for, and of loads that cannot be.
-
-        `slo` are the objectives of the search; `names` are those of start, lowest and highest where they
-        were written.
-        """
-        check_load(workload)
-        requested_metrics.check_profile(workload.model_copy(update={"slo": slo}))
-        start, lowest, highest = names
-        if axis == "concurrency":
-            for name, load in zip(names, (self.start, self.lowest, self.highest), strict=True):
-                if load is not None and load != round(load):
-                    raise UsageError(f"{name} {load:g}: requests in flight are whole numbers")
-        if self.lowest and self.highest and self.lowest >= self.highest:
-            raise UsageError(f"{lowest} {self.lowest:g} is not below {highest} {self.highest:g}")
-        if self.lowest and self.start and self.start < self.lowest:
-            raise UsageError(f"{start} {self.start:g} lies below {lowest} {self.lowest:g}")
-        if self.highest and self.start and self.start > self.highest:
-            raise UsageError(f"{start} {self.start:g} lies above {highest} {self.highest:g}")
-
-
-def choose_axis(workload: Profile, over: LoadAxis | None) -> LoadAxis:
-    """What is varied: as it was asked, else what the workload limits."""
-    return over or ("concurrency" if workload.max_concurrency and not workload.open_loop else "rate")
-
-
-def check_load(workload: Profile) -> None:
-    """Raises UsageError of a workload whose load is not one rate or one concurrency."""
-    if workload.ladder is not None:
-        raise UsageError("a ladder has a load of one request at a time: `loadgen ladder` measures it")
-    if workload.shaped or workload.timed:
-        raise UsageError(
-            "a search varies one rate or one concurrency: leave out the schedule, ramp, bursts or times of "
-            "the workload"
-        )
 
 
 def check_limit_options(options: Options) -> None:

@@ -81,22 +81,9 @@ class LimitSearch:
     @property
     def settings(self) -> SearchSettings:
         """What is searched, once the server was probed."""
-        record = self.record
-        assert record.start is not None
-        assert record.lowest is not None
-        assert record.highest is not None
-        return SearchSettings(
-            axis=record.axis,
-            objectives=self.objectives,
-            start=record.start,
-            lowest=record.lowest,
-            highest=record.highest,
-            within=record.within,
-            budget_s=record.budget_s,
-            most_runs=record.most_runs,
-            least_run_s=record.least_run_s,
-            alone_s=record.alone_s,
-        )
+        names = SearchSettings.__struct_fields__
+        kept = {name: getattr(self.record, name) for name in names if name != "objectives"}
+        return SearchSettings(**kept, objectives=self.objectives)
 
     def _probe(self) -> None:
         """Learn from a few requests, one at a time, where to begin; raises UsageError of a small budget."""

@@ -22,9 +22,9 @@ from loadgen.report.load_table import LoadRow
 from loadgen.report.printing import print_text
 from loadgen.report.sweep_record import FINISHED, SweepRecord
 from loadgen.run import signals
-from loadgen.run.options import Options, bench_parser, parse
+from loadgen.run.options import bench_parser, parse
 from loadgen.study.series import series_store
-from loadgen.study.series.series_store import StoreError
+from loadgen.study.series.series_store import StoreError, split_own_flags
 from loadgen.study.series.sweep import grid, sweep_run
 from loadgen.study.series.sweep.grid import GridPoint, Variation
 from loadgen.study.series.sweep.sweep_run import (
@@ -56,7 +56,8 @@ class SweepFlags(msgspec.Struct, frozen=True):
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; 0 where any point was measured."""
-    options, flags = _split_options(parse(argv, sweep_parser()))
+    options, own = split_own_flags(parse(argv, sweep_parser()), SweepFlags.__struct_fields__)
+    flags = msgspec.convert(own, SweepFlags)
     request = sweep_run.make_request(options, _read_variation(flags), sweep_run.make_builder(options))
     store = None
     if flags.resume is not None:
@@ -85,14 +86,6 @@ def sweep_parser() -> argparse.ArgumentParser:
     parser.conflict_handler = "resolve"  # --repeat and --dry-run mean the sweep's points here
     _add_flags(parser.add_argument_group("what is varied (docs/sweeps.md)"))
     return parser
-
-
-def _split_options(options: Options) -> tuple[Options, SweepFlags]:
-    """The options of each run, and the flags of the sweep, which the parser leaves among the overrides."""
-    names = SweepFlags.__struct_fields__
-    own = {name: value for name, value in options.overrides.items() if name in names}
-    overrides = {name: value for name, value in options.overrides.items() if name not in names}
-    return replace(options, overrides=overrides), msgspec.convert(own, SweepFlags)
 
 
 # fmt: off

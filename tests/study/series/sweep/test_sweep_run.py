@@ -20,6 +20,7 @@ from loadgen.plan.profile import Profile
 from loadgen.report.run_directory import load
 from loadgen.report.sweep_record import SweepRecord
 from loadgen.run.options import Options, parse
+from loadgen.study.series.series_store import split_own_flags
 from loadgen.study.series.sweep import sweep_command, sweep_run
 from loadgen.study.series.sweep.grid import GridPoint
 from loadgen.study.series.sweep.sweep_run import (
@@ -46,7 +47,10 @@ def sweep(*words: str) -> int:
 
 def request(*words: str) -> SweepRequest:
     """The sweep of a command line."""
-    options, flags = sweep_command._split_options(parse(words, sweep_command.sweep_parser()))
+    options, own = split_own_flags(
+        parse(words, sweep_command.sweep_parser()), sweep_command.SweepFlags.__struct_fields__
+    )
+    flags = sweep_command.SweepFlags(**own)
     return sweep_run.make_request(
         options, sweep_command._read_variation(flags), sweep_run.make_builder(options)
     )
