@@ -44,6 +44,14 @@ class Source(StrEnum):
     PAGE = "other runs of the page"
 
 
+class Origin(StrEnum):
+    """What brings about what a rule finds, as far as a search for a limit must know it."""
+
+    CLIENT = "client"  # or its machine, or the load was not sent: the run shows nothing of the server
+    LOAD = "load"  # the server did not stand it
+    OTHER = "other"
+
+
 class Rule(msgspec.Struct, Generic[Judged], frozen=True):
     """One thing that can be wrong with what is judged."""
 
@@ -53,6 +61,7 @@ class Rule(msgspec.Struct, Generic[Judged], frozen=True):
     condition: str  # when it holds, with its thresholds
     remedy: str
     source: Source = Source.RUN
+    origin: Origin = Origin.OTHER
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -63,10 +72,15 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def rule(
-    severity: Severity, code: str, condition: str, remedy: str, source: Source = Source.RUN
+    severity: Severity,
+    code: str,
+    condition: str,
+    remedy: str,
+    source: Source = Source.RUN,
+    origin: Origin = Origin.OTHER,
 ) -> Callable[[Find[Judged]], Rule[Judged]]:
     """Make a rule of the function that finds it."""
-    return lambda find: Rule(code, severity, find, condition, remedy, source)
+    return lambda find: Rule(code, severity, find, condition, remedy, source, origin)
 
 
 note, suspect, invalid, marked, refused = (partial(rule, severity) for severity in Severity)

@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from loadgen.base.rule import Evidence, Source, invalid, joined, note, suspect
+from loadgen.base.rule import Evidence, Origin, Source, invalid, joined, note, suspect
 from loadgen.base.urls import is_this_machine
 from loadgen.figures.record import UNKNOWN
 from loadgen.verdict.arrival_checks import held_answers
@@ -43,6 +43,7 @@ _STOPPED_REMEDY = (
     "P99 ITL is that much too long, and the client was late (mean read lag, of all or of these reads, over "
     f"{percent(LATE_GAPS)} of the mean gap; for P99, once over a gap) or has no kernel timestamps",
     "leave the client a core (taskset), or share CPUs by process: sysctl kernel.sched_autogroup_enabled=0",
+    origin=Origin.CLIENT,
 )
 def reads_late(run: RunEvidence) -> Evidence | None:
     """Messages were coalesced because the client read late, or may have."""
@@ -103,6 +104,7 @@ def _starved(run: RunEvidence) -> str:
     "over 2 ms late, the one before them (less those by chance): a server with Nagle's algorithm sends on "
     "once that is acknowledged",
     "leave the client a core (taskset), or switch Nagle's algorithm off in the server (TCP_NODELAY)",
+    origin=Origin.CLIENT,
 )
 def acks_late(run: RunEvidence) -> Evidence | None:
     """The server waited for acknowledgements, which the client sent late."""
@@ -121,6 +123,7 @@ def acks_late(run: RunEvidence) -> Evidence | None:
     f"without kernel timestamps, the client used {CORES} of a core or more: one loop is one core, and reads "
     "wait for it",
     "use --transport wire, or spread the load over several clients",
+    origin=Origin.CLIENT,
 )
 def client_busy(run: RunEvidence) -> Evidence | None:
     """The client was busy and its timestamps include the delay."""
@@ -207,6 +210,7 @@ beyond_capacity = suspect(
     "more messages per second than the self-test could measure with a P99 gap error under 5 %",
     "use --transport wire, more --workers where there are cores for them, or several machines (--shard)",
     Source.SELFTEST,
+    Origin.CLIENT,
 )(partial(_load, above=1.0, most=math.inf))
 headroom = note(
     "headroom",
@@ -235,6 +239,7 @@ def clock_unusable(run: RunEvidence) -> Evidence | None:
     "token before its request or the token before it: the wall clock stepped, and other reads near them may "
     "be off undetected",
     _CLOCK_REMEDY,
+    origin=Origin.CLIENT,
 )
 def impossible_timestamps(run: RunEvidence) -> Evidence | None:
     """A few reads have impossible timestamps."""
@@ -247,6 +252,7 @@ def impossible_timestamps(run: RunEvidence) -> Evidence | None:
     f"the wall clock stepped against the monotonic clock by more than {STEP_MS:.0f} ms; kernel timestamps "
     "are wall-clock time, so latencies across the step are off by it",
     _CLOCK_REMEDY,
+    origin=Origin.CLIENT,
 )
 def clock_stepped(run: RunEvidence) -> Evidence | None:
     """The wall clock stepped, and kernel timestamps with it."""
@@ -323,6 +329,7 @@ def _clock(run: RunEvidence) -> _Clock:
     "time; next to a healthy server others take about 1 %, and its own processes are not among them",
     "run again with nothing else on this machine (top shows what it is), or pin the server and the client to "
     "CPUs of their own (taskset) and the others to the rest",
+    origin=Origin.CLIENT,
 )
 def other_processes(run: RunEvidence) -> Evidence | None:
     """Others took the CPUs that server and client needed."""
@@ -402,6 +409,7 @@ client_stopped = suspect(
     f"the client did not run for more than {STOPPED_S:.0f} s (suspended, its container paused, or all CPUs "
     "taken): kernel timestamps stay true, but nothing was sent meanwhile",
     _STOPPED_REMEDY,
+    origin=Origin.CLIENT,
 )(partial(_stopped, stamped=True))
 stopped_unstamped = invalid(
     "stopped-unstamped",

@@ -9,7 +9,7 @@ import numpy as np
 
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
-from loadgen.base.rule import Evidence, invalid, joined, note, suspect
+from loadgen.base.rule import Evidence, Origin, invalid, joined, note, suspect
 from loadgen.base.text import format_count
 from loadgen.figures import steady_state, text_tokens
 from loadgen.figures.figure_table import percentile_name
@@ -45,6 +45,7 @@ _KEEP_ALIVE = (
     "cut-short",
     "the run ended before all planned requests were done, and neither Ctrl-C nor a stop rule ended it",
     "run again; if it happens again, lower the load",
+    origin=Origin.LOAD,
 )
 def cut_short(run: RunEvidence) -> Evidence | None:
     """The run ended before its plan, and nothing requested that."""
@@ -90,6 +91,7 @@ many_failures = invalid(
     f"more than {percent(MANY_FAILED)} of the requests failed (not counting those cancelled by Ctrl-C): "
     "percentiles of the surviving requests are not meaningful",
     _FIX_FAILURES,
+    origin=Origin.LOAD,
 )(partial(_failures, above=MANY_FAILED, most=1.0))
 failures = suspect(
     "failures",
@@ -239,6 +241,7 @@ def _cut_prompts(planned: Int64, counted: Int64) -> str:
     "--max-concurrency, without --prefill-concurrency; a slot is empty only during its turnaround; a session "
     "holds its slot between turns too, and users at a rate of their own hold none",
     "turnaround is the client's time: give it a core, use --transport wire, or request longer answers",
+    origin=Origin.CLIENT,
 )
 def concurrency_not_held(run: RunEvidence) -> Evidence | None:
     """Between ramp and drain fewer requests ran at once than were requested."""
@@ -269,6 +272,7 @@ _MEAN_OF = {True: " in the mean of the trace", False: " on average"}  # by wheth
     "trace, a schedule, a ramp, bursts), by P99 more than that share and "
     f"{TRACE_LATE_MS:.0f} ms: that is another arrival process",
     f"{_LESS_LATE}; TTFT from when requests were due is in the report",
+    origin=Origin.CLIENT,
 )
 def sends_late(run: RunEvidence) -> Evidence | None:
     """Requests left later than scheduled."""
@@ -295,6 +299,7 @@ def sends_late(run: RunEvidence) -> Evidence | None:
     "rate-not-reached",
     f"requests, or the first turns of sessions, were sent at less than {percent(RATE)} of the planned rate",
     _LESS_LATE,
+    origin=Origin.CLIENT,
 )
 def rate_not_reached(run: RunEvidence) -> Evidence | None:
     """Sending took longer than planned."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from functools import partial
 
-from loadgen.base.rule import Evidence, Source, invalid, joined, note, suspect
+from loadgen.base.rule import Evidence, Origin, Source, invalid, joined, note, suspect
 from loadgen.base.text import format_count
 from loadgen.roofline import bound
 from loadgen.server.server_counters import ServerSample
@@ -30,6 +30,7 @@ _SETTLE = "check for thermal throttling, other work or a filling KV cache; warm 
     "a counter of the server went backwards: the server restarted during the run",
     "find in the server's log why it restarted, then run again",
     Source.COUNTERS,
+    origin=Origin.LOAD,
 )
 def counters_reset(run: RunEvidence) -> Evidence | None:
     """The server's counters went backwards."""

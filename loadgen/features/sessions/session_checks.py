@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from loadgen.base.clock import MS_NS, SECOND_NS
-from loadgen.base.rule import Evidence, Source, note, suspect
+from loadgen.base.rule import Evidence, Origin, Source, note, suspect
 from loadgen.base.text import format_count
 from loadgen.figures.metrics import cached_tokens
 from loadgen.figures.percentiles import percentiles
@@ -52,6 +52,7 @@ def sessions_ended_early(run: RunEvidence) -> Evidence | None:
     f"turns of sessions after the first were sent more than {LATE_MS:.0f} ms later than intended (the end of "
     "the answer before them, and their delay), by P99: TTFT from sent leaves that out",
     "give the client a core, use --transport wire, or hold fewer sessions at once",
+    origin=Origin.CLIENT,
 )
 def turns_late(run: RunEvidence) -> Evidence | None:
     """Later turns left after their time."""

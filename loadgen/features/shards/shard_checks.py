@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from loadgen.base.clock import MS_NS
-from loadgen.base.rule import Evidence, invalid, joined, suspect
+from loadgen.base.rule import Evidence, Origin, invalid, joined, suspect
 from loadgen.verdict.evidence import RunEvidence, percent
 from loadgen.verdict.run_facts import MergedShard
 
@@ -21,6 +21,7 @@ _MOST_NAMED = 4  # shards, workers
     "a worker or a shard was lost with the requests that it had not finished: throughput, concurrency and "
     "what depends on them are not those of the requested load",
     "run again; a lost process's own log, or the kernel's (out of memory), has the cause",
+    origin=Origin.CLIENT,
 )
 def load_lost(run: RunEvidence) -> Evidence | None:
     """A part of the load was never made."""
@@ -33,6 +34,7 @@ def load_lost(run: RunEvidence) -> Evidence | None:
     "rest-of-the-load",
     "as load-lost: latencies are those of the other requests, which had a server under less load",
     "read them as those of a lower load, or run again",
+    origin=Origin.CLIENT,
 )
 def rest_of_the_load(run: RunEvidence) -> Evidence | None:
     """The requests that are left were sent to a server that had less to do."""

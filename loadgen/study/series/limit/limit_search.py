@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from loadgen.base.clock import MS_NS
 from loadgen.base.errors import MeasureError, UsageError
-from loadgen.base.rule import Severity
+from loadgen.base.rule import Origin, Severity
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.text import format_count, wrap_text
 from loadgen.figures.objectives import Objective, ObjectiveEvidence, Standing, judged, together
@@ -285,19 +285,6 @@ def _find_cause(
     return found
 
 
-# Doubts that say that the client or its machine, not the server, made the figures, or that the load was not
-# sent: such a run shows nothing of the server, and is made again.
-_DISTURBING = frozenset(
-    {
-        "reads-late", "client-busy", "beyond-capacity", "sends-late", "turns-late", "rate-not-reached",
-        "concurrency-not-held", "client-stopped", "impossible-timestamps", "clock-stepped", "other-processes",
-        "load-lost", "rest-of-the-load", "acks-late",
-    }
-)  # fmt: skip
-# What makes a run INVALID because the server did not stand its load; of anything else it shows nothing.
-_OF_THE_LOAD = frozenset({"many-failures", "counters-reset", "cut-short"})
-
-
 def make_entry(
     number: int, load: float, point: MeasuredPoint, objectives: Sequence[Objective], directory: str
 ) -> LimitRun:
@@ -365,11 +352,15 @@ def _p99_e2el_ms(run: Result) -> float | None:
 
 
 def _list_disturbing(run: Result) -> list[str]:
-    """The doubts for which a run shows nothing of the server."""
-    found = run.verdict.grave
-    invalid = {each.rule.code for each in found if each.rule.severity is Severity.INVALID}
-    beyond = set() if invalid & _OF_THE_LOAD else invalid
-    return [each.rule.code for each in found if each.rule.code in _DISTURBING | beyond]
+    """List the doubts for which a run shows nothing of the server: it is made again.
+
+    Where the server did not stand its load, a run is INVALID and yet shows something; of any other INVALID
+    one, or where the client made the figures, it does not.
+    """
+    found = [each.rule for each in run.verdict.grave]
+    invalid = [rule for rule in found if rule.severity is Severity.INVALID]
+    stood = not any(rule.origin is Origin.LOAD for rule in invalid)
+    return [rule.code for rule in found if rule.origin is Origin.CLIENT or (stood and rule in invalid)]
 
 
 def _judge_run(
