@@ -95,6 +95,9 @@ def make_answer(
 ) -> dict[str, Any]:
     """The fields of a record that follow from its runs alone."""
     passing, at = find_highest_passing(settings, trials), find_binding(settings, trials)
+    # Where P99 E2EL over load bends to a steeper line.
+    timed = [(run.load, run.p99_e2el_ms) for run in runs if run.p99_e2el_ms and not run.disturbed]
+    bend = knee([load for load, _ in timed], [latency_ms for _, latency_ms in timed], rises=True)
     there = [run for run in runs if run.passed and run.load == passing and run.goodput_per_s is not None]
     return {
         "limit": estimate_limit(settings, trials),
@@ -102,7 +105,7 @@ def make_answer(
         "lowest_failing": find_lowest_failing(settings, trials),
         "bound_by": "" if at is None else str(settings.objectives[at]),
         "goodput_per_s": there[-1].goodput_per_s if there else None,
-        "knee": _find_knee(runs),
+        "knee": None if bend is None else LimitEstimate(value=bend.load, low=bend.low, high=bend.high),
     }
 
 
@@ -115,13 +118,6 @@ def _find_most_over(trial: Trial) -> int:
     """The objective whose percentile is the greatest multiple of its limit."""
     excess = [each.value_ms / each.objective.limit_ms for each in trial.objectives]
     return max(range(len(excess)), key=lambda at: -math.inf if math.isnan(excess[at]) else excess[at])
-
-
-def _find_knee(runs: Sequence[LimitRun]) -> LimitEstimate | None:
-    """Where P99 E2EL over load bends to a steeper line."""
-    timed = [(run.load, run.p99_e2el_ms) for run in runs if run.p99_e2el_ms and not run.disturbed]
-    bend = knee([load for load, _ in timed], [latency_ms for _, latency_ms in timed], rises=True)
-    return None if bend is None else LimitEstimate(value=bend.load, low=bend.low, high=bend.high)
 
 
 def _round_known(load: float, axis: LoadAxis) -> float | None:

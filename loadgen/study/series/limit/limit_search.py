@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -94,7 +95,12 @@ class LimitSearch:
             raise signals.Stopped(point.signal)
         if point.run is None or not point.run.records.ok.any():
             raise MeasureError(f"one request at a time was not served: {point.reason}")
-        check_samples(judged(point.run.records, self.objectives, point.run.ask))
+        for each in judged(point.run.records, self.objectives, point.run.ask):
+            if not each.samples:
+                raise UsageError(
+                    f"--slo {each.objective}: no answer has this latency (one token has no TPOT or ITL): "
+                    "choose another figure, or ask for longer answers"
+                )
         alone_s, simulated = point.run.metrics.e2el.mean_ms / 1e3, bool(point.run.facts.server.simulated)
         self.record = self.record.model_copy(
             update=_bound_loads(self.record, alone_s) | {"simulated": simulated, "attempts": 0}
@@ -114,8 +120,11 @@ class LimitSearch:
     def _run(self, step: NextRun) -> None:
         number = len(self.record.runs) + 1
         asked = f"{format_load(step.load, self.record.axis)} for {format_duration(step.duration_s)}"
-        again = f" ({step.why})" if step.why else ""
-        self.say(f"run {number}: {asked}{again}{self._left}")
+        again, left = f" ({step.why})" if step.why else "", ""
+        if self.record.budget_s is not None:
+            left_s = max(self.record.budget_s - math.fsum(run.took_s for run in self.record.runs), 0.0)
+            left = f"; {format_duration(left_s)} of the budget left"
+        self.say(f"run {number}: {asked}{again}{left}")
         workload = set_load(self.workload, self.record.axis, step)
         judged = {"slo": ", ".join(map(str, self.objectives))}
         try:
@@ -128,20 +137,13 @@ class LimitSearch:
             return
         if point.run is None and not self.record.runs and not point.server_gone:
             raise MeasureError(f"nothing could be measured: {point.reason}")
-        if not point.signal:  # one that was cut off shows too little
-            self._add(number, step.load, point)
-        if point.signal:
+        if point.signal:  # a run that was cut off shows too little
             raise signals.Stopped(point.signal)
-        if point.server_gone:
-            self._restart()
-
-    @property
-    def _left(self) -> str:
-        """What is left of the budget, in words."""
-        if self.record.budget_s is None:
-            return ""
-        took_s = math.fsum(run.took_s for run in self.record.runs)
-        return f"; {format_duration(max(self.record.budget_s - took_s, 0.0))} of the budget left"
+        self._add(number, step.load, point)
+        if point.server_gone and self.servers.restartable:
+            self.servers.close()
+        elif point.server_gone:
+            self._end("server-died")
 
     def _add(self, number: int, load: float, point: MeasuredPoint) -> None:
         directory = "" if point.directory is None else f"{RUNS}/{point.directory.name}"
@@ -150,13 +152,6 @@ class LimitSearch:
         self.record = self.record.model_copy(update={"runs": runs})
         self._keep(attempts=0, **limit_answer.make_answer(self.settings, runs, self.trials))
         self.say("\n".join(wrap_text(f"  {describe_run(run)}", "    ")))
-
-    def _restart(self) -> None:
-        """Start the server again for the next run, where it is ours; else the search is over."""
-        if not self.servers.restartable:
-            self._end("server-died")
-            return
-        self.servers.close()
 
     def _end(self, end: SearchEnd) -> None:
         """Record why the search is over, and what the evidence of the lowest failing load points to."""
@@ -195,26 +190,18 @@ def set_load(workload: Profile, axis: LoadAxis, step: NextRun) -> Profile:
     return workload.model_copy(update=update)
 
 
-def check_samples(probed: Sequence[ObjectiveEvidence]) -> None:
-    """Raises UsageError of an objective whose latency no answer of the probe has."""
-    for each in probed:
-        if not each.samples:
-            raise UsageError(
-                f"--slo {each.objective}: no answer has this latency (one token has no TPOT or ITL): choose "
-                "another figure, or ask for longer answers"
-            )
-
-
 def check_budget(settings: SearchSettings) -> None:
     """Raises UsageError where two of the shortest runs at the first load cost more than the budget."""
     least_s, why = search.least_run(settings, (), settings.start)
     enough_s = 2 * (least_s + _AROUND_S)
     if settings.budget_s is None or enough_s <= settings.budget_s:
         return
+    # As the flag takes it, in whole seconds or minutes that are not less.
+    enough = f"{math.ceil(enough_s)}s" if enough_s < _LONG_S else f"{math.ceil(enough_s / 60)}m"
     raise UsageError(
         f"--budget {format_duration(settings.budget_s)} is too small for two runs: at "
         f"{format_load(settings.start, settings.axis)} one takes {format_duration(least_s)} ({why}): give "
-        f"--budget {_round_up_time(enough_s)}, a lower percentile, or --min-duration"
+        f"--budget {enough}, a lower percentile, or --min-duration"
     )
 
 
@@ -241,11 +228,6 @@ def _estimate_two_runs_s(settings: SearchSettings) -> float:
     first_s, _ = search.first_run(settings)
     next_s, _ = search.least_run(settings, (), min(search.STEP * settings.start, settings.highest))
     return first_s + min(first_s, next_s) + 2 * _AROUND_S
-
-
-def _round_up_time(seconds: float) -> str:
-    """A time as the flag takes it, in whole seconds or minutes that are not less."""
-    return f"{math.ceil(seconds)}s" if seconds < _LONG_S else f"{math.ceil(seconds / 60)}m"
 
 
 def format_load(load: float, axis: LoadAxis) -> str:
@@ -300,7 +282,8 @@ def make_entry(
             disturbed=not point.server_gone,
             took_s=point.duration_s,
         )
-    evidence = judged(run.records, objectives, run.ask)
+    evidence, each = judged(run.records, objectives, run.ask), PerRequest.of(run.records, run.ask)
+    e2el_ns = each.e2el_ns[each.ok]
     saturated = run.facts.saturated
     disturbing = [] if saturated else _list_disturbing(run)
     figures = run.metrics
@@ -319,7 +302,7 @@ def make_entry(
         objectives=tuple(map(_store_figures, evidence)),
         duration_s=figures.duration_s,
         took_s=point.duration_s,
-        p99_e2el_ms=_p99_e2el_ms(run),
+        p99_e2el_ms=percentiles(e2el_ns, (99,))[0] / MS_NS if len(e2el_ns) else None,
         request_throughput_per_s=_drop_infinite(figures.request_throughput_per_s),
         output_throughput_per_s=_drop_infinite(figures.output_throughput_per_s),
         goodput_per_s=_drop_infinite(figures.goodput_per_s),
@@ -342,13 +325,6 @@ def make_trial(run: LimitRun, objectives: Sequence[Objective]) -> Trial:
         p99_e2el_s=None if run.p99_e2el_ms is None else run.p99_e2el_ms / 1e3,
         requests_per_s=run.request_throughput_per_s,
     )
-
-
-def _p99_e2el_ms(run: Result) -> float | None:
-    """The P99 of E2EL, whichever percentiles the report has; None without a success."""
-    each = PerRequest.of(run.records, run.ask)
-    e2el_ns = each.e2el_ns[each.ok]
-    return percentiles(e2el_ns, (99,))[0] / MS_NS if len(e2el_ns) else None
 
 
 def _list_disturbing(run: Result) -> list[str]:
@@ -394,32 +370,21 @@ def _list_missed(evidence: Sequence[ObjectiveEvidence]) -> Iterator[str]:
             yield f"{what} is {each.value_ms:.4g} ms, and may be within"
 
 
+_KEPT, _KEPT_MS = ("samples", "over", "batches", "dispersion"), ("value_ms", "bound_ms", "lower_ms")
+
+
 def _store_figures(evidence: ObjectiveEvidence) -> ObjectiveFigures:
-    return ObjectiveFigures(
-        objective=str(evidence.objective),
-        samples=evidence.samples,
-        over=evidence.over,
-        value_ms=_drop_infinite(evidence.value_ms),
-        bound_ms=_drop_infinite(evidence.bound_ms),
-        limit_ms=evidence.objective.limit_ms,
-        standing=evidence.standing,
-        lower_ms=_drop_infinite(evidence.lower_ms),
-        batches=evidence.batches,
-        dispersion=evidence.dispersion,
-    )
+    kept: dict[str, Any] = {name: getattr(evidence, name) for name in _KEPT}
+    kept |= {name: _drop_infinite(getattr(evidence, name)) for name in _KEPT_MS}
+    objective, standing = evidence.objective, evidence.standing
+    return ObjectiveFigures(objective=str(objective), limit_ms=objective.limit_ms, standing=standing, **kept)
 
 
 def _restore_evidence(objective: Objective, figures: ObjectiveFigures) -> ObjectiveEvidence:
-    return ObjectiveEvidence(
-        objective=objective,
-        samples=figures.samples,
-        over=figures.over,
-        value_ms=math.nan if figures.value_ms is None else figures.value_ms,
-        bound_ms=figures.bound_ms,
-        lower_ms=figures.lower_ms,
-        batches=figures.batches,
-        dispersion=figures.dispersion,
-    )
+    kept = {name: getattr(figures, name) for name in (*_KEPT, *_KEPT_MS)}
+    if figures.value_ms is None:
+        kept["value_ms"] = math.nan
+    return ObjectiveEvidence(objective, **kept)
 
 
 def _drop_infinite(value: float | None) -> float | None:

@@ -229,14 +229,13 @@ def find_load_below(trials: Sequence[Trial], failed: Callable[[Trial], bool]) ->
 def _make_points(trials: Sequence[Trial], at: int) -> list[EdgePoint]:
     """What the runs show of one objective; those in which no request has its latency show nothing."""
     shown = [trial for trial in trials if not trial.disturbed]
-    return [_make_point(trial, at) for trial in shown if not trial.usable or trial.objectives[at].samples]
-
-
-def _make_point(trial: Trial, at: int) -> EdgePoint:
-    if not trial.usable:
-        return EdgePoint(trial.load, ((_NO_SHARE, _NO_SHARE),))
-    evidence = trial.objectives[at]
-    return EdgePoint(trial.load, list_parts(evidence), evidence.dispersion)
+    points = []
+    for trial in shown:
+        if not trial.usable:
+            points.append(EdgePoint(trial.load, ((_NO_SHARE, _NO_SHARE),)))
+        elif (evidence := trial.objectives[at]).samples:
+            points.append(EdgePoint(trial.load, list_parts(evidence), evidence.dispersion))
+    return points
 
 
 def _next_load(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None) -> float | SearchEnd:
