@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from loadgen.base.arrays import Bool, Float64, Int64
 from loadgen.base.clock import SECOND_NS
@@ -270,29 +270,25 @@ def make_depth_row(run: Result, test: DepthTest) -> DepthRow:
     measured = run.records.ok & (run.records.index >= (test.depth > 0))
     notes = list(list_remarks(run, _OF_THE_FIRST if test.depth else ()))
     if not measured.any():
-        return msgspec.structs.replace(known, note="; ".join([*notes, "no request was measured"]))
+        return replace(known, note="; ".join([*notes, "no request was measured"]))
     cached = _count_cached(run, measured)
     least = int(cached[measured].min()) if cached is not None else None
-    known = msgspec.structs.replace(known, requests=int(measured.sum()), cached_tokens=least)
+    known = replace(known, requests=int(measured.sum()), cached_tokens=least)
     if why := _explain_not_at_depth(test, None if cached is None else cached[measured]):
-        return msgspec.structs.replace(known, note="; ".join([why, *notes]))
+        return replace(known, note="; ".join([why, *notes]))
     each = PerRequest.of(run.records, run.ask)
-    speeds = _SPEEDS[test.kind](each, run.records, _fill_zeros(cached, measured))[measured]
+    speeds = _measure_speeds(test, each, cached)[measured]
     speeds = speeds[np.isfinite(speeds)]
-    server = _SERVER[test.kind](run.records)[measured]
+    server = _read_server_speeds(test, run.records)[measured]
     if not len(speeds):
-        return msgspec.structs.replace(known, note="; ".join(["no answer of several tokens", *notes]))
-    return msgspec.structs.replace(
+        return replace(known, note="; ".join(["no answer of several tokens", *notes]))
+    return replace(
         known,
         tok_s=float(speeds.mean()),
         std_tok_s=float(speeds.std(ddof=1)) if len(speeds) > 1 else None,
         server_tok_s=float(server.mean()) if np.isfinite(server).all() else None,
         note="; ".join(notes),
     )
-
-
-def _fill_zeros(cached: Int64 | None, measured: Bool) -> Int64:
-    return np.zeros(len(measured), np.int64) if cached is None else cached
 
 
 def _count_cached(run: Result, measured: Bool) -> Int64 | None:
@@ -319,39 +315,23 @@ def _explain_not_at_depth(test: DepthTest, cached: Int64 | None) -> str:
     return ""
 
 
-def _measure_prompts(each: PerRequest, records: Records, cached: Int64) -> Float64:
+def _measure_speeds(test: DepthTest, each: PerRequest, cached: Int64 | None) -> Float64:
+    """Measure tokens per second of each request, as the client saw it; NaN where it has none."""
+    new_tokens = each.input_tokens - (0 if cached is None else cached)
     with np.errstate(divide="ignore", invalid="ignore"):
-        speed: Float64 = (each.input_tokens - cached) / each.ttft_ns * SECOND_NS
-    return np.where(each.has_ttft, speed, np.nan)
-
-
-def _measure_generation(each: PerRequest, records: Records, cached: Int64) -> Float64:
-    tpot_ns = each.tpot_ns()
-    with np.errstate(divide="ignore", invalid="ignore"):
+        if test.kind == PROMPT:
+            return np.where(each.has_ttft, new_tokens / each.ttft_ns * SECOND_NS, np.nan)
+        tpot_ns = each.tpot_ns()
         return np.where(each.has_tpot & (tpot_ns > 0), SECOND_NS / tpot_ns, np.nan)
 
 
-def _read_server_prompts(records: Records) -> Float64:
-    return _divide_by_time(records.server_prompt_tokens, records.server_prefill_ns)
-
-
-def _read_server_generation(records: Records) -> Float64:
-    return _divide_by_time(records.server_output_tokens - 1, records.server_decode_ns)
-
-
-def _divide_by_time(tokens: Int64, time_ns: Int64) -> Float64:
+def _read_server_speeds(test: DepthTest, records: Records) -> Float64:
+    """Read tokens per second of each request, as the server reported it; NaN where it has none."""
+    tokens, time_ns = records.server_prompt_tokens, records.server_prefill_ns
+    if test.kind == GENERATION:
+        tokens, time_ns = records.server_output_tokens - 1, records.server_decode_ns
     known = (tokens > 0) & (time_ns > 0)
     return np.where(known, tokens / np.where(known, time_ns, 1) * SECOND_NS, np.nan)
-
-
-_SPEEDS: dict[str, Callable[[PerRequest, Records, Int64], Float64]] = {
-    PROMPT: _measure_prompts,
-    GENERATION: _measure_generation,
-}
-_SERVER: dict[str, Callable[[Records], Float64]] = {
-    PROMPT: _read_server_prompts,
-    GENERATION: _read_server_generation,
-}
 
 
 def describe_depth(row: DepthRow) -> str:
@@ -373,7 +353,8 @@ def draw_depths(rows: Sequence[DepthRow], form: str) -> str:
     keys = [key for key in _COLUMNS if any(each[key] for each in cells)]
     body = tuple(tuple(each[key] for key in keys) for each in cells)
     columns = tuple(Column(key, _COLUMNS[key]) for key in keys)
-    return TABLES[form](Table(columns, body, 1, tuple(_list_depth_notes(rows))))
+    notes = _NOTES if any(row.depth for row in rows) else _NOTES[:1]
+    return TABLES[form](Table(columns, body, 1, notes))
 
 
 def _make_cells(row: DepthRow) -> dict[str, str]:
@@ -385,9 +366,3 @@ def _make_cells(row: DepthRow) -> dict[str, str]:
         "cached": "" if row.cached_tokens is None else str(row.cached_tokens),
         "note": row.note,
     }
-
-
-def _list_depth_notes(rows: Sequence[DepthRow]) -> Iterator[str]:
-    yield _NOTES[0]
-    if any(row.depth for row in rows):
-        yield _NOTES[1]

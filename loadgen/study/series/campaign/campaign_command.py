@@ -180,7 +180,7 @@ def _make_record(
     if kept is None:
         return asked
     if changed := list(
-        campaign_store.list_differences(kept.record, asked, kept.list_run(failed=not retry_failed))
+        campaign_store.list_differences(kept.record, asked, kept.list_measured(failed=not retry_failed))
     ):
         raise UsageError(
             f"{wanted.path} has changed since {kept.directory} was run: {'; '.join(changed)}: "

@@ -51,13 +51,14 @@ class LimitTable(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_
 
     @property
     def words(self) -> list[str]:
-        """The same as flags of `loadgen limit`."""
+        """The flags of `loadgen limit` that ask the same."""
         words = ["--slo", self.slo, "--within", f"{100 * self.within:g}%"]
         words += ["--budget", f"{self.budget_s:.12g}s", "--max-runs", f"{self.max_runs}"]
-        words += [] if self.over is None else ["--over", self.over]
-        words += [] if self.min_duration_s is None else ["--min-duration", f"{self.min_duration_s:.12g}s"]
-        for flag, load in (("--start", self.start), ("--from", self.lowest), ("--to", self.highest)):
-            words += [] if load is None else [flag, f"{load:g}"]
+        least = None if self.min_duration_s is None else f"{self.min_duration_s:.12g}s"
+        loads = [None if load is None else f"{load:g}" for load in (self.start, self.lowest, self.highest)]
+        names = ("--over", "--min-duration", "--start", "--from", "--to")
+        for name, word in zip(names, (self.over, least, *loads), strict=True):
+            words += [] if word is None else [name, word]
         return words
 
 
@@ -120,22 +121,17 @@ def load_campaign(path: Path) -> CampaignFile:
     if isinstance(cool_down := table.get("cool_down"), dict):
         table["cool_down"] = validate_table(CoolDown, cool_down, f"{path}: [cool_down]")
     if isinstance(limit := table.get("limit"), dict):
-        table["limit"] = _read_limit(limit, f"{path}: [limit]")
+        where = f"{path}: [limit]"
+        table["limit"] = validate_table(LimitTable, limit, where)
+        try:
+            objectives.parse(table["limit"].slo)
+        except UsageError as error:
+            raise UsageError(f"{where}: {error}") from None
     campaign = validate_table(
         CampaignFile, {"name": path.stem, **table, "checkpoints": tuple(_read_rows(rows, path))}, str(path)
     )
     _check_names(campaign, path)
     return campaign
-
-
-def _read_limit(table: Mapping[str, Any], where: str) -> LimitTable:
-    """A `[limit]`; raises UsageError, of objectives too."""
-    limit = validate_table(LimitTable, table, where)
-    try:
-        objectives.parse(limit.slo)
-    except UsageError as error:
-        raise UsageError(f"{where}: {error}") from None
-    return limit
 
 
 def _read_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> Iterator[CheckpointTable]:

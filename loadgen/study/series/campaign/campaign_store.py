@@ -34,6 +34,7 @@ from loadgen.verdict.run_facts import Cell
 
 RECORD = "campaign.json"
 CELLS, ATTEMPTS = "cells", "attempts.json"
+_DAMAGE = OSError, ValueError, KeyError, TypeError, RecursionError  # of reading what is not as it was written
 _SEARCH = "limit"  # below a cell's place: the directory of its search
 
 
@@ -68,23 +69,15 @@ class CampaignStore(SeriesStore):
         """Ids of the cells that failed."""
         return {name.removesuffix(".json") for name in list_names(self.directory / FAILED, ".json")}
 
-    def list_run(self, failed: bool) -> list[Cell]:
-        """Every cell that is finished, and those that failed too."""
+    def list_measured(self, failed: bool) -> list[Cell]:
+        """List every cell that is finished, and those that failed too if `failed`."""
         cells = [next(self.read_facts(cell_id), {}).get("cell") for cell_id in sorted(self.list_finished())]
         try:
             names = sorted(self.list_failed()) if failed else []
             paths = [self.directory / FAILED / f"{cell_id}.json" for cell_id in names]
             cells += [_read_json(path)["cell"] for path in paths]
             return [Cell.model_validate(cell) for cell in cells if cell is not None]
-        except (
-            ValidationError,
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            OSError,
-            RecursionError,
-        ) as error:
+        except (*_DAMAGE, ValidationError, AttributeError) as error:
             raise UsageError(f"{self.directory} is damaged: {str(error).splitlines()[0]}") from None
 
     def read_facts(self, cell_id: str) -> Iterator[dict[str, Any]]:
@@ -94,7 +87,7 @@ class CampaignStore(SeriesStore):
             path for depth in ("*", "*/*") for path in sorted(place.glob(f"{depth}/{run_directory.RESULT}"))
         ]
         for path in [place / run_directory.RESULT, *below]:
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            with contextlib.suppress(*_DAMAGE):
                 yield dict(_read_json(path)[OURS])
 
     def clear(self) -> None:
@@ -279,11 +272,8 @@ def _compare_tables(where: str, old: Mapping[str, Any], new: Mapping[str, Any]) 
 
 def _compare_values(key: str, old: Any, new: Any) -> Iterator[str]:
     if old != new:
-        yield f"{key} was {_show_value(old)} and is {_show_value(new)}"
-
-
-def _show_value(value: Any) -> str:
-    return "not given" if value is None else repr(value)
+        was, now = ("not given" if value is None else repr(value) for value in (old, new))
+        yield f"{key} was {was} and is {now}"
 
 
 def continue_record(old: CampaignRecord, new: CampaignRecord) -> CampaignRecord:
@@ -328,7 +318,8 @@ class Pace:
             cell = next((Cell.model_validate(run["cell"]) for run in runs if run.get("cell")), None)
             if cell is None:
                 continue
-            pace.add_cell(cell, sum(map(_read_took_s, runs)))
+            times = [[datetime.fromisoformat(run[key]) for key in ("started", "finished")] for run in runs]
+            pace.add_cell(cell, sum((ended - began).total_seconds() for began, ended in times))
             if ready_s := (runs[0].get("launched") or {}).get("ready_s"):
                 pace.add_start(cell.arm, ready_s)
         return pace
@@ -365,8 +356,3 @@ class Pace:
             return 0.0
         times = self.starts.get(arm.name) or [s for took in self.starts.values() for s in took]
         return median(times) if times else 0.0
-
-
-def _read_took_s(run: Mapping[str, Any]) -> float:
-    began, ended = (datetime.fromisoformat(run[key]) for key in ("started", "finished"))
-    return (ended - began).total_seconds()

@@ -196,16 +196,13 @@ def _estimate_dispersion(runs: _Runs, allowed: float, profile: _Profile) -> tupl
     least = max(float(slow.mean()) if len(slow) else 1.0, 1.0)
     if between_freedom > 0 and within_freedom > 0:
         by_parts = max(within / within_freedom, least)
-        if _is_different(between / between_freedom / by_parts, between_freedom, within_freedom):
+        # Whether a ratio of variances is above its 95 % quantile (Abramowitz and Stegun, 26.6.15).
+        root = (between / between_freedom / by_parts) ** (1 / 3)
+        above, below = 2 / (9 * between_freedom), 2 / (9 * within_freedom)
+        if (1 - below) * root - (1 - above) > _Z95 * math.sqrt(below * root**2 + above):
             return between / between_freedom, between_freedom
     freedom = max(between_freedom + within_freedom, 1)
     return max((between + within) / freedom, least), freedom
-
-
-def _is_different(ratio: float, freedom: int, of_parts: int) -> bool:
-    """Whether a ratio of variances is above its 95 % quantile (Abramowitz and Stegun, 26.6.15)."""
-    root, above, below = ratio ** (1 / 3), 2 / (9 * freedom), 2 / (9 * of_parts)
-    return bool((1 - below) * root - (1 - above) > _Z95 * math.sqrt(below * root**2 + above))
 
 
 def _is_close(distance: Float64) -> Bool:

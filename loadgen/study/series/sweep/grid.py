@@ -396,12 +396,7 @@ def split_words(text: str) -> tuple[str, ...]:
     if _ELLIPSIS.search(text):
         return tuple(map(str, parse_numbers(text)))
     found = _split_list(text, text, ",")
-    if any(_is_torn(word) for word in found):
+    # A comma inside JSON has torn it where its brackets do not close.
+    if any(sum(map(word.count, _OPENING)) != sum(map(word.count, _CLOSING)) for word in found):
         raise ValueError(f"{quote_value(text)}: a value holds a comma: write {_BETWEEN} between the values")
     return tuple(found)
-
-
-def _is_torn(word: str) -> bool:
-    """Whether a word is a part of JSON that a comma inside it has torn."""
-    opened, closed = (sum(map(word.count, signs)) for signs in (_OPENING, _CLOSING))
-    return opened != closed

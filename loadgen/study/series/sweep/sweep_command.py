@@ -127,11 +127,10 @@ def _preview_sweep(request: SweepRequest, store: SweepStore | None) -> Iterator[
     """The points in order, and how long they take."""
     states = {} if store is None else {point.number: point for point in store.record().points}
     over = {number for number, point in states.items() if point.state in FINISHED}
-    yield f"{request.name}: {format_count(len(request.points), 'point')}" + f", {len(over)} are done" * bool(
-        over
-    )
+    done = f", {len(over)} are done" if over else ""
+    yield f"{request.name}: {format_count(len(request.points), 'point')}{done}"
     for point in request.points:
-        done = ", done" * (point.number in over)
+        done = ", done" if point.number in over else ""
         yield f"  {point.number + 1:>3} {point.label}: {describe_amount(point.workload)}{done}"
     left = [point for point in request.points if point.number not in over]
     if request.options.launching.wanted:
@@ -191,23 +190,21 @@ _FAILED = "FAILED"
 def draw_sweep_table(directory: Path, record: SweepRecord, points: Sequence[GridPoint]) -> str:
     """The points that are over, read from their directories, in 80 columns; "" where there is none."""
     rows: dict[str, list[LoadRow]] = {}
-    failed: dict[str, LoadRow] = {}
+    failed: dict[str, Profile] = {}
     notes: list[str] = []
     for point, planned in zip(record.points, points, strict=True):
         of = replace(planned, repeat=0).label
         if point.state in FINISHED:
             try:
-                rows.setdefault(of, []).append(
-                    load_table.of_run(run_directory.load(directory / point.directory))
-                )
+                run = run_directory.load(directory / point.directory)
+                rows.setdefault(of, []).append(load_table.of_run(run))
             except UsageError as error:
                 notes.append(str(error))
         elif point.state == "failed":
-            failed[of] = _make_failed_row(planned.workload)
+            failed[of] = planned.workload
         if point.reason:
-            notes.append(
-                f"{planned.label}: {_FAILED * (point.state == 'failed') or 'ended early'}: {point.reason}"
-            )
+            outcome = _FAILED if point.state == "failed" else "ended early"
+            notes.append(f"{planned.label}: {outcome}: {point.reason}")
     order = dict.fromkeys(replace(planned, repeat=0).label for planned in points)
     measured = [row for of in rows.values() for row in of]
     if not measured:
@@ -216,13 +213,14 @@ def draw_sweep_table(directory: Path, record: SweepRecord, points: Sequence[Grid
     for of in order:
         drawn += load_table.merged(rows[of]) if of in rows else []
         if of in failed and of not in rows:
-            drawn.append(replace(failed[of], name=measured[0].name, simulated=measured[0].simulated))
+            first, load = measured[0], _describe_load(failed[of])
+            drawn.append(LoadRow(first.name, load, verdict=_FAILED, simulated=first.simulated))
     return load_table.text(drawn, notes)
 
 
-def _make_failed_row(workload: Profile) -> LoadRow:
-    """The row of a point that has no run."""
-    load = Load(
+def _describe_load(workload: Profile) -> Load:
+    """Describe the load of a point that has no run."""
+    return Load(
         name=workload.name,
         requests=workload.num_prompts,
         max_concurrency=workload.max_concurrency,
@@ -231,4 +229,3 @@ def _make_failed_row(workload: Profile) -> LoadRow:
         asked_output_len=workload.output_len,
         duration_s=workload.duration,
     )
-    return LoadRow("", load, verdict=_FAILED)

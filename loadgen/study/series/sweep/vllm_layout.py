@@ -47,11 +47,11 @@ def write_combination(
 
 def complete_layout(store: SeriesStore, record: SweepRecord, points: Sequence[GridPoint]) -> None:
     """Write the folders that lack a finished point, as where a process ended before; raises StoreError."""
-    lacking = {
-        _name_combination(point): point
-        for _, point in _list_finished(record, points)
-        if not _locate_run(store, point).is_file()
-    }
+    lacking = {}
+    for _, point in _list_finished(record, points):
+        name = _name_combination(point)
+        if not (store.directory / VLLM / name / f"run={point.repeat}.json").is_file():
+            lacking[name] = point
     for point in lacking.values():
         write_combination(store, record, points, point)
 
@@ -65,11 +65,6 @@ def _list_finished(
             yield known, point
 
 
-def _locate_run(store: SeriesStore, point: GridPoint) -> Path:
-    """The file of a point's run."""
-    return store.directory / VLLM / _name_combination(point) / f"run={point.repeat}.json"
-
-
 def _read_run(directory: Path, point: GridPoint) -> dict[str, Any]:
     """A run under vLLM's keys, with what was varied; raises UsageError where its result is damaged."""
     try:
@@ -79,15 +74,13 @@ def _read_run(directory: Path, point: GridPoint) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{directory / RESULT} is missing or damaged: {error}") from None
     stored.pop(OURS, None)
-    return {**stored, **dict(_list_varied(point)), "run_number": point.repeat}
-
-
-def _list_varied(point: GridPoint) -> Iterator[tuple[str, Any]]:
-    """What was varied, as vLLM's own parameters have it: a number or a switch where it is one."""
+    # As vLLM's own parameters have what was varied: a number or a switch where it is one.
     served = {name.replace("-", "_"): parse_value(value) for name, value in point.serve.items()}
-    for name, value in {**served, **point.settings}.items():
-        finite = not isinstance(value, float) or math.isfinite(value)
-        yield name, value if finite else str(value)  # JSON has no infinity
+    varied = {**served, **point.settings}
+    for name, value in varied.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            varied[name] = str(value)  # JSON has no infinity
+    return {**stored, **varied, "run_number": point.repeat}
 
 
 def _name_combination(point: GridPoint) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from builders.loops import loop_over
@@ -38,14 +39,16 @@ def test_no_two_combinations_share_a_folder(one: dict[str, Any], other: dict[str
     assert all(len(name.encode()) <= 200 and "/" not in name for name in names)
 
 
-def test_what_was_varied_has_the_types_of_vllms_parameters() -> None:
+def test_what_was_varied_has_the_types_of_vllms_parameters(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text("{}", "utf-8")
     serve = {"max-num-seqs": "8", "gpu-memory-utilization": "0.9", "enforce-eager": "true", "dtype": "half"}
-    varied = dict(vllm_layout._list_varied(point({"request_rate": float("inf")}, serve)))
+    varied = vllm_layout._read_run(tmp_path, point({"request_rate": float("inf")}, serve))
     assert varied == {
         "max_num_seqs": 8,
         "gpu_memory_utilization": 0.9,
         "enforce_eager": True,
         "dtype": "half",
         "request_rate": "inf",
+        "run_number": 0,
     }
     json.dumps(varied, allow_nan=False)
