@@ -27,10 +27,12 @@ from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
 from loadgen.study.importers import result_sources
-from loadgen.study.pages import load_charts, markdown, picture_files
+from loadgen.study.pages import load_charts
 from loadgen.study.pages.document import Document, compose_document
 from loadgen.study.pages.drawing import Drawing, draw_panel
+from loadgen.study.pages.markdown import render_markdown
 from loadgen.study.pages.page_parts import PageSection, Panel
+from loadgen.study.pages.picture_files import write_png, write_svg
 from loadgen.study.run_summary import Reported
 
 _PLOT = "plot"
@@ -133,42 +135,40 @@ class _Given:
 
 def _make_text(given: _Given) -> str:
     """Blocks where a layout is asked for, else searches, then the comparison of other runs and its gaps."""
-    if not given.asked.layout:
-        return "\n".join(_make_texts(given))
-    layout = result_block.layout(given.asked.layout)
-    blocks = (result_block.render(run.figures, layout, run.selected) for run in given.reported)
-    return "\n".join(f"{run.name}\n{block}\n" for run, block in zip(given.reported, blocks, strict=True))
-
-
-def _make_texts(given: _Given) -> Iterator[str]:
+    if given.asked.layout:
+        layout = result_block.layout(given.asked.layout)
+        runs = given.reported
+        blocks = ((run.name, result_block.render(run.figures, layout, run.selected)) for run in runs)
+        return "\n".join(f"{name}\n{block}\n" for name, block in blocks)
     read = given.read
-    for limit in read.limits:
-        yield f"{clean_line(limit.shown_name)}\n{limit_record.render_search(limit.record)}"
+    searches = ((clean_line(limit.shown_name), limit.record) for limit in read.limits)
+    texts = [f"{name}\n{limit_record.render_search(record)}" for name, record in searches]
     if any(len(each.rows) > 1 for each in given.compared_limits):
-        yield compare_command.render_comparison((), given.compared_limits)
+        texts.append(compare_command.render_comparison((), given.compared_limits))
     if given.alone:
-        yield comparison_report.render_text(given.alone)
+        texts.append(comparison_report.render_text(given.alone))
     notes = [note for sweep in read.sweeps for note in sweep_record.list_unfinished(sweep.record)]
     if notes:
-        yield "".join(f"{line}\n" for note in notes for line in wrap_text(note))
+        texts.append("".join(f"{line}\n" for note in notes for line in wrap_text(note)))
+    return "\n".join(texts)
 
 
 def _write_html(given: _Given) -> str:
     with _require_extra():
         from loadgen.study.pages import html
-    return _write_file(Path(given.asked.html), html.render_page(given.document))
+    return _write_text(given.asked.html, html.render_page(given.document))
 
 
 def _write_png(given: _Given) -> str:
-    def save(panel: Panel, drawing: Drawing, path: Path) -> None:
-        picture_files.write_png(drawing, path)
-
     with _require_extra():
-        return _write_pictures(given, Path(given.asked.png), "png", save)
+        return _write_pictures(given, given.asked.png, "png", lambda _, drawing: write_png(drawing))
 
 
-def _save_svg(panel: Panel, drawing: Drawing, path: Path) -> None:
-    _write_text(path, clean_text(picture_files.write_svg(drawing, panel)))
+def _write_svg(given: _Given) -> str:
+    def render(panel: Panel, drawing: Drawing) -> bytes:
+        return clean_text(write_svg(drawing, panel)).encode()
+
+    return _write_pictures(given, given.asked.svg, "svg", render)
 
 
 def _make_plot(given: _Given) -> str:
@@ -183,9 +183,8 @@ def _make_plot(given: _Given) -> str:
 def render_csv(reported: Sequence[Reported]) -> str:
     """A header and a row a run; figures under vLLM's keys, in full precision, empty where unknown."""
     rows = [_make_csv_row(run) for run in reported]
-    return format_csv_table(
-        list(dict.fromkeys((*_FIRST_COLUMNS, *(key for row in rows for key in row)))), rows
-    )
+    keys = dict.fromkeys((*_FIRST_COLUMNS, *(key for row in rows for key in row)))
+    return format_csv_table(list(keys), rows)
 
 
 def _make_csv_row(run: Reported) -> dict[str, Any]:
@@ -196,53 +195,46 @@ def _make_csv_row(run: Reported) -> dict[str, Any]:
     return {**run.figures, **{key: about.get(key) for key in _FIRST_COLUMNS}}
 
 
-FORMS: dict[str, Callable[[_Given], str]] = {
-    "text": _make_text,
-    "html": _write_html,
-    "markdown": lambda given: _write_or_print(given.asked.markdown, markdown.render_markdown(given.document)),
-    "csv": lambda given: _write_or_print(given.asked.csv, render_csv(given.reported)),
-    "png": _write_png,
-    "svg": lambda given: _write_pictures(given, Path(given.asked.svg), "svg", _save_svg),
-    _PLOT: _make_plot,
-}
-
-
-def _write_pictures(
-    given: _Given, directory: Path, form: str, save: Callable[[Panel, Drawing, Path], None]
-) -> str:
-    drawings = list(given.drawings())
+def _write_pictures(given: _Given, place: str, form: str, render: Callable[[Panel, Drawing], bytes]) -> str:
+    drawings, directory = list(given.drawings()), Path(place)
     if not drawings:
         raise UsageError(
             "nothing to plot: the sources have neither request times nor two checkpoints to compare"
         )
     run_place.create_place(directory, f"--{form}")
     for stem, panel, drawing in drawings:
-        path = directory / f"{make_file_name(stem)}.{form}"
-        try:
-            save(panel, drawing, path)
-        except OSError as error:
-            raise UsageError(f"cannot write {path}: {error.strerror}; choose another directory") from None
+        _write_file(directory / f"{make_file_name(stem)}.{form}", render(panel, drawing), "directory")
     print_text(f"wrote {len(drawings)} pictures to {directory}", sys.stderr)
     return ""
 
 
-def _write_or_print(place: str, text: str) -> str:
-    return text if place == "-" else _write_file(Path(place), text)
-
-
-def _write_file(path: Path, text: str) -> str:
-    text = clean_text(text)
+def _write_text(place: str, text: str) -> str:
+    """Write a report to a file, or return it for standard output."""
+    if place == "-":
+        return text
+    path, content = Path(place), clean_text(text).encode()
     done = "replaced" if path.is_file() else "wrote"
-    try:
-        _write_text(path, text)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}; choose another file") from None
-    print_text(f"{done} {path} ({len(text.encode()) / 1e3:,.0f} kB)", sys.stderr)
+    _write_file(path, content, "file")
+    print_text(f"{done} {path} ({len(content) / 1e3:,.0f} kB)", sys.stderr)
     return ""
 
 
-def _write_text(path: Path, text: str) -> None:
-    write_output(path, lambda file: file.write(text.encode()), mode=ANYONES)
+def _write_file(path: Path, content: bytes, other: str) -> None:
+    try:
+        write_output(path, lambda file: file.write(content), mode=ANYONES)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; choose another {other}") from None
+
+
+FORMS: dict[str, Callable[[_Given], str]] = {
+    "text": _make_text,
+    "html": _write_html,
+    "markdown": lambda given: _write_text(given.asked.markdown, render_markdown(given.document)),
+    "csv": lambda given: _write_text(given.asked.csv, render_csv(given.reported)),
+    "png": _write_png,
+    "svg": _write_svg,
+    _PLOT: _make_plot,
+}
 
 
 @contextmanager

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 import numpy as np
 
-from loadgen.base.files import ANYONES, write_output
 from loadgen.study.pages.drawing import DOTS_OPACITY, LIGHT, Axis, Drawing, Part, Polyline, Text, draw_panel
 from loadgen.study.pages.page_parts import Floats, Panel
 
@@ -140,18 +138,12 @@ def write_chart_data(panel: Panel, axes: Sequence[Axis]) -> str:
 
 def round_values(values: Floats | Sequence[float]) -> list[float | int | None]:
     """Each to as many digits as are shown, whole numbers without a point; None of NaN."""
-    return [_round_value(float(value)) for value in values]
+    short = (None if value != value else float(f"{value:.{_DIGITS}g}") for value in map(float, values))
+    return [int(value) if value is not None and value.is_integer() else value for value in short]
 
 
-def _round_value(value: float) -> float | int | None:
-    if value != value:
-        return None
-    short = float(f"{value:.{_DIGITS}g}")
-    return int(short) if short.is_integer() else short
-
-
-def write_png(drawing: Drawing, path: Path) -> None:
-    """Write a drawing as a picture, on white; raises OSError, ModuleNotFoundError without matplotlib."""
+def write_png(drawing: Drawing) -> bytes:
+    """A drawing as the bytes of a PNG file, on white; raises ModuleNotFoundError without matplotlib."""
     import matplotlib as mpl  # which takes half a second, and is of an extra
     from matplotlib.figure import Figure
 
@@ -164,18 +156,15 @@ def write_png(drawing: Drawing, path: Path) -> None:
         axes.set_ylim(drawing.height, 0)
         for shape in drawing.shapes:
             if isinstance(shape, Text):
-                _add_text(axes, shape)
+                axes.text(
+                    shape.x, shape.y, shape.text, color=LIGHT[shape.colour], size=shape.size,
+                    ha=_ALIGNED[shape.anchor], va="baseline", weight="bold" if shape.bold else "normal",
+                )  # fmt: skip
             else:
                 _add_outline(axes, shape)
-        save = partial(figure.savefig, format="png", dpi=_DOTS_PER_INCH, metadata=_METADATA)
-        write_output(path, save, mode=ANYONES)
-
-
-def _add_text(axes: Axes, text: Text) -> None:
-    axes.text(
-        text.x, text.y, text.text, color=LIGHT[text.colour], size=text.size, ha=_ALIGNED[text.anchor],
-        va="baseline", weight="bold" if text.bold else "normal",
-    )  # fmt: skip
+        png = io.BytesIO()
+        figure.savefig(png, format="png", dpi=_DOTS_PER_INCH, metadata=_METADATA)
+    return png.getvalue()
 
 
 def _add_outline(axes: Axes, outline: Polyline) -> None:

@@ -12,7 +12,6 @@ from loadgen.base.files import expand_path
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.report import report, result_block, run_directory
 from loadgen.report.printing import Screen, print_text
-from loadgen.report.run_directory import Result
 from loadgen.roofline.flags import Flags
 from loadgen.run.followup import add_ceiling
 from loadgen.settings import setting
@@ -60,7 +59,9 @@ def main(argv: Sequence[str]) -> int:
     first = expand_path(asked.places[0])
     alone = len(asked.places) == 1 and not forms and asked.baseline is None
     if alone and (not first.exists() or run_directory.is_run(first)):
-        run = _add_roofline(run_directory.load(first), _get_roofline_flags(asked))
+        run, flags = run_directory.load(first), _get_roofline_flags(asked)
+        if flags != Flags():
+            run = replace(run, facts=add_ceiling(run.facts, flags))
         print_text(report.render(run, asked.explain, asked.layout, Screen.of(sys.stdout)), sys.stdout)
         return 0
     if asked.explain and not forms:
@@ -86,8 +87,3 @@ def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 def _get_roofline_flags(asked: argparse.Namespace) -> Flags:
     return Flags(asked.hardware, asked.bandwidth, asked.model_config)
-
-
-def _add_roofline(run: Result, flags: Flags) -> Result:
-    """The run with the roofline of the machine and model that were named; itself where none was."""
-    return run if flags == Flags() else replace(run, facts=add_ceiling(run.facts, flags))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -80,14 +79,11 @@ def test_a_file_s_svg_has_real_colours(panel: Panel) -> None:
     assert "#ffffff" in text
 
 
-def test_the_same_panel_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_the_same_panel_gives_the_same_bytes() -> None:
     panel = every()[0]
     assert write_inline_svg(panel, "a") == write_inline_svg(panel, "a")
     assert write_standalone(panel) == write_standalone(panel)
-    first, second = tmp_path / "1.png", tmp_path / "2.png"
-    write_png(draw_panel(panel, titled=True), first)
-    write_png(draw_panel(panel, titled=True), second)
-    assert first.read_bytes() == second.read_bytes()
+    assert write_png(draw_panel(panel, titled=True)) == write_png(draw_panel(panel, titled=True))
 
 
 def test_names_are_text_and_neither_markup_nor_mathematics() -> None:
@@ -105,10 +101,10 @@ def test_a_file_s_names_are_text_too() -> None:
     assert any(element.text == EVIL for element in root.iter(f"{SVG}text"))
 
 
-def test_letters_that_matplotlib_s_font_lacks_are_no_trouble(tmp_path: Path) -> None:
+def test_letters_that_matplotlib_s_font_lacks_are_no_trouble() -> None:
     panel = replace(evil(), title="模型", y_label="速度")
     assert "速度" in write_inline_svg(panel, "here")
-    write_png(draw_panel(panel, titled=True), tmp_path / "a.png")
+    assert write_png(draw_panel(panel, titled=True)).startswith(b"\x89PNG")
 
 
 def test_a_long_name_keeps_its_end() -> None:
