@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from loadgen.base.table import make_table
 from loadgen.report import limit_record
@@ -30,7 +31,7 @@ def make_limit_sections(limits: Sequence[StoredLimit]) -> Iterator[PageSection]:
 
 
 def _plot_search(record: LimitRecord, anchor: str) -> Iterator[Panel]:
-    """Each objective over the load with its bound and its limit, then goodput."""
+    """Plot each objective over the load with its bound and its limit, then goodput."""
     runs = sorted(record.runs, key=lambda run: (run.load, run.number))
     for place, objective in enumerate(record.objectives, 1):
         shown = [
@@ -41,101 +42,79 @@ def _plot_search(record: LimitRecord, anchor: str) -> Iterator[Panel]:
         ]
         if shown:
             yield _plot_objective(record, f"{anchor}-objective-{place}", shown)
-    if any(run.goodput_per_s for run in runs):
-        yield _plot_goodput(
-            record, f"{anchor}-goodput", [run for run in runs if run.goodput_per_s is not None]
-        )
+    runs = [run for run in runs if run.goodput_per_s is not None]
+    goodput = np.array([run.goodput_per_s for run in runs], np.float64)
+    if goodput.any():
+        rows = [(limit_record.format_load(run.load), f"{run.goodput_per_s:,.4g}") for run in runs]
+        numbers = make_table(("load", "requests/s within the objectives"), rows)
+        panel = _plot_runs(record, f"{anchor}-goodput", ("goodput", "requests/s"), runs, goodput)
+        yield replace(panel, title="Goodput over load", numbers=numbers)
 
 
 def _plot_objective(
     record: LimitRecord, key: str, shown: Sequence[tuple[LimitRun, ObjectiveFigures]]
 ) -> Panel:
-    """A percentile of each run with its upper bound against the limit, the interval of the answer a band."""
+    """Plot a percentile of each run with its upper bound against the limit."""
     runs = [run for run, _ in shown]
-    loads = np.array([run.load for run in runs])
     values, bounds = (
         np.array([NAN if value is None else value for value in column], np.float64)
         for column in ([each.value_ms for _, each in shown], [each.bound_ms for _, each in shown])
     )
-    objective, limit_ms = shown[0][1].objective, shown[0][1].limit_ms
-    figure = limit_record.name_percentile(objective)
-    known = np.isfinite(bounds)
-    ends = np.array([loads.min(), loads.max()])
-    whole, *apart = _make_curves(figure, runs, values)
-    curves = [
+    limit_ms, figure = shown[0][1].limit_ms, limit_record.name_percentile(shown[0][1].objective)
+    panel = _plot_runs(record, key, (figure, "ms"), runs, values)
+    loads, known, top = np.array([run.load for run in runs]), np.isfinite(bounds), _TOP * limit_ms
+    whole, *apart = panel.curves
+    curves = (
         whole,
         Curve("its upper bound at 99 %", loads[known], bounds[known], CurveStyle.POINTS),
-        Curve(f"limit, {limit_ms:g} ms", ends, np.full(2, limit_ms)),
+        Curve(f"limit, {limit_ms:g} ms", np.array([loads.min(), loads.max()]), np.full(2, limit_ms)),
         *apart,
-    ]
-    band, above = _find_band(record, ends.tolist()), float(np.nanmax([values, bounds])) > _TOP * limit_ms
-    rows = tuple(
+    )
+    above = " Points at the upper edge are above it." if np.nanmax([values, bounds]) > top else ""
+    rows = [
         (limit_record.format_load(run.load), f"{value:,.4g}", f"{bound:,.4g}" if bound == bound else "–",
          limit_record.describe_standing(run))
         for run, value, bound in zip(runs, values.tolist(), bounds.tolist(), strict=True)
-    )  # fmt: skip
-    return Panel(
-        key, f"{figure} over load", _name_unit(record), "ms", tuple(curves), x_log=is_wide(loads),
-        y_top=_TOP * limit_ms, band=band, caption=_write_caption(runs, band, above),
-        numbers=make_table(("load", figure, "at most, 99 %", ""), rows),
-    )  # fmt: skip
+    ]  # fmt: skip
+    numbers = make_table(("load", figure, "at most, 99 %", ""), rows)
+    return replace(panel, curves=curves, y_top=top, caption=panel.caption + above, numbers=numbers)
 
 
-def _write_caption(runs: Sequence[LimitRun], band: tuple[float, float] | None, above: bool = False) -> str:
-    """What of a picture needs words: only what is in it."""
+def _plot_runs(
+    record: LimitRecord, key: str, figure: tuple[str, str], runs: Sequence[LimitRun], values: Floats
+) -> Panel:
+    """Plot a figure (name and unit) of the runs over the load, the interval of the answer as a band.
+
+    Runs that were ended early as saturated are a curve of their own.
+    """
+    name, unit = figure
+    curves = []
+    for saturated, title in ((False, name), (True, f"{name}, saturated")):
+        own = [at for at, run in enumerate(runs) if run.saturated is saturated]
+        x, labels = np.array([runs[at].load for at in own]), tuple(_label_run(runs[at]) for at in own)
+        hollow = tuple(not runs[at].passed for at in own)
+        if not saturated:
+            curves.append(Curve(title, x, values[own], CurveStyle.JOINED, labels, hollow))
+        elif own:
+            curves.append(Curve(title, x, values[own], CurveStyle.MARKS, labels, hollow, of=0))
     sentences = ["A point per run."]
     if not all(run.passed for run in runs):
         sentences.append("A run at a hollow point is not shown to meet the objectives.")
-    if band is not None:
+    loads, band = np.array([run.load for run in runs]), None
+    if record.limit is not None and record.limit.value is not None:
+        least, most = float(loads.min()), float(loads.max())
+        high = record.limit.high
+        band = max(least, record.limit.low or 0.0), most if high is None else min(most, high)
         sentences.append("The band is where the limit is, at 95 %.")
-    if above:
-        sentences.append("Points at the upper edge are above it.")
-    return " ".join(sentences)
-
-
-def _plot_goodput(record: LimitRecord, key: str, runs: Sequence[LimitRun]) -> Panel:
-    loads = np.array([run.load for run in runs])
-    goodput = np.array([run.goodput_per_s for run in runs], np.float64)
-    rows = tuple((limit_record.format_load(run.load), f"{run.goodput_per_s:,.4g}") for run in runs)
-    band = _find_band(record, [float(loads.min()), float(loads.max())])
+    x_label = "requests/s asked" if record.axis == "rate" else "concurrency"
     return Panel(
-        key, "Goodput over load", _name_unit(record), "requests/s",
-        tuple(_make_curves("goodput", runs, goodput)),
-        x_log=is_wide(loads), band=band, caption=_write_caption(runs, band),
-        numbers=make_table(("load", "requests/s within the objectives"), rows),
+        key, f"{name} over load", x_label, unit, tuple(curves), x_log=is_wide(loads), band=band,
+        caption=" ".join(sentences),
     )  # fmt: skip
 
 
-def _make_curves(name: str, runs: Sequence[LimitRun], values: Floats) -> Iterator[Curve]:
-    """The runs from load to load; by themselves those that were ended early as saturated, if any were."""
-    forms = {False: (name, CurveStyle.JOINED, None), True: (f"{name}, saturated", CurveStyle.MARKS, 0)}
-    for saturated, (title, form, of) in forms.items():
-        own = [at for at, run in enumerate(runs) if run.saturated is saturated]
-        if own or not saturated:
-            x = np.array([runs[at].load for at in own])
-            labels = tuple(_label_run(runs[at]) for at in own)
-            hollow = tuple(not runs[at].passed for at in own)
-            yield Curve(title, x, values[own], form, labels, hollow, of)
-
-
-def _name_unit(record: LimitRecord) -> str:
-    return "requests/s asked" if record.axis == "rate" else "concurrency"
-
-
 def _label_run(run: LimitRun) -> str:
-    """What is to be known of a point in a word; "" of a plain one."""
-    return (
-        "saturated"
-        if run.saturated
-        else "disturbed"
-        if run.disturbed
-        else run.verdict * (run.verdict == "INVALID")
-    )
-
-
-def _find_band(record: LimitRecord, ends: Sequence[float]) -> tuple[float, float] | None:
-    """The interval of the answer as far as there were runs."""
-    if record.limit is None or record.limit.value is None:
-        return None
-    low, high = record.limit.low, record.limit.high
-    return max(ends[0], low or 0.0), min(ends[1], ends[1] if high is None else high)
+    """Label a point in a word; "" of a plain one."""
+    if run.saturated or run.disturbed:
+        return "saturated" if run.saturated else "disturbed"
+    return run.verdict if run.verdict == "INVALID" else ""

@@ -58,28 +58,35 @@ class _Axes(NamedTuple):
     curves: tuple[tuple[str, str], ...]
 
 
-_SERVER = "output tokens/s, all requests"
-_GPU = "output tokens/s per GPU"
+_SERVER, _GPU = "output tokens/s, all requests", "output tokens/s per GPU"
 _PERCENTILES = (("P50", "median_ttft_ms"), ("P99", "p99_ttft_ms"))
-_TTFTS = (
+# Of those with one key the first is drawn for which all points have the figures.
+_PICTURES = (
     _Axes("ttft", "TTFT against throughput", _THROUGHPUT, _SERVER, "TTFT, ms", _PERCENTILES),
     _Axes("ttft", "TTFT against throughput", _THROUGHPUT, _SERVER, "mean TTFT, ms", (("", _TTFT),)),
-)
-_LATENCIES = (
     _Axes("tpot", "TPOT against throughput", _THROUGHPUT, _SERVER, "mean TPOT, ms", (("", _TPOT),)),
     _Axes("e2el", "E2EL against throughput", _THROUGHPUT, _SERVER, "mean E2EL, ms", (("", "mean_e2el_ms"),)),
-)
-_PARETO = (
     _Axes("speed", "Tokens/s per user against tokens/s per GPU", _PER_GPU, _GPU, "tokens/s per user",
           (("", _SPEED),)),
     _Axes("speed", "Tokens/s per user against throughput", _THROUGHPUT, _SERVER, "tokens/s per user",
           (("", _SPEED),)),
-)  # fmt: skip
-_LOADED = (
     _Axes("throughput", "Throughput against {}", _LOAD, "", _SERVER, (("", _THROUGHPUT),)),
     _Axes("goodput", "Goodput against {}", _LOAD, "", "requests/s within the objectives",
           (("", "request_goodput"),)),
 )  # fmt: skip
+
+
+class _LoadAxis(NamedTuple):
+    """What the loads of the points are: for a title, for an axis, and for the labels of the points."""
+
+    name: str  # "": they have no axis
+    label: str
+    words: str
+
+
+_CONCURRENCY = _LoadAxis("concurrency", "concurrency", "the concurrency")
+_RATE = _LoadAxis("request rate", "requests/s asked", "requests per second")
+_BOTH = _LoadAxis("", "", "the concurrency, or requests per second (/s)")
 
 _SATURATED_SHOWN = "A saturated point is hollow: every token that arrived until the run was ended early."
 _SATURATED_LEFT_OUT = "Saturated points are left out: their latencies never settled."
@@ -88,13 +95,13 @@ _SATURATED_LEFT_OUT = "Saturated points are left out: their latencies never sett
 def plot_loads(
     reported: Sequence[Reported], named: Callable[[Reported], str] = lambda run: run.name
 ) -> Iterator[Panel]:
-    """Latency and speed against throughput, throughput and goodput against load, of several loads of a shape.
+    """Plot latency and speed against throughput, throughput and goodput against load, of loads of one shape.
 
     `named` gives the row of a run: what is no repeat of it has another. What a point lacks of a picture is
     not drawn.
     """
     stems: set[str] = set()
-    for number, (shape, runs) in enumerate(grouped_by_shape(_select_timed(reported)).items(), 1):
+    for number, (shape, runs) in enumerate(group_by_shape(_select_timed(reported)).items(), 1):
         points = {
             name: _make_points(group)
             for name, group in _split_by_row(runs, named)
@@ -103,8 +110,8 @@ def plot_loads(
         if not points:
             continue
         drawn = dict(list(points.items())[:MOST_CURVES])
-        every = [point for along in drawn.values() for point in along]
-        captions = [f"{shape.words}; {_explain_labels(every)}."]
+        axis = _find_load_axis([point for along in drawn.values() for point in along])
+        captions = [f"{shape.words}; labels are {axis.words}."]
         if len(points) > len(drawn):
             captions.append(f"{len(drawn)} of {len(points)} checkpoints are drawn.")
         stem = f"{shape.stem}-{number}" if shape.spread or shape.stem in stems else shape.stem
@@ -117,11 +124,11 @@ def plot_loads(
 def plot_settings(
     reported: Sequence[Reported], named: Callable[[Reported], str] = lambda run: run.name
 ) -> Iterator[Panel]:
-    """Latency and speed against throughput, a labelled point a setting, where each had one load.
+    """Plot latency and speed against throughput, a labelled point a setting, where each had one load.
 
     A setting is a profile, a shape or a row. Nothing where there are fewer than two, or speeds of a ladder.
     """
-    shapes = grouped_by_shape(_select_timed(reported))
+    shapes = group_by_shape(_select_timed(reported))
     apart = [
         (name, shape, group) for shape, runs in shapes.items() for name, group in grouped(runs, named).items()
     ]
@@ -130,8 +137,8 @@ def plot_settings(
     loads = ((name, shape, group[0].load) for name, shape, group in apart)
     words = [(load.name, shape.words, load.pressure_words, name) for name, shape, load in loads]
     points = [
-        msgspec.structs.replace(point, label=label)
-        for (_, _, group), label in zip(apart, distinguished(words), strict=True)
+        replace(point, label=label)
+        for (_, _, group), label in zip(apart, select_distinct_words(words), strict=True)
         for point in _make_points(group)
     ]
     seen: set[str] = set()
@@ -143,7 +150,7 @@ def plot_settings(
 def _split_by_row(
     runs: Sequence[Reported], named: Callable[[Reported], str]
 ) -> Iterator[tuple[str, list[Reported]]]:
-    """The runs of each row; by profile, where it ran several under one load."""
+    """Split the runs by row; by profile too, where a row ran several under one load."""
     for name, group in grouped(runs, named).items():
         by_load = grouped(group, lambda run: run.load.pressure).values()
         if any(len({run.load.name for run in alike}) > 1 for alike in by_load):
@@ -154,43 +161,35 @@ def _split_by_row(
 
 
 def _select_timed(reported: Iterable[Reported]) -> list[Reported]:
-    """The runs that have what every picture needs; of saturated ones the throughput."""
+    """Select the runs that have what every picture needs; of saturated ones the throughput."""
     keys = {False: (_THROUGHPUT, _TTFT, _TPOT), True: (_THROUGHPUT,)}
     held = ((run, run.held) for run in reported)
     return [run for run, figures in held if all(figures.get(key, 0.0) > 0 for key in keys[run.saturated])]
 
 
-def _select_axes(points: Mapping[str, Sequence[Point]], loads: bool = True) -> Iterator[_Axes]:
-    """The pictures for which every settled point has the figures, the first of each pair that can be drawn.
+def _find_load_axis(points: Sequence[Point]) -> _LoadAxis:
+    if all(math.isinf(point.rate) for point in points):
+        return _CONCURRENCY
+    return _RATE if all(math.isfinite(point.rate) for point in points) else _BOTH
 
-    Without `loads` not those over the load.
-    """
+
+def _select_axes(points: Mapping[str, Sequence[Point]], loads: bool = True) -> Iterator[_Axes]:
+    """Select the pictures for which all settled points have figures; without `loads` none over the load."""
     every = [point for curve in points.values() for point in curve if not point.saturated]
     if not every:
         return
-
-    def has(axes: _Axes) -> bool:
-        return all(
-            key in point.figures for point in every for key in (axes.x, *(key for _, key in axes.curves))
-        )
-
-    yield from [axes for axes in _TTFTS if has(axes) and len(points) * len(axes.curves) <= MOST_CURVES][:1]
-    yield from filter(has, _LATENCIES)
-    yield from list(filter(has, _PARETO))[:1]
-    loaded = [axes for axes in _LOADED if loads and has(axes)]
-    if all(math.isinf(point.rate) for point in every):
-        yield from (
-            axes._replace(title=axes.title.format("concurrency"), x_label="concurrency") for axes in loaded
-        )
-    elif all(math.isfinite(point.rate) for point in every):
-        yield from (
-            axes._replace(title=axes.title.format("request rate"), x_label="requests/s asked")
-            for axes in loaded
-        )
+    load, drawn = _find_load_axis(every), set()
+    for axes in _PICTURES:
+        keys = {axes.x, *(key for _, key in axes.curves)}
+        fits = len(points) * len(axes.curves) <= MOST_CURVES and (axes.x != _LOAD or (loads and load.name))
+        if fits and axes.key not in drawn and all(keys <= point.figures.keys() for point in every):
+            drawn.add(axes.key)
+            title, x_label = axes.title.format(load.name), axes.x_label or load.label
+            yield axes._replace(title=title, x_label=x_label)
 
 
 def _make_points(runs: Sequence[Reported]) -> list[Point]:
-    """A point a load, from the lightest on."""
+    """Make a point for each load, from the lightest on."""
     by_pressure = grouped(runs, lambda run: run.load.pressure)
     return [
         _make_point(group, limit, rate)
@@ -225,7 +224,7 @@ def _plot_points(
     seen: set[str],
     form: CurveStyle = CurveStyle.JOINED,
 ) -> Panel:
-    """The curves of one picture, from load to load; where saturated points have a place, next to them.
+    """Plot the curves of one picture, from load to load; saturated points next to them if they have a place.
 
     Of its sentences the caption has those that are not in `seen`, and adds them to it.
     """
@@ -235,11 +234,9 @@ def _plot_points(
     rows: list[tuple[str, ...]] = []
     for row, along in settled.items():
         for suffix, key in axes.curves:
-            name = ", ".join(filter(None, (row, suffix)))
             # Of two percentiles labels stand next to the upper one.
-            curve = _make_curve(name, along, axes, key, form, labelled=key == axes.curves[-1][1])
-            curves.append(curve)
-            rows += _list_rows(curve, along)
+            curves.append(_make_curve((row, suffix), along, axes, key, form, key == axes.curves[-1][1]))
+            rows += _list_rows(curves[-1], along)
     sentences, bands = _find_knees(curves) if axes.key == "throughput" else ([], [])
     sentences = [*captions, *_list_remarks(every, axes), *sentences]
     band = bands[0] if len(curves) == 1 and bands else None
@@ -251,8 +248,8 @@ def _plot_points(
         shown = axes.key == "throughput"
         sentences.append(_SATURATED_SHOWN if shown else _SATURATED_LEFT_OUT)
         for place, (row, along) in enumerate(saturated.items() if shown else ()):
-            curve = _make_curve(_name_saturated(row), along, axes, _THROUGHPUT, CurveStyle.MARKS, of=place)
-            curves.append(curve)
+            curve = _make_curve((row, "saturated"), along, axes, _THROUGHPUT, CurveStyle.MARKS)
+            curves.append(replace(curve, of=place))
             rows += _list_rows(curve, along)
     loads = np.concatenate([curve.x for curve in curves])
     unseen = [sentence for sentence in sentences if sentence not in seen]
@@ -264,43 +261,27 @@ def _plot_points(
     )  # fmt: skip
 
 
-def _explain_labels(points: Sequence[Point]) -> str:
-    """What the points' labels are."""
-    if all(math.isinf(point.rate) for point in points):
-        return "labels are the concurrency"
-    if all(math.isfinite(point.rate) for point in points):
-        return "labels are requests per second"
-    return "labels are the concurrency, or requests per second (/s)"
-
-
 def _make_curve(
-    name: str,
+    names: Sequence[str],
     points: Sequence[Point],
     axes: _Axes,
     key: str,
     form: CurveStyle,
-    *,
     labelled: bool = True,
-    of: int | None = None,
 ) -> Curve:
     x, y = (np.array([point.figures[which] for point in points]) for which in (axes.x, key))
     labels = tuple(f"{point.label} saturated" if point.saturated else point.label for point in points)
     hollow = tuple(point.invalid or point.saturated for point in points)
-    return Curve(name, x, y, form, labels if labelled else (), hollow, of)
+    return Curve(", ".join(filter(None, names)), x, y, form, labels if labelled else (), hollow)
 
 
 def _list_rows(curve: Curve, points: Sequence[Point]) -> Iterator[tuple[str, ...]]:
-    labels = (point.label for point in points)
-    for label, x, y in zip(labels, curve.x.tolist(), curve.y.tolist(), strict=True):
-        yield curve.name, label, f"{x:,.1f}", f"{y:,.2f}"
-
-
-def _name_saturated(row: str) -> str:
-    return ", ".join(filter(None, (row, "saturated")))
+    for point, x, y in zip(points, curve.x.tolist(), curve.y.tolist(), strict=True):
+        yield curve.name, point.label, f"{x:,.1f}", f"{y:,.2f}"
 
 
 def _list_remarks(points: Sequence[Point], axes: _Axes) -> Iterator[str]:
-    """What is to be known of the points, and of the figure."""
+    """List what a reader should know of the points, and of the figure."""
     if any(point.invalid for point in points):
         yield f"The runs of a hollow point are {INVALID}."
     if axes.key == "speed":
@@ -310,7 +291,7 @@ def _list_remarks(points: Sequence[Point], axes: _Axes) -> Iterator[str]:
 
 
 def _find_knees(curves: Sequence[Curve]) -> tuple[list[str], list[tuple[float, float]]]:
-    """Where each curve bends, in words, and its interval; nothing of one that is as well a straight line."""
+    """Find where each curve bends, in words, and its interval; nothing where a straight line fits as well."""
     sentences, bands = [], []
     for curve in curves:
         found = knee(curve.x.tolist(), curve.y.tolist(), rises=False)
@@ -325,7 +306,7 @@ def _find_knees(curves: Sequence[Curve]) -> tuple[list[str], list[tuple[float, f
 
 
 def _find_front(points: Sequence[Point], axes: _Axes) -> Curve:
-    """The points that none beats in both figures, from the left to the right."""
+    """Find the points that none beats in both figures, from the left to the right."""
     key = axes.curves[0][1]
     front: list[tuple[float, float]] = []
     for x, y in sorted(((point.figures[axes.x], point.figures[key]) for point in points), reverse=True):
@@ -349,7 +330,7 @@ class LoadShape(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """As 1024 tokens in and 64 out."""
+        """The lengths as 1024 tokens in and 64 out."""
         known = [(f"{length:.5g}", way) for length, way in zip(self._lengths, _WAYS, strict=True) if length]
         lengths = " and ".join(f"{length} {way}" for length, way in known)
         return ", ".join(filter(None, (lengths or "Unknown lengths", self.spread)))
@@ -359,8 +340,8 @@ class LoadShape(msgspec.Struct, frozen=True):
         return self.input_len, self.output_len
 
 
-def grouped_by_shape(reported: Sequence[Reported]) -> dict[LoadShape, list[Reported]]:
-    """The runs by the lengths that were asked for, else by those counted, and by how they vary."""
+def group_by_shape(reported: Sequence[Reported]) -> dict[LoadShape, list[Reported]]:
+    """Group the runs by the lengths that were asked for, else by those counted, and by how they vary."""
     # Lengths that were drawn have another mean in every run, and are described by the spread.
     loads = [
         replace(run.load, input_len=None, output_len=None) if run.load.is_drawn else run.load
@@ -373,8 +354,8 @@ def grouped_by_shape(reported: Sequence[Reported]) -> dict[LoadShape, list[Repor
     return grouped(reported, lambda run: shapes[id(run)])
 
 
-def distinguished(words: Sequence[Sequence[str]]) -> list[str]:
-    """The words of each in which they differ, the columns in order of what they say; one column if it tells.
+def select_distinct_words(words: Sequence[Sequence[str]]) -> list[str]:
+    """Select the words of each in which they differ; one column alone if it distinguishes all.
 
     Each of `words` has as many.
     """

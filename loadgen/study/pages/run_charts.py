@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.table import make_table
+from loadgen.base.text import format_count
 from loadgen.figures.figure_table import LATENCIES, SELECTABLE
 from loadgen.figures.metrics import gaps
 from loadgen.figures.per_request import PerRequest
@@ -78,13 +79,16 @@ def plot_distributions(groups: Sequence[tuple[str, Sequence[Result]]]) -> Iterat
         counted = ", ".join(f"{len(values):,}" for _, values in ordered[:8])
         pooled_runs = "; the runs of a row are pooled" if several else ""
         quantiles = ((name, [*np.percentile(values, _RANKS), values[-1]]) for name, values in ordered)
-        rows = tuple((name or title, *(f"{value:,.2f} ms" for value in row)) for name, row in quantiles)
+        rows = [(name or title, *(f"{value:,.2f} ms" for value in row)) for name, row in quantiles]
+        curves = [make_ecdf(name, values) for name, values in ordered]
+        if len(ordered) == 1:
+            curves.append(_mark_percentiles(ordered[0][1]))
         yield Panel(
             f"{key}-distribution",
             title,
             "ms",
             "cumulative %",
-            (*(make_ecdf(name, values) for name, values in ordered), *_mark_percentiles(ordered)),
+            tuple(curves),
             x_log=middle > 0 and highest / middle > _SKEWED,
             y_top=100.0,
             caption=f"Cumulative share of {_COUNTED.get(key, 'requests')}; n = {counted}{pooled_runs}.",
@@ -92,14 +96,12 @@ def plot_distributions(groups: Sequence[tuple[str, Sequence[Result]]]) -> Iterat
         )
 
 
-def _mark_percentiles(ordered: Sequence[tuple[str, Floats]]) -> Iterator[Curve]:
-    """Marks on a curve that stands alone, with their values."""
-    if len(ordered) == 1:
-        values = ordered[0][1]
-        shown = [p for p in (50.0, 90.0, 99.0) if len(values) >= 1 / (1 - p / 100)]
-        x = np.percentile(values, shown)
-        labels = tuple(f"P{p:g} {value:,.4g}" for p, value in zip(shown, x.tolist(), strict=True))
-        yield Curve("", x, np.array(shown), CurveStyle.POINTS, labels)
+def _mark_percentiles(values: Floats) -> Curve:
+    """Mark P50, P90 and P99 with their values, as far as there are samples for them."""
+    shown = [rank for rank in (50.0, 90.0, 99.0) if len(values) >= 1 / (1 - rank / 100)]
+    x = np.percentile(values, shown)
+    labels = tuple(f"P{rank:g} {value:,.4g}" for rank, value in zip(shown, x.tolist(), strict=True))
+    return Curve("", x, np.array(shown), CurveStyle.POINTS, labels)
 
 
 def make_ecdf(name: str, ordered: Floats) -> Curve:
@@ -121,9 +123,8 @@ def plot_over_time(run: Result) -> Iterator[Panel]:
     records, sent, (begin_ns, window_s) = run.records, run.records.sent, measured
     steady = run.steady
     band = (steady.begin_s, steady.end_s) if isinstance(steady, Steady) else None
-    panels = [_plot_in_flight(records, sent, begin_ns, window_s)]
-    if len(records.arrival_ns):
-        panels.insert(0, _plot_rate(records, begin_ns, window_s, shaded=band is not None))
+    panels = [_plot_rate(records, begin_ns, window_s, band is not None)] if len(records.arrival_ns) else []
+    panels.append(_plot_in_flight(records, sent, begin_ns, window_s))
     each = PerRequest.of(records, run.ask)
     begun = each.has_ttft
     if begun.any():
@@ -280,73 +281,63 @@ def find_window(records: Records) -> tuple[int, float] | None:
 
 
 def plot_samples(run: Result) -> Iterator[Panel]:
-    """A chart of each kind that was sampled often enough, over the seconds since the run began."""
-    measured = find_window(run.records)
-    if measured is None:
-        return
-    every = _cut_to_run(run, *measured)
-    for chart in _SAMPLE_CHARTS:
-        series = [each for each in _select_series(chart, every) if len(each.values) >= LEAST_SAMPLES]
-        if series:
-            yield replace(_plot_series(chart, series, measured[0]), x_end=measured[1])
+    """Plot a chart of each kind that was sampled often enough, over the seconds since the run began."""
+    window = find_window(run.records)
+    for chart, every in _group_samples(run):
+        series = [each for each in every if len(each.values) >= LEAST_SAMPLES]
+        if series and window is not None:
+            yield replace(_plot_series(chart, series, window[0]), x_end=window[1])
 
 
 def list_rarely_sampled(run: Result) -> list[str]:
-    """What was sampled too rarely for a chart, in a line, and what could not be read."""
-    measured = find_window(run.records)
-    if measured is None:
+    """List what was sampled too rarely for a chart, in a line, and what could not be read."""
+    window = find_window(run.records)
+    if window is None:
         return []
-    every, window_s = _cut_to_run(run, *measured), measured[1]
     rare: dict[int, list[str]] = {}
-    for chart in _SAMPLE_CHARTS:
-        counts = [len(each.values) for each in _select_series(chart, every)]
-        if counts and max(counts) < LEAST_SAMPLES:
-            rare.setdefault(max(counts), []).append(chart.title)
+    for chart, every in _group_samples(run):
+        most = max(len(each.values) for each in every)
+        if most < LEAST_SAMPLES:
+            rare.setdefault(most, []).append(chart.title)
     few = [
-        f"{', '.join(titles)}: {count} sample{'s' * (count != 1)} in {window_s:.3g} s, no chart below "
+        f"{', '.join(titles)}: {format_count(count, 'sample')} in {window[1]:.3g} s, no chart below "
         f"{LEAST_SAMPLES}"
         for count, titles in rare.items()
     ]
     return [*few, *filter(None, [run.samples.error])]
 
 
-def _cut_to_run(run: Result, begin_ns: int, window_s: float) -> list[SampledSeries]:
-    """The run's series, cut to the run; of a directory that has no such file the gauges of its result."""
-    kept = run.samples.series or tuple(of_gauges(run.facts.window, begin_ns))
+def _group_samples(run: Result) -> Iterator[tuple[_SampleChart, list[SampledSeries]]]:
+    """Group the run's series by chart, cut to the run; of a directory without them its result's gauges."""
+    if (window := find_window(run.records)) is None:
+        return
+    begin_ns, window_s = window
     inside = []
-    for each in kept:
+    for each in run.samples.series or of_gauges(run.facts.window, begin_ns):
         held = (each.at_ns >= begin_ns) & (each.at_ns <= begin_ns + window_s * 1e9)
-        inside.append(SampledSeries(each.quantity, each.where, each.at_ns[held], each.values[held]))
-    return [each for each in inside if len(each.values)]
-
-
-def _select_series(chart: _SampleChart, every: Sequence[SampledSeries]) -> list[SampledSeries]:
-    """The chart's series, quantity after quantity."""
-    return [each for quantity in chart.quantities for each in every if each.quantity == quantity]
+        if held.any():
+            inside.append(SampledSeries(each.quantity, each.where, each.at_ns[held], each.values[held]))
+    for chart in _SAMPLE_CHARTS:
+        series = [each for quantity in chart.quantities for each in inside if each.quantity == quantity]
+        if series:
+            yield chart, series
 
 
 def _plot_series(chart: _SampleChart, series: Sequence[SampledSeries], begin_ns: int) -> Panel:
     shown = series[:MOST_SERIES]
-    names = [_name_curve(chart, each) for each in shown]
+    # A curve has the name of its place alone where the chart shows one quantity.
+    parts = ((each.where, chart.quantities[each.quantity]) for each in shown)
+    names = [", ".join(filter(None, both)) or chart.title for both in parts]
     named = list(zip(names, shown, strict=True))
     curves = tuple(_make_sample_curve(name, each, begin_ns, chart.divisor) for name, each in named)
     counts = sorted({len(each.values) for each in shown})
     samples = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
+    points = ", a point each" if all(curve.form is CurveStyle.POINTS for curve in curves) else ""
     more = f" {len(shown)} of {len(series)} are drawn." if len(shown) < len(series) else ""
     values = {name: each.values / chart.divisor for name, each in named}
     only = f"{names[0]}: " if len(names) == 1 and shown[0].where else ""
-    caption = f"{chart.caption} {only}{samples} samples{_note_points(curves)}.{more}"
+    caption = f"{chart.caption} {only}{samples} samples{points}.{more}"
     return plot_over_seconds(chart.key, chart.title, chart.unit, curves, caption, values)
-
-
-def _note_points(curves: Sequence[Curve]) -> str:
-    return ", a point each" if all(curve.form is CurveStyle.POINTS for curve in curves) else ""
-
-
-def _name_curve(chart: _SampleChart, series: SampledSeries) -> str:
-    """What a curve is called: the place alone where the chart shows one quantity."""
-    name = ", ".join(filter(None, (series.where, chart.quantities[series.quantity])))
-    return name or chart.title
 
 
 def _make_sample_curve(name: str, series: SampledSeries, begin_ns: int, divisor: float) -> Curve:
