@@ -32,7 +32,7 @@ from loadgen.study.importers.clients import (
     vllm_files,
 )
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit, StoredSweep
-from loadgen.study.importers.json_fields import ClientFormat, JsonDocument
+from loadgen.study.importers.json_fields import ClientFormat
 from loadgen.study.importers.pasted import csv_tables, pasted_blocks, pasted_pages, pasted_tables
 from loadgen.study.importers.pasted.pasted_tables import TableRows
 from loadgen.study.run_summary import OURS, Reported
@@ -109,7 +109,10 @@ def read_sources(places: Sequence[str]) -> Sources:
         raise UsageError("; ".join(first) + (f"; and {more} more" if more > 0 else ""))
     left = len(results.errors) - _MOST_ERRORS
     errors = [f"{path} was named before: it is read once" for path in again]
-    errors += map(_describe_shared, results.shared, results.shared.values())
+    errors += [
+        f"given twice, used once: {list_first([*map(str, both)], _NAMED)}, under {used} and not under {other}"
+        for (used, other), both in results.shared.items()
+    ]
     errors += results.errors[:_MOST_ERRORS]
     errors += [f"and {left} more could not be read"] if left > 0 else []
     return Sources(
@@ -121,13 +124,6 @@ def read_sources(places: Sequence[str]) -> Sources:
 def _add_runs(limit: StoredLimit, reported: Iterable[Reported]) -> StoredLimit:
     own = set(map(os.path.realpath, limit.run_directories))
     return replace(limit, runs=tuple(run for run in reported if os.path.realpath(run.source) in own))
-
-
-def _describe_shared(which: tuple[Path, Path], paths: Sequence[Path]) -> str:
-    """Say what is in two places that were named, and under which of them it is used."""
-    used, other = which
-    named = list_first(list(map(str, paths)), _NAMED)
-    return f"given twice, used once: {named}, under {used} and not under {other}"
 
 
 @dataclass
@@ -153,18 +149,15 @@ class _Reading:
         """Read a place that was named; what is read there is of that place."""
         self.current = path
         runs, limits = len(self.reported), len(self.limits)
-        self._read_place(path)
+        if path.is_dir():
+            before = self._count
+            looked = self._read_directory(path)
+            if before == self._count:
+                self.errors.append(f"{path} has no known results in {looked} files")
+        else:
+            self._attempt(path, lambda: self._read_file(path, json_fields.read_file(path)))
         self.reported[runs:] = [replace(run, place=str(path)) for run in self.reported[runs:]]
         self.limits[limits:] = [replace(limit, place=str(path)) for limit in self.limits[limits:]]
-
-    def _read_place(self, path: Path) -> None:
-        if not path.is_dir():
-            self._attempt(path, lambda: self._read_file(path, json_fields.read_file(path)))
-            return
-        before = self._count
-        looked = self._read_directory(path)
-        if before == self._count:
-            self.errors.append(f"{path} has no known results in {looked} files")
 
     @property
     def _count(self) -> int:
@@ -182,7 +175,8 @@ class _Reading:
                 continue
             inside[:] = sorted(name for name in inside if not name.startswith("."))
             if loadgen_runs.CAMPAIGN in names and {loadgen_runs.CELLS, loadgen_runs.FAILED} & set(inside):
-                self._read_failures(here)
+                for cell in loadgen_runs.read_failures(here):
+                    (self.errors if isinstance(cell, str) else self.failures).append(cell)
                 inside[:] = [name for name in inside if name == loadgen_runs.CELLS]
                 continue
             if (record := self._read_search(here, names)) is not None:
@@ -222,18 +216,12 @@ class _Reading:
 
     def _read_run(self, directory: Path) -> None:
         """Read a run; one of a ladder with the speed that the ladder's row has."""
-        row = loadgen_runs.read_ladder_rows(directory.parent).get(directory.name, {})
-        self._attempt(
-            directory,
-            lambda: self.reported.append(
-                loadgen_runs.add_ladder_speed(loadgen_runs.read_run(directory), row)
-            ),
-        )
 
-    def _read_failures(self, campaign: Path) -> None:
-        cells = list(loadgen_runs.read_failures(campaign))
-        self.failures += [cell for cell in cells if isinstance(cell, FailedCell)]
-        self.errors += [cell for cell in cells if isinstance(cell, str)]
+        def read() -> None:
+            row = loadgen_runs.read_ladder_rows(directory.parent).get(directory.name, {})
+            self.reported.append(loadgen_runs.add_ladder_speed(loadgen_runs.read_run(directory), row))
+
+        self._attempt(directory, read)
 
     def _read_met(self, path: Path) -> list[Path]:
         """Read a file of a directory; the file itself if nothing in it is known."""
@@ -241,16 +229,11 @@ class _Reading:
             return []
         if (raw := _read_promising(path)) is None:
             return [path]
-        if (
-            aiperf_exports.is_sheet(raw[:_HEAD_BYTES].decode("utf-8", "replace"))
-            and path.with_suffix(".json").is_file()
-        ):
-            return []  # the JSON has the same figures with more digits, the model and the load
-        if tabular_clients.is_part(path):
-            return []
-        if _PAGE not in raw and not (
-            csv_tables.may_be_table(raw) and csv_tables.is_own_table(raw.decode("utf-8", "replace"))
-        ):
+        text = raw.decode("utf-8", "replace")
+        # The JSON next to a sheet has the same figures with more digits, the model and the load.
+        in_json = aiperf_exports.is_sheet(text[:_HEAD_BYTES]) and path.with_suffix(".json").is_file()
+        is_ours = _PAGE in raw or (csv_tables.may_be_table(raw) and csv_tables.is_own_table(text))
+        if not (in_json or is_ours or tabular_clients.is_part(path)):
             self._attempt(path, lambda: self._read_file(path, raw))
         return []
 
@@ -288,8 +271,12 @@ class _Reading:
 
     def _read_documents(self, content: str, path: Path) -> bool:
         """Read the documents of a file; whether any was known."""
-        parts = _join_documents(list(json_fields.read_documents(content)))
-        readable = [(part, client) for part in parts if (client := _find_client(part.value)) is not None]
+        parts = list(json_fields.read_documents(content))
+        if parts and not any(part.error for part in parts):  # perhaps the rows of one table
+            joined = tabular_clients.join_percentiles([part.value for part in parts])
+            parts = [replace(parts[0], value=joined[0])] if len(joined) < len(parts) else parts
+        clients = (next((one for one in CLIENTS if one.is_result(part.value)), None) for part in parts)
+        readable = [(part, client) for part, client in zip(parts, clients, strict=True) if client is not None]
         json_fields.check_results(path, len(readable))
         for document, client in readable:
             source = f"{path}:{document.line}" if len(readable) > 1 else str(path)
@@ -342,20 +329,6 @@ def _read_labelled(client: ClientFormat, document: Mapping[str, Any], source: st
     for run in client.read_runs(document, source):
         own = run.told_by == OURS
         yield run if own else replace(run, unread={**labels.settings(document, run.figures), **run.unread})
-
-
-def _join_documents(parts: list[JsonDocument]) -> list[JsonDocument]:
-    """The documents of a file, those that are rows of one table as one."""
-    whole = (
-        []
-        if any(part.error for part in parts)
-        else tabular_clients.join_percentiles([part.value for part in parts])
-    )
-    return [replace(parts[0], value=whole[0])] if 0 < len(whole) < len(parts) else parts
-
-
-def _find_client(document: Mapping[str, Any]) -> ClientFormat | None:
-    return next((client for client in CLIENTS if client.is_result(document)), None)
 
 
 def _read_promising(path: Path) -> bytes | None:
