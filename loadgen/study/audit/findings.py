@@ -135,7 +135,7 @@ CHECKS: tuple[Rule[AuditedRun], ...] = (
     roofline_checks.draft_not_seen,
     roofline_checks.slow_kernel,
     self_consistency.not_a_number,
-    self_consistency.unstreamed,
+    self_consistency.unstreamed_answers,
     self_consistency.failures,
     peer_checks.duplicate,
     self_consistency.single_request,

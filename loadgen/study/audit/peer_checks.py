@@ -46,7 +46,7 @@ def duplicate(run: AuditedRun) -> Evidence | None:
 def _find_difference(
     run: AuditedRun, value: Callable[[Reported], float | None], noun: str
 ) -> Evidence | None:
-    own, others = value(run.reported), run.page.usual(run.reported.load.name, value)
+    own, others = value(run.reported), run.page.find_usual_value(run.reported.load.name, value)
     if own is None or others is None or own == others:
         return None
     return f"{noun} {own:.0f}, the others under this load {others:.0f}"
@@ -76,7 +76,7 @@ def prompts_differ(run: AuditedRun) -> Evidence | None:
     """The others under this load had prompts of another length."""
     own, others = (
         run.reported.input_len,
-        run.page.usual(
+        run.page.find_usual_value(
             run.reported.load.name, lambda other: None if other.input_len is None else round(other.input_len)
         ),
     )
@@ -181,7 +181,7 @@ def _find_earlier_run(run: AuditedRun, other: AuditedRun) -> Evidence | None:
     if own is None or its is None:
         by = _same_prompts(run, other)
         return f"its prompts are those of {of}, by their {by}" if by else None
-    if its.shares(own) < own.requests:
+    if its.count_shared(own) < own.requests:
         return None
     which = "are those of" if its.requests == own.requests else f"are the first {own.requests} of"
     those = f"{of} ({its.requests} prompts, {its.total_input_tokens} tokens)"

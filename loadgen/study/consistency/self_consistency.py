@@ -240,7 +240,7 @@ def nothing_measured(run: AuditedRun) -> Evidence | None:
     "median",
     "TTFT is E2EL, and TPOT is meaningless: enable streaming",
 )
-def unstreamed(run: AuditedRun) -> Evidence | None:
+def unstreamed_answers(run: AuditedRun) -> Evidence | None:
     """Answers came in one piece, so that TTFT is the latency of all of it."""
     known = [value for key in ("mean", "median") if (value := run.figure(f"{key}_tpot_ms")) is not None]
     tpot, length = min(known, default=math.inf), run.reported.output_len
@@ -410,6 +410,7 @@ MOST = {
     "slo_attainment": 100.0,
     "cached_share": 1.0,
 }
+_PARTS = (("request_goodput", "request_throughput"), ("output_throughput", "total_token_throughput"))
 _ROUNDED = 0.006  # of a length or a rate that is printed with two decimals
 
 
@@ -422,7 +423,7 @@ _ROUNDED = 0.006  # of a length or a rate that is printed with two decimals
 )
 def impossible_value(run: AuditedRun) -> Evidence | None:
     """A figure that is no measurement's."""
-    return joined([*_signs(run), *_shares(run), *_draft(run)])
+    return joined([*_list_impossible(run), *_list_draft_contradictions(run)])
 
 
 @suspect(
@@ -436,27 +437,23 @@ def not_a_number(run: AuditedRun) -> Evidence | None:
     return f"{', '.join(names)}: NaN" if names else None
 
 
-def _signs(run: AuditedRun) -> Iterator[Evidence]:
+def _list_impossible(run: AuditedRun) -> Iterator[Evidence]:
+    """Yield each figure that no measurement gives, and each that is above what it is a part of."""
     for key, value in run.reported.impossible.items():
         if is_below_zero(value):
             yield f"{key} {value:.6g} is below zero"
         elif not math.isnan(value):
             yield f"{key} {value:.6g} is beyond any measurement"
-
-
-def _shares(run: AuditedRun) -> Iterator[Evidence]:
     for key, most in MOST.items():
-        if (value := run.figure(key)) is not None and value > most:
+        if (value := run.figure(key) or 0.0) > most:
             yield f"{key} {value:g} is above {most:g}"
-    good, every = run.interval("request_goodput"), run.interval("request_throughput")
-    if good is not None and every is not None and good.low > every.high:
-        yield f"request_goodput {good.low:g} is above request_throughput {every.high:g}"
-    part, whole = run.interval("output_throughput"), run.interval("total_token_throughput")
-    if part is not None and whole is not None and part.low > whole.high:
-        yield f"output_throughput {part.low:g} is above total_token_throughput {whole.high:g}"
+    for key, every in _PARTS:
+        part, whole = run.interval(key), run.interval(every)
+        if part is not None and whole is not None and part.low > whole.high:
+            yield f"{key} {part.low:g} is above {every} {whole.high:g}"
 
 
-def _draft(run: AuditedRun) -> Iterator[Evidence]:
+def _list_draft_contradictions(run: AuditedRun) -> Iterator[Evidence]:
     """Yield each contradiction between the counts of speculative decoding."""
     length = run.figure("spec_decode_acceptance_length") or run.figure("accept_length")
     if length and length < 1 - _ROUNDED and length != -1:

@@ -56,23 +56,23 @@ class Page:
         self._names = grouped(runs, lambda run: run.name)
         self._loads = grouped(runs, lambda run: plain_load(run.load.name))
 
-    def of_name(self, name: str) -> Sequence[Reported]:
-        """The runs of a checkpoint."""
+    def select_name(self, name: str) -> Sequence[Reported]:
+        """Select the runs of a checkpoint."""
         return self._names.get(name, ())
 
-    def of_load(self, name: str) -> Sequence[Reported]:
-        """The runs under the load of this name, as `plain_load` reads it; empty if it has no name."""
+    def select_load(self, name: str) -> Sequence[Reported]:
+        """Select the runs under the load of this name, as `plain_load` reads it; none without a name."""
         return self._loads.get(plain_load(name), ()) if name else ()
 
-    def audited(self, run: Reported) -> AuditedRun:
-        """A run of the page as what another is compared with: without its own page, and computed once."""
+    def audit_run(self, run: Reported) -> AuditedRun:
+        """Make a run of the page what another is compared with: without its own page, and computed once."""
         return self._audited.setdefault(id(run), AuditedRun(run))
 
-    def usual(self, load: str, value: Callable[[Reported], Value | None]) -> Value | None:
-        """The value of more than half of the runs under a load, of at least three; else None."""
+    def find_usual_value(self, load: str, value: Callable[[Reported], Value | None]) -> Value | None:
+        """Find the value of more than half of the runs under a load, of at least three; else None."""
         load = plain_load(load)
         if (load, value) not in self._usual:
-            self._usual[load, value] = find_usual(value(run) for run in self.of_load(load))
+            self._usual[load, value] = find_usual(value(run) for run in self.select_load(load))
         most: Value | None = self._usual[load, value]
         return most
 
@@ -114,7 +114,7 @@ class AuditedRun:
         """The values that a printed figure may stand for."""
         if (value := self.figure(key)) is None or value < 0:
             return None
-        return Interval.of(self.reported.figures[key], count=key in COUNTS)
+        return Interval.of_printed(self.reported.figures[key], count=key in COUNTS)
 
     @property
     def requests(self) -> float | None:
@@ -219,16 +219,16 @@ class AuditedRun:
     @property
     def same_checkpoint(self) -> tuple[AuditedRun, ...]:
         """The others of the page of this checkpoint, most likely from one server."""
-        return self._others(self.page.of_name(self.reported.name))
+        return self._audit_others(self.page.select_name(self.reported.name))
 
     @property
     def same_load(self) -> tuple[AuditedRun, ...]:
         """The others of the page under the load of this name."""
-        return self._others(self.page.of_load(self.reported.load.name))
+        return self._audit_others(self.page.select_load(self.reported.load.name))
 
-    def _others(self, runs: Sequence[Reported]) -> tuple[AuditedRun, ...]:
+    def _audit_others(self, runs: Sequence[Reported]) -> tuple[AuditedRun, ...]:
         """All but itself; of very many the first."""
-        return tuple(self.page.audited(run) for run in runs[:_MOST_PEERS] if run is not self.reported)
+        return tuple(self.page.audit_run(run) for run in runs[:_MOST_PEERS] if run is not self.reported)
 
 
 def group_pages(reported: Sequence[Reported]) -> list[Page]:
@@ -254,8 +254,8 @@ class Interval(msgspec.Struct, frozen=True):
     high: float
 
     @classmethod
-    def of(cls, value: float, *, count: bool = False) -> Interval:
-        """The values that print like this one: one unit of its last digit either way, cut or rounded.
+    def of_printed(cls, value: float, *, count: bool = False) -> Interval:
+        """Make the values that print like this one: one unit of its last digit either way, cut or rounded.
 
         Counts are taken as exact.
         """
@@ -295,8 +295,8 @@ class Workload(msgspec.Struct, frozen=True):
     short: int  # prompts that lack tokens
     total_input_tokens: int
 
-    def shares(self, other: Workload) -> int:
-        """How many prompts this run and another have in common."""
+    def count_shared(self, other: Workload) -> int:
+        """Count the prompts that this run and another have in common."""
         alike = (self.client, self.input_len) == (other.client, other.input_len)
         return min(self.requests, other.requests) if alike else 0
 

@@ -77,7 +77,7 @@ def test_a_smaller_run_has_the_first_prompts_of_a_greater_one() -> None:
     assert ten is not None
     assert hundred is not None
     assert other is not None
-    assert (ten.shares(hundred), hundred.shares(ten), ten.shares(other)) == (10, 10, 0)
+    assert (ten.count_shared(hundred), hundred.count_shared(ten), ten.count_shared(other)) == (10, 10, 0)
     assert hundred.has_first(1, 2048)
     assert hundred.has_first(6, 6 * 2048 - 49)
     assert not hundred.has_first(6, 6 * 2048)

@@ -67,7 +67,7 @@ def test_no_published_block_contradicts_itself() -> None:
     ],
 )
 def test_a_printed_figure_is_all_that_prints_so(value: float, count: bool, low: float, high: float) -> None:
-    found = Interval.of(value, count=count)
+    found = Interval.of_printed(value, count=count)
     assert (found.low, found.high) == pytest.approx((low, high), rel=1e-8)
 
 

@@ -23,7 +23,7 @@ from loadgen.study.importers.pasted.pasted_tables import (
 )
 from loadgen.study.run_summary import Reported, full_name
 from loadgen.study.speed import speed_rows
-from loadgen.study.speed.speed_rows import SpeedRow
+from loadgen.study.speed.speed_rows import OUTPUT
 
 _LEAST_FIGURES = 3  # columns of figures that make a table one of blocks
 _SPEEDS = ("tok_s", "tok/s", "tokens_per_s", "tokens/s", "tokens_per_second")
@@ -126,8 +126,9 @@ def read_csv_table(text: str, path: Path) -> TableRows:
 
 
 def _read_ladder(path: Path) -> TableRows:
-    """The rows of a speed table as we write it."""
-    speeds = [*enumerate(map(_add_formula, speed_rows.read_speed_csv(path)), 2)]
+    """The rows of a speed table as we write it, those of a published page with its formula."""
+    published = {replace(row, formula=OUTPUT): row for row in reversed(speed_rows.list_published())}
+    speeds = [*enumerate((published.get(row, row) for row in speed_rows.read_speed_csv(path)), 2)]
     runs = [pasted_tables.read_ladder_row(row, f"{path}:{line}") for line, row in speeds if row.speed_tok_s]
     empty = (
         (line, [row.model, row.quantization, str(row.input_length), row.note])
@@ -135,13 +136,6 @@ def _read_ladder(path: Path) -> TableRows:
         if not row.speed_tok_s
     )
     return TableRows(runs, [*pasted_tables.list_rows_without_figures(path, empty, len(speeds))])
-
-
-def _add_formula(row: SpeedRow) -> SpeedRow:
-    """The row of a published page with its formula, which its file does not have; any other unchanged."""
-    return next(
-        (each for each in speed_rows.list_published() if replace(each, formula=row.formula) == row), row
-    )
 
 
 def _read_rows(text: str, path: Path, delimiter: str) -> list[tuple[int, dict[str, str]]]:

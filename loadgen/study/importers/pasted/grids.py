@@ -166,14 +166,14 @@ def _read_drawn(lines: Sequence[str], begin: int) -> Grid:
             for column, (going, cell) in enumerate(zip(goes_on, current.cells, strict=True))
         ]
         if "=" in text and not titles:
-            titles = tuple(map(_strip_rst, whole))
+            titles = tuple(map(_strip_escapes, whole))
         elif any(whole):
-            rows.append(Row(current.line, tuple(map(_strip_rst, whole))))
+            rows.append(Row(current.line, tuple(map(_strip_escapes, whole))))
         current, goes_on = Row(at + 2, ("",) * len(columns)), [not cell.strip() for cell in cells]
     return Grid(titles, tuple(rows), begin + 1, end)
 
 
-def _strip_rst(cell: str) -> str:
+def _strip_escapes(cell: str) -> str:
     return _ESCAPED.sub(r"\1", cell)
 
 
@@ -193,15 +193,11 @@ def _fit_cells(cells: Sequence[str], titles: Sequence[str]) -> tuple[str, ...]:
 
 
 def _split_pipes(line: str) -> tuple[str, ...]:
+    """The cells of a line without Markdown's marks."""
     inside = line.strip().removeprefix("|")
     inside = inside[:-1] if inside.endswith("|") and not inside.endswith("\\|") else inside
-    return tuple(_strip_markdown(cell) for cell in _PIPE.split(inside))
-
-
-def _strip_markdown(cell: str) -> str:
-    """A cell without Markdown's marks."""
-    plain = re.sub(r"(?<!\\)(\*\*|`)", "", _TAG.sub(" ", cell))
-    return " ".join(html.unescape(_ESCAPED.sub(r"\1", plain)).split())
+    plain = (re.sub(r"(?<!\\)(\*\*|`)", "", _TAG.sub(" ", cell)) for cell in _PIPE.split(inside))
+    return tuple(" ".join(html.unescape(_strip_escapes(cell)).split()) for cell in plain)
 
 
 def _read_ruled(lines: Sequence[str], rule: int) -> Grid | None:

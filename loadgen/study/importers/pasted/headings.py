@@ -189,7 +189,8 @@ def _read_plain(number: int, raw: str, above: str, following: str) -> PageLine:
         return PageLine(number, raw)
     paragraph = _PARAGRAPH.match(raw)
     alone = paragraph is not None or not (_strip_quote(above) and _FENCE.match(above) is None)
-    follows = paragraph is not None or not _strip_quote(following) or _is_beginning(following)
+    begins = HEADER.search(following) is not None or _FENCE.match(following[:_LONGEST].rstrip()) is not None
+    follows = paragraph is not None or not _strip_quote(following) or begins
     name = _strip_marks(paragraph[1] if paragraph is not None else _strip_quote(raw))
     if alone and follows and parse_title(name).exact:
         return PageLine(number, raw, Kind.LINE, _LINE_LEVEL, name)
@@ -199,11 +200,6 @@ def _read_plain(number: int, raw: str, above: str, following: str) -> PageLine:
 def _strip_quote(line: str) -> str:
     mark = _QUOTE.match(line[:_LONGEST])
     return line[mark.end() :].strip() if mark is not None else line.strip()
-
-
-def _is_beginning(line: str) -> bool:
-    """Whether a block, or the fence around it, begins with a line."""
-    return HEADER.search(line) is not None or _FENCE.match(line[:_LONGEST].rstrip()) is not None
 
 
 def _is_title(raw: str) -> bool:

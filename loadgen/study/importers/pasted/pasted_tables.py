@@ -179,14 +179,14 @@ class _Table:
         published = [_read_published().get(_identify(speed)) for _, _, speed in rungs]
         known = 2 * sum(each is not None for each in published) > len(rungs)
         return [
-            self._climbed(row, facts, replace(other, note=speed.note) if known and other else speed)
+            self._make_ladder_run(row, facts, replace(other, note=speed.note) if known and other else speed)
             for (row, facts, speed), other in zip(rungs, published, strict=True)
         ] + [run for row, facts in others if (run := self._run(row, facts)) is not None]
 
     def _source(self, row: Row) -> str:
         return f"{self.path}:{row.line}" + (f" column {row.column}" if row.column else "")
 
-    def _told(self, row: Row, facts: Mapping[str, str]) -> dict[str, str]:
+    def _read_labels(self, row: Row, facts: Mapping[str, str]) -> dict[str, str]:
         """Collect the cells of a row that no figure or fact is read from."""
         named = {self.grid.titles[at] or "label": row.cells[at] for at in self.unread[0]}
         return {**self.labels, **named, **read_uncounted(facts)}
@@ -245,7 +245,7 @@ class _Table:
             memory_bytes=self._bytes(memory),
             simulated=unnamed_preset(SIMULATED in facts.get("note", "")),
             remarks=(*filter(None, [facts.get("note")]), *remarks, *self.unread[1]),
-            unread=self._told(row, facts),
+            unread=self._read_labels(row, facts),
         )
 
     def _rung(self, facts: Mapping[str, str]) -> SpeedRow | None:
@@ -267,7 +267,7 @@ class _Table:
             output_length=parse_whole(facts.get("output_length", "")) or self.output_length,
         )
 
-    def _climbed(self, row: Row, facts: Mapping[str, str], speed: SpeedRow) -> Reported:
+    def _make_ladder_run(self, row: Row, facts: Mapping[str, str], speed: SpeedRow) -> Reported:
         """A rung as a run, with what else its row has."""
         values, remarks = self._figures(row)
         memory = self._bytes(values.pop("memory", None))
@@ -278,7 +278,7 @@ class _Table:
             figures={**row_figures.derive_figures(values, 1, facts), **run.figures},
             memory_bytes=memory if memory is not None else run.memory_bytes,
             remarks=(*run.remarks, *remarks, *self.unread[1]),
-            unread=self._told(row, facts),
+            unread=self._read_labels(row, facts),
         )
 
     def _bytes(self, amount: float | None) -> int | None:
@@ -288,7 +288,7 @@ class _Table:
 
 
 def _identify(row: SpeedRow) -> tuple[str, int, str, Decimal | None]:
-    """What a row of a published page is known by, to the digit of its speed."""
+    """The key of a row of a published page, to the digit of its speed."""
     return row.model, row.input_length, row.quantization, row.speed_tok_s
 
 

@@ -64,12 +64,14 @@ def turn_upright(grid: Grid) -> Grid:
         for at in range(first, len(grid.titles))
         if not (_CHANGE.search(grid.titles[at]) and all(_RELATIVE.fullmatch(cells[at]) for cells in table))
     ]
-    labels = [_name_column(grid.titles[at]) for at in kept]
+    # A column that is headed by a word for any figure has no name.
+    titles = (grid.titles[at] for at in kept)
+    labels = ["" if translate_title(title).lower().strip() in _PLAIN else title for title in titles]
     rows = (
         Row(grid.rows[0].line - 1, (label, *(cells[at] for cells in table)), at + 1)
         for at, label in zip(kept, labels, strict=True)
     )
-    return Grid((_title(grid.titles[0], labels), *metrics), tuple(rows), grid.first, grid.last)
+    return Grid((_title_labels(grid.titles[0], labels), *metrics), tuple(rows), grid.first, grid.last)
 
 
 def _read_one_figure(grid: Grid) -> Grid | None:
@@ -85,7 +87,7 @@ def _read_one_figure(grid: Grid) -> Grid | None:
         return None
     if _NUMBERS.issuperset("".join((*down, *across))):  # of what they are, no one says
         return Grid(("", *across), grid.rows, grid.first, grid.last)
-    titled = [_title("", labels) for labels in (down, across)]
+    titled = [_title_labels("", labels) for labels in (down, across)]
     if titled[0] == titled[1]:
         titled = ["Row", "Column"]
     rows = (
@@ -108,7 +110,7 @@ def _join_heads(grid: Grid) -> Grid:
     first = grid.rows[0].cells
     below = [cell if cell != title else "" for title, cell in zip(grid.titles, first, strict=True)]
     filled = [cell for cell in below if cell]
-    if len(filled) < 2 or not all(_rank(cell) for cell in filled):
+    if len(filled) < 2 or not all(_find_rank(cell) for cell in filled):
         return grid
     named, above = list[str](), ""
     for title, cell in zip(grid.titles, below, strict=True):
@@ -123,10 +125,10 @@ def _read_statistics(grid: Grid) -> Grid | None:
     Its columns are statistics and its rows metrics (genai-perf, aiperf), or the other way round (evalscope).
     """
     table = [row.cells for row in grid.rows]
-    ranks, metrics = [_rank(title) for title in grid.titles[1:]], [cells[0] for cells in table]
+    ranks, metrics = [_find_rank(title) for title in grid.titles[1:]], [cells[0] for cells in table]
     cells = [row[1:] for row in table]
     if not all(ranks):
-        ranks, metrics = [_rank(metric) for metric in metrics], list(grid.titles[1:])
+        ranks, metrics = [_find_rank(metric) for metric in metrics], list(grid.titles[1:])
         cells = [tuple(row[at] for row in table) for at in range(1, len(grid.titles))]
     elif grid.titles[0].lower() in _CORNERS:
         metrics = [_name_by_definition(metric) for metric in metrics]
@@ -152,7 +154,7 @@ def _name_by_definition(metric: str) -> str:
     return _NVIDIA.get(plain, f"{_NVIDIA[name]}{bracket}{unit}" if name in _NVIDIA else metric)
 
 
-def _rank(title: str) -> str:
+def _find_rank(title: str) -> str:
     """A statistic as the titles of figures have it: p99, mean; "" of anything else."""
     match = _STATISTIC.fullmatch(translate_title(title).lower().strip())
     if match is None:
@@ -162,12 +164,7 @@ def _rank(title: str) -> str:
     return {"avg": "mean", "avg.": "mean", "average": "mean", "stddev": "std"}.get(match[0], match[0])
 
 
-def _name_column(title: str) -> str:
-    """Name what a column is of; "" of one that is headed by a word for any figure."""
-    return "" if translate_title(title).lower().strip() in _PLAIN else title
-
-
-def _title(corner: str, labels: Sequence[str]) -> str:
+def _title_labels(corner: str, labels: Sequence[str]) -> str:
     """Title the columns by the table's corner, else by what their titles are."""
     parts = (part.strip() for part in re.split(r"[\\/|→]", corner))
     if named := next((part for part in parts if read_column(part).key), ""):
