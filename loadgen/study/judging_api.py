@@ -15,7 +15,6 @@ from loadgen.report.limit_record import Limit
 from loadgen.report.run import Place, Run, Verdict
 from loadgen.study import run_summary
 from loadgen.study.audit import audit_command
-from loadgen.study.audit import audit_report as audit_render
 from loadgen.study.audit.audit_command import Audited
 from loadgen.study.compare import compare_command, limits, model
 from loadgen.study.compare.ceilings import Hardware
@@ -160,7 +159,7 @@ class Audit:
 
     def text(self, *, explain: bool = False) -> str:
         """The audit as `loadgen audit` prints it; `explain` adds every doubt's evidence and remedy."""
-        return audit_render.render_text(self._audited.findings, explain=explain)
+        return audit_command.render_text(self._audited.findings, explain=explain)
 
     def json(self) -> dict[str, Any]:
         """Everything as `loadgen audit --json` prints it."""

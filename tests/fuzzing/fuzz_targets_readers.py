@@ -18,7 +18,7 @@ from loadgen.base.secrecy import Secrets
 from loadgen.base.text import clean_text, format_json, make_file_name
 from loadgen.plan import profile as profiles
 from loadgen.server import prometheus
-from loadgen.study.audit import audit_report as audit_render
+from loadgen.study.audit import audit_command
 from loadgen.study.audit import findings as audits
 from loadgen.study.compare import comparison, comparison_report
 from loadgen.study.compare.model import ComparisonOptions
@@ -122,8 +122,8 @@ def audit(data: bytes) -> None:
     reported = _sources(data, "audit")
     if reported:
         findings = audits.audit_runs(reported, None, None, "")
-        clean_text(audit_render.render_text(findings, explain=True)).encode()
-        format_json(audit_render.render_json(findings, None, [], []), indent=1)
+        clean_text(audit_command.render_text(findings, explain=True)).encode()
+        format_json(audit_command.render_json(findings, None, [], []), indent=1)
 
 
 def text(data: bytes) -> None:

@@ -1,33 +1,64 @@
-"""`loadgen audit`: what cannot be, or is not what it is called, in anyone's published figures."""
+"""`loadgen audit`: what cannot be, or is not what it is called, in anyone's figures, as text and as JSON."""
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from loadgen.base import rule
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.parsing import Parser, parse_arguments, suggest_name
-from loadgen.base.text import clean_text, format_json
+from loadgen.base.rule import Severity
+from loadgen.base.table import align_cells
+from loadgen.base.text import (
+    WIDTH,
+    clean_line,
+    clean_text,
+    cut_end,
+    cut_middle,
+    format_count,
+    format_json,
+    list_first,
+    wrap_text,
+)
+from loadgen.report.load_table import marked_name
 from loadgen.report.printing import print_text
 from loadgen.roofline import models
+from loadgen.roofline.bound import DECODING, PREFILL
 from loadgen.roofline.machines import Machine
 from loadgen.roofline.models import split_name
 from loadgen.settings import setting
 from loadgen.settings.table import add_groups
-from loadgen.study.audit import audit_report
-from loadgen.study.audit.findings import RunFindings, audit_runs
+from loadgen.study.audit.findings import CHECKS, RELATIONS, ROOFLINE, RunFindings, audit_runs
+from loadgen.study.compare import run_groups
 from loadgen.study.compare.ceilings import Hardware
 from loadgen.study.importers import result_sources
 from loadgen.study.importers.result_sources import Sources
+from loadgen.study.run_summary import Reported, grouped
 from loadgen.verdict.verdict import Level
 
 STRICT = 3
+FORMAT = 1
+_LOAD = 16
+_WIDTHS = (-_LOAD - 2, 8, 8, 8, 6, -1)
+_LONGEST_NAME = 60
+_ADVICE = "; a roofline would be, as by loadgen audit PLACE --hardware h20-96gb --model-config config.json"
+_GRAVEST_FIRST = (Level.INVALID, Level.SUSPECT, Level.VALID, Level.UNCHECKED)
+_PASS_HARDWARE = "pass --hardware KEY, as jetson-thor or 4xh100, or --bandwidth GB/s"
+_PASS_SHAPE = "pass --model-config, its config.json, or --model NAME"
+_UNTIMED = "no figure is of decoding alone, as TPOT, ITL or tok/s at concurrency 1"
+_UNRELATED = "no two of its figures depend on one another, as a rate on its count and the duration"
+_BY_REPORT = "its report's verdict"
+_MOST_REASONS, _NAMED = 10, 3
+_SPEEDS = ("output_throughput", "speed_tok_s", DECODING, PREFILL)
 
 
 def audit_parser() -> argparse.ArgumentParser:
@@ -66,9 +97,7 @@ def main(argv: Sequence[str]) -> int:
     if given.json:
         print_text(format_json(result.json(), indent=1), sys.stdout)
     else:
-        print_text(
-            clean_text(audit_report.render_text(result.findings, explain=given.explain)), sys.stdout, end=""
-        )
+        print_text(clean_text(render_text(result.findings, explain=given.explain)), sys.stdout, end="")
         for line in (*result.messages, *(f"failed: {cell}" for cell in result.failed_cells)):
             print_text(f"loadgen: {clean_text(line)}", sys.stderr)
     invalid = any(findings.level is Level.INVALID for findings in result.findings)
@@ -95,7 +124,7 @@ class Audited(msgspec.Struct, frozen=True):
 
     def json(self) -> dict[str, Any]:
         """The audit as an object of plain values."""
-        return audit_report.render_json(self.findings, self.machine, self.messages, self.failed_cells)
+        return render_json(self.findings, self.machine, self.messages, self.failed_cells)
 
 
 def audit_sources(read: Sources, hardware: Hardware, model: str | None) -> Audited:
@@ -106,3 +135,177 @@ def audit_sources(read: Sources, hardware: Hardware, model: str | None) -> Audit
         raise MeasureError("; ".join([*read.errors, *failed][:3]) or "no figures at the places named")
     findings = audit_runs(read.reported, hardware.machine, hardware.config, model or "")
     return Audited(findings, hardware.machine, list(read.errors), failed)
+
+
+def render_text(findings: Sequence[RunFindings], *, explain: bool = False) -> str:
+    """Write a table of all runs by checkpoint, each run's findings, and the checks that were not made."""
+    rows = run_groups.name_rows([audited.reported for audited in findings])
+    names = {id(audited): row for audited, row in zip(findings, rows, strict=True)}
+    by_name = grouped(findings, lambda audited: _mark_name(audited, names[id(audited)]))
+    ordered = [audited for own in by_name.values() for audited in own]
+    lines = [line for audited in ordered for line in _explain_run(audited, explain)]
+    lines += _summarise(ordered, explain)
+    return "\n".join([*_table(by_name), "", *(part for line in lines for part in _wrap_line(line)), ""])
+
+
+def _wrap_line(line: str) -> list[str]:
+    """A line as several, which go on two columns to the right of where it begins."""
+    return wrap_text(line, " " * (len(line) - len(line.lstrip()) + 2)) or [""]
+
+
+def render_json(
+    findings: Sequence[RunFindings], machine: Machine | None, problems: Sequence[str], failures: Sequence[str]
+) -> dict[str, Any]:
+    """Write the audit as an object of plain values; a number that is not finite is null."""
+    return {
+        "format": FORMAT,
+        "machine": None if machine is None else machine.model_dump(mode="json"),
+        "runs": [_run(audited) for audited in findings],
+        "levels": {level.value: sum(audited.level is level for audited in findings) for level in Level},
+        "looked_for": [check.code for check in CHECKS],
+        "troubles": list(problems),
+        "failed_cells": list(failures),
+    }
+
+
+def _table(findings: Mapping[str, Sequence[RunFindings]]) -> Iterator[str]:
+    """Figures, share of the roofline and the worst doubt, a line a run under its checkpoint's name."""
+    yield align_cells(("", "tok/s", "TTFT ms", "TPOT ms", "roof", "  level, worst doubt"), _WIDTHS)
+    for name, own in findings.items():
+        yield cut_end(clean_line(name), WIDTH)
+        yield from map(_row, own)
+
+
+def _row(audited: RunFindings) -> str:
+    run, share = audited.reported, audited.roofline
+    speed = next((value for key in _SPEEDS if (value := run.figure(key)) is not None), None)
+    cells = [_number(value) for value in (speed, _latency(run, "ttft"), _latency(run, "tpot"))]
+    roof = "-" if share is None else f"{100 * share:.0f} %"
+    worst = audited.findings[0].rule if audited.findings else None
+    named = worst.code if worst and worst.severity is not Severity.NOTE else ""
+    named = _BY_REPORT if audited.by_its_report else named
+    limit = run.load.max_concurrency
+    load = run.load.name or ("-" if limit is None else f"concurrency {limit}")
+    level = f"  {audited.verdict} {named}".rstrip()
+    return align_cells((f"  {cut_end(clean_line(load), _LOAD)}", *cells, roof, level), _WIDTHS)
+
+
+def _latency(run: Reported, key: str) -> float | None:
+    """The mean of a latency; of a source without it the median."""
+    mean = run.figure(f"mean_{key}_ms")
+    return run.figure(f"median_{key}_ms") if mean is None else mean
+
+
+def _mark_name(audited: RunFindings, name: str) -> str:
+    return marked_name(name or "(no name)", bool(audited.reported.simulated))
+
+
+def _number(value: float | None) -> str:
+    if value is None or not math.isfinite(value):
+        return "-"
+    digits = 2 if abs(value) < 1e4 else 1
+    return f"{value:.{digits}f}" if abs(value) < 1e5 else f"{value:.2g}"
+
+
+def _explain_run(audited: RunFindings, explain: bool) -> Iterator[str]:
+    """Yield the lines on a run's findings; none without findings."""
+    shown = [finding for finding in audited.findings if explain or finding.rule.severity is not Severity.NOTE]
+    notes = [finding.rule.code for finding in audited.findings if finding not in shown]
+    remarks = audited.reported.remarks if explain else ()
+    if not shown and not notes and not remarks and not audited.by_its_report:
+        return
+    run = audited.reported
+    names = filter(None, (_mark_name(audited, run.name), run.load.name))
+    yield f"{', '.join(cut_middle(clean_line(name), _LONGEST_NAME) for name in names)}: {audited.verdict}"
+    yield f"  {clean_line(run.source)}"
+    if audited.by_its_report:
+        yield f"  {_BY_REPORT}: its figures alone do not show why"
+    for finding in shown:
+        short = [f"{finding.rule.code}: {finding.evidence}"]
+        yield from (f"  {clean_line(line)}" for line in (rule.explained(finding) if explain else short))
+    if notes:
+        yield f"  notes: {', '.join(notes)}"
+    yield from (f"  remark: {clean_line(remark)}" for remark in remarks)
+    yield ""
+
+
+def _summarise(findings: Sequence[RunFindings], explain: bool) -> Iterator[str]:
+    """Yield the lines below all runs: their levels, the machines, and the checks that were not made."""
+    levels = Counter(audited.level for audited in findings)
+    by_level = ", ".join(f"{levels[level]} {level.value}" for level in _GRAVEST_FIRST if levels[level])
+    runs = format_count(len(findings), "run")
+    yield f"{runs}: {by_level}; {len(CHECKS)} doubts (docs/audit.md)"
+    ceilings = [audited.ceiling for audited in findings if audited.ceiling is not None]
+    machines = {ceiling.machine.name: ceiling.machine for ceiling in ceilings}
+    for machine in machines.values():
+        peaks = ", ".join(f"{kind} {peak / 1e12:.4g}" for kind, peak in machine.peak_flop_per_s.items())
+        rate = f"{machine.bandwidth_bytes_per_s / 1e9:.4g} GB/s" + (f", TFLOP/s {peaks}" if peaks else "")
+        yield f"roofline: {machine.name}, {rate} ({machine.source})"
+    yield from _explain_unchecked(findings)
+    if explain:
+        yield from _tally_reasons("weights of", (f"{each.model}: {each.weights.how}" for each in ceilings))
+        return
+    remarks = (remark for audited in findings for remark in audited.reported.remarks)
+    yield from _tally_reasons("remark on", remarks)
+    if any(audited.findings for audited in findings):
+        yield "details: --explain (each doubt's condition and remedy, and the weights assumed)"
+
+
+def _explain_unchecked(findings: Sequence[RunFindings]) -> Iterator[str]:
+    """Yield each check that was not made, of how many runs, and once what to pass for it."""
+    unknown = [audited.reported.machine for audited in findings if audited.no_machine]
+    named = [clean_line(name) for name in dict.fromkeys(unknown) if name]
+    machine = f"{list_first(named, _NAMED)} is no machine of the table" if named else "no machine is named"
+    shapeless = [audited.reported.checkpoint for audited in findings if audited.no_shape]
+    names = [cut_middle(clean_line(name), _LONGEST_NAME) for name in dict.fromkeys(shapeless)]
+    shape = f"the shape of {list_first(names, _NAMED)} is unknown"
+    others = (audited.no_ceiling for audited in findings if not (audited.no_machine or audited.no_shape))
+    untimed = [audited for audited in findings if audited.ceiling and ROOFLINE in audited.unchecked]
+    unrelated = [audited for audited in findings if RELATIONS in audited.unchecked]
+    no_roofline, no_relations = "no roofline for", "no relations in"
+    yield from _count_runs(no_roofline, unknown, f"{machine}: {_PASS_HARDWARE}")
+    yield from _count_runs(no_roofline, shapeless, f"{shape}: {_PASS_SHAPE}")
+    yield from _tally_reasons(no_roofline, others)
+    yield from _count_runs(no_roofline, untimed, _UNTIMED)
+    yield from _count_runs(no_relations, unrelated, _UNRELATED)
+    if any(audited.level is Level.UNCHECKED for audited in findings):
+        advice = _ADVICE if unknown or shapeless else ""
+        yield f"UNCHECKED: there was nothing to compare the figures with{advice}"
+
+
+def _count_runs(what: str, runs: Sequence[object], why: str) -> list[str]:
+    return [f"{what} {format_count(len(runs), 'run')}: {why}"] if runs else []
+
+
+def _tally_reasons(what: str, reasons: Iterable[str]) -> Iterator[str]:
+    """Each reason with how many runs have it, the first few of them."""
+    every = Counter(filter(None, reasons))
+    for why, count in [*every.items()][:_MOST_REASONS]:
+        yield f"{what} {format_count(count, 'run')}: {clean_line(why)}"
+    if len(every) > _MOST_REASONS:
+        yield f"{what} others: {len(every) - _MOST_REASONS} more reasons (--json has all)"
+
+
+def _run(audited: RunFindings) -> dict[str, Any]:
+    run, ceiling = audited.reported, audited.ceiling
+    return {
+        "name": run.name,
+        "load": {key: _keep_finite(value) for key, value in run.load.json().items()},
+        "checkpoint": run.checkpoint,
+        **{key: getattr(run, key) for key in ("source", "told_by", "engine", "machine")},
+        "figures": {key: _keep_finite(run.figures[key]) for key in run.figures},
+        "level": audited.level.value,
+        "not_checked": list(audited.unchecked),
+        "simulated": bool(run.simulated),
+        "roofline": audited.roofline if audited.roofline is None or math.isfinite(audited.roofline) else None,
+        "ceiling": None if ceiling is None else ceiling.model_dump(mode="json"),
+        "no_roofline": audited.no_ceiling or None,
+        "doubts": [rule.as_json(finding) for finding in audited.findings],
+        "remarks": list(run.remarks),
+    }
+
+
+def _keep_finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, int | float | str | None) else str(value)

@@ -16,7 +16,7 @@ from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.report.load_identity import Load
 from loadgen.roofline import machines
-from loadgen.study.audit import audit_report
+from loadgen.study.audit import audit_command
 from loadgen.study.audit.audit_command import audit_sources
 from loadgen.study.audit.findings import CHECKS, audit_runs
 from loadgen.study.compare.ceilings import Hardware
@@ -91,8 +91,8 @@ SPEED = {"speed_tok_s": 20.0}
 def test_the_verdict_has_only_what_was_checked(run: Reported, machine: str, verdict: str) -> None:
     (audited,) = audit_runs([run], machines.find_machine(machine) if machine else None, None)
     assert audited.verdict == verdict
-    assert verdict in audit_report.render_text([audited])
-    (row,) = audit_report.render_json([audited], None, [], [])["runs"]
+    assert verdict in audit_command.render_text([audited])
+    (row,) = audit_command.render_json([audited], None, [], [])["runs"]
     assert (row["level"], row["not_checked"]) == (verdict.partition(" ")[0], list(audited.unchecked))
 
 
@@ -111,7 +111,7 @@ def test_a_report_s_own_verdict_is_kept_where_it_is_graver(
 ) -> None:
     (audited,) = audit_runs([one(figures, level=level)], None, None)
     assert audited.verdict == verdict
-    assert ("its report's verdict" in audit_report.render_text([audited])) == audited.by_its_report
+    assert ("its report's verdict" in audit_command.render_text([audited])) == audited.by_its_report
 
 
 def test_a_page_of_unchecked_rows_ends_with_what_to_pass_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,22 +125,22 @@ def test_a_page_of_unchecked_rows_ends_with_what_to_pass_once(capsys: pytest.Cap
 
 def test_what_lacks_a_shape_is_named_with_what_lacks_a_machine() -> None:
     runs = [one(SPEED, name=f"Foo-{n}B", load=Load(str(n))) for n in range(5)]
-    said = " ".join(audit_report.render_text(audit_runs(runs, None, None)).split())
+    said = " ".join(audit_command.render_text(audit_runs(runs, None, None)).split())
     assert "no roofline for 5 runs: no machine is named: pass --hardware KEY" in said
     assert "the shape of Foo-0B, Foo-1B, Foo-2B and 2 more is unknown: pass --model-config" in said
-    known = " ".join(audit_report.render_text(audit_runs(runs, machines.find_machine("h20"), None)).split())
+    known = " ".join(audit_command.render_text(audit_runs(runs, machines.find_machine("h20"), None)).split())
     assert ("no machine" in known, "Foo-0B, Foo-1B" in known) == (False, True)
 
 
 def test_what_has_no_figure_of_decoding_says_so() -> None:
     run = one({"output_throughput": 400.0}, load=Load("c=8", max_concurrency=8))
-    said = " ".join(audit_report.render_text(audit_runs([run], machines.find_machine("thor"), None)).split())
+    said = " ".join(audit_command.render_text(audit_runs([run], machines.find_machine("thor"), None)).split())
     assert "no roofline for 1 run: no figure is of decoding alone, as TPOT" in said
     assert ("UNCHECKED: there was nothing" in said, "--hardware" in said) == (True, False)
 
 
 def test_a_simulated_run_is_marked_in_its_row() -> None:
-    said = audit_report.render_text(
+    said = audit_command.render_text(
         audit_runs([one({**ALL, **SPEED}, simulated="instant"), one(ALL)], None, None)
     )
     assert [line for line in said.splitlines() if line.startswith("Qwen")][:2] == [
@@ -180,7 +180,7 @@ def test_the_json_has_every_run_and_no_number_that_json_has_not(capsys: pytest.C
 
 def test_what_is_no_number_is_null() -> None:
     odd = Reported("m", {"mean_ttft_ms": math.inf, "request_rate": "inf"}, Load("x", 1, math.nan), "f")
-    told = audit_report.render_json(audit_runs([odd], None, None), None, ["a trouble"], ["a cell: why"])
+    told = audit_command.render_json(audit_runs([odd], None, None), None, ["a trouble"], ["a cell: why"])
     assert json.loads(json.dumps(told, allow_nan=False))["runs"][0]["figures"] == {
         "mean_ttft_ms": None,
         "request_rate": "inf",
@@ -283,7 +283,7 @@ def test_help_needs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_name_moves_no_cursor_and_breaks_no_column() -> None:
     rude = replace(run("a\x1b[2Jb" + "n" * 100, mean_ttft_ms=123456.78), source="x\ny:3")
-    said = audit_report.render_text(audit_runs([rude], None, None))
+    said = audit_command.render_text(audit_runs([rude], None, None))
     assert "\x1b" not in said
     assert "a�[2Jb" in said
     assert max(map(len, said.splitlines())) <= 80
@@ -293,7 +293,7 @@ def test_a_name_moves_no_cursor_and_breaks_no_column() -> None:
 def test_runs_of_a_checkpoint_stand_together() -> None:
     loads = [Load(f"input {n}") for n in (1, 2)]
     runs = [Reported(name, {"speed_tok_s": 5.5}, load, "f") for load in loads for name in ("a", "b")]
-    said = audit_report.render_text(audit_runs(runs, None, None)).splitlines()
+    said = audit_command.render_text(audit_runs(runs, None, None)).splitlines()
     assert [line for line in said[1:7] if not line.startswith("  ")] == ["a", "b"]
 
 
