@@ -176,7 +176,10 @@ class _Reading:
             inside[:] = sorted(name for name in inside if not name.startswith("."))
             if loadgen_runs.CAMPAIGN in names and {loadgen_runs.CELLS, loadgen_runs.FAILED} & set(inside):
                 for cell in loadgen_runs.read_failures(here):
-                    (self.errors if isinstance(cell, str) else self.failures).append(cell)
+                    if isinstance(cell, str):
+                        self.errors.append(cell)
+                    else:
+                        self.failures.append(cell)
                 inside[:] = [name for name in inside if name == loadgen_runs.CELLS]
                 continue
             if (record := self._read_search(here, names)) is not None:
