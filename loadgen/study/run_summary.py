@@ -215,7 +215,6 @@ def _summarise_run(
     peak = sensed and (sensed.server or sensed.pss or sensed.rss)
     totals, answered = (figures["total_input_tokens"], figures["total_output_tokens"]), figures["completed"]
     means = (None if total is None or not answered else total / answered for total in totals)
-    generated = totals[1] if run is None else run.whole.total_output_tokens  # of all, as the energy is
     return Reported(
         name=facts.cell.checkpoint if facts.cell is not None else named(facts),
         figures=figures,
@@ -228,7 +227,10 @@ def _summarise_run(
         plan_digest=facts.plan_digest,
         memory_bytes=peak.peak_bytes if peak else None,
         weight_bytes=facts.checkpoint.weight_bytes if facts.checkpoint is not None else None,
-        joules_per_token=sensed.joules_per_token(generated) if sensed else None,
+        # Of all tokens, as the energy is. Without samples of power no arrivals are read.
+        joules_per_token=sensed.joules_per_token(totals[1] if run is None else run.whole.total_output_tokens)
+        if sensed
+        else None,
         level=verdict[0],
         doubts=verdict[1],
         saturated=facts.saturated,
