@@ -21,6 +21,7 @@ from loadgen.base.errors import UsageError
 
 _LONGEST, _LONGEST_PART = 4096, 255  # bytes, which are Linux's own limits
 
+_MOST_SYSTEM_BYTES = 1 << 26  # of a file of the system: Debian's list of packages has several MB
 OWN = 0o600  # a run may hold prompts and answers of people
 ANYONES = 0o666  # less the umask, as of any command's output: a page to read and to send
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -154,3 +155,12 @@ def _sync_directory(directory: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def read_system_text(path: Path) -> str:
+    """Read the text of a file of the system, without zero bytes at its end; "" where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(_MOST_SYSTEM_BYTES).decode("utf-8", "replace").strip().strip("\0")
+    except (OSError, ValueError):
+        return ""

@@ -263,30 +263,27 @@ def _match_field(name: str, sent: Collection[str]) -> str:
 
 # How servers word that prompt and answer are more than the model's context: the engines of the table,
 # llama-cpp-python, TGI, TensorRT-LLM, OpenAI, Anthropic, Gemini, Mistral, and the embedded engine.
-_PAST_CONTEXT = re.compile(
+_PAST_CONTEXT = (
     r"maximum context length|context_length_exceeded|too long to fit into the model|"
     r"`?inputs`? (?:tokens \+|must have less than)|exceeds? max_(?:input_len|num_tokens|seq_len)|"
     r"prompt is too long|input token count.{0,40}exceeds|"
-    + "|".join(engine.past_context for engine in ENGINES if engine.past_context),
-    re.IGNORECASE,
-)
+    + "|".join(engine.past_context for engine in ENGINES if engine.past_context)
+)  # compiled when an error is read, as most runs read none
 # What a chat template or a server's settings refuse of a conversation, and its name.
-_REFUSALS = {
-    "tools refused": re.compile(rf"{TOOLS_REFUSED}|tool[- _]parser|--jinja", re.IGNORECASE),
-    "system role refused": re.compile(
-        r"system (?:role|message)s? (?:is |are )?not supported|(?:not|n't) support (?:the )?system "
-        r"(?:role|message|prompt)",
-        re.IGNORECASE,
-    ),
-    "order of roles refused": re.compile(r"roles must alternate|unexpected role", re.IGNORECASE),
+_REFUSED_PARTS = {
+    "tools refused": rf"{TOOLS_REFUSED}|tool[- _]parser|--jinja",
+    "system role refused": r"system (?:role|message)s? (?:is |are )?not supported|(?:not|n't) support "
+    r"(?:the )?system (?:role|message|prompt)",
+    "order of roles refused": r"roles must alternate|unexpected role",
 }
 
 
 def is_past_context(message: str) -> bool:
     """Whether an error says that prompt and answer exceed the model's context."""
-    return _PAST_CONTEXT.search(message) is not None
+    return re.search(_PAST_CONTEXT, message, re.IGNORECASE) is not None
 
 
 def name_refused_part(message: str) -> str:
     """Name the part of a conversation that an error refuses, in a few words; "" if none is known."""
-    return next((name for name, words in _REFUSALS.items() if words.search(message)), "")
+    parts = (name for name, words in _REFUSED_PARTS.items() if re.search(words, message, re.IGNORECASE))
+    return next(parts, "")

@@ -13,7 +13,7 @@ import msgspec
 from pydantic import BaseModel
 
 from loadgen.base import clock, untrusted
-from loadgen.host.environment import read_system_text
+from loadgen.base.files import read_system_text
 from loadgen.host.sensor import call_guarded
 
 _PROC = Path("/proc")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from loadgen import __version__
 from loadgen.base import untrusted
+from loadgen.base.files import read_system_text
 
 _PACKAGES = ("numpy", "httpx", "httptools", "msgspec", "pydantic", "transformers")
 _SETTINGS = {
@@ -21,7 +22,6 @@ _SETTINGS = {
     "sched_autogroup": "/proc/sys/kernel/sched_autogroup_enabled",
 }
 _GIT_S = 1.0
-_MOST_BYTES = 1 << 26  # of a file of the system: Debian's list of packages has several MB
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -116,12 +116,3 @@ def _read_cpu_model() -> str:
     named = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model")))
     board = read_system_text(Path("/proc/device-tree/model"))  # ARM: no name of the processor
     return untrusted.read_text(next(named, board or platform.machine()))
-
-
-def read_system_text(path: Path) -> str:
-    """The text of a file of the system, of any bytes, without zero bytes at its end; "" if unreadable."""
-    try:
-        with path.open("rb") as file:
-            return file.read(_MOST_BYTES).decode("utf-8", "replace").strip().strip("\0")
-    except (OSError, ValueError):
-        return ""

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from loadgen.base import untrusted
-from loadgen.host.environment import read_system_text
+from loadgen.base.files import read_system_text
 from loadgen.host.sensor import Absent, Quantity, Queries, Reading
 
 _LABEL = re.compile(r"in(\d+)_label")

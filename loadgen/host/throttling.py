@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 
 from loadgen.base import untrusted
-from loadgen.host.environment import read_system_text, run_command
+from loadgen.base.files import read_system_text
+from loadgen.host.environment import run_command
 from loadgen.host.nvml import Gpus, find_gpus
 from loadgen.host.sensor import Absent, call_guarded
 

@@ -19,7 +19,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.plan import model_files
 
-_UNQUANTIZED = {"bfloat16": "BF16", "float16": "FP16", "float32": "FP32"}
+UNQUANTIZED = {"bfloat16": "BF16", "float16": "FP16", "float32": "FP32"}
 _QUANTIZED_BY = ("quantization_config", "compression_config")
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
@@ -87,7 +87,7 @@ def read_quantization(config: Mapping[str, Any], directory: Path) -> Quantizatio
         _, outer = model_files.read_json_object(modelopt)
         declared = {"quant_method": "modelopt", **read_mapping(outer.get("quantization", outer))}
     if not declared:
-        return Quantization(_UNQUANTIZED.get(_read_dtype(places), ""))
+        return Quantization(UNQUANTIZED.get(_read_dtype(places), ""))
     method = str(declared.get("quant_method", "")).lower()
     if "config_groups" in declared and "modelopt" not in method:
         return _read_compressed(declared)

@@ -14,7 +14,7 @@ from loadgen.base import untrusted
 from loadgen.base.secrecy import hide_secrets
 from loadgen.engines.config_patterns import LONGEST_FLAGS, LogPattern, drop_repeats, is_empty, read_kernel
 from loadgen.engines.engines import ENGINES
-from loadgen.roofline.checkpoint import Checkpoint
+from loadgen.roofline.checkpoint import UNQUANTIZED, Checkpoint
 
 _MOST_BYTES = 4 << 20  # of its beginning and of its end
 
@@ -32,7 +32,6 @@ _SHARED = (
     LogPattern("moe_kernel", r"Using (\w+MoEMethod)\b", pick=drop_repeats),
     LogPattern("moe_kernel", r"Using '?([\w.-]+)'? (?:[\w.-]+ )?M[oO]E backend", pick=drop_repeats),
 )
-_UNQUANTIZED = {"bfloat16": "BF16", "float16": "FP16", "float32": "FP32"}
 # An engine's name of a quantization method, and the prefixes of the checkpoint quantizations that it runs.
 _RUNS = {
     "gguf": ("GGUF",),  # first: with the name of its own kind after it
@@ -153,7 +152,7 @@ def _render_weights(as_run: EngineConfig, checkpoint: Checkpoint | None) -> str:
     elif declared and _is_agreeing(method, declared):
         weights = declared
     else:
-        weights = _UNQUANTIZED.get(as_run.dtype, "") if method == "none" else method
+        weights = UNQUANTIZED.get(as_run.dtype, "") if method == "none" else method
     return " by ".join(filter(None, (weights, as_run.kernel)))
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import psutil
 
+from loadgen.base.files import read_system_text
+
 MIB = 1 << 20
 _ROOT = Path("/")
 _SHARE = 4  # of the free memory a fourth: decoding, journal and pipe need the rest
@@ -33,7 +35,7 @@ def limit_open_bytes(streams: int, longest: int, processes: int = 1, root: Path 
 def _find_free_of_machine(root: Path) -> Iterator[int]:
     """Find the machine's free memory, and what each control group of this process has left."""
     yield psutil.virtual_memory().available
-    for line in _read_text(root / "proc/self/cgroup").splitlines():
+    for line in read_system_text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, place = rest.partition(":")
         if not controllers:
@@ -51,7 +53,7 @@ def _find_free_of_groups(base: Path, place: str, limit: str, usage: str) -> Iter
         if most is None or used is None:
             continue
         kept = dict(
-            line.split(" ", 1) for line in _read_text(group / "memory.stat").splitlines() if " " in line
+            line.split(" ", 1) for line in read_system_text(group / "memory.stat").splitlines() if " " in line
         )
         cache = kept.get("inactive_file", "0")
         yield max(most - used + (int(cache) if cache.isdecimal() else 0), 0)
@@ -59,7 +61,7 @@ def _find_free_of_groups(base: Path, place: str, limit: str, usage: str) -> Iter
 
 def _find_free_of_process(root: Path) -> Iterator[int]:
     """Find what the limits of a process leave this one: of its addresses, and of its data."""
-    status = _read_text(root / "proc/self/status").splitlines()
+    status = read_system_text(root / "proc/self/status").splitlines()
     sizes = {line.partition(":")[0]: line.split()[1] for line in status if line.startswith("Vm")}
     for limit, name in _OF_LIMITS:
         soft, _ = resource.getrlimit(limit)
@@ -69,16 +71,8 @@ def _find_free_of_process(root: Path) -> Iterator[int]:
 
 def _read_number(path: Path) -> int | None:
     """Read the number in a file; None where there is none, as in `max`."""
-    text = _read_text(path).strip()
+    text = read_system_text(path)
     return int(text) if text.isdecimal() else None
-
-
-def _read_text(path: Path) -> str:
-    """Read a file of the system; "" where it cannot be read."""
-    try:
-        return path.read_text("ascii", "replace")
-    except OSError:
-        return ""
 
 
 class MemoryGauge:

@@ -14,7 +14,7 @@ import pytest
 from builders.loops import loop_over
 from builders.made_cases import measured, run
 from builders.recorded_sensors import DATA, RecordedNvml, tree
-from loadgen.base import untrusted
+from loadgen.base import files, untrusted
 from loadgen.host import environment, sensor_discovery, throttling
 from loadgen.host.jetson import Board
 from loadgen.host.nvml import Gpus
@@ -180,9 +180,9 @@ def test_samples_of_days_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_file_of_the_system_may_hold_any_bytes(tmp_path: Path, raw: bytes, said: str) -> None:
     place = tmp_path / "file"
     place.write_bytes(raw)
-    assert untrusted.read_text(environment.read_system_text(place)) == said
-    assert environment.read_system_text(tmp_path) == ""
-    assert environment.read_system_text(Path("a\0b")) == ""
+    assert untrusted.read_text(files.read_system_text(place)) == said
+    assert files.read_system_text(tmp_path) == ""
+    assert files.read_system_text(Path("a\0b")) == ""
     assert (HostMachine().read(str(tmp_path)), HostMachine().read("a\0b")) == ("", "")
 
 
