@@ -38,12 +38,7 @@ INSIDE = {
 }  # fmt: skip
 FIRST, LAST = set[str](), {"cli", "__main__", "__init__"}
 SEAMS = {
-    ("plan.plan", "features.sessions.session_conflicts"),
-    ("plan.profile", "features.data.data_conflicts"),
-    ("plan.profile", "features.sessions.session_conflicts"),
-    ("plan.profile", "features.shapes.load_conflicts"),
     ("run.attach", "features.targets.replicas"),
-    ("run.bench", "features.data.data_conflicts"),
     ("run.bench", "features.data.export_plan"),
     ("run.bench", "features.shards.part"),
     ("run.bench", "features.targets.replicas"),

@@ -25,6 +25,7 @@ FEATURES: dict[str, dict[str, str]] = {
     "sessions": {
         "doubts": "session_checks",
         "parts": "session_figures",
+        "plan": "session_settings",
         "sections": "session_lines",
         "settings": "session_settings",
     },

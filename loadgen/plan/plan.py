@@ -15,7 +15,7 @@ from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.engines.engine import Engine
 from loadgen.engines.refusals import Adaptation
-from loadgen.features.sessions import session_conflicts
+from loadgen.features import contributed
 from loadgen.plan.apis import choose_dialect, make_shared_fields, merge_fields
 from loadgen.plan.arrival import cut_offsets_ns, make_process
 from loadgen.plan.data_facts import DataFacts, LengthFacts
@@ -220,7 +220,8 @@ def _make_plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purp
     inputs = PlanInputs(profile, subject, seed, stream, dialect, profile.num_prompts)
     sourced, offsets_ns, schedule_notes = _make_schedule(inputs)
     made = sourced.requests
-    _check_sessions(sourced, profile)
+    for feature in contributed("plan"):
+        feature.check_requests(profile.__dict__, sourced.facts.kind, sourced.turns is not None)
     turns = _find_sent_turns(sourced, profile, offsets_ns)
     planned = made.input_lens if offsets_ns is None else offsets_ns
     count = len(planned) if turns is None else int(turns.begins[-1])
@@ -252,14 +253,6 @@ def _make_plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purp
         cancellations=cancelled,
         concurrency=profile.stages.steps() if profile.stages is not None and profile.stepped else None,
     )
-
-
-def _check_sessions(sourced: SourcedRequests, profile: Profile) -> None:
-    """Raises UsageError where a file has no sessions and keys are theirs, or has some and the load is not."""
-    if sourced.turns is None:
-        session_conflicts.check_none(profile.__dict__, sourced.facts.kind)
-    else:
-        session_conflicts.check_load(profile.__dict__)
 
 
 def _find_sent_turns(sourced: SourcedRequests, profile: Profile, offsets_ns: Int64 | None) -> Turns | None:

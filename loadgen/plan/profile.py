@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,16 +23,23 @@ from loadgen.base import bounds, untrusted
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.parsing import suggest_name
-from loadgen.features.data import data_conflicts
-from loadgen.features.sessions import session_conflicts
-from loadgen.features.shapes import load_conflicts
 from loadgen.settings import load_schedule
 from loadgen.settings.cancel_point import CancelPoint, parse_point
+from loadgen.settings.conflicts import check_conflicts, is_stepped, reads_data
 from loadgen.settings.load_schedule import Bursts, LoadSchedule, RampEnds
 from loadgen.settings.load_settings import VLLM_PROMPTS, ShapeKeys
 from loadgen.settings.request_class import RequestClass
 from loadgen.settings.request_settings import SAMPLING
-from loadgen.settings.setting import NO_KEYWORD, SESSIONS, KeyRows, Makes, Subject, make_model_fields, setting
+from loadgen.settings.setting import (
+    NO_KEYWORD,
+    SESSIONS,
+    Conflict,
+    KeyRows,
+    Makes,
+    Subject,
+    make_model_fields,
+    setting,
+)
 from loadgen.settings.table import PROFILE_KEYS, join_rows, profile_keys
 from loadgen.settings.validation import FLAGS, ServerSettings, explain_errors, validate_table
 
@@ -66,7 +73,17 @@ class FileKeys(KeyRows, frozen=True):
 
     # Input lengths, for `loadgen ladder`.
     ladder: tuple[Rung, ...] | None = setting(
-        Makes.NOTHING, None, check=_check_rungs, keyword=NO_KEYWORD, swept=False
+        Makes.NOTHING,
+        None,
+        check=_check_rungs,
+        keyword=NO_KEYWORD,
+        swept=False,
+        not_with=(
+            Conflict(
+                reads_data,
+                "{data} does not apply to a ladder: its prompts are random, of the lengths of its profile",
+            ),
+        ),
     )
     # What a server that is started for it is asked for.
     server: ServerSettings | None = setting(Makes.NOTHING, None, keyword=NO_KEYWORD, swept=False)
@@ -376,7 +393,7 @@ def load(name_or_path: str, overrides: Mapping[str, Any], flags: bool = False) -
     table = keep_keys(read_toml(path), overrides)
     typed = overrides if flags else ()
     made = validate_table(Profile, {"name": path.stem, **table, **overrides}, str(path), typed)
-    _check(made, overrides)
+    check_conflicts(join_rows(*SUBJECTS), made.__dict__, overrides)
     return describe_profile(made, table, overrides)
 
 
@@ -384,9 +401,9 @@ def keep_keys(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[st
     """The keys of a profile that none of those given over them stands in place of: one load for another."""
     given = {key for key, value in overrides.items() if value is not None}
     replaced = {key for row in _REPLACING if overrides.get(row.name) for key in row.replaces}
-    if load_conflicts.is_stepped(overrides):
+    if is_stepped(overrides):
         replaced |= {"max_concurrency", "bursts"}
-    if "max_concurrency" in given and load_conflicts.is_stepped(table):
+    if "max_concurrency" in given and is_stepped(table):
         replaced.add("schedule")
     return {key: value for key, value in table.items() if key not in replaced - given}
 
@@ -403,11 +420,5 @@ def describe_profile(made: Profile, table: Mapping[str, Any], overrides: Mapping
 def build(table: Mapping[str, Any], origin: str = FLAGS) -> Profile:
     """The profile these keys make; raises UsageError that names the key and the nearest valid one."""
     made = validate_table(Profile, table, origin)
-    _check(made, table)
+    check_conflicts(join_rows(*SUBJECTS), made.__dict__, table)
     return made
-
-
-def _check(made: Profile, typed: Collection[str]) -> None:
-    """Raises UsageError of keys that do not go together; the `typed` ones were given for this run."""
-    for rules in (data_conflicts, load_conflicts, session_conflicts):
-        rules.check(made.__dict__, typed)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec.structs import replace
 
 from loadgen.base.errors import ExitCode, UsageError
-from loadgen.features.data import data_conflicts, export_plan
+from loadgen.features.data import export_plan
 from loadgen.features.shards import part
 from loadgen.features.targets import replicas
 from loadgen.plan import profile, request_sources
@@ -32,6 +32,8 @@ from loadgen.run.credentials import check_key_flags
 from loadgen.run.options import Options
 from loadgen.run.session import Session
 from loadgen.settings import vllm_flags
+from loadgen.settings.conflicts import list_unheeded
+from loadgen.settings.table import PROFILE_KEYS, join_rows
 from loadgen.verdict import requested_metrics
 
 if TYPE_CHECKING:
@@ -165,7 +167,7 @@ def _profiles(options: Options) -> list[Profile]:
         request_sources.check_files(workload)
         if options.http2 and workload.cancel_rate:
             raise UsageError("--cancel-rate closes connections, and --http2 shares one: leave out --http2")
-        if flags := data_conflicts.unheeded(workload.__dict__, overrides):
+        if flags := list_unheeded(join_rows(*PROFILE_KEYS), workload.__dict__, overrides):
             _LOG.warning("no effect here: %s: the data set of this run has none of it", ", ".join(flags))
         if options.stop_when_saturated:
             _check_saturation(workload)

@@ -13,14 +13,17 @@ from loadgen.base import bounds
 from loadgen.base.bounds import integer_between
 from loadgen.base.parsing import parse_with, refuse_blank
 from loadgen.base.text import quote_value
+from loadgen.settings.conflicts import is_stepped, is_timed, reads_data
 from loadgen.settings.setting import (
     NO_KEYWORD,
     SHAPES,
     WORKLOAD,
+    Conflict,
     Identity,
     KeyRows,
     Makes,
     OptionRows,
+    Values,
     setting,
 )
 
@@ -69,8 +72,81 @@ def _warmups(text: str) -> int | str:
     return integer_between(0, bounds.MOST_REQUESTS)(text)
 
 
+def _explain_ramp(values: Values) -> str:
+    """Explain what is wrong with the rates of a ramp; "" where nothing is, or one is missing."""
+    from loadgen.settings.load_schedule import LEAST_RATE_PER_S  # numpy, which the parser does without
+
+    strategy, begin, end = (values[key] for key in _RAMP)
+    if begin is None or end is None:
+        return ""
+    if not end > 0:
+        return f"--ramp-up-end-rps {end:g}: give a rate above 0"
+    for name, rate in (("start", begin), ("end", end)):
+        if 0 < rate < LEAST_RATE_PER_S:
+            return f"--ramp-up-{name}-rps {rate:g}: a rate is 0, or from 1e-9 to 1e9 requests per second"
+    if begin > end:
+        return (
+            f"--ramp-up-start-rps {begin:g} is more than --ramp-up-end-rps {end:g}: for a falling rate write "
+            f'--schedule "rate {begin:g} to {end:g} over 60s"'
+        )
+    if strategy == "exponential" and not begin:
+        return "--ramp-up-start-rps 0: no exponential ramp begins at 0: give a rate above it, or use linear"
+    if values["duration"] is not None and values["num_prompts"] is None:
+        return (
+            "--ramp-up-strategy goes from the first request to the last: pass --num-prompts, or by time "
+            f'--schedule "rate {begin:g} to {end:g} over {values["duration"]:g}s"'
+        )
+    return ""
+
+
+def _find_other_duration(values: Values) -> str:
+    """How long the stages of a schedule take, where --duration is another time."""
+    from loadgen.settings.load_schedule import parse_schedule  # numpy, which the parser does without
+
+    all_s, asked_s = parse_schedule(values["schedule"]).duration_s, values["duration"]
+    return "" if asked_s is None or math.isclose(asked_s, all_s) else f"{all_s:g}"
+
+
+def _has_other_limit(values: Values) -> bool:
+    """Whether the concurrency of a schedule is another than --max-concurrency."""
+    from loadgen.settings.load_schedule import parse_schedule
+
+    return is_stepped(values) and values["max_concurrency"] != int(parse_schedule(values["schedule"]).most)
+
+
+def _has_ramp_ends(values: Values) -> bool:
+    return values["ramp_up_start_rps"] is not None and values["ramp_up_end_rps"] is not None
+
+
+def _bursts_in_ramp(values: Values) -> bool:
+    return bool(values["bursts"]) and _has_ramp_ends(values)
+
+
+def _answers_whole(values: Values) -> bool:
+    return values["stream"] is False
+
+
+def _counts_whole_answers(values: Values) -> bool:
+    return _answers_whole(values) and values["cancel_after"].strip().endswith("tok")
+
+
+_TWO_LOADS = "{flag} and {other} are two loads: leave out one of them"
+_OWN_TIMES = Conflict(
+    is_timed,
+    "{flag} and a trace's own times are two loads: pass --no-self-timed to send the "
+    "trace's requests by {flag}",
+)
+_LADDER = Conflict(
+    "ladder", "{flag} does not apply to a ladder: each of its lengths is measured under one load"
+)
+_OF_A_RAMP = Conflict(
+    "ramp_up_strategy",
+    "--ramp-up-start-rps and --ramp-up-end-rps are of a ramp: pass --ramp-up-strategy linear or exponential",
+)
+_HOW_MANY = "{flag} needs {other} %s or the like: how many are cancelled, and when"
+
 # fmt: off
-_shape = partial(setting, Makes.LOAD, group=SHAPES)
+_shape = partial(setting, Makes.LOAD, group=SHAPES, not_with=(_LADDER,))
 _load = partial(setting, Makes.LOAD, group=WORKLOAD)
 
 
@@ -88,16 +164,32 @@ class ShapeKeys(KeyRows, frozen=True):
         '"concurrency 1 to 64 over 120s, 64 for 60s": the stages are the duration',
         read=refuse_blank("`rate 2 for 60s, 8 for 120s`"), metavar="STAGES",
         check=_text_for("load_schedule", "parse_schedule"), arrivals=True, swept=False,
+        not_with=(
+            Conflict("ramp_up_strategy", _TWO_LOADS), Conflict("request_rate", _TWO_LOADS), _OWN_TIMES,
+            Conflict(_find_other_duration, "--duration {duration:g} and the stages of --schedule, {found} s "
+                "in all: leave out one"), _LADDER),
         replaces=("duration", "num_prompts", "request_rate", *_RAMP, *_USERS))
     bursts: str = _shape("", '"50 every 10s": at once, on top of the rate, or alone',
         read=refuse_blank("`50 every 10s`"), metavar="BURSTS",
         check=_text_for("load_schedule", "parse_bursts"),
+        not_with=(_OWN_TIMES, Conflict(is_stepped, "--bursts goes with a rate, and --schedule has a "
+            "concurrency: leave out one of them"), _LADDER),
         arrivals=True, replaces=_USERS)
     ramp_up_strategy: Literal["linear", "exponential"] | None = _shape(
         None, "the rate from the first request to the last, as in vLLM", choices=("linear", "exponential"),
+        needs=(Conflict(_has_ramp_ends, "--ramp-up-strategy {ramp_up_strategy} needs --ramp-up-start-rps and "
+            "--ramp-up-end-rps"),),
+        not_with=(
+            Conflict("request_rate", _TWO_LOADS), _OWN_TIMES, Conflict(_explain_ramp, "{found}"),
+            Conflict(_bursts_in_ramp, "--bursts do not go with --ramp-up-strategy, whose rate is by "
+                'request: write the ramp by time, as --schedule "rate {ramp_up_start_rps:g} to '
+                '{ramp_up_end_rps:g} over 60s"'),
+            _LADDER),
         arrivals=True, replaces=("schedule", "request_rate", "duration", *_USERS))
-    ramp_up_start_rps: float | None = _shape(None, "rate at the first request", **_RATES)
-    ramp_up_end_rps: float | None = _shape(None, "rate at the last request", **_RATES)
+    ramp_up_start_rps: float | None = _shape(None, "rate at the first request", needs=(_OF_A_RAMP,),
+        **_RATES)
+    ramp_up_end_rps: float | None = _shape(None, "rate at the last request", needs=(_OF_A_RAMP,),
+        **_RATES)
 
 
 class ClassKeys(KeyRows, frozen=True):
@@ -107,6 +199,11 @@ class ClassKeys(KeyRows, frozen=True):
         (), '"name=long,share=30%%,input_len=8000,output_len=200", once for each class of random requests; '
         "the report has them apart and together", flag="--class", action="append", read=parse_with(_class),
         metavar="CLASS", check=_classes,
+        not_with=(
+            Conflict(reads_data, "--class is of random prompts, and the data set has prompts of its own: "
+                "leave out one of them"),
+            Conflict(lambda values: values["prompt_format"] == "text-vllm-0.9",
+                "--class: vLLM 0.9 has no classes: use --prompt-format text-vllm"), _LADDER),
         keyword="list[dict[str, Any]]", swept=False)  # name, share, input_len, output_len, range_ratio
 
 
@@ -114,13 +211,19 @@ class CancelKeys(KeyRows, frozen=True):
     """A cap on requests in prefill, and requests that are cancelled as planned."""
 
     prefill_concurrency: int | None = _load(None, "at most N requests waiting for their first token",
-        read=integer_between(1, bounds.MOST_STREAMS), metavar="N", rank=1)
+        read=integer_between(1, bounds.MOST_STREAMS), metavar="N", rank=1,
+        not_with=(Conflict(_answers_whole, "--prefill-concurrency: a whole answer shows no first token: "
+            "leave out --disable-stream"),))
     cancel_rate: str = _load("", "of the requests that are cancelled on purpose, as 10%% or 0.1",
         read=refuse_blank("10% or 0.1"), metavar="N%", rank=1, convert=_write_number,
-        check=_text_for("cancel_point", "parse_rate"), keyword="str | float")
+        check=_text_for("cancel_point", "parse_rate"), keyword="str | float",
+        needs=(Conflict("cancel_after", _HOW_MANY % "2s"),))
     cancel_after: str = _load("", "when: 2s after sending, or after 50tok",
         read=refuse_blank("2s or 50tok"), metavar="TIME|Ntok", rank=1,
-        check=_text_for("cancel_point", "parse_point"))
+        check=_text_for("cancel_point", "parse_point"),
+        needs=(Conflict("cancel_rate", _HOW_MANY % "10%"),),
+        not_with=(Conflict(_counts_whole_answers, "--cancel-after {cancel_after}: a whole answer has no "
+            "tokens to count: give a time instead"),))
 
 
 class LoadKeys(KeyRows, frozen=True):
@@ -133,9 +236,13 @@ class LoadKeys(KeyRows, frozen=True):
         replaces=("num_sessions",))
     max_concurrency: int | None = _load(None, "most requests in flight (default: no limit)", read=int,
         metavar="N", least=1, most=bounds.MOST_STREAMS, keyword="int | None", compared=Identity.AS_PLANNED,
-        replaces=_USERS)
+        replaces=_USERS, not_with=(Conflict(_has_other_limit, "--max-concurrency {max_concurrency} and the "
+            "concurrency of --schedule are two: leave out one of them"),))
     request_rate: float = _load(math.inf, "requests per second (default inf)", read=float, metavar="RPS",
-        infinite=True, compared=Identity.AS_PLANNED, arrivals=True, replaces=("schedule", *_RAMP, *_USERS))
+        infinite=True, compared=Identity.AS_PLANNED, arrivals=True, replaces=("schedule", *_RAMP, *_USERS),
+        not_with=(Conflict(is_timed, "--request-rate {request_rate:g} and {data} are two schedules: pass "
+            "--speed-up X to change the trace's rate, or --no-self-timed to send its requests at "
+            "--request-rate"),))
     burstiness: float = _load(1.0, "1 Poisson (default), <1 bursts, >1 even, inf constant", read=float,
         metavar="B", infinite=True, compared=Identity.AS_SPREAD)
     duration: float | None = _load(None, "send for S seconds, instead of a number of prompts", read=float,

@@ -18,6 +18,7 @@ import msgspec
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+Values = Mapping[str, Any]  # of all keys of a profile
 NO_KEYWORD = "-"
 _UNIONS = (types.UnionType, typing.Union)
 OF_A_PROFILE = "belongs in a profile: all checkpoints get the same requests"
@@ -39,6 +40,26 @@ class Identity(Enum):
     AS_READ = "read"  # by what was read: it only says which file, and as what
     AS_PLANNED = "planned"  # by what the plan made of it: a file, a shard or a default decides too
     AS_SPREAD = "spread"  # in words of its own, usual or not
+
+
+class Given(Enum):
+    """When a key counts as given, for a conflict with another."""
+
+    SET = "set"  # its value is not its default
+    TYPED = "typed"  # it was typed, as a flag or a keyword, and is not from a profile's file
+    WRITTEN = "written"  # either
+
+
+class Conflict(msgspec.Struct, frozen=True):
+    """A key, or a condition of all values, that a setting needs or does not go with, and the error's message.
+
+    The message may name `{flag}` and `{other}`, the flags; `{data}`, the flag of the data set; `{found}`,
+    what the condition returned; and any key, for its value.
+    """
+
+    other: str | Callable[[Values], Any]
+    message: str
+    given: Given = Given.SET  # the setting itself
 
 
 class Setting(msgspec.Struct):
@@ -74,6 +95,9 @@ class Setting(msgspec.Struct):
     arrivals: bool = False  # it gives times at which requests, or sessions, begin
     swept: bool = True  # a sweep may vary it; not what names it, or is a table or a list
     replaces: tuple[str, ...] = ()  # keys of a file that it stands in place of when it is given over them
+    needs: tuple[Conflict, ...] = ()  # refused without them, where it is given
+    not_with: tuple[Conflict, ...] = ()  # refused with them
+    data_sets: tuple[str, ...] = ()  # that it is of, "" a file without a name; (): of all
     answer_len: bool = False  # the length of a data set's own answers, which --output-len is too
     path: bool = False  # of which a campaign fills in ~
     series: str = ""  # why a sweep or a search refuses it

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.plan.profile import Profile
+from loadgen.plan.profile import SUBJECTS, Profile
 from loadgen.run.options import TABLE, Options, bench_parser
 from loadgen.settings.setting import Makes, Rows, setting
 from loadgen.settings.table import PROFILE_KEYS, join_rows, profile_keys
@@ -76,6 +76,20 @@ def test_checkers_see_the_keywords_that_calls_have() -> None:
         sys.path.remove(str(ROOT / "scripts"))
     assert made.STUB.read_text("utf-8") == made.rendered()
     assert made.PROFILE_STUB.read_text("utf-8") == made.render_profile()
+
+
+def test_every_conflict_names_keys_and_writes_its_message() -> None:
+    keys = {row.name: row for row in join_rows(*SUBJECTS)}
+    words = {"flag": "--a", "other": "--b", "data": "--c", "found": "d", **dict.fromkeys(keys, 1)}
+    conflicts = [conflict for row in keys.values() for conflict in (*row.needs, *row.not_with)]
+    assert len(conflicts) > 50
+    wrong = [
+        each
+        for each in conflicts
+        if "{" in each.message.format_map(words) or each.message != each.message.strip()
+    ]
+    assert wrong == []
+    assert {each.other for each in conflicts if isinstance(each.other, str)} <= keys.keys()
 
 
 MOST_NAMES = 3

@@ -10,11 +10,14 @@ from loadgen.base import bounds
 from loadgen.base.bounds import integer_between
 from loadgen.base.text import quote_value
 from loadgen.settings.load_settings import NameKeys
-from loadgen.settings.setting import DATA, Identity, KeyRows, Makes, RequestSource, setting
+from loadgen.settings.setting import DATA, Conflict, Identity, KeyRows, Makes, RequestSource, Values, setting
 
 DatasetName = Literal["random", "sharegpt", "custom", "prefix_repetition", "timed_trace"]
 _N = {"read": integer_between(1, bounds.MOST_TOKENS), "metavar": "N"}
-_SWITCH = {"action": "store_true"}
+_MADE = (None, "random", "prefix_repetition")  # which read no file
+_SWITCH = {"action": "store_true", "data_sets": ("sharegpt", "custom", "")}
+_REPETITION = {**_N, "data_sets": ("prefix_repetition",)}
+_TIMED = {"data_sets": ("timed_trace",)}
 
 
 def read_dataset(name: str) -> str:
@@ -30,9 +33,13 @@ def read_dataset(name: str) -> str:
     return name
 
 
+def _lacks_file(values: Values) -> bool:
+    return values["dataset_name"] not in _MADE and not values["dataset_path"]
+
+
 # fmt: off
 _data = partial(setting, Makes.LOAD, group=DATA)
-_label = partial(_data, metavar="KEY")
+_label = partial(_data, metavar="KEY", **_TIMED)
 
 
 class DataKeys(KeyRows, frozen=True):
@@ -41,10 +48,13 @@ class DataKeys(KeyRows, frozen=True):
     # None: random, or what the rows of `dataset_path` are
     dataset_name: DatasetName | None = _data(None,
         f"random (default), {', '.join(get_args(DatasetName)[1:])}: vLLM's own, by its rules",
-        read=read_dataset, metavar="NAME", names_server=True, compared=Identity.AS_READ)
+        read=read_dataset, metavar="NAME", names_server=True, compared=Identity.AS_READ,
+        not_with=(Conflict(_lacks_file, "--dataset-name {dataset_name} needs its file: pass --dataset-path "
+            "FILE"),))
     dataset_path: str = _data("", "without a name: prompts, whole bodies, conversations or "
         "ShareGPT, known by its keys; `loadgen data FILE` shows what it holds", metavar="FILE",
-        names_server=True, compared=Identity.AS_READ, replaces=("turns", "think_time"))
+        names_server=True, compared=Identity.AS_READ, replaces=("turns", "think_time"),
+        data_sets=("", "trace", "sharegpt", "custom", "timed_trace"))
     disable_shuffle: bool = _data(False, "rows in the order of the file", **_SWITCH)
     no_oversample: bool = _data(False, "never send a row twice", **_SWITCH)
     skip_chat_template: bool = _data(False,
@@ -52,24 +62,26 @@ class DataKeys(KeyRows, frozen=True):
         also=("--custom-skip-chat-template",), **_SWITCH)
     # None: those of the row
     sharegpt_output_len: int | None = _data(None, "output tokens, instead of the rows' own",
-        answer_len=True, **_N)
+        answer_len=True, data_sets=("sharegpt",), **_N)
     # -1: those of the row. None: vLLM's 256 for `custom`, those of the row for a file that is recognised.
     custom_output_len: int | None = _data(None,
         "the same of a file of prompts; -1: the rows' own (custom: 256)",
-        read=integer_between(-1, bounds.MOST_TOKENS), metavar="N", answer_len=True)
-    prefix_repetition_prefix_len: int = _data(256, "tokens of each prefix (default 256)", **_N)
-    prefix_repetition_suffix_len: int = _data(256, "tokens after it (default 256)", **_N)
-    prefix_repetition_num_prefixes: int = _data(10, "different prefixes (default 10)", **_N)
-    prefix_repetition_output_len: int = _data(128, "output tokens (default 128)", answer_len=True, **_N)
+        read=integer_between(-1, bounds.MOST_TOKENS), metavar="N", answer_len=True,
+        data_sets=("custom", ""))
+    prefix_repetition_prefix_len: int = _data(256, "tokens of each prefix (default 256)", **_REPETITION)
+    prefix_repetition_suffix_len: int = _data(256, "tokens after it (default 256)", **_REPETITION)
+    prefix_repetition_num_prefixes: int = _data(10, "different prefixes (default 10)", **_REPETITION)
+    prefix_repetition_output_len: int = _data(128, "output tokens (default 128)",
+        answer_len=True, **_REPETITION)
     timed_trace_label_timestamp: str = _label("timestamp", "of timed_trace's rows (default timestamp)")
     timed_trace_label_input_length: str = _label("input_length",
         "of timed_trace's rows (default input_length)")
     timed_trace_label_output_length: str = _label("output_length",
         "of timed_trace's rows (default output_length)")
     timed_trace_label_hash_ids: str = _label("hash_ids", "of timed_trace's rows (default hash_ids)")
-    timed_trace_chunk_hash_size: int = _data(16, "tokens of a hash id (default 16)", **_N)
+    timed_trace_chunk_hash_size: int = _data(16, "tokens of a hash id (default 16)", **_N, **_TIMED)
     timed_trace_sec_multiplier: float = _data(1.0, "seconds of one unit of its timestamps (default 1)",
-        read=float, metavar="X", above=0.0, most=bounds.MOST_SECONDS)
+        read=float, metavar="X", above=0.0, most=bounds.MOST_SECONDS, **_TIMED)
 # fmt: on
 
 PROFILE_KEYS = {NameKeys: (DataKeys,)}

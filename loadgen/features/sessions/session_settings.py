@@ -8,14 +8,17 @@ from typing import Any, Literal
 
 from loadgen.base import bounds
 from loadgen.base.bounds import integer_between, number_between
+from loadgen.base.errors import UsageError
+from loadgen.settings.conflicts import is_stepped, reads_data
 from loadgen.settings.load_settings import ShapeKeys
-from loadgen.settings.setting import SESSIONS, KeyRows, Makes, RequestSource, setting
+from loadgen.settings.setting import SESSIONS, Conflict, KeyRows, Makes, RequestSource, Values, setting
 
 _HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 _OWN_HEADERS = ("host", "content-type", "content-length", "x-request-id", "transfer-encoding", "connection")
 _MOST_FACTOR = 1000.0
 _ARRIVALS = ("request_rate", "schedule", "bursts", "ramp_up_strategy")
 RECORDED_DELAYS, NO_DELAYS = "recorded", "none"
+_CONVERSATIONS = "pass --dataset-path FILE of conversations, or --turns N"
 
 
 def _write_number(value: Any) -> Any:
@@ -43,8 +46,42 @@ def _check_header_name(value: str) -> str:
     return value
 
 
+def _may_be_conversations(values: Values) -> bool:
+    """Whether there are conversations, as far as that is known before a file is read."""
+    recognised = values["dataset_path"] and values["dataset_name"] is None
+    return values["turns"] is not None or bool(recognised and not values["trace"])
+
+
+def _has_other_limit(values: Values) -> bool:
+    return values["max_concurrency"] not in (None, values["users"])
+
+
+def _takes_no_chat(values: Values) -> bool:
+    return values["backend"] not in (None, "openai", "openai-chat")
+
+
+_NEEDS = Conflict(_may_be_conversations, "{flag} applies to conversations: " + _CONVERSATIONS)
+# A session keeps its place until its last turn, so no cap on requests can be held by it.
+_HELD = (
+    Conflict(
+        is_stepped,
+        "--schedule of a concurrency does not go with conversations, of which each runs to its end: use "
+        "--max-concurrency N, or a schedule of a rate at which they begin",
+    ),
+    Conflict(
+        "prefill_concurrency",
+        "--prefill-concurrency does not go with conversations, whose next turn cannot wait: use "
+        "--max-concurrency N, the conversations at once",
+    ),
+)
+_ALONE = (Conflict("ladder", "{flag} does not apply to a ladder: each of its requests stands alone"), *_HELD)
+_MAKES = "--turns makes conversations, and %s has requests of its own: leave out one of them"
+_BEGINS = "--users has turns at --user-rate, and {other} begins sessions: leave out one"
+_PAUSES = "--users has turns at --user-rate, and {other} pauses between them: leave out one"
+
 # fmt: off
-_session = partial(setting, Makes.LOAD, group=SESSIONS)
+_own: dict[str, Any] = {"group": SESSIONS, "needs": (_NEEDS,), "not_with": _ALONE}
+_session = partial(setting, Makes.LOAD, **_own)
 
 
 class SessionKeys(KeyRows, frozen=True):
@@ -56,24 +93,39 @@ class SessionKeys(KeyRows, frozen=True):
         replaces=("num_prompts",))
     turns: int | None = _session(None, "make conversations of N turns: --random-input-len and "
         "--random-output-len are those of a turn", read=integer_between(1, bounds.MOST_TURNS), metavar="N",
-        keyword="int | None")
+        keyword="int | None", not_with=(
+            Conflict(reads_data, _MAKES % "{data}"), Conflict("dataset_path", _MAKES % "{other}"),
+            Conflict("classes",
+                "--turns and --class: a turn has no class: give --input-dist and --output-dist"),
+            Conflict(_takes_no_chat, "--backend {backend}: --turns makes conversations of the chat API: use "
+                "--backend openai-chat"), *_ALONE))
     think_time: str = _session("", "seconds before each of their turns, or a distribution of them",
-        metavar="S", convert=_write_number, keyword="str | float")
+        metavar="S", convert=_write_number, keyword="str | float",
+        needs=(Conflict("turns", "--think-time is of conversations that are made here: pass --turns N; the "
+            "delays of a file are as recorded, or by --turn-delays X"),))
     turn_delays: str = _session(RECORDED_DELAYS, "recorded (default), none, or a factor on the recorded ones",
         metavar="X", convert=_check_delays, keyword="str | float")
     # `live` sends the server's own answers back as the history.
     assistant: Literal["recorded", "live"] = _session("recorded", "whose answers are sent back: the recorded "
         "ones (the same prompts for every server), or its own", choices=("recorded", "live"))
     session_header: str = setting(Makes.REQUEST, "", "a header with the session's name, as X-Session-ID",
-        group=SESSIONS, metavar="NAME", check=_check_header_name)
+        metavar="NAME", check=_check_header_name, **_own)
     turn_timeout: float | None = setting(Makes.CLIENT, None, "a turn that takes longer ends its session",
-        group=SESSIONS, read=number_between(0.001, bounds.MOST_SECONDS), metavar="S", above=0.0,
-        most=bounds.MOST_SECONDS, keyword="float | None")
+        read=number_between(0.001, bounds.MOST_SECONDS), metavar="S", above=0.0, most=bounds.MOST_SECONDS,
+        keyword="float | None", **_own)
     users: int | None = _session(None, "users, each with a session at a time, whose turns are due at "
         "--user-rate", read=integer_between(1, bounds.MOST_STREAMS), metavar="N", keyword="int | None",
-        replaces=("max_concurrency", "turn_delays", "think_time", *_ARRIVALS))
+        replaces=("max_concurrency", "turn_delays", "think_time", *_ARRIVALS),
+        needs=(_NEEDS, Conflict("user_rate", "--users needs --user-rate R, turns per second of each")),
+        not_with=(
+            Conflict(_has_other_limit, "--users {users} and --max-concurrency {max_concurrency} are two: "
+                "each user has a session at a time: leave out --max-concurrency"),
+            Conflict("request_rate", _BEGINS.replace("{other}", "{other} {request_rate:g}")),
+            *(Conflict(key, _BEGINS) for key in _ARRIVALS[1:]),
+            Conflict("turn_delays", _PAUSES), Conflict("think_time", _PAUSES), *_ALONE))
     user_rate: float | None = _session(None, "turns per second of each user", read=number_between(1e-9, 1e9),
-        metavar="R", above=0.0, most=1e9, keyword="float | None")
+        metavar="R", above=0.0, most=1e9, keyword="float | None",
+        needs=(_NEEDS, Conflict("users", "--user-rate needs --users N")))
 # fmt: on
 
 PROFILE_KEYS = {ShapeKeys: (SessionKeys,)}
@@ -82,5 +134,22 @@ SOURCES = {
         "loadgen.features.sessions.synthetic_turns", key="turns", is_made=True, plans_lens=True
     )
 }
-# A profile whose requests are each of their own.
-NO_SESSIONS: dict[str, Any] = {row.name: row.default for row in SessionKeys.rows}
+
+
+def check_requests(values: Values, kind: str, turns: bool) -> None:
+    """Raises UsageError where the data turn out to hold no turns for the keys given, or turns for no load.
+
+    `kind` is that of the data, `turns` whether its requests are turns of conversations.
+    """
+    if turns:
+        for conflict in _ALONE:
+            if conflict.other(values) if callable(conflict.other) else values[conflict.other]:
+                raise UsageError(conflict.message.format(flag="--turns"))
+        return
+    for row in SessionKeys.rows:
+        if values[row.name] != row.default:
+            path = f" {values['dataset_path']}" if values["dataset_path"] else ""
+            raise UsageError(
+                f"{row.option} applies to conversations, and --dataset-path{path} holds {kind}: "
+                f"{_CONVERSATIONS}"
+            )

@@ -8,8 +8,9 @@ from typing import Literal, get_args
 
 from loadgen.base import bounds
 from loadgen.base.bounds import integer_between, number_between
+from loadgen.settings.conflicts import replays_trace
 from loadgen.settings.prompt_settings import TextKeys
-from loadgen.settings.setting import TRACES, Identity, KeyRows, Makes, RequestSource, setting
+from loadgen.settings.setting import TRACES, Conflict, Given, Identity, KeyRows, Makes, RequestSource, setting
 
 TraceFormat = Literal[
     "", "mooncake", "bailian", "azure-2023", "azure-2024", "burstgpt", "weka", "servegen", "timed"
@@ -17,15 +18,21 @@ TraceFormat = Literal[
 _TRACES = tuple(name for name in get_args(TraceFormat) if name)
 _N = {"read": integer_between(1, bounds.MOST_TOKENS), "metavar": "N"}
 
+_TWO_SOURCES = "--trace and {other} are two sources of requests: leave out one of them"
+_OF_A_TRACE = Conflict(
+    replays_trace, "{flag} applies to a trace: pass --trace FILE, or leave it out", Given.WRITTEN
+)
+
 # fmt: off
-_trace = partial(setting, Makes.LOAD, group=TRACES)
+_trace = partial(setting, Makes.LOAD, group=TRACES, needs=(_OF_A_TRACE,))
 
 
 class TraceKeys(KeyRows, frozen=True):
     """Which trace is sent, and what is changed of it."""
 
     trace: str = _trace("", "send a trace's requests at its times; of ServeGen, a directory",
-        metavar="FILE", names_server=True, compared=Identity.AS_READ, replaces=("turns", "think_time"))
+        metavar="FILE", names_server=True, compared=Identity.AS_READ, replaces=("turns", "think_time"),
+        needs=(), not_with=(Conflict("dataset_path", _TWO_SOURCES), Conflict("dataset_name", _TWO_SOURCES)))
     trace_format: TraceFormat = _trace("", f"{', '.join(_TRACES)} (default: by its keys, where they tell)",
         choices=_TRACES, metavar="NAME", compared=Identity.AS_READ)
     self_timed: bool = _trace(True, "at its own times (default), not by rate and concurrency",

@@ -16,11 +16,11 @@ from loadgen.base import bounds
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
 from loadgen.base.text import quote_value
-from loadgen.features.data import data_conflicts
 from loadgen.plan import request_sources
 from loadgen.plan.profile import SUBJECTS, Profile
 from loadgen.report.sweep_record import AXES, LoadAxis, format_value, name_point
-from loadgen.settings.table import ANSWER_LENS, join_rows
+from loadgen.settings.conflicts import list_unheeded
+from loadgen.settings.table import ANSWER_LENS, PROFILE_KEYS, join_rows
 from loadgen.settings.validation import find_flag
 from loadgen.study.series.point_runs import parse_value
 
@@ -225,7 +225,7 @@ def _make_workload(given: Mapping[str, Any], settings: Mapping[str, Any], build:
     if "output_len" in settings and not request_sources.SOURCES[source].plans_lens:
         keys = {**keys, **dict.fromkeys(ANSWER_LENS, settings["output_len"])}
         workload = build(keys)
-    unheeded = data_conflicts.unheeded(workload.__dict__, settings)
+    unheeded = list_unheeded(join_rows(*PROFILE_KEYS), workload.__dict__, settings)
     unheeded += [find_flag("output_len")] * (source in request_sources.TRACES)
     for key in (key for key in settings if find_flag(key) in unheeded):
         raise UsageError(f"{key} is varied, and the data set of these points has none of it: leave it out")

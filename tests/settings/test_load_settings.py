@@ -1,4 +1,4 @@
-"""Load conflicts: two loads in one profile are refused by the names of both, with what to write."""
+"""Load settings: two loads in one profile are refused by the names of both, with what to write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Session conflicts: keys of sessions without any, and loads that they cannot have, are refused by name."""
+"""Session settings: keys of sessions without any, and loads that they cannot have, are refused by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from builders.data_files import jsonl
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import ENGINES
-from loadgen.features.sessions.session_settings import NO_SESSIONS
+from loadgen.features.sessions.session_settings import SessionKeys
 from loadgen.plan import plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.profile import Profile, build, load
@@ -198,6 +198,8 @@ def test_users_are_sessions_at_once() -> None:
 
 
 def test_a_profile_without_sessions_is_known_by_its_keys() -> None:
-    assert {key: Profile.model_fields[key].default for key in NO_SESSIONS} == NO_SESSIONS
+    assert {row.name: Profile.model_fields[row.name].default for row in SessionKeys.rows} == {
+        row.name: row.default for row in SessionKeys.rows
+    }
     assert Profile().own_session_keys == []
     assert build({**TURNS, "turn_delays": 0.5}).own_session_keys == ["turns", "turn_delays"]

@@ -1,4 +1,4 @@
-"""Conflicts: two kinds of requests at once are refused by both names, before anything is read."""
+"""Data settings: two kinds of requests at once are refused by both names, before anything is read."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.features.data import data_conflicts
 from loadgen.plan import profile
-from loadgen.settings.table import ANSWER_LENS
+from loadgen.settings.conflicts import list_unheeded
+from loadgen.settings.table import ANSWER_LENS, PROFILE_KEYS, join_rows
 
 TRACE, CUSTOM = {"trace": "t.jsonl"}, {"dataset_name": "custom", "dataset_path": "c.jsonl"}
 FILE = {"dataset_path": "f.jsonl"}
@@ -97,7 +97,7 @@ def test_a_flag_meets_the_keys_of_the_file_it_is_laid_over(tmp_path: Path) -> No
     ],
 )
 def test_flags_of_another_data_set_are_named(keys: dict[str, Any], flags: list[str]) -> None:
-    assert data_conflicts.unheeded(profile.build(keys).__dict__, keys) == flags
+    assert list_unheeded(join_rows(*PROFILE_KEYS), profile.build(keys).__dict__, keys) == flags
 
 
 @loop_over(

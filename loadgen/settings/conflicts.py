@@ -1,0 +1,91 @@
+"""Conflicts: keys of a profile that do not go together, or lack what they need, refused by their flags."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from loadgen.base.errors import UsageError
+from loadgen.settings.setting import Conflict, Given, Setting, Values
+
+_MADE = (None, "random")
+_TRACES = ("trace", "timed_trace")
+
+
+def check_conflicts(rows: Iterable[Setting], values: Values, typed: Collection[str] = ()) -> None:
+    """Raises UsageError of the first key without what it needs, or with one that it does not go with.
+
+    `values` are a profile's, by key; `typed` are those given as flags or keywords.
+    """
+    by_name = {row.name: row for row in rows}
+    for row in by_name.values():
+        is_set, is_typed = values[row.name] != row.default, row.name in typed
+        given = {Given.SET: is_set, Given.TYPED: is_typed, Given.WRITTEN: is_set or is_typed}
+        for conflict in row.needs:
+            if given[conflict.given] and not _find_other(conflict, by_name, values):
+                raise UsageError(_write_message(conflict, row, by_name, values))
+        for conflict in row.not_with:
+            if given[conflict.given] and (found := _find_other(conflict, by_name, values)):
+                raise UsageError(_write_message(conflict, row, by_name, values, found))
+
+
+def _find_other(conflict: Conflict, rows: Mapping[str, Setting], values: Values) -> Any:
+    if callable(conflict.other):
+        return conflict.other(values)
+    return values[conflict.other] != rows[conflict.other].default
+
+
+def _write_message(
+    conflict: Conflict, row: Setting, rows: Mapping[str, Setting], values: Values, found: Any = ""
+) -> str:
+    """The message of a conflict, with the flags and values that it names."""
+    other = "" if callable(conflict.other) else rows[conflict.other].option
+    flag = row.option
+    if row.action is argparse.BooleanOptionalAction and not values[row.name]:
+        flag = f"--no-{flag[2:]}"
+    words = {"flag": flag, "other": other, "found": found, "data": find_data(values)[1]}
+    return conflict.message.format_map({**values, **words})
+
+
+def list_unheeded(rows: Sequence[Setting], values: Values, typed: Collection[str]) -> list[str]:
+    """The flags that were typed and are of another data set, which vLLM takes without a word."""
+    kind, _ = find_data(values)
+    every = {row.name for row in rows if row.answer_len}
+    every = every if every <= set(typed) else set()  # --output-len
+    given = {*typed, "dataset_path"} if values["dataset_path"] else set(typed)
+    return [
+        row.option
+        for row in rows
+        if row.data_sets and row.name in given and kind not in row.data_sets and row.name not in every
+    ]
+
+
+def find_data(values: Values) -> tuple[str, str]:
+    """The data set, "" for a file that is recognised, and the flag that names it."""
+    name = values["dataset_name"]
+    if values["trace"]:
+        return "trace", "--trace"
+    if name not in _MADE:
+        return str(name), f"--dataset-name {name}"
+    return ("", "--dataset-path") if values["dataset_path"] and name is None else ("random", "")
+
+
+def reads_data(values: Values) -> bool:
+    """Whether the requests come from a data set, and not from random prompts."""
+    return find_data(values)[0] != "random"
+
+
+def replays_trace(values: Values) -> bool:
+    """Whether the requests are those of a trace."""
+    return find_data(values)[0] in _TRACES
+
+
+def is_timed(values: Values) -> bool:
+    """Whether requests are sent at the times of a trace."""
+    return replays_trace(values) and values["self_timed"] is not False
+
+
+def is_stepped(values: Values) -> bool:
+    """Whether a schedule is one of concurrency."""
+    return str(values.get("schedule") or "").strip().startswith("concurrency")
