@@ -102,7 +102,7 @@ def terminal(browser: Browser, run: Path) -> bytes:
     command = json.loads((run / "result.json").read_bytes())["loadgen"]["command"]
     directory = f"runs/{run.name}"
     screen = Screen(WIDTH, make_terminal_ink())
-    shown = report.short(run_directory.load(run), directory, screen=screen)
+    shown = report.render_short(run_directory.load(run), directory, screen=screen)
     console = Console(record=True, file=io.StringIO(), width=_COLUMNS)
     console.print(Text(f"$ {shlex.join(['loadgen', *command[1:]])}"))
     console.print(Text.from_ansi(f"{shown}\nrun directory: {directory}"))

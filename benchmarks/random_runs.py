@@ -410,7 +410,7 @@ def _files(run: Result, directory: Path) -> Iterator[str]:
         if stored["loadgen"]["metrics"][name] != getattr(metrics, name):
             yield f"loadgen.metrics.{name} differs in {run_directory.RESULT}"
     rows = [json.loads(line) for line in (directory / "requests.jsonl").read_text("utf-8").splitlines()]
-    made = [row for batch in request_rows.rows(run) for row in batch]
+    made = [row for batch in request_rows.list_rows(run) for row in batch]
     if rows != made:
         yield "requests.jsonl is not what the run says"
     if [row["ok"] for row in rows] != run.records.ok.tolist():

@@ -12,7 +12,7 @@ from benchmarks.clients.adapters import Installed
 from benchmarks.harness.page import Bar, Section, markdown
 from benchmarks.simulated.queue import share_over, utilisation_at, waits_s
 from loadgen.figures import percentiles
-from loadgen.figures.objectives import Objective, ObjectiveEvidence, dispersion, slow_share
+from loadgen.figures.objectives import Objective, ObjectiveEvidence, measure_dispersion, slow_share
 from loadgen.study.series.limit.search import (
     SearchSettings,
     Trial,
@@ -140,7 +140,7 @@ def evidence(
 ) -> ObjectiveEvidence:
     """What values in order of sending show of an objective, as `objectives.judged` has it of records."""
     ordered, n = np.sort(values_ms), len(values_ms)
-    index = percentiles.upper_index(n, objective.percentile)
+    index = percentiles.find_upper_index(n, objective.percentile)
     over = values_ms > objective.limit_ms
     slow = values_ms > ordered[math.ceil(slow_share(objective) * n) - 1]
     return ObjectiveEvidence(
@@ -150,7 +150,7 @@ def evidence(
         value_ms=float(np.quantile(values_ms, objective.percentile / 100)),
         bound_ms=None if index is None else float(ordered[index]),
         batches=_batches(over),
-        dispersion=dispersion(_batches(slow)),
+        dispersion=measure_dispersion(_batches(slow)),
     )
 
 

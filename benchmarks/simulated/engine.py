@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadgen.figures.objectives import Objective, judged
+from loadgen.figures.objectives import Objective, judge_objectives
 from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.figures.record import Record, Records
 from loadgen.study.series.limit.search import NextRun, Trial
@@ -69,7 +69,7 @@ def trial(run: NextRun, sent: list[Sequence], objectives: tuple[Objective, ...])
         load=run.load,
         duration_s=took_s,
         took_s=took_s,
-        objectives=judged(records, objectives, ask),
+        objectives=judge_objectives(records, objectives, ask),
         p99_e2el_s=float(np.quantile(e2el_ns, _P99)) / 1e9,
         requests_per_s=len(sent) / took_s,
     )

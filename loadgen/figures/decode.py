@@ -16,8 +16,8 @@ from loadgen.engines.refusals import is_past_context
 from loadgen.figures import decoded_stream
 from loadgen.figures.decoded_stream import DecodedStream, content_type, has_many_objects, is_one_body
 from loadgen.figures.record import UNKNOWN, Record
-from loadgen.figures.text_tokens import needs_text, written
-from loadgen.figures.token_counts import StreamSummary, count, summarize, too_many, without_usage
+from loadgen.figures.text_tokens import join_written, needs_text
+from loadgen.figures.token_counts import StreamSummary, count_tokens, drop_usage, explain_excess, summarize
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import CUT_SHORT, Failure, FailureKind
 from loadgen.wire import sse
@@ -92,7 +92,7 @@ class Decoder(msgspec.Struct, eq=False):
         `end_ns` is the arrival of the last read, or, where the transport ended the request, when it
         did. A connection that broke after the last event was whole is not a failure.
         """
-        record, arrival_ns, lag_ns = _timed(capture)
+        record, arrival_ns, lag_ns = _time_reads(capture)
         if self.planned is not None:
             input_lens, output_lens = self.planned
             record.planned_input = int(input_lens[record.index])
@@ -134,12 +134,12 @@ class Decoder(msgspec.Struct, eq=False):
         """Fill in what a stream holds; why it failed, and whether its last event was seen."""
         messages = stream.messages
         summary = _summary(messages, stream.lines)
-        counted = count(messages, summary)
-        excess = too_many(counted.total, stream.body_bytes)
+        counted = count_tokens(messages, summary)
+        excess = explain_excess(counted.total, stream.body_bytes)
         malformed = stream.malformed or excess
         if excess:
-            summary = without_usage(summary)
-            counted = count(messages, summary)
+            summary = drop_usage(summary)
+            counted = count_tokens(messages, summary)
         _note_usage(record, summary.usage)
         _note_timing(record, messages)
         record.output_tokens, record.usage = counted.total, counted.usage
@@ -157,11 +157,11 @@ class Decoder(msgspec.Struct, eq=False):
             record.shared_reads, record.shared_lag_ns = len(coalesced), int(lag_ns[coalesced].sum())
         if self._keeps(record):
             texts = decoded_stream.read_texts(self.dialect, stream, len(summary.kinds))
-            record.text = None if texts is None else self.hide(written(texts))
+            record.text = None if texts is None else self.hide(join_written(texts))
         if not counted.exact and self.examined < EXAMINED and is_to_examine(record):
             self.examined += 1
             texts = decoded_stream.read_texts(self.dialect, stream, len(summary.kinds)) or ()
-            record.word_gaps, record.inner_gaps = count_gaps(written([message]) for message in texts)
+            record.word_gaps, record.inner_gaps = count_gaps(join_written([message]) for message in texts)
         finished = bool(summary.finish_reason)
         ended = finished and (stream.complete or summary.usage is not None)
         # A usage that runs along is no end: what is cut has one too.
@@ -217,16 +217,16 @@ class Decoder(msgspec.Struct, eq=False):
             return Failure(FailureKind.MALFORMED, f"{error}: {answer.body.decode('utf-8', 'replace')}"), False
         summary = _summary(messages, json)
         counted = summary.usage.completion_tokens if summary.usage else None
-        malformed = too_many(counted or 0, len(answer.body))
+        malformed = explain_excess(counted or 0, len(answer.body))
         if malformed:
-            summary = without_usage(summary)
+            summary = drop_usage(summary)
         _note_usage(record, summary.usage)
         _note_timing(record, messages)
         total = summary.usage.completion_tokens if summary.usage else None
         record.output_tokens, record.usage = UNKNOWN if total is None else total, total is not None
         record.finish_reason = self._reason(summary.finish_reason)
         if self._keeps(record):
-            record.text = self.hide(written(messages))
+            record.text = self.hide(join_written(messages))
         if summary.fault is not None:
             return Failure(FailureKind.IN_BAND, summary.fault), True
         if malformed:
@@ -251,7 +251,7 @@ def _summary(messages: Sequence[Message], lines: bytes | bytearray) -> StreamSum
     return summary
 
 
-def _timed(capture: Capture) -> tuple[Record, Int64, Int64]:
+def _time_reads(capture: Capture) -> tuple[Record, Int64, Int64]:
     """A record with everything from timestamps; per read its arrival and the read lag, int64[reads]."""
     arrival_ns, lag_ns, unstamped, impossible = arrivals(capture)
     reads = len(arrival_ns)
@@ -320,9 +320,9 @@ def _note_timing(record: Record, messages: Sequence[Message]) -> None:
         record.server_queue_ns = _from_ms(timing.queue_time_ms)
         record.server_ttft_ns = _from_ms(timing.time_to_first_token_ms)
     if timings is not None:
-        record.server_prompt_tokens = _counted(timings.prompt_n)
-        record.server_cached_tokens = _counted(timings.cache_n)
-        record.server_output_tokens = _counted(timings.predicted_n)
+        record.server_prompt_tokens = _or_unknown(timings.prompt_n)
+        record.server_cached_tokens = _or_unknown(timings.cache_n)
+        record.server_output_tokens = _or_unknown(timings.predicted_n)
         record.server_prefill_ns = _from_ms(timings.prompt_ms)
         record.server_decode_ns = _from_ms(timings.predicted_ms)
 
@@ -336,7 +336,7 @@ def _first_text_ns(arrival_ns: Int64, carrying: Int64, kinds: bytearray) -> int:
     return UNKNOWN if first is None else int(arrival_ns[first])
 
 
-def _counted(count: int | None) -> int:
+def _or_unknown(count: int | None) -> int:
     return UNKNOWN if count is None else count
 
 
@@ -394,7 +394,7 @@ def arrivals(capture: Capture) -> tuple[Int64, Int64, int, int]:
     # Counted, which of all ways to ask whether there is any is the quickest.
     if usual and not np.count_nonzero(kernel_ns[1:] < kernel_ns[:-1]):
         return kernel_ns, np.zeros(reads, np.int64) if capture.segments else lag_ns, 0, 0
-    arrival_ns, impossible = _possible(user_ns, kernel_ns, capture.sent_ns)
+    arrival_ns, impossible = _check_stamps(user_ns, kernel_ns, capture.sent_ns)
     lag_ns = np.zeros(reads, np.int64) if capture.segments else user_ns - arrival_ns
     return arrival_ns, lag_ns, reads - stamped + impossible, impossible
 
@@ -412,7 +412,7 @@ def _readable(user_ns: Int64, kernel_ns: Int64) -> Int64:
     return in_order
 
 
-def _possible(user_ns: Int64, kernel_ns: Int64, sent_ns: int) -> tuple[Int64, int]:
+def _check_stamps(user_ns: Int64, kernel_ns: Int64, sent_ns: int) -> tuple[Int64, int]:
     """The kernel's timestamps where they can be true, else the client's own; how many cannot.
 
     A read arrived after the request was sent, not before the read ahead of it, and before the client

@@ -49,7 +49,7 @@ def read_plain(dialect: Dialect, capture: Capture, keep_text: bool) -> DecodedSt
     lines = bytearray()
     if messages is None:
         lines = stream.lines()
-        messages = _messages(dialect, lines, len(stream.ends))
+        messages = _read_messages(dialect, lines, len(stream.ends))
     if messages is None:
         return None
     return DecodedStream(
@@ -68,9 +68,9 @@ def read_plain(dialect: Dialect, capture: Capture, keep_text: bool) -> DecodedSt
 def take_apart(dialect: Dialect, answer: HttpBody) -> DecodedStream:
     """Any stream, up to the first malformed message."""
     events, malformed = sse.read_events(answer.body, answer.complete), ""
-    messages = _messages(dialect, events.lines, len(events.ends))
+    messages = _read_messages(dialect, events.lines, len(events.ends))
     if messages is None:
-        events, malformed = _up_to_malformed(dialect, answer)
+        events, malformed = _split_at_malformed(dialect, answer)
         messages = dialect.read_messages(events.lines)
     return DecodedStream(
         read_ends=answer.body_ends,
@@ -91,7 +91,7 @@ def read_texts(dialect: Dialect, stream: DecodedStream, messages: int) -> Sequen
     """A stream's first messages with their texts; None where they cannot be parsed one by one."""
     every: Sequence[Message] | None = stream.messages
     if stream.plain is not None:
-        every = _messages(dialect, stream.plain.lines(), len(stream.messages))
+        every = _read_messages(dialect, stream.plain.lines(), len(stream.messages))
     return None if every is None else every[:messages]
 
 
@@ -126,7 +126,7 @@ def has_many_objects(body: bytes) -> bool:
         return False
 
 
-def _messages(dialect: Dialect, lines: bytes | bytearray, events: int) -> Sequence[Message] | None:
+def _read_messages(dialect: Dialect, lines: bytes | bytearray, events: int) -> Sequence[Message] | None:
     """One message an event; None where some event is no JSON."""
     try:
         messages = dialect.read_messages(lines)
@@ -135,7 +135,7 @@ def _messages(dialect: Dialect, lines: bytes | bytearray, events: int) -> Sequen
     return messages if len(messages) == events else None
 
 
-def _up_to_malformed(dialect: Dialect, answer: HttpBody) -> tuple[sse.Events, str]:
+def _split_at_malformed(dialect: Dialect, answer: HttpBody) -> tuple[sse.Events, str]:
     """All events, with the lines of those before the first malformed one; and what is wrong with it."""
     datas, ends, done, fault = sse.split_events(answer.body, answer.complete)
     good: list[bytes] = []

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from loadgen.base.arrays import Float64, Int64
 from loadgen.base.clock import MS_NS
 from loadgen.figures import percentiles as ranks
-from loadgen.figures.percentiles import Pieces, upper_index
+from loadgen.figures.percentiles import Pieces, find_upper_index
 
 
 class Distribution(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class Distribution(msgspec.Struct, frozen=True):
     def bounded(cls, values_ns: NDArray[Any], percentiles: Sequence[float]) -> Distribution:
         """That of nanoseconds, one a request, with the bounds of its percentiles; reordered in place."""
         values_ns.sort()
-        places = {percentile: upper_index(len(values_ns), percentile) for percentile in percentiles}
+        places = {percentile: find_upper_index(len(values_ns), percentile) for percentile in percentiles}
         bounds_ms = {
             percentile: None if place is None else float(values_ns[place]) / MS_NS
             for percentile, place in places.items()
@@ -75,24 +75,24 @@ class Distribution(msgspec.Struct, frozen=True):
         mean = float((values_ns * weights).sum()) / count
         std = math.sqrt(float(((values_ns - mean) ** 2 * weights).sum()) / count)
         some = values_ns[weights > 0]
-        ranked = ranks.weighted(values_ns, weights, (50, *percentiles))
+        ranked = ranks.rank_weighted(values_ns, weights, (50, *percentiles))
         return cls._made(count, (mean, std, float(some.min()), float(some.max()), *ranked), percentiles)
 
     @classmethod
     def of_pieces(cls, pieces: Pieces, percentiles: Sequence[float]) -> Distribution:
         """That of all pieces together, which are gone through several times and never held at once."""
         count, total, low, high = 0, 0.0, math.inf, -math.inf
-        for values_ns, weights in ranks.counted(pieces()):
+        for values_ns, weights in ranks.drop_uncounted(pieces()):
             count += len(values_ns) if weights is None else int(weights.sum())
             total += float((values_ns if weights is None else values_ns * weights).sum(dtype=np.float64))
             low, high = min(low, values_ns.min().item()), max(high, values_ns.max().item())
         if not count:
             return cls._of_nothing(percentiles)
         mean, squares = total / count, 0.0
-        for values_ns, weights in ranks.counted(pieces()):
+        for values_ns, weights in ranks.drop_uncounted(pieces()):
             apart = (values_ns - mean) ** 2
             squares += float((apart if weights is None else apart * weights).sum())
-        ranked = ranks.of_pieces(pieces, count, (low, high), (50, *percentiles))
+        ranked = ranks.rank_pieces(pieces, count, (low, high), (50, *percentiles))
         return cls._made(count, (mean, math.sqrt(squares / count), low, high, *ranked), percentiles)
 
     @classmethod

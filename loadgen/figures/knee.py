@@ -29,7 +29,7 @@ class Knee(msgspec.Struct, frozen=True):
     high: float | None
 
 
-def knee(loads: Sequence[float], values: Sequence[float], *, rises: bool) -> Knee | None:
+def find_knee(loads: Sequence[float], values: Sequence[float], *, rises: bool) -> Knee | None:
     """The bend of one figure over the load: to a steeper line if it `rises`, as a latency, else to a flatter.
 
     Repeated loads are points of their own; points without a logarithm are left out. None of fewer than five

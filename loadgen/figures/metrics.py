@@ -19,7 +19,7 @@ from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.figures.percentiles import Piece
 from loadgen.figures.percentiles import percentiles as ranked
 from loadgen.figures.record import UNKNOWN, MessageBlock, Records
-from loadgen.figures.text_tokens import uncounted
+from loadgen.figures.text_tokens import mark_uncounted
 
 DEFINITIONS_VERSION = 3  # raised whenever a formula below changes; stored with every result
 _MOST_REASONS = 16  # real servers have a handful; what a server writes is bounded
@@ -127,13 +127,13 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
     duration_ns = int(end_ns.max() - sent_ns.min()) if len(sent_ns) else 0
     duration_s, window_ns = duration_ns / SECOND_NS, min(SECOND_NS, duration_ns)
     peak_per_s = _per_s(peak_of(records, ok, window_ns), window_ns / SECOND_NS) if ask.streamed else None
-    met, completed, failed = good(each, ask), int(ok.sum()), int(each.failed.sum())
+    met, completed, failed = mark_good(each, ask), int(ok.sum()), int(each.failed.sum())
     cancelled = int(each.cancelled.sum())
     met_count = None if met is None else int(met.sum())
     by_usage = int(records.usage[ok].sum())
     by_text = int((ok & (records.usage == 0) & (records.text_tokens >= 0)).sum())
-    distributions: dict[str, Any] = {**latencies(records, each, ask), **speeds(each, ask)}
-    cached, looked_up, reporting = cached_tokens(records, ok)
+    distributions: dict[str, Any] = {**measure_latencies(records, each, ask), **measure_speeds(each, ask)}
+    cached, looked_up, reporting = count_cached_tokens(records, ok)
     inputs, outputs = int(each.input_tokens[ok].clip(0).sum()), int(each.output_tokens[ok].sum())
     return Metrics(
         streamed=ask.streamed,
@@ -148,7 +148,7 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
         counted_by_usage=by_usage,
         counted_by_tokenizer=by_text,
         counted_by_messages=completed - by_usage - by_text,
-        uncounted=int(uncounted(records).sum()),
+        uncounted=int(mark_uncounted(records).sum()),
         exact_tokens=int(records.exact_tokens[ok].sum()),
         request_throughput_per_s=_per_s(completed, duration_s),
         input_throughput_per_s=_per_s(inputs, duration_s),
@@ -179,7 +179,7 @@ def _per_s(count: float, duration_s: float) -> float:
     return count / duration_s if duration_s else 0.0
 
 
-def good(each: PerRequest, ask: MetricOptions) -> Bool | None:
+def mark_good(each: PerRequest, ask: MetricOptions) -> Bool | None:
     """Which requests met --goodput, bool[requests]; None: it names no objective, or what was not measured."""
     if not ask.goodput_slo_ms or (ask.token_goals and not ask.times_tokens):
         return None
@@ -193,7 +193,7 @@ def good(each: PerRequest, ask: MetricOptions) -> Bool | None:
     return met
 
 
-def latencies(records: Records, each: PerRequest, ask: MetricOptions) -> dict[str, Distribution]:
+def measure_latencies(records: Records, each: PerRequest, ask: MetricOptions) -> dict[str, Distribution]:
     """The distributions among the fields of Metrics, of the requests that `each` has as successful."""
 
     ranks = ask.metric_percentiles
@@ -208,7 +208,7 @@ def latencies(records: Records, each: PerRequest, ask: MetricOptions) -> dict[st
     }
 
 
-def speeds(each: PerRequest, ask: MetricOptions) -> dict[str, RateDistribution]:
+def measure_speeds(each: PerRequest, ask: MetricOptions) -> dict[str, RateDistribution]:
     """The distributions of speeds among the fields of Metrics."""
     return {
         figure.field_name: RateDistribution.of(_values(figure, each), ask.metric_percentiles)
@@ -222,7 +222,7 @@ def _values(figure: Figure, each: PerRequest) -> Int64 | Float64:
     return values[has]
 
 
-def gaps(block: MessageBlock | Records, ok: Bool) -> tuple[Int64, Int64]:
+def list_gaps(block: MessageBlock | Records, ok: Bool) -> tuple[Int64, Int64]:
     """Gaps between token messages of one successful request, and the tokens of each gap's later one."""
     counts = np.diff(block.start)
     keep = np.repeat(ok, counts)  # position i stands for the gap from message i to i + 1
@@ -236,7 +236,7 @@ def _prefill(records: Records, each: PerRequest) -> dict[str, Any]:
     some, sent = each.has_prefill, records.sent
     until_ns = np.where(each.first_ns == UNKNOWN, records.end_ns, each.first_ns)
     ahead = np.zeros(len(records), np.int64)
-    ahead[sent] = prefills_ahead(records.sent_ns[sent], until_ns[sent])
+    ahead[sent] = count_prefills_ahead(records.sent_ns[sent], until_ns[sent])
     reported = some & (records.server_queue_ns >= 0)
     queue_ns, ttft_ns = sum_exactly(records.server_queue_ns[reported]), sum_exactly(each.ttft_ns[reported])
     return {
@@ -245,7 +245,7 @@ def _prefill(records: Records, each: PerRequest) -> dict[str, Any]:
     }
 
 
-def prefills_ahead(sent_ns: Int64, until_ns: Int64) -> Int64:
+def count_prefills_ahead(sent_ns: Int64, until_ns: Int64) -> Int64:
     """How many others each request found without a token when it was sent, int64[requests].
 
     `until_ns` is each one's first token, or its end without one.
@@ -255,7 +255,7 @@ def prefills_ahead(sent_ns: Int64, until_ns: Int64) -> Int64:
     return (ahead - over).clip(0)
 
 
-def cached_tokens(records: Records, among: Bool) -> tuple[int, int, int]:
+def count_cached_tokens(records: Records, among: Bool) -> tuple[int, int, int]:
     """The prompt tokens of some successes, bool[requests], that were cached by usage, and of how many.
 
     Last is how many of these requests report it.
@@ -268,7 +268,7 @@ def cached_tokens(records: Records, among: Bool) -> tuple[int, int, int]:
 def _of_gaps(records: Records, ok: Bool, percentiles: Sequence[float]) -> tuple[Distribution, Distribution]:
     """ITL, and the same gaps per token: with one token a message they are the same."""
     if records.in_one_block:
-        gap_ns, tokens = gaps(records, ok)
+        gap_ns, tokens = list_gaps(records, ok)
         if (tokens == 1).all():
             itl = Distribution.of(gap_ns, percentiles)
             return itl, itl
@@ -277,7 +277,7 @@ def _of_gaps(records: Records, ok: Bool, percentiles: Sequence[float]) -> tuple[
         return Distribution.of(gap_ns, percentiles), token_time
 
     def each() -> Iterator[tuple[Int64, Int64]]:
-        return (gaps(block, ok[block.first : block.last]) for block in records.blocks())
+        return (list_gaps(block, ok[block.first : block.last]) for block in records.blocks())
 
     def per_token() -> Iterator[Piece]:
         return ((gap_ns / np.maximum(tokens, 1), tokens) for gap_ns, tokens in each())
@@ -389,7 +389,7 @@ def _waits(block: MessageBlock) -> tuple[Int64, Float64]:
     return gap_ns, apart_ns
 
 
-def part_latencies(row: type[msgspec.Struct], each: PerRequest, part: Bool) -> dict[str, Any]:
+def measure_part(row: type[msgspec.Struct], each: PerRequest, part: Bool) -> dict[str, Any]:
     """The statistics of latencies that are fields of a row, over some requests, bool[requests].
 
     Fields are called as the keys of a result: mean_ttft_ms, median_tpot_ms, p99_e2el_ms. NaN where no request

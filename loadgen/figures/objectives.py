@@ -19,9 +19,9 @@ from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
 from loadgen.base.text import quote_value
 from loadgen.figures.figure_table import JUDGED, SELECTABLE
-from loadgen.figures.metrics import gaps
+from loadgen.figures.metrics import list_gaps
 from loadgen.figures.per_request import MetricOptions, PerRequest
-from loadgen.figures.percentiles import lower_index, upper_index
+from loadgen.figures.percentiles import find_lower_index, find_upper_index
 from loadgen.figures.record import Records
 from loadgen.transport.failure import NO_EVIDENCE
 
@@ -44,22 +44,22 @@ _SLOW = 0.9  # of a run's samples lie at or below what is slow for it, or fewer 
 _PARTS = 6  # of a run whose counts of slow samples are compared: long ones, that hardly depend on each other
 
 
-def _streamed(ttft_ms: float, tpot_ms: float) -> tuple[_Row, ...]:
+def _limit_streamed(ttft_ms: float, tpot_ms: float) -> tuple[_Row, ...]:
     return ("ttft", 99.0, ttft_ms), ("tpot", 99.0, tpot_ms)
 
 
 PUBLISHED: dict[str, tuple[_Row, ...]] = {
-    "mlperf/llama2-70b": _streamed(2000, 200),
-    "mlperf/llama2-70b-interactive": _streamed(450, 40),
-    "mlperf/llama3.1-405b": _streamed(6000, 175),
-    "mlperf/llama3.1-405b-interactive": _streamed(4500, 80),
-    "mlperf/llama3.1-8b": _streamed(2000, 100),
-    "mlperf/llama3.1-8b-interactive": _streamed(500, 30),
-    "mlperf/mixtral-8x7b": _streamed(2000, 200),
-    "mlperf/deepseek-r1": _streamed(2000, 80),
-    "mlperf/deepseek-r1-interactive": _streamed(1500, 15),
-    "mlperf/gpt-oss-120b": _streamed(3000, 80),
-    "mlperf/gpt-oss-120b-interactive": _streamed(2000, 15),
+    "mlperf/llama2-70b": _limit_streamed(2000, 200),
+    "mlperf/llama2-70b-interactive": _limit_streamed(450, 40),
+    "mlperf/llama3.1-405b": _limit_streamed(6000, 175),
+    "mlperf/llama3.1-405b-interactive": _limit_streamed(4500, 80),
+    "mlperf/llama3.1-8b": _limit_streamed(2000, 100),
+    "mlperf/llama3.1-8b-interactive": _limit_streamed(500, 30),
+    "mlperf/mixtral-8x7b": _limit_streamed(2000, 200),
+    "mlperf/deepseek-r1": _limit_streamed(2000, 80),
+    "mlperf/deepseek-r1-interactive": _limit_streamed(1500, 15),
+    "mlperf/gpt-oss-120b": _limit_streamed(3000, 80),
+    "mlperf/gpt-oss-120b-interactive": _limit_streamed(2000, 15),
     "mlperf/qwen3-vl": (("e2el", 99.0, 12_000),),
 }
 
@@ -117,7 +117,7 @@ class ObjectiveEvidence(msgspec.Struct, frozen=True):
         return Standing.FAILS if missed else Standing.NOT_SHOWN
 
 
-def parse(text: str) -> tuple[Objective, ...]:
+def parse_objectives(text: str) -> tuple[Objective, ...]:
     """The objectives of `--slo "ttft p90 < 500ms, tpot p90 < 50ms"` or `--slo mlperf/llama3.1-8b`.
 
     Clauses and names of published sets may be mixed; () of "". Raises UsageError that names the first one
@@ -125,7 +125,7 @@ def parse(text: str) -> tuple[Objective, ...]:
     """
     if not text.strip():
         return ()
-    objectives = [objective for clause in text.split(",") for objective in _clause(clause.strip())]
+    objectives = [objective for clause in text.split(",") for objective in _parse_clause(clause.strip())]
     for place, later in enumerate(objectives):
         for earlier in objectives[:place]:
             _check_together(earlier, later)
@@ -155,31 +155,31 @@ def parse_goodput(pairs: Iterable[str]) -> dict[str, float]:
     return slo_ms
 
 
-def json(evidence: ObjectiveEvidence) -> dict[str, Any]:
+def encode_evidence(evidence: ObjectiveEvidence) -> dict[str, Any]:
     """The evidence as a result has it, with its standing; null for an infinite figure."""
     row = {**asdict(evidence), "standing": evidence.standing}
     return {name: None if value in (math.inf, -math.inf) else value for name, value in row.items()}
 
 
-def together(standings: Iterable[Standing]) -> Standing:
+def join_standings(standings: Iterable[Standing]) -> Standing:
     """What several objectives come to: one that is missed decides, then one that is not shown."""
     shown = set(standings)
     gravest = (Standing.FAILS, Standing.NOT_SHOWN, Standing.MEETS)
     return next((standing for standing in gravest if standing in shown), Standing.NOT_SHOWN)
 
 
-def judgeable(objective: Objective, times_tokens: bool) -> bool:
+def is_judgeable(objective: Objective, times_tokens: bool) -> bool:
     """Whether a run has what the objective is of: one that is not streamed has no time of a token."""
     return times_tokens or not JUDGED[objective.metric].needs_tokens
 
 
-def goodput_slo_ms(objectives: Sequence[Objective]) -> dict[str, float]:
+def find_goodput_limits(objectives: Sequence[Objective]) -> dict[str, float]:
     """The limits of one request, name → milliseconds: of each metric that of its highest percentile."""
     highest = sorted(objectives, key=lambda objective: objective.percentile)
     return {objective.metric: objective.limit_ms for objective in highest if objective.metric in GOODPUT}
 
 
-def _clause(clause: str) -> Iterator[Objective]:
+def _parse_clause(clause: str) -> Iterator[Objective]:
     """The objective of one clause, or those of a published set."""
     if clause in PUBLISHED:
         yield from (Objective(*row) for row in PUBLISHED[clause])
@@ -194,14 +194,16 @@ def _clause(clause: str) -> Iterator[Objective]:
         raise UsageError(
             f"--slo {quote_value(clause)} is no objective: {_EXAMPLE}, several with commas between"
         )
-    limit_ms = _limit_ms(clause, match["limit"], match["unit"].lower())
+    limit_ms = _parse_limit_ms(clause, match["limit"], match["unit"].lower())
     if _RANK.fullmatch(match["metric"]) and match["rank"].lower() in JUDGED:
         order = f"{match['rank']} {match['metric']} < {match['limit']}{match['unit']}"
         raise UsageError(f"--slo {clause}: the latency comes before its percentile: write '{order}'")
-    yield Objective(_metric(clause, match["metric"].lower()), _parse_rank(clause, match["rank"]), limit_ms)
+    yield Objective(
+        _parse_metric(clause, match["metric"].lower()), _parse_rank(clause, match["rank"]), limit_ms
+    )
 
 
-def _metric(clause: str, name: str) -> str:
+def _parse_metric(clause: str, name: str) -> str:
     if name in JUDGED:
         return name
     if name in SELECTABLE:
@@ -226,7 +228,7 @@ def _parse_rank(clause: str, rank: str) -> float:
     return percentile
 
 
-def _limit_ms(clause: str, number: str, unit: str) -> float:
+def _parse_limit_ms(clause: str, number: str, unit: str) -> float:
     if unit not in _UNITS_MS:
         what = f"unknown unit {unit!r}{suggest_name(unit, _UNITS_MS)}" if unit else "the limit has no unit"
         raise UsageError(f"--slo {clause}: {what}: write us, ms or s after the number")
@@ -261,7 +263,7 @@ class _Samples(msgspec.Struct, frozen=True):
 _NO_SAMPLES = _Samples(np.zeros(0), np.zeros(0, np.int64), 0)
 
 
-def judged(
+def judge_objectives(
     records: Records, objectives: Iterable[Objective], ask: MetricOptions
 ) -> tuple[ObjectiveEvidence, ...]:
     """What the requests show of each objective, in order.
@@ -273,10 +275,10 @@ def judged(
     """
     each = PerRequest.of(records, ask)
     return tuple(
-        _judged(
+        _judge(
             objective,
-            _samples(objective.metric, records, each)
-            if judgeable(objective, ask.times_tokens)
+            _list_samples(objective.metric, records, each)
+            if is_judgeable(objective, ask.times_tokens)
             else _NO_SAMPLES,
             records,
         )
@@ -284,7 +286,7 @@ def judged(
     )
 
 
-def _judged(objective: Objective, samples: _Samples, records: Records) -> ObjectiveEvidence:
+def _judge(objective: Objective, samples: _Samples, records: Records) -> ObjectiveEvidence:
     order, n, rank = np.argsort(samples.values_ns), len(samples.values_ns), objective.percentile
     over = samples.values_ns > objective.limit_ms * MS_NS
 
@@ -299,20 +301,20 @@ def _judged(objective: Objective, samples: _Samples, records: Records) -> Object
         objective=objective,
         samples=n,
         over=int(over.sum()),
-        value_ms=_percentile(samples.values_ns[order], rank) / MS_NS,
-        bound_ms=bound_ms(upper_index(samples.observations, rank)),
-        lower_ms=bound_ms(lower_index(samples.observations, rank)),
-        batches=_batches(samples.request, over, records),
-        dispersion=_dispersion(samples, order, records, slow_share(objective)),
+        value_ms=_find_percentile(samples.values_ns[order], rank) / MS_NS,
+        bound_ms=bound_ms(find_upper_index(samples.observations, rank)),
+        lower_ms=bound_ms(find_lower_index(samples.observations, rank)),
+        batches=_count_batches(samples.request, over, records),
+        dispersion=_measure_slow_dispersion(samples, order, records, slow_share(objective)),
     )
 
 
-def _dispersion(samples: _Samples, order: Int64, records: Records, share: float) -> float:
+def _measure_slow_dispersion(samples: _Samples, order: Int64, records: Records, share: float) -> float:
     """The variance of counts of slow samples, of a few long parts of the run, ÷ the binomial one."""
     if not len(order):
         return 1.0
     slow = samples.values_ns > samples.values_ns[order[math.ceil(share * len(order)) - 1]]
-    return dispersion(_batches(samples.request, slow, records))
+    return measure_dispersion(_count_batches(samples.request, slow, records))
 
 
 def slow_share(objective: Objective) -> float:
@@ -324,7 +326,7 @@ def slow_share(objective: Objective) -> float:
     return min(_SLOW, objective.percentile / 100)
 
 
-def dispersion(batches: Sequence[tuple[int, int]]) -> float:
+def measure_dispersion(batches: Sequence[tuple[int, int]]) -> float:
     """How many times as much counts in parts of a run vary as binomial ones; at least 1.
 
     The first part is left out: the queue is empty when a run begins.
@@ -340,7 +342,7 @@ def dispersion(batches: Sequence[tuple[int, int]]) -> float:
     return max(squares / (len(n) - 1), 1.0)
 
 
-def _percentile(ordered: Float64, percentile: float) -> float:
+def _find_percentile(ordered: Float64, percentile: float) -> float:
     """The percentile of ascending values, linear between closest ranks; the last of them may be infinite."""
     if not len(ordered):
         return math.nan
@@ -349,7 +351,7 @@ def _percentile(ordered: Float64, percentile: float) -> float:
     return low if low == high else low + (high - low) * (rank - math.floor(rank))
 
 
-def _batches(request: Int64, over: Bool, records: Records) -> tuple[tuple[int, int], ...]:
+def _count_batches(request: Int64, over: Bool, records: Records) -> tuple[tuple[int, int], ...]:
     """Samples, and those above the limit, of parts of the requests that were sent one after another."""
     having = np.unique(request)
     having = having[np.argsort(records.sent_ns[having], kind="stable")]
@@ -361,7 +363,7 @@ def _batches(request: Int64, over: Bool, records: Records) -> tuple[tuple[int, i
     return tuple(zip(samples.tolist(), above.tolist(), strict=True)) if len(request) else ()
 
 
-def _samples(metric: str, records: Records, each: PerRequest) -> _Samples:
+def _list_samples(metric: str, records: Records, each: PerRequest) -> _Samples:
     failed = np.fromiter(
         (f is not None and f.kind not in NO_EVIDENCE for f in records.failures), np.bool_, len(records)
     )
@@ -370,20 +372,20 @@ def _samples(metric: str, records: Records, each: PerRequest) -> _Samples:
         values_ns, has = figure.samples(each)
         rows = np.flatnonzero(has | failed)
         return _Samples(np.where(failed, np.inf, values_ns)[rows], rows, len(rows))
-    values_ns, rows = _of_gaps(records, each.ok, per_token=figure.of == "tokens")
+    values_ns, rows = _list_gap_samples(records, each.ok, per_token=figure.of == "tokens")
     lost = np.repeat(np.flatnonzero(failed), np.maximum(records.planned_output[failed] - 1, 1))
     request = np.concatenate([rows, lost])
     infinite = np.full(len(lost), np.inf)
     return _Samples(np.concatenate([values_ns, infinite]), request, len(np.unique(request)))
 
 
-def _of_gaps(records: Records, ok: Bool, per_token: bool) -> tuple[Float64, Int64]:
+def _list_gap_samples(records: Records, ok: Bool, per_token: bool) -> tuple[Float64, Int64]:
     """The gaps between messages of successes, or these shared by their tokens, and whose each is."""
     values: list[Float64] = [np.zeros(0)]
     rows: list[Int64] = [np.zeros(0, np.int64)]
     for block in records.blocks():
         good = ok[block.first : block.last]
-        gap_ns, tokens = gaps(block, good)
+        gap_ns, tokens = list_gaps(block, good)
         row = np.repeat(
             np.arange(block.first, block.last), np.where(good, np.maximum(np.diff(block.start) - 1, 0), 0)
         )

@@ -32,10 +32,10 @@ def percentiles(values: NDArray[Any], wanted: Sequence[float]) -> list[float]:
     """
     last = len(values) - 1
     values.partition(_places(last, wanted))
-    return [_between(values, rank, last) for rank in _ranks(last, wanted)]
+    return [_interpolate(values, rank, last) for rank in _ranks(last, wanted)]
 
 
-def weighted(values: Float64, weights: Int64, wanted: Sequence[float]) -> list[float]:
+def rank_weighted(values: Float64, weights: Int64, wanted: Sequence[float]) -> list[float]:
     """The percentiles of numbers which each count as often as their weight, 0 not at all.
 
     Equal to those of `numpy.repeat(values, weights)`, without holding that.
@@ -46,10 +46,10 @@ def weighted(values: Float64, weights: Int64, wanted: Sequence[float]) -> list[f
     places = _places(last, wanted)
     value = values[order[np.searchsorted(ends, places, side="right")]]
     at = dict(zip(places, value, strict=True))
-    return [_between(at, rank, last) for rank in _ranks(last, wanted)]
+    return [_interpolate(at, rank, last) for rank in _ranks(last, wanted)]
 
 
-def of_pieces(
+def rank_pieces(
     pieces: Pieces, count: int, bounds: tuple[float, float], wanted: Sequence[float]
 ) -> list[float]:
     """The percentiles of numbers that come in pieces, `count` by weight between the least and the greatest.
@@ -58,11 +58,11 @@ def of_pieces(
     what lies in a range can be sorted: two passes where numbers are spread, at most five.
     """
     last = count - 1
-    at = _selected(pieces, bounds, _places(last, wanted))
-    return [_between(at, rank, last) for rank in _ranks(last, wanted)]
+    at = _select(pieces, bounds, _places(last, wanted))
+    return [_interpolate(at, rank, last) for rank in _ranks(last, wanted)]
 
 
-def counted(pieces: Iterable[Piece]) -> Iterator[Piece]:
+def drop_uncounted(pieces: Iterable[Piece]) -> Iterator[Piece]:
     """The pieces without what counts for nothing, none of them empty or too long to be counted in floats."""
     for values, weights in pieces:
         for at in range(0, len(values), _HELD):
@@ -90,7 +90,7 @@ def _places(last: int, wanted: Sequence[float]) -> list[int]:
     return sorted({at for rank in ranks for at in (int(rank), min(int(rank) + 1, last))})
 
 
-def _between(values: NDArray[Any] | Mapping[int, Any], rank: float, last: int) -> float:
+def _interpolate(values: NDArray[Any] | Mapping[int, Any], rank: float, last: int) -> float:
     below = int(rank)
     share = rank - below
     low, high = values[below].item(), values[min(below + 1, last)].item()
@@ -117,24 +117,24 @@ class _Range(msgspec.Struct):
         return (keys >= np.uint64(self.low)) & (keys <= np.uint64(self.high))
 
 
-def _selected(pieces: Pieces, bounds: tuple[float, float], places: list[int]) -> dict[int, Any]:
+def _select(pieces: Pieces, bounds: tuple[float, float], places: list[int]) -> dict[int, Any]:
     """The number at each place of all numbers in order."""
-    kind = next(iter(counted(pieces())))[0].dtype
+    kind = next(iter(drop_uncounted(pieces())))[0].dtype
     low, high = _keys(np.array(bounds, kind)).tolist()
     wide, narrow = [_Range(low, high, 0, places)], []
     while wide:
-        numbers = [part for span in _narrowed(pieces, wide) for part in span]
+        numbers = [part for span in _narrow_ranges(pieces, wide) for part in span]
         wide = [span for span in numbers if span.numbers > _HELD and span.low < span.high]
         narrow += [span for span in numbers if span.numbers <= _HELD or span.low == span.high]
-    return _sorted(pieces, narrow, kind)
+    return _sort_ranges(pieces, narrow, kind)
 
 
-def _narrowed(pieces: Pieces, ranges: list[_Range]) -> Iterator[list[_Range]]:
+def _narrow_ranges(pieces: Pieces, ranges: list[_Range]) -> Iterator[list[_Range]]:
     """Each range as those of its bins that places lie in."""
     bins = 1 << _BIN_BITS
     weight = np.zeros((len(ranges), bins), np.int64)
     numbers = np.zeros((len(ranges), bins), np.int64)
-    for values, weights in counted(pieces()):
+    for values, weights in drop_uncounted(pieces()):
         keys = _keys(values)
         for row, span in enumerate(ranges):
             inside = span.inside(keys)
@@ -155,12 +155,12 @@ def _narrowed(pieces: Pieces, ranges: list[_Range]) -> Iterator[list[_Range]]:
         yield list(parts.values())
 
 
-def _sorted(pieces: Pieces, ranges: list[_Range], kind: np.dtype[Any]) -> dict[int, Any]:
+def _sort_ranges(pieces: Pieces, ranges: list[_Range], kind: np.dtype[Any]) -> dict[int, Any]:
     """The number at each place of these ranges, of which each can be held, or is one number many times."""
     numbers: dict[int, Any] = {}
     held: list[list[Piece]] = [[] for _ in ranges]
     several = [row for row, span in enumerate(ranges) if span.low < span.high]
-    for values, weights in counted(pieces()) if several else ():
+    for values, weights in drop_uncounted(pieces()) if several else ():
         keys = _keys(values)
         for row in several:
             inside = ranges[row].inside(keys)
@@ -198,25 +198,25 @@ CONFIDENCE = 0.99
 _PIECE = 4096  # terms of a tail that are summed at once
 
 
-def least_passing(over: int, percentile: float, confidence: float = CONFIDENCE) -> int:
+def find_least_passing(over: int, percentile: float, confidence: float = CONFIDENCE) -> int:
     """The least number of samples within a limit which, with `over` above it, show the percentile to meet it.
 
     459 with 0 over for P99 at 99 %, 44 for P90; with 1 over 661 for P99, 662 samples together. The percentile
     lies between 0 and 100, both excluded.
     """
     low, high = 0, 1
-    while not _shown(over, over + high, percentile, confidence):
+    while not _is_shown(over, over + high, percentile, confidence):
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        if _shown(over, over + middle, percentile, confidence):
+        if _is_shown(over, over + middle, percentile, confidence):
             high = middle
         else:
             low = middle
     return high
 
 
-def allowed_over(n: int, percentile: float, confidence: float = CONFIDENCE) -> int:
+def count_allowed_over(n: int, percentile: float, confidence: float = CONFIDENCE) -> int:
     """How many of n samples may exceed a limit that the percentile is still shown to meet; -1: n is too few.
 
     The largest k with P(X ≤ k) ≤ 1 − C for X binomial of n and 1 − p/100; C is above one half.
@@ -235,7 +235,7 @@ def allowed_over(n: int, percentile: float, confidence: float = CONFIDENCE) -> i
     return k
 
 
-def upper_index(n: int, percentile: float, confidence: float = CONFIDENCE) -> int | None:
+def find_upper_index(n: int, percentile: float, confidence: float = CONFIDENCE) -> int | None:
     """Which of n samples in ascending order, from 0, is the percentile's upper bound; None: n is too few.
 
     n − k for k = `allowed_over`, as in LoadGen: the bound is itself counted among those over it, so that it
@@ -244,20 +244,20 @@ def upper_index(n: int, percentile: float, confidence: float = CONFIDENCE) -> in
     """
     if not 0 < percentile < 100 or n < 1:
         return None
-    allowed = allowed_over(n, percentile, confidence)
+    allowed = count_allowed_over(n, percentile, confidence)
     return None if allowed < 0 else n - max(allowed, 1)
 
 
-def lower_index(n: int, percentile: float, confidence: float = CONFIDENCE) -> int | None:
+def find_lower_index(n: int, percentile: float, confidence: float = CONFIDENCE) -> int | None:
     """Which of n samples in ascending order, from 0, is the percentile's lower bound; None: n is too few.
 
     The upper bound of the mirrored percentile of the mirrored samples.
     """
-    index = upper_index(n, 100 - percentile, confidence)
+    index = find_upper_index(n, 100 - percentile, confidence)
     return None if index is None else n - 1 - index
 
 
-def _shown(over: int, n: int, percentile: float, confidence: float) -> bool:
+def _is_shown(over: int, n: int, percentile: float, confidence: float) -> bool:
     """Whether n samples with `over` above a limit show the percentile to meet it."""
     chance = 1 - percentile / 100
     # From the mean on the tail is one half at least, and its first terms may be too small for a float.

@@ -185,7 +185,7 @@ class Records(Columns, frozen=True, kw_only=True):
         """What the messages of each request carried, int64[requests]."""
         carried = [_NONE]
         for block in self.blocks():
-            before = _starts(block.tokens)
+            before = _find_starts(block.tokens)
             carried.append(before[block.start[1:]] - before[block.start[:-1]])
         return np.concatenate(carried)
 
@@ -196,7 +196,7 @@ class Records(Columns, frozen=True, kw_only=True):
         counts = np.fromiter((len(r.arrival_ns) for r in rows), np.int64, len(rows))
         return cls(
             **{name: np.fromiter(map(attrgetter(name), rows), np.int64, len(rows)) for name in BOUNDS},
-            start=_starts(counts),
+            start=_find_starts(counts),
             arrival_ns=np.concatenate([_NONE, *(r.arrival_ns for r in rows)]),
             tokens=np.concatenate([_NONE, *(r.tokens for r in rows)]),
             failures=[r.failure for r in rows],
@@ -218,7 +218,7 @@ class Records(Columns, frozen=True, kw_only=True):
         columns = {name: rows.column(at)[order] for at, name in enumerate(BOUNDS)}
         if (np.diff(columns["index"]) == 0).any():
             raise ValueError("two parts of a run hold the same request")
-        start = _starts(rows.counts[order])
+        start = _find_starts(rows.counts[order])
         place = np.empty(len(order), np.int64)  # where the messages of each request go
         place[order] = start[:-1]
         arrival_ns, tokens = join_messages(
@@ -246,7 +246,7 @@ class Records(Columns, frozen=True, kw_only=True):
         messages = np.repeat(mask, counts)
         return Records(
             **{name: column[mask] for name, column in self.columns.items()},
-            start=_starts(counts[mask]),
+            start=_find_starts(counts[mask]),
             arrival_ns=self.arrival_ns[messages],
             tokens=self.tokens[messages],
             failures=[self.failures[row] for row in rows],
@@ -284,10 +284,10 @@ class Records(Columns, frozen=True, kw_only=True):
         if len(counts) and not (counts.min() >= 0 and counts.max() <= len(arrival_ns)):
             raise ValueError("a frame is damaged: it counts messages that it does not hold")
         records = cls(
-            **_scalars(frame.scalars, requests),
-            start=_starts(counts),
+            **_read_scalars(frame.scalars, requests),
+            start=_find_starts(counts),
             arrival_ns=arrival_ns,
-            tokens=_widened(frame.tokens, len(arrival_ns)),
+            tokens=_widen_tokens(frame.tokens, len(arrival_ns)),
             failures=[Failure(FailureKind(f[0]), decode_text(f[1])) if f else None for f in frame.failures],
             finish_reasons=[decode_text(reason) for reason in frame.finish_reasons],
             texts=[None if text is None else decode_text(text) for text in frame.texts],
@@ -328,7 +328,7 @@ class Records(Columns, frozen=True, kw_only=True):
         scalars = {name: stored.get(name, unknown).astype(np.int64, copy=False) for name in BOUNDS}
         start, arrival_ns, tokens = (stored[name] for name in ("start", "arrival_ns", "tokens"))
         check_columns(scalars, start, arrival_ns, tokens)
-        kinds, details, reasons = (_words(stored, name, requests) for name in _WORDS)
+        kinds, details, reasons = (_read_words(stored, name, requests) for name in _WORDS)
         failures = zip(kinds, details, strict=True)
         return cls(
             **scalars,
@@ -344,7 +344,7 @@ class Records(Columns, frozen=True, kw_only=True):
 _ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(_Frame)
 
 
-def _starts(counts: Int64) -> Int64:
+def _find_starts(counts: Int64) -> Int64:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
 
 
@@ -374,7 +374,7 @@ class _Rows(msgspec.Struct):
         return rows
 
 
-def _widened(data: bytes, messages: int) -> Int64:
+def _widen_tokens(data: bytes, messages: int) -> Int64:
     if not messages:
         return _NONE
     width, over = divmod(len(data), messages)
@@ -383,7 +383,7 @@ def _widened(data: bytes, messages: int) -> Int64:
     return np.frombuffer(data, f"<u{width}").astype(np.int64)
 
 
-def _scalars(data: bytes, requests: int) -> dict[str, Int64]:
+def _read_scalars(data: bytes, requests: int) -> dict[str, Int64]:
     """The scalar columns of a frame; those that are younger than it are unknown."""
     columns = len(data) // (8 * requests) if requests else len(BOUNDS)
     if len(data) != 8 * requests * columns or not _FIRST_FRAMES <= columns <= len(BOUNDS):
@@ -393,7 +393,7 @@ def _scalars(data: bytes, requests: int) -> dict[str, Int64]:
     return dict(zip(BOUNDS, table, strict=True))
 
 
-def _words(stored: dict[str, NDArray[Any]], name: str, requests: int) -> list[str]:
+def _read_words(stored: dict[str, NDArray[Any]], name: str, requests: int) -> list[str]:
     """A column of strings; files of an earlier version hold them as numpy's own."""
     column = stored[name]
     if len(column) != requests:

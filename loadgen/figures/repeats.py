@@ -57,14 +57,19 @@ class Spread(msgspec.Struct, frozen=True):
         return self.half_width / abs(self.mean) if self.half_width else 0.0
 
 
-def spreads(runs: Sequence[Metrics], steadies: Sequence[Steady | Unsteady] = ()) -> list[Spread]:
+def measure_spreads(runs: Sequence[Metrics], steadies: Sequence[Steady | Unsteady] = ()) -> list[Spread]:
     """Each headline figure that at least two runs have, over those runs."""
     values: dict[tuple[str, str], list[float]] = {}
-    for figures in (*(_of_run(run) for run in runs), *(_of_steady(steady) for steady in steadies)):
+    for figures in (
+        *(_list_run_figures(run) for run in runs),
+        *(_list_steady_figures(steady) for steady in steadies),
+    ):
         for name, label, value in figures:
             if math.isfinite(value):
                 values.setdefault((name, label), []).append(value)
-    return [_spread(name, label, figures) for (name, label), figures in values.items() if len(figures) > 1]
+    return [
+        _measure_spread(name, label, figures) for (name, label), figures in values.items() if len(figures) > 1
+    ]
 
 
 def t_quantile(freedom: int) -> float:
@@ -83,7 +88,7 @@ def t_quantile(freedom: int) -> float:
     )
 
 
-def render(figures: Sequence[Spread]) -> list[str]:
+def render_spreads(figures: Sequence[Spread]) -> list[str]:
     """The table over runs and what is not stable in it, in 80 columns; nothing for a single run."""
     if not figures:
         return []
@@ -93,12 +98,12 @@ def render(figures: Sequence[Spread]) -> list[str]:
         f" {most} runs ".center(WIDTH, "="),
         table.align_cells(("", "mean", "std", "CV %", "95 %: ±", "± %"), _WIDTHS),
         *rows,
-        *wrap_text(_verdict(figures)),
+        *wrap_text(_describe_stability(figures)),
         "=" * WIDTH,
     ]
 
 
-def json(figures: Sequence[Spread]) -> dict[str, Any]:
+def encode_spreads(figures: Sequence[Spread]) -> dict[str, Any]:
     """The spreads by name, strict JSON; the interval as its two ends."""
     return {
         spread.name: {
@@ -109,7 +114,7 @@ def json(figures: Sequence[Spread]) -> dict[str, Any]:
     }
 
 
-def _of_run(run: Metrics) -> Iterator[tuple[str, str, float]]:
+def _list_run_figures(run: Metrics) -> Iterator[tuple[str, str, float]]:
     yield "request_throughput_per_s", "Request throughput (req/s)", run.request_throughput_per_s
     yield "output_throughput_per_s", "Output throughput (tok/s)", run.output_throughput_per_s
     yield "total_throughput_per_s", "Total throughput (tok/s)", run.total_throughput_per_s
@@ -122,7 +127,7 @@ def _of_run(run: Metrics) -> Iterator[tuple[str, str, float]]:
             yield f"p{rank}_{key}_ms", f"P{rank} {key.upper()} (ms)", value
 
 
-def _of_steady(steady: Steady | Unsteady) -> Iterator[tuple[str, str, float]]:
+def _list_steady_figures(steady: Steady | Unsteady) -> Iterator[tuple[str, str, float]]:
     if isinstance(steady, Steady):
         yield "steady_request_throughput_per_s", "Steady requests (req/s)", steady.request_throughput_per_s
         yield "steady_output_throughput_per_s", "Steady output (tok/s)", steady.output_throughput_per_s
@@ -130,7 +135,7 @@ def _of_steady(steady: Steady | Unsteady) -> Iterator[tuple[str, str, float]]:
         yield "steady_mean_tpot_ms", "Steady mean TPOT (ms)", steady.tpot.mean_ms
 
 
-def _spread(name: str, label: str, values: Sequence[float]) -> Spread:
+def _measure_spread(name: str, label: str, values: Sequence[float]) -> Spread:
     mean, std = float(np.mean(values)), float(np.std(values, ddof=1))
     most, half_width = STABLE_SHARE * abs(mean), _half_width(std, len(values))
     needed = (runs for runs in range(2, _MOST_RUNS + 1) if _half_width(std, runs) <= most)
@@ -159,7 +164,7 @@ def _row(spread: Spread, runs: int) -> tuple[str, ...]:
     return label, f"{spread.mean:.2f}", f"{spread.std:.2f}", cv, half, reach
 
 
-def _verdict(figures: Sequence[Spread]) -> str:
+def _describe_stability(figures: Sequence[Spread]) -> str:
     rule = f"95 % interval within ± {100 * STABLE_SHARE:.0f} % of the mean"
     unstable = [spread for spread in figures if not spread.stable]
     if not unstable:
@@ -180,7 +185,7 @@ def is_bounded(estimate: float, low: float, high: float) -> bool:
     return math.isfinite(low) and math.isfinite(high) and estimate / WIDE <= low <= high <= estimate * WIDE
 
 
-def difference(share: float) -> str:
+def format_difference(share: float) -> str:
     """A difference of this size, as 79 %, or 3.4 times from 100 % on; "" of one that says nothing."""
     percent = 100 * share
     if share < 1:

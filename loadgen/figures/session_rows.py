@@ -9,7 +9,7 @@ import numpy as np
 
 from loadgen.base.arrays import Bool, Float64, Int64
 from loadgen.figures.record import Records
-from loadgen.figures.steady_state import ends_without_waits, had_failed
+from loadgen.figures.steady_state import find_slot_ends, mark_failed
 from loadgen.transport.failure import FailureKind
 
 _MOST_PLACES = 1000  # of ended sessions that are kept
@@ -91,7 +91,7 @@ class SessionRows(msgspec.Struct, frozen=True):
         return records.sent_ns[rows[begins]], np.maximum(ends_ns, records.sent_ns[rows[begins]])
 
 
-def session_rows(records: Records, session_turns: Sequence[int]) -> SessionRows | None:
+def find_sessions(records: Records, session_turns: Sequence[int]) -> SessionRows | None:
     """The sessions of these records; `session_turns` are the turns of each as planned, empty: there are none.
 
     Raises ValueError where the records hold a request that is of no session.
@@ -107,7 +107,7 @@ def session_rows(records: Records, session_turns: Sequence[int]) -> SessionRows 
     numbers, bounds = session[first], np.append(first, len(records))
     planned, last = turns[numbers], bounds[1:] - 1
     ended = [records.failures[row] for row in last.tolist()]
-    failed = had_failed(records.failures, last)
+    failed = mark_failed(records.failures, last)
     ok = np.fromiter((f is None for f in ended), np.bool_, len(ended))
     finished = ok & (np.diff(bounds) == planned)
     return SessionRows(
@@ -122,7 +122,7 @@ def session_rows(records: Records, session_turns: Sequence[int]) -> SessionRows 
     )
 
 
-def dry_ns(
+def find_dry_ns(
     rows: SessionRows, records: Records, duration_ns: int, to_begin: int = 0, queues: int = 1
 ) -> int | None:
     """When the first slot of a closed loop had no session left to begin; None where that is not known.
@@ -144,7 +144,7 @@ def dry_ns(
     over, began_ns = ~rows.unfinished[at], np.maximum(records.sent_ns[first], records.intended_ns[first])
     if duration_ns and len(rows) < to_begin:
         began_ns = np.full_like(began_ns, begin_ns + duration_ns)
-    idle_ns = ends_without_waits(slots[at], ends_ns[at], rows.early[at], (slots, began_ns), queues)
+    idle_ns = find_slot_ends(slots[at], ends_ns[at], rows.early[at], (slots, began_ns), queues)
     if duration_ns:
         idle_ns = np.where(over, idle_ns, np.maximum(idle_ns, begin_ns + duration_ns))
     elif not over.all():
@@ -159,7 +159,7 @@ def list_early_places(
 
     `where` is the row and conversation of a plan index, in words.
     """
-    rows = session_rows(records, session_turns)
+    rows = find_sessions(records, session_turns)
     if rows is None:
         return ()
     ended = records.index[rows.last[rows.early]][:_MOST_PLACES].tolist()

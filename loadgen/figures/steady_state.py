@@ -15,7 +15,7 @@ from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.text import format_count
 from loadgen.figures.distribution import Distribution
-from loadgen.figures.metrics import Metrics, good, latencies
+from loadgen.figures.metrics import Metrics, mark_good, measure_latencies
 from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.figures.record import Records
 from loadgen.plan.profile import Profile
@@ -40,7 +40,7 @@ class Trim(msgspec.Struct, frozen=True):
     @classmethod
     def parse(cls, warmup: str, cooldown: str) -> Trim:
         """The trim of `--warmup` and `--cooldown`: requests as `20`, seconds as `5s`; raises UsageError."""
-        return cls(_margin("--warmup", warmup), _margin("--cooldown", cooldown))
+        return cls(_parse_margin("--warmup", warmup), _parse_margin("--cooldown", cooldown))
 
 
 class Unsteady(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class Steady(msgspec.Struct, frozen=True):
     e2el: Distribution
 
 
-def _margin(flag: str, text: str) -> Margin:
+def _parse_margin(flag: str, text: str) -> Margin:
     if not text:
         return Margin()
     match = _MARGIN.fullmatch(text.strip())
@@ -79,7 +79,7 @@ def _margin(flag: str, text: str) -> Margin:
     return Margin(requests=int(count)) if count else Margin(time_ns=int(float(seconds) * SECOND_NS))
 
 
-def steady(
+def find_steady_state(
     records: Records,
     asked_concurrency: int | None,
     trim: Trim,
@@ -92,16 +92,16 @@ def steady(
     `begins`, bool[requests], are the first turns of sessions; None: each request is one of its own. Slot s of
     a closed loop takes them from the queue s mod `queues`.
     """
-    held = held_ns(records, asked_concurrency, begins, queues)
+    held = find_held_ns(records, asked_concurrency, begins, queues)
     if isinstance(held, Unsteady):
         return held
-    begin_ns, end_ns = _narrowed(*held, trim, records)
+    begin_ns, end_ns = _trim_window(*held, trim, records)
     if begin_ns >= end_ns:
         return Unsteady("--warmup and --cooldown leave nothing of it")
-    return _inside(records, begin_ns, end_ns, ask)
+    return _measure_window(records, begin_ns, end_ns, ask)
 
 
-def held_ns(
+def find_held_ns(
     records: Records, asked_concurrency: int | None, begins: Bool | None = None, queues: int = 1
 ) -> tuple[int, int] | Unsteady:
     """From when to when the load asked for was held, untrimmed, or why it never was.
@@ -121,7 +121,7 @@ def held_ns(
         if begin_ns < end_ns < int(sent.end_ns.min()):
             return Unsteady("every request was sent before the first one ended")
     else:
-        firsts_ns, lasts_ns = _of_slots(records, begins, queues)
+        firsts_ns, lasts_ns = _find_slot_times(records, begins, queues)
         if len(firsts_ns) < asked_concurrency:
             return Unsteady(f"concurrency {asked_concurrency} was requested and {len(firsts_ns)} was reached")
         begin_ns, end_ns = int(firsts_ns.max()), int(lasts_ns.min())
@@ -129,7 +129,7 @@ def held_ns(
     return (begin_ns, end_ns) if begin_ns < end_ns else Unsteady(lost)
 
 
-def lines(part: Steady | Unsteady) -> list[str]:
+def describe_steady_state(part: Steady | Unsteady) -> list[str]:
     """The steady part as the report has it: one line, or two."""
     if isinstance(part, Unsteady):
         return [f"steady state: none: {part.why}"]
@@ -144,27 +144,27 @@ def lines(part: Steady | Unsteady) -> list[str]:
     ]
 
 
-def json(part: Steady | Unsteady) -> dict[str, Any]:
+def encode_steady_state(part: Steady | Unsteady) -> dict[str, Any]:
     """The same, strict JSON: every figure by its name, null for a latency without samples, or `why` alone."""
     return {
-        name: _latency(value) if isinstance(value, Distribution) else value
+        name: _encode_latency(value) if isinstance(value, Distribution) else value
         for name, value in asdict(part).items()
     }
 
 
-def _latency(latency: Distribution) -> dict[str, Any] | None:
+def _encode_latency(latency: Distribution) -> dict[str, Any] | None:
     percentiles_ms = {f"{rank:g}": value for rank, value in latency.percentiles_ms.items()}
     return {**asdict(latency), "percentiles_ms": percentiles_ms} if latency.n else None
 
 
-def ran_out(records: Records, profile: Profile, queues: int = 1) -> str:
+def describe_run_out(records: Records, profile: Profile, queues: int = 1) -> str:
     """That a closed loop had sent its last prompt while there was time for more, in words; else nothing."""
     sent = records.select(records.sent)
     timed_loop = profile.duration is not None and profile.held_concurrency is not None
     if not timed_loop or len(records) < profile.most_prompts or not len(sent):
         return ""
     idle_ns = int(
-        _of_slots(records, None, queues)[1].min() - sent.sent_ns.min()
+        _find_slot_times(records, None, queues)[1].min() - sent.sent_ns.min()
     )  # when a slot had nothing left to send
     if idle_ns >= profile.duration_ns:
         return ""
@@ -174,7 +174,7 @@ def ran_out(records: Records, profile: Profile, queues: int = 1) -> str:
     )
 
 
-def _of_slots(records: Records, begins: Bool | None, queues: int) -> tuple[Int64, Int64]:
+def _find_slot_times(records: Records, begins: Bool | None, queues: int) -> tuple[Int64, Int64]:
     """When each slot first sent, and when it had nothing left to send, int64[slots] each."""
     sent = records.select(records.sent)
     order = np.argsort(sent.slot, kind="stable")
@@ -184,14 +184,14 @@ def _of_slots(records: Records, begins: Bool | None, queues: int) -> tuple[Int64
     if not any(records.failures):
         return firsts_ns, lasts_ns
     slots = sent.slot[order][first]
-    rows = last_rows(records.slot, records.end_ns)  # those too that found no connection
+    rows = find_last_rows(records.slot, records.end_ns)  # those too that found no connection
     rows = rows[np.isin(records.slot[rows], slots)]
-    failed = had_failed(records.failures, rows)
+    failed = mark_failed(records.failures, rows)
     begun = sent if begins is None else records.select(records.sent & begins)
-    return firsts_ns, ends_without_waits(slots, lasts_ns, failed, (begun.slot, begun.sent_ns), queues)
+    return firsts_ns, find_slot_ends(slots, lasts_ns, failed, (begun.slot, begun.sent_ns), queues)
 
 
-def _narrowed(begin_ns: int, end_ns: int, trim: Trim, records: Records) -> tuple[int, int]:
+def _trim_window(begin_ns: int, end_ns: int, trim: Trim, records: Records) -> tuple[int, int]:
     """The window without what is to be left out.
 
     N requests of warm-up are the first N that end inside, N of cool-down the last N sent inside: the
@@ -209,7 +209,7 @@ def _narrowed(begin_ns: int, end_ns: int, trim: Trim, records: Records) -> tuple
     return after_ns, before_ns
 
 
-def _inside(records: Records, begin_ns: int, end_ns: int, ask: MetricOptions) -> Steady:
+def _measure_window(records: Records, begin_ns: int, end_ns: int, ask: MetricOptions) -> Steady:
     sent, each = records.select(records.sent), PerRequest.of(records, ask)
     each = replace(each, ok=each.ok & records.sent)
     first_ns, window_ns = int(sent.sent_ns.min()), end_ns - begin_ns
@@ -217,14 +217,14 @@ def _inside(records: Records, begin_ns: int, end_ns: int, ask: MetricOptions) ->
     # (begin, end]: what arrives at the begin was made before it.
     ended = each.ok & (records.end_ns > begin_ns) & (records.end_ns <= end_ns)
     completed = int(ended.sum())
-    shares = np.where(each.ok, shares_of(records, begin_ns, end_ns), 0.0)
+    shares = np.where(each.ok, measure_shares(records, begin_ns, end_ns), 0.0)
     requests = float(shares.sum())
     if ask.streamed:
-        tokens = arrived(records, each.ok, begin_ns, end_ns)
+        tokens = count_arrived_tokens(records, each.ok, begin_ns, end_ns)
     else:  # when they were made is not known
         tokens = round(float(shares @ each.output_tokens))
     whole = each.ok & (records.sent_ns >= begin_ns) & (records.end_ns <= end_ns)
-    inside = latencies(records, replace(each, ok=whole), ask)
+    inside = measure_latencies(records, replace(each, ok=whole), ask)
     return Steady(
         begin_s=(begin_ns - first_ns) / SECOND_NS,
         end_s=(end_ns - first_ns) / SECOND_NS,
@@ -241,7 +241,7 @@ def _inside(records: Records, begin_ns: int, end_ns: int, ask: MetricOptions) ->
     )
 
 
-def shares_of(records: Records, begin_ns: int, end_ns: int) -> Float64:
+def measure_shares(records: Records, begin_ns: int, end_ns: int) -> Float64:
     """How much of each request's time, sent to end, lies in the window: float64[requests], 0 to 1.
 
     To count those that end inside is wrong at the edges, which are no random moments: right after the last
@@ -254,7 +254,7 @@ def shares_of(records: Records, begin_ns: int, end_ns: int) -> Float64:
     return shares
 
 
-def arrived(records: Records, ok: Bool, begin_ns: int, end_ns: int) -> int:
+def count_arrived_tokens(records: Records, ok: Bool, begin_ns: int, end_ns: int) -> int:
     """Tokens of streamed successes that arrived inside."""
     arrived = 0
     for block in records.blocks():
@@ -264,20 +264,20 @@ def arrived(records: Records, ok: Bool, begin_ns: int, end_ns: int) -> int:
     return arrived
 
 
-def had_failed(failures: Sequence[Failure | None], rows: Int64) -> Bool:
+def mark_failed(failures: Sequence[Failure | None], rows: Int64) -> Bool:
     """Which of these rows failed while the run went on, bool[rows]."""
     ended = (failures[row] for row in rows.tolist())
     return np.fromiter((f is not None and f.kind not in CUT_OFF for f in ended), np.bool_, len(rows))
 
 
-def last_rows(slot: Int64, end_ns: Int64) -> Int64:
+def find_last_rows(slot: Int64, end_ns: Int64) -> Int64:
     """The row in which each slot ended last, by ascending slot: int64[slots]."""
     order = np.lexsort((end_ns, slot))
     last: Int64 = order[np.diff(slot[order], append=-1) != 0]
     return last
 
 
-def ends_without_waits(
+def find_slot_ends(
     slot: Int64, end_ns: Int64, failed: Bool, begun: tuple[Int64, Int64], queues: int
 ) -> Int64:
     """The ends of slots, int64[slots]; one that failed is not at its end before its queue was empty.
@@ -296,7 +296,7 @@ def ends_without_waits(
     return ends_ns
 
 
-def rates_until(ended: Metrics, records: Records, until_ns: int, ask: MetricOptions) -> Metrics:
+def replace_rates(ended: Metrics, records: Records, until_ns: int, ask: MetricOptions) -> Metrics:
     """The figures of what had `ended` by then, with the rates of all that was done by then.
 
     A request in flight at that moment counts by the share of its time that lies before, its tokens by each
@@ -304,12 +304,12 @@ def rates_until(ended: Metrics, records: Records, until_ns: int, ask: MetricOpti
     """
     each = PerRequest.of(records, ask)
     begin_ns = int(records.sent_ns[records.sent].min()) - 1  # (begin, end]: nothing is left out at the begin
-    shares = np.where(each.ok & records.sent, shares_of(records, begin_ns, until_ns), 0.0)
+    shares = np.where(each.ok & records.sent, measure_shares(records, begin_ns, until_ns), 0.0)
     inputs = float(shares @ each.input_tokens.clip(0))
     outputs = float(shares @ each.output_tokens)
     if ask.streamed:
-        outputs = float(arrived(records, each.ok, begin_ns, until_ns))
-    met, duration_s = good(each, ask), ended.duration_s
+        outputs = float(count_arrived_tokens(records, each.ok, begin_ns, until_ns))
+    met, duration_s = mark_good(each, ask), ended.duration_s
     sent_ns, end_ns = records.sent_ns[records.sent], records.end_ns[records.sent]
     flown_ns = sum_exactly(end_ns.clip(max=until_ns) - sent_ns.clip(max=until_ns))
     return replace(

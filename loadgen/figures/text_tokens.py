@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.errors import UsageError
 from loadgen.figures.record import UNKNOWN, Record, Records
-from loadgen.figures.token_counts import spread
+from loadgen.figures.token_counts import spread_tokens
 from loadgen.plan.model_files import find_tokenizer
 from loadgen.plan.prompts.tokenizers import load_tokenizer
 from loadgen.wire.openai import Message
@@ -62,7 +62,7 @@ class TextTokenizer:
         return self._encode(whole)
 
 
-def find(models: Iterable[str | None]) -> TextTokenizer | None:
+def find_text_tokenizer(models: Iterable[str | None]) -> TextTokenizer | None:
     """The tokenizer of the first of these models that has one here, by path or name, and can be loaded."""
     directory = find_tokenizer(*(model for model in models if model))
     if directory is None:
@@ -71,7 +71,7 @@ def find(models: Iterable[str | None]) -> TextTokenizer | None:
     return TextTokenizer(directory) if find_spec(library) else None
 
 
-def written(messages: Iterable[Message]) -> str:
+def join_written(messages: Iterable[Message]) -> str:
     """All that a model wrote in these messages, one choice after another."""
     parts = [
         (choice.index, choice.read_content()) for message in messages for choice in message.choices or ()
@@ -79,7 +79,7 @@ def written(messages: Iterable[Message]) -> str:
     return "".join(text for _, text in sorted(parts, key=itemgetter(0)))
 
 
-def one_each(finish_reason: str, messages: int, planned: int) -> bool:
+def has_one_token_each(finish_reason: str, messages: int, planned: int) -> bool:
     """Whether a stream shows that each of its messages carried one token.
 
     It ended at the length that was asked for, and has as many messages.
@@ -87,7 +87,7 @@ def one_each(finish_reason: str, messages: int, planned: int) -> bool:
     return finish_reason == "length" and 0 < messages == planned
 
 
-def settled(count: int, finish_reason: str, planned: int) -> int:
+def settle_count(count: int, finish_reason: str, planned: int) -> int:
     """The tokens of a text of `count`: those requested, where the server ended it there and they can be.
 
     It writes no more than these; odd bytes, as a model of random weights writes them, are more tokens when
@@ -102,18 +102,18 @@ def needs_text(record: Record) -> bool:
         return False
     if record.output_tokens == UNKNOWN:  # in one piece
         return True
-    return not record.exact_tokens and not one_each(
+    return not record.exact_tokens and not has_one_token_each(
         record.finish_reason, record.output_tokens, record.planned_output
     )
 
 
-def uncounted(records: Records) -> Bool:
+def mark_uncounted(records: Records) -> Bool:
     """The successes whose tokens are not known: their messages stand for them, bool[requests]."""
     unknown: Bool = records.ok & (records.usage == 0) & (records.text_tokens < 0)
     unknown &= (records.output_tokens < 0) | (records.exact_tokens == 0)
     for row in np.flatnonzero(unknown).tolist():
         messages, planned = int(records.output_tokens[row]), int(records.planned_output[row])
-        unknown[row] = not one_each(records.finish_reasons[row], messages, planned)
+        unknown[row] = not has_one_token_each(records.finish_reasons[row], messages, planned)
     return unknown
 
 
@@ -128,11 +128,11 @@ class TextCounts(msgspec.Struct, frozen=True):
         """Of the answers in these parts of a run whose text was kept; raises UsageError as `count`."""
         index, tokens = array("q"), array("q")
         for part in parts:
-            for row in np.flatnonzero(uncounted(part)).tolist():
+            for row in np.flatnonzero(mark_uncounted(part)).tolist():
                 if text := part.texts[row]:
                     planned, reason = int(part.planned_output[row]), part.finish_reasons[row]
                     index.append(int(part.index[row]))
-                    tokens.append(settled(tokenizer.count(text), reason, planned))
+                    tokens.append(settle_count(tokenizer.count(text), reason, planned))
         order = np.argsort(np.array(index, np.int64))
         return cls(np.array(index, np.int64)[order], np.array(tokens, np.int64)[order])
 
@@ -147,7 +147,7 @@ class TextCounts(msgspec.Struct, frozen=True):
 NO_COUNTS = TextCounts(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
-def with_counts(part: Records, counts: TextCounts, keep_text: bool = False) -> Records:
+def add_counts(part: Records, counts: TextCounts, keep_text: bool = False) -> Records:
     """A part of a run with these counts, spread evenly over the messages; texts go, unless they are kept."""
     texts = part.texts if keep_text else [None] * len(part)
     by_text = counts.at(part.index)
@@ -156,7 +156,7 @@ def with_counts(part: Records, counts: TextCounts, keep_text: bool = False) -> R
         return replace(part, texts=texts)
     held, messages = np.diff(part.start), part.tokens.copy()
     for row in np.flatnonzero(known).tolist():
-        messages[part.start[row] : part.start[row + 1]] = spread(int(by_text[row]), int(held[row]))
+        messages[part.start[row] : part.start[row + 1]] = spread_tokens(int(by_text[row]), int(held[row]))
     return replace(
         part,
         output_tokens=np.where(known, by_text, part.output_tokens),
@@ -167,7 +167,7 @@ def with_counts(part: Records, counts: TextCounts, keep_text: bool = False) -> R
     )
 
 
-def revision(
+def make_revision(
     parts: Iterable[Records], tokenizer: TextTokenizer | None, keep_text: bool = False
 ) -> tuple[Callable[[Records], Records], str]:
     """What gives each part of a run its counts, and why these could not be made, "" where they were.
@@ -180,4 +180,4 @@ def revision(
             counts = TextCounts.of(parts, tokenizer)
         except UsageError as error:
             why = str(error)
-    return partial(with_counts, counts=counts, keep_text=keep_text), why
+    return partial(add_counts, counts=counts, keep_text=keep_text), why

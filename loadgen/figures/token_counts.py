@@ -86,7 +86,7 @@ def summarize(messages: Sequence[Message]) -> StreamSummary:
     return StreamSummary(kinds, reason, why, usage, usage_at, own_usage, ids, remarks, fault)
 
 
-def too_many(total: int, body_bytes: int) -> str:
+def explain_excess(total: int, body_bytes: int) -> str:
     """What is wrong with a token count that the answer's bytes cannot have carried; "" if they can.
 
     A token leaves a byte at least, but for those that are not shown.
@@ -96,7 +96,7 @@ def too_many(total: int, body_bytes: int) -> str:
     return f"usage counts {total} tokens in an answer of {body_bytes} bytes"
 
 
-def without_usage(summary: StreamSummary) -> StreamSummary:
+def drop_usage(summary: StreamSummary) -> StreamSummary:
     """The same without its usage, which cannot be true."""
     return msgspec.structs.replace(summary, usage=None, usage_at=[], own_usage=False)
 
@@ -111,7 +111,7 @@ class TokenCounts(msgspec.Struct, frozen=True):
     exact: bool  # the tokens of each message are known
 
 
-def count(messages: Sequence[Message], summary: StreamSummary) -> TokenCounts:
+def count_tokens(messages: Sequence[Message], summary: StreamSummary) -> TokenCounts:
     """Tokens per message, from the best that the server offers.
 
     In this order: its token ids, its running usage, one token a message where their number is the
@@ -121,22 +121,22 @@ def count(messages: Sequence[Message], summary: StreamSummary) -> TokenCounts:
     total = summary.usage.completion_tokens if summary.usage else None
     if total == 0 and TOKEN in summary.kinds:
         total = None
-    per_message = _by_ids(messages, summary, total) if summary.ids else None
+    per_message = _count_ids(messages, summary, total) if summary.ids else None
     if per_message is None and len(summary.usage_at) > 1:
-        per_message, total = _by_running_usage(messages, summary, total)
+        per_message, total = _count_running_usage(messages, summary, total)
     if per_message is not None:
-        per_message = _on_text(per_message, np.frombuffer(summary.kinds, np.uint8))
+        per_message = _move_to_text(per_message, np.frombuffer(summary.kinds, np.uint8))
     if per_message is not None:
         carrying = np.flatnonzero(per_message)
         tokens = per_message[carrying]
         return TokenCounts(carrying, tokens, int(tokens.sum()), total is not None, True)
-    carrying, exact = _carrying(summary, total)
+    carrying, exact = _find_carrying(summary, total)
     if total is None:
         return TokenCounts(carrying, np.ones(len(carrying), np.int64), len(carrying), False, False)
-    return TokenCounts(carrying, spread(total, len(carrying)), total, True, exact)
+    return TokenCounts(carrying, spread_tokens(total, len(carrying)), total, True, exact)
 
 
-def spread(total: int, messages: int) -> Int64:
+def spread_tokens(total: int, messages: int) -> Int64:
     """`total` tokens over `messages` messages as evenly as whole numbers go, int64[messages].
 
     The first message always carries one: text cannot have come from none.
@@ -148,7 +148,7 @@ def spread(total: int, messages: int) -> Int64:
     return edges[1:] - edges[:-1]
 
 
-def _by_ids(messages: Sequence[Message], summary: StreamSummary, total: int | None) -> Int64 | None:
+def _count_ids(messages: Sequence[Message], summary: StreamSummary, total: int | None) -> Int64 | None:
     """From `return_token_ids`; None where the lists are not complete."""
     listed = [
         sum(len(choice.token_ids or ()) for choice in message.choices or ())
@@ -161,7 +161,7 @@ def _by_ids(messages: Sequence[Message], summary: StreamSummary, total: int | No
     return np.array(listed, np.int64) if complete else None
 
 
-def _by_running_usage(
+def _count_running_usage(
     messages: Sequence[Message], summary: StreamSummary, total: int | None
 ) -> tuple[Int64 | None, int | None]:
     """From `continuous_usage_stats`, and the total; (None, total) where it does not add up.
@@ -183,7 +183,7 @@ def _by_running_usage(
     return added, total
 
 
-def _on_text(tokens: Int64, kinds: NDArray[np.uint8]) -> Int64 | None:
+def _move_to_text(tokens: Int64, kinds: NDArray[np.uint8]) -> Int64 | None:
     """Counts of each message, moved to where the text is; None where most of them cannot be its tokens.
 
     What is counted on a message without a place for text (a role, at admission) is of the next text, and so
@@ -207,7 +207,7 @@ def _on_text(tokens: Int64, kinds: NDArray[np.uint8]) -> Int64 | None:
     return moved if moved[first] and without <= UNCOUNTED_TEXT * len(texts) else None
 
 
-def _tokens(kinds: bytearray, count: int) -> Int64:
+def _find_texts(kinds: bytearray, count: int) -> Int64:
     """Where the messages with text are, int64[count]."""
     begin, end = kinds.find(TOKEN), kinds.rfind(TOKEN) + 1
     if end - begin == count:  # nearly always, and no array to search
@@ -216,7 +216,7 @@ def _tokens(kinds: bytearray, count: int) -> Int64:
     return places
 
 
-def _carrying(summary: StreamSummary, total: int | None) -> tuple[Int64, bool]:
+def _find_carrying(summary: StreamSummary, total: int | None) -> tuple[Int64, bool]:
     """Which messages carried tokens, int64 positions, and whether the total leaves no doubt about each.
 
     An empty text may be a token (incomplete UTF-8, a special one), so of TOKEN, then MAYBE, then
@@ -225,7 +225,7 @@ def _carrying(summary: StreamSummary, total: int | None) -> tuple[Int64, bool]:
     usage counts a token and nothing else can have carried it (an eos at once).
     """
     if summary.kinds.count(TOKEN) == total:
-        return _tokens(summary.kinds, total), True
+        return _find_texts(summary.kinds, total), True
     kinds = np.frombuffer(summary.kinds, np.uint8).copy()
     if len(summary.usage_at) == 1 and not summary.own_usage and kinds[summary.usage_at[0]] == ENDING:
         kinds[summary.usage_at[0]] = CLOSING

@@ -23,43 +23,48 @@ class BlockFacts(msgspec.Struct, frozen=True):
     selected: tuple[str, ...] = DEFAULT_METRICS  # --percentile-metrics
 
 
-def figures(metrics: Metrics, facts: BlockFacts) -> dict[str, Any]:
+def list_figures(metrics: Metrics, facts: BlockFacts) -> dict[str, Any]:
     """Everything the block prints, under vLLM's result keys."""
-    return {**traffic(facts), **throughputs(metrics), **peaks(metrics), **latencies(metrics, facts)}
+    return {
+        **describe_traffic(facts),
+        **list_throughputs(metrics),
+        **list_peaks(metrics),
+        **list_latencies(metrics, facts),
+    }
 
 
-def known(figures: Mapping[str, Any], metrics: Metrics) -> dict[str, Any]:
+def drop_unknown(figures: Mapping[str, Any], metrics: Metrics) -> dict[str, Any]:
     """The figures without those that rest on prompt tokens, where some are not known: these count 0."""
     return {key: figures[key] for key in figures if not metrics.unknown_inputs or key not in OF_PROMPTS}
 
 
-def counted(metrics: Metrics) -> dict[str, Any]:
+def list_known_throughputs(metrics: Metrics) -> dict[str, Any]:
     """Counts and rates over the whole run; None of those that rest on prompt tokens where some are not known.
 
     A file has null for them: vLLM's own readers take the keys that they name as columns, which must be there.
     """
-    every = throughputs(metrics)
-    return {**dict.fromkeys(every), **known(every, metrics)}
+    every = list_throughputs(metrics)
+    return {**dict.fromkeys(every), **drop_unknown(every, metrics)}
 
 
-def traffic(facts: BlockFacts) -> dict[str, Any]:
+def describe_traffic(facts: BlockFacts) -> dict[str, Any]:
     """The load as configured; an unlimited rate is the word "inf", as in vLLM's file."""
     rate = facts.request_rate_per_s
     word = "inf" if math.isinf(rate) else float(rate)
     return {"request_rate": word, "max_concurrency": facts.max_concurrency}
 
 
-def throughputs(metrics: Metrics) -> dict[str, Any]:
+def list_throughputs(metrics: Metrics) -> dict[str, Any]:
     """Counts and rates over the whole run."""
     return {figure.key: getattr(metrics, figure.field_name) for figure in COUNTS}
 
 
-def peaks(metrics: Metrics) -> dict[str, Any]:
+def list_peaks(metrics: Metrics) -> dict[str, Any]:
     """The busiest second and the most requests at once; rtfx is for audio, which is never sent."""
     return {**{figure.key: getattr(metrics, figure.field_name) for figure in PEAKS}, "rtfx": 0.0}
 
 
-def latencies(metrics: Metrics, facts: BlockFacts) -> dict[str, float | None]:
+def list_latencies(metrics: Metrics, facts: BlockFacts) -> dict[str, float | None]:
     """Mean, median, std and percentiles of each selected metric, in milliseconds.
 
     vLLM's conditions: queue time only under --max-concurrency, E2EL with it only at a finite rate too.
@@ -77,7 +82,7 @@ def latencies(metrics: Metrics, facts: BlockFacts) -> dict[str, float | None]:
     return values
 
 
-def of_sglang(metrics: Metrics) -> dict[str, Any]:
+def list_sglang_figures(metrics: Metrics) -> dict[str, Any]:
     """What SGLang prints and vLLM does not, under SGLang's keys.
 
     `concurrency` is the end-to-end latencies of the successes, summed, over the duration (Little).

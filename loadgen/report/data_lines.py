@@ -37,28 +37,28 @@ def describe_prompts(facts: Facts) -> str:
         return how
     made = "as the file has them" if form not in _MADE else how
     counted = f", lengths by the tokenizer {facts.tokenizer}" * bool(data.text and facts.tokenizer)
-    return f"{_rows(facts)}; {data.text or made}{counted}"
+    return f"{_describe_rows(facts)}; {data.text or made}{counted}"
 
 
 def describe_data(result: Result, options: object = None) -> Iterator[str]:
     """What the report has of the data under its line of prompts: a line each of what there is."""
     facts = result.facts
-    if parts := list(_lengths(facts, result.records)):
+    if parts := list(_list_lengths(facts, result.records)):
         yield f"lengths: {'; '.join(parts)}"
-    if parts := list(_reuse(facts, result.records)):
+    if parts := list(_list_reuse(facts, result.records)):
         yield f"reuse: {'; '.join(parts)}"
     if facts.profile.classes:
         yield f"classes: {describe_classes(facts.profile.classes)}"
     if facts.profile.shaped:
         yield f"load over time: {'; '.join(facts.profile.shape_words)}"
     if facts.data.schedule is not None:
-        yield f"schedule: {'; '.join(_schedule(facts.data.schedule))}"
+        yield f"schedule: {'; '.join(_list_schedule(facts.data.schedule))}"
 
 
 def summarize_data(result: Result, options: object) -> Iterator[str]:
     """Kind, file and rows in a line; nothing of random prompts."""
     if result.facts.data.kind != RANDOM:
-        yield f"prompts: {_rows(result.facts, why=False)}"
+        yield f"prompts: {_describe_rows(result.facts, why=False)}"
 
 
 def name_data(facts: Facts) -> str:
@@ -67,7 +67,7 @@ def name_data(facts: Facts) -> str:
     return "" if data.kind == RANDOM else " ".join(filter(None, (data.kind, Path(data.file).name)))
 
 
-def _rows(facts: Facts, why: bool = True) -> str:
+def _describe_rows(facts: Facts, why: bool = True) -> str:
     """Kind and file, how many of its rows are sent, and what is not sent as it stands."""
     data = facts.data
     parts = [data.kind]
@@ -83,27 +83,29 @@ def _rows(facts: Facts, why: bool = True) -> str:
     return "; ".join(parts)
 
 
-def _lengths(facts: Facts, records: Records) -> Iterator[str]:
+def _list_lengths(facts: Facts, records: Records) -> Iterator[str]:
     """Lengths as planned, and as the server counted what the plan could not; nothing where all are alike."""
     data, profile = facts.data, facts.profile
     if facts.prompt_format == _WORDS:
-        yield from _by_server(facts, records)
+        yield from _list_server_lengths(facts, records)
     elif data.input is not None and data.input.least < data.input.most:
-        yield _spread("prompts", data.input, _how(profile.input_dist, "input", facts))
+        yield _describe_spread("prompts", data.input, _explain_lengths(profile.input_dist, "input", facts))
     elif data.kind != RANDOM:
         counted = LengthFacts.of(records.input_tokens[records.ok]) if data.input is None else data.input
         how = "" if data.input is not None else "by the server's count"
-        yield "prompts of unknown length" if counted is None else _spread("prompts", counted, how)
+        yield "prompts of unknown length" if counted is None else _describe_spread("prompts", counted, how)
     if data.output is not None and data.output.least < data.output.most:
-        yield _spread("answers", data.output, _how(profile.output_dist, "output", facts))
+        yield _describe_spread("answers", data.output, _explain_lengths(profile.output_dist, "output", facts))
     elif data.kind != RANDOM:
-        yield "answers without a limit" if data.output is None else _spread("answers", data.output, "")
+        yield (
+            "answers without a limit" if data.output is None else _describe_spread("answers", data.output, "")
+        )
     short_of = [facts.requests - each.known for each in (data.input, data.output) if each is not None]
     if data.kind != RANDOM and any(0 < missing < facts.requests for missing in short_of):
         yield f"{max(short_of):,} of {facts.requests:,} requests without a length of their own"
 
 
-def _spread(what: str, lengths: LengthFacts, how: str) -> str:
+def _describe_spread(what: str, lengths: LengthFacts, how: str) -> str:
     """Bounds, mean and percentiles as they were sent."""
     by = f", {how}" * bool(how)
     if lengths.least == lengths.most:
@@ -112,7 +114,7 @@ def _spread(what: str, lengths: LengthFacts, how: str) -> str:
     return f"{what} {lengths.least:,} to {lengths.most:,} tokens, {mean}{by}"
 
 
-def _how(dist: str, way: str, facts: Facts) -> str:
+def _explain_lengths(dist: str, way: str, facts: Facts) -> str:
     """How lengths were drawn, by flag; "" where a file has them."""
     profile = facts.profile
     if facts.data.kind != RANDOM:
@@ -124,7 +126,7 @@ def _how(dist: str, way: str, facts: Facts) -> str:
     return f"uniform by --random-range-ratio {profile.range_ratio} (compat {profile.compat})"
 
 
-def _by_server(facts: Facts, records: Records) -> Iterator[str]:
+def _list_server_lengths(facts: Facts, records: Records) -> Iterator[str]:
     """The lengths that were asked for, and what the server counted."""
     planned, counted = facts.data.input, LengthFacts.of(records.input_tokens[records.ok])
     asked = planned.mean if planned is not None else facts.profile.prefix_len + facts.profile.input_len
@@ -134,7 +136,7 @@ def _by_server(facts: Facts, records: Records) -> Iterator[str]:
     off = counted.mean / asked - 1
     drawn = ""
     if planned is not None and planned.least < planned.most:
-        how = _how(facts.profile.input_dist, "input", facts)
+        how = _explain_lengths(facts.profile.input_dist, "input", facts)
         drawn = f" ({planned.least:,} to {planned.most:,}, {how})"
     spread = f"sd {counted.sd:,.1f}, {counted.least:,} to {counted.most:,}"
     yield (
@@ -143,7 +145,7 @@ def _by_server(facts: Facts, records: Records) -> Iterator[str]:
     )
 
 
-def _reuse(facts: Facts, records: Records) -> Iterator[str]:
+def _list_reuse(facts: Facts, records: Records) -> Iterator[str]:
     """The share of prompt tokens that a prefix cache should hold, next to what it held."""
     expected, by = evidence.expected_reuse(facts), evidence.reported_reuse(facts, records)
     if not expected and (facts.data.kind == RANDOM or not any(hits for hits, _ in by.values())):
@@ -156,7 +158,7 @@ def _reuse(facts: Facts, records: Records) -> Iterator[str]:
         yield "the server reports no cached tokens"
 
 
-def _schedule(schedule: ScheduleFacts) -> Iterator[str]:
+def _list_schedule(schedule: ScheduleFacts) -> Iterator[str]:
     """A trace's window, span and rate, and what was changed of its times."""
     end = "its end" if schedule.end_s is None else f"{schedule.end_s:,g} s"
     whole = schedule.end_s is None and not schedule.start_s

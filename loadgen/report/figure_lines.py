@@ -11,14 +11,14 @@ from loadgen.base.text import format_count
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.figure_table import LATENCIES, OURS, OWN, SELECTABLE, SPEEDS, Figure, percentile_name
 from loadgen.figures.metrics import Metrics
-from loadgen.figures.percentiles import least_passing
+from loadgen.figures.percentiles import find_least_passing
 from loadgen.report.run_directory import Result
 from loadgen.verdict.evidence import least_samples
 
 
 def describe_bounds(result: Result, options: object) -> Iterator[str]:
     """Each percentile with its upper bound where it has one, a line each, and why ITL has none."""
-    shown = _shown(result)
+    shown = _select_shown(result)
     for rank in dict.fromkeys(rank for of in shown.values() for rank in of.percentiles_ms):
         yield _percentiles(shown, rank)
     if gaps := [key.upper() for key in shown if _is_of_gaps(key)]:
@@ -27,7 +27,7 @@ def describe_bounds(result: Result, options: object) -> Iterator[str]:
 
 def describe_highest(result: Result, options: object) -> Iterator[str]:
     """The highest percentile alone, without that of the gaps, which have no bound."""
-    shown = {key: of for key, of in _shown(result).items() if not _is_of_gaps(key)}
+    shown = {key: of for key, of in _select_shown(result).items() if not _is_of_gaps(key)}
     if ranks := [rank for of in shown.values() for rank in of.percentiles_ms]:
         yield _percentiles(shown, max(ranks))
 
@@ -49,7 +49,7 @@ def _is_of_gaps(key: str) -> bool:
     return SELECTABLE[key].of != "requests"
 
 
-def _shown(result: Result) -> dict[str, Distribution]:
+def _select_shown(result: Result) -> dict[str, Distribution]:
     """The latencies that the block has, and there are."""
     selected = result.measured(result.facts.block().selected)
     return {key: of for key, of in result.metrics.selectable.items() if key in selected and of.n}
@@ -58,7 +58,7 @@ def _shown(result: Result) -> dict[str, Distribution]:
 def _percentiles(shown: Mapping[str, Distribution], rank: float) -> str:
     """One percentile of these latencies, with how many samples its bounds need where they are too few."""
     parts = [_percentile(key, of, rank) for key, of in shown.items()]
-    needed = least_passing(0, rank) if 0 < rank < 100 else 0
+    needed = find_least_passing(0, rank) if 0 < rank < 100 else 0
     few = [of.n for key, of in shown.items() if not _is_of_gaps(key) and of.n < needed]
     needs = f"; {format_count(min(few), 'sample')}, a bound needs {needed}" if few else ""
     return f"P{percentile_name(rank)} {', '.join(parts)}{needs}"

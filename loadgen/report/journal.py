@@ -76,7 +76,7 @@ class Journal:
 
         What that could not write is for it to send, and for the part's `take` to keep.
         """
-        part = Journal(None if self.path is None else part_of(self.path, number))
+        part = Journal(None if self.path is None else name_part(self.path, number))
         if not part._attempt(part._open):
             part.path = None
         self._files.append(part)
@@ -226,12 +226,12 @@ class Journal:
                 return  # `finish` syncs again, and reports why it cannot
 
 
-def part_of(path: Path, number: int) -> Path:
+def name_part(path: Path, number: int) -> Path:
     """The file of a journal's part: journal-0.bin of journal.bin."""
     return path.with_name(f"{path.stem}-{number}{path.suffix}")
 
 
-def files(path: Path) -> list[Path]:
+def list_files(path: Path) -> list[Path]:
     """A journal's file and those of its parts, as many as there are."""
     parts = path.parent.glob(f"{path.stem}-*{path.suffix}")
     return [path, *sorted(part for part in parts if part.stem.rpartition("-")[2].isdecimal())]
@@ -243,7 +243,7 @@ def read(path: Path) -> JournalContents:
     Raises OSError where a file cannot be read and ValueError where it is no journal.
     """
     facts, whole, size = b"", 0, 0
-    for part in files(path):
+    for part in list_files(path):
         with part.open("rb") as file:
             last = 0
             for kind, payload, end in _frames(file):
@@ -256,7 +256,7 @@ def parts(path: Path) -> Parts:
     """The requests of a journal's files; going through them raises as `read`, or if a frame is damaged."""
 
     def begin() -> Iterator[Records]:
-        for part in files(path):
+        for part in list_files(path):
             with part.open("rb") as file:
                 yield from _requests(file)
 

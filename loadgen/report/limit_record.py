@@ -163,10 +163,12 @@ def render_answer(record: LimitRecord) -> list[str]:
 
 def describe_limit(record: LimitRecord) -> str:
     """The limit with its interval, or what is known of it."""
-    known = _known(record)
+    known = _describe_value(record)
     if not known:
         return "limit: unknown"
-    sure = _interval(record.limit) if record.limit is not None and record.limit.value is not None else ""
+    sure = (
+        _format_interval(record.limit) if record.limit is not None and record.limit.value is not None else ""
+    )
     return f"limit: {known} {UNITS[record.axis]}{sure}"
 
 
@@ -179,7 +181,11 @@ def format_load(value: float) -> str:
 
 def make_run_table(record: LimitRecord) -> Table:
     """A row a run, by load: each objective's percentile and bound, the verdict, and what the run shows."""
-    shown = [objective for objective in record.objectives if any(_of(run, objective) for run in record.runs)]
+    shown = [
+        objective
+        for objective in record.objectives
+        if any(_find_objective(run, objective) for run in record.runs)
+    ]
     columns = [Column("number", "run"), Column("load", _TITLES[record.axis])]
     for objective in shown:
         columns += [
@@ -195,7 +201,7 @@ def make_run_table(record: LimitRecord) -> Table:
     ]
     keys = [column.key for column in columns]
     runs = sorted(record.runs, key=lambda run: (run.load, run.number))
-    body = tuple(tuple(cells[key] for key in keys) for cells in (_cells(run, shown) for run in runs))
+    body = tuple(tuple(cells[key] for key in keys) for cells in (_format_cells(run, shown) for run in runs))
     return Table(tuple(columns), body)
 
 
@@ -222,72 +228,73 @@ def describe_standing(run: LimitRun) -> str:
 
 def list_statements(record: LimitRecord) -> list[str]:
     """The answer, a sentence an entry, its first the limit with its interval."""
-    return [clean_line(part) for part in _parts(record)]
+    return [clean_line(part) for part in _state(record)]
 
 
-def _parts(record: LimitRecord) -> Iterator[str]:
+def _state(record: LimitRecord) -> Iterator[str]:
     yield describe_limit(record)
     yield f"for {', '.join(record.objectives)}"
     edges = {Standing.MEETS: record.highest_passing, Standing.FAILS: record.lowest_failing}
     known = [f"{word} at {format_load(value)}" for word, value in edges.items() if value is not None]
-    if record.highest_passing is None and (open_at := _not_shown(record)):
+    if record.highest_passing is None and (open_at := _list_not_shown(record)):
         known.append(f"{Standing.NOT_SHOWN} at {', '.join(map(format_load, open_at))}")
     minutes = sum(run.duration_s for run in record.runs) / 60
     yield ", ".join([*known, f"{format_count(len(record.runs), 'run')} in {minutes:.1f} min"])
     if record.ended is not None:
         asked = f" (± {100 * record.within:g} %)" if record.ended == "within" else ""
-        yield f"ended: {_short_of(record) or _ENDS[record.ended]}{asked}"
-    yield from _doubted(record)
-    yield from _cause(record)
+        yield f"ended: {_describe_shortage(record) or _ENDS[record.ended]}{asked}"
+    yield from _describe_doubts(record)
+    yield from _describe_cause(record)
     if record.goodput_per_s is not None and record.highest_passing is not None:
         yield f"goodput at {format_load(record.highest_passing)}: {record.goodput_per_s:.4g} requests/s"
     if record.headroom is not None:
         least = "at least " if record.headroom_at_least else ""
         yield f"client: could have measured {least}{record.headroom:.3g} × that load"
     if record.knee is not None and record.knee.value is not None:
-        yield f"knee: the curve bends at {format_load(record.knee.value)}{_interval(record.knee)}"
+        yield f"knee: the curve bends at {format_load(record.knee.value)}{_format_interval(record.knee)}"
     yield from (f"note: {note}" for note in record.notes)
     if record.simulated:
         yield SIMULATION
 
 
-def _short_of(record: LimitRecord) -> str:
+def _describe_shortage(record: LimitRecord) -> str:
     """What the next run needs and what the budget has left for it; "" where it was not the budget."""
     if record.ended != "budget" or record.budget_s is None or record.next_run_s is None:
         return ""
     left_s = record.budget_s - sum(run.took_s for run in record.runs)
     if left_s <= 0:
         return ""
-    return f"the next run needs about {_time(record.next_run_s)}, {_time(left_s)} of the budget are left"
+    left = f"{_format_time(left_s)} of the budget are left"
+    return f"the next run needs about {_format_time(record.next_run_s)}, {left}"
 
 
-def _time(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < _LONG_S else f"{seconds / 60:.1f} min"
 
 
-def _not_shown(record: LimitRecord) -> list[float]:
+def _list_not_shown(record: LimitRecord) -> list[float]:
     """The loads of which no run shows whether they meet the objectives, in order."""
     shown = {run.load for run in record.runs if run.standing is not Standing.NOT_SHOWN}
     return sorted({run.load for run in record.runs} - shown)
 
 
-def _doubted(record: LimitRecord) -> Iterator[str]:
+def _describe_doubts(record: LimitRecord) -> Iterator[str]:
     """How many runs are not VALID, and of which doubts."""
     doubted = [run for run in record.runs if run.doubts]
     if not doubted:
         return
     codes = dict.fromkeys(code for run in doubted for code in run.doubts)
-    parts = (f"{code} ({_numbered(doubted, code)})" for code in codes)
+    parts = (f"{code} ({_number_runs(doubted, code)})" for code in codes)
     levels = " or ".join(dict.fromkeys(run.verdict for run in doubted))
     yield f"{len(doubted)} of {format_count(len(record.runs), 'run')} {levels}: {', '.join(parts)}"
 
 
-def _numbered(runs: list[LimitRun], code: str) -> str:
+def _number_runs(runs: list[LimitRun], code: str) -> str:
     numbers = [str(run.number) for run in runs if code in run.doubts]
     return f"{'run' if len(numbers) == 1 else 'runs'} {', '.join(numbers)}"
 
 
-def _known(record: LimitRecord) -> str:
+def _describe_value(record: LimitRecord) -> str:
     """The limit, else the side on which it is; "" if nothing is known."""
     if record.limit is not None and record.limit.value is not None:
         return format_load(record.limit.value)
@@ -296,7 +303,7 @@ def _known(record: LimitRecord) -> str:
     return "" if record.lowest_failing is None else f"below {format_load(record.lowest_failing)}"
 
 
-def _interval(estimate: LimitEstimate | None) -> str:
+def _format_interval(estimate: LimitEstimate | None) -> str:
     if estimate is None or (estimate.low is None and estimate.high is None):
         return ""
     confidence = f"{100 * estimate.confidence:g} %"
@@ -306,7 +313,7 @@ def _interval(estimate: LimitEstimate | None) -> str:
     return f" ({confidence}: {format_load(estimate.low)} to {format_load(estimate.high)})"
 
 
-def _cause(record: LimitRecord) -> Iterator[str]:
+def _describe_cause(record: LimitRecord) -> Iterator[str]:
     """Which objective failed first, and what the evidence points to."""
     if record.bound_by:
         yield f"bound by {record.bound_by}"
@@ -315,16 +322,16 @@ def _cause(record: LimitRecord) -> Iterator[str]:
         yield f"{_BOTTLENECKS[record.bottleneck]}{evidence}"
 
 
-def _of(run: LimitRun, objective: str) -> ObjectiveFigures | None:
+def _find_objective(run: LimitRun, objective: str) -> ObjectiveFigures | None:
     return next((figures for figures in run.objectives if figures.objective == objective), None)
 
 
-def _cells(run: LimitRun, objectives: list[str]) -> dict[str, str]:
+def _format_cells(run: LimitRun, objectives: list[str]) -> dict[str, str]:
     cells = {"number": f"{run.number}", "load": format_load(run.load), "verdict": run.verdict or "-"}
     cells["outcome"] = clean_line(describe_standing(run))
     cells["goodput"] = "-" if run.goodput_per_s is None else f"{run.goodput_per_s:.4g}"
     for objective in objectives:
-        figures = _of(run, objective)
+        figures = _find_objective(run, objective)
         value, bound = (None, None) if figures is None else (figures.value_ms, figures.bound_ms)
         cells[objective] = "-" if value is None else format_latency(value)
         cells[f"{objective}, bound"] = "-" if bound is None else format_latency(bound)

@@ -15,9 +15,9 @@ from loadgen.base.table import Table, make_table, measure_table, render_text_tab
 from loadgen.base.text import WIDTH, clean_line, format_count, wrap_text
 from loadgen.figures import repeats
 from loadgen.figures.figure_table import COMMON
-from loadgen.figures.objectives import Standing, together
+from loadgen.figures.objectives import Standing, join_standings
 from loadgen.figures.repeats import t_quantile
-from loadgen.figures.vllm_keys import Figures, throughputs
+from loadgen.figures.vllm_keys import Figures, list_throughputs
 from loadgen.report.load_identity import Load, format_tokens, identify_load
 from loadgen.report.run_directory import Result
 from loadgen.roofline.bound import DECODING, PREFILL
@@ -268,7 +268,7 @@ def standing(run: Result) -> Standing | None:
     """What a run shows of its objectives together; None where it has none."""
     if not (shown := run.objectives):
         return None
-    return Standing.FAILS if run.facts.saturated else together(each.standing for each in shown)
+    return Standing.FAILS if run.facts.saturated else join_standings(each.standing for each in shown)
 
 
 def merged(rows: Sequence[LoadRow]) -> list[LoadRow]:
@@ -287,7 +287,7 @@ def _together(rows: Sequence[LoadRow]) -> LoadRow:
         figures=means(values, saturated),
         runs=len(rows),
         verdict=gravest([row.verdict for row in rows]),
-        standing=together(known) if (known := [row.standing for row in rows if row.standing]) else None,
+        standing=join_standings(known) if (known := [row.standing for row in rows if row.standing]) else None,
         saturated=saturated,
     )
 
@@ -312,7 +312,7 @@ def _figures(run: Result) -> Figures:
     if run.facts.saturated:
         return saturated_figures(run)
     metrics = run.metrics
-    figures = throughputs(metrics)
+    figures = list_throughputs(metrics)
     for each in COMMON:
         figures |= each.statistics(asdict(getattr(metrics, each.field_name)))
     return {figure.key: figures.get(figure.key) for figure in FIGURES}

@@ -34,17 +34,19 @@ def render(
     A section that cannot be made is a line that names it, in its place; what UTF-8 cannot hold is escaped.
     `layout` is a key of block.LAYOUTS; raises UsageError where there is no such one.
     """
-    options = ReportOptions(explain, result_block.layout(layout), screen or Screen())
+    options = ReportOptions(explain, result_block.find_layout(layout), screen or Screen())
     return "\n".join(line for section in SECTIONS for line in make_section(section, result, options).lines)
 
 
-def short(result: Result, directory: str, layout: str | None = None, screen: Screen | None = None) -> str:
+def render_short(
+    result: Result, directory: str, layout: str | None = None, screen: Screen | None = None
+) -> str:
     """What matters at once: the block, what was measured above it, and ten lines at most under it.
 
     More they are only where the verdict and the failures need them, and by the tables of a load that changes
     or has several classes. Raises UsageError as `render` does.
     """
-    options = ReportOptions(False, result_block.layout(layout), screen or Screen(), directory)
+    options = ReportOptions(False, result_block.find_layout(layout), screen or Screen(), directory)
     sections = [section for section in SECTIONS if section.room]
     parts = {section.name: make_section(section, result, options, section.short) for section in sections}
     under = list(parts)[list(parts).index("block") + 1 :]
@@ -56,9 +58,9 @@ def short(result: Result, directory: str, layout: str | None = None, screen: Scr
     return "\n".join(line for name in parts for line in shown[name])
 
 
-def section_lines(name: str, result: Result) -> tuple[str, ...]:
+def list_section_lines(name: str, result: Result) -> tuple[str, ...]:
     """Make the lines of one section of the whole report, none of them broken; it cannot raise."""
-    options = ReportOptions(False, result_block.layout(None), Screen(sys.maxsize))
+    options = ReportOptions(False, result_block.find_layout(None), Screen(sys.maxsize))
     (section,) = (section for section in SECTIONS if section.name == name)
     return tuple(make_section(section, result, options).lines)
 
@@ -69,9 +71,9 @@ def _render_block(result: Result, options: ReportOptions) -> Iterator[str]:
     if layout.percentiles:
         metrics = compute(result.counted, replace(result.ask, metric_percentiles=layout.percentiles))
         facts = replace(facts, selected=tuple(section.key for section in layout.sections))
-    sglang = {"backend": result.facts.profile.backend, **vllm_keys.of_sglang(metrics)}
-    figures = {**sglang, **vllm_keys.figures(metrics, facts)}
-    yield result_block.render(vllm_keys.known(figures, metrics), layout)
+    sglang = {"backend": result.facts.profile.backend, **vllm_keys.list_sglang_figures(metrics)}
+    figures = {**sglang, **vllm_keys.list_figures(metrics, facts)}
+    yield result_block.render_block(vllm_keys.drop_unknown(figures, metrics), layout)
 
 
 def _explain_verdict(result: Result, options: ReportOptions) -> list[str]:
@@ -89,7 +91,7 @@ def _compare_answers(result: Result, options: ReportOptions) -> Iterator[str]:
         yield from answer_check.render_lines(result.facts.fingerprint)
 
 
-def _nothing(result: Result, options: ReportOptions) -> Iterable[str]:
+def _leave_out(result: Result, options: ReportOptions) -> Iterable[str]:
     """Of a section of the short report alone."""
     return ()
 
@@ -137,7 +139,7 @@ _OF_THE_CORE = (
         "more-figures",
         lambda result, _: figure_lines.describe_more_figures(result.metrics, result.facts.reasoned),
     ),
-    Section("load-over-time", _nothing, room=Room.TABLE, short=run_lines.explain_changing_load),
+    Section("load-over-time", _leave_out, room=Room.TABLE, short=run_lines.explain_changing_load),
     Section(
         "load",
         run_lines.describe_load,
@@ -151,7 +153,7 @@ _OF_THE_CORE = (
     Section("notes", lambda result, _: result.facts.lines("notes")),
     Section(
         "steady-state",
-        lambda result, _: steady_state.lines(result.steady),
+        lambda result, _: steady_state.describe_steady_state(result.steady),
         room=Room.LAST,
         short=run_lines.summarize_steady_state,
     ),
@@ -165,7 +167,7 @@ _OF_THE_CORE = (
     ),
     Section(
         "roofline",
-        lambda result, _: run_roofline.lines(result.facts, result.metrics),
+        lambda result, _: run_roofline.describe_roofline(result.facts, result.metrics),
         _is_whole_load,
         room=Room.LAST,
         short=run_lines.summarize_roofline,
@@ -179,8 +181,8 @@ _OF_THE_CORE = (
     ),
     Section("cpus", _use_of_cpus, _is_whole_load, room=Room.LAST),
     Section("fingerprint", _compare_answers, room=Room.ALWAYS),
-    Section("unavailable", _nothing, room=Room.ALWAYS, short=run_lines.list_unknown),
-    Section("more", _nothing, room=Room.ALWAYS, short=run_lines.point_to_rest),
+    Section("unavailable", _leave_out, room=Room.ALWAYS, short=run_lines.list_unknown),
+    Section("more", _leave_out, room=Room.ALWAYS, short=run_lines.point_to_rest),
 )
 # Where the short report has no room for all of one `Room`, those that stand first are in it.
 SECTIONS = combine_rows(_OF_THE_CORE, "sections", lambda section: section.name)

@@ -21,7 +21,7 @@ from loadgen.features import combine_rows
 from loadgen.figures.figure_table import LATENCIES, Figure
 from loadgen.figures.per_request import PerRequest
 from loadgen.figures.record import UNKNOWN
-from loadgen.figures.session_rows import session_rows
+from loadgen.figures.session_rows import find_sessions
 from loadgen.report import run_directory
 from loadgen.report.printing import escape_unencodable, print_text
 from loadgen.report.run_directory import Result
@@ -93,20 +93,20 @@ _OF_THE_CORE = (
 )
 
 
-def _list_columns(run: Result) -> list[RequestColumn]:
+def _choose_columns(run: Result) -> list[RequestColumn]:
     every = combine_rows(_OF_THE_CORE, "columns", lambda column: column.name)
     return [column for column in every if column.is_there(run.facts)]
 
 
-def columns(run: Result) -> dict[str, str]:
+def list_columns(run: Result) -> dict[str, str]:
     """The columns of a run with their types: those of all, and those of sessions, classes and targets."""
-    return {column.name: column.kind for column in _list_columns(run)}
+    return {column.name: column.kind for column in _choose_columns(run)}
 
 
-def rows(run: Result) -> Iterator[list[Row]]:
+def list_rows(run: Result) -> Iterator[list[Row]]:
     """The requests in plan order, some thousand at once: a run may have more than memory holds as rows."""
-    arrays, wanted, records = numbers(run), columns(run), run.records
-    texts = {column.name: column.make(run) for column in _list_columns(run) if column.make is not None}
+    arrays, wanted, records = list_numbers(run), list_columns(run), run.records
+    texts = {column.name: column.make(run) for column in _choose_columns(run) if column.make is not None}
     for begin in range(0, len(records), _ROWS_AT_ONCE):
         part = {name: column[begin : begin + _ROWS_AT_ONCE].tolist() for name, column in arrays.items()}
         batch, ids = [], list_request_ids(run.facts, records.index[begin : begin + _ROWS_AT_ONCE])
@@ -130,14 +130,14 @@ def rows(run: Result) -> Iterator[list[Row]]:
         yield batch
 
 
-def numbers(run: Result) -> dict[str, NDArray[Any]]:
+def list_numbers(run: Result) -> dict[str, NDArray[Any]]:
     """The columns of numbers, one value a request; below 0 where there is nothing."""
     records, each = run.records, PerRequest.of(run.records, run.facts.ask())
     counts = np.diff(records.start)
     first_ns, last_ns = (np.full(len(records), UNKNOWN, np.int64) for _ in range(2))
     first_ns[counts > 0] = records.arrival_ns[records.start[:-1][counts > 0]]
     last_ns[counts > 0] = records.arrival_ns[records.start[1:][counts > 0] - 1]
-    sessions = session_rows(records, run.facts.session_turns)
+    sessions = find_sessions(records, run.facts.session_turns)
     return {
         **({} if sessions is None else {"session": sessions.session, "turn": sessions.turn}),
         **{name: records.columns[name] for name in ("index", "slot", "cached_tokens", "resends")},
@@ -146,14 +146,14 @@ def numbers(run: Result) -> dict[str, NDArray[Any]]:
         "first_ns": first_ns,
         "last_ns": last_ns,
         "end_ns": records.end_ns,
-        **{f"{figure.key}_ns": _known(figure, each) for figure in _TIMED},
+        **{f"{figure.key}_ns": _mark_unknown(figure, each) for figure in _TIMED},
         "input_tokens": each.input_tokens,
         "output_tokens": np.where(each.ok, each.output_tokens, records.output_tokens),
         "http_status": records.http_status,
     }
 
 
-def _known(figure: Figure, each: PerRequest) -> NDArray[Any]:
+def _mark_unknown(figure: Figure, each: PerRequest) -> NDArray[Any]:
     """The figure's samples, UNKNOWN where a request has none."""
     values, has = figure.samples(each)
     return np.where(has, values, UNKNOWN)
@@ -199,7 +199,7 @@ def write(run: Result, form: str, path: Path) -> None:
     if not path.name or "\0" in path.name:
         raise UsageError(f"cannot write {str(path)!r}: not a file name; choose another --output")
     try:
-        write_output(path, lambda file: FORMS[form](rows(run), columns(run), file))
+        write_output(path, lambda file: FORMS[form](list_rows(run), list_columns(run), file))
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}; choose another --output") from None
 
@@ -254,7 +254,7 @@ def _to_standard_output(run: Result, form: str) -> int:
     if sys.stdout is None:
         raise UsageError("standard output is closed: use --output FILE")
     try:
-        FORMS[form](rows(run), columns(run), sys.stdout.buffer)
+        FORMS[form](list_rows(run), list_columns(run), sys.stdout.buffer)
         sys.stdout.buffer.flush()
     except BrokenPipeError:
         return ExitCode.FIGURES  # who reads it has read what was wanted, as of any other verb

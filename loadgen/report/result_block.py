@@ -154,7 +154,7 @@ LAYOUTS = {
 }  # fmt: skip
 
 
-def layout(name: str | None) -> Layout:
+def find_layout(name: str | None) -> Layout:
     """The layout of that name, None being the default; raises UsageError with the nearest."""
     layout = LAYOUTS.get(name or DEFAULT_LAYOUT)
     if layout is None:
@@ -165,24 +165,24 @@ def layout(name: str | None) -> Layout:
     return layout
 
 
-def render(figures: Figures, layout: Layout = _VLLM_0_32, named: Collection[str] | None = None) -> str:
+def render_block(figures: Figures, layout: Layout = _VLLM_0_32, named: Collection[str] | None = None) -> str:
     """The block as text, trailing spaces kept, without a final newline.
 
     With `named`, the sections that vLLM does not have are printed only where their keys are in it.
     """
     lines = [layout.title.center(layout.width, "=")]
     for row in layout.rows:
-        if (shown := _shown(figures, row)) is not None:
+        if (shown := _choose_value(figures, row)) is not None:
             lines += [row.rule.center(layout.width, "-")] * bool(row.rule)
-            lines.append(_line(layout, row.label, *shown))
+            lines.append(_align_row(layout, row.label, *shown))
     for section in layout.sections:
         if section.extra and named is not None and section.key not in named:
             continue
-        lines += _section_lines(figures, layout, section)
+        lines += _render_section(figures, layout, section)
     return "\n".join([*lines, "=" * layout.width])
 
 
-def _shown(figures: Figures, row: BlockRow) -> tuple[float | str, str] | None:
+def _choose_value(figures: Figures, row: BlockRow) -> tuple[float | str, str] | None:
     """What a row prints, and its format; None where it is left out."""
     value = figures.get(row.key)
     if row.text and isinstance(value, str | int | float):
@@ -192,7 +192,7 @@ def _shown(figures: Figures, row: BlockRow) -> tuple[float | str, str] | None:
     return (row.none, "") if row.none and row.key in figures else None
 
 
-def _section_lines(figures: Figures, layout: Layout, section: BlockSection) -> list[str]:
+def _render_section(figures: Figures, layout: Layout, section: BlockSection) -> list[str]:
     name = section.key + "_ms" * (section.unit == "ms")
     if figures.get(f"mean_{name}") is None:
         return []
@@ -205,12 +205,12 @@ def _section_lines(figures: Figures, layout: Layout, section: BlockSection) -> l
     return [
         section.header.center(layout.width, "-"),
         *(
-            _line(layout, f"{word} {section.name} ({section.unit}):", figures[key], ".2f")
+            _align_row(layout, f"{word} {section.name} ({section.unit}):", figures[key], ".2f")
             for word, key in statistics
             if isinstance(figures.get(key), int | float)
         ),
     ]
 
 
-def _line(layout: Layout, label: str, value: float | str, spec: str) -> str:
+def _align_row(layout: Layout, label: str, value: float | str, spec: str) -> str:
     return f"{label:<{layout.label_width}} {value:<{layout.value_width}{spec}}"

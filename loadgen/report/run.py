@@ -84,7 +84,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         """What a notebook shows of a run that ends a cell: the block, and what matters under it."""
-        return f"<pre>{escape(report.short(self.result, str(self.directory or '')))}</pre>"
+        return f"<pre>{escape(report.render_short(self.result, str(self.directory or '')))}</pre>"
 
     @cached_property
     def metrics(self) -> Metrics:
@@ -130,9 +130,9 @@ class Run:
         Times are nanoseconds of CLOCK_MONOTONIC. Numbers are int64 (`tpot_ns`: float64), -1 where there is
         none; `ok` is bool, texts are object arrays.
         """
-        numbers, columns = request_rows.numbers(self.result), request_rows.columns(self.result)
+        numbers, columns = request_rows.list_numbers(self.result), request_rows.list_columns(self.result)
         texts: dict[str, list[Any]] = {name: [] for name in columns if name not in numbers}
-        for some in request_rows.rows(self.result):
+        for some in request_rows.list_rows(self.result):
             for name, column in texts.items():
                 column += [row[name] for row in some]
         return {
@@ -154,7 +154,7 @@ class Run:
         import pandas
 
         frame = pandas.DataFrame(self.requests())
-        for name, kind in request_rows.columns(self.result).items():
+        for name, kind in request_rows.list_columns(self.result).items():
             if kind == "int64":
                 frame[name] = frame[name].astype("Int64").where(frame[name] >= 0)
             elif kind == "double":

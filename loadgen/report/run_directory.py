@@ -21,15 +21,15 @@ from loadgen.base.structs import replace
 from loadgen.features import contributed
 from loadgen.figures import objectives, steady_state, text_tokens
 from loadgen.figures.metrics import Metrics, compute
-from loadgen.figures.objectives import ObjectiveEvidence, judged
+from loadgen.figures.objectives import ObjectiveEvidence, judge_objectives
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.record import Records
-from loadgen.figures.session_rows import dry_ns, session_rows
+from loadgen.figures.session_rows import find_dry_ns, find_sessions
 from loadgen.figures.steady_state import Steady, Trim, Unsteady
 from loadgen.report import journal, sample_file
 from loadgen.report.run_place import JOURNAL
 from loadgen.report.sample_file import SAMPLES, KeptSamples
-from loadgen.report.vllm_json import OURS, filename, vllm_result
+from loadgen.report.vllm_json import OURS, make_result, name_result_file
 from loadgen.verdict import reconcile, requested_metrics, verdict
 from loadgen.verdict.arrival_checks import arrivals_not_tokens
 from loadgen.verdict.evidence import RunEvidence
@@ -60,10 +60,10 @@ class Result:
         that.
         """
         facts, records = self.facts, self.records
-        rows = session_rows(records, facts.session_turns)
+        rows = find_sessions(records, facts.session_turns)
         if rows is None or facts.held_concurrency is None or facts.partial or facts.lost:
             return records
-        until_ns = dry_ns(rows, records, facts.profile.duration_ns, facts.own_sessions, facts.queues)
+        until_ns = find_dry_ns(rows, records, facts.profile.duration_ns, facts.own_sessions, facts.queues)
         if until_ns is None:
             return records
         within = records.end_ns <= until_ns
@@ -103,7 +103,7 @@ class Result:
         whole = compute(self.records, ask)
         if not ended.duration_s:
             return ended, whole
-        return steady_state.rates_until(ended, self.records, int(self.counted.end_ns.max()), ask), whole
+        return steady_state.replace_rates(ended, self.records, int(self.counted.end_ns.max()), ask), whole
 
     @cached_property
     def verdict(self) -> RunVerdict:
@@ -125,8 +125,8 @@ class Result:
         if profile.shaped:
             return Unsteady(f"the load changes ({', '.join(profile.shape_words)})")
         trim = Trim.parse(profile.warmup, profile.cooldown)
-        begins = session_rows(self.records, self.facts.session_turns)
-        return steady_state.steady(
+        begins = find_sessions(self.records, self.facts.session_turns)
+        return steady_state.find_steady_state(
             self.records,
             self.facts.held_concurrency,
             trim,
@@ -138,7 +138,7 @@ class Result:
     @cached_property
     def objectives(self) -> tuple[ObjectiveEvidence, ...]:
         """What the run shows of each objective of --slo."""
-        return judged(self.counted, objectives.parse(self.facts.profile.slo), self.ask)
+        return judge_objectives(self.counted, objectives.parse_objectives(self.facts.profile.slo), self.ask)
 
     @property
     def reconciled(self) -> list[reconcile.ReconciledFigure]:
@@ -147,8 +147,8 @@ class Result:
         if not self.facts.whole_load:
             return []
         if window is None:
-            return reconcile.by_answer(self.whole, self.records)
-        return reconcile.rows(window, self.whole, self.records)
+            return reconcile.reconcile_answers(self.whole, self.records)
+        return reconcile.reconcile_figures(window, self.whole, self.records)
 
     def part(self, make: Callable[[Result], T]) -> T:
         """The part of the result that `make` makes of this run, made once."""
@@ -161,20 +161,20 @@ class Result:
         """The result as vLLM's file has it, ours under one key."""
         # What follows from the facts is computed again when the file is read.
         derived: dict[str, Callable[[], Any]] = {
-            "verdict": lambda: verdict.json(self.verdict),
-            "steady_state": lambda: steady_state.json(self.steady),
-            "objectives": lambda: list(map(objectives.json, self.objectives)),
+            "verdict": lambda: verdict.encode_verdict(self.verdict),
+            "steady_state": lambda: steady_state.encode_steady_state(self.steady),
+            "objectives": lambda: list(map(objectives.encode_evidence, self.objectives)),
             "reconciliation": lambda: [asdict(row) for row in self.reconciled],
         }
         for module in contributed("parts"):
             for name, part in module.PARTS.items():
                 if part.is_there(self.facts):
                     derived[name] = partial(self.part, part.make)
-        return vllm_result(self.metrics, self.counted, self.facts, derived, detailed)
+        return make_result(self.metrics, self.counted, self.facts, derived, detailed)
 
     def filename(self) -> str:
         """The name vLLM would give the result file."""
-        return filename(self.facts)
+        return name_result_file(self.facts)
 
 
 class ResultPart(msgspec.Struct, frozen=True):
@@ -190,25 +190,25 @@ def save(run: Result, directory: Path, texts: Mapping[str, str], broken: list[Br
     `texts` are written by their names. Parts that cannot be made are added to `broken`. The journal is taken
     away once arrivals and result are on the disk.
     """
-    errors = [_attempted(directory / ARRIVALS, run.records.save)]
+    errors = [_attempt(directory / ARRIVALS, run.records.save)]
     if run.samples.series:
-        errors.append(_attempted(directory / SAMPLES, partial(sample_file.save, run.samples)))
+        errors.append(_attempt(directory / SAMPLES, partial(sample_file.save, run.samples)))
     errors += [write_text(directory / name, text) for name, text in texts.items()]
     stored = make_guarded("the result file", lambda: json.dumps(run.json(), allow_nan=False), "", broken)
     if not errors[0] and stored:
         errors.append(write_text(directory / RESULT, stored))
         if not errors[-1]:
-            for path in journal.files(directory / JOURNAL):
+            for path in journal.list_files(directory / JOURNAL):
                 path.unlink(missing_ok=True)
     return [error for error in errors if error]
 
 
 def write_text(path: Path, text: str) -> str:
     """Make a file hold a text, whole or not at all; why that could not be done, or ""."""
-    return _attempted(path, partial(files.write_text, text=text))
+    return _attempt(path, partial(files.write_text, text=text))
 
 
-def _attempted(path: Path, write: Callable[[Path], None]) -> str:
+def _attempt(path: Path, write: Callable[[Path], None]) -> str:
     try:
         write(path)
     except OSError as error:
@@ -227,16 +227,16 @@ def load(directory: Path) -> Result:
     A run whose result was never written, since the client was killed, is read from its journal.
     """
     try:
-        for path in (directory / RESULT, directory / ARRIVALS, *journal.files(directory / JOURNAL)):
+        for path in (directory / RESULT, directory / ARRIVALS, *journal.list_files(directory / JOURNAL)):
             if path.exists() and not path.is_file():  # a pipe or a device: it could keep us waiting
                 raise ValueError(f"{path.name} is no regular file")
         if not (directory / RESULT).exists() and (directory / JOURNAL).exists():
-            return _recovered(directory)
+            return _recover(directory)
         if (directory / RESULT).stat().st_size > _LARGEST_RESULT:
             raise ValueError(f"{RESULT} has more than {_LARGEST_RESULT >> 20} MiB")
         ours = json.loads((directory / RESULT).read_text("utf-8"))[OURS]
-        facts, records = _facts(directory, ours), Records.load(directory / ARRIVALS)
-        session_rows(records, facts.session_turns)  # of which each request must be one
+        facts, records = _read_facts(directory, ours), Records.load(directory / ARRIVALS)
+        find_sessions(records, facts.session_turns)  # of which each request must be one
         return Result(facts, records, sample_file.load(directory / SAMPLES))
     except OSError as error:
         raise UsageError(
@@ -247,7 +247,7 @@ def load(directory: Path) -> Result:
         raise UsageError(f"{directory}: {RESULT} or {ARRIVALS} is damaged: {detail}") from None
 
 
-def _facts(directory: Path, ours: Mapping[str, Any]) -> Facts:
+def _read_facts(directory: Path, ours: Mapping[str, Any]) -> Facts:
     """The facts, whatever version wrote them; raises UsageError and ValueError."""
     version = ours.get("format")
     if version not in FORMATS:
@@ -262,17 +262,17 @@ def _facts(directory: Path, ours: Mapping[str, Any]) -> Facts:
     return facts
 
 
-def _recovered(directory: Path) -> Result:
+def _recover(directory: Path) -> Result:
     """What the journal of a run that was never finished holds."""
     path = directory / JOURNAL
     contents = journal.read(path)
     if not contents.facts:
         raise UsageError(f"{directory}: the run ended before its first request: there is nothing to report")
-    facts = _facts(directory, json.loads(contents.facts))
+    facts = _read_facts(directory, json.loads(contents.facts))
     spill = directory if os.access(directory, os.W_OK) else Path(tempfile.gettempdir())
     parts = journal.parts(path)
-    tokenizer = text_tokens.find((facts.text_tokenizer,))
-    revise, uncounted = text_tokens.revision(parts, tokenizer)
+    tokenizer = text_tokens.find_text_tokenizer((facts.text_tokenizer,))
+    revise, uncounted = text_tokens.make_revision(parts, tokenizer)
     records = Records.joined(journal.Parts(lambda: map(revise, parts)), spill)
     end = f"{len(records)} requests, at byte {contents.end} of {contents.size}"
     where = f"its journal, which ends after {end}"

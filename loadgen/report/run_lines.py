@@ -15,7 +15,7 @@ from loadgen.figures.distribution import Distribution
 from loadgen.figures.metrics import FailureTally
 from loadgen.figures.percentiles import percentiles
 from loadgen.figures.record import Records
-from loadgen.figures.session_rows import session_rows
+from loadgen.figures.session_rows import find_sessions
 from loadgen.figures.steady_state import Steady, Unsteady
 from loadgen.host import sensor_summary
 from loadgen.report import data_lines, load_table
@@ -141,7 +141,7 @@ def describe_worst_failures(result: Result, options: ReportOptions) -> Iterator[
 
 def describe_missing(result: Result, options: ReportOptions) -> Iterator[str]:
     """The requests that have no record: lost with the client, or never sent."""
-    facts, sessions = result.facts, session_rows(result.records, result.facts.session_turns)
+    facts, sessions = result.facts, find_sessions(result.records, result.facts.session_turns)
     missing = facts.own_requests - len(result.records) - (0 if sessions is None else sessions.dropped)
     lost = min(facts.unfinished, max(missing, 0))
     if lost:
@@ -293,7 +293,7 @@ def describe_reconciled(result: Result, options: ReportOptions) -> Iterator[str]
         named = window is not None and window.names
         names = f"server-reported figures ({named})" if named else "figures that its answers report"
         yield f"{names} of the same run:"
-        yield from reconcile.render(rows)
+        yield from reconcile.render_rows(rows)
 
 
 def summarize_reconciled(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -302,7 +302,7 @@ def summarize_reconciled(result: Result, options: ReportOptions) -> Iterator[str
     yield from _describe_answer_timings(result)
     if window is None or window.error or window.reset:
         return
-    differing = [mismatch.figure for mismatch in reconcile.mismatches(window, metrics)]
+    differing = [mismatch.figure for mismatch in reconcile.find_mismatches(window, metrics)]
     agree = (
         f"differ from the client's ({list_first(differing, 1)})" if differing else "agree with the client's"
     )
@@ -330,7 +330,9 @@ def _describe_answer_timings(result: Result) -> Iterator[str]:
 def summarize_roofline(result: Result, options: ReportOptions) -> Iterator[str]:
     """How much of what the machine could decode at best was reached, where that is known."""
     ceiling = result.facts.ceiling
-    step = ceiling and bound.compare_decode(ceiling, *run_roofline.figures(result.facts, result.metrics))
+    step = ceiling and bound.compare_decode(
+        ceiling, *run_roofline.list_bound_figures(result.facts, result.metrics)
+    )
     if ceiling and step:
         best, reached = step.batch * 1e3 / step.least_ms, step.batch * 1e3 / step.tpot_ms
         share = f"{100 * step.share:.0f} % of the best decoding of {ceiling.machine.name}"

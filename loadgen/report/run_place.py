@@ -22,7 +22,7 @@ def create_directory(base: Path, name: str, started: datetime, flag: str = "--ru
     plain = plain.encode()[:_MOST_NAME_BYTES].decode(errors="ignore")
     stem = f"{started.astimezone():%Y%m%d-%H%M%S}-{plain}"
     create_place(base, flag)
-    for path in numbered(base / stem):
+    for path in number_paths(base / stem):
         try:
             path.mkdir(mode=_OWN)
         except FileExistsError:
@@ -33,7 +33,7 @@ def create_directory(base: Path, name: str, started: datetime, flag: str = "--ru
     raise UsageError(f"{base} has too many runs of this second; choose another {flag}")
 
 
-def numbered(path: Path) -> Iterator[Path]:
+def number_paths(path: Path) -> Iterator[Path]:
     """The path, then with the numbers 2 to 999 after it: one for each that is taken."""
     yield path
     yield from (path.with_name(f"{path.name}-{number}") for number in range(2, 1000))
@@ -55,6 +55,6 @@ def remove_empty(directory: Path) -> None:
         directory.rmdir()
 
 
-def now() -> datetime:
+def read_wall_clock() -> datetime:
     """The wall clock, for people; nothing is measured by it."""
     return datetime.now(UTC)

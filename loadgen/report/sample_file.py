@@ -36,14 +36,14 @@ class KeptSamples(msgspec.Struct, frozen=True):
 NO_SAMPLES = KeptSamples()
 
 
-def kept(samples: Sequence[Sample], window: ServerWindow | None, began_ns: int) -> KeptSamples:
+def keep_samples(samples: Sequence[Sample], window: ServerWindow | None, began_ns: int) -> KeptSamples:
     """What a run keeps of the samples of sensors, and of gauges that were sampled since `began_ns`."""
-    every = [*of_gauges(window, began_ns), *list_series(samples)]
+    every = [*list_gauge_series(window, began_ns), *list_series(samples)]
     some = [thin_series(series, MOST_KEPT) for series in every if len(series.values)]
     return KeptSamples(tuple(some[:MOST_SERIES]))
 
 
-def of_gauges(window: ServerWindow | None, began_ns: int) -> Iterator[SampledSeries]:
+def list_gauge_series(window: ServerWindow | None, began_ns: int) -> Iterator[SampledSeries]:
     """The server's gauges, which a result file holds too; nothing where they were not read."""
     samples = window.samples if window is not None and not window.error else ()
     for gauge in GAUGES:

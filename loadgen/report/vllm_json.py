@@ -33,7 +33,7 @@ SIMULATED = " (simulated)"  # follows the model's name where the embedded engine
 Derived = Mapping[str, Callable[[], Any]]
 
 
-def filename(facts: Facts) -> str:
+def name_result_file(facts: Facts) -> str:
     """The name vLLM would give the file, of what a name can hold: it leaves no directory."""
     profile, rate = facts.profile, facts.profile.request_rate
     if facts.data.schedule is not None or profile.shaped:
@@ -52,7 +52,7 @@ def _date(facts: Facts) -> str:
     return facts.finished.astimezone().strftime("%Y%m%d-%H%M%S")
 
 
-def vllm_result(
+def make_result(
     metrics: Metrics, records: Records, facts: Facts, derived: Derived, detailed: bool = False
 ) -> dict[str, Any]:
     """The result as `vllm bench serve` 0.32 saves it, ours under one more key; every value is strict JSON.
@@ -62,7 +62,7 @@ def vllm_result(
     name too: that is what tools which read vLLM's keys show.
     """
     each, block = PerRequest.of(records, facts.ask()), facts.block()
-    traffic = vllm_keys.traffic(block)
+    traffic = vllm_keys.describe_traffic(block)
     mark = {"simulated": True} if facts.server.simulated else {}
     return {
         **mark,
@@ -76,18 +76,18 @@ def vllm_result(
         **parse_metadata(facts.metadata),
         **mark,  # whatever --metadata has under this name
         "request_rate": traffic["request_rate"],
-        "burstiness": strict(facts.profile.burstiness),
+        "burstiness": make_strict(facts.profile.burstiness),
         "max_concurrency": traffic["max_concurrency"],
-        **_ramp(facts.profile),
-        **vllm_keys.counted(metrics),
-        **_requests(records, each, detailed),
-        **vllm_keys.peaks(metrics),
-        **vllm_keys.latencies(metrics, block),
-        OURS: _ours(metrics, records, facts, derived, detailed),
+        **_describe_ramp(facts.profile),
+        **vllm_keys.list_known_throughputs(metrics),
+        **_list_requests(records, each, detailed),
+        **vllm_keys.list_peaks(metrics),
+        **vllm_keys.list_latencies(metrics, block),
+        OURS: _make_ours(metrics, records, facts, derived, detailed),
     }
 
 
-def _ramp(profile: Profile) -> dict[str, Any]:
+def _describe_ramp(profile: Profile) -> dict[str, Any]:
     """vLLM's keys of a ramp, which it has only where there is one."""
     if profile.ramp is None:
         return {}
@@ -98,34 +98,36 @@ def _ramp(profile: Profile) -> dict[str, Any]:
     }
 
 
-def _ours(
+def _make_ours(
     metrics: Metrics, records: Records, facts: Facts, derived: Derived, detailed: bool
 ) -> dict[str, Any]:
     """What is ours: the figures, the facts, and what follows from them, each part under a guard."""
     parts: dict[str, Callable[[], Any]] = {"metrics": lambda: metrics, **derived}
     if detailed:
-        parts["per_request"] = lambda: _each(records, facts)
+        parts["per_request"] = lambda: _list_successes(records, facts)
     broken: list[Broken] = []
-    made = {name: make_guarded(name, partial(_checked, make), None, broken) for name, make in parts.items()}
+    made = {
+        name: make_guarded(name, partial(_check_part, make), None, broken) for name, make in parts.items()
+    }
     failed = {"failed_parts": {item.name: item.why for item in broken}} if broken else {}
     # A fact is read again as what it was: NaN, a number to pydantic, as its name.
     return {
         "definitions_version": DEFINITIONS_VERSION,
         "metrics": made.pop("metrics"),
-        **strict(facts.json(), nan="nan"),
+        **make_strict(facts.json(), nan="nan"),
         **made,
         **failed,
     }
 
 
-def _checked(make: Callable[[], Any]) -> Any:
+def _check_part(make: Callable[[], Any]) -> Any:
     """A part as strict JSON; raises TypeError or ValueError where it cannot be."""
-    part = strict(make())
+    part = make_strict(make())
     json.dumps(part, allow_nan=False)
     return part
 
 
-def _each(records: Records, facts: Facts) -> dict[str, Any]:
+def _list_successes(records: Records, facts: Facts) -> dict[str, Any]:
     """Of each request, in plan order, whether it succeeded and the x-request-id it carried."""
     ids = list_request_ids(facts, records.index)
     return {"success": records.ok.tolist(), "request_ids": ids if any(ids) else None}
@@ -146,7 +148,7 @@ def write_result(path: Path, result: Mapping[str, Any], append: bool = False) ->
         raise UsageError(f"cannot write {path}: {reason}; choose another --result-dir") from error
 
 
-def _requests(records: Records, each: PerRequest, detailed: bool) -> dict[str, Any]:
+def _list_requests(records: Records, each: PerRequest, detailed: bool) -> dict[str, Any]:
     """The per-request lists, in plan order; without `detailed` only the two vLLM always keeps."""
     queue_ns = np.where(records.sent_ns > 0, records.sent_ns - records.intended_ns, 0)
     always = {"latencies": _seconds(each.e2el_ns), "queue_times": (queue_ns / 1e9).tolist()}
@@ -177,17 +179,17 @@ def _seconds(times_ns: Int64) -> list[float]:
     return seconds
 
 
-def strict(value: Any, nan: str | None = None) -> Any:
+def make_strict(value: Any, nan: str | None = None) -> Any:
     """The value as strict JSON: NaN becomes null or what is given for it, an infinity its name."""
     if isinstance(value, msgspec.Struct):
         value = asdict(value)
     if isinstance(value, Mapping):
         return {
-            key if isinstance(key, str) else percentile_name(key): strict(item, nan)
+            key if isinstance(key, str) else percentile_name(key): make_strict(item, nan)
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):
-        return [strict(item, nan) for item in value]
+        return [make_strict(item, nan) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return nan if math.isnan(value) else str(value)
     return value

@@ -151,10 +151,10 @@ def _repeatedly(session: Session, workload: Profile, first: Seed) -> tuple[int, 
         from loadgen.figures import repeats
         from loadgen.report.vllm_json import write_result
 
-        spreads = repeats.spreads([run.metrics for run in runs], [run.steady for run in runs])
-        print_text("\n".join(repeats.render(spreads)), sys.stdout)
+        spreads = repeats.measure_spreads([run.metrics for run in runs], [run.steady for run in runs])
+        print_text("\n".join(repeats.render_spreads(spreads)), sys.stdout)
         path = directory.with_name(f"{directory.name}-repeats.json")
-        write_result(path, repeats.json(spreads))
+        write_result(path, repeats.encode_spreads(spreads))
         print_text(f"repeats: {path}", sys.stdout)
     return worst, runs
 
@@ -189,7 +189,7 @@ def _check_saturation(workload: Profile) -> None:
 def check_command(options: Options) -> None:
     """Check what is wrong with a command wherever it is to run; raises UsageError."""
     requested_metrics.parse_metadata(options.metadata)
-    result_block.layout(options.layout)
+    result_block.find_layout(options.layout)
     if options.preset is not None and (options.base_url is not None or options.launching.wanted):
         raise UsageError(
             "--preset is the embedded engine's timing: leave out --base-url, --host, --port and --launch"
@@ -237,7 +237,7 @@ def _shown(run: Result, directory: Path, options: Options) -> str:
     screen = Screen.of(sys.stdout)
     if options.explain:
         return report.render(run, True, options.layout, screen)
-    return report.short(run, str(directory), options.layout, screen)
+    return report.render_short(run, str(directory), options.layout, screen)
 
 
 def finish(session: Session, run: Result, directory: Path) -> int:

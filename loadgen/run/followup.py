@@ -71,7 +71,7 @@ def add_outcome(known: Facts, outcome: Outcome, journal_error: str, made: Plan) 
     uncounted = (f"tokens of answers without usage: {outcome.uncounted}",) if outcome.uncounted else ()
     return replace(
         known,
-        finished=run_place.now(),
+        finished=run_place.read_wall_clock(),
         client=client,
         under_way=False,
         cut_short=outcome.cut_short,
@@ -109,7 +109,9 @@ def keep_samples(facts: Facts, sensing: Sampler | None, observer: MetricsScraper
     """What is kept of the samples that were taken during the run; without them nothing is missing."""
     readings = tuple(sensing.samples) if sensing is not None else ()
     began_ns = observer.began_ns if observer is not None else 0
-    return make_guarded("samples", lambda: sample_file.kept(readings, facts.window, began_ns), NO_SAMPLES, [])
+    return make_guarded(
+        "samples", lambda: sample_file.keep_samples(readings, facts.window, began_ns), NO_SAMPLES, []
+    )
 
 
 def take_fingerprint(
@@ -128,7 +130,7 @@ def add_self_test(facts: Facts) -> Facts:
     """The facts with how true this client was when it last measured itself on this machine."""
     digest = calibration.environment_digest(facts.environment)
     client = facts.client
-    known = calibration.remembered(client.transport, digest, client.workers)
+    known = calibration.read_remembered(client.transport, digest, client.workers)
     return replace(facts, calibration=known)
 
 
@@ -139,7 +141,7 @@ def add_ceiling(facts: Facts, flags: Flags) -> Facts:
     if facts.targets:
         why = "several servers share the load: the batch of each is not known; measure one alone"
         return replace(facts, no_ceiling=why)
-    bound, why = run_roofline.ceiling(facts, flags)
+    bound, why = run_roofline.find_run_ceiling(facts, flags)
     named = 0 if flags.hardware is None else machines.find_machine(flags.hardware).devices
     gpus = facts.gpus or named or facts.gpu_count
     return replace(facts, ceiling=bound, no_ceiling=why, gpus=gpus)

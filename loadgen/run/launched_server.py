@@ -91,7 +91,7 @@ def launch_server(
     cannot be started, ServerDied where it ends or hangs. On leaving, every process of it is gone, its port is
     free and its GPU memory is back.
     """
-    base, now = Path(options.run_dir or "runs"), run_place.now()
+    base, now = Path(options.run_dir or "runs"), run_place.read_wall_clock()
     command, port = _with_port(options, settings)
     directory = run_place.create_directory(base, f"{options.launching.name}-server", now)
     before = sensor_discovery.read_device_memory_bytes()

@@ -199,9 +199,9 @@ def decoder_of(plan: Plan, options: TransportOptions, counts: bool) -> Decoder:
 def _revision(watch: Watch, uncounted: int, keep_text: bool) -> tuple[Callable[[Records], Records], str]:
     """What counts the answers without usage in each part of the journal, and why it cannot."""
     if not uncounted:
-        return text_tokens.revision((), None, keep_text)
+        return text_tokens.make_revision((), None, keep_text)
     with watch.display.waiting(f"counting the tokens of {uncounted} responses without usage"):
-        return text_tokens.revision(watch.journal.parts(), watch.tokenizer, keep_text)
+        return text_tokens.make_revision(watch.journal.parts(), watch.tokenizer, keep_text)
 
 
 def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:

@@ -170,7 +170,7 @@ class Session(msgspec.Struct, frozen=True):
             check_sendable(made, self.served, self._started_context)
             part.check_plan(made, self.options.share)
         export_plan.export_and_print(made, self.options.export_requests, self.subject.tokenizer)
-        started = run_place.now()
+        started = run_place.read_wall_clock()
         base = Path(self.options.run_dir or "runs")
         directory = run_place.create_directory(
             base, part.name_run(workload.name or "bench", self.options.shard), started
@@ -322,7 +322,7 @@ class Session(msgspec.Struct, frozen=True):
     def _text_tokenizer(self) -> TextTokenizer | None:
         """The model's tokenizer, where it is on this machine: it counts what the server does not."""
         names = (self.subject.tokenizer, self.subject.model_root, self.subject.model)
-        return None if self.subject.engine.simulated else text_tokens.find(names)
+        return None if self.subject.engine.simulated else text_tokens.find_text_tokenizer(names)
 
     def _request_id_prefix(self) -> str:
         """Of the ids of a run: the one given, or one of its own, which tells runs apart in a server's log."""

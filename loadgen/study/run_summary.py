@@ -17,7 +17,7 @@ from loadgen.base.urls import is_this_machine
 from loadgen.engines import engines
 from loadgen.features.sessions.session_figures import summarize_sessions
 from loadgen.figures.figure_table import COUNTS, LATENCY, OF_PROMPTS, OWN, PEAKS, SELECTABLE
-from loadgen.figures.vllm_keys import Figures, counted, peaks, traffic
+from loadgen.figures.vllm_keys import Figures, describe_traffic, list_known_throughputs, list_peaks
 from loadgen.report import labels, load_table
 from loadgen.report.load_identity import Load, identify_load
 from loadgen.report.run_directory import Result
@@ -158,7 +158,12 @@ def _is_impossible(key: str, value: object) -> bool:
 def of_run(directory: Path, run: Result) -> Reported:
     """Summarise a run of ours; its figures are every one that a layout can show."""
     metrics, facts = run.metrics, run.facts
-    counts = traffic(facts.block()) | counted(metrics) | peaks(metrics) | {"backend": facts.profile.backend}
+    counts = (
+        describe_traffic(facts.block())
+        | list_known_throughputs(metrics)
+        | list_peaks(metrics)
+        | {"backend": facts.profile.backend}
+    )
     distributions = {
         figure.field_name: asdict(getattr(metrics, figure.field_name))
         for figure in SELECTABLE.values()

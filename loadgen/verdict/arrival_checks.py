@@ -38,7 +38,7 @@ def _lag_ms(run: RunEvidence) -> float:
     return max(health.lag_mean_ms, health.shared_lag_ms)
 
 
-def _whole(run: RunEvidence) -> Evidence | None:
+def _find_whole_answers(run: RunEvidence) -> Evidence | None:
     """All messages came at one instant, which the client's own delay cannot have made."""
     shapes = run.shapes
     which = (shapes.messages > 1) & (shapes.instants == 1) & (shapes.first_ns > HELD_MS * MS_NS)
@@ -217,7 +217,7 @@ def _full_first(run: RunEvidence) -> Evidence | None:
 
 # How arrivals and tokens can differ: the first that holds is the cause.
 _CAUSES: tuple[Callable[[RunEvidence], Evidence | None], ...] = (
-    _whole,
+    _find_whole_answers,
     _extra_first,
     _more_messages,
     _clumps,
@@ -254,7 +254,7 @@ def arrivals_not_tokens(run: RunEvidence) -> Evidence | None:
 
 def held_answers(run: RunEvidence) -> Evidence | None:
     """Why messages came together, where neither the client nor the engine explains it."""
-    return (_whole(run) or _clumps(run) or _held_later(run)) if run.metrics.streamed else None
+    return (_find_whole_answers(run) or _clumps(run) or _held_later(run)) if run.metrics.streamed else None
 
 
 @suspect(

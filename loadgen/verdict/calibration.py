@@ -180,7 +180,7 @@ def cache_path() -> Path:
     return Path(base) / "loadgen" / "selftest.json"
 
 
-def remembered(transport: str, environment: str, workers: int = 1) -> Calibration | None:
+def read_remembered(transport: str, environment: str, workers: int = 1) -> Calibration | None:
     """The last self-test of a transport in this environment; None if it cannot be read.
 
     That of N workers, or else of one.

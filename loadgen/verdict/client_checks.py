@@ -47,18 +47,18 @@ _STOPPED_REMEDY = (
 )
 def reads_late(run: RunEvidence) -> Evidence | None:
     """Messages were coalesced because the client read late, or may have."""
-    health, harms = run.metrics.health, _harms(run)
+    health, harms = run.metrics.health, _list_harms(run)
     if not harms or held_answers(run) is not None:
         return None
     lag = f"read lag {health.shared_lag_ms:.3g} ms mean of these, {health.lag_mean_ms:.3g} ms of all"
     why = f"{lag}, {health.lag_max_ms:.3g} ms max" if run.stamped else "without kernel timestamps"
     share = percent(health.shared_share)
-    return f"{share} of messages coalesced into a read, {why}{_starved(run)}: {', '.join(harms)}"
+    return f"{share} of messages coalesced into a read, {why}{_explain_starving(run)}: {', '.join(harms)}"
 
 
-def _harms(run: RunEvidence) -> list[str]:
+def _list_harms(run: RunEvidence) -> list[str]:
     """What is wrong by more than SHARED if coalesced messages were really a gap apart."""
-    metrics, health, late, harms = run.metrics, run.metrics.health, _late(run), []
+    metrics, health, late, harms = run.metrics, run.metrics.health, _is_late(run), []
     # For a gap or more, once: what came then coalesced.
     away = late or health.lag_max_ms > metrics.itl.mean_ms
     excess_ms = health.with_first * metrics.itl.mean_ms / health.answers if health.with_first else 0.0
@@ -80,17 +80,17 @@ def _harms(run: RunEvidence) -> list[str]:
 def messages_together(run: RunEvidence) -> Evidence | None:
     """Messages were coalesced because they were sent so."""
     share = run.metrics.health.shared_share
-    if share <= SHARED or _late(run) or held_answers(run) is not None:
+    if share <= SHARED or _is_late(run) or held_answers(run) is not None:
         return None
     return f"{percent(share)} of messages coalesced into a read, and the client was not late: {_UNRELIABLE}"
 
 
-def _late(run: RunEvidence) -> bool:
+def _is_late(run: RunEvidence) -> bool:
     """Whether the client read late, or may have."""
     return run.reads_late or not run.stamped
 
 
-def _starved(run: RunEvidence) -> str:
+def _explain_starving(run: RunEvidence) -> str:
     """The likely cause on one machine: the scheduler shares CPU time by session, not by need."""
     environment = run.facts.environment
     if not is_this_machine(run.facts.server.url) or environment.get("sched_autogroup") != "1":
@@ -114,7 +114,7 @@ def acks_late(run: RunEvidence) -> Evidence | None:
     share = percent(client.held_segments / client.segments)
     return (
         f"{share} of the segments waited for the client to acknowledge the one before, which it read late"
-        f"{_starved(run)}: percentiles of ITL have the client's delay in them"
+        f"{_explain_starving(run)}: percentiles of ITL have the client's delay in them"
     )
 
 
@@ -382,7 +382,7 @@ network_losses = note(
 )(partial(_lossy, above=0.0, most=LOSSY))
 
 
-def _stopped(run: RunEvidence, stamped: bool) -> Evidence | None:
+def _describe_stop(run: RunEvidence, stamped: bool) -> Evidence | None:
     stopped_s = run.facts.client.stopped_s
     if stopped_s <= STOPPED_S or run.stamped is not stamped:
         return None
@@ -391,10 +391,10 @@ def _stopped(run: RunEvidence, stamped: bool) -> Evidence | None:
         if stamped
         else "latencies of the requests in flight are too long by up to that"
     )
-    return f"the client process did not run for {stopped_s:.1f} s{_contended(run)}: {harm}"
+    return f"the client process did not run for {stopped_s:.1f} s{_describe_contention(run)}: {harm}"
 
 
-def _contended(run: RunEvidence) -> str:
+def _describe_contention(run: RunEvidence) -> str:
     """That it was not paused but waited for a CPU, where the machine's were taken; "" otherwise."""
     use = run.facts.cpu_use
     if use is None or use.busy <= BUSY * use.cpus:
@@ -410,13 +410,13 @@ client_stopped = suspect(
     "taken): kernel timestamps stay true, but nothing was sent meanwhile",
     _STOPPED_REMEDY,
     origin=Origin.CLIENT,
-)(partial(_stopped, stamped=True))
+)(partial(_describe_stop, stamped=True))
 stopped_unstamped = invalid(
     "stopped-unstamped",
     f"without kernel timestamps, the client did not run for more than {STOPPED_S:.0f} s (suspended, its "
     "container paused, or all CPUs taken): latencies include that time",
     _STOPPED_REMEDY,
-)(partial(_stopped, stamped=False))
+)(partial(_describe_stop, stamped=False))
 
 
 @note(

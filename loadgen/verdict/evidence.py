@@ -19,9 +19,9 @@ from loadgen.engines import engines
 from loadgen.figures import steady_state
 from loadgen.figures.metrics import Metrics
 from loadgen.figures.per_request import PerRequest
-from loadgen.figures.percentiles import least_passing, median, percentiles
+from loadgen.figures.percentiles import find_least_passing, median, percentiles
 from loadgen.figures.record import Records
-from loadgen.figures.session_rows import SessionRows, session_rows
+from loadgen.figures.session_rows import SessionRows, find_sessions
 from loadgen.figures.steady_state import Unsteady
 from loadgen.plan.request_sources import RANDOM
 from loadgen.server.server_counters import ServerSample, ServerWindow
@@ -83,7 +83,7 @@ def least_samples(percentile: float) -> tuple[int, int]:
     q = max(percentile, 100 - percentile) / 100
     if q >= 1:
         return 1, 1
-    return math.ceil(round(1 / (1 - q), 6)), least_passing(0, 100 * q)
+    return math.ceil(round(1 / (1 - q), 6)), find_least_passing(0, 100 * q)
 
 
 def percent(share: float) -> str:
@@ -98,7 +98,7 @@ def overlap_mean(begin_ns: Int64, end_ns: Int64, window: tuple[int, int]) -> flo
     return float(sum_exactly(inside.clip(0))) / (high - low)
 
 
-def awaited(begin_ns: Int64, end_ns: Int64, weight: Int64) -> Int64:
+def sum_overlapping(begin_ns: Int64, end_ns: Int64, weight: Int64) -> Int64:
     """For each interval, the weight of all that overlap it, itself included: int64[intervals]."""
     starts, ends = np.argsort(begin_ns), np.argsort(end_ns)
     begun = np.concatenate([[0], np.cumsum(weight[starts])])
@@ -219,7 +219,7 @@ class RunEvidence:
     @cached_property
     def sessions(self) -> SessionRows | None:
         """The sessions whose turns the requests are; None: each request is one of its own."""
-        return session_rows(self.records, self.facts.session_turns)
+        return find_sessions(self.records, self.facts.session_turns)
 
     @cached_property
     def begins(self) -> Bool:
@@ -317,7 +317,7 @@ class RunEvidence:
         """The window between ramp and drain: the steady state, untrimmed."""
         begins = None if self.sessions is None else self.begins
         target = self.target if self.closed_loop else None
-        held = steady_state.held_ns(self.records, target, begins, self.facts.queues)
+        held = steady_state.find_held_ns(self.records, target, begins, self.facts.queues)
         return None if isinstance(held, Unsteady) else held
 
     @property
@@ -386,7 +386,7 @@ class RunEvidence:
         """TTFT, compared per prompt token awaited at the same time, which a burst alone does not raise."""
         of = np.flatnonzero(self.per_request.has_ttft & self.begins)
         weight = self.per_request.input_tokens[of].clip(1)
-        together = awaited(self.records.sent_ns[of], self.per_request.first_ns[of], weight)
+        together = sum_overlapping(self.records.sent_ns[of], self.per_request.first_ns[of], weight)
         return self._first_wave(of, self.per_request.ttft_ns[of], together)
 
     def first_tpot(self) -> FirstWave | None:

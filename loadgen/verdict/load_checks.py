@@ -14,7 +14,7 @@ from loadgen.base.text import format_count
 from loadgen.figures import steady_state, text_tokens
 from loadgen.figures.figure_table import percentile_name
 from loadgen.figures.peaks import peak_concurrency
-from loadgen.figures.session_rows import dry_ns
+from loadgen.figures.session_rows import find_dry_ns
 from loadgen.verdict.evidence import RunEvidence, least_samples, overlap_mean, percent
 
 FAILED, MANY_FAILED = 0.01, 0.1  # of the requests
@@ -184,7 +184,7 @@ def early_ends(run: RunEvidence) -> Evidence | None:
 def _answers(run: RunEvidence, low: float, high: float) -> Evidence | None:
     records = run.records
     comparable = run.per_request.ok & (records.planned_output > 0) & (records.output_tokens >= 0)
-    comparable &= ~text_tokens.uncounted(records)
+    comparable &= ~text_tokens.mark_uncounted(records)
     planned, received = records.planned_output[comparable], records.output_tokens[comparable]
     if not len(received) or low <= received.sum() / planned.sum() <= high:
         return None
@@ -331,14 +331,14 @@ def overload(run: RunEvidence) -> Evidence | None:
     middle_ns, last_ns = int(sent_ns.min() + np.ptp(sent_ns) // 2), int(sent_ns.max())
     if middle_ns - run.burst_period_ns < sent_ns.min():  # no period of bursts before it
         return None
-    half, end = _carried(run, middle_ns), _carried(run, last_ns)
+    half, end = _count_carried(run, middle_ns), _count_carried(run, last_ns)
     expected = half * _rise(run, middle_ns, last_ns)
     if end <= GROWN * expected or end - expected <= NOISE * math.sqrt(expected + end):
         return None
     return f"{half:.0f} {run.noun} in flight halfway through sending, {end:.0f} when the last was sent"
 
 
-def _carried(run: RunEvidence, at_ns: int) -> float:
+def _count_carried(run: RunEvidence, at_ns: int) -> float:
     """Requests in flight at a moment; of bursts the mean since a period before, of which each is a part."""
     if not run.burst_period_ns:
         return run.in_flight(at_ns)
@@ -387,7 +387,7 @@ def ran_out(run: RunEvidence) -> Evidence | None:
     """The prompts ran out before the time was up."""
     if run.sessions is not None:
         return _sessions_ran_out(run)
-    return steady_state.ran_out(run.records, run.facts.profile, run.facts.queues) or None
+    return steady_state.describe_run_out(run.records, run.facts.profile, run.facts.queues) or None
 
 
 def _sessions_ran_out(run: RunEvidence) -> Evidence | None:
@@ -396,7 +396,7 @@ def _sessions_ran_out(run: RunEvidence) -> Evidence | None:
     if sessions is None or profile.duration is None or not run.closed_loop:
         return None
     own = run.facts.own_sessions
-    idle_ns = dry_ns(sessions, run.records, profile.duration_ns, own, run.facts.queues)
+    idle_ns = find_dry_ns(sessions, run.records, profile.duration_ns, own, run.facts.queues)
     if idle_ns is None or len(sessions) < own:
         return None
     idle_s = (idle_ns - int(run.records.sent_ns[run.sent].min())) / SECOND_NS

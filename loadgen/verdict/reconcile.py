@@ -58,9 +58,13 @@ class Mismatch(msgspec.Struct, frozen=True):
     cause: str
 
 
-def rows(window: ServerWindow, metrics: Metrics, records: Records) -> list[ReconciledFigure]:
+def reconcile_figures(window: ServerWindow, metrics: Metrics, records: Records) -> list[ReconciledFigure]:
     """The figures that the server has, next to the client's."""
-    every = [*_counts(window, metrics, records), *_latencies(window, metrics), *by_answer(metrics, records)]
+    every = [
+        *_counts(window, metrics, records),
+        *_latencies(window, metrics),
+        *reconcile_answers(metrics, records),
+    ]
     every += [
         _row("preemptions", "", None, window.preemptions),
         _row("draft tokens accepted", "%", None, _percent(window.accepted_tokens, window.draft_tokens)),
@@ -71,23 +75,30 @@ def rows(window: ServerWindow, metrics: Metrics, records: Records) -> list[Recon
     return [row for row in every if row.server is not None or row.bracket is not None]
 
 
-def render(rows: Sequence[ReconciledFigure]) -> list[str]:
+def render_rows(rows: Sequence[ReconciledFigure]) -> list[str]:
     """The rows as a table of 77 columns, without brackets that only confirm; empty if there are no rows."""
     if not rows:
         return []
     cells = [_TITLES]
-    for row in filter(_informative, rows):
-        server = _bounds(row.bracket) if row.bracket else _number(row.server, row.unit)
-        cells.append((row.figure, _number(row.client, row.unit), server, _signed(row.difference, row.unit)))
+    for row in filter(_is_informative, rows):
+        server = _bounds(row.bracket) if row.bracket else _format_number(row.server, row.unit)
+        cells.append(
+            (
+                row.figure,
+                _format_number(row.client, row.unit),
+                server,
+                _format_signed(row.difference, row.unit),
+            )
+        )
     return [align_cells(row, _WIDTHS) for row in cells]
 
 
-def foreign_requests(window: ServerWindow, metrics: Metrics) -> int:
+def count_foreign_requests(window: ServerWindow, metrics: Metrics) -> int:
     """Requests that the server finished beyond all that this run sent: the least number from others."""
     return max(0, (window.finished or 0) - metrics.requests)
 
 
-def finished_after_cancel(window: ServerWindow, metrics: Metrics) -> int:
+def count_finished_after_cancel(window: ServerWindow, metrics: Metrics) -> int:
     """Cancelled requests that the server generated to their end: the least number that its counters show.
 
     vLLM counts no abort of a closed connection, so what it finished decides; SGLang counts an aborted request
@@ -97,7 +108,7 @@ def finished_after_cancel(window: ServerWindow, metrics: Metrics) -> int:
     return max(0, min(metrics.cancelled - window.requests.get("abort", 0), finished))
 
 
-def mismatches(window: ServerWindow, metrics: Metrics) -> list[Mismatch]:
+def find_mismatches(window: ServerWindow, metrics: Metrics) -> list[Mismatch]:
     """What differs, the most telling first; empty if the two agree or the server reports nothing."""
     if window.error or window.reset:
         return []
@@ -120,11 +131,11 @@ def mismatches(window: ServerWindow, metrics: Metrics) -> list[Mismatch]:
 
 def _count_cause(window: ServerWindow, metrics: Metrics, more: bool) -> str:
     """The likely cause of the server counting more than the client, or less."""
-    if more and foreign_requests(window, metrics):
+    if more and count_foreign_requests(window, metrics):
         if window.running_before or window.waiting_before:
             return "requests from before the run, of the warm-up or another client, finished in it"
         return "another client used the server during the run"
-    if finished_after_cancel(window, metrics):
+    if count_finished_after_cancel(window, metrics):
         return "the server went on with requests that the client had cancelled"
     if lost := metrics.failed + metrics.cut_off:
         which = "failed" if metrics.failed == lost else "failed or cut-off"
@@ -194,17 +205,17 @@ def _percentiles(figure: str, ours: Distribution | None, theirs: ServerLatency) 
         if percentile in measured or ours is None:
             bracket = theirs.brackets_ms[f"{percentile:g}"]
             yield ReconciledFigure(
-                f"{figure}, {name}", "ms", client, None, _outside(client, bracket), bracket
+                f"{figure}, {name}", "ms", client, None, _measure_outside(client, bracket), bracket
             )
 
 
-def by_answer(metrics: Metrics, records: Records) -> list[ReconciledFigure]:
+def reconcile_answers(metrics: Metrics, records: Records) -> list[ReconciledFigure]:
     """What each answer reports of its own request, paired with the client's; it needs no scrape."""
     timed = (_row(*row) for row in compare_answer_timings(records, metrics.times_tokens))
-    return [row for row in (*_per_answer(metrics, records), *timed) if row.server is not None]
+    return [row for row in (*_list_answer_figures(metrics, records), *timed) if row.server is not None]
 
 
-def _per_answer(metrics: Metrics, records: Records) -> Iterator[ReconciledFigure]:
+def _list_answer_figures(metrics: Metrics, records: Records) -> Iterator[ReconciledFigure]:
     """What vLLM's `metrics` has: the queue, and TTFT."""
     queued = records.ok & (records.server_queue_ns >= 0)
     yield _row("queue by answer, mean", "ms", None, _mean_ms(records.server_queue_ns[queued]))
@@ -234,25 +245,25 @@ def _row(figure: str, unit: str, client: float | None, server: float | None) -> 
     return ReconciledFigure(figure, unit, client, server, difference)
 
 
-def _outside(client: float | None, bracket: tuple[float, float | None]) -> float | None:
+def _measure_outside(client: float | None, bracket: tuple[float, float | None]) -> float | None:
     low, high = bracket
     if client is None:
         return None
     return client - low if client < low else client - high if high is not None and client > high else 0.0
 
 
-def _informative(row: ReconciledFigure) -> bool:
+def _is_informative(row: ReconciledFigure) -> bool:
     """Whether a row shows more than that a percentile lies where the mean suggests."""
     if row.bracket is None:
         return True
     return bool(row.difference) or (row.client is None and row.bracket[0] > 0)
 
 
-def _number(value: float | None, unit: str) -> str:
+def _format_number(value: float | None, unit: str) -> str:
     return "-" if value is None else f"{value:.{_DECIMALS[unit]}f} {unit}".rstrip()
 
 
-def _signed(value: float | None, unit: str) -> str:
+def _format_signed(value: float | None, unit: str) -> str:
     return "" if value is None else "0" if not value else f"{value:+.{_DECIMALS[unit]}f} {unit}".rstrip()
 
 

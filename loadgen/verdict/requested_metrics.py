@@ -13,24 +13,24 @@ from loadgen.figures.vllm_keys import BlockFacts
 from loadgen.plan.profile import Profile, check_body
 
 
-def metric_options(profile: Profile) -> MetricOptions:
+def choose_metrics(profile: Profile) -> MetricOptions:
     """The metrics that a profile requests; raises UsageError if they cannot be computed.
 
     Without --goodput the limits of --slo say which requests are good, each by that of its highest percentile.
     """
-    slo = objectives.parse(profile.slo)
-    if blind := [objective for objective in slo if not objectives.judgeable(objective, profile.stream)]:
+    slo = objectives.parse_objectives(profile.slo)
+    if blind := [objective for objective in slo if not objectives.is_judgeable(objective, profile.stream)]:
         raise UsageError(
             f"--slo {blind[0]} needs a stream to judge it: leave out --disable-stream, or use e2el"
         )
     return MetricOptions(
         metric_percentiles=parse_percentiles(profile.metric_percentiles),
-        goodput_slo_ms=objectives.parse_goodput(profile.goodput) or objectives.goodput_slo_ms(slo),
+        goodput_slo_ms=objectives.parse_goodput(profile.goodput) or objectives.find_goodput_limits(slo),
         streamed=profile.stream,
     )
 
 
-def block_facts(profile: Profile) -> BlockFacts:
+def make_block_facts(profile: Profile) -> BlockFacts:
     """The block's account of the load of a profile; raises UsageError if it names an unknown metric."""
     return BlockFacts(
         request_rate_per_s=profile.request_rate,
@@ -47,8 +47,8 @@ def check_profile(profile: Profile) -> None:
 
 def check_reportable(profile: Profile) -> None:
     """Raises UsageError if a run of this profile, new or stored, cannot be reported."""
-    metric_options(profile)
-    block_facts(profile)
+    choose_metrics(profile)
+    make_block_facts(profile)
     Trim.parse(profile.warmup, profile.cooldown)
 
 

@@ -29,7 +29,7 @@ from loadgen.plan.data_facts import DataFacts
 from loadgen.plan.profile import Profile
 from loadgen.settings.validation import ServerSettings
 from loadgen.transport.sending.share import WHOLE, Share
-from loadgen.verdict.requested_metrics import block_facts, metric_options
+from loadgen.verdict.requested_metrics import choose_metrics, make_block_facts
 
 if TYPE_CHECKING:
     from loadgen.host.cpu_use import CpuUse
@@ -323,13 +323,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def stored(cls, ours: Mapping[str, Any]) -> Self:
         """The facts in a result or journal of any format; raises ValueError."""
-        known = {name: ours[name] for name in fact_types() if name in ours}
+        known = {name: ours[name] for name in find_fact_types() if name in ours}
         # Earlier versions had only a note where there is a field now.
         notes = known.get("notes")
         refused = isinstance(notes, list) and any("ignore_eos is not sent" in str(note) for note in notes)
         facts = {"ignore_eos_refused": refused, **known}
         try:
-            return cls(**{name: _stored(name, value) for name, value in facts.items()})
+            return cls(**{name: _read_fact(name, value) for name, value in facts.items()})
         except TypeError as error:  # one is missing
             raise ValueError(str(error)) from None
 
@@ -344,11 +344,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     def masked(self, mask: Callable[[Any], Any]) -> Self:
         """The facts with every text in them as `mask` returns it."""
-        return _masked(self, mask)
+        return _mask_texts(self, mask)
 
     def lines(self, section: str) -> Iterator[str]:
         """The lines that facts have in a section of the report, by their rows; that of its own name last."""
-        rows = sorted(rows_of(Facts, Fact).items(), key=lambda item: item[0] == section)
+        rows = sorted(list_annotations(Facts, Fact).items(), key=lambda item: item[0] == section)
         for name, row in rows:
             value = getattr(self, name)
             if row.line and row.section == section and value:
@@ -428,7 +428,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     def ask(self) -> MetricOptions:
         """Which metrics to compute."""
-        return replace(metric_options(self.profile), gpus=self.gpus)
+        return replace(choose_metrics(self.profile), gpus=self.gpus)
 
     def block(self) -> BlockFacts:
         """What the result block shows of the load; a trace's rate is its mean.
@@ -436,18 +436,18 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         The rate of sessions is none of requests, which the block would call it.
         """
         rate_per_s, most = math.inf if self.session_turns else self.planned_rate_per_s, self.max_concurrency
-        return replace(block_facts(self.profile), request_rate_per_s=rate_per_s, max_concurrency=most)
+        return replace(make_block_facts(self.profile), request_rate_per_s=rate_per_s, max_concurrency=most)
 
 
-def _stored(name: str, value: Any) -> Any:
+def _read_fact(name: str, value: Any) -> Any:
     """A fact from its JSON; raises ValueError."""
     try:
-        return msgspec.convert(value, fact_types()[name], strict=False, dec_hook=_validated)
+        return msgspec.convert(value, find_fact_types()[name], strict=False, dec_hook=_validate)
     except msgspec.ValidationError as error:
         raise ValueError(f"{name}: {error}") from None
 
 
-def _validated(kind: type[BaseModel], value: Any) -> BaseModel:
+def _validate(kind: type[BaseModel], value: Any) -> BaseModel:
     """The model of a value; raises ValueError with what is wrong first."""
     try:
         return kind.model_validate(value)
@@ -456,20 +456,20 @@ def _validated(kind: type[BaseModel], value: Any) -> BaseModel:
         raise ValueError(": ".join([*map(str, first["loc"]), first["msg"]])) from None
 
 
-def _masked(value: F, mask: Callable[[Any], Any]) -> F:
+def _mask_texts(value: F, mask: Callable[[Any], Any]) -> F:
     """A value with what `mask` makes of its texts, in the types that it has."""
     if isinstance(value, BaseModel):
         return type(value).model_validate(mask(value.model_dump()))
     if isinstance(value, msgspec.Struct):
-        return type(value)(**{name: _masked(held, mask) for name, held in asdict(value).items()})
+        return type(value)(**{name: _mask_texts(held, mask) for name, held in asdict(value).items()})
     if isinstance(value, tuple) and not (value and isinstance(value[0], int | float)):  # they may be many
-        return type(value)(_masked(each, mask) for each in value)
+        return type(value)(_mask_texts(each, mask) for each in value)
     masked: F = mask(value)
     return masked
 
 
 @cache
-def fact_types() -> dict[str, Any]:
+def find_fact_types() -> dict[str, Any]:
     """The type of each fact with its row, by name; imports the models that only finished runs have."""
     from loadgen.host.cpu_use import CpuUse
     from loadgen.host.sensor_summary import SensorSummary
@@ -490,9 +490,9 @@ def fact_types() -> dict[str, Any]:
     return get_type_hints(Facts, localns=names, include_extras=True)
 
 
-def rows_of(kind: type, row: type[R]) -> dict[str, R]:
+def list_annotations(kind: type, row: type[R]) -> dict[str, R]:
     """The row in the type of each fact of `kind`, Facts or Client, by the fact's name."""
-    types = fact_types() if kind is Facts else get_type_hints(kind, include_extras=True)
+    types = find_fact_types() if kind is Facts else get_type_hints(kind, include_extras=True)
     return {
         name: each
         for name, type_ in types.items()

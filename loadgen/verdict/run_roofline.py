@@ -20,12 +20,12 @@ from loadgen.verdict.run_facts import Facts
 _HARDLY = 0.01  # of the prompt tokens: pieces of one text may begin alike
 
 
-def ceiling(facts: Facts, flags: Flags) -> tuple[Ceiling | None, str]:
+def find_run_ceiling(facts: Facts, flags: Flags) -> tuple[Ceiling | None, str]:
     """The ceiling of a run; else None, and what is not known of it and what to pass."""
-    return find_ceiling(subject(facts), flags)
+    return find_ceiling(identify_model(facts), flags)
 
 
-def subject(facts: Facts) -> ModelIdentity:
+def identify_model(facts: Facts) -> ModelIdentity:
     """The machine and the model of a run, from its facts."""
     server, files, engine = facts.server, facts.checkpoint, facts.as_run
     environment = facts.environment
@@ -39,11 +39,11 @@ def subject(facts: Facts) -> ModelIdentity:
         gpu=environment.get("gpu", ""),
         memory=environment.get("memory", ""),
         partitioned=bool(environment.get("gpu_mig")),
-        devices=devices(facts),
+        devices=count_devices(facts),
     )
 
 
-def figures(facts: Facts, metrics: Metrics) -> tuple[dict[str, Any], Lengths]:
+def list_bound_figures(facts: Facts, metrics: Metrics) -> tuple[dict[str, Any], Lengths]:
     """A run's figures and load as a bound takes them, whichever metrics the report shows.
 
     Where prompts share tokens on purpose, or may, TTFT is of the rest alone: it is left out.
@@ -56,19 +56,19 @@ def figures(facts: Facts, metrics: Metrics) -> tuple[dict[str, Any], Lengths]:
         output_len=metrics.total_output_tokens / completed,
         max_concurrency=facts.profile.max_concurrency,
     )
-    return vllm_keys.figures(metrics, replace(facts.block(), selected=selected)), load
+    return vllm_keys.list_figures(metrics, replace(facts.block(), selected=selected)), load
 
 
-def lines(facts: Facts, metrics: Metrics) -> list[str]:
+def describe_roofline(facts: Facts, metrics: Metrics) -> list[str]:
     """The roofline as the report shows it, or why it is missing; to be wrapped."""
     if not facts.whole_load:
         return []
     if facts.ceiling is None:
         return [f"roofline: unknown: {facts.no_ceiling}"] if facts.no_ceiling else []
-    return bound.render_lines(facts.ceiling, *figures(facts, metrics))
+    return bound.render_lines(facts.ceiling, *list_bound_figures(facts, metrics))
 
 
-def devices(facts: Facts) -> int | None:
+def count_devices(facts: Facts) -> int | None:
     """How many GPUs share the model: as the engine reports, as it was started, or where its memory is."""
     reported = facts.as_run.tensor_parallel if facts.as_run is not None else None
     given = facts.launched.settings.tensor_parallel if facts.launched is not None else None

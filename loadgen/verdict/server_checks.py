@@ -12,8 +12,8 @@ from loadgen.roofline import bound
 from loadgen.server.server_counters import ServerSample
 from loadgen.verdict import reconcile, run_roofline
 from loadgen.verdict.evidence import LEAST_GAUGES, LEAST_WAVES, FirstWave, RunEvidence, Trend, percent
-from loadgen.verdict.reconcile import AnswerTimings, Mismatch, finished_after_cancel, mismatches
-from loadgen.verdict.reconcile import foreign_requests as foreign_count
+from loadgen.verdict.reconcile import AnswerTimings, Mismatch, count_finished_after_cancel, find_mismatches
+from loadgen.verdict.reconcile import count_foreign_requests as foreign_count
 
 FIRST_TTFT, FIRST_TPOT = (2.0, 5.0), (1.5, 0.5)  # a ratio and milliseconds, both exceeded
 TREND_CHANCE, TREND_CHANGE = 0.003, 0.1  # of two tests a run: a healthy one fails either once in 170
@@ -51,7 +51,7 @@ def beyond_roofline(run: RunEvidence) -> Evidence | None:
     if ceiling is None:
         return None
     speculative = engine is not None and engine.speculative != ""
-    figures, load = run_roofline.figures(run.facts, run.metrics)
+    figures, load = run_roofline.list_bound_figures(run.facts, run.metrics)
     return bound.explain_impossible(ceiling, figures, load, speculative=speculative)
 
 
@@ -68,7 +68,7 @@ def slow_kernel(run: RunEvidence) -> Evidence | None:
     ceiling = run.facts.ceiling
     if ceiling is None:
         return None
-    return bound.explain_fallback(ceiling, *run_roofline.figures(run.facts, run.metrics))
+    return bound.explain_fallback(ceiling, *run_roofline.list_bound_figures(run.facts, run.metrics))
 
 
 @suspect(
@@ -81,10 +81,10 @@ def slow_kernel(run: RunEvidence) -> Evidence | None:
 def first_wave(run: RunEvidence) -> Evidence | None:
     """The first requests were slower than a burst explains."""
     waves = (("TTFT", run.first_ttft(), FIRST_TTFT), ("TPOT", run.first_tpot(), FIRST_TPOT))
-    return joined(_slower(name, wave, least) for name, wave, least in waves)
+    return joined(_describe_slower(name, wave, least) for name, wave, least in waves)
 
 
-def _slower(name: str, wave: FirstWave | None, least: tuple[float, float]) -> Evidence | None:
+def _describe_slower(name: str, wave: FirstWave | None, least: tuple[float, float]) -> Evidence | None:
     if wave is None or wave.ratio <= least[0] or wave.first_ms - wave.later_ms <= least[1]:
         return None
     return (
@@ -103,7 +103,7 @@ def _slower(name: str, wave: FirstWave | None, least: tuple[float, float]) -> Ev
 )
 def tpot_trend(run: RunEvidence) -> Evidence | None:
     """TPOT drifted."""
-    return _drift("TPOT", run.tpot_trend())
+    return _describe_drift("TPOT", run.tpot_trend())
 
 
 @suspect(
@@ -114,10 +114,10 @@ def tpot_trend(run: RunEvidence) -> Evidence | None:
 )
 def throughput_trend(run: RunEvidence) -> Evidence | None:
     """Throughput drifted."""
-    return _drift("output throughput", run.throughput_trend())
+    return _describe_drift("output throughput", run.throughput_trend())
 
 
-def _drift(name: str, trend: Trend | None) -> Evidence | None:
+def _describe_drift(name: str, trend: Trend | None) -> Evidence | None:
     if trend is None or trend.probability >= TREND_CHANCE or abs(trend.change) <= TREND_CHANGE:
         return None
     word = "rose" if trend.change > 0 else "fell"
@@ -259,11 +259,11 @@ def _token_gap(run: RunEvidence, above: float, most: float) -> Evidence | None:
     if metrics.cancelled or metrics.cut_off:
         return None
     foreign = foreign_count(window, metrics) > 0
-    for mismatch in mismatches(window, metrics):
+    for mismatch in find_mismatches(window, metrics):
         gap = abs(mismatch.server - mismatch.client) / max(mismatch.client, 1)
         explained = foreign and mismatch.server > mismatch.client
         if mismatch.unit == "tokens" and above < gap <= most and not explained:
-            return _both(mismatch)
+            return _compare(mismatch)
     return None
 
 
@@ -291,7 +291,7 @@ tokens_differ = suspect(
 )
 def no_abort(run: RunEvidence) -> Evidence | None:
     """The server generates answers for which no connection is left."""
-    count = 0 if run.window is None else finished_after_cancel(run.window, run.metrics)
+    count = 0 if run.window is None else count_finished_after_cancel(run.window, run.metrics)
     if count <= max(1, UNABORTED * run.metrics.cancelled):
         return None
     return f"the server finished {count} of the {run.metrics.cancelled} requests that were cancelled"
@@ -306,11 +306,11 @@ def no_abort(run: RunEvidence) -> Evidence | None:
 )
 def latencies_differ(run: RunEvidence) -> Evidence | None:
     """The server's clocks measured other latencies."""
-    every = mismatches(run.window, run.metrics) if run.window else []
-    return joined(_both(mismatch) for mismatch in every if mismatch.unit == "ms")
+    every = find_mismatches(run.window, run.metrics) if run.window else []
+    return joined(_compare(mismatch) for mismatch in every if mismatch.unit == "ms")
 
 
-def _both(mismatch: Mismatch) -> Evidence:
+def _compare(mismatch: Mismatch) -> Evidence:
     figures = f"client {mismatch.client:.7g}, server {mismatch.server:.7g}"
     return f"{mismatch.figure}: {figures}: {mismatch.cause}"
 
@@ -375,10 +375,10 @@ def few_slots(run: RunEvidence) -> Evidence | None:
 def timings_differ(run: RunEvidence) -> Evidence | None:
     """Client and server disagree on the same requests."""
     timings = reconcile.measure_answer_timings(run.records, run.metrics.streamed)
-    return None if timings is None else joined(_apart(timings))
+    return None if timings is None else joined(_list_differences(timings))
 
 
-def _apart(timings: AnswerTimings) -> Iterator[Evidence]:
+def _list_differences(timings: AnswerTimings) -> Iterator[Evidence]:
     for pair in timings.counts:
         if pair.differing > COUNTS_OFF * pair.requests:
             yield (

@@ -117,14 +117,14 @@ def summarize_doubts(verdict: RunVerdict) -> list[str]:
     first = f"verdict: {state_verdict(verdict)}"
     named = [f"also {also}"] * bool(also) + [f"notes: {notes}"] * bool(notes)
     named += ["details: --explain"] * bool(named)
-    unjudged = list(_unjudged(verdict))
+    unjudged = list(_list_unjudged(verdict))
     if not full:
         return ["; ".join([first, *named]), *unjudged]
     rest = ["; ".join(named)] * bool(named)
     return [f"{first}: {full[0]}", *(f"and: {doubt}" for doubt in full[1:]), *rest, *unjudged]
 
 
-def _unjudged(verdict: RunVerdict) -> Iterator[str]:
+def _list_unjudged(verdict: RunVerdict) -> Iterator[str]:
     """A line for each exception that kept doubts from being judged: our fault, and no doubt about the run."""
     for why in dict.fromkeys(broken.why for broken in verdict.failed):
         names = ", ".join(broken.name for broken in verdict.failed if broken.why == why)
@@ -135,7 +135,7 @@ def explain_doubts(verdict: RunVerdict) -> list[str]:
     """Every doubt found, with evidence, condition and remedy; then what was not found or not checked."""
     shown = [f"verdict: {state_verdict(verdict)}"]
     shown += [line for finding in verdict.findings for line in rule.explained(finding)]
-    shown += _unjudged(verdict)
+    shown += _list_unjudged(verdict)
     absent = verdict.checked - len(verdict.findings)
     shown.append(f"checked and not found: {absent} of {len(DOUBTS)} doubts (docs/validity.md)")
     for source in Source:
@@ -146,7 +146,7 @@ def explain_doubts(verdict: RunVerdict) -> list[str]:
     return shown
 
 
-def json(verdict: RunVerdict) -> dict[str, Any]:
+def encode_verdict(verdict: RunVerdict) -> dict[str, Any]:
     """The verdict as it stands in the result."""
     return {
         "level": verdict.level.value,
@@ -169,7 +169,7 @@ class Checkable(msgspec.Struct, frozen=True):
     remedy: str
 
 
-def _without(source: Source) -> Missing:
+def _lacks(source: Source) -> Missing:
     return lambda _, sources: source not in sources
 
 
@@ -196,6 +196,6 @@ CHECKABLE: tuple[Checkable, ...] = (
         "a server with /metrics, without --no-observe",
     ),
     Checkable("server gauges", _lacks_gauges, "a longer run: gauges are sampled at intervals"),
-    Checkable("self-test", _without(Source.SELFTEST), "loadgen selftest"),
+    Checkable("self-test", _lacks(Source.SELFTEST), "loadgen selftest"),
     Checkable("repeats", lambda run, _: run.facts.runs < 2 and run.facts.cell is None, "--repeat 5"),
 )

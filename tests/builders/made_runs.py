@@ -109,7 +109,7 @@ def reported(of: Result, name: str = "", **changes: Any) -> Reported:
     facts, metrics = of.facts, of.metrics
     told: dict[str, Any] = {
         "name": name or facts.server.model,
-        "figures": vllm_keys.figures(metrics, facts.block()),
+        "figures": vllm_keys.list_figures(metrics, facts.block()),
         "load": identify_load(facts, 64.0, float(facts.profile.output_len)),
         "source": "runs/made",
         "engine": "vLLM 1",

@@ -22,7 +22,7 @@ from loadgen.server import scraper
 from loadgen.server.discovery import ServerAddress
 from loadgen.server.scraper import MetricsScraper
 from loadgen.server.server_counters import ServerWindow
-from loadgen.verdict.reconcile import foreign_requests, mismatches, rows
+from loadgen.verdict.reconcile import count_foreign_requests, find_mismatches, reconcile_figures
 
 pytestmark = pytest.mark.engine
 
@@ -213,8 +213,8 @@ def test_client_and_server_count_the_same_and_each_answer_tells_its_queue(
     assert (window.generation_tokens, window.prompt_tokens) == (32 * 256, 32 * 256)
     assert (metrics.total_output_tokens, metrics.total_input_tokens) == (32 * 256, 32 * 256)
     assert window.requests == {"length": 32}
-    assert [m.figure for m in mismatches(window, metrics) if "mean" not in m.figure] == []
-    assert foreign_requests(window, metrics) == 0
+    assert [m.figure for m in find_mismatches(window, metrics) if "mean" not in m.figure] == []
+    assert count_foreign_requests(window, metrics) == 0
     assert (window.peak("running"), window.peak("waiting")) == (4, 4)
     assert window.prefix_hits == 0
 
@@ -222,7 +222,7 @@ def test_client_and_server_count_the_same_and_each_answer_tells_its_queue(
     queued_ns = records.server_queue_ns
     assert (queued_ns >= 0).all()
     assert float(queued_ns.mean()) / 1e6 == pytest.approx(window.queue.mean_ms, rel=0.01)
-    found = {row.figure: row for row in rows(window, metrics, records)}
+    found = {row.figure: row for row in reconcile_figures(window, metrics, records)}
     told = found["TTFT by answer, mean"]
     assert told.client is not None
     assert told.server is not None

@@ -24,7 +24,7 @@ from loadgen.figures import repeats
     ],
 )
 def test_a_difference_of_any_size_is_none(share: float, words: str) -> None:
-    assert repeats.difference(share) == words
+    assert repeats.format_difference(share) == words
 
 
 @loop_over(

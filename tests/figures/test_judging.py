@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
-from loadgen.figures.objectives import ObjectiveEvidence, judged, parse
+from loadgen.figures.objectives import ObjectiveEvidence, judge_objectives, parse_objectives
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.record import Record, Records
 from loadgen.transport.failure import Failure, FailureKind
@@ -35,7 +35,7 @@ def answer(index: int, at_ms: Sequence[float], failure: FailureKind | None = Non
 
 
 def evidence(slo: str, *records: Record) -> ObjectiveEvidence:
-    (shown,) = judged(Records.of(records), parse(slo), MetricOptions())
+    (shown,) = judge_objectives(Records.of(records), parse_objectives(slo), MetricOptions())
     return shown
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.arrays import Float64
-from loadgen.figures.knee import Knee, knee
+from loadgen.figures.knee import Knee, find_knee
 
 LOADS = np.array([1, 2, 4, 8, 16, 32, 64, 128, 256, 512], np.float64)
 BEND = 40.0
@@ -27,7 +27,7 @@ def latency(noise: Float64 | float = 0.0) -> list[float]:
 
 @pytest.mark.parametrize(("values", "rises"), [(throughput(), False), (latency(), True)])
 def test_a_curve_without_noise_bends_where_its_lines_meet(values: list[float], rises: bool) -> None:
-    found = knee(LOADS.tolist(), values, rises=rises)
+    found = find_knee(LOADS.tolist(), values, rises=rises)
     assert found is not None
     assert found.load == pytest.approx(BEND, rel=0.01)
     assert found.low == pytest.approx(BEND, rel=0.02)
@@ -36,14 +36,15 @@ def test_a_curve_without_noise_bends_where_its_lines_meet(values: list[float], r
 
 @pytest.mark.parametrize(("values", "rises"), [(throughput(), True), (latency(), False)])
 def test_a_bend_the_other_way_is_no_knee(values: list[float], rises: bool) -> None:
-    assert knee(LOADS.tolist(), values, rises=rises) is None
+    assert find_knee(LOADS.tolist(), values, rises=rises) is None
 
 
 @pytest.mark.long
 def test_the_interval_holds_the_bend_in_most_of_200_curves() -> None:
     random = np.random.default_rng(1)
     knees = [
-        knee(LOADS.tolist(), throughput(random.normal(0, 0.1, len(LOADS))), rises=False) for _ in range(200)
+        find_knee(LOADS.tolist(), throughput(random.normal(0, 0.1, len(LOADS))), rises=False)
+        for _ in range(200)
     ]
     held = [(each.low or 0.0) <= BEND <= (each.high or 1e9) for each in knees if each is not None]
     assert len(held) == 200
@@ -54,13 +55,13 @@ def test_the_interval_holds_the_bend_in_most_of_200_curves() -> None:
 def test_noise_around_one_line_has_a_knee_in_few_of_200_curves() -> None:
     random = np.random.default_rng(1)
     curves = (LOADS * np.exp(random.normal(0, 0.1, len(LOADS))) for _ in range(200))
-    found = [knee(LOADS.tolist(), curve.tolist(), rises=False) for curve in curves]
+    found = [find_knee(LOADS.tolist(), curve.tolist(), rises=False) for curve in curves]
     assert sum(each is not None for each in found) <= 20  # 5 % of 200, and three standard errors of that
 
 
 def test_a_bend_near_the_last_load_has_no_upper_end() -> None:
     loads = np.array([2, 4, 8, 16, 32, 48], np.float64)
-    found = knee(loads.tolist(), throughput(0.01 * np.array([1, -1, 1, -1, 1, -1]), loads), rises=False)
+    found = find_knee(loads.tolist(), throughput(0.01 * np.array([1, -1, 1, -1, 1, -1]), loads), rises=False)
     assert found is not None
     assert found.high is None
     assert found.low is not None
@@ -69,9 +70,9 @@ def test_a_bend_near_the_last_load_has_no_upper_end() -> None:
 
 def test_loads_that_were_repeated_narrow_the_interval() -> None:
     noise = np.random.default_rng(3).normal(0, 0.1, (4, len(LOADS)))
-    once = knee(LOADS.tolist(), throughput(noise[0]), rises=False)
+    once = find_knee(LOADS.tolist(), throughput(noise[0]), rises=False)
     values = [value for row in noise for value in throughput(row)]
-    often = knee(LOADS.tolist() * 4, values, rises=False)
+    often = find_knee(LOADS.tolist() * 4, values, rises=False)
 
     def width(found: Knee | None) -> float:
         assert found is not None
@@ -94,4 +95,4 @@ def test_loads_that_were_repeated_narrow_the_interval() -> None:
     ],
 )
 def test_too_little_to_tell_a_knee_from_a_line_has_none(loads: list[float], values: list[float]) -> None:
-    assert knee(loads, values, rises=False) is None
+    assert find_knee(loads, values, rises=False) is None

@@ -6,7 +6,13 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.figures.objectives import PUBLISHED, Objective, ObjectiveEvidence, goodput_slo_ms, parse
+from loadgen.figures.objectives import (
+    PUBLISHED,
+    Objective,
+    ObjectiveEvidence,
+    find_goodput_limits,
+    parse_objectives,
+)
 
 TTFT = Objective("ttft", 99.0, 500.0)
 
@@ -25,21 +31,21 @@ TTFT = Objective("ttft", 99.0, 500.0)
     ],
 )
 def test_objectives_are_read_from_clauses_and_names(text: str, objectives: tuple[Objective, ...]) -> None:
-    assert parse(text) == objectives
+    assert parse_objectives(text) == objectives
 
 
 @pytest.mark.parametrize(
     "text", ["e2el p99 < 1000s", "e2el p99 < 1234.5678ms", "ttft p99.99999 < 1e9s", "tpot p50 < 1e-3ms"]
 )
 def test_an_objective_reads_as_it_prints(text: str) -> None:
-    (objective,) = parse(text)
-    assert parse(str(objective)) == (objective,)
+    (objective,) = parse_objectives(text)
+    assert parse_objectives(str(objective)) == (objective,)
 
 
 @loop_over("name", sorted(PUBLISHED))
 def test_a_published_set_reads_as_it_prints(name: str) -> None:
-    objectives = parse(name)
-    assert parse(", ".join(map(str, objectives))) == objectives
+    objectives = parse_objectives(name)
+    assert parse_objectives(", ".join(map(str, objectives))) == objectives
 
 
 @loop_over(
@@ -72,12 +78,12 @@ def test_a_published_set_reads_as_it_prints(name: str) -> None:
 )
 def test_what_is_no_objective_is_refused(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        parse(text)
+        parse_objectives(text)
 
 
 def test_a_request_is_held_to_the_limit_of_the_highest_percentile() -> None:
-    objectives = parse("ttft p99 < 500ms, ttft p50 < 100ms, itl p99 < 20ms, e2el p90 < 9s")
-    assert goodput_slo_ms(objectives) == {"ttft": 500.0, "e2el": 9000.0}
+    objectives = parse_objectives("ttft p99 < 500ms, ttft p50 < 100ms, itl p99 < 20ms, e2el p90 < 9s")
+    assert find_goodput_limits(objectives) == {"ttft": 500.0, "e2el": 9000.0}
 
 
 @loop_over(

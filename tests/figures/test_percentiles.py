@@ -11,12 +11,12 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.figures.percentiles import (
-    allowed_over,
-    least_passing,
-    lower_index,
+    count_allowed_over,
+    find_least_passing,
+    find_lower_index,
+    find_upper_index,
     median,
     percentiles,
-    upper_index,
 )
 
 WANTED = (0, 0.1, 1, 25, 33.3, 50, 75, 90, 99, 99.9, 100)
@@ -57,7 +57,7 @@ def test_a_run_does_not_pay_for_masked_arrays() -> None:
     ("over", "percentile", "within"), [(0, 99, 459), (0, 90, 44), (1, 99, 661), (0, 50, 7), (0, 99.9, 4603)]
 )
 def test_the_least_samples_that_pass_are_those_of_loadgen(over: int, percentile: float, within: int) -> None:
-    assert least_passing(over, percentile) == within
+    assert find_least_passing(over, percentile) == within
 
 
 @loop_over(
@@ -77,7 +77,7 @@ def test_the_least_samples_that_pass_are_those_of_loadgen(over: int, percentile:
     ],
 )
 def test_the_bound_is_this_sample_in_order(n: int, percentile: float, index: int | None) -> None:
-    assert upper_index(n, percentile) == index
+    assert find_upper_index(n, percentile) == index
 
 
 def exact_allowed(n: int, chance: float, alpha: float = 0.01) -> int:
@@ -92,32 +92,32 @@ def exact_allowed(n: int, chance: float, alpha: float = 0.01) -> int:
 @loop_over("percentile", [1, 10, 50, 90, 95, 99])
 def test_sums_of_the_tail_are_those_of_the_plain_formula(percentile: float) -> None:
     sizes = (1, 2, 5, 43, 44, 90, 300, 459, 900)
-    assert [allowed_over(n, percentile) for n in sizes] == [
+    assert [count_allowed_over(n, percentile) for n in sizes] == [
         exact_allowed(n, 1 - percentile / 100) for n in sizes
     ]
 
 
 def test_least_samples_and_allowed_ones_are_one_rule() -> None:
     for over in (0, 1, 2, 10, 77, 1000):
-        n = least_passing(over, 99) + over
-        assert (allowed_over(n - 1, 99), allowed_over(n, 99)) == (over - 1, over)
+        n = find_least_passing(over, 99) + over
+        assert (count_allowed_over(n - 1, 99), count_allowed_over(n, 99)) == (over - 1, over)
 
 
 @pytest.mark.parametrize("n", [459, 700, 2000])
 def test_a_percentile_lies_below_its_bound_in_99_of_100_runs(n: int) -> None:
     samples = np.sort(np.random.default_rng(7).exponential(size=(4000, n)), axis=1)
-    truth, index = -np.log(0.01), upper_index(n, 99)
+    truth, index = -np.log(0.01), find_upper_index(n, 99)
     assert index is not None
     assert (samples[:, index] >= truth).mean() >= 0.99 - 3 * (0.0099 / 4000) ** 0.5
 
 
 @pytest.mark.parametrize(("n", "percentile", "index"), [(10_000, 1, 76), (44, 10, 0), (43, 10, None)])
 def test_a_lower_bound_mirrors_the_upper_one(n: int, percentile: float, index: int | None) -> None:
-    assert lower_index(n, percentile) == index
+    assert find_lower_index(n, percentile) == index
 
 
 def test_a_percentile_lies_above_its_lower_bound_in_99_of_100_runs() -> None:
     samples = np.sort(np.random.default_rng(8).exponential(size=(4000, 700)), axis=1)
-    index = lower_index(700, 99)
+    index = find_lower_index(700, 99)
     assert index is not None
     assert (samples[:, index] <= -np.log(0.01)).mean() >= 0.99 - 3 * (0.0099 / 4000) ** 0.5

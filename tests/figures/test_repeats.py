@@ -15,8 +15,8 @@ from loadgen.figures import repeats
 from loadgen.figures.metrics import Metrics, compute
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.record import Record, Records
-from loadgen.figures.repeats import Spread, render, spreads, t_quantile
-from loadgen.figures.steady_state import Trim, Unsteady, steady
+from loadgen.figures.repeats import Spread, measure_spreads, render_spreads, t_quantile
+from loadgen.figures.steady_state import Trim, Unsteady, find_steady_state
 from loadgen.transport.failure import Failure, FailureKind
 
 MS = 1_000_000
@@ -48,14 +48,14 @@ def run(ttft_ms: int, ask: MetricOptions = ASK, **more: Any) -> Metrics:
 
 
 def by_name(runs: Sequence[Metrics], *more: Any) -> dict[str, Spread]:
-    return {spread.name: spread for spread in spreads(runs, *more)}
+    return {spread.name: spread for spread in measure_spreads(runs, *more)}
 
 
 def test_a_figures_spread_is_the_one_worked_out_by_hand() -> None:
     ttft = by_name([run(98), run(100), run(102)])["mean_ttft_ms"]
     assert (ttft.runs, ttft.mean, ttft.std, ttft.cv) == (3, 100.0, 2.0, 0.02)
     assert ttft.half_width == pytest.approx(4.302653 * 2 / math.sqrt(3))
-    interval = repeats.json([ttft])["mean_ttft_ms"]["interval"]
+    interval = repeats.encode_spreads([ttft])["mean_ttft_ms"]["interval"]
     assert interval == [100 - ttft.half_width, 100 + ttft.half_width]
     assert ttft.reach == pytest.approx(0.0497, abs=1e-4)
     assert ttft.stable
@@ -85,7 +85,7 @@ def test_every_headline_figure_is_there_and_every_percentile_asked_for() -> None
 
 
 def test_the_steady_part_is_repeated_beside_the_whole() -> None:
-    windows = [steady(records(ttft_ms), 1, Trim(), MetricOptions()) for ttft_ms in (98, 100)]
+    windows = [find_steady_state(records(ttft_ms), 1, Trim(), MetricOptions()) for ttft_ms in (98, 100)]
     found = by_name([run(98), run(100)], windows)
     assert found["steady_output_throughput_per_s"].mean == found["output_throughput_per_s"].mean
     assert {"steady_request_throughput_per_s", "steady_mean_ttft_ms", "steady_mean_tpot_ms"} <= set(found)
@@ -95,7 +95,11 @@ def test_the_steady_part_is_repeated_beside_the_whole() -> None:
 
 @pytest.mark.parametrize("runs", [[], [run(100)]])
 def test_a_single_run_gives_nothing(runs: list[Metrics]) -> None:
-    assert (spreads(runs), render(spreads(runs)), repeats.json(spreads(runs))) == ([], [], {})
+    assert (
+        measure_spreads(runs),
+        render_spreads(measure_spreads(runs)),
+        repeats.encode_spreads(measure_spreads(runs)),
+    ) == ([], [], {})
 
 
 def test_a_run_without_a_figure_is_left_out_and_the_table_says_so() -> None:
@@ -103,7 +107,7 @@ def test_a_run_without_a_figure_is_left_out_and_the_table_says_so() -> None:
     found = by_name([run(98), failed, run(102)])
     assert (found["mean_ttft_ms"].runs, found["mean_ttft_ms"].mean) == (2, 100.0)
     assert found["request_throughput_per_s"].runs == 3
-    table = render(list(found.values()))
+    table = render_spreads(list(found.values()))
     assert any(line.startswith("Mean TTFT (ms) (of 2) ") for line in table)
     assert any(line.startswith("Request throughput (req/s)    ") for line in table)
 
@@ -126,8 +130,8 @@ def test_a_figure_is_stable_within_5_percent_of_the_mean(
 
 
 def test_the_table_has_eighty_columns_and_names_what_is_not_stable() -> None:
-    table = render(
-        [s for s in spreads([run(80), run(100), run(120)]) if "ttft" in s.name or "tpot" in s.name]
+    table = render_spreads(
+        [s for s in measure_spreads([run(80), run(100), run(120)]) if "ttft" in s.name or "tpot" in s.name]
     )
     assert table == [
         "==================================== 3 runs ====================================",
@@ -140,14 +144,18 @@ def test_the_table_has_eighty_columns_and_names_what_is_not_stable() -> None:
         "  runs likely; P99 TTFT, about 64 runs likely",
         "================================================================================",
     ]
-    hopeless = render(spreads([run(1), run(1000)]))
+    hopeless = render_spreads(measure_spreads([run(1), run(1000)]))
     assert max(len(line) for line in hopeless) <= 80
     assert "Mean TTFT, over 1000 runs likely" in " ".join(line.strip() for line in hopeless)
-    assert "stable: every figure (95 % interval within ± 5 % of the mean)" in render(spreads([run(100)] * 2))
+    assert "stable: every figure (95 % interval within ± 5 % of the mean)" in render_spreads(
+        measure_spreads([run(100)] * 2)
+    )
 
 
 def test_the_json_is_strict_and_holds_the_interval() -> None:
-    found = json.loads(json.dumps(repeats.json(spreads([run(98), run(100), run(102)])), allow_nan=False))
+    found = json.loads(
+        json.dumps(repeats.encode_spreads(measure_spreads([run(98), run(100), run(102)])), allow_nan=False)
+    )
     assert found["mean_ttft_ms"] == {
         "runs": 3,
         "mean": 100.0,

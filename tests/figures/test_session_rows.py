@@ -12,7 +12,7 @@ from builders.loops import loop_over
 from builders.made_cases import START_NS
 from builders.made_sessions import DELAY_MS, TURN_MS, rows_of, turn_of
 from loadgen.figures.record import Record, Records
-from loadgen.figures.session_rows import SessionRows, dry_ns, session_rows
+from loadgen.figures.session_rows import SessionRows, find_dry_ns, find_sessions
 from loadgen.transport.failure import CANCELLED, USER_CANCELLED, Failure, FailureKind
 
 MS = 1_000_000
@@ -22,7 +22,7 @@ TURNS = [3, 1, 2, 4]
 
 def rows(turns: Sequence[int], records: Sequence[Record]) -> tuple[SessionRows, Records]:
     made = Records.of(records)
-    found = session_rows(made, turns)
+    found = find_sessions(made, turns)
     assert found is not None
     return found, made
 
@@ -37,12 +37,12 @@ def test_each_request_has_its_session_and_its_turn_from_1() -> None:
 
 
 def test_requests_without_sessions_have_no_rows() -> None:
-    assert session_rows(Records.of(rows_of([2])), ()) is None
+    assert find_sessions(Records.of(rows_of([2])), ()) is None
 
 
 def test_a_request_beyond_the_planned_sessions_is_refused() -> None:
     with pytest.raises(ValueError, match="request 2 is beyond the 1 planned sessions"):
-        session_rows(Records.of(rows_of([3])), (2,))
+        find_sessions(Records.of(rows_of([3])), (2,))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_session_lasts_from_its_first_send_to_its_last_end() -> None:
 def test_a_slot_is_dry_as_its_last_session_ends() -> None:
     # Slot 0: 3 turns (440 ms), then 2 (until 700); slot 1: 1 turn (80), then 2 (340), 4 (until 960).
     found, records = rows([3, 1, 2, 4, 2], rows_of([3, 1, 2, 4, 2]))
-    assert dry_ns(found, records, 0) == START_NS + 700 * MS
+    assert find_dry_ns(found, records, 0) == START_NS + 700 * MS
 
 
 # Sessions of one turn (80 ms) in two slots: the fourth fails at once in slot 1 (160), which waits for a new
@@ -114,19 +114,19 @@ def test_a_slot_that_connects_again_is_not_dry_while_sessions_begin(
     failure: Failure | None, of: int, duration_ms: int, slots: tuple[int, int], queues: int, dry_ms: int
 ) -> None:
     found, records = _waited(failure, of, slots)
-    assert dry_ns(found, records, duration_ms * MS, of, queues) == START_NS + dry_ms * MS
+    assert find_dry_ns(found, records, duration_ms * MS, of, queues) == START_NS + dry_ms * MS
 
 
 def test_one_slot_has_no_tail() -> None:
     found, records = rows(TURNS, rows_of(TURNS, slots=1))
-    assert dry_ns(found, records, 0) is None
+    assert find_dry_ns(found, records, 0) is None
 
 
 def test_slots_that_the_time_stopped_are_dry_by_then() -> None:
     stopped = [row for row in rows_of([9, 9]) if row.sent_ns < START_NS + 500 * MS]
     found, records = rows([9, 9], stopped)
     assert found.unfinished.all()
-    assert dry_ns(found, records, 600 * MS) == START_NS + 600 * MS
+    assert find_dry_ns(found, records, 600 * MS) == START_NS + 600 * MS
 
 
 def test_a_session_has_the_mean_of_its_requests() -> None:

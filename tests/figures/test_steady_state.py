@@ -15,8 +15,17 @@ from builders.virtual_engine import closed_loop
 from loadgen.base.errors import UsageError
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.record import Record, Records
-from loadgen.figures.steady_state import Margin, Steady, Trim, Unsteady, held_ns, lines, ran_out, steady
-from loadgen.figures.steady_state import json as steady_json
+from loadgen.figures.steady_state import (
+    Margin,
+    Steady,
+    Trim,
+    Unsteady,
+    describe_run_out,
+    describe_steady_state,
+    find_held_ns,
+    find_steady_state,
+)
+from loadgen.figures.steady_state import encode_steady_state as steady_json
 from loadgen.plan import profile
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen_servers.engine import presets
@@ -42,7 +51,7 @@ def answer(slot: int, sent_ms: int, end_ms: int, at_ms: Sequence[int] = (), **mo
 
 
 def found(rows: Sequence[Record], concurrency: int | None, trim: Trim = WHOLE, **ask: Any) -> Steady:
-    window = steady(Records.of(rows), concurrency, trim, MetricOptions(**ask))
+    window = find_steady_state(Records.of(rows), concurrency, trim, MetricOptions(**ask))
     assert isinstance(window, Steady), window
     return window
 
@@ -69,7 +78,7 @@ def test_steady_from_last_slots_first_request_to_first_slots_last() -> None:
 def test_waves_that_end_together_do_not_hide_an_idle_slot() -> None:
     """Both end together, and the last prompt goes to one of them a little later."""
     rows = [answer(0, 1000, 1400), answer(1, 1000, 1400), answer(0, 1405, 1900)]
-    assert held_ns(Records.of(rows), 2) == (1000 * MS, 1400 * MS)
+    assert find_held_ns(Records.of(rows), 2) == (1000 * MS, 1400 * MS)
 
 
 LOST = Failure(FailureKind.TRUNCATED, "closed without a byte")
@@ -94,7 +103,7 @@ def test_a_slot_that_connects_again_ends_no_steady_state(
     rows = [answer(0, begin, begin + 200) for begin in range(1000, 2000, 200)]
     rows += [answer(1, 1000, 1400), *last]
     records = Records.of(sorted(rows, key=lambda row: row.index))
-    assert held_ns(records, 2, None, queues) == (1000 * MS, end_ms * MS)
+    assert find_held_ns(records, 2, None, queues) == (1000 * MS, end_ms * MS)
 
 
 def test_a_closed_loop_has_not_run_out_where_a_slot_connects_again() -> None:
@@ -102,8 +111,8 @@ def test_a_closed_loop_has_not_run_out_where_a_slot_connects_again() -> None:
     rows += [answer(1, 1000, 1400, failure=LOST)]
     keys = {"name": "made", "max_concurrency": 2, "num_prompts": 6, "input_len": 5, "output_len": 3}
     records = Records.of(sorted(rows, key=lambda row: row.index))
-    assert ran_out(records, profile.build({**keys, "duration": 0.7})) == ""
-    assert "the load fell 0.8 s into" in ran_out(records, profile.build({**keys, "duration": 0.9}))
+    assert describe_run_out(records, profile.build({**keys, "duration": 0.7})) == ""
+    assert "the load fell 0.8 s into" in describe_run_out(records, profile.build({**keys, "duration": 0.9}))
 
 
 def test_tokens_count_by_arrival_after_begin_up_to_end() -> None:
@@ -269,10 +278,10 @@ def test_warm_up_and_cool_down_narrow_it_by_requests_or_seconds(
 def test_where_there_is_none_it_says_why(
     rows: list[Record], concurrency: int | None, trim: Trim, why: str
 ) -> None:
-    window = steady(Records.of(rows), concurrency, trim, MetricOptions())
+    window = find_steady_state(Records.of(rows), concurrency, trim, MetricOptions())
     assert isinstance(window, Unsteady)
     assert why in window.why
-    assert lines(window)[0].startswith("steady state: none: ")
+    assert describe_steady_state(window)[0].startswith("steady state: none: ")
 
 
 @loop_over(
@@ -299,7 +308,7 @@ def test_another_margin_is_refused_by_its_flag(text: str) -> None:
 
 
 def test_the_report_has_the_window_in_two_lines() -> None:
-    said = lines(found(TWO, 2))
+    said = describe_steady_state(found(TWO, 2))
     assert said == [
         "steady state: 0.1 to 0.9 s (62 %), concurrency 1.96, 11.2 tok/s, 4.05 req/s",
         "  2 requests entirely inside it: mean TTFT 195.00, TPOT 125.00, E2EL 445.00 ms",
@@ -311,7 +320,7 @@ def test_a_window_without_whole_requests_has_rates_alone() -> None:
     assert (window.whole, window.output_tokens, window.ttft.n) == (1, 3, 1)
     window = found([answer(0, 1000, 1500, [1200, 1300]), answer(1, 1100, 1900, [1300])], 2)
     assert (window.whole, window.output_tokens, window.ttft.n) == (0, 3, 0)
-    assert lines(window)[-1] == "  0 requests entirely inside it"
+    assert describe_steady_state(window)[-1] == "  0 requests entirely inside it"
 
 
 def test_the_json_is_strict_and_names_every_figure() -> None:
@@ -337,6 +346,6 @@ TIMED: dict[str, Any] = {"max_concurrency": 2, "num_prompts": 4}
     ],
 )
 def test_prompts_that_run_out_before_the_time_is_up_are_told(keys: dict[str, Any], told: str) -> None:
-    said = ran_out(Records.of(TWO), profile.build(keys))
+    said = describe_run_out(Records.of(TWO), profile.build(keys))
     assert told in said
     assert bool(said) == bool(told)

@@ -112,7 +112,7 @@ def part(first: int, texts: list[str | None], messages: int = 4, **fields: Any) 
 
 
 def revised(parts: list[Records], tokenizer: TextTokenizer | None, keep_text: bool = False) -> Records:
-    revise, why = text_tokens.revision(parts, tokenizer, keep_text)
+    revise, why = text_tokens.make_revision(parts, tokenizer, keep_text)
     assert why == ""
     return Records.joined(map(revise, parts))
 
@@ -124,7 +124,7 @@ def test_counts_are_those_of_the_model_and_spread_over_messages(model: Path) -> 
     text = "def sort(values): return sorted(values, key=len)"
     as_vllm = len(theirs(text, add_special_tokens=False).input_ids)
     parts = [part(0, [text, None], usage=False), part(2, [text])]
-    records = revised(parts, text_tokens.find([None, str(model)]))
+    records = revised(parts, text_tokens.find_text_tokenizer([None, str(model)]))
     assert as_vllm > 8
     assert records.output_tokens.tolist() == [as_vllm, 4, as_vllm]
     assert records.text_tokens.tolist() == [as_vllm, UNKNOWN, as_vllm]
@@ -166,12 +166,12 @@ def test_texts_go_once_counted_unless_they_were_asked_for(
 def test_an_answer_that_ended_by_length_has_the_length_requested(
     reason: str, planned: int, tokens: int
 ) -> None:
-    assert text_tokens.settled(100, reason, planned) == tokens
+    assert text_tokens.settle_count(100, reason, planned) == tokens
 
 
 @pytest.mark.parametrize("messages", [UNKNOWN, 0, 1, 64])
 def test_messages_are_not_compared_with_a_length_that_is_not_known(messages: int) -> None:
-    assert not text_tokens.one_each("length", messages, UNKNOWN)
+    assert not text_tokens.has_one_token_each("length", messages, UNKNOWN)
 
 
 def test_an_answer_without_a_planned_length_is_counted_by_its_text(model: Path) -> None:
@@ -202,7 +202,7 @@ def test_without_a_tokenizer_messages_are_counted() -> None:
 def test_a_tokenizer_that_cannot_be_read_costs_the_counts_alone(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     parts = [part(0, ["text"])]
-    revise, why = text_tokens.revision(parts, TextTokenizer(tmp_path))
+    revise, why = text_tokens.make_revision(parts, TextTokenizer(tmp_path))
     assert why.startswith(f"{tmp_path}/tokenizer.json: cannot be read (")
     assert "pass another --tokenizer" in why
     assert [revise(each).output_tokens.tolist() for each in parts] == [[4]]
@@ -224,4 +224,4 @@ def test_a_tokenizer_is_found_by_its_files(tmp_path: Path, files: dict[str, str]
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     wanted = TextTokenizer(tmp_path) if found else None
-    assert text_tokens.find(["", None, "no/such", str(tmp_path)]) == wanted
+    assert text_tokens.find_text_tokenizer(["", None, "no/such", str(tmp_path)]) == wanted

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from builders.loops import loop_over
-from loadgen.figures.token_counts import count, spread, summarize
+from loadgen.figures.token_counts import count_tokens, spread_tokens, summarize
 from loadgen.wire.openai import Completions
 
 SAID, EMPTY = {"text": "a"}, {"text": ""}
@@ -163,7 +163,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], dict[int, int], int, bool, bool]] =
 def test_tokens_are_laid_to_the_messages_that_carried_them(name: str) -> None:
     sent, tokens, total, has_usage, exact = CASES[name]
     messages = Completions().read_messages(b"\n".join(map(msgspec.json.encode, sent)))
-    counted = count(messages, summarize(messages))
+    counted = count_tokens(messages, summarize(messages))
     assert dict(zip(counted.messages.tolist(), counted.tokens.tolist(), strict=True)) == tokens
     assert (counted.total, counted.usage, counted.exact) == (total, has_usage, exact)
 
@@ -180,4 +180,4 @@ def test_tokens_are_laid_to_the_messages_that_carried_them(name: str) -> None:
     ],
 )
 def test_tokens_are_spread_evenly(total: int, messages: int, tokens: list[int]) -> None:
-    assert spread(total, messages).tolist() == tokens
+    assert spread_tokens(total, messages).tolist() == tokens

@@ -253,8 +253,8 @@ def test_a_traces_times_are_one_line(schedule: dict[str, Any], line: str) -> Non
 def test_the_short_report_has_a_line_of_a_file_and_none_of_random() -> None:
     case = of_file(data=made_data.data(skipped=SKIPPED))
     line = "prompts: sharegpt, 320 of 640 rows of rows.jsonl (0123456789ab); left out 1,203\n"
-    assert line in report.short(result(case), "runs/r")
-    assert "prompts: " not in report.short(result(run()), "runs/r")
+    assert line in report.render_short(result(case), "runs/r")
+    assert "prompts: " not in report.render_short(result(run()), "runs/r")
 
 
 def test_a_traces_report_has_how_late_it_was_sent() -> None:

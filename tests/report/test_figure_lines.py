@@ -85,7 +85,7 @@ def test_an_objective_is_met_missed_or_not_shown(slo: str, line: str) -> None:
     made = result(320, {"slo": slo})
     assert next(figure_lines.describe_objectives(made, None)) == line
     assert f"\n{line}\n" in report.render(made)
-    assert f"\n{line}\n" in report.short(made, "runs/r")
+    assert f"\n{line}\n" in report.render_short(made, "runs/r")
 
 
 def test_failures_count_as_above_every_limit() -> None:
@@ -374,7 +374,7 @@ def test_the_speed_per_gpu_needs_their_number(gpus: int, per_gpu: float | None) 
 
 def test_the_names_are_taken_and_their_keys_follow_the_metric() -> None:
     selected = parse_metrics("ttfvt,e2el_per_token,prefill_speed,user_tps")
-    keys = vllm_keys.latencies(computed(PLAIN), BlockFacts(selected=selected))
+    keys = vllm_keys.list_latencies(computed(PLAIN), BlockFacts(selected=selected))
     assert keys == {
         **{f"{word}_ttfvt_ms": 100.0 for word in ("mean", "median", "p99")},
         "std_ttfvt_ms": 0.0,

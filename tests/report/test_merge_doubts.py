@@ -19,4 +19,4 @@ def test_a_doubt_of_a_run_is_that_of_its_merged_shards(name: str, of: int) -> No
     case, _, _ = PROVOKED[name]
     run = Result(case.facts, case.records)
     merged = merge.merge_results(named(divided(run, of)))
-    assert verdict.json(merged.verdict) == verdict.json(by_workers(run, of).verdict)
+    assert verdict.encode_verdict(merged.verdict) == verdict.encode_verdict(by_workers(run, of).verdict)

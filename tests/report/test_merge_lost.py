@@ -149,7 +149,7 @@ def test_the_command_writes_a_run_of_its_own_and_prints_it(
     assert said.out.endswith(f"run directory: runs/{directory.name}\n")
     assert sorted(path.name for path in directory.iterdir()) == ["arrivals.npz", "report.txt", "result.json"]
     again = run_directory.load(directory)
-    assert report.short(again, f"runs/{directory.name}") in said.out
+    assert report.render_short(again, f"runs/{directory.name}") in said.out
     assert cli.main(["merge", "--explain", "--strict", *places[1:]]) == 3
     assert "shard 0/3 is missing: its 8 requests are lost" in capsys.readouterr().out
 

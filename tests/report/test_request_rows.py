@@ -52,7 +52,7 @@ def stored(directory: Path, of: Result) -> Path:
     return directory
 
 
-COLUMNS = request_rows.columns(mixed())
+COLUMNS = request_rows.list_columns(mixed())
 EMPTY = dict.fromkeys(COLUMNS)
 OF_ALL = {"class": "", "slot": 0, "intended_ns": BEGIN_NS, "sent_ns": BEGIN_NS, "resends": 0}
 FIRST: dict[str, Any] = {
@@ -85,14 +85,14 @@ ROWS: list[dict[str, Any]] = [
 
 
 def test_the_rows_have_every_column_in_its_order_and_every_value() -> None:
-    (rows,) = request_rows.rows(mixed())
+    (rows,) = request_rows.list_rows(mixed())
     for row, expected in zip(rows, ROWS, strict=True):
         assert list(row) == list(COLUMNS)
         assert row | {"slot": 0} == {name: expected[name] for name in COLUMNS} | {"slot": 0}
 
 
 def test_ids_that_were_not_kept_are_not_made_up() -> None:
-    (rows,) = request_rows.rows(mixed(prefix=None))
+    (rows,) = request_rows.list_rows(mixed(prefix=None))
     assert {row["request_id"] for row in rows} == {None}
 
 
@@ -100,7 +100,7 @@ def test_ids_that_were_not_kept_are_not_made_up() -> None:
 def test_the_error_of_a_failure_is_never_blank(kind: FailureKind) -> None:
     of = run(requests=1, tokens=2)
     of.records.failures[0] = Failure(kind)
-    ((row,),) = request_rows.rows(of)
+    ((row,),) = request_rows.list_rows(of)
     assert (row["ok"], row["failure_kind"], row["error"]) == (False, kind.value, WORDS[kind])
     assert row["error"].strip()
 
@@ -165,13 +165,13 @@ def test_no_cell_begins_a_formula(value: object, cell: str) -> None:
 def test_of_several_servers_each_row_names_its_own() -> None:
     of = mixed()
     several = Result(replace(of.facts, targets=("http://a", "http://b")), of.records)
-    (batch,) = request_rows.rows(several)
+    (batch,) = request_rows.list_rows(several)
     assert [row["target"] for row in batch] == [f"http://{'ab'[row['slot'] % 2]}" for row in batch]
     assert [{name: row[name] for name in COLUMNS} for row in batch] == ROWS
     assert Run(several).requests()["target"].tolist() == [row["target"] for row in batch]
     assert "target" not in Run(of).requests()
     file = io.BytesIO()
-    FORMS["csv"](request_rows.rows(several), request_rows.columns(several), file)
+    FORMS["csv"](request_rows.list_rows(several), request_rows.list_columns(several), file)
     assert file.getvalue().splitlines()[0].decode().split(",") == [*COLUMNS, "target"]
 
 
@@ -184,11 +184,11 @@ def test_the_report_has_a_table_of_several_servers() -> None:
     assert several.json()["loadgen"]["targets"] == ["http://a", "http://b"]
     assert "by_target" not in of.json()["loadgen"]
     assert "\nTarget " not in report.render(of)
-    assert "\nTarget                 requests failed  TTFT ms" in report.short(several, "d")
+    assert "\nTarget                 requests failed  TTFT ms" in report.render_short(several, "d")
     urls = tuple(f"http://{number}" for number in range(9))
     many = Result(replace(of.facts, targets=urls), of.records)
-    assert "9 servers shared the requests" in report.short(many, "d")
-    assert "\nTarget " not in report.short(of, "d")
+    assert "9 servers shared the requests" in report.render_short(many, "d")
+    assert "\nTarget " not in report.render_short(of, "d")
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv"])
@@ -265,7 +265,7 @@ def test_a_file_that_cannot_be_finished_leaves_the_one_that_was_there(
 def test_rows_are_made_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_rows, "_ROWS_AT_ONCE", 4)
     of = run(requests=11, tokens=2, request_id_prefix="")
-    chunks = list(request_rows.rows(of))
+    chunks = list(request_rows.list_rows(of))
     assert [len(chunk) for chunk in chunks] == [4, 4, 3]
     assert [row["request_id"] for chunk in chunks for row in chunk] == [str(i) for i in range(11)]
     request_rows.write(of, "jsonl", tmp_path / "small")

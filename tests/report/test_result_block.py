@@ -13,8 +13,8 @@ from loadgen.base.errors import UsageError
 from loadgen.figures.metrics import Metrics, compute
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.record import Record, Records
-from loadgen.figures.vllm_keys import BlockFacts, figures, of_sglang
-from loadgen.report.result_block import LAYOUTS, Layout, layout, render
+from loadgen.figures.vllm_keys import BlockFacts, list_figures, list_sglang_figures
+from loadgen.report.result_block import LAYOUTS, Layout, find_layout, render_block
 from loadgen.study.importers.pasted import pasted_blocks
 
 RESULTS = Path(__file__).parents[1] / "data" / "results"
@@ -48,13 +48,13 @@ def headers(text: str) -> list[str]:
 
 def test_the_recorded_figures_render_to_the_recorded_block_byte_for_byte() -> None:
     printed = (RESULTS / "vllm_bench_serve.stdout.txt").read_text()
-    assert render(RECORDED) + "\n" == printed[printed.index("============ Serving") :]
+    assert render_block(RECORDED) + "\n" == printed[printed.index("============ Serving") :]
 
 
 def test_a_plain_run_prints_the_lines_of_the_recorded_block_and_no_other() -> None:
-    text = render(figures(run(), BlockFacts(max_concurrency=8)))
-    assert labels(text) == labels(render(RECORDED))
-    assert headers(text) == headers(render(RECORDED))
+    text = render_block(list_figures(run(), BlockFacts(max_concurrency=8)))
+    assert labels(text) == labels(render_block(RECORDED))
+    assert headers(text) == headers(render_block(RECORDED))
 
 
 @pytest.mark.parametrize(
@@ -67,18 +67,18 @@ def test_a_plain_run_prints_the_lines_of_the_recorded_block_and_no_other() -> No
     ],
 )
 def test_a_line_is_there_only_when_asked_for(line: str, facts: dict[str, Any], ask: dict[str, Any]) -> None:
-    assert line in render(figures(run(**ask), BlockFacts(**facts))).splitlines()
-    assert line not in render(figures(run(), BlockFacts())).splitlines()
+    assert line in render_block(list_figures(run(**ask), BlockFacts(**facts))).splitlines()
+    assert line not in render_block(list_figures(run(), BlockFacts())).splitlines()
 
 
 def test_peak_concurrent_requests_is_printed_with_decimals() -> None:
-    assert f"{'Peak concurrent requests:':<40} 1.00      " in render(figures(run(), BlockFacts()))
+    assert f"{'Peak concurrent requests:':<40} 1.00      " in render_block(list_figures(run(), BlockFacts()))
 
 
 def test_sections_keep_their_order_and_their_rule() -> None:
     selected = ("e2el", "ttft", "token_time", *QUEUE)
     facts = BlockFacts(request_rate_per_s=3, max_concurrency=4, selected=selected)
-    text = render(figures(run(), facts))
+    text = render_block(list_figures(run(), facts))
     assert headers(text) == [
         "Time to First Token",
         "End-to-end Latency",
@@ -99,11 +99,11 @@ def test_sections_keep_their_order_and_their_rule() -> None:
     ],
 )
 def test_queue_sections_need_what_vllm_needs(facts: BlockFacts, shown: list[str]) -> None:
-    assert headers(render(figures(run(), facts))) == shown
+    assert headers(render_block(list_figures(run(), facts))) == shown
 
 
 def test_whole_answers_show_e2el_in_place_of_the_stream_s_metrics() -> None:
-    text = render(figures(run(streamed=False), BlockFacts()))
+    text = render_block(list_figures(run(streamed=False), BlockFacts()))
     assert headers(text) == ["End-to-end Latency"]
     assert "Peak output token throughput (tok/s)" not in labels(text)
     assert f"{'Mean E2EL (ms):':<40} 500.00    " in text
@@ -111,16 +111,16 @@ def test_whole_answers_show_e2el_in_place_of_the_stream_s_metrics() -> None:
 
 def test_a_metric_of_nothing_is_left_out_rather_than_zero() -> None:
     nothing = compute(Records.of([]), MetricOptions())
-    assert headers(render(figures(nothing, BlockFacts()))) == []
+    assert headers(render_block(list_figures(nothing, BlockFacts()))) == []
 
 
 def test_rtfx_is_printed_only_above_zero() -> None:
-    assert "RTFx" not in render(RECORDED)
-    assert f"{'RTFx (Inverse Real-Time Factor):':<40} 3.00      " in render({**RECORDED, "rtfx": 3.0})
+    assert "RTFx" not in render_block(RECORDED)
+    assert f"{'RTFx (Inverse Real-Time Factor):':<40} 3.00      " in render_block({**RECORDED, "rtfx": 3.0})
 
 
 def test_the_block_says_nothing_of_figures_that_are_not_there() -> None:
-    assert render({}) == "============ Serving Benchmark Result ============\n" + "=" * 50
+    assert render_block({}) == "============ Serving Benchmark Result ============\n" + "=" * 50
 
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "published"
@@ -146,7 +146,7 @@ def test_every_published_row_of_the_jetson_page_renders_to_its_block() -> None:
     blocks = re.findall(r"^=+ Serving Benchmark Result =+$.*?^=+$", page, re.M | re.S)
     with (PUBLISHED / "jetson_thor_serving.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    rendered = [render(published_figures(row), LAYOUTS["vllm-2025"]) for row in rows]
+    rendered = [render_block(published_figures(row), LAYOUTS["vllm-2025"]) for row in rows]
     plain = ["\n".join(line.rstrip() for line in block.splitlines()) for block in rendered]
     assert len(blocks) == len(rows)
     assert sorted(plain) == sorted(
@@ -171,18 +171,18 @@ def every_figure(shape: Layout) -> dict[str, Any]:
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_every_figure_of_every_layout_is_read_back_as_it_was_printed(name: str) -> None:
     told = every_figure(LAYOUTS[name])
-    text = render(told, LAYOUTS[name])
+    text = render_block(told, LAYOUTS[name])
     found = pasted_blocks.parse_block(text.splitlines())
     assert found.figures == told
-    assert render(found.figures, LAYOUTS[name]) == text
+    assert render_block(found.figures, LAYOUTS[name]) == text
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_every_run_of_ours_is_read_back_from_every_layout(name: str) -> None:
     selected = ("ttft", "tpot", "itl", "e2el")
     facts = BlockFacts(max_concurrency=8, selected=selected)
-    told = {"backend": "openai", **of_sglang(run()), **figures(run(), facts)}
-    found = pasted_blocks.parse_block(render(told, LAYOUTS[name]).splitlines())
+    told = {"backend": "openai", **list_sglang_figures(run()), **list_figures(run(), facts)}
+    found = pasted_blocks.parse_block(render_block(told, LAYOUTS[name]).splitlines())
     assert found.remarks == ()
     numbers = {key: value for key, value in found.figures.items() if not isinstance(value, str)}
     assert len(numbers) > 10
@@ -190,31 +190,31 @@ def test_every_run_of_ours_is_read_back_from_every_layout(name: str) -> None:
 
 
 def test_sglangs_layout_says_what_is_not_set_and_what_is_unlimited() -> None:
-    text = render({"request_rate": "inf", "max_concurrency": None}, LAYOUTS["sglang"])
+    text = render_block({"request_rate": "inf", "max_concurrency": None}, LAYOUTS["sglang"])
     assert f"{'Traffic request rate:':<40} inf       " in text.splitlines()
     assert f"{'Max request concurrency:':<40} not set   " in text.splitlines()
-    assert "not set" not in render({}, LAYOUTS["sglang"])
-    old = render({"request_rate": 2.0, "max_concurrency": 3}, LAYOUTS["sglang-2025"]).splitlines()
+    assert "not set" not in render_block({}, LAYOUTS["sglang"])
+    old = render_block({"request_rate": 2.0, "max_concurrency": 3}, LAYOUTS["sglang-2025"]).splitlines()
     assert f"{'Traffic request rate:':<40} 2.0       " in old
     assert f"{'Max reqeuest concurrency:':<40} 3         " in old
 
 
 def test_sglangs_concurrency_is_latencies_of_successes_over_duration() -> None:
-    assert of_sglang(run()) == {
+    assert list_sglang_figures(run()) == {
         "total_input_text_tokens": 5,
         "input_throughput": 10.0,
         "concurrency": 0.12 / 0.5,
         "max_itl_ms": 10.0,
     }
-    assert not any(of_sglang(compute(Records.of([]), MetricOptions())).values())
+    assert not any(list_sglang_figures(compute(Records.of([]), MetricOptions())).values())
 
 
 def test_an_unknown_layout_is_refused_with_the_nearest() -> None:
-    assert layout(None) is layout("vllm-0.32") is LAYOUTS["vllm-0.32"]
+    assert find_layout(None) is find_layout("vllm-0.32") is LAYOUTS["vllm-0.32"]
     with pytest.raises(
         UsageError, match=r"--layout sglan: no such layout, did you mean 'sglang'\?; there are vllm"
     ):
-        layout("sglan")
+        find_layout("sglan")
 
 
 def test_the_help_names_every_layout() -> None:

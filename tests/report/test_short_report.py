@@ -45,7 +45,7 @@ UNUSED: Any = None  # how the report is to be
 
 
 def short(case: RunEvidence, **options: Any) -> str:
-    return report.short(Result(case.facts, case.records), "runs/r", **options)
+    return report.render_short(Result(case.facts, case.records), "runs/r", **options)
 
 
 def under(text: str) -> list[str]:
@@ -140,7 +140,7 @@ def test_notes_are_in_the_whole_report_and_counted_here() -> None:
 
 def test_a_place_is_quoted_for_the_shell() -> None:
     case = run()
-    text = report.short(Result(case.facts, case.records), "my runs/r")
+    text = report.render_short(Result(case.facts, case.records), "my runs/r")
     assert "more: loadgen report 'my runs/r' (" in text
 
 
@@ -234,8 +234,8 @@ def test_colours_are_of_states_verdict_and_doubts_alone() -> None:
         return text
 
     result = Result(case.facts, case.records)
-    text = report.short(result, "runs/r", screen=Screen(120, ink))
-    assert text == report.short(result, "runs/r", screen=Screen(120))
+    text = report.render_short(result, "runs/r", screen=Screen(120, ink))
+    assert text == report.render_short(result, "runs/r", screen=Screen(120))
     verdict = result.verdict
     marked = " ".join(coloured)
     assert {"PARTIAL", "SIMULATED", verdict.level.value} <= set(coloured)
@@ -245,7 +245,7 @@ def test_colours_are_of_states_verdict_and_doubts_alone() -> None:
 
 def test_no_request_at_all_is_reported_too() -> None:
     case = run()
-    assert "verdict: " in report.short(Result(case.facts, Records.of([])), "runs/r")
+    assert "verdict: " in report.render_short(Result(case.facts, Records.of([])), "runs/r")
 
 
 def test_where_there_is_little_room_the_servers_counters_stay(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,7 +109,7 @@ def _seen(result: Result) -> dict[str, list[str]]:
     }
     texts = {
         "report": report.render(result),
-        "short report": report.short(result, ""),
+        "short report": report.render_short(result, ""),
         "point of a sweep": sweep_run._summarize_run(result),
         "cards": " ".join(f"{card.label} {card.figures[0].number}" for card in shown.cards),
         "latencies": " ".join(f"{row[0]} 1.0" for row in latencies.body) if latencies else "",

@@ -18,7 +18,7 @@ from builders.made_cases import run
 from loadgen.base.errors import UsageError
 from loadgen.figures.metrics import compute
 from loadgen.figures.record import Record, Records
-from loadgen.report.vllm_json import filename, vllm_result, write_result
+from loadgen.report.vllm_json import make_result, name_result_file, write_result
 from loadgen.study.importers.clients import vllm_files
 from loadgen.study.run_summary import of_json
 from loadgen.transport.failure import Failure, FailureKind
@@ -64,7 +64,7 @@ def result_of(
     records: Records, workload: dict[str, Any] | None = None, detailed: bool = False, **known: Any
 ) -> dict[str, Any]:
     facts = facts_of(workload, **known)
-    result = vllm_result(compute(records, facts.ask()), records, facts, {}, detailed)
+    result = make_result(compute(records, facts.ask()), records, facts, {}, detailed)
     strict: dict[str, Any] = json.loads(json.dumps(result, allow_nan=False))
     assert strict == result
     return strict
@@ -215,7 +215,7 @@ def test_a_fact_that_is_no_number_is_written_as_a_word_that_reads_back() -> None
     ],
 )
 def test_the_file_is_named_as_vllm_names_it(facts: dict[str, Any], name: str) -> None:
-    assert filename(facts_of(**facts)) == name
+    assert name_result_file(facts_of(**facts)) == name
 
 
 def test_appended_results_stand_on_lines_of_their_own(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from loadgen.report.run_place import JOURNAL
 from loadgen.run import acceptance, progress, session
 from loadgen.run.measure import Outcome, TransportOptions, Watch, measure
 from loadgen.run.selftest import capacity
-from loadgen.verdict.requested_metrics import metric_options
+from loadgen.verdict.requested_metrics import choose_metrics
 
 pytestmark = [
     pytest.mark.usefixtures("elsewhere"),
@@ -355,7 +355,7 @@ def test_the_client_measures_itself_at_the_pace_of_the_warm_up(
     paces: list[float] = []
 
     def seen(workload: Profile, transport: str, warmed: Records, workers: int) -> None:
-        paces.append(compute(warmed, metric_options(workload)).itl.mean_ms)
+        paces.append(compute(warmed, choose_metrics(workload)).itl.mean_ms)
         measure_client(workload, transport, warmed, workers)
 
     measure_client = capacity.measure_at_pace

@@ -248,7 +248,7 @@ def test_the_whole_self_test_in_short(capsys: pytest.CaptureFixture[str]) -> Non
     assert "4 streams × 200 tok/s, against the null server on this machine:" in printed
     environment = calibration.environment_digest(describe_machine())
     for transport in transports:
-        found = calibration.remembered(transport, environment)
+        found = calibration.read_remembered(transport, environment)
         assert found is not None
         assert (found.streams, found.interval_ms) == (4, 5.0)
         assert found.cpu_us_per_token > 0
@@ -262,7 +262,7 @@ def test_a_client_is_measured_at_several_tokens_a_message_and_over_chat() -> Non
     found = capacity.measure_client(load, ["wire"], budget_s=0.5)
     assert found.keys() == {"wire"}
     assert found["wire"].events_per_read >= 1.0
-    assert calibration.remembered("wire", found["wire"].environment) is None  # keeping is the caller's
+    assert calibration.read_remembered("wire", found["wire"].environment) is None  # keeping is the caller's
 
 
 @pytest.mark.whole
@@ -290,7 +290,7 @@ def test_workers_are_measured_in_growing_number_and_kept_by_it(
     heading = printed.index("wire:")
     assert [line.split()[0] for line in printed[heading + 2 : heading + 5]] == ["1", "2", "3"]
     environment = calibration.environment_digest(describe_machine())
-    found = [calibration.remembered("wire", environment, workers) for workers in (1, 2, 3)]
+    found = [calibration.read_remembered("wire", environment, workers) for workers in (1, 2, 3)]
     assert [(each.workers, each.streams) for each in found if each] == [(1, 2), (2, 4), (3, 6)]
     assert max(map(len, printed[: heading + 5])) <= 80
 

@@ -184,4 +184,4 @@ def test_a_run_has_the_workers_that_its_load_needs_and_says_why(
     assert client["why_workers"].endswith("one worker holds 50; more than 2 would need more CPUs")
     report = (directory / REPORT).read_text("utf-8")
     assert f"workers: 2 ({client['why_workers']})" in " ".join(report.split())
-    assert [calibration.remembered(each.transport, here) for each in kept] == kept  # none was measured
+    assert [calibration.read_remembered(each.transport, here) for each in kept] == kept  # none was measured

@@ -175,21 +175,21 @@ def test_headroom_is_how_often_the_rate_fits(rate: float, headroom: float) -> No
 
 
 def test_what_is_kept_is_found_again_by_transport_and_environment(cache: Path) -> None:
-    assert calibration.remembered("wire", "here") is None
+    assert calibration.read_remembered("wire", "here") is None
     wire, httpx = calibrated("wire"), calibrated("httpx", capacity_bounded=False)
     assert calibration.remember([wire, httpx])
     assert calibration.cache_path() == cache
-    assert calibration.remembered("wire", "here") == wire
-    assert calibration.remembered("httpx", "here") == httpx
-    assert calibration.remembered("wire", "elsewhere") is None
+    assert calibration.read_remembered("wire", "here") == wire
+    assert calibration.read_remembered("httpx", "here") == httpx
+    assert calibration.read_remembered("wire", "elsewhere") is None
 
 
 def test_a_run_of_several_workers_has_their_self_test_or_one_worker_s() -> None:
     one, two = calibrated(), calibrated(workers=2, capacity_tokens_per_s=150_000.0)
     calibration.remember([one])
-    assert calibration.remembered("wire", "here", 2) == one
+    assert calibration.read_remembered("wire", "here", 2) == one
     calibration.remember([two])
-    found = [calibration.remembered("wire", "here", workers) for workers in (1, 2, 3)]
+    found = [calibration.read_remembered("wire", "here", workers) for workers in (1, 2, 3)]
     assert found == [one, two, one]
 
 
@@ -198,7 +198,7 @@ def test_a_self_test_from_before_there_were_workers_is_of_one(cache: Path) -> No
     old = cache.read_text("utf-8").replace('   "workers": 1,\n', "")
     assert "workers" not in old
     cache.write_text(old, "utf-8")
-    assert calibration.remembered("wire", "here") == calibrated()
+    assert calibration.read_remembered("wire", "here") == calibrated()
 
 
 @pytest.mark.parametrize(
@@ -214,9 +214,9 @@ def test_a_later_one_replaces_its_own_kind_only() -> None:
     calibration.remember([calibrated("wire"), calibrated("httpx"), calibrated("wire", "elsewhere")])
     fresh = calibrated("wire", capacity_streams=1)
     calibration.remember([fresh])
-    assert calibration.remembered("wire", "here") == fresh
-    assert calibration.remembered("httpx", "here") == calibrated("httpx")
-    assert calibration.remembered("wire", "elsewhere") == calibrated("wire", "elsewhere")
+    assert calibration.read_remembered("wire", "here") == fresh
+    assert calibration.read_remembered("httpx", "here") == calibrated("httpx")
+    assert calibration.read_remembered("wire", "elsewhere") == calibrated("wire", "elsewhere")
 
 
 @pytest.mark.parametrize(
@@ -239,13 +239,13 @@ def test_a_damaged_cache_is_ignored_with_a_line(
         cache.mkdir()
     else:
         cache.write_bytes(content)
-    assert calibration.remembered("wire", "here") is None
+    assert calibration.read_remembered("wire", "here") is None
     (warning,) = caplog.messages
     assert warning.startswith(f"earlier self-tests are ignored: {cache}: ")
     assert "\n" not in warning
     if content is not None:
         assert calibration.remember([calibrated()])
-        assert calibration.remembered("wire", "here") == calibrated()
+        assert calibration.read_remembered("wire", "here") == calibrated()
 
 
 def test_a_cache_that_cannot_be_written_is_told_and_no_fault(

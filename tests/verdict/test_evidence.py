@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
-from loadgen.verdict.evidence import Trend, awaited, least_samples, overlap_mean, percent, wave_medians
+from loadgen.verdict.evidence import (
+    Trend,
+    least_samples,
+    overlap_mean,
+    percent,
+    sum_overlapping,
+    wave_medians,
+)
 
 
 @loop_over(
@@ -71,8 +78,8 @@ def test_little_s_law_counts_only_what_lies_inside() -> None:
 def test_awaited_weighs_every_interval_that_overlaps() -> None:
     begin, end = np.array([0, 5, 10, 40]), np.array([10, 30, 20, 50])
     weight = np.array([1, 10, 100, 1000])
-    assert awaited(begin, end, weight).tolist() == [11, 111, 110, 1000]
-    assert awaited(begin[:0], end[:0], weight[:0]).tolist() == []
+    assert sum_overlapping(begin, end, weight).tolist() == [11, 111, 110, 1000]
+    assert sum_overlapping(begin[:0], end[:0], weight[:0]).tolist() == []
 
 
 def test_awaited_agrees_with_looking_at_every_pair() -> None:
@@ -80,7 +87,7 @@ def test_awaited_agrees_with_looking_at_every_pair() -> None:
     begin = rng.integers(0, 1000, 60)
     end, weight = begin + rng.integers(1, 200, 60), rng.integers(1, 9, 60)
     pairs = (begin[:, None] < end[None, :]) & (begin[None, :] < end[:, None])
-    assert awaited(begin, end, weight).tolist() == (pairs * weight[None, :]).sum(axis=1).tolist()
+    assert sum_overlapping(begin, end, weight).tolist() == (pairs * weight[None, :]).sum(axis=1).tolist()
 
 
 def test_waves_are_medians_of_whole_ones() -> None:

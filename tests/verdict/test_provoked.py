@@ -43,7 +43,7 @@ def bench(words: str) -> Ran:
     code = cli.main(["bench", "--quiet", "--base-url", BASE_URL, *shlex.split(f"{COMMON} {words}")])
     directory = max(Path("runs").iterdir(), key=lambda path: path.stat().st_mtime_ns)
     stored = json.loads((directory / RESULT).read_text("utf-8"))
-    assert verdict.json(run_directory.load(directory).verdict) == stored["loadgen"]["verdict"]
+    assert verdict.encode_verdict(run_directory.load(directory).verdict) == stored["loadgen"]["verdict"]
     return code, stored["loadgen"], (directory / REPORT).read_text("utf-8")
 
 

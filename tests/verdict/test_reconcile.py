@@ -17,7 +17,7 @@ from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.record import UNKNOWN, Record, Records
 from loadgen.server.server_counters import ServerLatency, ServerSample, ServerWindow
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.verdict.reconcile import foreign_requests, mismatches, render, rows
+from loadgen.verdict.reconcile import count_foreign_requests, find_mismatches, reconcile_figures, render_rows
 from loadgen.wire.openai import DIALECTS
 
 MS = 1_000_000
@@ -104,7 +104,7 @@ KV cache in use, peak                      -            25.0 %"""
 def test_everything_a_server_can_say_is_beside_what_the_client_has() -> None:
     told = {"cached_tokens": 5, "server_queue_ns": 5 * MS, "server_ttft_ns": 90 * MS}
     metrics, records = run(answer(0, **told), answer(1, **told))
-    lines = render(rows(FULL, metrics, records))
+    lines = render_rows(reconcile_figures(FULL, metrics, records))
     assert lines == TABLE.splitlines()
     assert max(map(len, lines)) <= 80
 
@@ -113,12 +113,12 @@ def test_everything_a_server_can_say_is_beside_what_the_client_has() -> None:
 def test_a_gauge_that_was_hardly_sampled_has_no_peak(sampled: int, peaks: int) -> None:
     metrics, records = run(answer(0), answer(1))
     window = FULL.model_copy(update={"samples": (SAMPLE,) * sampled + (ServerSample(at_s=1.5),) * 40})
-    assert sum("peak" in row.figure for row in rows(window, metrics, records)) == peaks
+    assert sum("peak" in row.figure for row in reconcile_figures(window, metrics, records)) == peaks
 
 
 def test_only_what_the_server_says_is_shown() -> None:
     metrics, records = run(answer(0), answer(1))
-    found = rows(counted(), metrics, records)
+    found = reconcile_figures(counted(), metrics, records)
     assert [row.figure for row in found] == ["requests finished", "generated tokens", "prompt tokens"]
     assert asdict(found[1]) == {
         "figure": "generated tokens",
@@ -128,22 +128,22 @@ def test_only_what_the_server_says_is_shown() -> None:
         "difference": 0,
         "bracket": None,
     }
-    assert rows(ServerWindow(error="no"), metrics, records) == []
-    assert render([]) == []
+    assert reconcile_figures(ServerWindow(error="no"), metrics, records) == []
+    assert render_rows([]) == []
 
 
 def test_answers_that_were_not_streamed_have_no_first_token_to_compare() -> None:
     metrics, records = run(answer(0), answer(1), streamed=False)
-    found = {row.figure: row for row in rows(FULL, metrics, records)}
+    found = {row.figure: row for row in reconcile_figures(FULL, metrics, records)}
     assert (found["TTFT, mean"].client, found["TTFT, mean"].difference) == (None, None)
     assert "TTFT, P50" not in found
     assert found["E2E, mean"].client == 200.0
-    assert mismatches(counted(ttft=latency(98.0)), metrics) == []
+    assert find_mismatches(counted(ttft=latency(98.0)), metrics) == []
 
 
 def test_tokens_of_failures_have_a_row_of_their_own() -> None:
     metrics, records = run(answer(0), answer(1, tokens=3, failure=FAILED))
-    found = {row.figure: row for row in rows(counted(generation_tokens=9), metrics, records)}
+    found = {row.figure: row for row in reconcile_figures(counted(generation_tokens=9), metrics, records)}
     assert (found["generated tokens"].client, found["generated tokens"].difference) == (5, -4)
     assert found["  with those of failures"].client == 8
 
@@ -154,7 +154,7 @@ def test_tokens_of_failures_have_a_row_of_their_own() -> None:
 )
 def test_what_answers_do_not_tell_is_not_made_up(figure: str, told: dict[str, int]) -> None:
     metrics, records = run(answer(0, **told))
-    assert figure not in {row.figure for row in rows(counted(), metrics, records)}
+    assert figure not in {row.figure for row in reconcile_figures(counted(), metrics, records)}
 
 
 @loop_over(
@@ -171,7 +171,7 @@ def test_foreign_requests_are_what_the_server_finished_beyond_ours(
     window: ServerWindow, requests: int
 ) -> None:
     metrics, _ = run(answer(0), answer(1))
-    assert foreign_requests(window, metrics) == requests
+    assert count_foreign_requests(window, metrics) == requests
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_foreign_requests_are_what_the_server_finished_beyond_ours(
 def test_rates_of_nothing_do_not_exist(
     window: ServerWindow, rate: float | None, accepted: float | None
 ) -> None:
-    server = {row.figure: row.server for row in rows(window, *run(answer(0)))}
+    server = {row.figure: row.server for row in reconcile_figures(window, *run(answer(0)))}
     assert server.get("prefix cache hits") == rate
     assert server.get("draft tokens accepted") == accepted
 
@@ -272,7 +272,7 @@ def test_a_mismatch_has_its_likely_cause(
     window: dict[str, Any], records: list[Record], figures: list[str], cause: str
 ) -> None:
     metrics, _ = run(*records)
-    found = mismatches(counted(**window), metrics)
+    found = find_mismatches(counted(**window), metrics)
     assert [mismatch.figure for mismatch in found] == figures
     assert all(cause in mismatch.cause for mismatch in found), found
 
@@ -284,7 +284,7 @@ def test_a_mismatch_has_its_likely_cause(
 )
 def test_what_agrees_or_is_not_told_is_no_mismatch(window: ServerWindow) -> None:
     metrics, _ = run(answer(0), answer(1))
-    assert mismatches(window, metrics) == []
+    assert find_mismatches(window, metrics) == []
 
 
 # What each answer tells of itself: vLLM's `metrics`, on the message with the usage.

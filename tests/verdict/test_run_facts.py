@@ -28,7 +28,7 @@ from loadgen.verdict.run_facts import (
     Launched,
     Server,
     ShardFacts,
-    rows_of,
+    list_annotations,
 )
 
 SIMULATED = Server(url="http://127.0.0.1:1/v1/completions", engine="vLLM", model="m", simulated="instant")
@@ -152,9 +152,9 @@ def test_a_refused_ignore_eos_is_read_from_the_notes_of_earlier_runs(
 
 
 def test_every_fact_has_a_row_and_a_section_that_the_report_has() -> None:
-    rows = rows_of(Facts, Fact)
+    rows = list_annotations(Facts, Fact)
     assert set(rows) == set(Facts.__struct_fields__)
-    assert set(rows_of(Client, Join)) == set(Client.__struct_fields__)
+    assert set(list_annotations(Client, Join)) == set(Client.__struct_fields__)
     assert {row.section for row in rows.values()} <= {section.name for section in report.SECTIONS}
 
 

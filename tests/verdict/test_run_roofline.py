@@ -29,7 +29,7 @@ def test_the_facts_say_what_ran_on_what() -> None:
         checkpoint=Checkpoint(path="models/q", config_digest="", quantization="FP8"),
         as_run=EngineConfig(quantization="fp8", kv_cache_dtype="fp8_e4m3", tensor_parallel=2),
     ).facts
-    assert run_roofline.subject(facts) == ModelIdentity(
+    assert run_roofline.identify_model(facts) == ModelIdentity(
         model="Qwen/Qwen3-8B",
         checkpoint_path="models/q",
         declared="FP8",
@@ -45,12 +45,12 @@ def test_the_facts_say_what_ran_on_what() -> None:
 @pytest.mark.parametrize(("how", "devices"), [(WITH_SERVER, 2), ("all of the machine", None)])
 def test_the_devices_are_those_with_memory_of_the_server(how: str, devices: int | None) -> None:
     facts = made.run(sensed=SENSED.model_copy(update={"gpus_how": how})).facts
-    assert run_roofline.subject(facts).devices == devices
+    assert run_roofline.identify_model(facts).devices == devices
 
 
 def test_a_simulated_server_is_of_the_model_that_its_preset_plays() -> None:
     simulated = replace(SERVER, simulated="jetson-thor/qwen3-8b-bf16", model="Qwen/Qwen3-8B")
-    ceiling, why = run_roofline.ceiling(made.run(server=simulated).facts, Flags())
+    ceiling, why = run_roofline.find_run_ceiling(made.run(server=simulated).facts, Flags())
     assert ceiling is not None
     assert (ceiling.machine.key, ceiling.model, why) == ("jetson-thor", "Qwen/Qwen3-8B", "")
 
@@ -58,7 +58,7 @@ def test_a_simulated_server_is_of_the_model_that_its_preset_plays() -> None:
 def test_tokens_that_prompts_share_leave_ttft_out() -> None:
     for prefix, keys in ((0, {"mean_ttft_ms", "mean_tpot_ms", "median_itl_ms"}), (50, {"mean_tpot_ms"})):
         case = made.run(workload={"prefix_len": prefix, "percentile_metrics": "e2el"})
-        figures, load = run_roofline.figures(case.facts, case.metrics)
+        figures, load = run_roofline.list_bound_figures(case.facts, case.metrics)
         assert {key for key in figures if key in keys} == keys
         assert ("mean_ttft_ms" in figures) == (prefix == 0)
         assert (load.input_len, load.output_len, load.max_concurrency) == (100, 11, 8)

@@ -24,7 +24,7 @@ from builders.provoked_answers import LLAMACPP, MS, slots, timed
 from loadgen.base.structs import replace
 from loadgen.figures.record import Records
 from loadgen.verdict import reconcile
-from loadgen.verdict.reconcile import by_answer
+from loadgen.verdict.reconcile import reconcile_answers
 from loadgen.verdict.server_checks import few_slots, queued, server_limit, timings_differ
 
 DECODE_MS = TPOT_MS * (OUTPUT - 1)
@@ -65,7 +65,7 @@ def test_without_timings_there_is_nothing_to_judge() -> None:
     case = run(closed())
     assert timings_differ.find(case) is None
     assert reconcile.measure_answer_timings(case.records) is None
-    assert by_answer(case.metrics, case.records) == []
+    assert reconcile_answers(case.metrics, case.records) == []
 
 
 def test_answers_that_were_not_streamed_have_counts_alone() -> None:

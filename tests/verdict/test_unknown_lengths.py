@@ -42,9 +42,9 @@ def test_without_usage_their_prompt_tokens_are_unknown_and_not_planned() -> None
     unknown = REQUESTS // 4
     assert (metrics.unknown_inputs, metrics.planned_inputs) == (unknown, 0)
     assert metrics.total_input_tokens == (REQUESTS - unknown) * INPUT
-    assert run_roofline.figures(case.facts, metrics)[1].input_len == INPUT
+    assert run_roofline.list_bound_figures(case.facts, metrics)[1].input_len == INPUT
     assert metrics.prefill_speed.n == REQUESTS - unknown
-    assert [mismatch.figure for mismatch in reconcile.mismatches(observed(), metrics)] == []
+    assert [mismatch.figure for mismatch in reconcile.find_mismatches(observed(), metrics)] == []
     text = " ".join(report.render(Result(case.facts, case.records)).split())
     assert f"input tokens: unknown for {unknown} requests whose usage has none" in text
     assert "as planned for" not in text

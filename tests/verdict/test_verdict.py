@@ -138,7 +138,7 @@ def test_an_explanation_has_each_doubt_whole_and_counts_the_others() -> None:
 
 def test_the_json_has_everything() -> None:
     case = of("prefix-cache", "headroom", blind=BLIND[:1], failed={"overload": ZERO}, lacking=("repeats",))
-    found = verdict.json(case)
+    found = verdict.encode_verdict(case)
     assert json.loads(json.dumps(found)) == found
     assert found["level"] == "SUSPECT"
     assert [one["name"] for one in found["doubts"]] == ["prefix-cache", "headroom"]
@@ -187,7 +187,7 @@ def test_a_verdict_names_the_checks_that_matter_and_were_not_made(
 ) -> None:
     judged = verdict.judge(case)
     assert judged.not_checked == names
-    assert verdict.json(judged)["not_checked"] == list(names)
+    assert verdict.encode_verdict(judged)["not_checked"] == list(names)
 
 
 def test_the_table_has_a_row_of_each_doubt_under_its_severity() -> None:

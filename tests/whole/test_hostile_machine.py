@@ -243,7 +243,7 @@ def test_a_cache_that_is_none_is_ignored_with_a_line(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     calibration.cache_path().parent.mkdir(parents=True)
     made(calibration.cache_path())
-    assert calibration.remembered("wire", "here") is None
+    assert calibration.read_remembered("wire", "here") is None
     assert caplog.text.count("earlier self-tests are ignored") == 1
 
 
@@ -266,7 +266,7 @@ def test_a_remembered_number_that_cannot_be_is_ignored(
     head, _, rest = text.partition(f'"{name}": ')
     end = min(rest.index(sign) for sign in ",\n" if sign in rest)
     path.write_text(f'{head}"{name}": {value}{rest[end:]}', "utf-8")
-    assert calibration.remembered("wire", "here") is None
+    assert calibration.read_remembered("wire", "here") is None
 
 
 @loop_over("name", ["tokens_per_message", "interval_ms", "streams"])

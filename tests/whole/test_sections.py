@@ -21,7 +21,7 @@ from loadgen.report import report, result_block
 from loadgen.report.report import SECTIONS
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions, Section, make_section
-from loadgen.report.vllm_json import vllm_result
+from loadgen.report.vllm_json import make_result
 from loadgen.server import answer_check, engine_config
 from loadgen.server.answer_check import Fingerprint
 from loadgen.server.engine_config import EngineConfig
@@ -99,7 +99,7 @@ def test_a_doubt_that_raises_costs_no_other(
     ]
     assert judged.unchecked == whole.unchecked
     assert f"not judged: {doubt.code} raised {WHY}; please report it" in verdict.summarize_doubts(judged)
-    assert verdict.json(judged)["not_judged"] == [{"name": doubt.code, "why": WHY}]
+    assert verdict.encode_verdict(judged)["not_judged"] == [{"name": doubt.code, "why": WHY}]
 
 
 @loop_over("doubt", DOUBTS)
@@ -137,7 +137,7 @@ FULL = Result(
 
 def parts(of: Result) -> dict[str, str]:
     """The lines of each section of a report."""
-    wanted = ReportOptions(explain=False, layout=result_block.layout(None))
+    wanted = ReportOptions(explain=False, layout=result_block.find_layout(None))
     return {section.name: "\n".join(make_section(section, of, wanted).lines) for section in SECTIONS}
 
 
@@ -164,13 +164,13 @@ def test_a_section_that_raises_costs_its_own_lines_alone(
 @loop_over(
     ("of", "function", "section"),
     [
-        (result_block, "render", "block"),
+        (result_block, "render_block", "block"),
         (verdict, "summarize_doubts", "verdict"),
-        (steady_state, "lines", "steady-state"),
-        (steady_state, "steady", "steady-state"),
-        (reconcile, "rows", "reconciliation"),
-        (reconcile, "render", "reconciliation"),
-        (run_roofline, "lines", "roofline"),
+        (steady_state, "describe_steady_state", "steady-state"),
+        (steady_state, "find_steady_state", "steady-state"),
+        (reconcile, "reconcile_figures", "reconciliation"),
+        (reconcile, "render_rows", "reconciliation"),
+        (run_roofline, "describe_roofline", "roofline"),
         (engine_config, "render_config", "launched"),
         (answer_check, "render_lines", "fingerprint"),
     ],
@@ -206,15 +206,15 @@ def test_figures_that_cannot_be_computed_leave_what_needs_none(monkeypatch: pyte
 # The JSON.
 
 DERIVED: dict[str, Callable[[], Any]] = {
-    "verdict": lambda: verdict.json(FULL.verdict),
-    "steady_state": lambda: steady_state.json(FULL.steady),
+    "verdict": lambda: verdict.encode_verdict(FULL.verdict),
+    "steady_state": lambda: steady_state.encode_steady_state(FULL.steady),
     "reconciliation": lambda: [asdict(row) for row in FULL.reconciled],
 }
 
 
 def stored(derived: dict[str, Callable[[], Any]]) -> dict[str, Any]:
     facts = replace(FULL.facts, request_id_prefix="p-")
-    made = vllm_result(FULL.metrics, FULL.records, facts, derived, detailed=True)
+    made = make_result(FULL.metrics, FULL.records, facts, derived, detailed=True)
     strict: dict[str, Any] = json.loads(json.dumps(made, allow_nan=False))
     return strict
 
@@ -247,7 +247,7 @@ def test_a_figure_that_is_no_number_costs_itself_alone() -> None:
 
 def test_vllms_keys_come_out_where_nothing_of_ours_does(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = stored(DERIVED)
-    monkeypatch.setattr("loadgen.report.vllm_json._each", broken_one)
+    monkeypatch.setattr("loadgen.report.vllm_json._list_successes", broken_one)
     left = stored(dict.fromkeys(DERIVED, broken_one))
     assert set(left["loadgen"].pop("failed_parts")) == {*DERIVED, "per_request"}
     assert {key: value for key, value in left.items() if key != "loadgen"} == {

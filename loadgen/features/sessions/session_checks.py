@@ -7,7 +7,7 @@ import numpy as np
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.rule import Evidence, Origin, Source, note, suspect
 from loadgen.base.text import format_count
-from loadgen.figures.metrics import cached_tokens
+from loadgen.figures.metrics import count_cached_tokens
 from loadgen.figures.percentiles import percentiles
 from loadgen.figures.session_rows import SessionRows
 from loadgen.transport.failure import FailureKind
@@ -117,7 +117,7 @@ def session_forgotten(run: RunEvidence) -> Evidence | None:
     shared = 0 if sessions is None else _repeated(run, sessions)
     if sessions is None or not shared:
         return None
-    hits, looked_up, _ = cached_tokens(run.records, ~run.begins)
+    hits, looked_up, _ = count_cached_tokens(run.records, ~run.begins)
     source = "usage"
     if not looked_up:
         window = run.window
@@ -148,7 +148,7 @@ def _repeated(run: RunEvidence, sessions: SessionRows) -> int:
 )
 def cached_tokens_differ(run: RunEvidence) -> Evidence | None:
     """Usage and counters have another share of cached tokens."""
-    window, (hits, looked_up, _) = run.window, cached_tokens(run.records, run.records.ok)
+    window, (hits, looked_up, _) = run.window, count_cached_tokens(run.records, run.records.ok)
     if run.sessions is None or window is None or not window.prefix_queries or not looked_up:
         return None
     if window.prefix_hits is None or run.failed or run.metrics.cancelled:

@@ -12,10 +12,10 @@ from loadgen.base.arrays import Bool, Int64, sum_exactly
 from loadgen.base.clock import SECOND_NS
 from loadgen.engines import refusals
 from loadgen.figures.distribution import Distribution
-from loadgen.figures.metrics import cached_tokens, part_latencies
+from loadgen.figures.metrics import count_cached_tokens, measure_part
 from loadgen.figures.per_request import PerRequest
 from loadgen.figures.record import Records
-from loadgen.figures.session_rows import SessionRows, session_rows
+from loadgen.figures.session_rows import SessionRows, find_sessions
 from loadgen.report.run_directory import Result, ResultPart
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.verdict.run_facts import Facts
@@ -109,7 +109,7 @@ class TurnFigures(msgspec.Struct, frozen=True):
 def divide_by_turn(run: Result) -> list[TurnFigures]:
     """The figures of turns 1, 2, 3, 4, 5–8, 9–16, …; empty where there are no sessions."""
     records = run.counted
-    sessions = session_rows(records, run.facts.session_turns)
+    sessions = find_sessions(records, run.facts.session_turns)
     if sessions is None:
         return []
     each, turn = PerRequest.of(records, run.ask), sessions.turn
@@ -124,7 +124,7 @@ def divide_by_turn(run: Result) -> list[TurnFigures]:
 
 def _measure_turns(turns: tuple[int, int], part: Bool, records: Records, each: PerRequest) -> TurnFigures:
     ok = part & each.ok
-    hits, looked_up, _ = cached_tokens(records, part)
+    hits, looked_up, _ = count_cached_tokens(records, part)
     return TurnFigures(
         *turns,
         requests=int(part.sum()),
@@ -134,7 +134,7 @@ def _measure_turns(turns: tuple[int, int], part: Bool, records: Records, each: P
         cached_of=looked_up,
         cached_share=hits / looked_up if looked_up else None,
         mean_output_tokens=_mean(each.output_tokens[ok]),
-        **part_latencies(TurnFigures, each, part),
+        **measure_part(TurnFigures, each, part),
     )
 
 
@@ -146,7 +146,7 @@ def _mean(counts: Int64) -> float | None:
 def summarize_sessions(run: Result) -> StoredSessions | None:
     """The sessions of a run; None: each request was one of its own."""
     facts, records = run.facts, run.records
-    rows = session_rows(records, facts.session_turns)
+    rows = find_sessions(records, facts.session_turns)
     if rows is None:
         return None
     ends = _list_early_ends(facts, records, rows)

@@ -10,7 +10,7 @@ import numpy as np
 from loadgen.base.arrays import Int64, sum_exactly
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.structs import replace
-from loadgen.figures.metrics import good, part_latencies
+from loadgen.figures.metrics import mark_good, measure_part
 from loadgen.figures.per_request import PerRequest
 from loadgen.figures.record import Records
 from loadgen.plan import arrival
@@ -141,7 +141,7 @@ def _measure_stage(
         rate_per_s=int(last - first) * SECOND_NS / span_ns,
         mean_in_flight=under_way_ns / span_ns,
         most_in_flight=int(in_flight.max()),
-        **part_latencies(StageFigures, each, part),
+        **measure_part(StageFigures, each, part),
     )
 
 
@@ -160,7 +160,7 @@ def divide_by_class(run: Result) -> list[ClassFigures]:
     if numbers is None:
         return []
     each = PerRequest.of(run.records, run.ask)
-    met = good(each, run.ask)
+    met = mark_good(each, run.ask)
     for number, kind in enumerate(run.facts.profile.classes):
         part = numbers == number
         rows.append(
@@ -175,7 +175,7 @@ def divide_by_class(run: Result) -> list[ClassFigures]:
                 input_tokens=int(each.input_tokens[part & each.ok].clip(0).sum()),
                 output_tokens=int(each.output_tokens[part & each.ok].sum()),
                 good=None if met is None else int((met & part).sum()),
-                **part_latencies(ClassFigures, each, part),
+                **measure_part(ClassFigures, each, part),
             )
         )
     return rows

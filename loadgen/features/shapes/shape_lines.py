@@ -21,7 +21,7 @@ from loadgen.plan.random_stream import RandomStream
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions, Room, Section
 from loadgen.settings.cancel_point import CancelPoint, parse_rate
-from loadgen.verdict.reconcile import finished_after_cancel
+from loadgen.verdict.reconcile import count_finished_after_cancel
 from loadgen.verdict.run_facts import Facts
 
 _STAGE_TITLES = ("Stage", "until", "reqs", "req/s", "in fl.", "max", "TTFT ms", "P99", "E2EL P99")
@@ -135,7 +135,7 @@ def _describe_aborts(result: Result) -> Iterator[str]:
         return
     if aborted := window.requests.get("abort"):
         yield f"the server counts {aborted} aborted requests, {cancelled} were cancelled"
-    elif not finished_after_cancel(window, result.whole):
+    elif not count_finished_after_cancel(window, result.whole):
         yield f"the server counts no abort, and finished none of the {cancelled} cancelled requests"
 
 

@@ -23,7 +23,7 @@ from loadgen.features.shards import merge_facts
 from loadgen.features.shards.merge_facts import ShardRun
 from loadgen.features.shards.shard_clocks import ClockShift, ClockSpan, find_shifts
 from loadgen.figures.record import UNKNOWN, Record, Records
-from loadgen.figures.session_rows import session_rows
+from loadgen.figures.session_rows import find_sessions
 from loadgen.host.sensor_summary import SampledSeries
 from loadgen.report import run_directory
 from loadgen.report.journal import Parts
@@ -196,7 +196,7 @@ def _parts(
 def _settled(result: Result) -> Iterator[Int64]:
     """The plan indices of which a shard has a record, and those of turns that it was not to send any more."""
     yield result.records.index
-    if (rows := session_rows(result.records, result.facts.session_turns)) is not None:
+    if (rows := find_sessions(result.records, result.facts.session_turns)) is not None:
         yield rows.dropped_indices(result.records)
 
 

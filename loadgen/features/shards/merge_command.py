@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
         parser.print_help()
         return ExitCode.FIGURES if argv else ExitCode.USAGE
     asked = parse_arguments(parser, argv, intermixed=True)
-    result_block.layout(asked.layout)
+    result_block.find_layout(asked.layout)
     shards = merge.read_shards([expand_path(name) for name in asked.places])
     merge.check_shards(shards)
     directory = _directory(asked.output, shards)
@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
     errors = _kept(run, directory, asked.explain, asked.layout)
     screen = Screen.of(sys.stdout)
     shown = report.render(run, True, asked.layout, screen) if asked.explain else None
-    print_text(shown or report.short(run, str(directory), asked.layout, screen), sys.stdout)
+    print_text(shown or report.render_short(run, str(directory), asked.layout, screen), sys.stdout)
     print_text(f"run directory: {directory}", sys.stdout)
     for error in errors:
         print_text(f"loadgen: {error}", sys.stderr)
@@ -65,7 +65,9 @@ def _directory(output: str | None, shards: Sequence[tuple[str, Result]]) -> Path
     """Where the merged run is written; raises UsageError where it cannot be, or there is a run already."""
     if output is None:
         name = next((run.facts.profile.name for _, run in shards), "") or "bench"
-        return run_place.create_directory(Path(_RUNS), f"{name}-merged", run_place.now(), "--output")
+        return run_place.create_directory(
+            Path(_RUNS), f"{name}-merged", run_place.read_wall_clock(), "--output"
+        )
     directory = expand_path(output)
     run_place.create_place(directory, "--output")
     if run_directory.is_run(directory):

@@ -9,7 +9,7 @@ import msgspec
 
 from loadgen.base.errors import UsageError
 from loadgen.verdict.calibration import Calibration, Error
-from loadgen.verdict.run_facts import Client, Fact, Facts, Join, ShardFacts, rows_of
+from loadgen.verdict.run_facts import Client, Fact, Facts, Join, ShardFacts, list_annotations
 
 _MOST_NAMED = 4  # different values of one fact that are listed
 _PATHS = {"dataset_path", "trace", "prompt_corpus"}  # each machine's own; the plan's digest holds the content
@@ -45,7 +45,7 @@ class NamedValues(msgspec.Struct, frozen=True):
 
 def join_facts(runs: Sequence[ShardRun]) -> dict[str, Any]:
     """The facts of the whole run by name, each joined by its row, but those that the merge decides."""
-    joins = {name: row.join for name, row in rows_of(Facts, Fact).items()}
+    joins = {name: row.join for name, row in list_annotations(Facts, Fact).items()}
     facts = _join_fields(joins, [run.facts for run in runs], runs)
     if facts["ceiling"] is not None:
         facts["no_ceiling"] = ""
@@ -114,7 +114,7 @@ def _sending(shards: NamedValues) -> NamedValues:
 
 def join_clients(shards: NamedValues) -> Client:
     """What all capturing processes report together: their work summed, of each fault the worst."""
-    joined = _join_fields(rows_of(Client, Join), shards.values, shards.runs)
+    joined = _join_fields(list_annotations(Client, Join), shards.values, shards.runs)
     return Client(**{**joined, "busiest_cpu_s": _busiest(shards.values)})
 
 

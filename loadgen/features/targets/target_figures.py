@@ -8,7 +8,7 @@ import msgspec
 
 from loadgen.base.table import align_cells
 from loadgen.features.targets.target_checks import number_targets
-from loadgen.figures.metrics import part_latencies
+from loadgen.figures.metrics import measure_part
 from loadgen.figures.per_request import PerRequest
 from loadgen.report.request_rows import RequestColumn
 from loadgen.report.run_directory import Result, ResultPart
@@ -53,7 +53,7 @@ def divide_by_target(run: Result) -> list[TargetFigures]:
                 requests=int(part.sum()),
                 failed=int((part & each.failed).sum()),
                 output_throughput_per_s=tokens / duration_s if duration_s > 0 else 0.0,
-                **part_latencies(TargetFigures, each, part),
+                **measure_part(TargetFigures, each, part),
             )
         )
     return rows

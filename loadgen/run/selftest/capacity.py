@@ -22,7 +22,7 @@ from loadgen.report.printing import print_text
 from loadgen.run.selftest.trial import TTFT_MS, SelftestClient, SelftestLoad, run_trial
 from loadgen.verdict import calibration
 from loadgen.verdict.calibration import Calibration, Error, Seen
-from loadgen.verdict.requested_metrics import metric_options
+from loadgen.verdict.requested_metrics import choose_metrics
 
 _REQUEST_S = 0.5  # how long a request shall last: short ones give more first tokens
 _STEP_S = 0.4  # how long one of the capacity search shall
@@ -147,13 +147,13 @@ def measure_at_pace(workload: Profile, transport: str, warmed: Records, workers:
 
 def measure_one_worker(workload: Profile, transport: str, warmed: Records) -> Calibration:
     """What one worker of a transport held here when it was last measured, or else measured now."""
-    kept = calibration.remembered(transport, calibration.environment_digest(describe_machine()))
+    kept = calibration.read_remembered(transport, calibration.environment_digest(describe_machine()))
     return kept or _measure_and_keep(_add_pace(workload, warmed), transport, 1)
 
 
 def _add_pace(workload: Profile, warmed: Records) -> SelftestLoad:
     """The load of a run to come, with the warm-up's pace where there was one."""
-    pace, load = compute(warmed, metric_options(workload)), SelftestLoad.of(workload)
+    pace, load = compute(warmed, choose_metrics(workload)), SelftestLoad.of(workload)
     if not pace.itl.n:
         return load
     tokens = round(pace.total_output_tokens / pace.health.messages)

@@ -25,7 +25,7 @@ from loadgen.run.workers.workers import Workers
 from loadgen.settings.run_settings import AUTO
 from loadgen.verdict.calibration import Calibration
 from loadgen.verdict.client_checks import HEADROOM
-from loadgen.verdict.requested_metrics import metric_options
+from loadgen.verdict.requested_metrics import choose_metrics
 
 _LOG = logging.getLogger("loadgen")
 _GUESSED_MS = 20.0  # between messages, where no warm-up showed the server's pace
@@ -122,7 +122,7 @@ def expect_load(made: Plan, warmed: Records, part_of: int = 1) -> ExpectedLoad:
     Requests may wait for a slot, so with a rate and slots the lower of both counts. Streams that share a
     server are slower than a warm-up's few: with slots alone this is the most there can be.
     """
-    pace, streamed = compute(warmed, metric_options(made.profile)), made.profile.stream
+    pace, streamed = compute(warmed, choose_metrics(made.profile)), made.profile.stream
     answers = int(warmed.ok.sum())
     per_answer, interval_ms = float(made.profile.output_len), _GUESSED_MS
     if answers:

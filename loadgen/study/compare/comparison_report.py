@@ -23,7 +23,7 @@ from loadgen.figures import repeats
 from loadgen.report import load_table
 from loadgen.report.load_identity import Load, format_tokens
 from loadgen.report.load_table import LoadRow
-from loadgen.report.vllm_json import strict
+from loadgen.report.vllm_json import make_strict
 from loadgen.study.compare import loads, rows
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line, Summary
 from loadgen.study.run_summary import Reported, grouped
@@ -285,7 +285,7 @@ def _notes(comparison: ComparedLoad) -> Iterator[tuple[str, list[str]]]:
 def explain_undecided(effect: Effect) -> str:
     """Say what these runs could have found, and how many more would settle it."""
     of = f"{effect.units} {'pairs' if effect.paired else 'runs per side'}"
-    least = repeats.difference(effect.detectable)
+    least = repeats.format_difference(effect.detectable)
     power = f"{of} detect no less than {least} (statistical power 80 %)" if least else f"{of} {_APART}"
     if effect.more_runs is None:
         return power
@@ -338,7 +338,7 @@ def render_json(comparisons: Sequence[ComparedLoad]) -> dict[str, Any]:
     points = list(map(_swept_row, found.rows))
     swept = {"rows": points, "notes": found.notes}
     made = {"format": FORMAT, "comparisons": list(map(_comparison, comparisons)), "loads": swept}
-    clean: dict[str, Any] = strict(made)
+    clean: dict[str, Any] = make_strict(made)
     return clean
 
 

@@ -27,7 +27,7 @@ from loadgen.report import limit_record
 from loadgen.report.limit_record import LimitEstimate
 from loadgen.report.load_table import SIMULATION, marked_name
 from loadgen.report.sweep_record import LoadAxis
-from loadgen.report.vllm_json import strict
+from loadgen.report.vllm_json import make_strict
 from loadgen.study.compare import run_groups, statistics
 from loadgen.study.compare.comparison import find_default_row, match_rows
 from loadgen.study.compare.comparison_report import format_ratio
@@ -298,7 +298,7 @@ def render_limit_json(tables: Sequence[ComparedLimits]) -> list[dict[str, Any]]:
         }
         for each in tables
     ]
-    clean: list[dict[str, Any]] = strict(made)
+    clean: list[dict[str, Any]] = make_strict(made)
     return clean
 
 

@@ -132,7 +132,7 @@ def format_detectable(effect: Effect) -> str:
     """The least difference that runs as these find; a dash where it is not asked, words where it is any."""
     if effect.detectable != effect.detectable:
         return "–"
-    return repeats.difference(effect.detectable) or "none"
+    return repeats.format_difference(effect.detectable) or "none"
 
 
 def summarise_line(comparison: ComparedLoad, line: Line) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen.base.table import make_table
-from loadgen.figures.knee import knee
+from loadgen.figures.knee import find_knee
 from loadgen.report import load_table
 from loadgen.report.limit_record import format_load as shown_load
 from loadgen.report.load_identity import settle_lengths
@@ -294,7 +294,7 @@ def _find_knees(curves: Sequence[Curve]) -> tuple[list[str], list[tuple[float, f
     """Find where each curve bends, in words, and its interval; nothing where a straight line fits as well."""
     sentences, bands = [], []
     for curve in curves:
-        found = knee(curve.x.tolist(), curve.y.tolist(), rises=False)
+        found = find_knee(curve.x.tolist(), curve.y.tolist(), rises=False)
         if found is None or (found.low is None and found.high is None):
             continue
         name = f"{curve.name} bends" if len(curves) > 1 else "The curve bends"

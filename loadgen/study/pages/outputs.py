@@ -136,9 +136,9 @@ class _Given:
 def _make_text(given: _Given) -> str:
     """Blocks where a layout is asked for, else searches, then the comparison of other runs and its gaps."""
     if given.asked.layout:
-        layout = result_block.layout(given.asked.layout)
+        layout = result_block.find_layout(given.asked.layout)
         runs = given.reported
-        blocks = ((run.name, result_block.render(run.figures, layout, run.selected)) for run in runs)
+        blocks = ((run.name, result_block.render_block(run.figures, layout, run.selected)) for run in runs)
         return "\n".join(f"{name}\n{block}\n" for name, block in blocks)
     read = given.read
     searches = ((clean_line(limit.shown_name), limit.record) for limit in read.limits)

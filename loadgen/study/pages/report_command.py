@@ -80,7 +80,7 @@ def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         asked.places, asked.html = [asked.html, *asked.places], _PAGE
     if not asked.places:
         raise UsageError("nothing to report: name a run directory; loadgen report --help lists the flags")
-    result_block.layout(asked.layout)
+    result_block.find_layout(asked.layout)
     _get_roofline_flags(asked).check()
     return asked
 

@@ -13,13 +13,13 @@ from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.table import make_table
 from loadgen.base.text import format_count
 from loadgen.figures.figure_table import LATENCIES, SELECTABLE
-from loadgen.figures.metrics import gaps
+from loadgen.figures.metrics import list_gaps
 from loadgen.figures.per_request import PerRequest
 from loadgen.figures.record import Records
 from loadgen.figures.steady_state import Steady
 from loadgen.host.sensor_summary import LEAST_SAMPLES, SampledSeries, thin_series
 from loadgen.report.run_directory import Result
-from loadgen.report.sample_file import of_gauges
+from loadgen.report.sample_file import list_gauge_series
 from loadgen.study.pages.page_parts import (
     Curve,
     CurveStyle,
@@ -60,7 +60,7 @@ def select_latencies_ms(run: Result, key: str) -> Floats:
     if figure.of == "requests":
         values_ns, has = figure.samples(each)
         return values_ns[has] / MS_NS
-    return gaps(records, each.ok)[0] / MS_NS if run.ask.times_tokens else np.zeros(0)
+    return list_gaps(records, each.ok)[0] / MS_NS if run.ask.times_tokens else np.zeros(0)
 
 
 def plot_distributions(groups: Sequence[tuple[str, Sequence[Result]]]) -> Iterator[Panel]:
@@ -313,7 +313,7 @@ def _group_samples(run: Result) -> Iterator[tuple[_SampleChart, list[SampledSeri
         return
     begin_ns, window_s = window
     inside = []
-    for each in run.samples.series or of_gauges(run.facts.window, begin_ns):
+    for each in run.samples.series or list_gauge_series(run.facts.window, begin_ns):
         held = (each.at_ns >= begin_ns) & (each.at_ns <= begin_ns + window_s * 1e9)
         if held.any():
             inside.append(SampledSeries(each.quantity, each.where, each.at_ns[held], each.values[held]))

@@ -162,7 +162,7 @@ def _describe_result(reported: Reported) -> Iterator[PageSection]:
     doubts = tuple({**nothing, "name": name} for name in reported.doubts)
     yield PageSection("Doubts", "doubts", menu="Doubts", doubts=doubts)
     yield PageSection("", remarks=("The source has no request times: nothing can be plotted over time.",))
-    text = result_block.render(reported.figures) if "completed" in reported.figures else ""
+    text = result_block.render_block(reported.figures) if "completed" in reported.figures else ""
     yield PageSection("The report as text", "text", menu="As text", folded=True, text=text)
     yield PageSection("Notes", folded=True, lines=reported.remarks)
     facts = (("source", reported.source), ("reported by", reported.told_by))
@@ -178,10 +178,10 @@ def _describe_run(run: Result, metrics: Metrics, draw: bool) -> Iterator[PageSec
     few = tuple(_explain_few_samples(latencies))
     yield PageSection("Latencies", "latencies", menu="Latencies", table=latencies, remarks=few)
     yield _make_charts(run, draw)
-    yield PageSection("Roofline", lines=report.section_lines("roofline", run))
+    yield PageSection("Roofline", lines=report.list_section_lines("roofline", run))
     targets, turns = run.part(divide_by_target), run.part(divide_by_turn)
     yield PageSection("By target", table=_tabulate("by_target", "", "url", targets, _BY_TARGET))
-    yield PageSection("Sessions", "sessions", lines=report.section_lines("sessions", run))
+    yield PageSection("Sessions", "sessions", lines=report.list_section_lines("sessions", run))
     yield PageSection("By turn", table=_tabulate("by_turn", "turn", "name", turns, _BY_TURN))
     both = _make_reconciled_table(run)
     yield PageSection("Client and server-reported figures", folded=True, table=both)
@@ -190,7 +190,7 @@ def _describe_run(run: Result, metrics: Metrics, draw: bool) -> Iterator[PageSec
     yield PageSection("Run it again", "again", menu="Run it again", text=again, remarks=notes)
     yield PageSection("The report as text", "text", menu="As text", folded=True, text=report.render(run))
     parts = ("notes", "steady-state", "failures", "fingerprint")
-    lines = (line.removeprefix("note: ") for part in parts for line in report.section_lines(part, run))
+    lines = (line.removeprefix("note: ") for part in parts for line in report.list_section_lines(part, run))
     yield PageSection("Notes", folded=True, lines=tuple(lines))
     facts = tuple(_list_environment(run))
     yield PageSection("Environment", "environment", menu="Environment", folded=True, facts=facts)
@@ -297,7 +297,7 @@ def _list_environment(run: Result) -> Iterator[tuple[str, str]]:
     if facts.as_run is not None:
         yield from (("as run", line) for line in engine_config.render_config(facts.as_run, facts.checkpoint))
     for section in ("sensors", "cpus"):
-        for line in report.section_lines(section, run):
+        for line in report.list_section_lines(section, run):
             name, _, value = line.partition(": ")
             yield name, value
     given = facts.profile.model_dump(mode="json", exclude_defaults=True)

@@ -229,7 +229,7 @@ class Climb(Generic[Rung, Row]):
     def begin(cls, workload: Profile, options: Options) -> Self:
         """Make a climb with a directory of its own; raises UsageError where there can be none."""
         base = Path(options.run_dir or "runs")
-        return cls(workload, run_place.create_directory(base, cls.name, run_place.now()), options)
+        return cls(workload, run_place.create_directory(base, cls.name, run_place.read_wall_clock()), options)
 
     def finish(self, measure: Callable[[Self], None]) -> int:
         """Measure, and print the tables; the command's exit code, 0 where any rung was measured."""

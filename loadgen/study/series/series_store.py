@@ -143,7 +143,9 @@ class SeriesStore:
         marks = [path for name in (run_place.JOURNAL, run_directory.RESULT) for path in place.rglob(name)]
         for run in {mark.parent for mark in marks}:
             create_directory(kept)
-            os.rename(run, next(free for free in run_place.numbered(kept / run.name) if not free.exists()))
+            os.rename(
+                run, next(free for free in run_place.number_paths(kept / run.name) if not free.exists())
+            )
         shutil.rmtree(place, ignore_errors=True)
 
     def drop_unfinished(self) -> None:

@@ -30,7 +30,7 @@ from loadgen.study.speed.speed_rows import (
 )
 from loadgen.study.speed.speed_tables import TABLES
 from loadgen.verdict.run_facts import Facts
-from loadgen.verdict.run_roofline import devices
+from loadgen.verdict.run_roofline import count_devices
 from loadgen.verdict.verdict import Level
 
 _DECIMALS = ("speed_tok_s", "ttft_ms", "decode_tok_s")
@@ -59,7 +59,7 @@ def make_speed_row(run: Result, formula: str) -> SpeedRow:
         gpu=facts.environment.get("gpu", facts.environment.get("cpu", "")),
         input_length=facts.profile.input_len,
         quantization=quantization,
-        gpu_num=(devices(facts) or 1) if ok.any() and "gpu" in facts.environment else None,
+        gpu_num=(count_devices(facts) or 1) if ok.any() and "gpu" in facts.environment else None,
         speed_tok_s=round_speed(FORMULAS[formula](prompt, output, seconds)) if ok.any() else None,
         gpu_memory=_find_memory(facts),
         note=", ".join(_list_notes(run)),

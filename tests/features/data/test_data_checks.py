@@ -283,7 +283,7 @@ def test_prompts_of_many_counts_were_not_cut() -> None:
 
 def test_ttft_is_no_prefill_where_prompts_may_share() -> None:
     def shown(case: RunEvidence) -> bool:
-        return "mean_ttft_ms" in run_roofline.figures(case.facts, case.metrics)[0]
+        return "mean_ttft_ms" in run_roofline.list_bound_figures(case.facts, case.metrics)[0]
 
     cases = [run(), of_file(made_data.data()), of_file(made_data.data(reusable=0.3))]
     assert [shown(case) for case in [*cases, of_file(made_data.data(reusable=0.0))]] == [

@@ -219,7 +219,7 @@ def test_each_class_has_figures_of_its_own_requests() -> None:
 
 def test_each_exported_row_has_its_class() -> None:
     result = mixed()
-    rows = [row["class"] for batch in request_rows.rows(result) for row in batch]
+    rows = [row["class"] for batch in request_rows.list_rows(result) for row in batch]
     assert [rows.count(row.name) for row in result.part(shape_figures.divide_by_class)] == [
         row.requests for row in result.part(shape_figures.divide_by_class)
     ]

@@ -14,8 +14,8 @@ from loadgen.report.run_directory import Result
 
 REPORTS: dict[str, Callable[[Result], str]] = {
     "the whole one": report.render,
-    "the short one": lambda result: report.short(result, "runs/r"),
-    "the short one, in a narrow terminal": lambda result: report.short(result, "r", screen=Screen(60)),
+    "the short one": lambda result: report.render_short(result, "runs/r"),
+    "the short one, in a narrow terminal": lambda result: report.render_short(result, "r", screen=Screen(60)),
 }
 EVERY_REPORT = pytest.mark.parametrize("name", REPORTS)
 
@@ -55,20 +55,20 @@ def test_a_stopped_run_names_the_stages_that_it_did_not_reach(name: str) -> None
 
 
 def test_tables_leave_the_ten_lines_their_room() -> None:
-    lines = report.short(shaped(schedule=STAGES), "runs/r").splitlines()
+    lines = report.render_short(shaped(schedule=STAGES), "runs/r").splitlines()
     starts = {line.partition(":")[0] for line in lines}
     assert {"concurrency", "client", "more"} <= starts
 
 
 def test_a_table_of_many_stages_is_in_the_whole_report_alone() -> None:
     result = shaped(schedule="rate 1" + ",".join([" for 1s", *["2 for 1s"] * 40]))
-    assert "\n41 stages: the table by stage is in the whole report\n" in report.short(result, "runs/r")
+    assert "\n41 stages: the table by stage is in the whole report\n" in report.render_short(result, "runs/r")
     assert sum(line.startswith("rate ") for line in report.render(result).splitlines()) == 41
 
 
 def test_all_that_is_known_of_cancelled_requests_is_in_the_short_report() -> None:
     result = shaped(request_rate=10.0, num_prompts=50, cancel_rate="50%", cancel_after="60tok")
-    text = report.short(result, "runs/r")
-    for line in report.section_lines("cancelled", result):
+    text = report.render_short(result, "runs/r")
+    for line in report.list_section_lines("cancelled", result):
         assert line in text
     assert "of these ended before, or failed" in text

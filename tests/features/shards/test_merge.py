@@ -26,7 +26,7 @@ from loadgen.report.run import Run
 from loadgen.report.run_directory import Result
 from loadgen.server.answer_check import Fingerprint
 from loadgen.transport.failure import USER_CANCELLED, FailureKind
-from loadgen.verdict.run_facts import Fact, Facts, Join, rows_of
+from loadgen.verdict.run_facts import Fact, Facts, Join, list_annotations
 
 # What names the merge itself in a report that explains.
 ROWS = re.compile("merged from |  shard ").match
@@ -84,7 +84,7 @@ RUNS = {
     "sensors, fingerprint, samples": Result(
         replace(made_runs.run(concurrency=8).facts, sensed=SENSED, fingerprint=NO_FINGERPRINT),
         made_runs.run(concurrency=8).records,
-        sample_file.kept((), made_runs.run().facts.window, 10**12),
+        sample_file.keep_samples((), made_runs.run().facts.window, 10**12),
     ),
     "notes": case(
         notes=("one", "two"), unknown=("three",), warmups=9, warmup_failures=1, reasoned=3, throttled=("hot",)
@@ -102,7 +102,7 @@ def texts(run: Result) -> dict[str, str]:
         "explained": "\n".join(
             line for line in report.render(run, explain=True).split("\n") if not ROWS(line)
         ),
-        "short": report.short(run, "runs/1"),
+        "short": report.render_short(run, "runs/1"),
         "client": json.dumps({**client, "cpu_s": round(client["cpu_s"], 9)}),
         "shards": str(bool(ours.pop("shards"))) and "",
         "stored": json.dumps(stored, allow_nan=False),
@@ -155,7 +155,7 @@ def test_sessions_may_divide_a_plan_in_any_way(of: int, seed: int) -> None:
 
 def test_every_join_has_a_rule() -> None:
     assert {*merge_facts.RULES, Join.DECIDED} == set(Join)
-    decided = {name for name, row in rows_of(Facts, Fact).items() if row.join is Join.DECIDED}
+    decided = {name for name, row in list_annotations(Facts, Fact).items() if row.join is Join.DECIDED}
     assert decided == {"requests", "recovered", "shard", "shards", "lost"}
 
 
@@ -192,5 +192,5 @@ def test_requests_keep_the_ids_that_they_were_sent_with(
     merged = merge.merge_results(named(shards))
     stored = merged.json(detailed=True)["loadgen"]["per_request"]["request_ids"]
     assert (stored and stored[:3]) == ids
-    exported = [row["request_id"] for rows in request_rows.rows(merged) for row in rows]
+    exported = [row["request_id"] for rows in request_rows.list_rows(merged) for row in rows]
     assert exported[:3] == (ids or [None] * 3)

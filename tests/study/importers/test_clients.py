@@ -12,7 +12,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.report.result_block import LAYOUTS, render
+from loadgen.report.result_block import LAYOUTS, render_block
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.importers import result_sources
 from loadgen.study.importers.clients import aiperf_exports, guidellm_reports, vllm_files
@@ -129,7 +129,7 @@ def test_sglangs_line_renders_to_a_block_with_the_lines_that_it_prints() -> None
     text = (RESULTS / "sglang_rust.stdout.txt").read_text("utf-8")
     block = text[text.index("====") : text.index("\nResult appended")]
     own = only(vllm_files.SGLANG.read_runs(SGLANG, "f"))
-    rendered = render(own.figures, LAYOUTS["sglang"]).splitlines()
+    rendered = render_block(own.figures, LAYOUTS["sglang"]).splitlines()
     lines = [line for line in block.splitlines() if not line.startswith("Max ITL")]  # the file has no largest
     assert [line[:41] for line in rendered] == [line[:41] for line in lines]
     again = only(pasted_pages.read_page("\n".join(rendered), Path("f")))
@@ -143,7 +143,7 @@ def test_sglangs_line_renders_to_a_block_with_the_lines_that_it_prints() -> None
 def test_sglangs_printed_block_renders_again_byte_for_byte() -> None:
     text = (RESULTS / "sglang_rust.stdout.txt").read_text("utf-8")
     block = text[text.index("====") : text.index("\nResult appended")]
-    assert render(printed("sglang_rust.stdout.txt").figures, LAYOUTS["sglang"]) == block
+    assert render_block(printed("sglang_rust.stdout.txt").figures, LAYOUTS["sglang"]) == block
 
 
 def test_sglangs_python_client_writes_infinity() -> None:
@@ -161,7 +161,9 @@ def test_sglangs_python_client_writes_infinity() -> None:
     assert known.load.request_rate_per_s == math.inf
     assert (known.figures["request_rate"], known.figures["max_concurrency"]) == ("inf", None)
     assert known.figure("mean_tpot_ms") is None
-    assert "Max request concurrency:                 not set" in render(known.figures, LAYOUTS["sglang"])
+    assert "Max request concurrency:                 not set" in render_block(
+        known.figures, LAYOUTS["sglang"]
+    )
     assert any("a stall hides in it" in remark for remark in known.remarks)
     assert only(vllm_files.SGLANG.read_runs({**told, "tag": "mine"}, "f")).name == "mine"
 

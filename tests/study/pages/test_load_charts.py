@@ -232,7 +232,7 @@ def test_the_pareto_picture_says_how_others_count_it() -> None:
 
 
 def test_a_knee_of_which_no_end_is_known_is_not_announced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_charts, "knee", lambda *given, **named: Knee(5.5, None, None))
+    monkeypatch.setattr(load_charts, "find_knee", lambda *given, **named: Knee(5.5, None, None))
     throughput = list(load_charts.plot_loads([at("m", n, 90.0 * n, 6.0, 10.0) for n in (1, 2)]))[-1]
     assert "bends" not in throughput.caption
     assert throughput.band is None

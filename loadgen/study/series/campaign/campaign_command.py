@@ -76,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
     for line in arms.list_unsent_keys(wanted.trust, wanted.arms):
         print_text(f"loadgen: {line}", sys.stderr)
     if kept is None:
-        name, now = wanted.file.name, run_place.now()
+        name, now = wanted.file.name, run_place.read_wall_clock()
         kept = CampaignStore(run_place.create_directory(Path(given.run_dir), name, now))
     return _run_campaign(wanted, kept, given)
 
@@ -175,7 +175,7 @@ def _make_record(
     """The campaign's record in the directory; raises UsageError where the file has changed since."""
     every = arms.make_arms(wanted.file, wanted.path, trust=wanted.trust)
     asked = campaign_store.make_record(
-        wanted.file, wanted.path, every, _plan_starts(wanted.file, every), run_place.now()
+        wanted.file, wanted.path, every, _plan_starts(wanted.file, every), run_place.read_wall_clock()
     )
     if kept is None:
         return asked

@@ -124,7 +124,7 @@ def load_campaign(path: Path) -> CampaignFile:
         where = f"{path}: [limit]"
         table["limit"] = validate_table(LimitTable, limit, where)
         try:
-            objectives.parse(table["limit"].slo)
+            objectives.parse_objectives(table["limit"].slo)
         except UsageError as error:
             raise UsageError(f"{where}: {error}") from None
     campaign = validate_table(

@@ -237,7 +237,7 @@ class Execution:
             self._fail(planned, LoadgenError(f"{lengths}: {reason}"), climb.directory)
 
     def _fail(self, planned: Planned, error: LoadgenError, directory: Path | None = None) -> None:
-        self.store.fail_cell(planned, str(error), run_place.now(), directory)
+        self.store.fail_cell(planned, str(error), run_place.read_wall_clock(), directory)
         self._report(planned, f"FAILED: {error.summary}")
 
     def _report(self, planned: Planned, outcome: str) -> None:
@@ -315,7 +315,7 @@ def prepare_search(
     Each repeat has other prompts, each arm the same.
     """
     servers.cell = planned.cell
-    request, goals = LimitRequest.read(table.model_dump()), objectives.parse(table.slo)
+    request, goals = LimitRequest.read(table.model_dump()), objectives.parse_objectives(table.slo)
     axis = request.choose_axis(planned.workload)
     record = request.make_record(
         axis,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from loadgen.figures.figure_table import JUDGED
-from loadgen.figures.knee import knee
+from loadgen.figures.knee import find_knee
 from loadgen.figures.objectives import Objective, Standing
 from loadgen.report.limit_record import Bottleneck, LimitEstimate, LimitRun, SearchEnd
 from loadgen.report.run_directory import Result
@@ -97,7 +97,7 @@ def make_answer(
     passing, at = find_highest_passing(settings, trials), find_binding(settings, trials)
     # Where P99 E2EL over load bends to a steeper line.
     timed = [(run.load, run.p99_e2el_ms) for run in runs if run.p99_e2el_ms and not run.disturbed]
-    bend = knee([load for load, _ in timed], [latency_ms for _, latency_ms in timed], rises=True)
+    bend = find_knee([load for load, _ in timed], [latency_ms for _, latency_ms in timed], rises=True)
     there = [run for run in runs if run.passed and run.load == passing and run.goodput_per_s is not None]
     return {
         "limit": estimate_limit(settings, trials),

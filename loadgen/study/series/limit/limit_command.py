@@ -148,7 +148,7 @@ def find_limit(
     """
     check_limit_options(options)
     workload = workload or _load_workload(options)
-    goals = objectives.parse(request.slo or workload.slo)
+    goals = objectives.parse_objectives(request.slo or workload.slo)
     if not goals:
         raise UsageError("--slo is missing: give what must hold, as --slo 'ttft p90 < 500ms'")
     bench.check(options)
@@ -169,7 +169,7 @@ def find_limit(
         read_search(kept.directory)  # before its lock is made: there may be no search
     else:
         base = Path(options.run_dir or "runs")
-        kept = SeriesStore(run_place.create_directory(base, "limit", run_place.now()), "limit")
+        kept = SeriesStore(run_place.create_directory(base, "limit", run_place.read_wall_clock()), "limit")
     inside = replace(options, reset_cache=True, stop_when_saturated=True)
     asked_settings = collect_settings(options, [workload])
     with kept.lock(), PointServers(inside, asked_settings, kept.directory, say, interrupts) as servers:

@@ -15,7 +15,13 @@ from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.rule import Origin, Severity
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.text import format_count, wrap_text
-from loadgen.figures.objectives import Objective, ObjectiveEvidence, Standing, judged, together
+from loadgen.figures.objectives import (
+    Objective,
+    ObjectiveEvidence,
+    Standing,
+    join_standings,
+    judge_objectives,
+)
 from loadgen.figures.per_request import PerRequest
 from loadgen.figures.percentiles import percentiles
 from loadgen.plan.plan_inputs import Seed
@@ -95,7 +101,7 @@ class LimitSearch:
             raise signals.Stopped(point.signal)
         if point.run is None or not point.run.records.ok.any():
             raise MeasureError(f"one request at a time was not served: {point.reason}")
-        for each in judged(point.run.records, self.objectives, point.run.ask):
+        for each in judge_objectives(point.run.records, self.objectives, point.run.ask):
             if not each.samples:
                 raise UsageError(
                     f"--slo {each.objective}: no answer has this latency (one token has no TPOT or ITL): "
@@ -282,7 +288,7 @@ def make_entry(
             disturbed=not point.server_gone,
             took_s=point.duration_s,
         )
-    evidence, each = judged(run.records, objectives, run.ask), PerRequest.of(run.records, run.ask)
+    evidence, each = judge_objectives(run.records, objectives, run.ask), PerRequest.of(run.records, run.ask)
     e2el_ns = each.e2el_ns[each.ok]
     saturated = run.facts.saturated
     disturbing = [] if saturated else _list_disturbing(run)
@@ -351,7 +357,7 @@ def _judge_run(
         return Standing.FAILS, point.reason
     if run.verdict.level is Level.INVALID:
         return Standing.FAILS, f"the run is INVALID: {run.verdict.findings[0].rule.code}"
-    return together(each.standing for each in evidence), ", ".join(_list_missed(evidence))
+    return join_standings(each.standing for each in evidence), ", ".join(_list_missed(evidence))
 
 
 def _list_missed(evidence: Sequence[ObjectiveEvidence]) -> Iterator[str]:

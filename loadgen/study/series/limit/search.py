@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from loadgen.base.text import format_count
-from loadgen.figures.objectives import Objective, ObjectiveEvidence, Standing, together
+from loadgen.figures.objectives import Objective, ObjectiveEvidence, Standing, join_standings
 from loadgen.report.limit_record import SearchEnd
 from loadgen.report.sweep_record import LoadAxis
 from loadgen.study.series.limit.edge import EdgeFit, EdgePoint, drop_first_part, fit_edge
@@ -403,7 +403,7 @@ class Trial(msgspec.Struct, frozen=True):
         """What the run shows of the objectives together."""
         if self.disturbed:
             return Standing.NOT_SHOWN
-        return together(each.standing for each in self.objectives) if self.usable else Standing.FAILS
+        return join_standings(each.standing for each in self.objectives) if self.usable else Standing.FAILS
 
     @property
     def passed(self) -> bool:

@@ -57,7 +57,7 @@ from loadgen.verdict import requested_metrics
 
 def begin_sweep(request: SweepRequest) -> SweepStore:
     """The directory of a sweep that begins, with its record; raises UsageError where there can be none."""
-    base, now = Path(request.options.run_dir or "runs"), run_place.now()
+    base, now = Path(request.options.run_dir or "runs"), run_place.read_wall_clock()
     fixed = request.fixed  # of files that are there
     directory = run_place.create_directory(base, f"sweep-{request.name}", now)
     store = SweepStore(directory, begun_here=True)

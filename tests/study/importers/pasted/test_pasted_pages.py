@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from builders.loops import loop_over
-from loadgen.report.result_block import LAYOUTS, render
+from loadgen.report.result_block import LAYOUTS, render_block
 from loadgen.study.compare import run_groups
 from loadgen.study.importers.pasted import pasted_blocks, pasted_pages
 from loadgen.study.run_summary import Reported
@@ -205,7 +205,7 @@ def test_a_block_of_sglang_s_says_what_its_client_does_otherwise() -> None:
 
 def test_an_older_block_of_sglang_s_lacks_nothing_that_it_ever_had() -> None:
     figures = one((RESULTS / "sglang_rust.stdout.txt").read_text("utf-8")).figures
-    old = one(render({**figures, "backend": "sglang-oai"}, LAYOUTS["sglang-2025"]))
+    old = one(render_block({**figures, "backend": "sglang-oai"}, LAYOUTS["sglang-2025"]))
     assert (old.engine, len(old.remarks)) == ("SGLang", 1)
     assert old.figures["max_concurrency"] == 256
 

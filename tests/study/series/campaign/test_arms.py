@@ -161,7 +161,7 @@ def test_a_directory_of_somebody_elses_is_trusted_no_more_than_its_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = written(tmp_path, {"name": "x", "launch_command": touching(tmp_path)}, repeats=1)
-    from loadgen.report.run_place import now
+    from loadgen.report.run_place import read_wall_clock
     from loadgen.study.series.campaign import arms, campaign_store
     from loadgen.study.series.campaign.campaign_store import CampaignStore
 
@@ -169,7 +169,9 @@ def test_a_directory_of_somebody_elses_is_trusted_no_more_than_its_file(
     every = arms.make_arms(found, path)
     kept = CampaignStore(tmp_path / "runs" / "given")
     kept.directory.mkdir(parents=True)
-    kept.write_record(campaign_store.make_record(found, path, every, arms.plan_starts("c", every, 1), now()))
+    kept.write_record(
+        campaign_store.make_record(found, path, every, arms.plan_starts("c", every, 1), read_wall_clock())
+    )
     assert cli.main(["campaign", "--resume", str(kept.directory)]) == 2
     assert "--allow-launch" in capsys.readouterr().err
     assert not (tmp_path / "mark").exists()

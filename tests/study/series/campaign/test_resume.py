@@ -25,7 +25,7 @@ from loadgen.base.errors import UsageError
 from loadgen.plan.profile import build
 from loadgen.report import run_directory, run_place
 from loadgen.report.run_directory import load
-from loadgen.report.run_place import now
+from loadgen.report.run_place import read_wall_clock
 from loadgen.study.series.campaign import campaign_command
 from loadgen.study.series.campaign.arms import Planned
 from loadgen.study.series.campaign.campaign_store import CampaignStore
@@ -169,10 +169,10 @@ def a_run(store: CampaignStore, one: Planned) -> Path:
 
 def test_a_finished_cell_is_there_whole_and_its_failure_is_forgotten(tmp_path: Path) -> None:
     store, one = CampaignStore(tmp_path / "c"), planned()
-    store.fail_cell(one, "no", now(), a_run(store, one))
+    store.fail_cell(one, "no", read_wall_clock(), a_run(store, one))
     assert (store.list_finished(), store.list_failed()) == (set(), {one.id})
     assert (tmp_path / "c" / "failed" / one.id / "result.json").exists()
-    store.fail_cell(one, "no again", now())
+    store.fail_cell(one, "no again", read_wall_clock())
     assert failures(tmp_path / "c") == {one.id: "no again"}
     store.finish(one, a_run(store, one))
     assert (store.list_finished(), store.list_failed()) == ({one.id}, set())
@@ -181,7 +181,7 @@ def test_a_finished_cell_is_there_whole_and_its_failure_is_forgotten(tmp_path: P
 
 def test_what_was_ended_between_two_renames_is_put_right(tmp_path: Path) -> None:
     store, one, other = CampaignStore(tmp_path), planned(), planned("B")
-    store.fail_cell(one, "no", now())
+    store.fail_cell(one, "no", read_wall_clock())
     store.finish(other, a_run(store, other))
     a_run(store, one).rename(tmp_path / "cells" / one.id)  # killed right after
     a_run(store, planned("C"))
@@ -287,7 +287,7 @@ def test_a_cell_that_fails_keeps_what_its_run_had_measured(tmp_path: Path) -> No
     run = store.begin(cell) / "run"
     run.mkdir()
     (run / run_place.JOURNAL).write_bytes(b"measured")
-    store.fail_cell(cell, "why", now())
+    store.fail_cell(cell, "why", read_wall_clock())
     (kept,) = (tmp_path / "campaign").glob("interrupted/*/run")
     assert (kept / run_place.JOURNAL).read_bytes() == b"measured"
     assert failures(tmp_path / "campaign") == {cell.id: "why"}

@@ -19,7 +19,7 @@ from builders.loops import loop_over
 from builders.made_runs import run
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.structs import replace
-from loadgen.figures.objectives import Standing, parse
+from loadgen.figures.objectives import Standing, parse_objectives
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
 from loadgen.report.limit_record import LimitRecord, LimitRun, SearchEnd
@@ -36,7 +36,7 @@ from loadgen.study.series.point_runs import MeasuredPoint, PointServers
 from loadgen.study.series.series_store import SeriesStore
 from loadgen.verdict.run_facts import Client
 
-OBJECTIVES = parse("e2el p50 < 400ms")
+OBJECTIVES = parse_objectives("e2el p50 < 400ms")
 TINY = Profile(name="tiny", input_len=8, output_len=4, max_concurrency=1)
 ASKED = LimitRecord(
     name="tiny",
@@ -202,7 +202,9 @@ def test_an_objective_whose_latency_no_answer_has_is_refused(
     monkeypatch.setattr(limit_search, "measure_point", lambda *_: probed)
     servers = FewStarts(Options(preset="instant"), ServerSettings(), tmp_path, print)
     kept = SeriesStore(tmp_path, "limit")
-    searching = LimitSearch(servers, TINY, parse("tpot p50 < 400ms"), asked, kept, Seed(3), lambda _: None)
+    searching = LimitSearch(
+        servers, TINY, parse_objectives("tpot p50 < 400ms"), asked, kept, Seed(3), lambda _: None
+    )
     with pytest.raises(UsageError, match=r"no answer has this latency \(one token has no TPOT or ITL\)"):
         searching.find()
 
@@ -228,7 +230,7 @@ def test_a_rate_is_searched_for_without_the_cap_of_its_workload() -> None:
     assert (made.request_rate, made.max_concurrency, made.duration) == (16.0, None, 60.0)
 
 
-MINUTE = parse("e2el p50 < 60s")
+MINUTE = parse_objectives("e2el p50 < 60s")
 
 
 def made(result: Result) -> MeasuredPoint:
@@ -255,10 +257,10 @@ def test_a_load_that_the_client_did_not_hold_is_not_counted() -> None:
     ],
 )
 def test_a_run_meets_fails_or_does_not_show(requests: int, slo: str, standing: str, reason: str) -> None:
-    row = make_entry(1, 4, made(run(requests=requests)), parse(slo), "runs/1")
+    row = make_entry(1, 4, made(run(requests=requests)), parse_objectives(slo), "runs/1")
     assert (row.standing, row.passed) == (standing, standing == "meets")
     assert row.reason.startswith(reason)
-    assert make_trial(row, parse(slo)).standing == standing
+    assert make_trial(row, parse_objectives(slo)).standing == standing
     assert LimitRun.model_validate_json(row.model_dump_json()) == row
     assert json.loads(row.model_dump_json())["standing"] == standing
 

@@ -9,7 +9,7 @@ from benchmarks.bars.limits import CASES, Case, evidence, searched
 from benchmarks.simulated.queue import share_over, utilisation_at, waits_s
 from builders.loops import loop_over
 from builders.virtual_engine import open_loop
-from loadgen.figures.objectives import Objective, judged
+from loadgen.figures.objectives import Objective, judge_objectives
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.record import Record, Records
 from loadgen_servers.engine.scheduler import Limits, Scheduler
@@ -50,7 +50,7 @@ def test_waits_after_bursts_show_what_records_of_them_show(percentile: float) ->
         )
         for index, (sent_ns, wait_ns) in enumerate(zip(arrivals_ns.tolist(), waits_ns.tolist(), strict=True))
     )  # fmt: skip
-    (shown,) = judged(records, (objective,), MetricOptions())
+    (shown,) = judge_objectives(records, (objective,), MetricOptions())
     expected = evidence(objective, waits_ns / 1e6)
     assert (shown.samples, shown.over, shown.batches) == (2000, expected.over, expected.batches)
     assert (shown.bound_ms, shown.dispersion) == (expected.bound_ms, expected.dispersion)
