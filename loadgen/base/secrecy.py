@@ -90,8 +90,8 @@ def _remove_matches(patterns: Iterable[re.Pattern[str]], text: str) -> str:
     return text
 
 
-def shown_url(url: str) -> str:
-    """Scheme, host, port and path of a URL, valid or not: no credentials, no query."""
+def hide_url_secrets(url: str) -> str:
+    """Reduce a URL, valid or not, to scheme, host, port and path: no credentials, no query."""
     front = url.partition("?")[0].partition("#")[0]
     scheme, slashes, rest = front.rpartition("//")
     authority, slash, path = rest.partition("/")
@@ -188,8 +188,8 @@ class Secrets(msgspec.Struct, frozen=True):
             raise
 
 
-def command_line(argv: Sequence[str] | None = None) -> list[str]:
-    """The command as typed, with the values of headers, keys and tokens hidden."""
+def hide_argument_secrets(argv: Sequence[str] | None = None) -> list[str]:
+    """Hide the values of headers, keys and tokens in a command line; None: in this one."""
     words, header, secret = [], False, False
     for word in sys.argv if argv is None else argv:
         if word.startswith("--") or (word.startswith("-") and not secret):

@@ -84,8 +84,8 @@ def _read_endpoint(endpoint: str | None, version: str) -> str | None:
     return endpoint if versioned else version + endpoint
 
 
-def key_header(base_url: str | None) -> str:
-    """The header in which a server takes its key, with `Bearer` if it is Authorization."""
+def choose_key_header(base_url: str | None) -> str:
+    """Choose the header in which a server takes its key, with `Bearer` if it is Authorization."""
     try:
         host = urlsplit(base_url or "").hostname or ""
     except ValueError:
@@ -94,7 +94,7 @@ def key_header(base_url: str | None) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, for which the proxies of the environment do not apply."""
+    """Whether a host is this machine, for which the environment's proxies do not apply."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -104,28 +104,28 @@ def is_loopback(host: str) -> bool:
     return bool(mapped.is_loopback or mapped.is_unspecified)
 
 
-def host_of(url: str) -> str:
-    """The host of a URL; "" if it has none."""
+def read_host(url: str) -> str:
+    """Read the host of a URL; "" if it has none."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:
         return ""
 
 
-def port_of(url: str) -> int:
-    """The port of a URL, its scheme's default if it names none; raises ValueError for an invalid port."""
+def read_port(url: str) -> int:
+    """Read the port of a URL, its scheme's default if it names none; raises ValueError for an invalid one."""
     parts = urlsplit(url)
     return parts.port or (443 if parts.scheme == "https" else 80)
 
 
 def is_this_machine(url: str) -> bool:
     """Whether a URL's host is this machine."""
-    return is_loopback(host_of(url))
+    return is_loopback(read_host(url))
 
 
 def is_public(url: str) -> bool:
     """Whether a URL's host is one of the internet: every address of it is global; one look-up of its name."""
-    host = host_of(url)
+    host = read_host(url)
     try:
         addresses = {entry[4][0] for entry in socket.getaddrinfo(host, None)} if host else set()
     except (OSError, UnicodeError):

@@ -97,15 +97,15 @@ def call_guarded(what: str, ask: Callable[[], T], otherwise: Callable[[str], T])
         return otherwise(f"{what} failed: {type(error).__name__}" + (f": {why}" if why else ""))
 
 
-def name_of(sensor: object) -> str:
-    """A sensor's name in messages."""
+def name_sensor(sensor: object) -> str:
+    """Name a sensor in messages."""
     return f"the sensor {type(sensor).__name__}"
 
 
 def read_safely(sensor: Sensor, pids: Sequence[int]) -> Reading:
     """One sensor's reading of finite numbers; what it fails at, or reports beyond them, is missing."""
     return call_guarded(
-        name_of(sensor),
+        name_sensor(sensor),
         lambda: _keep_possible(sensor, sensor.read(pids)),
         lambda why: Reading(missing=(why,)),
     )
@@ -125,7 +125,7 @@ def _keep_possible(sensor: Sensor, reading: Reading) -> Reading:
     return Reading(
         {key: value for key, value in values if key not in odd},
         reading.held_back,
-        (*reading.missing, f"{name_of(sensor)} reports an impossible value: {what}"),
+        (*reading.missing, f"{name_sensor(sensor)} reports an impossible value: {what}"),
     )
 
 

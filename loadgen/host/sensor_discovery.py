@@ -20,7 +20,7 @@ from loadgen.host.sensor import (
     Reading,
     Sensor,
     call_guarded,
-    name_of,
+    name_sensor,
 )
 
 
@@ -33,7 +33,7 @@ def find_sensors(root: Path = Path("/")) -> list[Sensor]:
 
 def collect_facts(sensors: Sequence[Sensor]) -> dict[str, str]:
     """Collect what the sensors report of this machine, for the environment."""
-    each = (call_guarded(name_of(sensor), sensor.facts, lambda _: {}) for sensor in sensors)
+    each = (call_guarded(name_sensor(sensor), sensor.facts, lambda _: {}) for sensor in sensors)
     return {name: untrusted.read_text(value) for facts in each for name, value in facts.items()}
 
 

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from loadgen.base import urls
 from loadgen.base.errors import MeasureError, NotReady, UsageError
-from loadgen.base.secrecy import shown_url
-from loadgen.base.urls import ApiPlace, is_this_machine, port_of
+from loadgen.base.secrecy import hide_url_secrets
+from loadgen.base.urls import ApiPlace, is_this_machine, read_port
 from loadgen.engines.engines import ENGINES
 from loadgen.features.targets import replicas
 from loadgen.features.targets.replicas import Replica
@@ -114,7 +114,9 @@ def _of_running(options: Options, auth: Credentials, loop: ControlLoop, interrup
     first, others = Replica(session.access, session.served, session.root, session.local), []
     for url, other in zip(options.more_urls, more, strict=True):
         if (other.prefix, other.endpoint, other.query) != (place.prefix, place.endpoint, place.query):
-            raise UsageError(f"--base-url {shown_url(url)}: its API's path differs from {access.shown_url}'s")
+            raise UsageError(
+                f"--base-url {hide_url_secrets(url)}: its API's path differs from {access.shown_url}'s"
+            )
         theirs = replace(options, base_url=url)
         reached = _attached(theirs, other, collect_credentials(theirs), loop)
         found = _session(theirs, reached, _local(reached), wait_s, interrupts, session.served)
@@ -179,7 +181,7 @@ def _local(access: ServerAddress) -> Local | None:
         return None
     from loadgen_servers.process import port_owner  # its psutil is of use on this machine only
 
-    port = port_of(access.base_url)
+    port = read_port(access.base_url)
     processes: list[psutil.Process] = []  # its first process, once searched for
 
     def pids() -> list[int]:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import msgspec
 
 from loadgen.base.errors import UsageError
-from loadgen.base.secrecy import Secrets, command_line
-from loadgen.base.urls import key_header
+from loadgen.base.secrecy import Secrets, hide_argument_secrets
+from loadgen.base.urls import choose_key_header
 from loadgen.run.options import Options
 
 _LOG = logging.getLogger("loadgen")
@@ -44,7 +44,7 @@ def collect_credentials(options: Options, own: bool = False, *more: object) -> C
     asked = bool(options.api_key_env or options.api_key_file)
     key = "" if authorized or (own and not asked) else read_api_key(options.api_key_env, options.api_key_file)
     origin = given and f"the header {given}"
-    name = key_header(options.base_url)
+    name = choose_key_header(options.base_url)
     if key and name.lower() != given.lower():
         headers[name] = f"Bearer {key}" if name == "Authorization" else key
         origin = _origin(options)
@@ -77,7 +77,7 @@ def flags_with_secrets(words: Sequence[str], options: Options) -> list[str]:
     )
     flags: dict[str, None] = {}
     flag = ""
-    for word, shown in zip(words, command_line(words), strict=True):
+    for word, shown in zip(words, hide_argument_secrets(words), strict=True):
         flag = word.partition("=")[0] if word.startswith("-") else flag
         if flag != "--header" and (shown != word or known.conceal(word) != word):
             flags[flag] = None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from loadgen.base.errors import LoadgenError
-from loadgen.base.secrecy import HIDDEN, Secrets, command_line
+from loadgen.base.secrecy import HIDDEN, Secrets, hide_argument_secrets
 from loadgen.base.structs import replace
 from loadgen.base.urls import is_loopback
 from loadgen.engines.refusals import Adaptation
@@ -371,7 +371,7 @@ class Session(msgspec.Struct, frozen=True):
         known = facts_of_plan(
             made,
             started,
-            strip_resume(command_line()),
+            strip_resume(hide_argument_secrets()),
             server_facts(self.served, replicas.add_path(self.root, made).url),
             client_facts(options),
             {name: value for name, value in environment.items() if value},

@@ -18,9 +18,9 @@ from asyncio_throttle.throttler import Throttler
 
 from loadgen.base import clock, untrusted
 from loadgen.base.errors import MeasureError, NotReady, UsageError
-from loadgen.base.secrecy import Secrets, shown_url
+from loadgen.base.secrecy import Secrets, hide_url_secrets
 from loadgen.base.text import list_first
-from loadgen.base.urls import VERSION, is_public, port_of
+from loadgen.base.urls import VERSION, is_public, read_port
 from loadgen.engines import engines
 from loadgen.engines.engine import Engine, SelfDescription
 from loadgen.server import exchange
@@ -89,7 +89,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
     @property
     def shown_url(self) -> str:
         """The base URL as messages show it: no credentials, no query."""
-        return shown_url(self.base_url)
+        return hide_url_secrets(self.base_url)
 
     def explain_denial(self, answer: ControlAnswer, place: str | None = None) -> str:
         """Why the server answers 401 or 403 at a place, else at its URL, and what to do."""
@@ -142,7 +142,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
         """Where requests for `path` go; raises MeasureError when the name does not resolve."""
         parts = urlsplit(self.base_url)
         assert parts.hostname is not None
-        port = port_of(self.base_url)
+        port = read_port(self.base_url)
         try:
             entries = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:

@@ -6,7 +6,14 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.base.urls import ApiPlace, host_of, is_this_machine, key_header, parse_base_url, port_of
+from loadgen.base.urls import (
+    ApiPlace,
+    choose_key_header,
+    is_this_machine,
+    parse_base_url,
+    read_host,
+    read_port,
+)
 
 AZURE = "https://x.openai.azure.com/openai/deployments/gpt"
 
@@ -81,8 +88,8 @@ def test_a_url_of_another_api_is_refused(url: str, endpoint: str | None, reporte
 
 
 def test_azure_takes_its_key_in_a_header_of_its_own() -> None:
-    assert key_header(AZURE) == "api-key"
-    assert [key_header(url) for url in (None, "http://h", "http://[half")] == ["Authorization"] * 3
+    assert choose_key_header(AZURE) == "api-key"
+    assert [choose_key_header(url) for url in (None, "http://h", "http://[half")] == ["Authorization"] * 3
 
 
 @loop_over(
@@ -101,9 +108,9 @@ def test_azure_takes_its_key_in_a_header_of_its_own() -> None:
     ],
 )
 def test_a_url_names_its_host_its_port_and_this_machine(url: str, host: str, port: int, here: bool) -> None:
-    assert (host_of(url), port_of(url), is_this_machine(url)) == (host, port, here)
+    assert (read_host(url), read_port(url), is_this_machine(url)) == (host, port, here)
 
 
 def test_half_an_address_has_no_host() -> None:
-    assert host_of("http://[h") == ""
+    assert read_host("http://[h") == ""
     assert not is_this_machine("http://[h")

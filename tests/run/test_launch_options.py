@@ -14,7 +14,7 @@ import pytest
 from builders.loops import loop_over
 from builders.serving_scripts import engine_command
 from loadgen import cli
-from loadgen.base.secrecy import command_line
+from loadgen.base.secrecy import hide_argument_secrets
 from loadgen.run.options import Launching, parse
 
 ECHO = "--launch-command 'echo {port}'"
@@ -264,9 +264,9 @@ def test_no_secret_is_in_a_dry_run_nor_in_the_command_that_is_kept(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["loadgen", "bench", *VLLM, *SECRETS])
     command = ["--launch-command", "KEY=hush-5 echo {port} --api-key hush-6"]
-    said = shown(capsys, *VLLM, *SECRETS) + shown(capsys, *command) + shlex.join(command_line())
+    said = shown(capsys, *VLLM, *SECRETS) + shown(capsys, *command) + shlex.join(hide_argument_secrets())
     monkeypatch.setattr(sys, "argv", ["loadgen", "bench", *command])
-    said += shlex.join(command_line())
+    said += shlex.join(hide_argument_secrets())
     assert "hush" not in said
     assert said.count("***") == 4 + 2 + 4 + 2
 

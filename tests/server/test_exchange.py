@@ -11,7 +11,7 @@ import pytest
 from builders.loops import loop_over
 from fakes.scripted_server import Answer, Asked, End, ScriptedServer, closed_port, whole
 from loadgen.base.errors import MeasureError, UsageError
-from loadgen.base.secrecy import shown_url
+from loadgen.base.secrecy import hide_url_secrets
 from loadgen.engines import engines
 from loadgen.server import control, exchange
 from loadgen.server.discovery import ServerAddress, ServerProbe
@@ -234,7 +234,7 @@ def test_a_base_url_with_a_secret_is_refused_without_it(base_url: str) -> None:
     ],
 )
 def test_a_url_is_shown_without_secrets(url: str, shown: str) -> None:
-    assert shown_url(url) == shown
+    assert hide_url_secrets(url) == shown
 
 
 def test_a_header_that_is_no_http_is_never_repeated() -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from loadgen.base.bounds import MOST_SECONDS
 from loadgen.base.errors import MeasureError
-from loadgen.base.secrecy import command_line
+from loadgen.base.secrecy import hide_argument_secrets
 from loadgen.plan.profile import Profile
 from loadgen.report import run_directory
 from loadgen.report.limit_record import Limit
@@ -181,7 +181,9 @@ def _sweep(request: SweepRequest, resume: str | None, interrupts: Interrupts) ->
 def _limit(options: Options, request: LimitRequest, workload: Profile, interrupts: Interrupts) -> Limit:
     """A search in the calling thread; raises LoadgenError, and Stopped where nothing was measured."""
     with _placed(options, request.resume) as (placed, written):
-        found = limit_command.find_limit(placed, request, command_line(), _unsaid, workload, interrupts)
+        found = limit_command.find_limit(
+            placed, request, hide_argument_secrets(), _unsaid, workload, interrupts
+        )
         if found.signal and not found.record.runs:
             raise signals.Stopped(found.signal)
         tried = [run.directory for run in found.record.runs if run.directory]

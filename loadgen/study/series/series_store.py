@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 from loadgen.base import files
 from loadgen.base.errors import UsageError
-from loadgen.base.secrecy import command_line
+from loadgen.base.secrecy import hide_argument_secrets
 from loadgen.report import run_directory, run_place
 from loadgen.run.options import TABLE, Options, is_given
 from loadgen.run.plan_facts import strip_resume
@@ -218,4 +218,4 @@ def digest_options(options: Options, *more: object) -> str:
 
 def show_resume_command(directory: Path) -> str:
     """This command with `--resume DIRECTORY` in place of its own, secrets hidden."""
-    return shlex.join(["loadgen", *strip_resume(command_line())[1:], "--resume", str(directory)])
+    return shlex.join(["loadgen", *strip_resume(hide_argument_secrets())[1:], "--resume", str(directory)])

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path as expanded
 from loadgen.base.parsing import suggest_name
-from loadgen.base.secrecy import command_line
-from loadgen.base.urls import host_of, is_this_machine
+from loadgen.base.secrecy import hide_argument_secrets
+from loadgen.base.urls import is_this_machine, read_host
 from loadgen.plan import profile, request_sources
 from loadgen.plan.profile import Profile
 from loadgen.run import bench
@@ -120,7 +120,7 @@ class Arm(msgspec.Struct, frozen=True):
         words += ["--repeat", str(repeats)] if repeats > 1 and limit is None else []
         words += ["--seed", str(seed)] if seed is not None else []
         words += [] if limit is None else limit.words
-        return shlex.join(["loadgen", "bench" if limit is None else "limit", *command_line(words)])
+        return shlex.join(["loadgen", "bench" if limit is None else "limit", *hide_argument_secrets(words)])
 
 
 def make_arms(
@@ -233,7 +233,7 @@ def list_unsent_keys(trust: Trust, arms: Sequence[Arm]) -> list[str]:
     """Messages on an API key in the environment that is not sent to the hosts that the file names."""
     if trust.key_env or trust.key_file or not read_api_key(None, None):
         return []
-    hosts = {host_of(url): None for arm in arms if not trust.gives(arm.options) for url in arm.options.urls}
+    hosts = {read_host(url): None for arm in arms if not trust.gives(arm.options) for url in arm.options.urls}
     return [
         f"the key in {DEFAULT_VARIABLE} is not sent to {host}, which the file names: --api-key-env "
         f"{DEFAULT_VARIABLE} sends it"

@@ -18,7 +18,7 @@ from loadgen.base import bounds, parsing
 from loadgen.base.bounds import integer_between, number_between
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.parsing import parse_with
-from loadgen.base.secrecy import command_line
+from loadgen.base.secrecy import hide_argument_secrets
 from loadgen.base.text import clean_text, quote_value
 from loadgen.figures import objectives
 from loadgen.plan import profile, request_sources
@@ -121,7 +121,7 @@ def main(argv: Sequence[str]) -> int:
         if not options.quiet:
             print_text(clean_text(text), sys.stdout)
 
-    found = find_limit(options, request, command_line(["loadgen", "limit", *argv]), say)
+    found = find_limit(options, request, hide_argument_secrets(["loadgen", "limit", *argv]), say)
     print_text("\n" + limit_record.render_search(found.record), sys.stdout, end="")
     print_text(f"search: {found.directory}", sys.stdout)
     if found.signal:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
-from loadgen.base.secrecy import command_line, hide_secrets
+from loadgen.base.secrecy import hide_argument_secrets, hide_secrets
 from loadgen.base.text import format_count
 from loadgen.plan import profile, request_sources
 from loadgen.plan.plan_inputs import Seed
@@ -64,7 +64,7 @@ def begin_sweep(request: SweepRequest) -> SweepStore:
     store.write_record(
         SweepRecord(
             name=request.name,
-            command=tuple(command_line()),
+            command=tuple(hide_argument_secrets()),
             fixed=fixed,
             seed=make_seed(request.options).value,
             axis=request.variation.axis,
