@@ -44,13 +44,10 @@ SEAMS = {
     ("run.bench", "features.targets.replicas"),
     ("run.bench", "fleet.cluster_session"),
     ("run.keywords", "features.shards.shard_settings"),
-    ("run.measure", "features.sessions.turn_answers"),
-    ("run.measure", "features.sessions.turn_order"),
     ("run.options", "features.shards.shard_settings"),
     ("run.session", "features.data.export_plan"),
     ("run.session", "features.shards.part"),
     ("run.session", "features.targets.replicas"),
-    ("run.workers.workers", "features.sessions.turn_order"),
 }  # imports against the order, to be removed: no line is added here
 MOST_FILES = 8  # beside the folders
 

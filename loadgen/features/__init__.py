@@ -28,6 +28,7 @@ FEATURES: dict[str, dict[str, str]] = {
         "plan": "session_settings",
         "sections": "session_lines",
         "settings": "session_settings",
+        "turns": "turn_answers",
     },
     "data": {"doubts": "data_checks", "settings": "data_settings"},
     "shards": {"doubts": "shard_checks", "sections": "shard_lines"},

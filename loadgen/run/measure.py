@@ -18,7 +18,7 @@ from loadgen.base import clock
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import Hide, hide_nothing
-from loadgen.features.sessions.turn_order import TurnOrder
+from loadgen.features import contributed
 from loadgen.figures import text_tokens
 from loadgen.figures.decode import Decoder
 from loadgen.figures.record import Record, Records
@@ -212,10 +212,8 @@ def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
     order: Order = part.order or Listed(indices)
     if plan.turns is not None:
         indices = np.unique(plan.turns.numbers()[indices])
-        from loadgen.features.sessions import turn_answers  # few runs have sessions
-
-        order = TurnOrder(plan.turns, indices.tolist())
-        sessions = turn_answers.make_session_job(plan, plan.turns, options.target.headers)
+        (feature,) = contributed("turns")
+        order, sessions = feature.make_turns(plan, plan.turns, indices.tolist(), options.target.headers)
     answer_bytes, open_bytes = _room(plan, options, len(order))
     most, prefills, steps = profile.max_concurrency, profile.prefill_concurrency, plan.concurrency
     if steps is not None:

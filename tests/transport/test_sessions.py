@@ -13,8 +13,7 @@ from builders.loops import loop_over
 from fakes.keep_alive_server import KeepAliveServer
 from fakes.scripted_server import Answer, Asked, Driven, Driver, End, drive, job_of, kinds, stream, whole
 from fakes.virtual_network import LATENCY_NS, WRITE_NS, VirtualServer
-from loadgen.features.sessions.turn_order import TurnOrder
-from loadgen.features.sessions.turn_sending import SessionJob
+from loadgen.features.sessions.turn_sending import SessionJob, TurnOrder
 from loadgen.figures.decode import Decoder
 from loadgen.plan.planned_requests import Cancellations, make_turns
 from loadgen.settings.cancel_point import CancelPoint

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from loadgen.base.errors import UsageError
-from loadgen.features.sessions.turn_order import Answer
-from loadgen.features.sessions.turn_sending import SessionJob
+from loadgen.features.sessions.turn_sending import Answer, SessionJob, TurnOrder
 from loadgen.figures import decoded_stream
 from loadgen.figures.decode import Decoder
 from loadgen.plan.plan import Plan
@@ -19,8 +18,13 @@ from loadgen.wire.openai import TOKEN, ChatChoice, Delta, Dialect, Message, read
 _REASONING = ("reasoning", "reasoning_content")  # vLLM; SGLang, llama.cpp, older vLLM
 
 
-def make_session_job(plan: Plan, turns: Turns, headers: Iterable[tuple[str, str]]) -> SessionJob:
-    """What a transport needs to send the turns of a plan; raises UsageError of a header with two values."""
+def make_turns(
+    plan: Plan, turns: Turns, sessions: Sequence[int], headers: Iterable[tuple[str, str]]
+) -> tuple[TurnOrder, SessionJob]:
+    """Make the order of these sessions' turns, and the sender of a plan's; raises UsageError.
+
+    It raises where `--session-header` names one of the `headers`, which would have two values.
+    """
     profile = plan.profile
     if profile.session_header.lower() in {name.lower() for name, _ in headers}:
         raise UsageError(
@@ -30,7 +34,7 @@ def make_session_job(plan: Plan, turns: Turns, headers: Iterable[tuple[str, str]
     # Of its own, since the run's counts what it decodes; by the same lengths, so that both judge alike.
     planned = (plan.requests.input_lens, plan.requests.output_lens)
     decoder = Decoder(plan.dialect, profile.stream, planned=planned)
-    return SessionJob(
+    job = SessionJob(
         turns,
         answer_of=_make_live_judge(decoder, plan.dialect) if live else _make_judge(decoder),
         body_after=plan.body_after if live else None,
@@ -38,6 +42,7 @@ def make_session_job(plan: Plan, turns: Turns, headers: Iterable[tuple[str, str]
         users=profile.users or 0,
         user_rate_per_s=profile.user_rate or 0.0,
     )
+    return TurnOrder(turns, sessions), job
 
 
 def _make_judge(decoder: Decoder) -> Callable[[Capture], Answer | None]:

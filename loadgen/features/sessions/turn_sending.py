@@ -6,22 +6,51 @@ import asyncio
 import heapq
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeVar
 
 import msgspec
 
 from loadgen.base.clock import MS_NS, SECOND_NS
-from loadgen.features.sessions.turn_order import Answer, BodiesDigest, TurnOrder
 from loadgen.plan.planned_requests import Turns
 from loadgen.transport.capture import A_READ, NO_STAMP, Capture, join_reads, pack_int64s
 from loadgen.transport.failure import CUT_SHORT, Failure
 from loadgen.transport.sending.gate import SPIN_NS
-from loadgen.transport.sending.job import Counters, Job, split_body
+from loadgen.transport.sending.job import BodiesDigest, Counters, Job, split_body
 from loadgen.transport.sending.sender import Outgoing, Sender
-from loadgen.transport.sending.share import Share
+from loadgen.transport.sending.share import Listed, Share
 from loadgen.transport.tcp_connection import Pool, Slot, State
+
+Answer = dict[str, Any]  # a message as the next turn's history has it; empty where that is recorded
+
+
+class TurnOrder(Listed):
+    """The sessions that one process sends, by the plan index of their first turns."""
+
+    def __init__(self, turns: Turns, sessions: Sequence[int]) -> None:
+        super().__init__([int(turns.begins[session]) for session in sessions])
+        self._ends = [turns.end(session) for session in sessions]
+
+    @property
+    def requests(self) -> int:
+        """The turns of all these sessions."""
+        return sum(self._ends) - sum(map(int, self.indices))
+
+    def list_claimed(self) -> list[int]:
+        """List all turns of these sessions, whether or not an earlier one fails."""
+        return [index for session in self._sessions() for index in session]
+
+    def list_unanswered(self, sent: int, have: Collection[int]) -> list[int]:
+        """List as many turns as have no answer: those of sessions under way, as far as is known."""
+        missing = max(sent - len(have), 0)
+        waiting = [next((i for i in session if i not in have), -1) for session in self._sessions()]
+        begun = (begin in have for begin in self.indices)
+        order = sorted(zip(begun, waiting, strict=True), key=lambda each: not each[0])
+        return [index for _, index in order if index >= 0][:missing]
+
+    def _sessions(self) -> Iterator[range]:
+        return (range(int(begin), end) for begin, end in zip(self.indices, self._ends, strict=True))
 
 
 class SessionJob(msgspec.Struct, frozen=True):

@@ -21,7 +21,6 @@ from msgspec.structs import replace
 
 from loadgen.base import clock
 from loadgen.base.errors import MeasureError
-from loadgen.features.sessions.turn_order import join_digests
 from loadgen.plan.plan import Plan
 from loadgen.run.measure import (
     NO_HEALTH,
@@ -46,7 +45,7 @@ from loadgen.run.workers.worker_process import (
 from loadgen.transport.capture import Capture
 from loadgen.transport.capture_process import FORKING, flush_standard_streams, fork_process, set_scheduling
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.transport.sending.job import Counters, Health
+from loadgen.transport.sending.job import Counters, Health, join_digests
 from loadgen.transport.sending.share import AtOnce, Queue, RunStart, Shared, Together
 
 _LOG = logging.getLogger("loadgen")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import mmap
+import re
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
 import msgspec
@@ -162,6 +164,36 @@ class Job(msgspec.Struct, frozen=True):
         if self.offsets_ns is None or not np.isfinite(self.rate_per_s):
             return self.most_slots
         return min(self.most_slots, max(16, int(2 * self.rate_per_s)))
+
+
+_DIGEST_BYTES = 16
+_MODEL = re.compile(rb'"model":"(?:[^"\\]|\\.)*"')  # the first key of a body
+
+
+class BodiesDigest:
+    """A fingerprint of bodies, in whatever order they are sent, without the model's name."""
+
+    def __init__(self) -> None:
+        self._sum = 0
+
+    def add(self, body: bytes) -> None:
+        """Take one more body."""
+        body = _MODEL.sub(b"", body, count=1)
+        hashed = hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()
+        self._sum += int.from_bytes(hashed, "little")
+
+    def hex(self) -> str:
+        """The fingerprint so far; "" without a body."""
+        return _format_hex(self._sum)
+
+
+def join_digests(digests: Iterable[str]) -> str:
+    """The fingerprint of all bodies that several processes sent; "" if empty."""
+    return _format_hex(sum(int(digest, 16) for digest in digests if digest))
+
+
+def _format_hex(bodies: int) -> str:
+    return f"{bodies % (1 << 8 * _DIGEST_BYTES):0{2 * _DIGEST_BYTES}x}" if bodies else ""
 
 
 def split_body(request: bytes) -> bytes:
