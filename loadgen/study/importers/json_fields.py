@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import codecs
+import csv
 import errno
+import io
 import json
 import math
 import re
@@ -264,6 +266,15 @@ def read_bounded(path: Path, most: int = MOST_BYTES) -> bytes:
             why = f"is larger than {most >> 20} MiB: give it in parts, or without its requests"
             raise UsageError(f"{path} {why}") from None
         raise UsageError(f"{path}: {error.strerror or error}") from None
+
+
+def read_csv_rows(text: str, path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a sheet with their lines; raises UsageError of what is not a valid one."""
+    reader = csv.reader(io.StringIO(text.lstrip("\n")), delimiter=delimiter)
+    try:
+        yield from ((reader.line_num, cells) for cells in reader if cells)
+    except csv.Error as error:
+        raise UsageError(f"{path}:{reader.line_num}: not a valid table: {error}") from None
 
 
 def check_results(path: Path, count: int) -> None:

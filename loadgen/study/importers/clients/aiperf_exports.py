@@ -5,8 +5,6 @@ Their names of latencies are not vLLM's.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -14,7 +12,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.figures.figure_table import figures_named_by
 from loadgen.report.load_identity import Load
@@ -223,26 +220,21 @@ def read_sheet(text: str, path: Path) -> list[Reported]:
     """Read the one run of a CSV, which has neither model nor load: its directory may be named by both."""
     metrics: dict[str, Any] = {}
     statistics: list[str] = []
-    try:
-        for cells in csv.reader(io.StringIO(text)):
-            if len(cells) < 2:
-                continue
-            if cells[0].strip().lower() == "metric":
-                statistics = [{"value": "avg"}.get(name := cell.strip().lower(), name) for cell in cells[1:]]
-            elif (title := _ROW.fullmatch(cells[0].strip())) is not None:
-                values = dict(zip(statistics, map(_parse_cell, cells[1:]), strict=False))
-                metrics["_".join(title[1].lower().split())] = {"unit": title[2] or "", **values}
-    except csv.Error as error:
-        raise UsageError(f"{path}: not a valid table: {error}") from None
+    for _, (named, *cells) in json_fields.read_csv_rows(text, path):
+        if cells and named.strip().lower() == "metric":
+            statistics = [{"value": "avg"}.get(name := cell.strip().lower(), name) for cell in cells]
+        elif cells and (title := _ROW.fullmatch(named.strip())) is not None:
+            values = dict(zip(statistics, map(_parse_cell, cells), strict=False))
+            metrics["_".join(title[1].lower().split())] = {"unit": title[2] or "", **values}
     units = {value_at(metrics, f"{way}_throughput.unit") for way in ("output_token", "request")}
     of_aiperf = "inter_chunk_latency" in metrics or units & {"tokens/sec", "requests/sec"}
     load, name = read_fields(metrics, _MEAN_LENGTHS), path.stem
-    if (named := _DIRECTORY.fullmatch(path.absolute().parent.name)) is not None:
-        name = short_name(named[1])
-        if named[2] == "concurrency":
-            load["max_concurrency"] = json_fields.parse_count(named[3])
+    if (place := _DIRECTORY.fullmatch(path.absolute().parent.name)) is not None:
+        name = short_name(place[1])
+        if place[2] == "concurrency":
+            load["max_concurrency"] = json_fields.parse_count(place[3])
         if load.get("max_concurrency") is None:
-            load["request_rate_per_s"] = _parse_cell(named[3])
+            load["request_rate_per_s"] = _parse_cell(place[3])
     return [_make_run(metrics, _AIPERF if of_aiperf else _GENAI_PERF, name, Load(**load), str(path))]
 
 

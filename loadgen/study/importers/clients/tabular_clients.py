@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -131,12 +130,9 @@ def read_llama_sheet(text: str, path: Path) -> Iterator[tuple[int, dict[str, Any
             line = text.count("\n", 0, match.start()) + 1
             yield line, _parse_counts(dict(zip(names, values, strict=False)))
         return
-    reader = csv.DictReader(io.StringIO(text.lstrip("\n")))
-    try:
-        for cells in reader:
-            yield reader.line_num, _parse_counts({str(name): str(cell) for name, cell in cells.items()})
-    except csv.Error as error:
-        raise UsageError(f"{path}:{reader.line_num}: not a valid table: {error}") from None
+    rows = json_fields.read_csv_rows(text, path)
+    _, header = next(rows)
+    yield from ((line, _parse_counts(dict(zip(header, cells, strict=False)))) for line, cells in rows)
 
 
 def _parse_counts(cells: Mapping[str, str]) -> dict[str, Any]:

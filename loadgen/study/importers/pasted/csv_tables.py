@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -143,18 +142,14 @@ def _read_rows(text: str, path: Path, delimiter: str) -> list[tuple[int, dict[st
 
     Also of more rows than are read.
     """
-    reader = csv.DictReader(io.StringIO(text.lstrip("\n")), delimiter=delimiter)
     rows: list[tuple[int, dict[str, str]]] = []
-    try:
-        for cells in reader:
-            if None in cells or None in cells.values():
-                raise UsageError(
-                    f"{path}:{reader.line_num} has a different number of cells than the table has columns"
-                )
-            json_fields.check_results(path, len(rows) + 1)
-            rows.append((reader.line_num, {str(key): str(cell) for key, cell in cells.items()}))
-    except csv.Error as error:
-        raise UsageError(f"{path}:{reader.line_num}: not a valid table: {error}") from None
+    lines = json_fields.read_csv_rows(text, path, delimiter)
+    _, header = next(lines)
+    for line, cells in lines:
+        if len(cells) != len(header):
+            raise UsageError(f"{path}:{line} has a different number of cells than the table has columns")
+        json_fields.check_results(path, len(rows) + 1)
+        rows.append((line, dict(zip(header, cells, strict=True))))
     return rows
 
 

@@ -252,18 +252,7 @@ _TOKEN = re.compile(r"[^\W\d_]+|\d+")
 _NUMBER = re.compile(r"v?[\d.]+", re.IGNORECASE)
 _SIZED = re.compile(r"\S*[A-Za-z]\S*?\d(?:\.\d+)?[BM]\b\S*", re.IGNORECASE)
 _TAIL = re.compile(r"(.+?)[-_](high|low|medium|mid)(?:[-_]load)?", re.IGNORECASE)
-# A title of only such words describes the load, or what follows; it names no model.
-_LOAD_WORD = re.compile(
-    r"a|and|at|batch|benchmark|benchmarking|benchmarks|bs|burst|by|c|case|client|clients|conc|concurrency"
-    r"|concurrent|cpu|for|from|full|gpu|heavy|high|idle|in|inf|infinite|input|k|latency|length|lengths|level"
-    r"|light|load|loads|long|low|max|maximum|medium|mid|min|mode|moderate|of|on|once|online|optimized|out|output"
-    r"|parallel|peak|per|performance|prompt|prompts|qps|query|rate|req|reqs|request|requests|result|results"
-    r"|rps|run|running|s|saturated|saturation|scenario|second|seconds|serving|sglang|short|single|size|speed"
-    r"|stream|streams|stress|sustained|test|testing|tests|the|throughput|time|tok|tokens|traffic|under|user"
-    r"|users|vllm|with|workload|x"
-    r"|\d+"
-)
-# Of these, what tells one load from another; and what does so together with a number.
+# Words that tell one load from another; and those that do so together with a number.
 _TELLING = frozenset({
     "burst", "concurrency", "concurrent", "full", "heavy", "high", "idle", "inf", "infinite", "light",
     "load", "loads", "long", "low", "max", "maximum", "medium", "mid", "min", "moderate", "peak", "qps",
@@ -276,6 +265,13 @@ _COUNTED = frozenset({
 })  # fmt: skip
 _CONNECTING = frozenset({
     "a", "and", "at", "by", "for", "from", "in", "of", "on", "the", "under", "with",
+})  # fmt: skip
+# A title of only such words and numbers describes the load, or what follows; it names no model.
+_LOAD_WORDS = _TELLING | _COUNTED | _CONNECTING | frozenset({
+    "benchmark", "benchmarking", "benchmarks", "case", "client", "cpu", "gpu", "latency", "level", "mode",
+    "once", "online", "optimized", "per", "performance", "query", "result", "results", "run", "running", "s",
+    "scenario", "second", "seconds", "serving", "sglang", "size", "speed", "test", "testing", "tests",
+    "throughput", "traffic", "vllm", "workload",
 })  # fmt: skip
 _ABOUT_STORING = frozenset({
     "dtype", "precision", "quant", "quantization", "quantized", "weight", "weights",
@@ -331,7 +327,7 @@ def parse_title(text: str) -> Title:
 
 def is_load(text: str) -> bool:
     """Whether a text is made of words that describe a load or what follows, and names nothing."""
-    return all(_LOAD_WORD.fullmatch(word) for word in _TOKEN.findall(text.lower()))
+    return all(word in _LOAD_WORDS or word.isdecimal() for word in _TOKEN.findall(text.lower()))
 
 
 def find_concurrency(load: str) -> int | None:
