@@ -10,8 +10,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from loadgen.features import contributed
 from loadgen.run.keywords import KEYWORDS, WorkloadOptions
-from loadgen.settings.table import PROFILE_KEYS
+from loadgen.settings.table import PROFILE_KEYS, join_rows
 
 _LOADGEN = Path(__file__).parent.parent / "loadgen"
 STUB = _LOADGEN / "settings" / "keyword_types.pyi"
@@ -21,8 +22,11 @@ _HEAD = '''"""Keywords of calls, for type checkers: made by `python scripts/keyw
 from typing import Any, Literal, TypedDict
 
 from loadgen.features.data.data_settings import DatasetName
+from loadgen.features.shards.shard_settings import PlannedStart
 from loadgen.features.traces.trace_settings import TraceFormat
 from loadgen.settings.prompt_settings import Compat, PromptFormat
+from loadgen.settings.setting import OptionRows
+from loadgen.transport.sending.share import Share
 
 class WorkloadOptions(TypedDict, total=False):
     """The keys of a profile, laid over the one that is named; docs/profiles.md has units and defaults."""
@@ -31,6 +35,12 @@ class WorkloadOptions(TypedDict, total=False):
 _MIDDLE = '''
 class BenchOptions(WorkloadOptions, total=False):
     """The options of `bench`, with the names and meanings of the flags of `loadgen bench`."""
+
+'''
+
+_LAST = '''
+class FeatureOptions(OptionRows, frozen=True):
+    """The options of `Options` that features contribute."""
 
 '''
 
@@ -47,7 +57,10 @@ def rendered() -> str:
     lines = {name: f"    {name}: {row.keyword_type}\n".replace("'", '"') for name, row in KEYWORDS.items()}
     keys = WorkloadOptions.__annotations__
     own = "".join(line for name, line in lines.items() if name in keys)
-    return _HEAD + own + _MIDDLE + "".join(line for name, line in lines.items() if name not in keys)
+    others = "".join(line for name, line in lines.items() if name not in keys)
+    rows = join_rows(*(subject for module in contributed("options") for subject in module.OPTIONS))
+    fields = "".join(f"    {row.name}: {row.kind} = ...\n" for row in rows)
+    return _HEAD + own + _MIDDLE + others + _LAST + fields
 
 
 def render_profile() -> str:

@@ -37,18 +37,6 @@ INSIDE = {
     "features": ["traces", "data", "shapes", "sessions", "shards", "targets"],
 }  # fmt: skip
 FIRST, LAST = set[str](), {"cli", "__main__", "__init__"}
-SEAMS = {
-    ("run.attach", "features.targets.replicas"),
-    ("run.bench", "features.data.export_plan"),
-    ("run.bench", "features.shards.part"),
-    ("run.bench", "features.targets.replicas"),
-    ("run.bench", "fleet.cluster_session"),
-    ("run.keywords", "features.shards.shard_settings"),
-    ("run.options", "features.shards.shard_settings"),
-    ("run.session", "features.data.export_plan"),
-    ("run.session", "features.shards.part"),
-    ("run.session", "features.targets.replicas"),
-}  # imports against the order, to be removed: no line is added here
 MOST_FILES = 8  # beside the folders
 
 # A child process must end whatever happens in it, and say why. A sensor's driver or library raises what it
@@ -153,7 +141,29 @@ def test_imports_point_left() -> None:
         f"{module} imports {target}"
         for module, targets in client_imports().items()
         for target in sorted(targets)
-        if module != "__init__" and place(target) > place(module) and (module, target) not in SEAMS
+        if module != "__init__" and place(target) > place(module)
+    ]
+    assert wrong == []
+
+
+def test_a_feature_imports_the_core_and_no_other_feature() -> None:
+    feature = re.compile(r"features\.(\w+)\.")
+    wrong = [
+        f"{module} imports {target}"
+        for module, targets in client_imports().items()
+        for target in sorted(targets)
+        if (own := feature.match(module)) and (other := feature.match(target)) and own[1] != other[1]
+    ]
+    assert wrong == []
+
+
+def test_the_client_imports_neither_the_fleet_nor_the_study() -> None:
+    apart = ("fleet", "study")
+    wrong = [
+        f"{module} imports {target}"
+        for module, targets in client_imports().items()
+        for target in sorted(targets)
+        if not module.startswith((*apart, "__init__")) and target.startswith(apart)
     ]
     assert wrong == []
 

@@ -21,6 +21,7 @@ FEATURES: dict[str, dict[str, str]] = {
         "doubts": "target_checks",
         "parts": "target_figures",
         "sections": "target_figures",
+        "servers": "replicas",
     },
     "sessions": {
         "doubts": "session_checks",
@@ -31,7 +32,7 @@ FEATURES: dict[str, dict[str, str]] = {
         "turns": "turn_answers",
     },
     "data": {"doubts": "data_checks", "settings": "data_settings"},
-    "shards": {"doubts": "shard_checks", "sections": "shard_lines"},
+    "shards": {"doubts": "shard_checks", "options": "shard_settings", "sections": "shard_lines"},
 }
 
 

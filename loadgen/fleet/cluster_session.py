@@ -7,39 +7,36 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
-from msgspec.structs import asdict
 
 from loadgen.base import clock
-from loadgen.base.errors import MeasureError
+from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.structs import replace
-from loadgen.features.shards import part
 from loadgen.features.shards.part import lead_s
 from loadgen.fleet import connection, placement, shard_actor
 from loadgen.fleet.fleet import Calls, Fleet, RayCalls
 from loadgen.fleet.placement import Node, Place
 from loadgen.fleet.shard_order import ShardOrder, pick_options
 from loadgen.plan.plan import Plan
-from loadgen.plan.profile import Profile
+from loadgen.plan.plan_inputs import WordCounts
 from loadgen.report.run_directory import Result
-from loadgen.run import attach as attaching
 from loadgen.run import progress
-from loadgen.run.measure import NO_HEALTH, DecodedTally, Outcome, PlanPart, TransportOptions, Watch, measure
-from loadgen.run.options import Options
+from loadgen.run.acceptance import check_divisible
+from loadgen.run.extension import Extension, PlanSender, SenderMaker, Step
+from loadgen.run.firing import NO_HEALTH, DecodedTally, PlanPart, TransportOptions, Watch
+from loadgen.run.measure import Outcome, measure
+from loadgen.run.options import TABLE, Options, is_given
 from loadgen.run.progress import Progress, Totals
-from loadgen.run.session import Session
-from loadgen.run.signals import SIGNALS, Interrupts
+from loadgen.run.signals import Interrupts
 from loadgen.run.stop_rules import StopRules
-from loadgen.settings.validation import ServerSettings
+from loadgen.server.discovery import ServerAddress
+from loadgen.settings.run_settings import AUTO
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.sending.job import Health
 from loadgen.transport.sending.share import WHOLE, Share
-
-if TYPE_CHECKING:
-    from loadgen.run.followup import Step
-    from loadgen.verdict.run_facts import Facts
+from loadgen.verdict.run_facts import Facts
 
 _AHEAD_S = 0.5  # of the first connection, for the start to reach every node
 _EACH_S = 0.01
@@ -73,17 +70,56 @@ class ShardPlaces(msgspec.Struct, frozen=True):
             calls.release()
 
 
-class ClusterSession(Session, frozen=True):
-    """A session with a server whose measured requests are sent from a cluster."""
+class ClusterExtension(Extension):
+    """A plan that is sent from a Ray cluster."""
 
-    places: ShardPlaces | None = None
-    joined: list[Facts] = msgspec.field(default_factory=list)  # of the runs so far, as they were merged
+    def check(self, options: Options) -> None:
+        """Raises UsageError where options do not go together with a cluster."""
+        if options.cluster is None:
+            if options.shards is not None:
+                raise UsageError(
+                    "--shards is of a Ray cluster: pass --cluster auto too (without one: docs/shards.md)"
+                )
+            return
+        if options.shards is None:
+            raise UsageError("--cluster needs --shards N: how many processes are to share the load")
+        refused = {row.option: row.cluster for row in TABLE if row.cluster and is_given(options, row)}
+        if options.workers == AUTO:
+            refused["--workers auto"] = "give --shards, or a number"
+        for flag, why in refused.items():
+            raise UsageError(f"{flag} does not go with --cluster: {why}")
 
-    def fired(self, made: Plan, options: TransportOptions, watch: Watch) -> Outcome:
+    def begin_sender(self, options: Options, stack: ExitStack, interrupts: Interrupts) -> SenderMaker | None:
+        """Join the cluster, once its nodes are fit; raises LoadgenError."""
+        if options.cluster is None or options.print_request:
+            return None
+        with progress.display(options.quiet).waiting(f"joining the Ray cluster at {options.cluster}"):
+            places = join_cluster(
+                stack, options.cluster, options.shards or 1, options.workers, interrupts.poll
+            )
+        return lambda *session: ClusterSender(places, *session)
+
+
+EXTENSION = ClusterExtension()
+
+
+class ClusterSender(PlanSender):
+    """The shards of a cluster send a plan."""
+
+    def __init__(
+        self,
+        places: ShardPlaces,
+        options: Options,
+        access: ServerAddress,
+        word_counts: dict[str, WordCounts],
+    ) -> None:
+        self.places, self.options, self.access, self.word_counts = places, options, access, word_counts
+        self.merged: Facts | None = None  # of the last run
+
+    def send(self, made: Plan, options: TransportOptions, watch: Watch) -> Outcome:
         """The outcome of a plan that every shard sends a part of."""
-        assert self.places is not None
         assert watch.journal.path is not None
-        part.check_plan(made, Share(0, len(self.places.places)))
+        check_divisible(made, Share(0, len(self.places.places)))
         start, ended = FleetStart(), watch.journal.path.parent
         name = made.profile.name or "bench"
         with ExitStack() as stack:
@@ -95,26 +131,26 @@ class ClusterSession(Session, frozen=True):
                 start.instant_ns = clock.now_ns() + int(ahead_s * 1e9)
                 fleet.start(start.instant_ns)
             firing = ClusterFiring(fleet, watch.rules, ended)
-            options = replace(options, part=PlanPart(WHOLE, None, start), begin=lambda *_: firing)
-            outcome = measure(made, options, watch)
+            outcome = measure(made, replace(options, part=PlanPart(WHOLE, None, start)), watch, firing)
         if firing.merged is None:
             return outcome
-        self.joined[:] = [firing.merged.facts]
+        self.merged = firing.merged.facts
         return replace(outcome, records=firing.merged.records)
 
-    def _steps(self, made: Plan, outcome: Outcome, display: Any) -> tuple[tuple[str, Step], ...]:
-        return (("the shards", self._add_shards), *super()._steps(made, outcome, display))
+    def list_steps(self) -> tuple[tuple[str, Step], ...]:
+        return (("the shards", self._add_shards),)
 
-    def _add_shards(self, so_far: Facts) -> Facts:
+    def _add_shards(self, known: Facts) -> Facts:
         """The facts with what of the run only the shards know."""
-        facts = self.joined[0]
+        facts = self.merged
+        assert facts is not None
         return replace(
-            so_far,
+            known,
             client=facts.client,
             shards=facts.shards,
             lost=facts.lost,
-            notes=(*so_far.notes, *(note for note in facts.notes if note not in so_far.notes)),
-            unknown=(*so_far.unknown, *(line for line in facts.unknown if line not in so_far.unknown)),
+            notes=(*known.notes, *(note for note in facts.notes if note not in known.notes)),
+            unknown=(*known.unknown, *(line for line in facts.unknown if line not in known.unknown)),
         )
 
     def _order(self, made: Plan, options: TransportOptions) -> ShardOrder:
@@ -135,22 +171,6 @@ class ClusterSession(Session, frozen=True):
             adaptation=made.adaptation,
             word_counts=self.word_counts,
         )
-
-
-def attach_cluster(
-    options: Options,
-    asked: ServerSettings,
-    workload: Profile,
-    stack: ExitStack,
-    interrupts: Interrupts = SIGNALS,
-    begun: Any = None,
-) -> Session:
-    """Attach to the server once the cluster is reached and its nodes are fit; raises LoadgenError."""
-    assert options.cluster is not None
-    with progress.display(options.quiet).waiting(f"joining the Ray cluster at {options.cluster}"):
-        places = join_cluster(stack, options.cluster, options.shards or 1, options.workers, interrupts.poll)
-    session = attaching.attach(options, asked, workload, stack, interrupts, begun)
-    return ClusterSession(**asdict(session), places=places)
 
 
 def join_cluster(

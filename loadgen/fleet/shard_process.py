@@ -14,24 +14,21 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from loadgen.base.clock import SECOND_NS, SYSTEM_CLOCK
 from loadgen.base.errors import LoadgenError, MeasureError
 from loadgen.base.files import open_unlinked
-from loadgen.engines.refusals import Adaptation
-from loadgen.features.shards.part import Punctual, lead_s
-from loadgen.figures.record import Records
+from loadgen.features.shards.part import Punctual, ShardSender, lead_s
 from loadgen.fleet.shard_actor import EVENTS, LENGTH_BYTES, RUNS, TOTALS
 from loadgen.fleet.shard_order import ShardOrder, unpack_order
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
 from loadgen.run import signals
-from loadgen.run.acceptance import Adapter
 from loadgen.run.attach import attach, collect_settings
-from loadgen.run.measure import Outcome, TransportOptions, Watch
-from loadgen.run.progress import Display
-from loadgen.run.session import Session
+from loadgen.run.firing import TransportOptions, Watch
+from loadgen.run.measure import Outcome, measure
+from loadgen.run.options import Options
 from loadgen.run.signals import SIGNALS
 from loadgen.settings.validation import validate_table
 from loadgen.transport.capture_process import end_with_parent
@@ -82,30 +79,14 @@ class DriverLine:
         return bytes(data)
 
 
-class PreparedAdapter(Adapter, frozen=True):
-    """Knows what the server takes: the driver has learned it, and has warmed the server up."""
+class DrivenSender(ShardSender):
+    """Sends a shard's part from the instant that its driver gives."""
 
-    learned: Adaptation = Adaptation()
+    def __init__(self, line: DriverLine, options: Options) -> None:
+        super().__init__(options, SIGNALS)
+        self.line = line
 
-    def warmed_up(self, made: Plan, options: TransportOptions, display: Display) -> tuple[Plan, Records]:
-        """The plan as the server takes it; nothing is sent."""
-        return made.adapted(self.learned), Records.of([])
-
-
-class ShardSession(Session, frozen=True):
-    """A session of a shard, which begins when its driver says."""
-
-    line: DriverLine | None = None
-    learned: Adaptation = Adaptation()
-
-    @property
-    def adapter(self) -> Adapter:
-        """The adapter with what the driver learned."""
-        return PreparedAdapter(**asdict(super().adapter), learned=self.learned)
-
-    def fired(self, made: Plan, options: TransportOptions, watch: Watch) -> Outcome:
-        """The outcome of this shard's part, from the instant that the driver gives."""
-        assert self.line is not None
+    def send(self, made: Plan, options: TransportOptions, watch: Watch) -> Outcome:
         start = Punctual(self.line.start())
         gone = options.gone
 
@@ -117,7 +98,7 @@ class ShardSession(Session, frozen=True):
         while SYSTEM_CLOCK.now_ns() < start.instant_ns - int(lead_s(made.streams) * SECOND_NS):
             time.sleep(_POLL_S)  # a signal ends it
         options = replace(options, part=replace(options.part, start=start), gone=late_or_gone)
-        outcome = super().fired(made, options, watch)
+        outcome = measure(made, options, watch)
         self.line.report("measured")
         return outcome
 
@@ -129,7 +110,8 @@ def run_shard(line: DriverLine) -> None:
     options = order.options(str(line.place / RUNS), str(line.place / TOTALS))
     with ExitStack() as stack:
         session = attach(options, collect_settings(options, [workload]), workload, stack)
-        shard = ShardSession(**asdict(session), line=line, learned=order.adaptation)
+        sender = DrivenSender(line, session.options)
+        shard = replace(session, sender=sender, accepted=order.adaptation)
         shard.word_counts.update(order.word_counts)
         result, directory = shard.run(workload, order.seed)
         errors = shard.keep(result, directory).errors

@@ -10,6 +10,9 @@ from pydantic import BaseModel
 
 from loadgen.base.arrays import Int64
 
+# Why a trace's rows are left out by its limits: counted up to the last request, not of the whole file.
+CAPS = ("longer than --trace-max-input-len", "longer than --trace-max-output-len")
+
 
 class LengthFacts(BaseModel, extra="forbid", frozen=True, defer_build=True):
     """The planned lengths that are known, in tokens."""

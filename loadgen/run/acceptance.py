@@ -33,12 +33,14 @@ from loadgen.plan.plan_inputs import ModelTarget, Seed, WordCounts
 from loadgen.plan.profile import Profile
 from loadgen.plan.trial_bodies import TrialBodies
 from loadgen.run import signals
-from loadgen.run.measure import Outcome, TransportOptions, Watch, measure
+from loadgen.run.firing import TransportOptions, Watch
+from loadgen.run.measure import Outcome, measure
 from loadgen.run.progress import Display, display
 from loadgen.run.signals import Interrupts
 from loadgen.server import control
 from loadgen.server.discovery import ServerAddress, ServerInfo, ServerProbe
 from loadgen.server.exchange import DENIED, ControlAnswer
+from loadgen.transport.sending.share import Share
 from loadgen.wire.openai import Completions
 
 _LOG = logging.getLogger("loadgen")
@@ -85,12 +87,15 @@ class Adapter(msgspec.Struct, frozen=True):
     interrupts: Interrupts
     title: str  # of the display while the warm-up runs
     quiet: bool = True
+    accepted: Adaptation | None = None  # what is known to be taken, by a server that is warm
 
     def warmed_up(self, made: Plan, options: TransportOptions, display: Display) -> tuple[Plan, Records]:
         """The plan as this server takes it, and what came of the warm-up.
 
         Raises MeasureError where every request of the warm-up failed, or what is refused cannot be left out.
         """
+        if self.accepted is not None:
+            return made.adapted(self.accepted), Records.of([])
         made = self._featured(made)
         if not made.profile.warmups:
             return (self.adapted(made) if self.subject.engine.unproven else made), Records.of([])
@@ -387,3 +392,26 @@ def _where(made: Plan, i: int) -> str:
     if isinstance(made.requests, _Placed):
         return made.requests.where(i)
     return f"request {i}"
+
+
+def check_divisible(made: Plan, share: Share) -> None:
+    """Raises UsageError where there are more shards than requests may be under way at once."""
+    if made.divisible is None:
+        return
+    flag, most = made.divisible
+    if share.of > most:
+        raise UsageError(
+            f"{share.of} shards of {flag} {most}: some would have no slot; "
+            f"start {most} shards or fewer, or raise {flag}"
+        )
+
+
+def check_digest(made: Plan, expected: str | None) -> None:
+    """Raises MeasureError where the plan, as the server takes it, is not the one that was expected."""
+    if expected is not None and (digest := made.digest()) != expected:
+        adapted = made.adaptation.fields
+        fields = f" (the server refused {', '.join(field.name for field in adapted)} here)" if adapted else ""
+        raise MeasureError(
+            f"the plan is {digest}, not {expected} of --expect-plan{fields}: give every shard the same "
+            "version of loadgen, profile, flags, --seed and data files"
+        )

@@ -18,8 +18,8 @@ from loadgen.plan.profile import Profile
 from loadgen.report import run_directory
 from loadgen.report.run import Place, Run
 from loadgen.run import keywords
-from loadgen.run.attach import collect_settings
-from loadgen.run.bench import attacher, check, make_seed
+from loadgen.run.attach import attach, collect_settings
+from loadgen.run.bench import check, make_seed
 from loadgen.run.keywords import BenchOptions
 from loadgen.run.options import Options
 from loadgen.run.signals import CANCELLED, Interrupts, StopRequest
@@ -99,7 +99,7 @@ def _measure(options: Options, workload: Profile, interrupts: Interrupts) -> Run
             unseen = tempfile.TemporaryDirectory(prefix="loadgen-", ignore_cleanup_errors=True)
             options = replace(options, run_dir=stack.enter_context(unseen))
         asked = collect_settings(options, [workload])
-        session = attacher(options)(options, asked, workload, stack, interrupts)
+        session = attach(options, asked, workload, stack, interrupts)
         measured, directory = session.run(workload, make_seed(options))
         kept = session.keep(measured, directory) if written else None
     return Run(measured, directory if written else None, kept.errors if kept else ())

@@ -12,17 +12,16 @@ from msgspec.structs import replace
 
 from loadgen.base import urls
 from loadgen.base.errors import MeasureError, NotReady, UsageError
-from loadgen.base.secrecy import hide_url_secrets
 from loadgen.base.urls import ApiPlace, is_this_machine, read_port
 from loadgen.engines.engines import ENGINES
-from loadgen.features.targets import replicas
-from loadgen.features.targets.replicas import Replica
+from loadgen.features import contributed
 from loadgen.plan import plan, request_sources
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.profile import Profile
 from loadgen.run import acceptance, embedded_engine, progress, transport_choice
 from loadgen.run.credentials import Credentials, collect_credentials
-from loadgen.run.measure import Watch
+from loadgen.run.extension import find_extensions
+from loadgen.run.firing import Watch
 from loadgen.run.observation import Local
 from loadgen.run.options import Options, change_port, explain_no_server
 from loadgen.run.progress import Display
@@ -60,6 +59,22 @@ def attach(
 
     Raises UsageError or MeasureError; a server that was started has given a token in the workload's way.
     """
+    makers = [each.begin_sender(options, stack, interrupts) for each in find_extensions(options)]
+    session = _attach_server(options, asked, workload, stack, interrupts, begun)
+    for make_sender in filter(None, makers):
+        sender = make_sender(session.options, session.access, session.word_counts)
+        session = replace(session, sender=sender)
+    return session
+
+
+def _attach_server(
+    options: Options,
+    asked: ServerSettings,
+    workload: Profile,
+    stack: ExitStack,
+    interrupts: Interrupts,
+    begun: Embedded | None,
+) -> Session:
     options = _at_default(options, workload)
     tables = {"arguments": asked.arguments, "environment": asked.environment}  # they may hold secrets
     auth = collect_credentials(options, options.base_url is None, tables, workload.model_dump())
@@ -71,7 +86,7 @@ def attach(
 
             options = locate_model(options)
             access, local = stack.enter_context(launch_server(options, asked, auth, loop))
-            session = _session(options, access, local, 0.0, interrupts)
+            session = open_session(options, access, local, 0.0, interrupts)
             try:
                 check_first_token(session, workload, progress.display(options.quiet))
             except MeasureError:
@@ -90,7 +105,7 @@ def attach(
         with progress.display(options.quiet).waiting("starting the embedded engine"):
             url = embedded_engine.wait_until_ready(begun)
         embedded = ServerAddress(url, auth.headers, secrets=auth.secrets, loop=loop)
-        return _session(options, embedded, Local(lambda: []), _EMBEDDED_WAIT_S, interrupts)
+        return open_session(options, embedded, Local(lambda: []), _EMBEDDED_WAIT_S, interrupts)
 
 
 def _at_default(options: Options, workload: Profile) -> Options:
@@ -107,32 +122,17 @@ def _of_running(options: Options, auth: Credentials, loop: ControlLoop, interrup
     """The session with servers that run already, all ready and of the same model; raises as `attach`."""
     place, *more = (urls.parse_base_url(url, options.endpoint) for url in options.urls)
     options = replace(options, endpoint=place.endpoint)
-    access, wait_s = _attached(options, place, auth, loop), options.ready_check_timeout_s
-    session = _session(options, access, _local(access), wait_s, interrupts)
+    access, wait_s = reach_server(options, place, auth, loop), options.ready_check_timeout_s
+    session = open_session(options, access, find_local(access), wait_s, interrupts)
     if not more:
         return session
-    first, others = Replica(session.access, session.served, session.root, session.local), []
-    for url, other in zip(options.more_urls, more, strict=True):
-        if (other.prefix, other.endpoint, other.query) != (place.prefix, place.endpoint, place.query):
-            raise UsageError(
-                f"--base-url {hide_url_secrets(url)}: its API's path differs from {access.shown_url}'s"
-            )
-        theirs = replace(options, base_url=url)
-        reached = _attached(theirs, other, collect_credentials(theirs), loop)
-        found = _session(theirs, reached, _local(reached), wait_s, interrupts, session.served)
-        others.append(Replica(found.access, found.served, found.root, found.local))
-        for known in (first, *others[:-1]):
-            replicas.check_alike(known, others[-1])
-    return replace(
-        session,
-        served=replicas.join_served(session.served, others),
-        local=replicas.join_locals(session.local, others),
-        replicas=tuple(others),
-    )
+    (several,) = contributed("servers")
+    joined: Session = several.attach_others(session, (place, *more), loop)
+    return joined
 
 
-def _attached(options: Options, place: ApiPlace, auth: Credentials, loop: ControlLoop) -> ServerAddress:
-    """The address of a server that runs already; raises UsageError.
+def reach_server(options: Options, place: ApiPlace, auth: Credentials, loop: ControlLoop) -> ServerAddress:
+    """The address of a server that runs already, with what its connections need; raises UsageError.
 
     Of several, those behind TLS alone get what is for TLS.
     """
@@ -161,7 +161,7 @@ def check_first_token(session: Session, workload: Profile, display: Display | No
     """
     least = {"num_warmups": 1, "input_len": 8, "output_len": 1, "prefix_len": 0, "range_ratio": "0"}
     asked = plan.make_warmup(workload.model_copy(update=least), session.subject, Seed.drawn())
-    options = session.transport_options(asked).alone()
+    options = session.transport_options(asked).for_warm_up(1)
     display = display or Display()
     try:
         outcome = session.adapter.tried(
@@ -175,7 +175,7 @@ def check_first_token(session: Session, workload: Profile, display: Display | No
         )
 
 
-def _local(access: ServerAddress) -> Local | None:
+def find_local(access: ServerAddress) -> Local | None:
     """The server's processes where it is on this machine."""
     if not is_this_machine(access.base_url):
         return None
@@ -192,7 +192,7 @@ def _local(access: ServerAddress) -> Local | None:
     return Local(pids)
 
 
-def _session(
+def open_session(
     options: Options,
     access: ServerAddress,
     local: Local | None,

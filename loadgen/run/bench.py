@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec.structs import replace
 
 from loadgen.base.errors import ExitCode, UsageError
-from loadgen.features.data import export_plan
-from loadgen.features.shards import part
-from loadgen.features.targets import replicas
+from loadgen.base.urls import parse_base_url
 from loadgen.plan import profile, request_sources
 from loadgen.plan.model_files import NOT_HERE, locate_tokenizer
 from loadgen.plan.plan_inputs import Seed
@@ -29,8 +27,10 @@ from loadgen.report.printing import print_text
 from loadgen.run import progress, signals, transport_choice
 from loadgen.run.attach import attach, collect_settings
 from loadgen.run.credentials import check_key_flags
+from loadgen.run.extension import find_extensions
 from loadgen.run.options import Options
 from loadgen.run.session import Session
+from loadgen.server.discovery import ServerAddress
 from loadgen.settings import vllm_flags
 from loadgen.settings.conflicts import list_unheeded
 from loadgen.settings.table import PROFILE_KEYS, join_rows
@@ -58,8 +58,8 @@ def run(options: Options, stack: ExitStack, begun: Embedded | None, find_speeds:
     """Run the command, its embedded engine having begun; the exit code is the worst of its profiles'."""
     profiles = _profiles(options)
     check(options)
-    part.check_once(options, len(profiles) * options.repeat)
-    export_plan.check_one_plan(options.export_requests, len(profiles) * options.repeat)
+    for extension in find_extensions(options):
+        extension.check_runs(options, len(profiles) * options.repeat)
     asked = collect_settings(options, profiles)
     if options.launching.dry_run:
         from loadgen.run.launched_server import dry_run
@@ -69,20 +69,11 @@ def run(options: Options, stack: ExitStack, begun: Embedded | None, find_speeds:
     seed = make_seed(options)
     if options.print_request and options.launching.wanted:
         options = _leaving_nothing(options, stack)
-    session = attacher(options)(options, asked, profiles[0], stack, begun=begun)
+    session = attach(options, asked, profiles[0], stack, begun=begun)
     if options.print_request:
         print_text(session.request(profiles[0], seed), sys.stdout)
         return 0
     return _run_all(session, profiles, seed, find_speeds)
-
-
-def attacher(options: Options) -> Callable[..., Session]:
-    """What makes a session with the server: on this machine, or one whose requests a cluster sends."""
-    if options.cluster is None or options.print_request:
-        return attach
-    from loadgen.fleet import cluster_session  # few runs need it
-
-    return cluster_session.attach_cluster
 
 
 def _leaving_nothing(options: Options, stack: ExitStack) -> Options:
@@ -194,10 +185,11 @@ def check_command(options: Options) -> None:
         raise UsageError(
             "--preset is the embedded engine's timing: leave out --base-url, --host, --port and --launch"
         )
-    replicas.check_urls(options.urls, options.endpoint)
+    check_urls(options.urls, options.endpoint)
     check_key_flags(options)
     options.roofline.check()
-    part.check(options)
+    for extension in find_extensions(options):
+        extension.check(options)
     if options.no_effect:
         _LOG.warning("no effect here: %s", vllm_flags.list_remarks(options.no_effect))
     if options.http2:
@@ -205,6 +197,17 @@ def check_command(options: Options) -> None:
             raise UsageError("--http2 goes with --transport httpx")
         if not options.urls or not all(url.startswith("https") for url in options.urls):
             raise UsageError("--http2 is negotiated over TLS: it needs an https base URL")
+
+
+def check_urls(urls: Sequence[str], endpoint: str | None) -> None:
+    """Raises UsageError for an address that no request can be sent to, or that is given twice."""
+    for url in urls:
+        if "${" not in url:  # of a campaign, with a variable that is not set
+            ServerAddress(parse_base_url(url, endpoint).base_url)
+    places = [url.strip().rstrip("/") for url in urls]
+    for url, place in zip(urls, places, strict=True):
+        if places.count(place) > 1:
+            raise UsageError(f"--base-url {url} is given twice: it would get a double share of the requests")
 
 
 def check(options: Options) -> None:
@@ -261,10 +264,8 @@ def finish(session: Session, run: Result, directory: Path) -> int:
         progress.warn(error)
     if number := run.facts.signal or kept.signal:
         return signals.exit_code(number)
-    if part.is_empty(run.facts):
-        progress.warn(
-            f"shard {part.format_share(options.share)} has none of the plan's {run.facts.requests} requests"
-        )
+    if run.facts.shard is not None and run.facts.shard.requests == 0:
+        progress.warn(f"shard {options.share.name} has none of the plan's {run.facts.requests} requests")
     elif not run.records.ok.any():
         became = "failed or was cancelled" if run.metrics.cancelled else "failed"
         progress.warn(f"every request {became}: nothing was measured")

@@ -23,6 +23,7 @@ from loadgen.report.sample_file import NO_SAMPLES, KeptSamples
 from loadgen.roofline import machines
 from loadgen.roofline.flags import Flags
 from loadgen.run import progress, signals
+from loadgen.run.extension import Step
 from loadgen.run.measure import Outcome
 from loadgen.run.observation import Local
 from loadgen.run.options import Options
@@ -34,8 +35,6 @@ from loadgen.server.scraper import MetricsScraper
 from loadgen.transport.sending.job import Target
 from loadgen.verdict import calibration, run_roofline
 from loadgen.verdict.run_facts import Client, Facts
-
-Step = Callable[[Facts], Facts]  # from the facts so far to those with what it adds
 
 
 class FinishedRun(msgspec.Struct, frozen=True):

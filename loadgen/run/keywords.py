@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,6 @@ from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.urls import check_headers, check_path
-from loadgen.features.shards import shard_settings
 from loadgen.plan import profile, request_sources
 from loadgen.plan.profile import Profile
 from loadgen.run import options
@@ -125,7 +125,7 @@ def make_options(
             values["max_failures"] = Tolerance.parse(str(values["max_failures"]))
         except ValueError as error:
             raise UsageError(f"max_failures: {error}") from None
-    values |= shard_settings.parse_keywords(values)
+    values |= _read_words(values)
     headers = values.pop("headers", {})
     check_headers(headers.items(), "headers")
     check_path(values.get("endpoint", ""))
@@ -150,6 +150,19 @@ def make_options(
         quiet=True,
         **values,
     )
+
+
+def _read_words(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of features that are words here as on the command line, read; raises UsageError."""
+    words = {row.name: row.read for row in TABLE if row.extension and row.read and row.name in values}
+    read = {}
+    for name, parse in words.items():
+        if isinstance(values[name], str):
+            try:
+                read[name] = parse(values[name])
+            except ArgumentTypeError as error:
+                raise UsageError(f"{name}: {error}") from None
+    return read
 
 
 def _without_zero_bytes(name: str, value: object) -> None:

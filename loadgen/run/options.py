@@ -16,7 +16,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.text import quote_value
 from loadgen.base.urls import check_headers, check_path, check_request_id_prefix
-from loadgen.features.shards.shard_settings import ClusterOptions, ShardOptions
+from loadgen.features import contributed
 from loadgen.settings import backends, setting, table, vllm_flags
 from loadgen.settings.load_settings import SeedOptions
 from loadgen.settings.run_settings import AroundOptions, OutputOptions, SendOptions, StopOptions
@@ -33,7 +33,7 @@ from loadgen.settings.table import ANSWER_LENS
 
 if TYPE_CHECKING:
     from loadgen.roofline.flags import Flags
-    from loadgen.settings.keyword_types import WorkloadOptions
+    from loadgen.settings.keyword_types import FeatureOptions, WorkloadOptions
     from loadgen.transport.sending.share import Share
 
 _UNSET: Any = argparse.SUPPRESS
@@ -42,7 +42,8 @@ _NAMING_DATA = {"dataset_name", "dataset_path", "profile"}
 _HEADER = re.compile(r"\s*([\w!#$%&'*+.^`|~-]+)\s*[=:]\s*(.*?)\s*", re.ASCII | re.DOTALL)
 
 # All settings that a command may have: the core's, and those that features contribute.
-TABLE: tuple[Setting, ...] = (*table.TABLE, *ShardOptions.rows, *ClusterOptions.rows)
+_OF_FEATURES = [subject for module in contributed("options") for subject in module.OPTIONS]
+TABLE: tuple[Setting, ...] = (*table.TABLE, *table.join_rows(*_OF_FEATURES))
 DEFAULT_URL = "http://127.0.0.1:8000"  # where `vllm serve` listens, and what `vllm bench serve` measures
 # Flags by their names in the parser, and keywords of `bench()`: each only makes sense of a server that runs.
 SPEAKING_OF_A_SERVER = frozenset(
@@ -98,14 +99,13 @@ if TYPE_CHECKING:
         AroundOptions,
         StopOptions,
         OutputOptions,
-        ShardOptions,
-        ClusterOptions,
+        FeatureOptions,
         frozen=True,
     ):
         """What each of these rows is, for checkers."""
 
 else:
-    _Settings = make_option_struct("_Settings", *table.OPTIONS, ShardOptions, ClusterOptions)
+    _Settings = make_option_struct("_Settings", *table.OPTIONS, *_OF_FEATURES)
 
 
 def _no_keys() -> WorkloadOptions:

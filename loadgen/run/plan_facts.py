@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from loadgen.plan.plan import Plan, count_repeated_prompts
-from loadgen.run.measure import TransportOptions
+from loadgen.run.firing import TransportOptions
 from loadgen.server.discovery import ServerInfo
 from loadgen.verdict.run_facts import Client, Facts, Server
 

@@ -21,10 +21,6 @@ from loadgen.base.secrecy import HIDDEN, Secrets, hide_argument_secrets
 from loadgen.base.structs import replace
 from loadgen.base.urls import is_loopback
 from loadgen.engines.refusals import Adaptation
-from loadgen.features.data import export_plan
-from loadgen.features.shards import part
-from loadgen.features.targets import replicas
-from loadgen.features.targets.replicas import Replica
 from loadgen.figures import text_tokens
 from loadgen.figures.record import Records
 from loadgen.figures.text_tokens import TextTokenizer
@@ -37,9 +33,11 @@ from loadgen.plan.plan_inputs import ModelTarget, Seed, WordCounts
 from loadgen.plan.profile import Profile
 from loadgen.report import run_place
 from loadgen.report.journal import Journal
-from loadgen.run import acceptance, progress, signals
-from loadgen.run.acceptance import Adapter, check_sendable
-from loadgen.run.measure import Outcome, PlanPart, TransportOptions, Watch, measure
+from loadgen.run import acceptance, progress, signals, transport_choice
+from loadgen.run.acceptance import Adapter, check_digest, check_divisible, check_sendable
+from loadgen.run.extension import PlanSender, ServerGroup, Step, find_extensions
+from loadgen.run.firing import PlanPart, TransportOptions, Watch
+from loadgen.run.measure import Outcome
 from loadgen.run.observation import (
     Local,
     describe_devices,
@@ -50,11 +48,11 @@ from loadgen.run.observation import (
     watch_cpus,
 )
 from loadgen.run.options import Options
-from loadgen.run.plan_facts import client_facts, facts_of_plan, server_facts, strip_resume
-from loadgen.run.plan_facts import name_plan as plan_title
+from loadgen.run.plan_facts import client_facts, facts_of_plan, name_plan, server_facts, strip_resume
 from loadgen.run.progress import Display
 from loadgen.run.signals import Interrupts
 from loadgen.run.stop_rules import make_stop_rules
+from loadgen.run.transport_choice import add_path
 from loadgen.run.verbs import importing
 from loadgen.server import control
 from loadgen.server.control import Trace
@@ -69,7 +67,7 @@ if TYPE_CHECKING:
     from loadgen.host.throttling import HostState
     from loadgen.report.run_directory import Result
     from loadgen.roofline.checkpoint import Checkpoint
-    from loadgen.run.followup import FinishedRun, Step
+    from loadgen.run.followup import FinishedRun
     from loadgen.server.answer_check import Fingerprint
     from loadgen.verdict.run_facts import Cell
 
@@ -88,7 +86,9 @@ class Session(msgspec.Struct, frozen=True):
     root: Target
     local: Local | None = None  # None: the server is on another machine
     checkpoint: Checkpoint | None = None  # what the model's files declare, where they are on this machine
-    replicas: tuple[Replica, ...] = ()  # servers like this one that share the requests
+    servers: ServerGroup = ServerGroup()  # this one, and others that share its requests
+    sender: PlanSender = PlanSender()
+    accepted: Adaptation | None = None  # what this server takes, where that is known and it is warm
     # By the API they were asked in; whatever is made of this session by `replace` shares them.
     fingerprints: dict[str, Fingerprint] = msgspec.field(default_factory=dict)
     # What this server refuses of a plan's requests, by what `adapting` tells them apart; shared as well.
@@ -119,7 +119,9 @@ class Session(msgspec.Struct, frozen=True):
         tls, title = self.root.tls, f"{self._simulated}warming up"
         known, alive = self.adaptations, self.check_alive
         quiet = self.options.quiet
-        return Adapter(self.access, tls, self.subject, known, alive, self.interrupts, title, quiet)
+        return Adapter(
+            self.access, tls, self.subject, known, alive, self.interrupts, title, quiet, self.accepted
+        )
 
     def keep(
         self, run: Result, directory: Path, explain: bool = False, layout: str | None = None
@@ -140,7 +142,7 @@ class Session(msgspec.Struct, frozen=True):
         """The first request of a profile as it would be sent, secrets hidden."""
         made = plan.make(workload, self._counting(workload, seed).subject, seed)
         request_id = f"{self._request_id_prefix()}0"
-        return show_request(made, replicas.add_path(self.root, made), request_id, self._secrets(workload))
+        return show_request(made, add_path(self.root, made), request_id, self._secrets(workload))
 
     def _secrets(self, workload: Profile) -> Secrets:
         """Those of the command, and those in a workload's body."""
@@ -168,13 +170,13 @@ class Session(msgspec.Struct, frozen=True):
         with display.waiting("making the prompts"):
             made = plan.make(workload, self.subject, seed)
             check_sendable(made, self.served, self._started_context)
-            part.check_plan(made, self.options.share)
-        export_plan.export_and_print(made, self.options.export_requests, self.subject.tokenizer)
+            check_divisible(made, self.options.share)
+        for extension in find_extensions(self.options):
+            extension.show_plan(made, self.options, self.subject.tokenizer)
         started = run_place.read_wall_clock()
-        base = Path(self.options.run_dir or "runs")
-        directory = run_place.create_directory(
-            base, part.name_run(workload.name or "bench", self.options.shard), started
-        )
+        base, share = Path(self.options.run_dir or "runs"), self.options.share
+        part = "" if self.options.shard is None else f"-shard-{share.number}-of-{share.of}"
+        directory = run_place.create_directory(base, f"{workload.name or 'bench'}{part}", started)
         journal = Journal(directory / run_place.JOURNAL, _LOG.warning)
         try:
             return self._measured(made, started, display, journal), directory
@@ -197,9 +199,9 @@ class Session(msgspec.Struct, frozen=True):
         with display.waiting("emptying the server's prefix cache"):
             reset = self._reset_cache()
         sensing = start_sensors(self.local, self.served.engine, self.observes, display)
-        warming = part.divide_warm_up(options, made.profile.warmups)
-        made, warmed = replicas.warm_up_all(self.adapter, self.replicas, made, warming, display)
-        part.check_digest(made, self.options.expect_plan)
+        warming = options.for_warm_up(made.profile.warmups)
+        made, warmed = self.servers.warm_up(self.adapter, made, warming, display)
+        check_digest(made, self.options.expect_plan)
         if self.options.workers == AUTO or self.options.selftest:
             from loadgen.run.workers.worker_count import prove_client  # few runs need it
 
@@ -209,8 +211,7 @@ class Session(msgspec.Struct, frozen=True):
         journal.facts(known.encode())
         start = throttling.take_snapshot() if is_loopback(self.root.host) else None
         traces = self.options.launching.trace_directory
-        wait = part.make_start_wait(made, self.options, display, self.interrupts)
-        wait.until(_REST_S)  # what others sent before is not to be in the counters
+        self.sender.wait(made, _REST_S, display)  # what others sent before is not to be in the counters
         observer = self._observer(_REST_S if len(warmed) else 0.0, display)
         cpus = watch_cpus(self.local, self.observes, embedded=self.options.embedded)
         during, rules = sample_meanwhile(observer, sensing, cpus), make_stop_rules(self.options, made)
@@ -223,7 +224,7 @@ class Session(msgspec.Struct, frozen=True):
             watch = Watch(display, title, during, journal, rules, self.interrupts, tokenizer, totals)
             if observer is not None:
                 watch = replace(watch, waiting=observer.count_waiting)
-            outcome = self.fired(made, wait.begun(options), watch)
+            outcome = self.sender.send(made, options, watch)
             # Raised inside pydantic's builder, a signal would become an error of its own.
             with signals.stop_afterwards(self.interrupts), importing():
                 from loadgen.report.run_directory import Result
@@ -245,23 +246,18 @@ class Session(msgspec.Struct, frozen=True):
         from loadgen.run import followup
 
         return (
+            *self.sender.list_steps(),
             ("the engine's configuration", lambda known: followup.add_configuration(known, self)),
             ("the last self-test", followup.add_self_test),
-            ("the clock", part.add_clock),
             ("the fingerprint", lambda known: self._add_fingerprint(known, made, outcome, display)),
             ("the roofline", lambda known: followup.add_ceiling(known, self.options.roofline)),
         )
 
-    def fired(self, made: Plan, options: TransportOptions, watch: Watch) -> Outcome:
-        """The outcome of the plan, from this machine."""
-        return measure(made, options, watch)
-
     def _title(self, made: Plan) -> str:
         """Of the display while a plan is measured."""
         cell = "" if self.cell is None else f"r{self.cell.repeat} {self.cell.arm}, "
-        return (
-            f"{self._simulated}{cell}{self.heading}{part.format_title(self.options.shard)}{plan_title(made)}"
-        )
+        shard = "" if self.options.shard is None else f"shard {self.options.share.name} of "
+        return f"{self._simulated}{cell}{self.heading}{shard}{name_plan(made)}"
 
     def _masked(self, facts: Facts) -> Facts:
         """The facts without secrets: they are written to disk."""
@@ -306,13 +302,13 @@ class Session(msgspec.Struct, frozen=True):
         if not asked and not (ours and engine.reset_path):
             return ""
         first = control.reset_cache(self.access, self.root.tls, engine) or "emptied before the run"
-        return replicas.reset_caches(first, self.replicas)
+        return self.servers.reset_caches(first)
 
     def _observer(self, rest_s: float, display: Display) -> MetricsScraper | None:
         if not self.observes or self.served.engine.hosted:
             return None
         first = MetricsScraper(self.access, self.root.tls, self.served.model)
-        observer = replicas.make_scraper(first, self.replicas)
+        observer = self.servers.make_scraper(first)
         if settle_server(observer, rest_s, display, _import_results) and self.served.engine.unproven:
             return None  # nothing says that it should have /metrics
         if self.local is not None:
@@ -332,10 +328,11 @@ class Session(msgspec.Struct, frozen=True):
     def transport_options(self, made: Plan) -> TransportOptions:
         """How the requests of a plan are sent to this server."""
         options = self.options
-        chosen, targets = replicas.choose_targets(options, self.root, self.replicas, made)
+        targets = tuple(add_path(root, made) for root in self.servers.list_roots(self.root))
+        chosen, targets = transport_choice.choose_for_plan(options, targets, made, _LOG.warning)
         sent = TransportOptions(
             target=targets[0],
-            targets=targets if self.replicas else (),
+            targets=targets if len(targets) > 1 else (),
             transport=chosen.name,
             why_transport=chosen.why,
             http2=options.http2,
@@ -372,7 +369,7 @@ class Session(msgspec.Struct, frozen=True):
             made,
             started,
             strip_resume(hide_argument_secrets()),
-            server_facts(self.served, replicas.add_path(self.root, made).url),
+            server_facts(self.served, add_path(self.root, made).url),
             client_facts(options),
             {name: value for name, value in environment.items() if value},
         )
@@ -393,9 +390,8 @@ class Session(msgspec.Struct, frozen=True):
             checkpoint=self.checkpoint,
             cache_reset=reset,
             gpus=self.options.gpus,
-            shard=part.make_shard_facts(made, self.options),
         )
-        return replicas.add_targets(known, self.served, self.access, self.replicas)
+        return self.sender.describe(self.servers.describe(known, self.served, self.access), made)
 
 
 def _import_results() -> None:

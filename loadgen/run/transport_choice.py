@@ -78,6 +78,11 @@ def choose_transport(asked: str | None, target: Target, streams: int) -> Transpo
     return TransportChoice("wire", "few streams, and a server on another machine")
 
 
+def add_path(root: Target, made: Plan) -> Target:
+    """Where the requests of a plan go on a server."""
+    return replace(root, path=root.path.rstrip("/") + made.path)
+
+
 def choose_for_plan(
     options: Options, targets: tuple[Target, ...], plan: Plan, warn: Callable[[str], None]
 ) -> tuple[TransportChoice, tuple[Target, ...]]:

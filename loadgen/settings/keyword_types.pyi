@@ -3,8 +3,11 @@
 from typing import Any, Literal, TypedDict
 
 from loadgen.features.data.data_settings import DatasetName
+from loadgen.features.shards.shard_settings import PlannedStart
 from loadgen.features.traces.trace_settings import TraceFormat
 from loadgen.settings.prompt_settings import Compat, PromptFormat
+from loadgen.settings.setting import OptionRows
+from loadgen.transport.sending.share import Share
 
 class WorkloadOptions(TypedDict, total=False):
     """The keys of a profile, laid over the one that is named; docs/profiles.md has units and defaults."""
@@ -137,3 +140,12 @@ class BenchOptions(WorkloadOptions, total=False):
     metadata: list[str]
     label: str
     api_key: str
+
+class FeatureOptions(OptionRows, frozen=True):
+    """The options of `Options` that features contribute."""
+
+    shard: Share | None = ...
+    start_at: PlannedStart | None = ...
+    expect_plan: str | None = ...
+    cluster: str | None = ...
+    shards: int | None = ...

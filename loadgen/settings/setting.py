@@ -101,6 +101,7 @@ class Setting(msgspec.Struct):
     answer_len: bool = False  # the length of a data set's own answers, which --output-len is too
     path: bool = False  # of which a campaign fills in ~
     series: str = ""  # why a sweep or a search refuses it
+    extension: str = ""  # the module whose EXTENSION does in a run what it stands for, where it is given
     cluster: str = ""  # why a cluster refuses it
     shard: bool = False  # is sent to each shard of a cluster
     campaign: str = ""  # why it is not a key of a campaign's tables

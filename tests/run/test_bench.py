@@ -35,8 +35,9 @@ from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
 from loadgen.report.run_directory import RESULT
 from loadgen.report.run_place import JOURNAL
-from loadgen.run import acceptance, progress, session
-from loadgen.run.measure import Outcome, TransportOptions, Watch, measure
+from loadgen.run import acceptance, extension, progress
+from loadgen.run.firing import TransportOptions, Watch
+from loadgen.run.measure import Outcome, measure
 from loadgen.run.selftest import capacity
 from loadgen.verdict.requested_metrics import choose_metrics
 
@@ -317,7 +318,7 @@ def test_a_simulation_is_marked_from_its_display_to_its_files(
         titles.append(watch.title)
         return measure(plan, options, watch)
 
-    for place in (acceptance, session):
+    for place in (acceptance, extension):
         monkeypatch.setattr(place, "measure", noted)
     assert cli.main(["bench", "--quiet", *LOAD, "--num-warmups", "1"]) == 0
     assert titles == ["SIMULATED warming up", "SIMULATED bench"]

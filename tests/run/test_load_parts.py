@@ -10,11 +10,11 @@ from builders.loops import loop_over
 from fakes.scripted_server import target_of
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import UNKNOWN
-from loadgen.features.shards.part import check_plan
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
-from loadgen.run.measure import PlanPart, TransportOptions, job_of
+from loadgen.run.acceptance import check_divisible
+from loadgen.run.firing import PlanPart, TransportOptions, job_of
 from loadgen.run.stop_rules import StopRules
 from loadgen.run.workers.worker_count import count_usable
 from loadgen.settings.load_schedule import ConcurrencySteps
@@ -85,4 +85,4 @@ def test_there_are_no_more_workers_than_the_cap_has_places() -> None:
 
 def test_more_shards_than_the_cap_has_places_are_refused() -> None:
     with pytest.raises(UsageError, match="3 shards of --prefill-concurrency 2: some would have no slot"):
-        check_plan(planned(prefill_concurrency=2), Share(0, 3))
+        check_divisible(planned(prefill_concurrency=2), Share(0, 3))

@@ -9,7 +9,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.figures.record import Record
-from loadgen.run.measure import NO_HEALTH, DecodedTally
+from loadgen.run.firing import NO_HEALTH, DecodedTally
 from loadgen.run.progress import NO_TTFTS, LiveTotals, Totals
 from loadgen.run.stop_rules import StopRules
 from loadgen.run.workers import worker_count

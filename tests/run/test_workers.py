@@ -29,12 +29,12 @@ from loadgen.report import journal as journals
 from loadgen.report import run_directory
 from loadgen.report.journal import Journal
 from loadgen.report.run_directory import REPORT, RESULT
-from loadgen.run.measure import Outcome, TransportOptions, Watch, measure
+from loadgen.run.firing import TransportOptions, Watch
+from loadgen.run.measure import Outcome, measure
 from loadgen.run.progress import Display, LiveTotals
 from loadgen.run.signals import CANCELLED, StopRequest
 from loadgen.run.stop_rules import StopRules
 from loadgen.run.workers.worker_count import spread_over_workers
-from loadgen.run.workers.workers import Workers
 from loadgen.settings.run_settings import Tolerance
 from loadgen.transport.failure import FailureKind
 
@@ -207,8 +207,8 @@ def test_there_are_no_more_workers_than_slots_and_requests(
 ) -> None:
     made = a_plan(**{"requests": 40, **keys})
     options = spread_over_workers(TransportOptions(target_of("127.0.0.1", 9)), made, asked)
-    assert (options.workers, options.begin) == (workers, Workers if workers > 1 else None)
-    assert (options.alone().workers, options.alone().begin) == (1, None)
+    assert options.workers == workers
+    assert options.for_warm_up(4).workers == 1
 
 
 def test_workers_that_cannot_be_forked_are_an_error_and_leave_nothing(

@@ -13,7 +13,8 @@ from fakes.scripted_server import ScriptedServer, api, stream, target_of
 from loadgen.engines.engines import UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.plan_inputs import ModelTarget, Seed
-from loadgen.run.measure import Outcome, TransportOptions, Watch, measure
+from loadgen.run.firing import TransportOptions, Watch
+from loadgen.run.measure import Outcome, measure
 from loadgen.run.progress import Display, Shown
 from loadgen.run.signals import CANCELLED, StopRequest
 from loadgen.run.workers import workers as leading

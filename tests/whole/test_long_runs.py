@@ -20,8 +20,9 @@ from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.report.journal import Journal
-from loadgen.run import measure, progress
-from loadgen.run.measure import Outcome, TransportOptions, Watch
+from loadgen.run import firing, progress
+from loadgen.run.firing import TransportOptions, Watch
+from loadgen.run.measure import Outcome, measure
 from loadgen.transport.capture import Capture, pack_int64s
 from loadgen.transport.sending.job import Counters, Health, Job
 
@@ -146,10 +147,10 @@ def run_of_a_day(monkeypatch: pytest.MonkeyPatch, journal: Journal) -> tuple[Day
         return days[0]
 
     monkeypatch.setattr(clock, "now_ns", own.now_ns)
-    monkeypatch.setattr(measure, "start_capture", start)
+    monkeypatch.setattr(firing, "start_capture", start)
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
         watch = Watch(progress.LineDisplay(nowhere), "day", journal=journal)
-        outcome = measure.measure(a_day(), TransportOptions(target_of("127.0.0.1", 9)), watch)
+        outcome = measure(a_day(), TransportOptions(target_of("127.0.0.1", 9)), watch)
     return days[0], outcome
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from loadgen.base.rule import Evidence, note, suspect
-from loadgen.features.traces.trace_schedule import LONG_ANSWER, LONG_PROMPT
+from loadgen.plan.data_facts import CAPS
 from loadgen.plan.request_sources import RANDOM, TRACES
 from loadgen.verdict import evidence
 from loadgen.verdict.evidence import RunEvidence, percent
@@ -150,7 +150,6 @@ def trace_grid(run: RunEvidence) -> Evidence | None:
     )
 
 
-_CAPS = (LONG_PROMPT, LONG_ANSWER)  # reasons that are counted up to the last request, not of the whole file
 _RAISE = (
     "raise --trace-max-input-len and --trace-max-output-len, as far as the model's context allows, or report "
     "the figures as those of the shorter requests"
@@ -161,7 +160,7 @@ def _cut(run: RunEvidence, above: float, most: float) -> Evidence | None:
     """How many of the file's requests are missing, or shorter, where the larger share is in these bounds."""
     data = run.facts.data
     left_out = data.skipped if data.kind in TRACES else {}
-    capped = sum(left_out.get(why, 0) for why in _CAPS)
+    capped = sum(left_out.get(why, 0) for why in CAPS)
     others = sum(left_out.values()) - capped
     missing = f"{capped + others} rows of the trace were left out, {data.sent} were sent"
     shares = {

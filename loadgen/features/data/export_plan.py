@@ -16,9 +16,26 @@ from loadgen.base.files import expand_path, write_output
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import UNKNOWN_LEN, MadeTurns, PromptRequests, Turns
 from loadgen.report.printing import print_text
+from loadgen.run.extension import Extension
+from loadgen.run.options import Options
 
 _RECOUNTED = 1000  # texts
 FLAG = "--export-requests"
+
+
+class ExportExtension(Extension):
+    """A command that writes the requests of its plan."""
+
+    def check_runs(self, options: Options, runs: int) -> None:
+        """Raises UsageError where there are several plans for one file."""
+        if runs > 1:
+            raise UsageError(f"{FLAG} writes one plan: leave out --repeat, and name one profile")
+
+    def show_plan(self, made: Plan, options: Options, tokenizer: str | None) -> None:
+        export_and_print(made, options.export_requests, tokenizer)
+
+
+EXTENSION = ExportExtension()
 
 
 def export_and_print(made: Plan, file: str | None, tokenizer: str | None, to_errors: bool = False) -> None:
@@ -52,12 +69,6 @@ def export_requests(made: Plan, file: str, tokenizer: str | None) -> list[str]:
 def _count_rows(made: Plan, form: str) -> str:
     count = 2 * len(made) if form == CONVERSATIONS else len(made)  # a message and its answer
     return f"{count} row{'s' * (count > 1)}"
-
-
-def check_one_plan(file: str | None, plans: int) -> None:
-    """Raises UsageError where there are several plans for one file."""
-    if file is not None and plans > 1:
-        raise UsageError(f"{FLAG} writes one plan: leave out --repeat, and name one profile")
 
 
 def _find_decode(made: Plan, tokenizer: str | None) -> Decode | None:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from loadgen.base.errors import UsageError
+from loadgen.transport.sending.job import join_digests
 from loadgen.verdict.calibration import Calibration, Error
 from loadgen.verdict.run_facts import Client, Fact, Facts, Join, ShardFacts, list_annotations
 
@@ -87,14 +88,6 @@ def _join_words(shards: NamedValues) -> str:
     return "; ".join(lines)
 
 
-def join_digests(shards: NamedValues) -> str:
-    """The fingerprint of the bodies of all shards: each is a sum, of as many bits as its digits have."""
-    known = [value for value in shards.values if value]
-    if not known:
-        return ""
-    return f"{sum(int(value, 16) for value in known) % 16 ** len(known[0]):0{len(known[0])}x}"
-
-
 def _join_by_name(shards: NamedValues) -> dict[str, str]:
     names = dict.fromkeys(name for values in shards.values for name in values)
     return {name: _list_different([values.get(name, "") for values in shards.values]) for name in names}
@@ -154,7 +147,7 @@ RULES: dict[Join, Rule] = {
     Join.MOST: lambda shards: max(shards.values),
     Join.FARTHEST: lambda shards: max(shards.values, key=abs),
     Join.ANY: lambda shards: any(shards.values),
-    Join.DIGEST: join_digests,
+    Join.DIGEST: lambda shards: join_digests(shards.values),
     Join.PLACES: lambda shards: tuple(sorted(place for values in shards.values for place in values)),
     Join.BY_NAME: _join_by_name,
     Join.COUNTERS: _first_counters,

@@ -11,20 +11,23 @@ import mmap
 import os
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from loadgen import __version__
 from loadgen.base import clock
 from loadgen.base.clock import SECOND_NS, SYSTEM_CLOCK, Clock
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.structs import replace
+from loadgen.features.shards.shard_clocks import read_clock
 from loadgen.features.shards.shard_settings import START_AT, PlannedStart
 from loadgen.plan.plan import Plan
-from loadgen.run.measure import PlanPart, TransportOptions
-from loadgen.run.options import TABLE, Options, is_given
+from loadgen.run.extension import Extension, PlanSender, SenderMaker, Step
+from loadgen.run.firing import TransportOptions, Watch
+from loadgen.run.measure import Outcome
+from loadgen.run.options import Options
 from loadgen.run.progress import Display
 from loadgen.run.signals import Interrupts
-from loadgen.settings.run_settings import AUTO
-from loadgen.transport.sending.share import At, Share
+from loadgen.transport.sending.share import At
 from loadgen.verdict.run_facts import Facts, ShardFacts
 
 _ONE_RUN = "{} is of one run: leave out --repeat, and name one profile"
@@ -33,132 +36,82 @@ _CONNECTED_PER_S = 2_000  # on a machine that has other work
 _POLL_S = 0.1
 
 
-def check(options: Options) -> None:
-    """Raises UsageError of options that a plan sent by several commands, or by a cluster, cannot have."""
-    _check_shard(options)
-    _check_cluster(options)
+class ShardExtension(Extension):
+    """One of several commands that send a plan together, or begin at one instant."""
 
-
-def _check_shard(options: Options) -> None:
-    start = options.start_at
-    if start is not None:
-        start.check(clock.SYSTEM_CLOCK.wall_ns())
-    if options.shard is None:
-        return
-    if options.seed is None:
-        raise UsageError("--shard needs --seed, the same in every shard: all shards send parts of one plan")
-    if options.base_url is None:
-        raise UsageError("--shard is a part of the load on a running server: pass its --base-url")
-    if start is not None and start.relative:
-        raise UsageError(
-            "--start-at +SECONDS counts from when each command began: give all shards one instant, as "
-            "--start-at $(date -d '+30 seconds' +%s) worked out once"
-        )
-
-
-def _check_cluster(options: Options) -> None:
-    if options.cluster is None:
-        if options.shards is not None:
+    def check(self, options: Options) -> None:
+        """Raises UsageError of options that one of several commands cannot have."""
+        start = options.start_at
+        if start is not None:
+            start.check(clock.SYSTEM_CLOCK.wall_ns())
+        if options.shard is None:
+            return
+        if options.seed is None:
             raise UsageError(
-                "--shards is of a Ray cluster: pass --cluster auto too (without one: docs/shards.md)"
+                "--shard needs --seed, the same in every shard: all shards send parts of one plan"
             )
-        return
-    if options.shards is None:
-        raise UsageError("--cluster needs --shards N: how many processes are to share the load")
-    refused = {row.option: row.cluster for row in TABLE if row.cluster and is_given(options, row)}
-    if options.workers == AUTO:
-        refused["--workers auto"] = "give --shards, or a number"
-    for flag, why in refused.items():
-        raise UsageError(f"{flag} does not go with --cluster: {why}")
+        if options.base_url is None:
+            raise UsageError("--shard is a part of the load on a running server: pass its --base-url")
+        if start is not None and start.relative:
+            raise UsageError(
+                "--start-at +SECONDS counts from when each command began: give all shards one instant, as "
+                "--start-at $(date -d '+30 seconds' +%s) worked out once"
+            )
+
+    def check_runs(self, options: Options, runs: int) -> None:
+        """Raises UsageError where several runs are to begin at one instant, or to send one plan."""
+        for flag, given in (("--start-at", options.start_at), ("--expect-plan", options.expect_plan)):
+            if given is not None and runs > 1:
+                raise UsageError(_ONE_RUN.format(flag))
+
+    def begin_sender(self, options: Options, stack: ExitStack, interrupts: Interrupts) -> SenderMaker | None:
+        return lambda options, *_: ShardSender(options, interrupts)
 
 
-def check_once(options: Options, runs: int) -> None:
-    """Raises UsageError where several runs are to begin at one instant, or to send one plan."""
-    for flag, given in (("--start-at", options.start_at), ("--expect-plan", options.expect_plan)):
-        if given is not None and runs > 1:
-            raise UsageError(_ONE_RUN.format(flag))
+EXTENSION = ShardExtension()
 
 
-def check_plan(made: Plan, share: Share) -> None:
-    """Raises UsageError where there are more shards than requests may be under way at once."""
-    if made.divisible is None:
-        return
-    flag, most = made.divisible
-    if share.of > most:
-        raise UsageError(
-            f"{share.of} shards of {flag} {most}: some would have no slot; "
-            f"start {most} shards or fewer, or raise {flag}"
+class ShardSender(PlanSender):
+    """This machine sends its part of a plan, from an instant on if one is given."""
+
+    def __init__(self, options: Options, interrupts: Interrupts) -> None:
+        self.options, self.interrupts = options, interrupts
+
+    def describe(self, known: Facts, made: Plan) -> Facts:
+        """The facts with the part that is sent, and by which clock."""
+        share, start = self.options.shard, self.options.start_at
+        if share is None:
+            return known
+        shard = ShardFacts(
+            number=share.number,
+            of=share.of,
+            version=__version__,
+            start_at_ns=0 if start is None else start.wall_ns,
+            requests=None if made.total is None else len(share.list_indices(len(made), made.sessions)),
+            sessions=made.sessions is not None,
+            before=read_clock(),
         )
+        return replace(known, shard=shard)
+
+    def wait(self, made: Plan, rest_s: float, display: Display) -> None:
+        self._wait_for_start(made, display).until(rest_s)
+
+    def send(self, made: Plan, options: TransportOptions, watch: Watch) -> Outcome:
+        options = self._wait_for_start(made, watch.display).begun(options)
+        return super().send(made, options, watch)
+
+    def list_steps(self) -> tuple[tuple[str, Step], ...]:
+        return (("the clock", _read_clock_again),) if self.options.shard is not None else ()
+
+    def _wait_for_start(self, made: Plan, display: Display) -> StartWait:
+        connections = made.streams // self.options.share.of
+        return StartWait(self.options.start_at, connections, display, self.interrupts)
 
 
-def check_digest(made: Plan, expected: str | None) -> None:
-    """Raises MeasureError where the plan, as the server takes it, is not the one that was expected."""
-    if expected is not None and (digest := made.digest()) != expected:
-        adapted = made.adaptation.fields
-        fields = f" (the server refused {', '.join(field.name for field in adapted)} here)" if adapted else ""
-        raise MeasureError(
-            f"the plan is {digest}, not {expected} of --expect-plan{fields}: give every shard the same "
-            "version of loadgen, profile, flags, --seed and data files"
-        )
-
-
-def format_share(share: Share) -> str:
-    """A share as --shard has it."""
-    return f"{share.number}/{share.of}"
-
-
-def name_run(run: str, share: Share | None) -> str:
-    """The name of a run's directory."""
-    return run if share is None else f"{run}-shard-{share.number}-of-{share.of}"
-
-
-def format_title(share: Share | None) -> str:
-    """What the title of a display begins with."""
-    return "" if share is None else f"shard {format_share(share)} of "
-
-
-def divide_warm_up(options: TransportOptions, warmups: int) -> TransportOptions:
-    """The options of the warm-up: its part, at least one request, and no instant to wait for."""
-    share = options.part.share
-    of = min(share.of, warmups) or 1
-    return replace(options.alone(), part=PlanPart(Share(share.number % of, of)))
-
-
-def make_start_wait(made: Plan, options: Options, display: Display, interrupts: Interrupts) -> StartWait:
-    """The wait for the instant at which a run is to begin, if there is one."""
-    return StartWait(options.start_at, made.streams // options.share.of, display, interrupts)
-
-
-def make_shard_facts(made: Plan, options: Options) -> ShardFacts | None:
-    """Which part of its plan a run sends, by which clock; None of a run that sends all of it."""
-    share, start = options.shard, options.start_at
-    if share is None:
-        return None
-    from loadgen.features.shards.shard_clocks import read_clock  # few runs need it
-
-    return ShardFacts(
-        number=share.number,
-        of=share.of,
-        version=__version__,
-        start_at_ns=0 if start is None else start.wall_ns,
-        requests=None if made.total is None else len(share.list_indices(len(made), made.sessions)),
-        sessions=made.sessions is not None,
-        before=read_clock(),
-    )
-
-
-def add_clock(so_far: Facts) -> Facts:
-    """The facts of a shard with its clock once more, after its run."""
-    if so_far.shard is None:
-        return so_far
-    from loadgen.features.shards.shard_clocks import read_clock
-
-    return replace(so_far, shard=replace(so_far.shard, after=read_clock()))
-
-
-def is_empty(run: Facts) -> bool:
-    """Whether a run is of a shard that has no request: the plan has fewer than there are shards."""
-    return run.shard is not None and run.shard.requests == 0
+def _read_clock_again(known: Facts) -> Facts:
+    """The facts of a shard with its clock after its run."""
+    assert known.shard is not None
+    return replace(known, shard=replace(known.shard, after=read_clock()))
 
 
 class Punctual(At):

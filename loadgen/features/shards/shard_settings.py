@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -185,7 +185,7 @@ def check_address(text: str) -> str:
     return text
 
 
-_part = partial(setting, Makes.CLIENT, group=SHARDS, keyword="str")
+_part = partial(setting, Makes.CLIENT, group=SHARDS, keyword="str", extension="loadgen.features.shards.part")
 
 
 # fmt: off
@@ -208,7 +208,7 @@ class ShardOptions(OptionRows, frozen=True):
         read=parse_with(parse_digest), metavar="DIGEST", series="each run has a plan of its own")
 
 
-_cluster = partial(setting, Makes.CLIENT, None, group=CLUSTER,
+_cluster = partial(setting, Makes.CLIENT, None, group=CLUSTER, extension="loadgen.fleet.cluster_session",
     campaign="cannot be used in a campaign")
 
 
@@ -224,21 +224,4 @@ class ClusterOptions(OptionRows, frozen=True):
 # fmt: on
 
 
-_READ: dict[str, Callable[[str], Any]] = {
-    "shard": read_share,
-    "start_at": read_instant,
-    "expect_plan": parse_digest,
-    "cluster": check_address,
-}
-
-
-def parse_keywords(values: Mapping[str, Any]) -> dict[str, Any]:
-    """These options of a call, as they were written, read; raises UsageError that names the keyword."""
-    found = {}
-    for name, read in _READ.items():
-        if name in values:
-            try:
-                found[name] = read(values[name])
-            except ValueError as error:
-                raise UsageError(f"{name}: {error}") from None
-    return found
+OPTIONS = (ShardOptions, ClusterOptions)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
@@ -17,20 +16,24 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.secrecy import hide_url_secrets
 from loadgen.base.structs import replace
-from loadgen.base.urls import is_loopback, parse_base_url
+from loadgen.base.urls import ApiPlace, is_loopback
 from loadgen.figures.record import Records
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
-from loadgen.run import transport_choice
+from loadgen.run import attach
 from loadgen.run.acceptance import Adapter
-from loadgen.run.measure import TransportOptions
+from loadgen.run.credentials import collect_credentials
+from loadgen.run.extension import ServerGroup
+from loadgen.run.firing import TransportOptions
 from loadgen.run.observation import Local
-from loadgen.run.options import Options
 from loadgen.run.progress import Display
-from loadgen.run.transport_choice import TransportChoice
+from loadgen.run.session import Session
+from loadgen.run.transport_choice import add_path
 from loadgen.server import control
 from loadgen.server.discovery import ServerAddress, ServerInfo
+from loadgen.server.exchange import ControlLoop
 from loadgen.server.prometheus import MetricLines, parse_metrics
 from loadgen.server.scraper import MetricsScraper, Scrape
 from loadgen.transport.sending.job import Target
@@ -38,8 +41,6 @@ from loadgen.verdict.run_facts import Facts
 
 if TYPE_CHECKING:
     from loadgen.server.server_counters import ServerWindow
-
-_LOG = logging.getLogger("loadgen")
 
 
 class Replica(msgspec.Struct, frozen=True):
@@ -49,19 +50,6 @@ class Replica(msgspec.Struct, frozen=True):
     served: ServerInfo
     root: Target
     local: Local | None = None  # None: it is on another machine
-
-
-def check_urls(urls: Sequence[str], endpoint: str | None = None) -> None:
-    """Raises UsageError for an address that no request can be sent to, or that is given twice."""
-    for url in urls:
-        if "${" not in url:  # of a campaign, with a variable that is not set
-            ServerAddress(parse_base_url(url, endpoint).base_url)
-    places: set[str] = set()
-    for url in urls:
-        place = url.strip().rstrip("/")
-        if place in places:
-            raise UsageError(f"--base-url {url} is given twice: it would get a double share of the requests")
-        places.add(place)
 
 
 def check_alike(first: Replica, other: Replica) -> None:
@@ -102,63 +90,68 @@ def join_served(first: ServerInfo, others: Sequence[Replica]) -> ServerInfo:
 def join_locals(local: Local | None, others: Sequence[Replica]) -> Local | None:
     """The processes of all servers, where all are on this machine."""
     every = [local, *(other.local for other in others)]
-    if not others or any(one is None for one in every):
-        return None if others else local
     pids = [one.pids for one in every if one is not None]
-    return Local(lambda: list(chain.from_iterable(own() for own in pids)))
+    return Local(lambda: list(chain.from_iterable(own() for own in pids))) if None not in every else None
 
 
-def add_targets(facts: Facts, first: ServerInfo, access: ServerAddress, others: Sequence[Replica]) -> Facts:
-    """The facts with the addresses of several servers, and how they differ."""
-    if not others:
-        return facts
-    urls = (access.shown_url, *(other.access.shown_url for other in others))
-    served = [first, *(other.served for other in others)]
-    notes = list(facts.notes)
-    for name, values in (
-        ("versions", [info.version for info in served]),
-        ("model files", [info.model_root for info in served]),
-    ):
-        if len(set(values)) > 1:
-            each = ", ".join(f"{url} {value or 'unknown'}" for url, value in zip(urls, values, strict=True))
-            notes.append(f"the servers have different {name}: {each}")
-    return replace(facts, targets=urls, notes=tuple(notes))
+class Replicas(ServerGroup):
+    """Further servers of the model of the first, which share its requests."""
 
+    def __init__(self, others: Sequence[Replica]) -> None:
+        self.others = others
 
-def reset_caches(first: str, others: Sequence[Replica]) -> str:
-    """The outcome of emptying the prefix caches of all servers, that of the first being known."""
-    outcomes = {"the first": first}
-    for other in others:
-        error = control.reset_cache(other.access, other.root.tls, other.served.engine)
-        outcomes[other.access.shown_url] = error or "emptied before the run"
-    if len(set(outcomes.values())) == 1:
-        return first
-    return "; ".join(f"{name}: {outcome}" for name, outcome in outcomes.items())
+    def list_roots(self, root: Target) -> tuple[Target, ...]:
+        return (root, *(other.root for other in self.others))
 
+    def warm_up(
+        self, adapter: Adapter, made: Plan, options: TransportOptions, display: Display
+    ) -> tuple[Plan, Records]:
+        """The plan as all servers take it, and what came of the warm-up, which each gets, at its concurrency.
 
-def warm_up_all(
-    adapter: Adapter, others: Sequence[Replica], made: Plan, options: TransportOptions, display: Display
-) -> tuple[Plan, Records]:
-    """The plan as all servers take it, and what came of the warm-up, which each gets, at its concurrency.
+        Raises MeasureError where every request of the warm-up of one failed.
+        """
+        options, records = replace(options, targets=()), Records.of([])
+        warming = replace(made, profile=_share(made.profile, 1 + len(self.others)))
+        first = (adapter.access, adapter.tls, options.target)
+        rest = ((other.access, other.root.tls, add_path(other.root, made)) for other in self.others)
+        for access, tls, target in (first, *rest):
+            url = access.shown_url
+            of_this = replace(adapter, access=access, tls=tls, title=f"{adapter.title} {url}")
+            try:
+                warming, more = of_this.warmed_up(warming, replace(options, target=target), display)
+            except MeasureError as error:
+                raise MeasureError(f"{url}: {error}") from None
+            after = int(records.index.max(initial=-1)) + 1
+            records = Records.joined([records, replace(more, index=more.index + after)])
+        return made.adapted(warming.adaptation), records
 
-    Raises MeasureError where every request of the warm-up of one failed.
-    """
-    options = replace(options, targets=())
-    if not others:
-        return adapter.warmed_up(made, options, display)
-    warming, records = replace(made, profile=_share(made.profile, 1 + len(others))), Records.of([])
-    first = (adapter.access, adapter.tls, options.target)
-    rest = ((other.access, other.root.tls, add_path(other.root, made)) for other in others)
-    for access, tls, target in (first, *rest):
-        url = access.shown_url
-        of_this = replace(adapter, access=access, tls=tls, title=f"{adapter.title} {url}")
-        try:
-            warming, more = of_this.warmed_up(warming, replace(options, target=target), display)
-        except MeasureError as error:
-            raise MeasureError(f"{url}: {error}") from None
-        after = int(records.index.max(initial=-1)) + 1
-        records = Records.joined([records, replace(more, index=more.index + after)])
-    return made.adapted(warming.adaptation), records
+    def reset_caches(self, outcome: str) -> str:
+        outcomes = {"the first": outcome}
+        for other in self.others:
+            error = control.reset_cache(other.access, other.root.tls, other.served.engine)
+            outcomes[other.access.shown_url] = error or "emptied before the run"
+        if len(set(outcomes.values())) == 1:
+            return outcome
+        return "; ".join(f"{name}: {each}" for name, each in outcomes.items())
+
+    def make_scraper(self, first: MetricsScraper) -> MetricsScraper:
+        more = [MetricsScraper(other.access, other.root.tls, first.model) for other in self.others]
+        return ReplicaScrapers([first, *more])
+
+    def describe(self, known: Facts, served: ServerInfo, access: ServerAddress) -> Facts:
+        """The facts with the addresses of all servers, and how they differ."""
+        urls = (access.shown_url, *(other.access.shown_url for other in self.others))
+        every = [served, *(other.served for other in self.others)]
+        notes = list(known.notes)
+        for name, values in (
+            ("versions", [info.version for info in every]),
+            ("model files", [info.model_root for info in every]),
+        ):
+            if len(set(values)) > 1:
+                pairs = zip(urls, values, strict=True)
+                each = ", ".join(f"{url} {value or 'unknown'}" for url, value in pairs)
+                notes.append(f"the servers have different {name}: {each}")
+        return replace(known, targets=urls, notes=tuple(notes))
 
 
 def _share(profile: Profile, targets: int) -> Profile:
@@ -167,25 +160,30 @@ def _share(profile: Profile, targets: int) -> Profile:
     return profile.model_copy(update={"max_concurrency": most and math.ceil(most / targets)})
 
 
-def make_scraper(first: MetricsScraper, others: Sequence[Replica]) -> MetricsScraper:
-    """What scrapes the counters of all servers."""
-    if not others:
-        return first
-    more = [MetricsScraper(other.access, other.root.tls, first.model) for other in others]
-    return ReplicaScrapers([first, *more])
-
-
-def choose_targets(
-    options: Options, root: Target, others: Sequence[Replica], made: Plan
-) -> tuple[TransportChoice, tuple[Target, ...]]:
-    """The transport for a plan, and where its requests go on each server; raises UsageError."""
-    every = tuple(add_path(each, made) for each in (root, *(other.root for other in others)))
-    return transport_choice.choose_for_plan(options, every, made, _LOG.warning)
-
-
-def add_path(root: Target, made: Plan) -> Target:
-    """Where the requests of a plan go on a server."""
-    return replace(root, path=root.path.rstrip("/") + made.path)
+def attach_others(session: Session, places: Sequence[ApiPlace], loop: ControlLoop) -> Session:
+    """The session with the further servers of its options, at these places; raises as `attach`."""
+    options, access, place = session.options, session.access, places[0]
+    first, others = Replica(access, session.served, session.root, session.local), list[Replica]()
+    for url, other in zip(options.more_urls, places[1:], strict=True):
+        if (other.prefix, other.endpoint, other.query) != (place.prefix, place.endpoint, place.query):
+            raise UsageError(
+                f"--base-url {hide_url_secrets(url)}: its API's path differs from {access.shown_url}'s"
+            )
+        theirs = replace(options, base_url=url)
+        reached = attach.reach_server(theirs, other, collect_credentials(theirs), loop)
+        wait_s = options.ready_check_timeout_s
+        found = attach.open_session(
+            theirs, reached, attach.find_local(reached), wait_s, session.interrupts, session.served
+        )
+        others.append(Replica(found.access, found.served, found.root, found.local))
+        for known in (first, *others[:-1]):
+            check_alike(known, others[-1])
+    return replace(
+        session,
+        served=join_served(session.served, others),
+        local=join_locals(session.local, others),
+        servers=Replicas(others),
+    )
 
 
 class ReplicaScrapers(MetricsScraper):

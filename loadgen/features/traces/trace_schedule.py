@@ -11,15 +11,13 @@ from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.text import quote_value
 from loadgen.features.traces.trace_rows import TraceRows
-from loadgen.plan.data_facts import ScheduleFacts
+from loadgen.plan.data_facts import CAPS, ScheduleFacts
 from loadgen.plan.profile import Profile
 
 _FINEST_GRID_NS = 1_000_000  # a millisecond is the unit of many traces
 _OFF = 0.01  # of the step
 _ENOUGH_INSTANTS = 16  # fewer may have a step in common by chance
 _WINDOW = "--trace-window {}: give START:END in seconds, as 600:1200; either may be left out"
-LONG_PROMPT = "longer than --trace-max-input-len"
-LONG_ANSWER = "longer than --trace-max-output-len"
 
 
 class TraceWindow(msgspec.Struct, frozen=True):
@@ -77,7 +75,7 @@ class TraceSelection(msgspec.Struct, frozen=True):
             wanted = _count_up_to(most, (prompts <= most_prompt) & (answers <= most_answer))
             places, prompts, answers = places[:wanted], prompts[:wanted], answers[:wanted]
             long = prompts > most_prompt
-            counts = {LONG_PROMPT: long.sum(), LONG_ANSWER: ((answers > most_answer) & ~long).sum()}
+            counts = {CAPS[0]: long.sum(), CAPS[1]: ((answers > most_answer) & ~long).sum()}
             skipped = {why: int(count) for why, count in counts.items() if count}
             kept = (prompts <= most_prompt) & (answers <= most_answer)
             places, prompts, answers = places[kept], prompts[kept], answers[kept]

@@ -22,7 +22,8 @@ from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.planned_requests import PromptRequests
 from loadgen.plan.profile import Profile
 from loadgen.run import signals
-from loadgen.run.measure import Outcome, TransportOptions, Watch, measure
+from loadgen.run.firing import TransportOptions, Watch
+from loadgen.run.measure import Outcome, measure
 from loadgen.run.progress import Display
 from loadgen.server.discovery import ServerAddress
 from loadgen.transport.sending.job import Health
@@ -42,9 +43,7 @@ def fire(made: Plan, client: SelftestClient, base_urls: Sequence[str], prefix: s
     )
     options = TransportOptions(targets[0], client.transport, request_id_prefix=prefix)
     if client.workers > 1:
-        from loadgen.run.workers.workers import Workers  # no run of one worker pays for it
-
-        options = replace(options, workers=client.workers, begin=Workers, targets=targets)
+        options = replace(options, workers=client.workers, targets=targets)
     outcome = measure(made, options, Watch(Display(), "self-test"))
     if outcome.signal:
         raise signals.Stopped(outcome.signal)

@@ -18,10 +18,9 @@ from loadgen.base.text import format_count
 from loadgen.figures.metrics import compute
 from loadgen.figures.record import Records
 from loadgen.plan.plan import Plan
-from loadgen.run.measure import TransportOptions
+from loadgen.run.firing import TransportOptions
 from loadgen.run.options import Options
 from loadgen.run.progress import Display
-from loadgen.run.workers.workers import Workers
 from loadgen.settings.run_settings import AUTO
 from loadgen.verdict.calibration import Calibration
 from loadgen.verdict.client_checks import HEADROOM
@@ -57,7 +56,7 @@ def spread_over_workers(options: TransportOptions, plan: Plan, asked: int) -> Tr
     if count == 1:
         return options
     cpus = find_spare_cpus(options.server_pids(), count)
-    return replace(options, workers=count, begin=Workers, cpus=cpus, cpu_words=format_cpu_list(cpus))
+    return replace(options, workers=count, cpus=cpus, cpu_words=format_cpu_list(cpus))
 
 
 def automatic(options: TransportOptions, plan: Plan) -> int:

@@ -15,7 +15,7 @@ import msgspec
 from loadgen.figures.decode import Decoder
 from loadgen.figures.record import Record
 from loadgen.report.journal import Journal
-from loadgen.run.measure import DecodedTally, OneProcess
+from loadgen.run.firing import DecodedTally, OneProcess
 from loadgen.run.progress import LiveTotals, Progress
 from loadgen.run.stop_rules import BegunRequest, StopRules, read_begin
 from loadgen.transport.capture_process import CaptureRun, describe_fault, end_with_parent, start_capture

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from loadgen.base import clock
 from loadgen.base.errors import MeasureError
 from loadgen.plan.plan import Plan
-from loadgen.run.measure import (
+from loadgen.run.firing import (
     NO_HEALTH,
     DecodedTally,
     PlanPart,

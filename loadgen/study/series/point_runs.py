@@ -18,7 +18,7 @@ from loadgen.base.errors import LoadgenError, ServerDied, UsageError
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
 from loadgen.report.run_directory import Result
-from loadgen.run.bench import attacher
+from loadgen.run.attach import attach
 from loadgen.run.options import Options
 from loadgen.run.session import Session
 from loadgen.run.signals import SIGNALS, Interrupts
@@ -162,7 +162,7 @@ class PointServers:
             began_ns = clock.now_ns()
             options = replace(self.options, run_dir=str(self.logs))
             asked = overlay_settings(self.asked, flags)
-            session = attacher(options)(options, asked, workload, self._stack, self.interrupts)
+            session = attach(options, asked, workload, self._stack, self.interrupts)
             if self.restartable:
                 self.starts_s.append(_since_s(began_ns))
             self._open = flags, session

@@ -28,6 +28,11 @@ class Share(msgspec.Struct, frozen=True):
     number: int = 0
     of: int = 1
 
+    @property
+    def name(self) -> str:
+        """The part as --shard has it."""
+        return f"{self.number}/{self.of}"
+
     def split(self, workers: int) -> list[Share]:
         """This part in as many smaller ones: what they send together is what this one would."""
         return [Share(self.number + self.of * worker, self.of * workers) for worker in range(workers)]

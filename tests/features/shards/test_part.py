@@ -15,7 +15,7 @@ from loadgen.base.errors import MeasureError, UsageError
 from loadgen.features.shards import shard_settings
 from loadgen.features.shards.part import Punctual, StartWait, lead_s
 from loadgen.features.shards.shard_settings import PlannedStart
-from loadgen.run.measure import TransportOptions
+from loadgen.run.firing import TransportOptions
 from loadgen.run.progress import Display
 from loadgen.run.signals import SIGNALS, Stopped, StopRequest
 from loadgen.transport.sending.job import Target

@@ -14,14 +14,14 @@ from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_por
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.engines import engines
 from loadgen.features.targets import replicas
-from loadgen.features.targets.replicas import Replica, check_alike, check_urls
+from loadgen.features.targets.replicas import Replica, check_alike
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.run import keywords
 from loadgen.run.attach import attach, collect_settings
-from loadgen.run.bench import check
-from loadgen.run.measure import TransportOptions
+from loadgen.run.bench import check, check_urls
+from loadgen.run.firing import TransportOptions
 from loadgen.run.observation import Local
 from loadgen.run.options import Options, bench_parser, parse
 from loadgen.run.session import Session
@@ -91,8 +91,8 @@ def replica(host: str = "a", port: int = 1, path: str = "", **served: object) ->
 @loop_over("urls", [["http://a", "http://a"], ["http://a", "http://b", "http://a/"]])
 def test_an_address_given_twice_is_refused(urls: list[str]) -> None:
     with pytest.raises(UsageError, match=r"http://a/? is given twice: it would get a double share"):
-        check_urls(urls)
-    check_urls(["http://a", "http://a:8001", "http://b"])
+        check_urls(urls, None)
+    check_urls(["http://a", "http://a:8001", "http://b"], None)
 
 
 @loop_over(
@@ -132,7 +132,6 @@ def test_processes_are_known_where_all_servers_are_on_this_machine() -> None:
     both = replicas.join_locals(here, [replace(away, local=Local(lambda: [3]))])
     assert both is not None
     assert both.pids() == [1, 2, 3]
-    assert replicas.join_locals(here, []) is here
     assert replicas.join_locals(here, [away]) is None
     assert replicas.join_locals(None, [replace(away, local=here)]) is None
 

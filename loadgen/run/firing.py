@@ -1,0 +1,299 @@
+"""Firing: a plan under way, in one process or several, and what each process is to send of it."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from loadgen.base.errors import UsageError
+from loadgen.base.untrusted import Hide, hide_nothing
+from loadgen.features import contributed
+from loadgen.figures.decode import Decoder
+from loadgen.figures.record import Record
+from loadgen.figures.text_tokens import TextTokenizer
+from loadgen.plan.plan import Plan
+from loadgen.plan.planned_requests import UNKNOWN_LEN
+from loadgen.plan.profile import Profile
+from loadgen.report.journal import Journal
+from loadgen.run.progress import Display, LiveTotals, Progress, SentCounters
+from loadgen.run.signals import SIGNALS, Interrupts
+from loadgen.run.stop_rules import StopRules
+from loadgen.settings.run_settings import Sending
+from loadgen.transport import memory_room
+from loadgen.transport.capture_process import CaptureRun, start_capture
+from loadgen.transport.sending.job import Health, Job, Limits, Sessions, Target
+from loadgen.transport.sending.share import WHOLE, AtOnce, Listed, Order, RunStart, Share
+from loadgen.wire.sglang_generate import Generate
+
+_SPARE_FILES, _HELD_FILES = 64, 512
+_LEAST_BYTES = 64 << 20  # that an answer may have
+_TOKEN_BYTES = 16 << 10  # a token's message: twenty logprobs are 3 kB
+_LARGEST = 8  # an answer may have this part of the memory for all: to be decoded it takes several times that
+_UNLIMITED = 1 << 15  # tokens of an answer that no limit is asked for: more are as good as a loop
+_BYTES_SO_FAR = 16  # a token, text and id, in the message of each later one: SGLang's /generate repeats all
+NO_HEALTH = Health(0, 0, 0, 0, 0, 0)  # of a capturing process that died
+
+
+class PlanPart(msgspec.Struct, frozen=True):
+    """Which part of a plan a process sends, and from when."""
+
+    share: Share = WHOLE
+    order: Order | None = None  # None: the requests of the share, by plan index
+    start: RunStart = AtOnce()
+
+
+class TransportOptions(msgspec.Struct, frozen=True):
+    """How requests are sent, whatever is in them."""
+
+    target: Target
+    transport: str = "wire"
+    why_transport: str = ""  # where it was not asked for
+    why_workers: str = ""  # that number, where --workers auto chose it
+    http2: bool = False
+    request_id_prefix: str = "loadgen-"
+    keep_text: bool = False
+    sending: Sending = Sending()  # the settings of a run that a transport may know
+    hide: Hide = hide_nothing  # what servers write, without the secrets they were sent
+    gone: Callable[[], bool] = lambda: False  # whether the server has ended, where that is known
+    server_pids: Callable[[], Sequence[int]] = tuple  # of the server's processes, where they are here
+    part: PlanPart = PlanPart()
+    workers: int = 1  # processes that send and decode, each with a capturing process of its own
+    cpus: tuple[int, ...] = ()  # that several workers are pinned to; (): none
+    cpu_words: str = ""  # the same in words
+    targets: tuple[Target, ...] = ()  # all of several, of which each process has one; (): one
+
+    def target_of(self, process: int) -> Target:
+        """Where a process of all that send a plan sends its requests."""
+        return self.targets[process % len(self.targets)] if self.targets else self.target
+
+    def for_warm_up(self, warmups: int) -> TransportOptions:
+        """These options for one process that sends its part of a warm-up at once, of a request at least."""
+        of = min(self.part.share.of, warmups) or 1
+        share = Share(self.part.share.number % of, of)
+        return replace(self, part=PlanPart(share), workers=1, cpus=(), cpu_words="")
+
+
+class Watch(msgspec.Struct, frozen=True):
+    """What accompanies a run: its display, its journal, its rules to stop."""
+
+    display: Display
+    title: str
+    during: AbstractContextManager[object] = msgspec.field(default_factory=nullcontext)
+    journal: Journal = msgspec.field(default_factory=Journal)
+    rules: StopRules = msgspec.field(default_factory=StopRules)
+    interrupts: Interrupts = SIGNALS
+    tokenizer: TextTokenizer | None = None  # that counts the tokens of answers without usage
+    totals: LiveTotals | None = None  # where the run's totals are published
+    waiting: Callable[[], int | None] = lambda: None  # requests in the server's queue, where it reports them
+
+
+def decoder_of(plan: Plan, options: TransportOptions, counts: bool) -> Decoder:
+    """What decodes the answers to a plan; `counts`: text is kept where nothing else shows its tokens."""
+    planned = (plan.requests.input_lens, plan.requests.output_lens)
+    return Decoder(plan.dialect, plan.profile.stream, options.keep_text, options.hide, planned, counts)
+
+
+def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
+    """What one process is to send of a plan; raises UsageError where a header would be sent twice."""
+    profile, part = plan.profile, options.part
+    indices = part.share.list_indices(len(plan), plan.sessions)
+    sessions: Sessions | None = None
+    order: Order = part.order or Listed(indices)
+    if plan.turns is not None:
+        indices = np.unique(plan.turns.numbers()[indices])
+        (feature,) = contributed("turns")
+        order, sessions = feature.make_turns(plan, plan.turns, indices.tolist(), options.target.headers)
+    answer_bytes, open_bytes = _room(plan, options, len(order))
+    most, prefills, steps = profile.max_concurrency, profile.prefill_concurrency, plan.concurrency
+    if steps is not None:
+        most, steps = steps.most, steps.part(part.share.number, part.share.of)
+    return Job(
+        target=options.target_of(part.share.number),
+        order=order,
+        body=plan.body,
+        offsets_ns=None if plan.offsets_ns is None else plan.offsets_ns[indices],
+        max_concurrency=None if most is None else part.share.count_slots(most),
+        limits=Limits(
+            request_timeout_ns=int(_timeout_s(profile) * 1e9),
+            timeout_flag="--turn-timeout" if profile.turn_timeout else "--request-timeout",
+            # A whole answer has no token to wait for: only --request-timeout ends it.
+            stall_timeout_ns=int(profile.stall_timeout * 1e9) if profile.stream else 0,
+            answer_bytes=answer_bytes,
+            open_bytes=open_bytes,
+        ),
+        token_seen=plan.dialect.has_token,
+        token_messages=plan.dialect.count_token_messages,
+        request_id_prefix=options.request_id_prefix,
+        rate_per_s=plan.rate_per_s / part.share.of,
+        duration_ns=rules.duration_ns(profile.duration_ns),
+        http2=options.http2,
+        profile=profile,
+        sending=options.sending,
+        share=part.share,
+        start=part.start,
+        concurrency_steps=steps,
+        prefill_concurrency=None if prefills is None else part.share.count_slots(prefills),
+        cancellations=plan.cancellations,
+        sessions=sessions,
+    )
+
+
+def _timeout_s(profile: Profile) -> float:
+    """How long a request may take, in seconds; 0: any time."""
+    return min((limit for limit in (profile.turn_timeout, profile.request_timeout) if limit), default=0.0)
+
+
+def _room(plan: Plan, options: TransportOptions, requests: int) -> tuple[int, int]:
+    """How many bytes one answer may have, and all that one process has under way together.
+
+    No server needs as many for the tokens that it was asked for.
+    """
+    lens = plan.requests.output_lens
+    longest = int(lens.max(initial=_UNLIMITED if (lens == UNKNOWN_LEN).any() else 0))
+    repeated = longest * longest * _BYTES_SO_FAR if isinstance(plan.dialect, Generate) else 0
+    share, most = options.part.share, plan.profile.max_concurrency
+    streams = requests if most is None else min(share.count_slots(most), requests)
+    together = memory_room.limit_open_bytes(streams, longest + repeated // _TOKEN_BYTES, options.workers)
+    one = _LEAST_BYTES + longest * _TOKEN_BYTES + repeated
+    return min(one, max(together // _LARGEST, memory_room.MIB)), together
+
+
+def allow_files(job: Job, transport: str) -> None:
+    """Raise the limit on open files to what the job may need; raises UsageError where it cannot be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else _SPARE_FILES
+    # A ring holds the ports of connections that ended for a while.
+    held = job.most_slots // 2 + _HELD_FILES if transport == "ring" else 0
+    need = job.most_slots + used + _SPARE_FILES + held
+    if soft == resource.RLIM_INFINITY or soft >= need:
+        return
+    limit = need if hard == resource.RLIM_INFINITY else min(need, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    if limit < job.first_slots + used + _SPARE_FILES:
+        raise UsageError(
+            f"{job.first_slots} connections need more open files than the limit of {hard}: "
+            "set a --max-concurrency below that, or raise it (ulimit -Hn)"
+        )
+
+
+class DecodedTally(msgspec.Struct, frozen=True):
+    """What decoding has found over all requests of a run."""
+
+    uncounted: int = 0  # answers whose text was kept, for its tokens to be counted
+    reasoned: int = 0
+    hidden: int = 0
+
+
+class Firing(Protocol):
+    """A plan that is sent and decoded, in one process or several."""
+
+    workers: int
+
+    @property
+    def counters(self) -> SentCounters:
+        """How many requests were sent and have ended."""
+        ...
+
+    @property
+    def died(self) -> str:
+        """Why it ended before its plan, by a fault of this client; "" where it did not."""
+        ...
+
+    @property
+    def health(self) -> Health:
+        """What the capturing processes report, once all is over."""
+        ...
+
+    @property
+    def tally(self) -> DecodedTally:
+        """What decoding has found so far."""
+        ...
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """What was lost of several processes, in words."""
+        ...
+
+    def turns(self, progress: Progress) -> Iterator[None]:
+        """Go on until all is decoded and journalled; gives back control a few times a second."""
+        ...
+
+    def stop(self) -> None:
+        """End what is under way; what has finished is still decoded."""
+        ...
+
+    def kill(self) -> None:
+        """End every process at once."""
+        ...
+
+
+class OneProcess:
+    """A part of a plan that one capturing process sends and this process decodes."""
+
+    workers, lost = 1, ()
+
+    def __init__(self, decoder: Decoder, run: CaptureRun, journal: Journal, rules: StopRules) -> None:
+        self.decoder, self.run, self.journal, self.rules = decoder, run, journal, rules
+
+    @property
+    def counters(self) -> SentCounters:
+        return self.run.counters
+
+    @property
+    def died(self) -> str:
+        return self.run.died
+
+    @property
+    def health(self) -> Health:
+        return self.run.health or NO_HEALTH
+
+    @property
+    def tally(self) -> DecodedTally:
+        reasoning = self.decoder.reasoning
+        return DecodedTally(self.decoder.uncounted, reasoning.shown, reasoning.hidden)
+
+    def turns(self, progress: Progress) -> Iterator[None]:
+        note_rule, note_progress, saturation = self.rules.note, progress.note, self.rules.saturation
+
+        def note(record: Record) -> None:
+            note_rule(record.failure)
+            note_progress(record)
+            if saturation is not None:
+                saturation.note(record)
+
+        return self.decoded(note)
+
+    def decoded(self, note: Callable[[Record], None], wake: int = -1) -> Iterator[None]:
+        """Decode and journal all that comes, and have each noted; a turn ends where `wake` can be read."""
+        journal, decode = self.journal, self.decoder.decode
+        journal.start_syncing()
+        for capture in self.run.captures() if wake < 0 else self.run.captures(wake):
+            if capture is None:
+                journal.write()
+                yield
+                continue
+            record = decode(capture)
+            journal.add(record)
+            note(record)
+        journal.finish()
+
+    def stop(self) -> None:
+        self.run.stop()
+
+    def kill(self) -> None:
+        self.run.kill()
+
+
+def begin_process(plan: Plan, options: TransportOptions, watch: Watch) -> OneProcess:
+    """The plan under way in one process; raises UsageError when it needs too much."""
+    job = job_of(plan, options, watch.rules)
+    allow_files(job, options.transport)
+    decoder = decoder_of(plan, options, watch.tokenizer is not None)
+    return OneProcess(decoder, start_capture(job, options.transport), watch.journal, watch.rules)
