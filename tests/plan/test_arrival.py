@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
 from builders.loops import loop_over
+from loadgen.base.arrays import Float64, Int64
 from loadgen.base.errors import UsageError
-from loadgen.plan.arrival import Arrival, cut_offsets_ns
+from loadgen.plan.arrival import (
+    Arrival,
+    ArrivalProcess,
+    RequestRamp,
+    ScheduledArrival,
+    cut_offsets_ns,
+    make_process,
+)
+from loadgen.plan.profile import build
+from loadgen.settings.load_schedule import RampEnds, parse_schedule
 
 MS = 1_000_000
 
@@ -104,3 +115,120 @@ def test_a_shorter_duration_has_the_first_offsets_of_a_longer(process: Arrival, 
 def test_a_duration_does_not_end_on_the_request_that_is_due_with_it() -> None:
     found = cut_offsets_ns(300 * MS, 100, Arrival(10.0, math.inf), lambda: np.random.default_rng(0))
     assert found.tolist() == [0, 100 * MS, 200 * MS]
+
+
+NS = 1_000_000_000
+
+
+def offsets_of(n: int = 10_000, seed: int = 7, **keys: Any) -> Int64:
+    """The schedule of a profile, of n requests at most."""
+    profile = build(keys)
+    process = make_process(profile, n)
+    if not profile.duration_ns:
+        return process.offsets_ns(n, np.random.default_rng(seed))
+    return cut_offsets_ns(profile.duration_ns, n, process, lambda: np.random.default_rng(seed))
+
+
+def counted(offsets_ns: Int64, *edges_s: float) -> list[int]:
+    """How many are due between each two times."""
+    counts: list[int] = np.histogram(offsets_ns / NS, edges_s)[0].tolist()
+    return counts
+
+
+@pytest.mark.parametrize("burstiness", [math.inf, 1.0, 0.25, 4.0])
+def test_one_constant_stage_is_the_constant_rate(burstiness: float) -> None:
+    scheduled = offsets_of(schedule="rate 2 for 60s", burstiness=burstiness)
+    constant = offsets_of(request_rate=2.0, duration=60.0, burstiness=burstiness)
+    np.testing.assert_allclose(scheduled, constant, atol=1)
+
+
+def test_constant_arrivals_are_exactly_as_many_as_each_stage_has() -> None:
+    offsets_ns = offsets_of(schedule="rate 2 for 60s, 0 for 5s, 8 for 120s", burstiness=math.inf)
+    assert counted(offsets_ns, 0, 60, 65, 185) == [120, 0, 960]
+    assert np.diff(offsets_ns)[125:].tolist() == [NS // 8] * (len(offsets_ns) - 126)
+
+
+@pytest.mark.parametrize("schedule", ["rate 2 to 16 over 600s", "rate 2 to 16 over 600s exponentially"])
+def test_a_poisson_ramp_is_a_poisson_process_in_its_own_time(schedule: str) -> None:
+    stages = parse_schedule(schedule)
+    offsets_s = offsets_of(schedule=schedule) / NS
+    counts = np.array([stages.stages[0].counted(at_s) for at_s in offsets_s.tolist()])
+    rng = np.random.default_rng(7)
+    unit = np.concatenate([[0.0], np.cumsum(rng.exponential(1.0, len(counts) - 1))])
+    np.testing.assert_allclose(counts, unit, rtol=1e-6, atol=1e-6)
+
+
+def test_rates_far_below_one_a_second_are_kept() -> None:
+    offsets_ns = offsets_of(schedule="rate 0.001 for 10000s, 0.01 for 1000s", burstiness=math.inf)
+    assert (offsets_ns // NS).tolist() == [*range(0, 10_000, 1000), *range(10_000, 11_000, 100)]
+
+
+@pytest.mark.parametrize("strategy", ["linear", "exponential"])
+def test_a_ramp_has_vllms_rate_at_each_index(strategy: str) -> None:
+    ends = RampEnds(2.0, 20.0, strategy == "exponential")
+    expected = [vllm_rate(strategy, 2.0, 20.0, index, 50) for index in range(50)]
+    np.testing.assert_allclose(ends.rates_per_s(50), expected)
+    offsets_ns = RequestRamp(ends, 50, math.inf).offsets_ns(50, np.random.default_rng(0))
+    np.testing.assert_allclose(np.diff(offsets_ns) / NS, 1 / np.array(expected[1:]), atol=1e-8)
+
+
+def vllm_rate(strategy: str, begin: float, end: float, index: int, count: int) -> float:
+    """The rate at a request, from the definition in vLLM's documentation of --ramp-up-strategy."""
+    progress = index / max(count - 1, 1)
+    if strategy == "linear":
+        return begin + (end - begin) * progress
+    return begin * math.pow(end / begin, progress)
+
+
+def test_a_ramps_gaps_have_its_mean_at_each_index() -> None:
+    ramp = RequestRamp(RampEnds(2.0, 20.0, False), 10, 1.0)
+    gaps = [np.diff(ramp.offsets_ns(10, np.random.default_rng(seed))) / NS for seed in range(4000)]
+    means: Float64 = np.mean(gaps, axis=0) * RampEnds(2.0, 20.0, False).rates_per_s(10)[1:]
+    np.testing.assert_allclose(means, 1.0, atol=0.08)  # five standard errors
+
+
+def test_a_linear_ramp_may_begin_at_zero() -> None:
+    keys: dict[str, Any] = {"ramp_up_strategy": "linear", "ramp_up_start_rps": 0.0, "ramp_up_end_rps": 3.0}
+    offsets_ns = offsets_of(4, burstiness=math.inf, num_prompts=4, **keys)
+    assert (offsets_ns / NS).round(6).tolist() == [0.0, 1.0, 1.5, 1.833333]
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected_s"),
+    [
+        ({}, [0, 0, 0, 10, 10, 10, 20]),
+        ({"request_rate": 0.25}, [0, 0, 0, 0, 4, 8, 10]),
+        ({"schedule": "rate 0 for 5s, 1 for 10s"}, [0, 0, 0, 5, 6, 7, 8]),
+    ],
+)
+def test_bursts_come_on_top_of_a_rate_or_alone(keys: dict[str, Any], expected_s: list[int]) -> None:
+    offsets_ns = offsets_of(7, bursts="3 every 10s", burstiness=math.inf, **keys)
+    assert (offsets_ns / NS).tolist() == expected_s
+
+
+SHAPES: list[dict[str, Any]] = [
+    {"schedule": "rate 2 for 60s, 8 for 120s, 8 to 1 over 60s exponentially"},
+    {"bursts": "5 every 3s", "request_rate": 4.0},
+    {"bursts": "5 every 3s", "schedule": "rate 0 to 9 over 200s"},
+]
+
+
+@loop_over("keys", SHAPES)
+@loop_over("burstiness", [math.inf, 1.0, 0.25])
+def test_a_longer_plan_begins_with_the_shorter(keys: dict[str, Any], burstiness: float) -> None:
+    process: ArrivalProcess = make_process(build({**keys, "burstiness": burstiness}), 1000)
+    long_ns, short_ns = (process.offsets_ns(n, np.random.default_rng(3)) for n in (1000, 100))
+    assert long_ns[:100].tolist() == short_ns.tolist()
+    assert (np.diff(long_ns) >= 0).all()
+
+
+def test_equal_seeds_give_equal_schedules_and_others_do_not() -> None:
+    first, again, other = (offsets_of(seed=seed, **SHAPES[0]) for seed in (1, 1, 2))
+    assert first.tolist() == again.tolist()
+    assert first[:20].tolist() != other[:20].tolist()
+
+
+def test_a_schedule_of_one_stage_has_arrivals_own_process() -> None:
+    process = make_process(build({"request_rate": 3.0}), 10)
+    assert process == Arrival(3.0)
+    assert isinstance(make_process(build({"schedule": "rate 3 for 9s"}), 10), ScheduledArrival)

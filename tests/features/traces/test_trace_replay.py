@@ -24,10 +24,13 @@ from builders.traces import (
     prompts,
 )
 from loadgen.base.errors import UsageError
+from loadgen.engines.engine import Engine
+from loadgen.engines.engines import ENGINES, UNKNOWN
 from loadgen.features.traces.trace_blocks import make_block_ids
 from loadgen.features.traces.trace_replay import ReplayedRequests
 from loadgen.plan import plan, profile
-from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.plan.plan import Plan
+from loadgen.plan.plan_inputs import ModelTarget, Seed, WordCounts
 from loadgen.transport.sending.share import Share
 
 
@@ -319,3 +322,75 @@ def test_the_seed_of_blocks_is_the_documented_one(tmp_path: Path) -> None:
     made = timed(tmp_path, TIMED)  # type: ignore[arg-type]
     allowed = np.arange(4000)  # of SUBJECT
     assert prompts(made)[0][:32] == make_block_ids(np.array([1, 2]), seed, 16, allowed).tolist()
+
+
+TEXT_ONLY = next(engine for engine in ENGINES if not engine.takes_ids)
+EXACT = WordCounts(tuple(f"w{i}" for i in range(64)), overhead=5, how="the server counts so")
+HALF = WordCounts(tuple(f"w{i}" for i in range(64)), overhead=5, per_word=2.0, how="two a word")
+
+
+def made(
+    directory: Path, counts: WordCounts | None = EXACT, engine: Engine = UNKNOWN, seed: int = 1, **keys: Any
+) -> Plan:
+    table = {
+        "name": "p",
+        "trace": str(jsonl(directory, TIMED)),
+        "trace_format": "timed",
+        "backend": "openai-chat",
+        **keys,
+    }
+    return plan.make(profile.build(table), ModelTarget(engine, "m", word_counts=counts), Seed(seed))
+
+
+def texts(of: Plan) -> list[list[str]]:
+    return [of.requests.request(i, of.dialect, "m")["messages"][0]["content"].split() for i in range(len(of))]
+
+
+def test_prompts_have_the_words_that_the_server_counts_as_their_tokens(tmp_path: Path) -> None:
+    exact, half = made(tmp_path), made(tmp_path, HALF)
+    assert [len(words) for words in texts(exact)] == [40 - 5, 33 - 5]
+    assert [len(words) for words in texts(half)] == [round(35 / 2), 14]
+    assert exact.requests.input_lens.tolist() == half.requests.input_lens.tolist() == [40, 33]
+    assert "prompts of words: the server counts so" in exact.notes
+    assert exact.facts.text == "common words"
+
+
+def test_shared_hashes_are_shared_words(tmp_path: Path) -> None:
+    first, second = texts(made(tmp_path, WordCounts(EXACT.words)))
+    assert (len(first), len(second)) == (40, 33)
+    assert first[:33] == second[:33]  # "the", and two blocks of 16
+    other_first, _ = texts(made(tmp_path, WordCounts(EXACT.words), seed=2))
+    assert other_first[:17] != first[:17]
+    assert first[0] == other_first[0] == "the"
+
+
+def test_a_prompt_is_never_shorter_than_the_servers_template(tmp_path: Path) -> None:
+    long = WordCounts(EXACT.words, overhead=36.0)
+    of = made(tmp_path, long)
+    assert of.requests.input_lens.tolist() == [40, 37]
+    assert [len(words) for words in texts(of)] == [4, 1]
+
+
+@loop_over(
+    ("engine", "keys", "counts", "asked"),
+    [
+        (UNKNOWN, {}, None, True),
+        (UNKNOWN, {}, EXACT, False),
+        (TEXT_ONLY, {"backend": "openai"}, None, True),
+        (UNKNOWN, {"backend": "openai"}, None, False),
+        (UNKNOWN, {"backend": "openai", "prompt_format": "words"}, None, True),
+    ],
+)
+def test_the_server_is_asked_where_words_are_sent(
+    tmp_path: Path, engine: Engine, keys: dict[str, Any], counts: WordCounts | None, asked: bool
+) -> None:
+    of = made(tmp_path, counts, engine, **keys)
+    subject = ModelTarget(engine, "m", word_counts=counts)
+    assert plan.is_counted_by_server(of.profile, subject) == asked
+    assert of.requests.format == ("words" if asked or counts else "ids")
+
+
+@pytest.mark.parametrize("counts", [HALF, WordCounts(EXACT.words[1:], overhead=5)])
+def test_the_digest_has_the_words_and_how_they_are_counted(tmp_path: Path, counts: WordCounts) -> None:
+    assert made(tmp_path).digest() == made(tmp_path).digest()
+    assert made(tmp_path).digest() != made(tmp_path, counts).digest()
