@@ -70,7 +70,7 @@ def draw_throughputs(runs: Sequence[Result]) -> str:
 
 
 def ladder_parser() -> argparse.ArgumentParser:
-    """The flags of `bench`, and which of the pages' two formulas is meant."""
+    """Make the parser of `bench`, with which of the pages' two formulas is meant."""
     parser = bench_parser()
     parser.prog = "loadgen ladder"
     parser.description = "Measure one request at a time at ever longer prompts, as the Qwen pages do."
@@ -102,7 +102,7 @@ def _parse_depths(text: str) -> tuple[int, ...]:
 
 
 def _refuse_flags(options: Options) -> None:
-    """Flags of `bench` that a ladder would not heed."""
+    """Refuse flags of `bench` that a ladder would not heed."""
     advice = {
         "--input-len": (
             "input_len" in options.overrides and options.depth is None,
@@ -162,7 +162,7 @@ def _climb(ladder: Climb[Any, Any], options: Options, asked: ServerSettings) -> 
 
 
 def _prefer_native_api(workload: Profile, options: Options, engine: str) -> Profile:
-    """The workload in the engine's own API where that suits it better, unless the user chose."""
+    """Set the workload's API to the engine's own where that suits it better, unless the user chose."""
     backend = find_by_name(engine).native_backend  # takes ids and needs no tokenizer
     if not backend or "backend" in options.overrides or options.endpoint is not None:
         return workload
@@ -317,7 +317,7 @@ class LadderClimb(Climb[int, SpeedRow]):
         return ladder_rows.make_speed_row(run, self.formula)
 
     def make_missed_row(self, rung: int, why: str, session: Session | None) -> SpeedRow:
-        """As of any climb; model and machine are those of the row before."""
+        """Make a row without a speed; model and machine are those of the row before."""
         self.runs.append("")
         if self.rows:
             previous = self.rows[-1]
@@ -382,7 +382,7 @@ class DepthClimb(Climb[DepthTest, DepthRow]):
         return replace(ladder_rows.make_depth_row(run, rung), run=directory)
 
     def make_missed_row(self, rung: DepthTest, why: str, session: Session | None) -> DepthRow:
-        """As of any climb; the model is that of the row before."""
+        """Make a row without a speed; the model is that of the row before."""
         if self.rows:
             before = self.rows[-1]
             names = before.model, before.quantization, before.backend

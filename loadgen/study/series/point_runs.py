@@ -78,7 +78,7 @@ def measure_point(session: Session, workload: Profile, seed: Seed, place: Path) 
 
 
 def explain_unfinished(run: Result) -> str:
-    """Why a run is not a finished one; "" where it is."""
+    """Explain why a run is not a finished one; "" where it is."""
     if not run.records.ok.any():
         reason = "".join(f", the first with {first.kind}: {first.detail}" for first in run.records.failed[:1])
         return f"every request failed{reason}"
@@ -103,7 +103,7 @@ def explain_silence(session: Session) -> str:
 
 
 def convert_error(error: Exception) -> LoadgenError:
-    """The error, one that is not of ours as a fault of loadgen."""
+    """Convert an error that is not ours into a fault of loadgen."""
     if isinstance(error, LoadgenError):
         return error
     return LoadgenError(f"loadgen itself failed; please report it: {guard.describe_exception(error)}")
@@ -152,7 +152,7 @@ class PointServers:
         return self.options.base_url is None
 
     def session(self, workload: Profile, serve: Mapping[str, str] | None = None) -> Session:
-        """A session with a server that has these flags: the one there is, or one that is started.
+        """Open a session with a server that has these flags: the one there is, or one that is started.
 
         Raises LoadgenError where there is none.
         """
@@ -180,7 +180,7 @@ class PointServers:
 
 
 def overlay_settings(asked: ServerSettings, serve: Mapping[str, str]) -> ServerSettings:
-    """The settings with flags of a server over them; raises UsageError for a value that is not valid.
+    """Lay flags of a server over the settings; raises UsageError for a value that is not valid.
 
     A flag with a name of ours, as `context-len`, is that setting; any other is the engine's own, passed as
     `--NAME=VALUE`, `true` and `false` as `--NAME` and `--no-NAME`.
@@ -206,7 +206,7 @@ SWITCHES = {"true": True, "false": False}
 
 
 def parse_value(word: str) -> bool | int | float | str:
-    """A word as what it reads like: true or false, a whole number, a number, else itself."""
+    """Parse a word as what it reads like: true or false, a whole number, a number, else itself."""
     if word in SWITCHES:
         return SWITCHES[word]
     for kind in (int, float):

@@ -133,7 +133,7 @@ def limit(
 
 
 def _variation(given: dict[str, Any]) -> Variation:
-    """What is varied, taken out of the keywords; raises UsageError."""
+    """Take what is varied out of the keywords; raises UsageError."""
     fields = [
         grid.make_linked_dimension("vary", {key: values}) for key, values in given.pop("vary", {}).items()
     ]
@@ -154,7 +154,7 @@ def _loads(name: str, key: str, loads: Sequence[float] | str) -> Dimension:
 
 def _sweep(request: SweepRequest, resume: str | None, interrupts: Interrupts) -> Sweep:
     """A sweep in the calling thread; raises LoadgenError, and Stopped where no point was measured."""
-    with _placed(request.options, resume) as (options, written):
+    with _place_runs(request.options, resume) as (options, written):
         request = replace(request, options=options)
         store = (
             sweep_run.begin_sweep(request)
@@ -180,7 +180,7 @@ def _sweep(request: SweepRequest, resume: str | None, interrupts: Interrupts) ->
 
 def _limit(options: Options, request: LimitRequest, workload: Profile, interrupts: Interrupts) -> Limit:
     """A search in the calling thread; raises LoadgenError, and Stopped where nothing was measured."""
-    with _placed(options, request.resume) as (placed, written):
+    with _place_runs(options, request.resume) as (placed, written):
         found = limit_command.find_limit(
             placed, request, hide_argument_secrets(), _unsaid, workload, interrupts
         )
@@ -197,7 +197,7 @@ def _run(directory: Path, written: bool) -> Run:
 
 
 @contextmanager
-def _placed(options: Options, resume: str | None) -> Iterator[tuple[Options, bool]]:
+def _place_runs(options: Options, resume: str | None) -> Iterator[tuple[Options, bool]]:
     """Options with a place to write to, and whether it stays; without `run_dir` it is gone afterwards."""
     if options.run_dir is not None or resume is not None:
         yield options, True

@@ -157,7 +157,7 @@ class SeriesStore:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """What fails to be written inside is a StoreError."""
+        """Raise what fails to be written inside as a StoreError."""
         try:
             yield
         except OSError as error:
@@ -211,11 +211,11 @@ def split_own_flags(options: Options, names: Collection[str]) -> tuple[Options, 
 
 
 def digest_options(options: Options, *more: object) -> str:
-    """SHA-256 of the options that change a figure, and of more that JSON can hold."""
+    """Compute the SHA-256 of the options that change a figure, and of more that JSON can hold."""
     kept = {name: value for name, value in asdict(options).items() if name not in _FREE}
     return hashlib.sha256(msgspec.json.encode([kept, *more], order="sorted", enc_hook=str)).hexdigest()
 
 
 def show_resume_command(directory: Path) -> str:
-    """This command with `--resume DIRECTORY` in place of its own, secrets hidden."""
+    """Show this command with `--resume DIRECTORY` in place of its own, secrets hidden."""
     return shlex.join(["loadgen", *strip_resume(hide_argument_secrets())[1:], "--resume", str(directory)])

@@ -14,8 +14,9 @@ from loadgen.run.options import Options
 
 
 def at_best_s(options: Options, workload: Profile) -> float | None:
-    """Seconds of a cell by a preset's steps or at the roofline, warm-up included; None if lengths, or both
-    preset and machine or model, are unknown.
+    """Estimate the seconds of a cell by a preset's steps or at the roofline, warm-up included.
+
+    None if lengths, or both preset and machine or model, are unknown.
 
     A trace takes at least as long as the window that is named; what a file holds is not known before.
     """
@@ -32,7 +33,7 @@ def at_best_s(options: Options, workload: Profile) -> float | None:
 
 
 def simulated_s(options: Options, workload: Profile) -> float | None:
-    """Seconds of a run on the embedded engine, by the preset's steps; None where none is named."""
+    """Estimate the seconds of a run on the embedded engine, by the preset's steps; None without one."""
     from loadgen.run import embedded_engine
 
     return None if embedded_engine.preset_steps(options) is None else at_best_s(options, workload)
@@ -61,7 +62,7 @@ class Steps(Protocol):
 
 
 def _steps(options: Options) -> Steps | None:
-    """Those of the preset, which are what a simulation takes, else those of the machine's roofline."""
+    """Find the preset's steps, which are what a simulation takes, else those of the machine's roofline."""
     from loadgen.roofline import estimate, machines  # no campaign without `hardware` needs them
     from loadgen.run import embedded_engine
 
@@ -79,7 +80,7 @@ def _steps(options: Options) -> Steps | None:
 
 
 def _run_s(steps: Steps, workload: Profile) -> float:
-    """Prompts one after the other, then tokens in batches as large as the load allows."""
+    """Estimate prompts one after the other, then tokens in batches as large as the load allows."""
     count, warmups = workload.num_prompts or 0, workload.warmups
     batch = float(min(workload.max_concurrency or count or 1, count or workload.max_concurrency or 1))
     context = workload.prefix_len + workload.input_len + workload.output_len / 2
@@ -91,7 +92,7 @@ def _run_s(steps: Steps, workload: Profile) -> float:
 
 
 def _window_s(workload: Profile) -> float | None:
-    """Seconds in which the requests of a file are sent at least, where the profile says so."""
+    """Estimate the seconds in which the requests of a file are sent at least, where the profile says so."""
     begin, _, end = workload.trace_window.partition(":")
     if workload.timed and end:
         try:
@@ -103,7 +104,7 @@ def _window_s(workload: Profile) -> float | None:
 
 
 def format_duration(seconds: float) -> str:
-    """40 s, 12 min, 2 h 10 min."""
+    """Format a time as people say it: 40 s, 12 min, 2 h 10 min."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

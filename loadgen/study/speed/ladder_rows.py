@@ -43,7 +43,7 @@ _PLACE = (
 
 
 def make_speed_row(run: Result, formula: str) -> SpeedRow:
-    """The speed of one rung, tokens and seconds summed over its repeats; else the note has the reason.
+    """Make the row of one rung, tokens and seconds summed over its repeats; else the note has the reason.
 
     A request's time is from its first byte sent to the last received, prefill included. TTFT and decoding are
     those of the run's report: means over the rung's requests; None where nothing was streamed.
@@ -72,7 +72,7 @@ def make_speed_row(run: Result, formula: str) -> SpeedRow:
 
 
 def make_throughput_row(run: Result) -> ThroughputRow:
-    """Prompts sent all at once: requests and tokens over the time for all of them."""
+    """Make the row of prompts sent all at once: requests and tokens over the time for all of them."""
     metrics, formula = run.metrics, FORMULAS[TOTAL]
     rate = formula(metrics.total_input_tokens, metrics.total_output_tokens, metrics.duration_s)
     qps = round_speed(metrics.completed / metrics.duration_s)
@@ -80,13 +80,13 @@ def make_throughput_row(run: Result) -> ThroughputRow:
 
 
 def name_model(facts: Facts) -> tuple[str, str]:
-    """The model's base name and its quantization: by its name, else by its files, else unknown."""
+    """Name the model without its quantization, and that: by its name, else by its files, else unknown."""
     root = "" if facts.server.simulated else facts.server.model_root  # a simulation's names its timing
     return split_model_name(root or facts.server.model, facts.checkpoint)
 
 
 def split_model_name(model: str, files: Checkpoint | None) -> tuple[str, str]:
-    """A model's base name and its quantization, as `name` has them."""
+    """Split a model's name from its quantization, as `name_model` has them."""
     base, quantization = split_gguf(model)
     return base, quantization or (files.quantization if files is not None else "")
 
@@ -100,12 +100,12 @@ def name_served(session: Session | None) -> tuple[str, str, str]:
 
 
 def name_backend(engine: str) -> str:
-    """An engine by the name that the pages give it."""
+    """Name an engine as the pages do."""
     return engines.find_by_name(engine).published_as or engine
 
 
 def find_setting(facts: Facts) -> EngineSetting | None:
-    """What the engine was given when it was started here; None where it was not, or was given nothing."""
+    """Find what the engine was given when it was started here; None where it was not, or for nothing."""
     if facts.launched is None:
         return None
     command, image = facts.launched.command, facts.launched.image
@@ -114,11 +114,11 @@ def find_setting(facts: Facts) -> EngineSetting | None:
     if facts.server.engine == "vLLM" and given.keys() & set(_WORDS):
         given.setdefault("enforce_eager", "False")  # its default, which the pages write out
     words = {word: given[word] for word in (*_WORDS, *given) if word in given and word not in _PLACE}
-    return EngineSetting.of(**words) if words else None
+    return EngineSetting.make(**words) if words else None
 
 
 def _list_flags(argv: list[str]) -> Iterator[tuple[str, str]]:
-    """The flags of a command: their values, True without one, False for --no-."""
+    """List the flags of a command: their values, True without one, False for --no-."""
     for position, word in enumerate(argv):
         if not word.startswith("--"):
             continue
@@ -134,7 +134,7 @@ def _list_flags(argv: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _find_memory(facts: Facts) -> Memory | None:
-    """The server's peak memory, where its engine takes it as it needs it: on the GPU, else the host's."""
+    """Find the server's peak memory, if its engine takes it as it needs it: on the GPU, else the host's."""
     engine = engines.find_by_name(facts.server.engine)
     if engine.takes_all_memory or facts.sensed is None:
         return None
@@ -143,7 +143,7 @@ def _find_memory(facts: Facts) -> Memory | None:
 
 
 def list_remarks(run: Result, known: Collection[str] = ()) -> Iterator[str]:
-    """What a reader of any row must know: that no model ran, failures, doubts but for those `known`."""
+    """List what a reader of any row must know: simulation, failures, doubts but for those `known`."""
     yield from _list_failures(run)
     if run.records.ok.any() and not set(run.verdict.reasons) <= set(known):
         yield _list_doubts(run)
@@ -158,7 +158,7 @@ def _list_failures(run: Result) -> Iterator[str]:
 
 
 def _list_notes(run: Result) -> Iterator[str]:
-    """What a reader of the row must know: failures, other lengths than asked for, whose memory, doubts."""
+    """List what a reader of the row must know: failures, other lengths than asked for, memory, doubts."""
     records, profile = run.records, run.facts.profile
     ok = records.ok
     yield from _list_failures(run)
@@ -180,14 +180,14 @@ def _list_notes(run: Result) -> Iterator[str]:
 
 
 def _list_doubts(run: Result) -> str:
-    """The verdict where it is not VALID, and what it rests on."""
+    """Name the verdict where it is not VALID, and what it rests on."""
     if run.verdict.level is Level.VALID:
         return ""
     return f"{run.verdict.level.value}: {', '.join(run.verdict.reasons)}"
 
 
 def describe_speed(row: SpeedRow) -> str:
-    """A rung as it ends: input 6144: TTFT 310.20 ms, decode 148.10 tok/s, output/time 97.10 tok/s."""
+    """Describe a rung: input 6144: TTFT 310.20 ms, decode 148.10 tok/s, output/time 97.10 tok/s."""
     figures = [f"TTFT {row.ttft_ms} ms"] * (row.ttft_ms is not None)
     figures += [f"decode {row.decode_tok_s} tok/s"] * (row.decode_tok_s is not None)
     figures += [f"{row.formula} {row.speed_tok_s} tok/s"] * (row.speed_tok_s is not None)
@@ -195,7 +195,7 @@ def describe_speed(row: SpeedRow) -> str:
 
 
 def store_speed_row(row: SpeedRow, run: str) -> dict[str, Any]:
-    """A row as JSON has it, and the directory of its run; "" where nothing ran."""
+    """Make a row as JSON has it, with the directory of its run; "" where nothing ran."""
     memory = row.gpu_memory
     return {
         **asdict(row),
@@ -221,7 +221,7 @@ _NOTES = (
 
 
 class DepthTest(msgspec.Struct, frozen=True):
-    """What is measured: N tokens of a prompt or of an answer, after others that are cached."""
+    """A test measures N tokens of a prompt or of an answer, after others that are cached."""
 
     kind: str  # PROMPT or GENERATION
     tokens: int
@@ -264,7 +264,7 @@ class DepthRow(msgspec.Struct, frozen=True):
 
 
 def make_depth_row(run: Result, test: DepthTest) -> DepthRow:
-    """A test's run as a row; the first request of one at a depth puts the prefix into the cache."""
+    """Make a test's run a row; the first request of one at a depth puts the prefix into the cache."""
     model, quantization = name_model(run.facts)
     known = DepthRow(model, quantization, name_backend(run.facts.server.engine), str(test), test.depth)
     measured = run.records.ok & (run.records.index >= (test.depth > 0))
@@ -292,7 +292,7 @@ def make_depth_row(run: Result, test: DepthTest) -> DepthRow:
 
 
 def _count_cached(run: Result, measured: Bool) -> Int64 | None:
-    """Prompt tokens that each request found cached: by usage, by timings, else the counters' mean."""
+    """Count prompt tokens that each request found cached: by usage, by timings, else the counters' mean."""
     for column in (run.records.cached_tokens, run.records.server_cached_tokens):
         if (column[measured] >= 0).all():
             return column
@@ -303,7 +303,7 @@ def _count_cached(run: Result, measured: Bool) -> Int64 | None:
 
 
 def _explain_not_at_depth(test: DepthTest, cached: Int64 | None) -> str:
-    """Why a run does not show the speed at a depth: the prefix was not in the cache; "" where it was."""
+    """Explain why a run does not show the speed at a depth: its prefix was not cached; "" where it was."""
     if cached is None:
         hint = "vLLM: --enable-prompt-tokens-details"
         return f"how much was cached is not reported ({hint})" if test.depth else ""
@@ -335,7 +335,7 @@ def _read_server_speeds(test: DepthTest, records: Records) -> Float64:
 
 
 def describe_depth(row: DepthRow) -> str:
-    """A test as it ends: pp2048 @ d4096: 5012.33 ± 12.10 t/s (by server 5101.20)."""
+    """Describe a test as it ends: pp2048 @ d4096: 5012.33 ± 12.10 t/s (by server 5101.20)."""
     by_server = f" (by server {row.server_tok_s:.2f})" if row.server_tok_s is not None else ""
     speed = f"{_format_speed(row)} t/s{by_server}" if row.tok_s is not None else "-"
     return f"{row.test}: {speed}" + (f" ({row.note})" if row.note else "")
@@ -348,7 +348,7 @@ def _format_speed(row: DepthRow) -> str:
 
 
 def draw_depths(rows: Sequence[DepthRow], form: str) -> str:
-    """The rows in a form of `TABLES`."""
+    """Draw the rows in a form of `TABLES`."""
     cells = [_make_cells(row) for row in rows]
     keys = [key for key in _COLUMNS if any(each[key] for each in cells)]
     body = tuple(tuple(each[key] for key in keys) for each in cells)

@@ -42,7 +42,7 @@ PAGES = {OUTPUT: "Qwen2 and Qwen2.5 pages", TOTAL: "Qwen3 pages"}  # that publis
 def convert_speed(
     speed_tok_s: float, source: str, target: str, prompt_tokens: int, output_tokens: int
 ) -> float:
-    """What one formula's speed is by another: the same request, the same seconds."""
+    """Convert one formula's speed into another's: the same request, the same seconds."""
     seconds = FORMULAS[source](prompt_tokens, output_tokens, 1.0) / speed_tok_s
     return FORMULAS[target](prompt_tokens, output_tokens, seconds)
 
@@ -64,29 +64,29 @@ class Memory(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_bytes(cls, count: int, unit: str) -> Memory:
-        """A count of bytes in a unit, rounded as the pages round: whole MB, hundredths of GB."""
+        """Convert a count of bytes to a unit, rounded as the pages round: whole MB, hundredths of GB."""
         return cls((Decimal(count) / UNIT_BYTES[unit]).quantize(_QUANTUM[unit]), unit)
 
-    def printed(self, unit: str) -> str:
-        """The amount in a unit; in its own as it was written."""
+    def format_amount(self, unit: str) -> str:
+        """Format the amount in a unit; in its own as it was written."""
         if self.unit == unit:
             return str(self.amount)
         return str(self.of_bytes(int(self.amount * UNIT_BYTES[self.unit]), unit).amount)
 
 
 class EngineSetting(msgspec.Struct, frozen=True):
-    """What a server was given, word by word; equal where words, values and order are."""
+    """The words that a server was given; equal where words, values and order are."""
 
     words: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of(cls, **words: object) -> EngineSetting:
-        """As in `EngineSetting.of(gpu_memory_utilization=0.9, max_model_len=32768, enforce_eager=False)`."""
+    def make(cls, **words: object) -> EngineSetting:
+        """Make a setting of words and their values, in this order."""
         return cls(tuple((name, str(value)) for name, value in words.items()))
 
     @classmethod
     def parse(cls, text: str) -> EngineSetting:
-        """The inverse of `str`; raises UsageError where a word has no value."""
+        """Parse what `str` writes; raises UsageError where a word has no value."""
         pairs = [word.partition("=") for word in re.split(r"\s+(?=[\w.-]+=)", text.strip())]
         if not all(name and equals for name, equals, _ in pairs):
             raise UsageError(f"{text!r} is not a setting: write it as name=value name=value")
@@ -98,7 +98,7 @@ class EngineSetting(msgspec.Struct, frozen=True):
 
 # "Setting 1" is two things on the Qwen2.5 page: this is that of 72B (and of Qwen2-72B).
 SETTINGS: Mapping[str, EngineSetting] = {
-    name: EngineSetting.of(gpu_memory_utilization=share, max_model_len=tokens, enforce_eager=eager)
+    name: EngineSetting.make(gpu_memory_utilization=share, max_model_len=tokens, enforce_eager=eager)
     for name, share, tokens, eager in (
         ("Default Setting", 0.9, 32768, False),
         ("Setting 1", 0.98, 4096, True),
@@ -145,12 +145,12 @@ class ThroughputRow(msgspec.Struct, frozen=True):
 
 
 def round_speed(value: float) -> Decimal:
-    """A measured figure with the two decimals of the pages."""
+    """Round a measured figure to the two decimals of the pages."""
     return Decimal(f"{value:.2f}")
 
 
 def name_settings(settings: Iterable[EngineSetting]) -> dict[EngineSetting, str]:
-    """The name of each setting in a legend's order: the page's own first, new ones numbered after them."""
+    """Name each setting in a legend's order: the page's own first, new ones numbered after them."""
     given = dict.fromkeys(settings)
     names = {setting: name for name, setting in SETTINGS.items() if setting in given}
     new = [setting for setting in given if setting not in names]
@@ -160,7 +160,7 @@ def name_settings(settings: Iterable[EngineSetting]) -> dict[EngineSetting, str]
 def find_published(
     model: str, input_length: int, quantization: str = "", backend: str = "", gpu_num: int | None = None
 ) -> SpeedRow | None:
-    """The published row of the same model, length and quantization (unnamed: the name's own, else BF16).
+    """Find the published row of the same model, length and quantization (unnamed: the name's own, else BF16).
 
     Of several, that of the same backend is taken; else that of an engine that serves, not of Transformers;
     then that of as many GPUs.
@@ -180,7 +180,7 @@ def find_published(
 
 @cache
 def list_published() -> tuple[SpeedRow, ...]:
-    """Every published row: Qwen3 on H20, Qwen2.5 on A100."""
+    """List every published row: Qwen3 on H20, Qwen2.5 on A100."""
     return tuple(
         row
         for name, formula in _PUBLISHED.items()
@@ -189,7 +189,7 @@ def list_published() -> tuple[SpeedRow, ...]:
 
 
 def read_speed_csv(path: Path, formula: str = OUTPUT) -> list[SpeedRow]:
-    """The rows of a published file or of one that we wrote; the formula is of rows that name none.
+    """Read the rows of a published file or of one that we wrote; the formula is of rows that name none.
 
     Raises UsageError naming file and line where it cannot be read.
     """
@@ -253,7 +253,7 @@ def _parse_decimal(cells: Mapping[str, str], key: str) -> Decimal | None:
 
 
 def _make_key(model: str, input_length: int, quantization: str) -> tuple[str, int, str]:
-    """What rows of one published figure have in common, in one word where pages and engines spell several."""
+    """Make the key of a published figure, in one word where pages and engines spell several."""
     word = (quantization or "BF16").lower().replace("bfloat16", "bf16")
     word = re.sub(r"-?([48])bit$", r"-int\1", word)
     kind = "awq-int4" if word == "awq" else word

@@ -70,14 +70,14 @@ _COMPARED = _shape("model input_length quantization speed_tok_s published ratio 
 
 
 def draw_speeds(rows: Sequence[SpeedRow], form: str) -> str:
-    """Our own rows in a form of `TABLES`, each in its shape of `SHAPES`."""
+    """Draw our own rows in a form of `TABLES`, each in its shape of `SHAPES`."""
     return TABLES[form](make_speed_table(rows, SHAPES[form]))
 
 
 def make_speed_table(
     rows: Sequence[SpeedRow], shape: TableShape, notes: Sequence[str] | None = None
 ) -> Table:
-    """Rows in a shape; below them, unless notes are given, the formula, the answers' length and the settings.
+    """Make a table of rows in a shape, with notes below: those given, or formula, lengths and settings.
 
     Settings have names where there are several, or one of the pages'.
     """
@@ -102,7 +102,7 @@ def _list_keys(shape: TableShape) -> list[str]:
 def _narrow_table(
     rows: Sequence[SpeedRow], cells: Sequence[dict[str, str]], shape: TableShape, notes: Sequence[str]
 ) -> Table:
-    """A table with the formula in place of the word speed, and a quantization of all rows in the heading."""
+    """Make a table with the formula as a title, and a quantization of all rows in the heading."""
     columns = list(shape.columns)
     if len(formulas := {row.formula for row in rows}) == 1:
         formula = formulas.pop()
@@ -118,17 +118,17 @@ def _narrow_table(
 
 
 def legend_lines(names: Mapping[EngineSetting, str]) -> list[str]:
-    """A legend as the pages write it: `[Setting 1]=(gpu_memory_utilization=0.98 …)`."""
+    """Write a legend as the pages do: `[Setting 1]=(gpu_memory_utilization=0.98 …)`."""
     return [f"[{name}]=({setting})" for setting, name in names.items()]
 
 
 def draw_throughput(rows: Sequence[ThroughputRow], form: str, shape: TableShape = THROUGHPUT) -> str:
-    """Throughput rows in a form of `TABLES`; QPS and Tokens/s as `ThroughputRow` defines them."""
+    """Draw throughput rows in a form of `TABLES`; QPS and Tokens/s as `ThroughputRow` defines them."""
     return TABLES[form](_make_table(list(map(_make_words, rows)), shape, ()))
 
 
 def compare_published(rows: Sequence[SpeedRow], width: int = WIDTH) -> str:
-    """Our rows next to the published ones, for a terminal; "" where none was published.
+    """Draw our rows next to the published ones, for a terminal; "" where none was published.
 
     A published speed of the other formula is converted, for the 2048 tokens it was measured with.
     """
@@ -152,13 +152,13 @@ def compare_published(rows: Sequence[SpeedRow], width: int = WIDTH) -> str:
 
 
 def _make_cells(row: SpeedRow, names: Mapping[EngineSetting, str]) -> dict[str, str]:
-    """Every cell a shape may ask for; "-" where nothing ran, empty where nothing was reported."""
+    """Make every cell a shape may ask for; "-" where nothing ran, empty where nothing was reported."""
     absent = "-" if row.speed_tok_s is None else ""
     name = names.get(row.setting, "").removesuffix(" Setting") if row.setting else ""
     memory = row.gpu_memory
     return _make_words(row) | {
-        "gpu_memory_mb": memory.printed("MB") if memory else absent,
-        "gpu_memory_gb": memory.printed("GB") if memory else absent,
+        "gpu_memory_mb": memory.format_amount("MB") if memory else absent,
+        "gpu_memory_gb": memory.format_amount("GB") if memory else absent,
         "note": ", ".join(filter(None, (name, row.note))),
         "setting": str(row.setting or ""),
     }
@@ -176,7 +176,7 @@ def _make_table(rows: Sequence[Mapping[str, str]], shape: TableShape, notes: Seq
 
 
 def render_html_table(table: Table) -> str:
-    """The shape of the Qwen3 page: each model and each length one cell that spans its rows."""
+    """Draw the shape of the Qwen3 page: each model and each length one cell that spans its rows."""
     lines = ['<table border="1" cellpadding="8" style="width:100%; border-collapse: collapse;">']
     lines += ["    <thead>", "        <tr>"]
     lines += [f"            <th>{hypertext.escape(column.title)}</th>" for column in table.columns]
@@ -196,7 +196,7 @@ def render_html_table(table: Table) -> str:
 
 
 def render_rst_table(table: Table) -> str:
-    """The shape of the Qwen2 and Qwen2.5 pages: a reStructuredText grid, the legend a list below."""
+    """Draw the shape of the Qwen2 and Qwen2.5 pages: a reStructuredText grid, the legend a list below."""
     titles = tuple(column.title for column in table.columns)
     body = [tuple(map(_escape_rst, row)) for row in table.list_shown()]
     widths = [
@@ -220,7 +220,7 @@ def render_rst_table(table: Table) -> str:
 
 
 def _escape_rst(cell: str) -> str:
-    """What begins markup is escaped; the underscores inside auto_gptq begin none."""
+    """Escape what begins markup; the underscores inside auto_gptq do not."""
     return re.sub(r"[\\*`|]|_(?![A-Za-z0-9_])", r"\\\g<0>", cell)
 
 

@@ -304,7 +304,7 @@ EAGER = {"enforce_eager": "False"}
     ],
 )
 def test_a_setting_is_what_the_launcher_was_given(command: list[str], words: dict[str, str]) -> None:
-    assert ladder_rows.find_setting(made(launched=launched(*SERVE, *command)).facts) == EngineSetting.of(
+    assert ladder_rows.find_setting(made(launched=launched(*SERVE, *command)).facts) == EngineSetting.make(
         **words
     )
 

@@ -141,8 +141,8 @@ def test_the_published_row_of_the_same_model_and_length_is_found(
     assert (str(row.speed_tok_s) if row else None) == speed_tok_s
 
 
-EAGER = EngineSetting.of(gpu_memory_utilization=1.0, max_model_len=32768, enforce_eager=True)
-SGLANG = EngineSetting.of(mem_fraction_static=0.85, context_length=140000)
+EAGER = EngineSetting.make(gpu_memory_utilization=1.0, max_model_len=32768, enforce_eager=True)
+SGLANG = EngineSetting.make(mem_fraction_static=0.85, context_length=140000)
 
 
 def test_settings_are_numbered_as_on_the_pages_new_ones_after() -> None:
@@ -156,7 +156,9 @@ def test_settings_are_numbered_as_on_the_pages_new_ones_after() -> None:
     assert name_settings([]) == {}
 
 
-@loop_over("setting", [*SETTINGS.values(), SGLANG, EngineSetting.of(compilation_config='{"a": [1, 2]}', x=1)])
+@loop_over(
+    "setting", [*SETTINGS.values(), SGLANG, EngineSetting.make(compilation_config='{"a": [1, 2]}', x=1)]
+)
 def test_a_setting_is_read_as_it_is_written(setting: EngineSetting) -> None:
     assert EngineSetting.parse(str(setting)) == setting
 
@@ -171,7 +173,7 @@ def test_a_setting_is_read_as_it_is_written(setting: EngineSetting) -> None:
     ],
 )
 def test_memory_is_printed_in_the_unit_of_its_column(memory: Memory, mb: str, gb: str) -> None:
-    assert (memory.printed("MB"), memory.printed("GB")) == (mb, gb)
+    assert (memory.format_amount("MB"), memory.format_amount("GB")) == (mb, gb)
 
 
 def test_a_measured_figure_has_two_decimals() -> None:

@@ -37,7 +37,7 @@ SHIPPED = Path(speed_tables.__file__).parent / "published"
 # "Setting 1" is another under Qwen2.5-32B and the smaller ones.
 SETTINGS_TO_32B = {
     "Default Setting": SETTINGS["Default Setting"],
-    "Setting 1": EngineSetting.of(gpu_memory_utilization=1.0, max_model_len=32768, enforce_eager=True),
+    "Setting 1": EngineSetting.make(gpu_memory_utilization=1.0, max_model_len=32768, enforce_eager=True),
     "Setting-64k": SETTINGS["Setting 4"],
 }
 GROUPS = [list(rows) for _, rows in groupby(list_published(), lambda row: (row.model, row.backend))]
@@ -213,12 +213,12 @@ def test_a_terminal_of_80_columns_holds_every_published_table(rows: list[SpeedRo
     assert [word for word in drawn.split() if re.fullmatch(r"\d+\.\d+", word)] == [
         figure
         for row in rows
-        for figure in (str(row.speed_tok_s), row.gpu_memory.printed("GB") if row.gpu_memory else "")
+        for figure in (str(row.speed_tok_s), row.gpu_memory.format_amount("GB") if row.gpu_memory else "")
         if re.fullmatch(r"\d+\.\d+", figure)
     ]
 
 
-GIVEN = EngineSetting.of(gpu_memory_utilization=0.9, max_model_len=4096, enforce_eager=False)
+GIVEN = EngineSetting.make(gpu_memory_utilization=0.9, max_model_len=4096, enforce_eager=False)
 NO_ROOM = "context limit 4096: 6144 + 2048 tokens do not fit"
 OURS = [
     SpeedRow(

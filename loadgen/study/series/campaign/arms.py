@@ -35,7 +35,7 @@ from loadgen.verdict.run_facts import Cell
 
 
 class Trust(msgspec.Struct, frozen=True):
-    """What the command line allows; a campaign that ships with this tool is allowed everything."""
+    """Trust is what the command line allows; a campaign that ships with this tool is allowed everything."""
 
     launch: bool = False
     variables: tuple[str, ...] = ()
@@ -43,8 +43,8 @@ class Trust(msgspec.Struct, frozen=True):
     key_file: str | None = None
     shipped: bool = False
 
-    def of(self, path: Path) -> Trust:
-        """The same of a certain file."""
+    def apply_to(self, path: Path) -> Trust:
+        """Apply it to a certain file."""
         directory = profile.find_shipped().resolve()
         return replace(self, shipped=path.resolve().is_relative_to(directory))
 
@@ -77,7 +77,7 @@ class Trust(msgspec.Struct, frozen=True):
 
 
 def show_program(options: Options, settings: ServerSettings, asks: bool) -> str:
-    """The line that starts an arm's server, or why none does; without `asks` nothing that it names is run."""
+    """Show the line that starts an arm's server, or why none does; nothing it names is run without `asks`."""
     from loadgen.run.launched_server import dry_run  # few commands start servers
 
     try:
@@ -104,7 +104,7 @@ class Arm(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """As a comparison calls it."""
+        """The name that a comparison gives it."""
         return f"{self.checkpoint} on {self.server}"
 
     @property
@@ -126,7 +126,7 @@ class Arm(msgspec.Struct, frozen=True):
 def make_arms(
     file: CampaignFile, path: Path, only: Sequence[str] = (), trust: Trust = _NONE
 ) -> tuple[Arm, ...]:
-    """The arms in the file's order, all of it checked, or those of some checkpoints; raises UsageError.
+    """Make the arms in the file's order, all of it checked, or those of some checkpoints; raises UsageError.
 
     Only trusted variables that the file asks for are read from the environment.
     """
@@ -134,7 +134,9 @@ def make_arms(
     for name in only:
         if name not in names:
             raise UsageError(f"--only: no checkpoint {name!r} in {path}{suggest_name(name, names)}")
-    arms = tuple(arm for row in file.checkpoints for arm in _make_arms_of(row, file, path, trust.of(path)))
+    arms = tuple(
+        arm for row in file.checkpoints for arm in _make_arms_of(row, file, path, trust.apply_to(path))
+    )
     places: dict[str, str] = {}
     for arm in arms:
         for name, path_of in arm.places.items():
@@ -204,7 +206,7 @@ def _check_searches(table: LimitTable, profiles: Sequence[Profile]) -> None:
 
 
 def _locate_profile(name: str, path: Path) -> str:
-    """A profile's name, or where it is: a relative path begins at the campaign's own file."""
+    """Find a profile's name, or where it is: a relative path begins at the campaign's own file."""
     if name.endswith(".toml") or "/" in name:
         return str(path.parent / expanded(name))
     return name
@@ -230,7 +232,7 @@ def check_allowed(trust: Trust, path: Path, arms: Sequence[Arm]) -> None:
 
 
 def list_unsent_keys(trust: Trust, arms: Sequence[Arm]) -> list[str]:
-    """Messages on an API key in the environment that is not sent to the hosts that the file names."""
+    """List messages on an API key in the environment that is not sent to the hosts that the file names."""
     if trust.key_env or trust.key_file or not read_api_key(None, None):
         return []
     hosts = {read_host(url): None for arm in arms if not trust.gives(arm.options) for url in arm.options.urls}
@@ -268,7 +270,7 @@ class Start(msgspec.Struct, frozen=True):
 
 
 def plan_starts(campaign: str, arms: Sequence[Arm], repeats: int, once: bool = False) -> tuple[Start, ...]:
-    """The starts in order; raises UsageError where two cells would have one id.
+    """Plan the starts in order; raises UsageError where two cells would have one id.
 
     Each repeat starts every arm's server again, and the arms' order is reversed from one repeat to the next
     (ABC, CBA, ABC, …), so that what drifts steadily falls on all of them alike; the profiles' order on a
@@ -297,7 +299,7 @@ def plan_starts(campaign: str, arms: Sequence[Arm], repeats: int, once: bool = F
 
 
 def list_cells(starts: Iterable[Start]) -> list[Planned]:
-    """Every cell of these starts, in order."""
+    """List every cell of these starts, in order."""
     return [planned for start in starts for planned in start.planned]
 
 

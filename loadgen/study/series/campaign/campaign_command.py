@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def campaign_parser() -> argparse.ArgumentParser:
-    """The flags of `loadgen campaign`."""
+    """Make the parser of `loadgen campaign`."""
     parser = Parser(
         prog="loadgen campaign",
         allow_abbrev=False,
@@ -108,7 +108,7 @@ def campaign_parser() -> argparse.ArgumentParser:
 
 
 def _find_store(given: argparse.Namespace) -> CampaignStore | None:
-    """The directory of the campaign that goes on; None where one begins."""
+    """Find the directory of the campaign that goes on; None where one begins."""
     if given.resume is None:
         return None
     if given.resume == _HERE:
@@ -123,7 +123,7 @@ def _find_store(given: argparse.Namespace) -> CampaignStore | None:
 
 
 def _make_request(given: argparse.Namespace, kept: CampaignStore | None) -> CampaignRequest:
-    """The campaign asked for, checked as far as can be without starting anything; raises UsageError."""
+    """Read the campaign asked for, checked as far as can be without starting anything; raises UsageError."""
     path = (
         Path(kept.record.file)
         if given.file is None and kept is not None
@@ -137,13 +137,13 @@ def _make_request(given: argparse.Namespace, kept: CampaignStore | None) -> Camp
             raise UsageError(f"--repeats {given.repeats}: give 1 or more")
         campaign = campaign.model_copy(update={"repeats": given.repeats})
     only = [] if given.only is None else [name.strip() for name in given.only.split(",")]
-    trust = _read_trust(given).of(path)
+    trust = _read_trust(given).apply_to(path)
     chosen = arms.make_arms(campaign, path, only, trust)
     return CampaignRequest(path, trust, campaign, chosen, _plan_starts(campaign, chosen))
 
 
 def _read_trust(given: argparse.Namespace) -> Trust:
-    """What the command line lets the file do; raises UsageError where its key is not valid."""
+    """Read what the command line lets the file do; raises UsageError where its key is not valid."""
     for name in given.allow_env:
         if not re.fullmatch(r"\w+", name):
             raise UsageError(f"--allow-env {name!r}: give the name of one variable")
@@ -157,7 +157,7 @@ def _plan_starts(campaign: CampaignFile, chosen: tuple[Arm, ...]) -> tuple[Start
 
 
 def _find_done(kept: CampaignStore, retry_failed: bool) -> set[str]:
-    """Cells that are not measured again."""
+    """List the cells that are not measured again."""
     return kept.list_finished() | (set() if retry_failed else kept.list_failed())
 
 
@@ -172,7 +172,7 @@ def _make_preview(wanted: CampaignRequest, kept: CampaignStore | None, retry_fai
 def _make_record(
     wanted: CampaignRequest, kept: CampaignStore | None, retry_failed: bool
 ) -> campaign_store.CampaignRecord:
-    """The campaign's record in the directory; raises UsageError where the file has changed since."""
+    """Make the campaign's record, which goes on; raises UsageError where the file has changed since."""
     every = arms.make_arms(wanted.file, wanted.path, trust=wanted.trust)
     asked = campaign_store.make_record(
         wanted.file, wanted.path, every, _plan_starts(wanted.file, every), run_place.read_wall_clock()
@@ -233,7 +233,7 @@ def _count_finished(wanted: CampaignRequest, kept: CampaignStore) -> str:
 
 
 def _report_end(wanted: CampaignRequest, kept: CampaignStore, resume: str) -> int:
-    """What came of it: the comparison, and where everything is."""
+    """Print the comparison, and where everything is; the exit code."""
     if not kept.list_finished():
         raise MeasureError(f"every cell failed; the reasons are in {kept.directory / FAILED}")
     print_text("", sys.stdout)
@@ -282,7 +282,7 @@ class Preview(msgspec.Struct, frozen=True):
     trust: Trust = Trust()
 
     def render(self) -> str:
-        """As text for a terminal; command lines are as long as they are."""
+        """Render it for a terminal; command lines are as long as they are."""
         parts = (self._matrix(), self._order(), self._commands(), (*self._reach(), *self._time()))
         return "\n\n".join("\n".join(lines) for lines in parts)
 
@@ -318,19 +318,19 @@ class Preview(msgspec.Struct, frozen=True):
         turns: dict[str, list[str]] = {}
         if self.file.starts == ONCE:
             yield "order: each server is started once, for all its repeats"
-            turns["all"] = [self._called(start.arm) for start in self.starts]
+            turns["all"] = [self._name_arm(start.arm) for start in self.starts]
         else:
             yield "order: each repeat starts every server again, in the reverse order of the repeat before"
             names: dict[int, list[str]] = {}
             for start in self.starts:
-                names.setdefault(start.planned[0].cell.repeat, []).append(self._called(start.arm))
+                names.setdefault(start.planned[0].cell.repeat, []).append(self._name_arm(start.arm))
             for first in list(names)[:2]:
                 turns[", ".join(f"r{repeat}" for repeat in list(names)[first::2])] = names[first]
         for label, order in turns.items():
             text = f"  {label}: {' → '.join(name.replace(' ', _NO_BREAK) for name in order)}"
             yield from (line.replace(_NO_BREAK, " ") for line in wrap_text(text, "    "))
 
-    def _called(self, arm: Arm) -> str:
+    def _name_arm(self, arm: Arm) -> str:
         """The checkpoint alone if all are on one server."""
         return arm.checkpoint if len({each.server for each in self.arms}) == 1 else arm.name
 
@@ -345,7 +345,7 @@ class Preview(msgspec.Struct, frozen=True):
                 yield f"    {show_program(arm.options, arm.settings, asks=self.trust.starts)}"
 
     def _reach(self) -> Iterator[str]:
-        """What the file would run, send and read, and whether it is allowed to."""
+        """Show what the file would run, send and read, and whether it is allowed to."""
         starting = [arm.name for arm in self.arms if arm.options.launching.wanted]
         if starting and not self.trust.starts:
             yield f"runs programs: {', '.join(starting)}; needs --allow-launch"

@@ -76,7 +76,7 @@ class CheckpointTable(BaseModel, extra="allow", frozen=True, strict=True):
 
 
 class CampaignOptions(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_nan=False):
-    """What a campaign's file decides for the whole campaign, as its record has it too."""
+    """The keys that a campaign's file decides for the whole campaign, as its record has them too."""
 
     name: Name
     description: str = ""
@@ -100,17 +100,17 @@ class CampaignFile(CampaignOptions, frozen=True):
 
 
 def list_shipped() -> dict[str, Path]:
-    """The shipped campaigns by name."""
+    """List the shipped campaigns by name."""
     return {path.stem: path for path in sorted((profile.find_shipped() / "campaigns").glob("*.toml"))}
 
 
 def locate_campaign(name_or_path: str) -> Path:
-    """The file of a campaign, as of a profile; raises UsageError."""
+    """Find the file of a campaign, by its name or path; raises UsageError."""
     return profile.locate(name_or_path, list_shipped(), "campaign")
 
 
 def load_campaign(path: Path) -> CampaignFile:
-    """The campaign in a file; raises UsageError that names the file, the key and the nearest valid one."""
+    """Read the campaign in a file; raises UsageError with the file, the key and the nearest valid one."""
     table = profile.read_toml(path, "campaign")
     rows = table.pop("checkpoints", None)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows) or not rows:
@@ -143,7 +143,7 @@ def _read_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> Iterator[Checkp
 
 
 def _check_names(campaign: CampaignFile, path: Path) -> None:
-    """Checks that need several keys; raises UsageError."""
+    """Check what needs several keys; raises UsageError."""
     names = [row.name for row in campaign.checkpoints]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"{path}: checkpoint {twice!r} is listed twice: give each a name of its own")
@@ -176,7 +176,7 @@ Flags = Mapping[str, Any]
 
 
 def overlay_flags(server: Flags, checkpoint: Flags) -> dict[str, Any]:
-    """A server's flags with a checkpoint's over them; variables and headers one by one."""
+    """Lay a checkpoint's flags over its server's; variables and headers one by one."""
     merged = {**server, **checkpoint}
     for key in _MERGED:
         tables = [flags[key] for flags in (server, checkpoint) if isinstance(flags.get(key), dict)]
@@ -193,7 +193,7 @@ class Variables(msgspec.Struct):
     barred: set[str] = msgspec.field(default_factory=set)  # not to be read by this file
 
     def value(self, match: re.Match[str]) -> str:
-        """What stands in the place of ${VARIABLE} or ${VARIABLE:-default}."""
+        """Find what stands in the place of ${VARIABLE} or ${VARIABLE:-default}."""
         name, default = match[1], match[2]
         set_value = os.environ.get(name)
         if set_value and not self.reads(name):
@@ -226,7 +226,7 @@ def _fill_value(value: Any, variables: Variables) -> Any:
 
 
 def make_arguments(flags: Flags, parser: argparse.ArgumentParser) -> list[str]:
-    """The command line that these keys make; raises UsageError that names the key and the nearest known."""
+    """Make the command line of these keys; raises UsageError that names the key and the nearest known."""
     options = {
         option[2:].replace("-", "_"): (option, action)
         for action in parser._actions
@@ -277,7 +277,7 @@ def _list_items(value: Any, origin: str) -> list[str]:
 
 
 def hide_flag_secrets(flags: Flags) -> dict[str, Any]:
-    """The flags as they may be stored: no header's value, nothing that resembles a key."""
+    """Hide what may not be stored of the flags: no header's value, nothing that resembles a key."""
     shown: dict[str, Any] = Secrets.collect(tables=(flags,)).mask(dict(flags), names_too=True)
     if "header" in shown:
         pairs = flags["header"]

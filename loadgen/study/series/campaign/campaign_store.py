@@ -52,7 +52,7 @@ class CampaignStore(SeriesStore):
 
     @property
     def record(self) -> CampaignRecord:
-        """What is run; raises UsageError where the directory is no campaign's."""
+        """The record of what is run; raises UsageError where the directory is not a campaign's."""
         path = self.directory / RECORD
         try:
             text = read_file_bytes(path, LARGEST_BYTES).decode("utf-8")
@@ -62,11 +62,11 @@ class CampaignStore(SeriesStore):
         return read_record(text, path)
 
     def list_finished(self) -> set[str]:
-        """Ids of the cells that are done."""
+        """List the ids of the cells that are done."""
         return list_names(self.directory / CELLS)
 
     def list_failed(self) -> set[str]:
-        """Ids of the cells that failed."""
+        """List the ids of the cells that failed."""
         return {name.removesuffix(".json") for name in list_names(self.directory / FAILED, ".json")}
 
     def list_measured(self, failed: bool) -> list[Cell]:
@@ -81,7 +81,7 @@ class CampaignStore(SeriesStore):
             raise UsageError(f"{self.directory} is damaged: {str(error).splitlines()[0]}") from None
 
     def read_facts(self, cell_id: str) -> Iterator[dict[str, Any]]:
-        """The metadata of a finished cell's runs: one, of a ladder or a search several."""
+        """Read the metadata of a finished cell's runs: one, of a ladder or a search several."""
         place = self.directory / CELLS / cell_id
         below = [
             path for depth in ("*", "*/*") for path in sorted(place.glob(f"{depth}/{run_directory.RESULT}"))
@@ -98,7 +98,7 @@ class CampaignStore(SeriesStore):
                 self.forget_failure(cell_id)
 
     def count_attempt(self, planned: Planned) -> int:
-        """How often a cell was begun before, and note that it is begun once more; raises StoreError."""
+        """Count how often a cell was begun before, and note that it is begun once more; raises StoreError."""
         path = self.directory / ATTEMPTS
         counts: dict[str, int] = {}
         with contextlib.suppress(OSError, ValueError, TypeError):
@@ -108,7 +108,7 @@ class CampaignStore(SeriesStore):
         return before
 
     def begin_search(self, planned: Planned) -> Path:
-        """The directory in which a cell is searched: empty, or what an interrupted search of it has left."""
+        """Make the directory of a search of a cell: empty, or what an interrupted one has left."""
         place = self.begin(planned) / _SEARCH
         with self.writing():
             try:
@@ -126,7 +126,7 @@ class CampaignStore(SeriesStore):
             self.replace(place.with_name(f"{planned.id}.json"), failure)
 
     def set_aside(self, folder: str, name: str) -> None:
-        """As of any series, but a search stays whole, so that it can go on."""
+        """Keep what runs had measured; a search stays whole, so that it can go on."""
         search, kept = (self.directory / each / name / _SEARCH for each in (folder, INTERRUPTED))
         if (search / LIMIT).is_file():
             shutil.rmtree(kept, ignore_errors=True)
@@ -140,7 +140,7 @@ class CampaignStore(SeriesStore):
 
 
 def find_latest_campaign(base: Path, name: str) -> CampaignStore:
-    """The directory of the campaign of that name that began last under `base`; raises UsageError."""
+    """Find the campaign of that name that began last under `base`; raises UsageError."""
     for path in sorted(base.glob(f"*/{RECORD}"), reverse=True):
         with contextlib.suppress(UsageError):
             if CampaignStore(path.parent).record.name == name:
@@ -149,7 +149,7 @@ def find_latest_campaign(base: Path, name: str) -> CampaignStore:
 
 
 def _read_json(path: Path) -> Any:
-    """What a JSON file holds; raises OSError, ValueError and RecursionError."""
+    """Read what a JSON file holds; raises OSError, ValueError and RecursionError."""
     return json.loads(read_file_bytes(path, LARGEST_BYTES))
 
 
@@ -187,7 +187,7 @@ class CampaignRecord(CampaignOptions, frozen=True, strict=False):
 def make_record(
     file: CampaignFile, path: Path, arms: Sequence[Arm], starts: Sequence[Start], at: datetime
 ) -> CampaignRecord:
-    """The record of a campaign that begins; without a seed in the file one is drawn."""
+    """Make the record of a campaign that begins; without a seed in the file one is drawn."""
     seed = Seed.drawn() if file.seed is None else Seed(file.seed, chosen=True)
     profiles = {name: place for arm in arms for name, place in arm.places.items()}
     settings = {key: getattr(file, key) for key in CampaignOptions.model_fields}
@@ -220,7 +220,7 @@ def _describe_profile(place: str) -> dict[str, Any]:
 
 
 def read_record(text: str, path: Path) -> CampaignRecord:
-    """The record in a file's text; raises UsageError if it is not one, or of a newer format."""
+    """Read the record in a file's text; raises UsageError if it is not one, or of a newer format."""
     try:
         table = json.loads(text)
         version = table.get("format") if isinstance(table, dict) else None
@@ -240,7 +240,7 @@ def read_record(text: str, path: Path) -> CampaignRecord:
 
 
 def list_differences(old: CampaignRecord, new: CampaignRecord, ran: Collection[Cell]) -> Iterator[str]:
-    """What differs of what was run, each with its key; additions are no difference."""
+    """List what differs of what was run, each with its key; additions are not differences."""
     if not ran:
         return
     for key in CampaignRecord.model_fields:
@@ -277,7 +277,7 @@ def _compare_values(key: str, old: Any, new: Any) -> Iterator[str]:
 
 
 def continue_record(old: CampaignRecord, new: CampaignRecord) -> CampaignRecord:
-    """The record of a campaign that goes on: the seed and the beginning stay, the rest is as the file has it.
+    """Make the record of a campaign that goes on: seed and beginning stay, the rest is as the file has it.
 
     What was run before and is not asked for now stays in the order.
     """

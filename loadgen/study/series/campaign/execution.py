@@ -42,7 +42,7 @@ from loadgen.study.series.series_store import SERVERS, SeriesStore, StoreError
 
 @dataclass
 class Execution:
-    """What is left of a campaign; `done` are the cells that are not measured again."""
+    """The part of a campaign that is left; `done` are the cells that are not measured again."""
 
     store: CampaignStore
     starts: tuple[Start, ...]
@@ -192,7 +192,7 @@ class Execution:
         return not died
 
     def _seed(self, session: Session, planned: Planned) -> Seed:
-        """The seed of a cell: of one repeat the same prompts for every arm.
+        """Choose the seed of a cell: of one repeat the same prompts for every arm.
 
         A server that was there before may have those of an earlier attempt in its cache, so that another
         attempt has others: the same again for every arm that needs as many. One that was started here is
@@ -241,7 +241,7 @@ class Execution:
         self._report(planned, f"FAILED: {error.summary}")
 
     def _report(self, planned: Planned, outcome: str) -> None:
-        """A line for a cell that is over, with the time left for all that are not."""
+        """Print a line for a cell that is over, with the time left for all that are not."""
         self.done.add(planned.id)
         every = [each.id for each in list_cells(self.starts)]
         over = len(self.done & set(every))
@@ -310,7 +310,7 @@ def prepare_search(
     servers: PointServers, planned: Planned, table: LimitTable, place: Path, seed: Seed,
     say: Callable[[str], None],
 ) -> LimitSearch:  # fmt: skip
-    """The search of a cell, in a directory of its own, where an interrupted one goes on.
+    """Prepare the search of a cell, in a directory of its own, where an interrupted one goes on.
 
     Each repeat has other prompts, each arm the same.
     """

@@ -57,7 +57,7 @@ class EdgePoint(msgspec.Struct, frozen=True):
 
 
 def drop_first_part(batches: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
-    """The parts of a run that show its load: not the first, since the queue is empty when a run begins."""
+    """Drop the first part of a run, which does not show its load: the queue is empty when a run begins."""
     return batches[1:] or batches
 
 
@@ -86,8 +86,8 @@ class _Runs(msgspec.Struct, frozen=True):
     groups: list[Float64]
     dispersions: Float64  # NaN of a run without shares of its own
 
-    def only(self, kept: Bool) -> _Runs:
-        """Those that are kept."""
+    def select(self, kept: Bool) -> _Runs:
+        """Select the runs that are kept."""
         groups = [group for group, wanted in zip(self.groups, kept, strict=True) if wanted]
         return _Runs(self.x[kept], self.n[kept], self.over[kept], groups, self.dispersions[kept])
 
@@ -115,7 +115,7 @@ class _Profile(msgspec.Struct, frozen=True):
 
 
 def fit_edge(points: Sequence[EdgePoint], allowed: float) -> EdgeFit | None:
-    """The edge by the runs near it, with its 95 % interval; None without runs on both of its sides."""
+    """Fit the edge to the runs near it, with its 95 % interval; None without runs on both of its sides."""
     groups = [point.groups for point in points]
     n, over = (np.array([group[row].sum() for group in groups]) for row in (0, 1))
     own = np.array([math.nan if point.dispersion is None else point.dispersion for point in points])
@@ -130,8 +130,8 @@ def fit_edge(points: Sequence[EdgePoint], allowed: float) -> EdgeFit | None:
         if (closer == near).all():
             break
         near = closer
-        profile = _fit_profile(runs.only(near), allowed, _make_candidates(runs.x[near]))
-    return _find_interval(runs.only(near), allowed, profile)
+        profile = _fit_profile(runs.select(near), allowed, _make_candidates(runs.x[near]))
+    return _find_interval(runs.select(near), allowed, profile)
 
 
 def _make_candidates(x: Float64) -> Float64:
@@ -139,7 +139,7 @@ def _make_candidates(x: Float64) -> Float64:
 
 
 def _fit_profile(runs: _Runs, allowed: float, candidates: Float64) -> _Profile:
-    """The deviance of the best rising line through each candidate: the deviance is convex in the slope."""
+    """Compute the deviance of the best rising line through each candidate; it is convex in the slope."""
     away = runs.x - candidates[:, None]
     most, at_edge = _find_highest_shares(runs, allowed), math.log(allowed)
     low, high = (np.full(len(candidates), math.log(end)) for end in _SLOPES)
@@ -155,7 +155,7 @@ def _fit_profile(runs: _Runs, allowed: float, candidates: Float64) -> _Profile:
 
 
 def _find_highest_shares(runs: _Runs, allowed: float) -> Float64:
-    """The highest logarithm of a share that the line expects of a run: its own if far above, else 0."""
+    """Find the highest logarithm of a share that the line expects of a run: its own if far above, else 0."""
     over = runs.over.clip(0.5, runs.n - 0.5)
     far = over / (runs.n - over) > _FAR * allowed / (1 - allowed)
     most: Float64 = np.where(far, np.log(over / runs.n), 0.0)
@@ -163,7 +163,7 @@ def _find_highest_shares(runs: _Runs, allowed: float) -> Float64:
 
 
 def _find_interval(runs: _Runs, allowed: float, coarse: _Profile) -> EdgeFit:
-    """The edge and its interval: candidates that fit hardly worse than the best one."""
+    """Find the edge and its interval: candidates that fit hardly worse than the best one."""
     dispersion, freedom = _estimate_dispersion(runs, allowed, coarse)
     reach = _WIDER * dispersion * (1 - allowed) * t_quantile(freedom) ** 2
     within = np.flatnonzero(coarse.deviance <= coarse.deviance.min() + reach)
@@ -177,7 +177,7 @@ def _find_interval(runs: _Runs, allowed: float, coarse: _Profile) -> EdgeFit:
 
 
 def _estimate_dispersion(runs: _Runs, allowed: float, profile: _Profile) -> tuple[float, int]:
-    """How many times as much counts vary as independent ones would, and its degrees of freedom.
+    """Estimate how many times as much counts vary as independent ones would, and its degrees of freedom.
 
     Pooled over the parts of runs and over runs; where runs differ more from each other than their parts
     explain (another program took the machine for one of them), over runs alone.
@@ -206,7 +206,7 @@ def _estimate_dispersion(runs: _Runs, allowed: float, profile: _Profile) -> tupl
 
 
 def _is_close(distance: Float64) -> Bool:
-    """Which runs are near the edge by their fitted log shares, and the closest on each side of it."""
+    """Tell which runs are near the edge by their fitted log shares, and the closest on each side of it."""
     near: Bool = np.abs(distance) <= math.log(_NEAR)
     for side in (distance <= 0, distance > 0):
         order = np.argsort(np.where(side, np.abs(distance), np.inf))[:_EACH_SIDE]

@@ -26,7 +26,7 @@ from loadgen.study.series.limit.search import (
 
 
 def estimate_limit(settings: SearchSettings, trials: Sequence[Trial]) -> LimitEstimate | None:
-    """The limit and its interval; a side that is not known is None, and None if no run says anything."""
+    """Estimate the limit and its interval, an unknown side being None; None if no run says anything."""
     edge = find_limiting_edge(settings, trials)
     # Where a server ended or failed its requests no share says how far above the edge that was.
     counted = any(trial.beyond and not trial.invalid for trial in trials)
@@ -38,7 +38,7 @@ def estimate_limit(settings: SearchSettings, trials: Sequence[Trial]) -> LimitEs
 
 
 def _find_ends(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit) -> tuple[float, float]:
-    """The interval; over concurrency an end that the likelihood leaves open is one that single runs show.
+    """Find the interval; over concurrency single runs show an end that the likelihood leaves open.
 
     Up to the lower one every run passed, or else none was above the limit; beyond the upper one all were.
     """
@@ -56,21 +56,21 @@ def _find_ends(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit)
 
 
 def find_highest_passing(settings: SearchSettings, trials: Sequence[Trial]) -> float | None:
-    """The highest load that passed a run and is not, by all runs together, above the limit."""
+    """Find the highest load that passed a run and is not, by all runs together, above the limit."""
     edge = find_limiting_edge(settings, trials)
     most = math.inf if edge is None or math.isnan(edge.high) else edge.high
     return max((trial.load for trial in trials if trial.passed and trial.load <= most), default=None)
 
 
 def find_lowest_failing(settings: SearchSettings, trials: Sequence[Trial]) -> float | None:
-    """The lowest load above that at which a run is shown to fail."""
+    """Find the lowest load above that at which a run is shown to fail."""
     passing = find_highest_passing(settings, trials) or 0.0
     failed = [trial.load for trial in trials if trial.standing is Standing.FAILS]
     return min((load for load in failed if load > passing), default=None)
 
 
 def find_binding(settings: SearchSettings, trials: Sequence[Trial]) -> int | None:
-    """Which objective has the lowest edge, by its place; None while none is known."""
+    """Find which objective has the lowest edge, by its place; None while none is known."""
     # A server that ended shows of no objective that it is the limit.
     telling = [trial for trial in trials if trial.usable or (trial.saturated and not trial.invalid)]
     shown = {at for trial in telling for at, each in enumerate(trial.objectives) if is_above(each)}
@@ -93,7 +93,7 @@ def find_binding(settings: SearchSettings, trials: Sequence[Trial]) -> int | Non
 def make_answer(
     settings: SearchSettings, runs: Sequence[LimitRun], trials: Sequence[Trial]
 ) -> dict[str, Any]:
-    """The fields of a record that follow from its runs alone."""
+    """Make the fields of a record that follow from its runs alone."""
     passing, at = find_highest_passing(settings, trials), find_binding(settings, trials)
     # Where P99 E2EL over load bends to a steeper line.
     timed = [(run.load, run.p99_e2el_ms) for run in runs if run.p99_e2el_ms and not run.disturbed]
@@ -115,7 +115,7 @@ def is_answer(end: SearchEnd) -> bool:
 
 
 def _find_most_over(trial: Trial) -> int:
-    """The objective whose percentile is the greatest multiple of its limit."""
+    """Find the objective whose percentile is the greatest multiple of its limit."""
     excess = [each.value_ms / each.objective.limit_ms for each in trial.objectives]
     return max(range(len(excess)), key=lambda at: -math.inf if math.isnan(excess[at]) else excess[at])
 
@@ -136,7 +136,7 @@ Pointer = Callable[[Result, Objective], Cause | None]
 
 
 def find_bottleneck(run: Result, objective: Objective) -> Cause:
-    """The cause and its figures: the first pointer of the table that finds one."""
+    """Find the cause and its figures: the first pointer of the table that finds one."""
     for pointer in _POINTERS:
         if (found := pointer(run, objective)) is not None:
             return found
@@ -144,7 +144,7 @@ def find_bottleneck(run: Result, objective: Objective) -> Cause:
 
 
 def _find_window(run: Result) -> ServerWindow | None:
-    """What the server's counters show of a run; None where they show nothing."""
+    """Find what the server's counters show of a run; None where they show nothing."""
     window = run.facts.window
     return None if window is None or window.error or window.reset else window
 
@@ -161,7 +161,7 @@ def _point_to_kv_cache(run: Result, objective: Objective) -> Cause | None:
 
 
 def _point_to_decode(run: Result, objective: Objective) -> Cause | None:
-    """The time of a token: long where many are decoded at a time, or prefills come between."""
+    """Point to the time of a token: long where many are decoded at a time, or prefills come between."""
     if JUDGED[objective.metric].phase != "token":
         return None
     busy = run.metrics.mean_concurrency
@@ -171,7 +171,7 @@ def _point_to_decode(run: Result, objective: Objective) -> Cause | None:
 
 
 def _point_to_longest_phase(run: Result, objective: Objective) -> Cause | None:
-    """The longest part of the mean latency: the queue, prefill (TTFT without the queue), or decode."""
+    """Point to the longest part of the mean latency: queue, prefill (TTFT without the queue), or decode."""
     queue_ms, ttft_ms = _measure_queue_ms(run), run.metrics.ttft.mean_ms
     if queue_ms is None:
         return None
@@ -187,7 +187,7 @@ def _point_to_longest_phase(run: Result, objective: Objective) -> Cause | None:
 
 
 def _measure_queue_ms(run: Result) -> float | None:
-    """The mean time in the server's queue; 0 where no request was ever seen waiting, None if unknown."""
+    """Measure the mean time in the server's queue; 0 if no request was seen waiting, None if unknown."""
     if (window := _find_window(run)) is None:
         return None
     if window.queue is not None and window.queue.count:
@@ -196,7 +196,7 @@ def _measure_queue_ms(run: Result) -> float | None:
 
 
 def _point_to_queue(run: Result, objective: Objective) -> Cause | None:
-    """Requests waited, though the server does not report for how long."""
+    """Point to requests that waited, though the server does not report for how long."""
     window = _find_window(run)
     waiting = None if window is None else window.peak("waiting")
     return ("queue", f"{waiting:.0f} requests waiting at most") if waiting else None
@@ -211,7 +211,7 @@ _POINTERS: tuple[Pointer, ...] = (
 
 
 def measure_headroom(run: Result) -> dict[str, object]:
-    """How many times the load of a run the client could have measured: by its self-test, else by its CPU.
+    """Measure how many times a run's load the client could have measured: by its self-test, else its CPU.
 
     `headroom_at_least`: the self-test did not find its capacity.
     """

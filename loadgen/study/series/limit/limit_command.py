@@ -105,7 +105,7 @@ class LimitRequest(msgspec.Struct, frozen=True):
 
 
 class LimitFound(msgspec.Struct, frozen=True):
-    """What a search came to: its record, its directory, and the signal that ended it, if one did."""
+    """A search that is over: its record, its directory, and the signal that ended it, if one did."""
 
     record: LimitRecord
     directory: Path
@@ -182,12 +182,12 @@ def find_limit(
 
 
 def read_search(directory: Path) -> LimitRecord:
-    """The record of a search; raises UsageError where the directory has none, or a damaged one."""
+    """Read the record of a search; raises UsageError where the directory has none, or a damaged one."""
     return sweep_record.read_record(directory / LIMIT, LimitRecord, FORMAT, "a search")
 
 
 def continue_search(before: LimitRecord, asked: LimitRecord, seed: int | None = None) -> LimitRecord:
-    """The search that goes on: its runs, with the bounds, width and budget that are asked now.
+    """Make the record of a search that goes on: its runs, with the bounds, width and budget asked now.
 
     Raises UsageError where its runs would not be comparable with those to come.
     """
@@ -224,7 +224,7 @@ def _load_workload(options: Options) -> Profile:
 
 
 def limit_parser() -> argparse.ArgumentParser:
-    """The flags of `bench`, and those of a search."""
+    """Make the parser of `bench`, with the flags of a search."""
     parser = bench_parser()
     parser.prog, parser.conflict_handler = "loadgen limit", "resolve"
     parser.usage = "%(prog)s --slo 'ttft p90 < 500ms' [--over WHAT] [FLAG ...]"
@@ -260,7 +260,7 @@ def _add_flags(group: argparse._ActionsContainer) -> None:
 
 
 def _parse_seconds(text: str) -> float:
-    """A time from 1 ms to a year; raises ValueError."""
+    """Parse a time from 1 ms to a year; raises ValueError."""
     seconds = parsing.parse_seconds(text)
     if not _LEAST_S <= seconds <= bounds.YEAR_S:
         raise ValueError(f"{quote_value(text)}: give a time from 1ms to a year")

@@ -87,7 +87,7 @@ class LimitSearch:
 
     @property
     def settings(self) -> SearchSettings:
-        """What is searched, once the server was probed."""
+        """The settings of the search, once the server was probed."""
         names = SearchSettings.__struct_fields__
         kept = {name: getattr(self.record, name) for name in names if name != "objectives"}
         return SearchSettings(**kept, objectives=self.objectives)
@@ -96,7 +96,7 @@ class LimitSearch:
         """Learn from a few requests, one at a time, where to begin; raises UsageError of a small budget."""
         update = {"max_concurrency": 1, "request_rate": math.inf, "duration": None, "num_prompts": _PROBED}
         self.say("probe: a few requests, one at a time")
-        point = self._measured(self.workload.model_copy(update=update), 0, PROBE)
+        point = self._measure(self.workload.model_copy(update=update), 0, PROBE)
         if point.signal:
             raise signals.Stopped(point.signal)
         if point.run is None or not point.run.records.ok.any():
@@ -116,8 +116,8 @@ class LimitSearch:
         self.say(f"  a request alone takes {1e3 * alone_s:.4g} ms")
         self.say("\n".join(wrap_text(f"time: {estimate_time(self.settings)}", "  ")))
 
-    def _measured(self, workload: Profile, number: int, place: str) -> MeasuredPoint:
-        """A run with prompts that were not sent before, even if it was begun before, and cut off."""
+    def _measure(self, workload: Profile, number: int, place: str) -> MeasuredPoint:
+        """Measure a run with prompts that were not sent before, even if it was begun before, and cut off."""
         session, attempt = self.servers.session(workload), self.record.attempts
         self._keep(attempts=attempt + 1)
         seed = replace(self.seed, repeat=number, attempt=attempt)
@@ -134,7 +134,7 @@ class LimitSearch:
         workload = set_load(self.workload, self.record.axis, step)
         judged = {"slo": ", ".join(map(str, self.objectives))}
         try:
-            point = self._measured(workload.model_copy(update=judged), number, RUNS)
+            point = self._measure(workload.model_copy(update=judged), number, RUNS)
         except MeasureError as error:  # there is no server, and none can be started
             if not self.record.runs:
                 raise
@@ -174,7 +174,7 @@ class LimitSearch:
 
 
 def _bound_loads(record: LimitRecord, alone_s: float) -> dict[str, float]:
-    """Where a search begins and how far it goes, as far as that was not asked, by a request's time alone."""
+    """Choose where a search begins and how far it goes, unless asked, by a request's time alone."""
     if record.axis == "concurrency":
         start, lowest, highest = 1.0, 1.0, _MOST_STREAMS
     else:
@@ -186,7 +186,7 @@ def _bound_loads(record: LimitRecord, alone_s: float) -> dict[str, float]:
 
 
 def set_load(workload: Profile, axis: LoadAxis, step: NextRun) -> Profile:
-    """The workload at a load, for a time."""
+    """Set the load and the time of the workload."""
     # The description is that of the file's own load.
     update: dict[str, object] = {"duration": step.duration_s, "num_prompts": None, "description": ""}
     if axis == "rate":
@@ -212,7 +212,7 @@ def check_budget(settings: SearchSettings) -> None:
 
 
 def estimate_time(settings: SearchSettings) -> str:
-    """What a search takes at least and at most, and how much less its percentiles would take as P90."""
+    """Estimate what a search takes at least and at most, and what it would take with P90 instead."""
     first_s, why = search.first_run(settings)
     least_s = _estimate_two_runs_s(settings)
     words = (
@@ -230,19 +230,19 @@ def estimate_time(settings: SearchSettings) -> str:
 
 
 def _estimate_two_runs_s(settings: SearchSettings) -> float:
-    """The seconds of the first run and the fewest of one that follows it, at a load that may be higher."""
+    """Estimate the seconds of the first run and the fewest of the next, at a load that may be higher."""
     first_s, _ = search.first_run(settings)
     next_s, _ = search.least_run(settings, (), min(search.STEP * settings.start, settings.highest))
     return first_s + min(first_s, next_s) + 2 * _AROUND_S
 
 
 def format_load(load: float, axis: LoadAxis) -> str:
-    """A load with its unit."""
+    """Format a load with its unit."""
     return f"{limit_record.format_load(load)} {limit_record.UNITS[axis]}"
 
 
 def describe_run(run: LimitRun) -> str:
-    """What came of a run, in a line."""
+    """Describe what came of a run, in a line."""
     shown = [
         f"{limit_record.name_percentile(each.objective)} {limit_record.format_latency(each.value_ms)} ms"
         for each in run.objectives
@@ -254,7 +254,7 @@ def describe_run(run: LimitRun) -> str:
 def _find_cause(
     record: LimitRecord, end: SearchEnd, objectives: Sequence[Objective], directory: Path
 ) -> dict[str, object]:
-    """The bottleneck of the lowest failing run, and the client's headroom at the highest passing one."""
+    """Find the bottleneck of the lowest failing run, and the client's headroom at the highest passing one."""
     found: dict[str, object] = {
         "bottleneck": None, "evidence": "", "headroom": None, "headroom_at_least": False
     }  # fmt: skip
@@ -276,7 +276,7 @@ def _find_cause(
 def make_entry(
     number: int, load: float, point: MeasuredPoint, objectives: Sequence[Objective], directory: str
 ) -> LimitRun:
-    """The row of a run that was measured, or of why it was not."""
+    """Make the row of a run that was measured, or of why it was not."""
     run = point.run
     if run is None:
         return LimitRun(
@@ -316,7 +316,7 @@ def make_entry(
 
 
 def make_trial(run: LimitRun, objectives: Sequence[Objective]) -> Trial:
-    """What a row shows, for the search."""
+    """Make of a row what it shows, for the search."""
     return Trial(
         load=run.load,
         duration_s=run.duration_s,
@@ -348,7 +348,7 @@ def _list_disturbing(run: Result) -> list[str]:
 def _judge_run(
     run: Result, point: MeasuredPoint, evidence: Sequence[ObjectiveEvidence], disturbing: Sequence[str]
 ) -> tuple[Standing, str]:
-    """What a run shows of the objectives together, and why it is not that they are met."""
+    """Judge the objectives together by a run, with the reason where they are not met."""
     if disturbing:
         return Standing.NOT_SHOWN, f"disturbed ({', '.join(disturbing)})"
     if run.facts.saturated:
@@ -361,7 +361,7 @@ def _judge_run(
 
 
 def _list_missed(evidence: Sequence[ObjectiveEvidence]) -> Iterator[str]:
-    """Each objective that is not shown to be met, with what there is of it."""
+    """List each objective that is not shown to be met, with what there is of it."""
     for each in evidence:
         if each.passes:
             continue
@@ -394,5 +394,5 @@ def _restore_evidence(objective: Objective, figures: ObjectiveFigures) -> Object
 
 
 def _drop_infinite(value: float | None) -> float | None:
-    """A number that JSON has; None for infinity and NaN."""
+    """Keep a number that JSON has; None for infinity and NaN."""
     return value if value is not None and math.isfinite(value) else None

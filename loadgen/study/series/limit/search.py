@@ -55,7 +55,7 @@ class NextRun(msgspec.Struct, frozen=True):
 
 
 def choose_next_run(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | SearchEnd:
-    """What is to be run after these runs, or why the search is over."""
+    """Choose what is run after these runs, or say why the search is over."""
     edge = find_limiting_edge(settings, trials)
     load, left_s = _next_load(settings, trials, edge), _left_s(settings, trials)
     more = len(trials) < settings.most_runs
@@ -71,14 +71,14 @@ def choose_next_run(settings: SearchSettings, trials: Sequence[Trial]) -> NextRu
 
 
 def first_run(settings: SearchSettings) -> tuple[float, str]:
-    """The seconds of the first run of a search, and why it is not shorter."""
+    """Estimate the seconds of the first run of a search, and why it is not shorter."""
     return _run_length(settings, (), None, _round_load(settings, settings.start))
 
 
 def _run_length(
     settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None, load: float
 ) -> tuple[float, str]:
-    """The seconds of a run at a load: as its samples need, within its share of the budget; and why."""
+    """Choose the seconds of a run at a load: as its samples need, within its share of the budget; and why."""
     samples = _choose_samples(settings, trials, edge, load)
     wanted_s = samples / _requests_per_s(settings, trials, load)
     runs = settings.most_runs - len(trials)
@@ -97,12 +97,12 @@ def _left_s(settings: SearchSettings, trials: Sequence[Trial]) -> float:
 
 
 def _around_s(trials: Sequence[Trial]) -> float:
-    """What a run takes beyond its time: warm-up, the last answers, writing."""
+    """Estimate what a run takes beyond its time: warm-up, the last answers, writing."""
     return max((trial.took_s - trial.duration_s for trial in trials), default=0.0)
 
 
 def needed_s(settings: SearchSettings, trials: Sequence[Trial]) -> float | None:
-    """What the next run takes of the budget at least; None where there is none to be made."""
+    """Estimate what the next run takes of the budget at least; None where there is none to be made."""
     load = _next_load(settings, trials, find_limiting_edge(settings, trials))
     if isinstance(load, str):
         return None
@@ -111,7 +111,7 @@ def needed_s(settings: SearchSettings, trials: Sequence[Trial]) -> float | None:
 
 
 def _repeat_run(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | None:
-    """The last run once more where it shows nothing yet: it was disturbed, or only samples are missing.
+    """Repeat the last run where it shows nothing yet: it was disturbed, or only samples are missing.
 
     A load is given up after `_TRIES`, and disturbed runs are made again `_MOST_AGAIN` times in all: what
     disturbs them does not go away, or the client is the limit.
@@ -145,7 +145,7 @@ def _rounded_s(seconds: float) -> float:
 
 
 def least_samples(settings: SearchSettings) -> int:
-    """The fewest samples of a run that can pass: with none above the limit, at 99 % confidence."""
+    """Count the fewest samples of a run that can pass: with none above the limit, at 99 % confidence."""
     return max(map(_count_least_samples, settings.objectives))
 
 
@@ -154,17 +154,17 @@ def _count_least_samples(objective: Objective) -> int:
 
 
 def _add_spare(needed: int) -> int:
-    """The requests to plan for that many to come, although few arrive."""
+    """Count the requests to plan for that many to come, although few arrive."""
     return math.ceil(needed + _SPARE * math.sqrt(needed))
 
 
 def planned_samples(settings: SearchSettings) -> int:
-    """The requests that a run is planned for at least, so that these come although few arrive."""
+    """Count the requests that a run is planned for at least, so that these come although few arrive."""
     return _add_spare(least_samples(settings))
 
 
 def least_run(settings: SearchSettings, trials: Sequence[Trial], load: float) -> tuple[float, str]:
-    """The seconds of the shortest run at a load, and why it is not shorter.
+    """Find the seconds of the shortest run at a load, and why it is not shorter.
 
     It is long compared with its slowest requests, and has enough samples to pass.
     """
@@ -183,7 +183,7 @@ def least_run(settings: SearchSettings, trials: Sequence[Trial], load: float) ->
 
 
 def fit_edges(settings: SearchSettings, trials: Sequence[Trial]) -> list[EdgeFit | None]:
-    """The edge of each objective; None where no run is above it, or none below."""
+    """Fit the edge of each objective; None where no run is above it, or none below."""
     return [
         fit_edge(_make_points(trials, at), allowed_share(objective))
         for at, objective in enumerate(settings.objectives)
@@ -191,7 +191,7 @@ def fit_edges(settings: SearchSettings, trials: Sequence[Trial]) -> list[EdgeFit
 
 
 def find_limiting_edge(settings: SearchSettings, trials: Sequence[Trial]) -> EdgeFit | None:
-    """The lowest edge, whose interval covers that of every objective that may be the lowest."""
+    """Find the lowest edge, whose interval covers that of every objective that may be the lowest."""
     known = [edge for edge in fit_edges(settings, trials) if edge is not None]
     if not known or all(trial.beyond for trial in trials if not trial.disturbed):
         return None
@@ -213,7 +213,7 @@ def is_narrow(settings: SearchSettings, edge: EdgeFit) -> bool:
 
 
 def _cover_neighbours(trials: Sequence[Trial], low: float, high: float) -> tuple[float, float]:
-    """An interval of whole numbers that covers all between the last that was below and the first above."""
+    """Widen an interval to all whole numbers between the last that was below and the first above."""
     first = min((trial.load for trial in trials if trial.beyond), default=math.inf)
     last = find_load_below([trial for trial in trials if not trial.disturbed], lambda trial: trial.beyond)
     # None in between was tried, and a line through shares that jump is not to be trusted there. NaN stays.
@@ -221,13 +221,13 @@ def _cover_neighbours(trials: Sequence[Trial], low: float, high: float) -> tuple
 
 
 def find_load_below(trials: Sequence[Trial], failed: Callable[[Trial], bool]) -> float:
-    """The highest load below all that failed; NaN if there is none."""
+    """Find the highest load below all that failed; NaN if there is none."""
     first = min((trial.load for trial in trials if failed(trial)), default=math.inf)
     return max((trial.load for trial in trials if trial.load < first), default=math.nan)
 
 
 def _make_points(trials: Sequence[Trial], at: int) -> list[EdgePoint]:
-    """What the runs show of one objective; those in which no request has its latency show nothing."""
+    """Collect what the runs show of one objective; those in which no request has its latency show nothing."""
     shown = [trial for trial in trials if not trial.disturbed]
     points = []
     for trial in shown:
@@ -249,7 +249,7 @@ def _next_load(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit 
 def _choose_load(
     settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None
 ) -> float | SearchEnd:
-    """The next load, were the client able to send any."""
+    """Choose the next load, were the client able to send any."""
     below = [trial for trial in trials if not trial.beyond and not trial.disturbed]
     over = [trial for trial in trials if trial.beyond]
     if not below and not over:
@@ -268,13 +268,13 @@ def _choose_load(
 
 
 def _client_ceiling(trials: Sequence[Trial]) -> float:
-    """The lowest load that the client could not send, unless it did send as much in another run."""
+    """Find the lowest load that the client could not send, unless it did send as much in another run."""
     sent = max((trial.load for trial in trials if trial.usable), default=0.0)
     return min((trial.load for trial in trials if trial.disturbed and trial.load > sent), default=math.inf)
 
 
 def _below_client(settings: SearchSettings, trials: Sequence[Trial], ceiling: float) -> float | SearchEnd:
-    """A load between what was measured and what the client could not send; the search goes no higher."""
+    """Choose a load between those measured and one the client could not send; no search goes higher."""
     below = [trial.load for trial in trials if trial.usable and trial.load < ceiling]
     if not below:
         if ceiling <= settings.lowest:
@@ -287,7 +287,7 @@ def _below_client(settings: SearchSettings, trials: Sequence[Trial], ceiling: fl
 
 
 def _raise_load(settings: SearchSettings, below: Sequence[Trial]) -> float | SearchEnd:
-    """A load above all that were measured, up to the bound of the search."""
+    """Choose a load above all that were measured, up to the bound of the search."""
     top = max(below, key=lambda trial: trial.load)
     if top.load < settings.highest:
         near = any(share_over(each) > _SOME * allowed_share(each.objective) for each in top.objectives)
@@ -297,7 +297,7 @@ def _raise_load(settings: SearchSettings, below: Sequence[Trial]) -> float | Sea
 
 
 def _lower_load(settings: SearchSettings, over: Sequence[Trial]) -> float | SearchEnd:
-    """A load below all that are too much, down to the bound of the search."""
+    """Choose a load below all that are too much, down to the bound of the search."""
     bottom = min(over, key=lambda trial: trial.load)
     if bottom.load <= settings.lowest:
         return "nothing-passes"
@@ -306,7 +306,7 @@ def _lower_load(settings: SearchSettings, over: Sequence[Trial]) -> float | Sear
 
 
 def _load_near_edge(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit) -> float:
-    """A load at the edge: below it if the run before was above, and the other way round."""
+    """Choose a load at the edge: below it if the run before was above, and the other way round."""
     away = min(_AWAY / edge.slope, math.log(_SMALL_STEP))
     away = -away if trials[-1].load > edge.load else away
     load = edge.load * math.exp(away)
@@ -325,7 +325,7 @@ def _load_near_edge(settings: SearchSettings, trials: Sequence[Trial], edge: Edg
 def _choose_samples(
     settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None, load: float
 ) -> float:
-    """How many samples the next run should have: few while the edge is far, then what is still missing."""
+    """Choose how many samples the next run should have: few while the edge is far, then those missing."""
     few = max(
         *(_LEAST_OVER / allowed_share(each) for each in settings.objectives), least_samples(settings), _FEWEST
     )
@@ -343,7 +343,7 @@ def _choose_samples(
 
 
 def _requests_per_s(settings: SearchSettings, trials: Sequence[Trial], load: float) -> float:
-    """How many requests end in a second at a load, at least: over concurrency by the nearest run."""
+    """Estimate how many requests end in a second at a load, at least: over concurrency by the nearest run."""
     if settings.axis == "rate":
         return load
     timed = [trial for trial in trials if trial.requests_per_s]
@@ -356,7 +356,7 @@ def _requests_per_s(settings: SearchSettings, trials: Sequence[Trial], load: flo
 
 
 def _round_load(settings: SearchSettings, load: float) -> float:
-    """A load between the bounds, in few digits; over concurrency the nearest whole number."""
+    """Round a load between the bounds to few digits; over concurrency the nearest whole number."""
     few = float(f"{load:.{_DIGITS}g}") if settings.axis == "rate" else max(round(load), 1)
     return min(max(few, settings.lowest), settings.highest)
 
@@ -365,7 +365,7 @@ _ROUNDING = 1e-9
 
 
 class SearchSettings(msgspec.Struct, frozen=True):
-    """What is searched for, between which loads, how closely and at what cost.
+    """The objectives that are searched for, between which loads, how closely and at what cost.
 
     Loads are requests per second or, over concurrency, whole numbers of requests in flight.
     """
@@ -400,7 +400,7 @@ class Trial(msgspec.Struct, frozen=True):
 
     @property
     def standing(self) -> Standing:
-        """What the run shows of the objectives together."""
+        """The standing of the objectives together, as the run shows it."""
         if self.disturbed:
             return Standing.NOT_SHOWN
         return join_standings(each.standing for each in self.objectives) if self.usable else Standing.FAILS
@@ -435,17 +435,17 @@ def is_above(evidence: ObjectiveEvidence) -> bool:
 
 
 def share_over(evidence: ObjectiveEvidence) -> float:
-    """The share of samples above the limit, of the parts of the run that count; 0 if empty."""
+    """Compute the share of samples above the limit, of the parts of the run that count; 0 if empty."""
     parts = drop_first_part(list_parts(evidence))
     samples, over = (sum(part[column] for part in parts) for column in (0, 1))
     return over / max(samples, 1)
 
 
 def list_parts(evidence: ObjectiveEvidence) -> tuple[tuple[int, int], ...]:
-    """Samples, and those above the limit, of successive parts of a run."""
+    """List samples, and those above the limit, of successive parts of a run."""
     return evidence.batches or ((evidence.samples, evidence.over),)
 
 
 def allowed_share(objective: Objective) -> float:
-    """The share of samples that may be above the limit."""
+    """Compute the share of samples that may be above the limit."""
     return round(1 - objective.percentile / 100, 12)  # 0.1 at P90, as it is written

@@ -92,7 +92,7 @@ class GridPoint(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """What was varied, in words."""
+        """The values of what is varied, in words."""
         return name_point(self.settings, self.serve, self.repeat)
 
     @property
@@ -103,12 +103,12 @@ class GridPoint(msgspec.Struct, frozen=True):
 
 
 def parse_loads(flag: str, key: str, text: str) -> Dimension:
-    """The dimension of `--concurrency` or `--rate`; raises UsageError."""
+    """Parse the dimension of `--concurrency` or `--rate`; raises UsageError."""
     return make_load_dimension(flag, key, _parse_flag(flag, parse_numbers, text))
 
 
 def make_load_dimension(flag: str, key: str, values: Sequence[float]) -> Dimension:
-    """The dimension of these loads; raises UsageError."""
+    """Make the dimension of these loads; raises UsageError."""
     given = ",".join(map(format_value, values))
     if key == CONCURRENCY and any(type(value) is not int or value < 1 for value in values):
         raise UsageError(f"{flag} {given}: give whole numbers of requests in flight, 1 or more")
@@ -118,12 +118,12 @@ def make_load_dimension(flag: str, key: str, values: Sequence[float]) -> Dimensi
 
 
 def parse_vary(text: str) -> Dimension:
-    """The dimension of one `--vary`; raises UsageError."""
+    """Parse the dimension of one `--vary`; raises UsageError."""
     return parse_link([text], "--vary")
 
 
 def parse_link(texts: Iterable[str], flag: str = "--link") -> Dimension:
-    """The dimension of lists that vary together, `--link`; raises UsageError."""
+    """Parse the dimension of lists that vary together, `--link`; raises UsageError."""
     lists: dict[str, Sequence[Any]] = {}
     for text in texts:
         name, values = _parse_flag(flag, split_name, text)
@@ -135,7 +135,7 @@ def parse_link(texts: Iterable[str], flag: str = "--link") -> Dimension:
 
 
 def make_linked_dimension(flag: str, lists: Mapping[str, Sequence[Any]]) -> Dimension:
-    """The dimension of keys of a profile whose values vary together; raises UsageError."""
+    """Make the dimension of keys of a profile whose values vary together; raises UsageError."""
     lists = {_check_key(flag, key): values for key, values in lists.items()}
     if len({len(values) for values in lists.values()}) > 1:
         counts = ", ".join(f"{key} has {len(values)}" for key, values in lists.items())
@@ -152,7 +152,7 @@ def _check_key(flag: str, name: str) -> str:
 
 
 def parse_serve_param(text: str) -> Dimension:
-    """The dimension of one `--serve-param`; raises UsageError."""
+    """Parse the dimension of one `--serve-param`; raises UsageError."""
     flag = "--serve-param"
     name, values = _parse_flag(flag, split_name, text)
     words = _parse_flag(flag, split_words, values)
@@ -169,7 +169,7 @@ def _make_dimension(flag: str, keys: tuple[str, ...], rows: tuple[tuple[Any, ...
 
 
 def _parse_flag(flag: str, read: Callable[..., T], *given: str) -> T:
-    """What is read of a flag's value; raises UsageError that names the flag."""
+    """Read a flag's value; raises UsageError that names the flag."""
     try:
         return read(*given)
     except ValueError as error:
@@ -201,7 +201,7 @@ def check_variation(variation: Variation, given: Mapping[str, Any], launched: bo
 
 
 def list_points(variation: Variation, given: Mapping[str, Any], build: Build) -> tuple[GridPoint, ...]:
-    """The points in order, each with its workload.
+    """List the points in order, each with its workload.
 
     A point lasts as `given` or its profile's duration has it, else as `requests` does.
     Raises UsageError for a value that the profile does not take, or that changes nothing.
@@ -218,7 +218,7 @@ def list_points(variation: Variation, given: Mapping[str, Any], build: Build) ->
 
 
 def _make_workload(given: Mapping[str, Any], settings: Mapping[str, Any], build: Build) -> Profile:
-    """The workload of a point: output_len is that of every data set, as --output-len is."""
+    """Make the workload of a point: output_len is that of every data set, as --output-len is."""
     keys = {**given, **settings}
     workload = build(keys)
     source = request_sources.find_source(workload)
@@ -236,7 +236,7 @@ def _make_workload(given: Mapping[str, Any], settings: Mapping[str, Any], build:
 
 
 def _name_passed_flag(message: str, variation: Variation) -> str:
-    """A message about a load, with the flag that varies it in place of that of `bench`."""
+    """Name in a message about a load the flag that varies it in place of that of `bench`."""
     for dimension in variation.fields:
         if dimension.flag in _LOADS:
             message = message.replace(find_flag(dimension.keys[0]), dimension.flag)
@@ -244,7 +244,7 @@ def _name_passed_flag(message: str, variation: Variation) -> str:
 
 
 def count_requests(workload: Profile) -> int | None:
-    """How many requests, or sessions, a point has where that is not given; None: as its profile has it.
+    """Count how many requests, or sessions, a point has where that is not given; None: as its profile has it.
 
     At a rate as many as are due in 60 s, in a closed loop 10 for each in flight, and 50 at least.
     """
@@ -258,7 +258,7 @@ def count_requests(workload: Profile) -> int | None:
 
 
 def _name_workload(name: str, settings: Mapping[str, Any], serve: Mapping[str, str]) -> str:
-    """The workload's name with what no column of a table shows: two such points are no repeats."""
+    """Name the workload with what no column of a table shows: two such points are no repeats."""
     shown_elsewhere = (CONCURRENCY, RATE, "input_len", "output_len", "num_prompts", "duration")
     more = {key: value for key, value in settings.items() if key not in shown_elsewhere}
     return " ".join(
@@ -277,7 +277,7 @@ _OPENING, _CLOSING = "[{", "]}"  # of JSON, inside which a comma parts no values
 
 
 def parse_numbers(text: str) -> tuple[int | float, ...]:
-    """The numbers of a list; `…` continues it up to the number behind it, which is the last.
+    """Parse the numbers of a list; `…` continues it up to the number behind it, which is the last.
 
     Three numbers or more at one distance go on in such steps, all others by their ratio: 1,2,4…512 doubles,
     8,16,24…64 adds 8. Whole numbers stay whole. Raises ValueError.
@@ -301,7 +301,7 @@ def parse_numbers(text: str) -> tuple[int | float, ...]:
 
 
 def _extend_numbers(first: Sequence[Fraction], end: Fraction, text: str) -> list[Fraction]:
-    """The numbers up to the last one; raises ValueError."""
+    """Continue the numbers up to the last one; raises ValueError."""
     if len(first) < 2:
         raise ValueError(f"{quote_value(text)}: two numbers before the … show how it goes on, as in 1,2…64")
     if any(value <= 0 for value in (*first, end)):
@@ -334,7 +334,7 @@ def _extend_numbers(first: Sequence[Fraction], end: Fraction, text: str) -> list
 
 
 def _split_list(listed: str, text: str, between: str) -> list[str]:
-    """The values of a list, none of them empty; raises ValueError that quotes the whole `text`."""
+    """Split the values of a list, none of them empty; raises ValueError that quotes the whole `text`."""
     if not listed.strip():
         raise ValueError(f"{quote_value(text)}: the list is empty: write values, as 1,2,4")
     parts = [part.strip() for part in listed.split(between)]
@@ -345,7 +345,7 @@ def _split_list(listed: str, text: str, between: str) -> list[str]:
 
 
 def _parse_number(word: str, text: str) -> Fraction:
-    """A number that a figure can be: of one like 1e999999999 the fraction would fill the memory."""
+    """Parse a number that a figure can be: of one like 1e999999999 the fraction would fill the memory."""
     try:
         value = Decimal(word if len(word) <= _LONGEST_NUMBER else "")
         plain = float(value)
@@ -365,7 +365,7 @@ def _simplify_number(value: Fraction) -> int | float:
 
 
 def split_name(text: str) -> tuple[str, str]:
-    """The name and the list of `NAME=V1,V2`; raises ValueError where it is written otherwise."""
+    """Split the name and the list of `NAME=V1,V2`; raises ValueError where it is written otherwise."""
     name, equals, values = text.partition("=")
     if not equals or not name.strip() or not values.strip():
         raise ValueError(f"{quote_value(text)}: write NAME=VALUE,VALUE, as input_len=512,2048")
@@ -373,7 +373,7 @@ def split_name(text: str) -> tuple[str, str]:
 
 
 def parse_field_values(name: str, text: str) -> tuple[Any, ...]:
-    """The values of a profile's key: numbers, which `…` may continue, or words; raises ValueError."""
+    """Parse the values of a profile's key: numbers, which `…` may continue, or words; raises ValueError."""
     if name in _WITH_COMMAS and "," in text and _BETWEEN not in text:
         raise ValueError(
             f"{name}: its values may hold commas: write {_BETWEEN} between them, as {_BETWEEN.join('AB')}, "
@@ -387,7 +387,7 @@ def parse_field_values(name: str, text: str) -> tuple[Any, ...]:
 
 
 def split_words(text: str) -> tuple[str, ...]:
-    """The values as words, between commas, or semicolons where there are any; raises ValueError.
+    """Split the values as words, between commas, or semicolons where there are any; raises ValueError.
 
     A list of numbers may have a `…`.
     """

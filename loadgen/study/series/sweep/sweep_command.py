@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def sweep_parser() -> argparse.ArgumentParser:
-    """The flags of `bench`, and what is varied."""
+    """Make the parser of `bench`, with what is varied."""
     parser = bench_parser()
     parser.prog = "loadgen sweep"
     parser.usage = "%(prog)s --concurrency LIST|--rate LIST|--vary KEY=LIST [FLAG ...]"
@@ -112,7 +112,7 @@ def _add_flags(group: argparse._ActionsContainer) -> None:
 
 
 def _read_variation(flags: SweepFlags) -> Variation:
-    """What the flags vary, the load fastest; raises UsageError."""
+    """Read what the flags vary, the load fastest; raises UsageError."""
     fields = [*map(grid.parse_vary, flags.vary), *map(grid.parse_link, flags.link)]
     if flags.rate is not None:
         fields.append(grid.parse_loads("--rate", grid.RATE, flags.rate))
@@ -124,7 +124,7 @@ def _read_variation(flags: SweepFlags) -> Variation:
 
 
 def _preview_sweep(request: SweepRequest, store: SweepStore | None) -> Iterator[str]:
-    """The points in order, and how long they take."""
+    """List the points in order, and how long they take."""
     states = {} if store is None else {point.number: point for point in store.record().points}
     over = {number for number, point in states.items() if point.state in FINISHED}
     done = f", {len(over)} are done" if over else ""
@@ -188,7 +188,7 @@ _FAILED = "FAILED"
 
 
 def draw_sweep_table(directory: Path, record: SweepRecord, points: Sequence[GridPoint]) -> str:
-    """The points that are over, read from their directories, in 80 columns; "" where there is none."""
+    """Draw the points that are over, read from their directories, in 80 columns; "" where there is none."""
     rows: dict[str, list[LoadRow]] = {}
     failed: dict[str, Profile] = {}
     notes: list[str] = []

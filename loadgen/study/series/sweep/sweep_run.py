@@ -56,7 +56,7 @@ from loadgen.verdict import requested_metrics
 
 
 def begin_sweep(request: SweepRequest) -> SweepStore:
-    """The directory of a sweep that begins, with its record; raises UsageError where there can be none."""
+    """Make the directory of a sweep that begins, with its record; raises UsageError where it cannot."""
     base, now = Path(request.options.run_dir or "runs"), run_place.read_wall_clock()
     fixed = request.fixed  # of files that are there
     directory = run_place.create_directory(base, f"sweep-{request.name}", now)
@@ -75,7 +75,7 @@ def begin_sweep(request: SweepRequest) -> SweepStore:
 
 
 def plan_points(points: Sequence[GridPoint]) -> tuple[SweepPoint, ...]:
-    """The points as a record has them before any is measured."""
+    """Make the points as a record has them before any is measured."""
     return tuple(
         SweepPoint(number=point.number, settings=point.settings, serve=point.serve, repeat=point.repeat)
         for point in points
@@ -83,7 +83,7 @@ def plan_points(points: Sequence[GridPoint]) -> tuple[SweepPoint, ...]:
 
 
 def resume_sweep(request: SweepRequest, directory: Path | None) -> SweepStore:
-    """The directory of the same sweep that goes on, None: the latest such one in its run directory.
+    """Find the directory of the same sweep that goes on, None: the latest such one in its run directory.
 
     Raises UsageError where there is none, or where it was begun by another command.
     """
@@ -98,7 +98,7 @@ def resume_sweep(request: SweepRequest, directory: Path | None) -> SweepStore:
 
 
 def _find_latest(request: SweepRequest, base: Path) -> SweepStore:
-    """The sweep of this request that began last under `base`; raises UsageError."""
+    """Find the sweep of this request that began last under `base`; raises UsageError."""
     others: list[str] = []
     fixed = request.fixed
     for path in sorted(base.glob(f"*/{SWEEP}"), reverse=True):
@@ -114,7 +114,7 @@ def _find_latest(request: SweepRequest, base: Path) -> SweepStore:
 
 
 def _find_difference(record: SweepRecord, request: SweepRequest, fixed: str) -> str:
-    """Why a record is of another sweep; "" where it is of this one."""
+    """Explain why a record is of another sweep; "" where it is of this one."""
     seed = request.options.seed
     if seed is not None and seed != record.seed:
         return f"the seed is {record.seed}"
@@ -148,7 +148,7 @@ def finish_sweep(
 
 
 def _drop_damaged(store: SweepStore, points: Sequence[GridPoint], say: Callable[[str], None]) -> SweepRecord:
-    """The record, its finished points only those whose runs can be read; the others are planned again."""
+    """Read the record; finished points whose runs cannot be read are planned again."""
     record = store.record()
     for known, point in zip(record.points, points, strict=True):
         if known.state not in FINISHED:
@@ -193,7 +193,7 @@ class SweepStore(SeriesStore):
 
 
 def update_point(record: SweepRecord, point: SweepPoint) -> SweepRecord:
-    """The record with another state of one point."""
+    """Make the record with another state of one point."""
     points = (*record.points[: point.number], point, *record.points[point.number + 1 :])
     return record.model_copy(update={"points": points})
 
@@ -216,7 +216,7 @@ class SweepRequest(msgspec.Struct, frozen=True):
 
 
 def make_builder(options: Options) -> Build:
-    """What makes the profile of the command line with these keys over it."""
+    """Make a function that lays keys over the profile of the command line."""
     names = options.profiles
 
     def build(keys: Mapping[str, Any]) -> Profile:
@@ -226,7 +226,7 @@ def make_builder(options: Options) -> Build:
 
 
 def make_request(options: Options, variation: Variation, build: Build) -> SweepRequest:
-    """The sweep of these options; raises UsageError for what cannot be done, before anything is started.
+    """Make the sweep of these options; raises UsageError for what cannot be done, before anything is started.
 
     `build` makes the workload with keys over it: those of the options, and what is varied.
     """
@@ -260,7 +260,7 @@ _LONG_S = 30.0  # of a point that is announced
 
 @dataclass
 class Sweeping:
-    """What is left of a sweep; `record` is what came of its points so far."""
+    """The part of a sweep that is left; `record` is what came of its points so far."""
 
     store: SweepStore
     record: SweepRecord
@@ -312,7 +312,7 @@ class Sweeping:
                 self.servers.close()
 
     def _place(self, point: GridPoint) -> str:
-        """Where a point stands, as a line about it begins."""
+        """Show where a point stands, as a line about it begins."""
         return f"[{point.number + 1}/{len(self.points)}] "
 
     def _estimate(self, left: Sequence[GridPoint]) -> TimeLeft:
@@ -332,7 +332,7 @@ class Sweeping:
             self.say(f"{self._place(point)}{point.label}: measuring {describe_amount(point.workload)}{time}")
 
     def _session(self, point: GridPoint) -> Session | None:
-        """A session with the point's server; None where it does not start, which is then recorded."""
+        """Open a session with the point's server; None where it does not start, which is then recorded."""
         flags = tuple(point.serve.items())
         if (reason := self._unstartable.get(flags, "")) == "":
             for _ in range(_MOST_STARTS):
@@ -383,14 +383,14 @@ class Sweeping:
         self.store.write_record(self.record)
 
     def _report(self, point: GridPoint, outcome: str) -> None:
-        """A line for a point that is over, with the time left for all that are not, as far as it is known."""
+        """Print a line for a point that is over, with the time left for the others as far as it is known."""
         rest = self._estimate([planned for planned in self.left if planned.number > point.number])
         later = f"; {describe_time(rest)} left" if round(rest.seconds) else ""
         self.say(f"{self._place(point)}{point.label}: {outcome}{later}")
 
 
 def describe_amount(workload: Profile) -> str:
-    """How much is asked of a point: 50 requests, 20 sessions, or 30 s."""
+    """Describe how much is asked of a point: 50 requests, 20 sessions, or 30 s."""
     if workload.duration:
         return f"{workload.duration:g} s"
     if workload.num_sessions is not None:
@@ -399,7 +399,7 @@ def describe_amount(workload: Profile) -> str:
 
 
 def _summarize_run(run: Result) -> str:
-    """What matters of a run, in short."""
+    """Summarise a run in a line."""
     metrics = run.metrics
     tokens = f"{metrics.output_throughput_per_s:.1f} tok/s, "
     # An answer that comes whole has no first token.
@@ -451,13 +451,13 @@ def _estimate_point(point: GridPoint, done: TimedPoints, options: Options) -> fl
 
 
 def _count_turns(workload: Profile) -> float:
-    """How many requests, or sessions, follow one another in each of a closed loop's slots."""
+    """Count how many requests, or sessions, follow one another in each of a closed loop's slots."""
     count = workload.num_sessions or workload.num_prompts or 1
     return count / min(workload.max_concurrency or count, count)
 
 
 def _measure_distance(one: Profile, other: Profile) -> float:
-    """How far two workloads are from each other: ratios of load and lengths."""
+    """Measure how far two workloads are from each other: ratios of load and lengths."""
     pairs = (
         (one.max_concurrency or 1, other.max_concurrency or 1),
         (one.input_len, other.input_len),

@@ -59,14 +59,14 @@ def complete_layout(store: SeriesStore, record: SweepRecord, points: Sequence[Gr
 def _list_finished(
     record: SweepRecord, points: Sequence[GridPoint]
 ) -> Iterator[tuple[SweepPoint, GridPoint]]:
-    """The points that are finished, as the record and the grid have them."""
+    """List the points that are finished, as the record and the grid have them."""
     for known, point in zip(record.points, points, strict=True):
         if known.state in FINISHED:
             yield known, point
 
 
 def _read_run(directory: Path, point: GridPoint) -> dict[str, Any]:
-    """A run under vLLM's keys, with what was varied; raises UsageError where its result is damaged."""
+    """Read a run under vLLM's keys, with what was varied; raises UsageError where its result is damaged."""
     try:
         stored = json.loads((directory / RESULT).read_bytes())
         if not isinstance(stored, dict):
@@ -84,7 +84,7 @@ def _read_run(directory: Path, point: GridPoint) -> dict[str, Any]:
 
 
 def _name_combination(point: GridPoint) -> str:
-    """The folder's name: SERVE--max_num_seqs=8-BENCH--max_concurrency=4; no two combinations' is the same."""
+    """Name the folder: SERVE--max_num_seqs=8-BENCH--max_concurrency=4; no two combinations' is the same."""
     parts = []
     for kind, table in (("SERVE", point.serve), ("BENCH", point.settings)):
         if table:

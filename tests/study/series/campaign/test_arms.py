@@ -293,7 +293,7 @@ def test_what_ships_is_trusted_and_nothing_that_is_called_so(
     own = campaign_file.locate_campaign("qwen3-thor")
     (tmp_path / "qwen3-thor.toml").write_text(own.read_text("utf-8"), "utf-8")
     (tmp_path / "link.toml").symlink_to(own)
-    found = Trust().of(place(tmp_path))
+    found = Trust().apply_to(place(tmp_path))
     assert (found.shipped, found.starts, found.reads("MODELS")) == (shipped, shipped, shipped)
 
 
