@@ -49,7 +49,6 @@ class Result:
     facts: Facts
     records: Records
     samples: KeptSamples = field(default_factory=KeptSamples)
-    _parts: dict[Callable[[Result], Any], Any] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def counted(self) -> Records:
@@ -149,6 +148,10 @@ class Result:
         if window is None:
             return reconcile.reconcile_answers(self.whole, self.records)
         return reconcile.reconcile_figures(window, self.whole, self.records)
+
+    @cached_property
+    def _parts(self) -> dict[Callable[[Result], Any], Any]:
+        return {}
 
     def part(self, make: Callable[[Result], T]) -> T:
         """The part of the result that `make` makes of this run, made once."""

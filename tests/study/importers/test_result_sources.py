@@ -64,6 +64,19 @@ def test_a_run_directory_is_what_the_run_was(environment: dict[str, str], tmp_pa
     assert known.run.json() == run.json()
 
 
+def test_a_part_of_a_stored_run_is_made_once(tmp_path: Path) -> None:
+    run_in(tmp_path / "r")
+    (known,) = read(tmp_path / "r").reported
+    assert known.run is not None
+    counted: list[int] = []
+
+    def count(run: Result) -> int:
+        counted.append(len(run.records))
+        return counted[-1]
+
+    assert [known.run.part(count), known.run.part(count), *counted] == [3, 3, 3]
+
+
 def test_arrivals_are_read_when_they_are_looked_at(tmp_path: Path) -> None:
     run_in(tmp_path / "r")
     (known,) = read(tmp_path / "r").reported
