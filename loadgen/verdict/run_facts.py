@@ -1,6 +1,6 @@
 """Run facts: everything about a run that is not in its records, each fact declared once.
 
-A fact's type carries its row: when it is known, how it is joined across shards, and its line in the report.
+A fact's type carries its row: how it is joined across shards, and its line in the report where it has one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from enum import Enum, StrEnum
+from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, get_type_hints
 
@@ -51,14 +51,6 @@ _NO_DATA = DataFacts()
 _PROMPTS = {"prompt", "prompt_embeds", "messages", "input_ids", "input_embeds"}  # in the body, of any API
 
 
-class Known(Enum):
-    """When a fact of a run is known."""
-
-    BEFORE = "before its first request"
-    DURING = "when its last request has ended"
-    AFTER = "once it was followed up, merged or recovered"
-
-
 class Join(StrEnum):
     """How the facts of shards become that of the run which they are together; merge_facts has the rules."""
 
@@ -83,16 +75,13 @@ class Join(StrEnum):
     DECIDED = "by what makes the whole of the others"
 
 
-class Fact(msgspec.Struct, frozen=True):
-    """The row of a fact: when it is known, how it is joined across shards, and its line in the report."""
+class FactLine(msgspec.Struct, frozen=True):
+    """A fact's line in the report: a text with {} in the place of the fact, or of each of its entries."""
 
-    known: Known
-    join: Join
-    line: str = ""  # with {} in the place of the fact, or of each of its entries; "": it has none of its own
-    section: str = "notes"  # of the report, that has the line
+    text: str
+    section: str = "notes"  # of the report
 
 
-BEFORE, DURING, AFTER = Known
 F = TypeVar("F")
 R = TypeVar("R")
 
@@ -215,110 +204,92 @@ class MergedShard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a run that is not in its records; the two together make the report."""
 
-    format: Annotated[int, Fact(BEFORE, Join.FIRST)] = FORMAT
-    started: Annotated[datetime, Fact(BEFORE, Join.LEAST)]
-    finished: Annotated[datetime, Fact(DURING, Join.MOST)]
-    command: Annotated[list[str], Fact(BEFORE, Join.FIRST)]
-    profile: Annotated[Profile, Fact(BEFORE, Join.FIRST)]
-    seed: Annotated[int, Fact(BEFORE, Join.FIRST)]
-    seed_chosen: Annotated[bool, Fact(BEFORE, Join.FIRST)]
-    repeat: Annotated[int, Fact(BEFORE, Join.FIRST)] = 0
+    format: Annotated[int, Join.FIRST] = FORMAT
+    started: Annotated[datetime, Join.LEAST]
+    finished: Annotated[datetime, Join.MOST]
+    command: Annotated[list[str], Join.FIRST]
+    profile: Annotated[Profile, Join.FIRST]
+    seed: Annotated[int, Join.FIRST]
+    seed_chosen: Annotated[bool, Join.FIRST]
+    repeat: Annotated[int, Join.FIRST] = 0
     # How often this run of a series was begun before; prompts are drawn from it too.
-    attempt: Annotated[int, Fact(BEFORE, Join.FIRST)] = 0
-    # With prompts of their own, of which this is one: --repeat.
-    runs: Annotated[int, Fact(BEFORE, Join.FIRST)] = 1
-    plan_digest: Annotated[str, Fact(BEFORE, Join.FIRST)]
-    prompt_format: Annotated[str, Fact(BEFORE, Join.FIRST)]
-    ids_source: Annotated[str, Fact(BEFORE, Join.FIRST)] = ""
-    data: Annotated[DataFacts, Fact(BEFORE, Join.FIRST)] = _NO_DATA
-    server: Annotated[Server, Fact(BEFORE, Join.FIRST)]
-    tokenizer: Annotated[str | None, Fact(BEFORE, Join.PRESENT)] = None
+    attempt: Annotated[int, Join.FIRST] = 0
+    runs: Annotated[int, Join.FIRST] = 1  # with prompts of their own, of which this is one: --repeat
+    plan_digest: Annotated[str, Join.FIRST]
+    prompt_format: Annotated[str, Join.FIRST]
+    ids_source: Annotated[str, Join.FIRST] = ""
+    data: Annotated[DataFacts, Join.FIRST] = _NO_DATA
+    server: Annotated[Server, Join.FIRST]
+    tokenizer: Annotated[str | None, Join.PRESENT] = None
     # The directory of the tokenizer that counts answers without usage; "": none.
-    text_tokenizer: Annotated[str, Fact(BEFORE, Join.PRESENT)] = ""
-    warmups: Annotated[int, Fact(BEFORE, Join.SUM)] = 0
-    warmup_failures: Annotated[int, Fact(BEFORE, Join.SUM)] = 0
-    client: Annotated[Client, Fact(DURING, Join.CLIENT)]
-    environment: Annotated[dict[str, str], Fact(BEFORE, Join.BY_NAME)]
+    text_tokenizer: Annotated[str, Join.PRESENT] = ""
+    warmups: Annotated[int, Join.SUM] = 0
+    warmup_failures: Annotated[int, Join.SUM] = 0
+    client: Annotated[Client, Join.CLIENT]
+    environment: Annotated[dict[str, str], Join.BY_NAME]
     # The engine does not accept it, so it was not sent.
-    ignore_eos_refused: Annotated[bool, Fact(BEFORE, Join.FIRST)] = False
+    ignore_eos_refused: Annotated[bool, Join.FIRST] = False
     # What the server refused of the requests as planned.
-    adapted: Annotated[tuple[AdaptedField, ...], Fact(BEFORE, Join.FIRST, "{}", "adapted")] = ()
-    # Answers whose first token was of reasoning.
-    reasoned: Annotated[int, Fact(DURING, Join.SUM)] = 0
+    adapted: Annotated[tuple[AdaptedField, ...], Join.FIRST, FactLine("{}", "adapted")] = ()
+    reasoned: Annotated[int, Join.SUM] = 0  # answers whose first token was of reasoning
     # Answers whose reasoning was counted, and not streamed before the first token.
-    hidden_reasoning: Annotated[int, Fact(DURING, Join.SUM)] = 0
-    notes: Annotated[tuple[str, ...], Fact(BEFORE, Join.LINES, "note: {}")] = ()
-    # Why the run ended early.
-    cut_short: Annotated[str, Fact(DURING, Join.WORDS)] = ""
-    interrupted: Annotated[bool, Fact(DURING, Join.ANY)] = False
-    # Which one ended the run, or what followed it; 0: none did.
-    signal: Annotated[int, Fact(DURING, Join.MOST)] = 0
+    hidden_reasoning: Annotated[int, Join.SUM] = 0
+    notes: Annotated[tuple[str, ...], Join.LINES, FactLine("note: {}")] = ()
+    cut_short: Annotated[str, Join.WORDS] = ""  # why the run ended early
+    interrupted: Annotated[bool, Join.ANY] = False
+    signal: Annotated[int, Join.MOST] = 0  # which one ended the run, or what followed it; 0: none did
     # Only in a journal: the run had not ended when this was written.
-    under_way: Annotated[bool, Fact(BEFORE, Join.ANY)] = False
+    under_way: Annotated[bool, Join.ANY] = False
     # What could not be determined after the last request, and why.
-    unknown: Annotated[tuple[str, ...], Fact(DURING, Join.LINES, "not known: {}")] = ()
+    unknown: Annotated[tuple[str, ...], Join.LINES, FactLine("not known: {}")] = ()
     # Which rule (--max-failures, --max-duration, …) ended it, in words.
-    stop_rule: Annotated[str, Fact(DURING, Join.WORDS)] = ""
+    stop_rule: Annotated[str, Join.WORDS] = ""
     # That rule found the server further and further behind the load.
-    saturated: Annotated[bool, Fact(DURING, Join.ANY)] = False
-    # Why only its journal is left, if the run ended early.
-    recovered: Annotated[str, Fact(AFTER, Join.DECIDED)] = ""
+    saturated: Annotated[bool, Join.ANY] = False
+    recovered: Annotated[str, Join.DECIDED] = ""  # why only its journal is left, if the run ended early
     # Requests under way when the client was killed, of which nothing else is known.
-    unfinished: Annotated[int, Fact(AFTER, Join.SUM)] = 0
-    # Why the journal could not be written in full.
-    journal_error: Annotated[str, Fact(DURING, Join.WORDS)] = ""
+    unfinished: Annotated[int, Join.SUM] = 0
+    journal_error: Annotated[str, Join.WORDS] = ""  # why the journal could not be written in full
     # Of each x-request-id, followed by its index; None: not stored.
-    request_id_prefix: Annotated[str | None, Fact(BEFORE, Join.COMMON)] = None
-    label: Annotated[str | None, Fact(BEFORE, Join.COMMON)] = None
-    metadata: Annotated[tuple[str, ...], Fact(BEFORE, Join.VALUES)] = ()
-    # As planned.
-    requests: Annotated[int, Fact(BEFORE, Join.DECIDED), msgspec.Meta(ge=1)]
+    request_id_prefix: Annotated[str | None, Join.COMMON] = None
+    label: Annotated[str | None, Join.COMMON] = None
+    metadata: Annotated[tuple[str, ...], Join.VALUES] = ()
+    requests: Annotated[int, Join.DECIDED, msgspec.Meta(ge=1)]  # as planned
     # Requests of each session, in the plan's order; (): no sessions.
-    session_turns: Annotated[tuple[_Turns, ...], Fact(BEFORE, Join.FIRST)] = ()
+    session_turns: Annotated[tuple[_Turns, ...], Join.FIRST] = ()
     # Of all bodies that were sent, in any order, without the model's name.
-    bodies_digest: Annotated[str, Fact(DURING, Join.DIGEST), msgspec.Meta(pattern="^[0-9a-f]*$")] = ""
+    bodies_digest: Annotated[str, Join.DIGEST, msgspec.Meta(pattern="^[0-9a-f]*$")] = ""
     # Where in the data file the turns stand that ended their session early, by plan index: the first ones.
-    turn_places: Annotated[tuple[tuple[int, str], ...], Fact(DURING, Join.PLACES)] = ()
-    # Prompts of the plan that equal an earlier one of it.
-    repeated_prompts: Annotated[int, Fact(BEFORE, Join.FIRST)] = 0
+    turn_places: Annotated[tuple[tuple[int, str], ...], Join.PLACES] = ()
+    repeated_prompts: Annotated[int, Join.FIRST] = 0  # prompts of the plan that equal an earlier one of it
     # Base URLs, where there were several: slot s is of number s mod as many.
-    targets: Annotated[tuple[str, ...], Fact(BEFORE, Join.FIRST)] = ()
+    targets: Annotated[tuple[str, ...], Join.FIRST] = ()
     # Which part of the plan this is; None: all of it.
-    shard: Annotated[ShardFacts | None, Fact(BEFORE, Join.DECIDED)] = None
-    # Workers or shards that were lost, and why, in words.
-    lost: Annotated[tuple[str, ...], Fact(DURING, Join.DECIDED)] = ()
+    shard: Annotated[ShardFacts | None, Join.DECIDED] = None
+    lost: Annotated[tuple[str, ...], Join.DECIDED] = ()  # workers or shards that were lost, and why, in words
     # What throttled this machine during the run, in words.
-    throttled: Annotated[tuple[str, ...], Fact(AFTER, Join.LINES)] = ()
+    throttled: Annotated[tuple[str, ...], Join.LINES] = ()
     # This machine's CPUs; None: the server is elsewhere.
-    cpu_use: Annotated[CpuUse | None, Fact(AFTER, Join.PRESENT)] = None
+    cpu_use: Annotated[CpuUse | None, Join.PRESENT] = None
     # The server's counters over the run; None: not scraped.
-    window: Annotated[ServerWindow | None, Fact(AFTER, Join.COUNTERS)] = None
-    # None: it was running before.
-    launched: Annotated[Launched | None, Fact(BEFORE, Join.PRESENT)] = None
-    # What the model's files declare.
-    checkpoint: Annotated[Checkpoint | None, Fact(BEFORE, Join.PRESENT)] = None
-    # The configuration that the engine reports.
-    as_run: Annotated[EngineConfig | None, Fact(AFTER, Join.PRESENT)] = None
+    window: Annotated[ServerWindow | None, Join.COUNTERS] = None
+    launched: Annotated[Launched | None, Join.PRESENT] = None  # None: it was running before
+    checkpoint: Annotated[Checkpoint | None, Join.PRESENT] = None  # what the model's files declare
+    as_run: Annotated[EngineConfig | None, Join.PRESENT] = None  # the configuration that the engine reports
     # This machine's memory, power, heat; None: the server is elsewhere.
-    sensed: Annotated[SensorSummary | None, Fact(AFTER, Join.PRESENT)] = None
+    sensed: Annotated[SensorSummary | None, Join.PRESENT] = None
     # How the prefix cache was reset before the run; "": it was not.
-    cache_reset: Annotated[str, Fact(BEFORE, Join.PRESENT, "prefix cache: {}", "launched")] = ""
-    # Where the engine's own profile of the run lies.
-    traced: Annotated[str, Fact(AFTER, Join.WORDS)] = ""
+    cache_reset: Annotated[str, Join.PRESENT, FactLine("prefix cache: {}", "launched")] = ""
+    traced: Annotated[str, Join.WORDS] = ""  # where the engine's own profile of the run lies
     # This client's error when it last measured itself.
-    calibration: Annotated[Calibration | None, Fact(AFTER, Join.SELF_TEST)] = None
-    # Its place in a campaign.
-    cell: Annotated[Cell | None, Fact(BEFORE, Join.FIRST)] = None
-    # Answers to a few greedy prompts.
-    fingerprint: Annotated[Fingerprint | None, Fact(AFTER, Join.PRESENT)] = None
-    # What the machine could do at best.
-    ceiling: Annotated[Ceiling | None, Fact(AFTER, Join.PRESENT)] = None
-    # Why that is not known, and what to pass.
-    no_ceiling: Annotated[str, Fact(AFTER, Join.PRESENT)] = ""
+    calibration: Annotated[Calibration | None, Join.SELF_TEST] = None
+    cell: Annotated[Cell | None, Join.FIRST] = None  # its place in a campaign
+    fingerprint: Annotated[Fingerprint | None, Join.PRESENT] = None  # answers to a few greedy prompts
+    ceiling: Annotated[Ceiling | None, Join.PRESENT] = None  # what the machine could do at best
+    no_ceiling: Annotated[str, Join.PRESENT] = ""  # why that is not known, and what to pass
     # That the server runs on, by --gpus or --hardware; 0: neither.
-    gpus: Annotated[int, Fact(BEFORE, Join.MOST), msgspec.Meta(ge=0)] = 0
-    # Of which this run was merged.
-    shards: Annotated[tuple[MergedShard, ...], Fact(AFTER, Join.DECIDED)] = ()
+    gpus: Annotated[int, Join.MOST, msgspec.Meta(ge=0)] = 0
+    shards: Annotated[tuple[MergedShard, ...], Join.DECIDED] = ()  # of which this run was merged
 
     @classmethod
     def stored(cls, ours: Mapping[str, Any]) -> Self:
@@ -348,12 +319,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     def lines(self, section: str) -> Iterator[str]:
         """The lines that facts have in a section of the report, by their rows; that of its own name last."""
-        rows = sorted(list_annotations(Facts, Fact).items(), key=lambda item: item[0] == section)
-        for name, row in rows:
+        rows = sorted(list_annotations(Facts, FactLine).items(), key=lambda item: item[0] == section)
+        for name, line in rows:
             value = getattr(self, name)
-            if row.line and row.section == section and value:
+            if line.section == section and value:
                 for entry in value if isinstance(value, tuple) else (value,):
-                    yield row.line.format(entry)
+                    yield line.text.format(entry)
 
     @property
     def partial(self) -> str:

@@ -10,7 +10,7 @@ import msgspec
 from loadgen.base.errors import UsageError
 from loadgen.transport.sending.job import join_digests
 from loadgen.verdict.calibration import Calibration, Error
-from loadgen.verdict.run_facts import Client, Fact, Facts, Join, ShardFacts, list_annotations
+from loadgen.verdict.run_facts import Client, Facts, Join, ShardFacts, list_annotations
 
 _MOST_NAMED = 4  # different values of one fact that are listed
 _PATHS = {"dataset_path", "trace", "prompt_corpus"}  # each machine's own; the plan's digest holds the content
@@ -46,8 +46,7 @@ class NamedValues(msgspec.Struct, frozen=True):
 
 def join_facts(runs: Sequence[ShardRun]) -> dict[str, Any]:
     """The facts of the whole run by name, each joined by its row, but those that the merge decides."""
-    joins = {name: row.join for name, row in list_annotations(Facts, Fact).items()}
-    facts = _join_fields(joins, [run.facts for run in runs], runs)
+    facts = _join_fields(list_annotations(Facts, Join), [run.facts for run in runs], runs)
     if facts["ceiling"] is not None:
         facts["no_ceiling"] = ""
     facts["notes"] = (*facts["notes"], *_addresses(runs))

@@ -26,7 +26,7 @@ from loadgen.report.run import Run
 from loadgen.report.run_directory import Result
 from loadgen.server.answer_check import Fingerprint
 from loadgen.transport.failure import USER_CANCELLED, FailureKind
-from loadgen.verdict.run_facts import Fact, Facts, Join, list_annotations
+from loadgen.verdict.run_facts import Facts, Join, list_annotations
 
 # What names the merge itself in a report that explains.
 ROWS = re.compile("merged from |  shard ").match
@@ -155,7 +155,7 @@ def test_sessions_may_divide_a_plan_in_any_way(of: int, seed: int) -> None:
 
 def test_every_join_has_a_rule() -> None:
     assert {*merge_facts.RULES, Join.DECIDED} == set(Join)
-    decided = {name for name, row in list_annotations(Facts, Fact).items() if row.join is Join.DECIDED}
+    decided = {name for name, join in list_annotations(Facts, Join).items() if join is Join.DECIDED}
     assert decided == {"requests", "recovered", "shard", "shards", "lost"}
 
 
