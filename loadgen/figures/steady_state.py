@@ -146,15 +146,12 @@ def describe_steady_state(part: Steady | Unsteady) -> list[str]:
 
 def encode_steady_state(part: Steady | Unsteady) -> dict[str, Any]:
     """The same, strict JSON: every figure by its name, null for a latency without samples, or `why` alone."""
-    return {
-        name: _encode_latency(value) if isinstance(value, Distribution) else value
-        for name, value in asdict(part).items()
-    }
-
-
-def _encode_latency(latency: Distribution) -> dict[str, Any] | None:
-    percentiles_ms = {f"{rank:g}": value for rank, value in latency.percentiles_ms.items()}
-    return {**asdict(latency), "percentiles_ms": percentiles_ms} if latency.n else None
+    figures = asdict(part)
+    for name, value in figures.items():
+        if isinstance(value, Distribution):
+            percentiles_ms = {f"{rank:g}": each for rank, each in value.percentiles_ms.items()}
+            figures[name] = {**asdict(value), "percentiles_ms": percentiles_ms} if value.n else None
+    return figures
 
 
 def describe_run_out(records: Records, profile: Profile, queues: int = 1) -> str:

@@ -57,17 +57,15 @@ def _select_shown(result: Result) -> dict[str, Distribution]:
 
 def _percentiles(shown: Mapping[str, Distribution], rank: float) -> str:
     """One percentile of these latencies, with how many samples its bounds need where they are too few."""
-    parts = [_percentile(key, of, rank) for key, of in shown.items()]
+    parts = []
+    for key, of in shown.items():
+        bound_ms = of.bounds_ms.get(rank)
+        bound = "" if bound_ms is None else f" (≤ {bound_ms:.2f} at 99 %)"
+        parts.append(f"{key.upper()} {of.percentiles_ms[rank]:.2f} ms{bound}")
     needed = find_least_passing(0, rank) if 0 < rank < 100 else 0
     few = [of.n for key, of in shown.items() if not _is_of_gaps(key) and of.n < needed]
     needs = f"; {format_count(min(few), 'sample')}, a bound needs {needed}" if few else ""
     return f"P{percentile_name(rank)} {', '.join(parts)}{needs}"
-
-
-def _percentile(key: str, of: Distribution, rank: float) -> str:
-    bound_ms = of.bounds_ms.get(rank)
-    bound = "" if bound_ms is None else f" (≤ {bound_ms:.2f} at 99 %)"
-    return f"{key.upper()} {of.percentiles_ms[rank]:.2f} ms{bound}"
 
 
 def _number(value_ms: float) -> str:
@@ -178,8 +176,9 @@ def describe_more_figures(metrics: Metrics, reasoned: int = 0) -> Iterator[str]:
     """
     if visible := _visible(metrics, reasoned):
         yield visible
-    if rates := _rates(metrics):
-        yield rates
+    others = (each for each in (*SPEEDS, *OWN, *LATENCIES) if each.key not in ("ttfvt", "prefill_speed"))
+    if sentences := [sentence for figure in others if (sentence := _sentence(figure, metrics))]:
+        yield "; ".join(sentences)
     if prefill := _prefill(metrics):
         yield prefill
     if set(metrics.finish_reasons) - {"none"}:
@@ -198,14 +197,6 @@ def _visible(metrics: Metrics, reasoned: int) -> str:
     never = ttft.n - ttfvt.n
     ended = f"; {never} of {ttft.n} responses have none: they ended within their reasoning" * bool(never)
     return f"{_sentence(SELECTABLE['ttfvt'], metrics)}{ended}"
-
-
-def _rates(metrics: Metrics) -> str:
-    """Every figure that has a sentence and no line of its own."""
-    own_line = ("ttfvt", "prefill_speed")
-    table = (*SPEEDS, *OWN, *LATENCIES)
-    sentences = (_sentence(figure, metrics) for figure in table if figure.key not in own_line)
-    return "; ".join(filter(None, sentences))
 
 
 def _sentence(figure: Figure, metrics: Metrics) -> str:

@@ -236,7 +236,9 @@ def _state(record: LimitRecord) -> Iterator[str]:
     yield f"for {', '.join(record.objectives)}"
     edges = {Standing.MEETS: record.highest_passing, Standing.FAILS: record.lowest_failing}
     known = [f"{word} at {format_load(value)}" for word, value in edges.items() if value is not None]
-    if record.highest_passing is None and (open_at := _list_not_shown(record)):
+    loads = {run.load for run in record.runs}
+    open_at = sorted(loads - {run.load for run in record.runs if run.standing is not Standing.NOT_SHOWN})
+    if record.highest_passing is None and open_at:
         known.append(f"{Standing.NOT_SHOWN} at {', '.join(map(format_load, open_at))}")
     minutes = sum(run.duration_s for run in record.runs) / 60
     yield ", ".join([*known, f"{format_count(len(record.runs), 'run')} in {minutes:.1f} min"])
@@ -244,7 +246,11 @@ def _state(record: LimitRecord) -> Iterator[str]:
         asked = f" (± {100 * record.within:g} %)" if record.ended == "within" else ""
         yield f"ended: {_describe_shortage(record) or _ENDS[record.ended]}{asked}"
     yield from _describe_doubts(record)
-    yield from _describe_cause(record)
+    if record.bound_by:
+        yield f"bound by {record.bound_by}"
+    if record.bottleneck is not None:
+        evidence = f": {record.evidence}" if record.evidence else ""
+        yield f"{_BOTTLENECKS[record.bottleneck]}{evidence}"
     if record.goodput_per_s is not None and record.highest_passing is not None:
         yield f"goodput at {format_load(record.highest_passing)}: {record.goodput_per_s:.4g} requests/s"
     if record.headroom is not None:
@@ -272,26 +278,18 @@ def _format_time(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < _LONG_S else f"{seconds / 60:.1f} min"
 
 
-def _list_not_shown(record: LimitRecord) -> list[float]:
-    """The loads of which no run shows whether they meet the objectives, in order."""
-    shown = {run.load for run in record.runs if run.standing is not Standing.NOT_SHOWN}
-    return sorted({run.load for run in record.runs} - shown)
-
-
 def _describe_doubts(record: LimitRecord) -> Iterator[str]:
     """How many runs are not VALID, and of which doubts."""
     doubted = [run for run in record.runs if run.doubts]
     if not doubted:
         return
     codes = dict.fromkeys(code for run in doubted for code in run.doubts)
-    parts = (f"{code} ({_number_runs(doubted, code)})" for code in codes)
+    parts = []
+    for code in codes:
+        numbers = [str(run.number) for run in doubted if code in run.doubts]
+        parts.append(f"{code} ({'run' if len(numbers) == 1 else 'runs'} {', '.join(numbers)})")
     levels = " or ".join(dict.fromkeys(run.verdict for run in doubted))
     yield f"{len(doubted)} of {format_count(len(record.runs), 'run')} {levels}: {', '.join(parts)}"
-
-
-def _number_runs(runs: list[LimitRun], code: str) -> str:
-    numbers = [str(run.number) for run in runs if code in run.doubts]
-    return f"{'run' if len(numbers) == 1 else 'runs'} {', '.join(numbers)}"
 
 
 def _describe_value(record: LimitRecord) -> str:
@@ -311,15 +309,6 @@ def _format_interval(estimate: LimitEstimate | None) -> str:
         side, known = ("at least", estimate.low) if estimate.high is None else ("at most", estimate.high)
         return f" ({confidence}: {side} {format_load(known or 0.0)})"
     return f" ({confidence}: {format_load(estimate.low)} to {format_load(estimate.high)})"
-
-
-def _describe_cause(record: LimitRecord) -> Iterator[str]:
-    """Which objective failed first, and what the evidence points to."""
-    if record.bound_by:
-        yield f"bound by {record.bound_by}"
-    if record.bottleneck is not None:
-        evidence = f": {record.evidence}" if record.evidence else ""
-        yield f"{_BOTTLENECKS[record.bottleneck]}{evidence}"
 
 
 def _find_objective(run: LimitRun, objective: str) -> ObjectiveFigures | None:

@@ -18,7 +18,7 @@ from loadgen.base.files import write_output
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.table import format_csv
 from loadgen.features import combine_rows
-from loadgen.figures.figure_table import LATENCIES, Figure
+from loadgen.figures.figure_table import LATENCIES
 from loadgen.figures.per_request import PerRequest
 from loadgen.figures.record import UNKNOWN
 from loadgen.figures.session_rows import find_sessions
@@ -138,6 +138,7 @@ def list_numbers(run: Result) -> dict[str, NDArray[Any]]:
     first_ns[counts > 0] = records.arrival_ns[records.start[:-1][counts > 0]]
     last_ns[counts > 0] = records.arrival_ns[records.start[1:][counts > 0] - 1]
     sessions = find_sessions(records, run.facts.session_turns)
+    samples = {f"{figure.key}_ns": figure.samples(each) for figure in _TIMED}
     return {
         **({} if sessions is None else {"session": sessions.session, "turn": sessions.turn}),
         **{name: records.columns[name] for name in ("index", "slot", "cached_tokens", "resends")},
@@ -146,17 +147,11 @@ def list_numbers(run: Result) -> dict[str, NDArray[Any]]:
         "first_ns": first_ns,
         "last_ns": last_ns,
         "end_ns": records.end_ns,
-        **{f"{figure.key}_ns": _mark_unknown(figure, each) for figure in _TIMED},
+        **{name: np.where(has, values, UNKNOWN) for name, (values, has) in samples.items()},
         "input_tokens": each.input_tokens,
         "output_tokens": np.where(each.ok, each.output_tokens, records.output_tokens),
         "http_status": records.http_status,
     }
-
-
-def _mark_unknown(figure: Figure, each: PerRequest) -> NDArray[Any]:
-    """The figure's samples, UNKNOWN where a request has none."""
-    values, has = figure.samples(each)
-    return np.where(has, values, UNKNOWN)
 
 
 def _write_jsonl(batches: Iterator[list[Row]], wanted: Mapping[str, str], file: IO[bytes]) -> None:

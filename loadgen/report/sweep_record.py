@@ -84,7 +84,13 @@ _STATES = {
 
 def list_unfinished(record: SweepRecord) -> list[str]:
     """A line a point that is not done, in the order of the points."""
-    return [_note(point) for point in record.points if point.state in _STATES]
+    lines = []
+    for point in record.points:
+        if point.state in _STATES:
+            reason = f": {clean_line(point.reason)}" if point.reason else ""
+            what = clean_line(name_point(point.settings, point.serve, point.repeat))
+            lines.append(f"{what}: {_STATES[point.state]}{reason}")
+    return lines
 
 
 def name_point(settings: Mapping[str, Any], serve: Mapping[str, str], repeat: int = 0) -> str:
@@ -98,12 +104,6 @@ def format_value(value: Any) -> str:
     """A value as it is written on a command line, no two alike."""
     short = f"{value:g}" if isinstance(value, float) else str(value)
     return short if not isinstance(value, float) or float(short) == value else repr(value)
-
-
-def _note(point: SweepPoint) -> str:
-    reason = f": {clean_line(point.reason)}" if point.reason else ""
-    what = clean_line(name_point(point.settings, point.serve, point.repeat))
-    return f"{what}: {_STATES[point.state]}{reason}"
 
 
 LARGEST_BYTES = 64 << 20

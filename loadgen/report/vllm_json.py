@@ -154,11 +154,12 @@ def _list_requests(records: Records, each: PerRequest, detailed: bool) -> dict[s
     always = {"latencies": _seconds(each.e2el_ns), "queue_times": (queue_ns / 1e9).tolist()}
     if not detailed:
         return always
+    bounds = zip(records.start[:-1].tolist(), records.start[1:].tolist(), strict=True)
     return {
         "input_lens": each.input_tokens.clip(0).tolist(),
         "output_lens": each.output_tokens.tolist(),
         "ttfts": _seconds(each.ttft_ns),
-        "itls": _gaps(records),
+        "itls": [(np.diff(records.arrival_ns[a:b]) / 1e9).tolist() for a, b in bounds],
         "latencies": always["latencies"],
         "start_times": _seconds(records.sent_ns),
         "queue_times": always["queue_times"],
@@ -167,11 +168,6 @@ def _list_requests(records: Records, each: PerRequest, detailed: bool) -> dict[s
             f"{failure.kind.value}: {failure.detail}" if failure else "" for failure in records.failures
         ],
     }
-
-
-def _gaps(records: Records) -> list[list[float]]:
-    bounds = zip(records.start[:-1].tolist(), records.start[1:].tolist(), strict=True)
-    return [(np.diff(records.arrival_ns[a:b]) / 1e9).tolist() for a, b in bounds]
 
 
 def _seconds(times_ns: Int64) -> list[float]:
@@ -196,12 +192,9 @@ def make_strict(value: Any, nan: str | None = None) -> Any:
 
 
 def list_request_ids(facts: Facts, indices: Int64) -> list[str | None]:
-    """Of the requests of these plan indices; None where it was not stored."""
+    """The x-request-id of each request of these plan indices; None where it was not stored."""
     shards = {row.number: row.request_id_prefix for row in facts.shards}
     common, of = facts.request_id_prefix, max(len(shards), 1)
     prefixes = [common if common is not None else shards.get(number) for number in range(of)]
-    return [_id(prefixes[index % of], index) for index in indices.tolist()]
-
-
-def _id(prefix: str | None, index: int) -> str | None:
-    return None if prefix is None else f"{prefix}{index}"
+    pairs = ((prefixes[index % of], index) for index in indices.tolist())
+    return [None if prefix is None else f"{prefix}{index}" for prefix, index in pairs]

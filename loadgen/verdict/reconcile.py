@@ -199,6 +199,7 @@ def _latencies(window: ServerWindow, metrics: Metrics) -> Iterator[ReconciledFig
 
 
 def _percentiles(figure: str, ours: Distribution | None, theirs: ServerLatency) -> Iterator[ReconciledFigure]:
+    """The percentiles that the client measured, each with the server's bucket."""
     measured = {**ours.percentiles_ms, 50.0: ours.median_ms} if ours and ours.n else {}
     for percentile, name in _BRACKETED:
         client = measured.get(percentile)
@@ -210,19 +211,22 @@ def _percentiles(figure: str, ours: Distribution | None, theirs: ServerLatency) 
 
 
 def reconcile_answers(metrics: Metrics, records: Records) -> list[ReconciledFigure]:
-    """What each answer reports of its own request, paired with the client's; it needs no scrape."""
-    timed = (_row(*row) for row in compare_answer_timings(records, metrics.times_tokens))
-    return [row for row in (*_list_answer_figures(metrics, records), *timed) if row.server is not None]
-
-
-def _list_answer_figures(metrics: Metrics, records: Records) -> Iterator[ReconciledFigure]:
-    """What vLLM's `metrics` has: the queue, and TTFT."""
-    queued = records.ok & (records.server_queue_ns >= 0)
-    yield _row("queue by answer, mean", "ms", None, _mean_ms(records.server_queue_ns[queued]))
+    """Pair what each answer reports of its own request with the client's figures; it needs no scrape."""
+    queued = records.ok & (records.server_queue_ns >= 0)  # vLLM's `metrics` has the queue, and TTFT
     each = PerRequest.of(records, MetricOptions(streamed=metrics.times_tokens))
     both = each.has_ttft & queued & (records.server_ttft_ns >= 0)
     server_ns = (records.server_queue_ns + records.server_ttft_ns)[both]
-    yield _row("TTFT by answer, mean", "ms", _mean_ms(each.ttft_ns[both]), _mean_ms(server_ns))
+    rows = [
+        _row("queue by answer, mean", "ms", None, _mean_ms(records.server_queue_ns[queued])),
+        _row("TTFT by answer, mean", "ms", _mean_ms(each.ttft_ns[both]), _mean_ms(server_ns)),
+    ]
+    if (timings := measure_answer_timings(records, metrics.times_tokens)) is not None:
+        rows += [
+            _row(f"{pair.name} tokens by answer", "", pair.client, pair.server) for pair in timings.counts
+        ]
+        rows.append(_row("TTFT, prompt by answer", "ms", timings.ttft_ms, timings.prefill_ms))
+        rows.append(_row("first to last, by answer", "ms", timings.decode_ms, timings.server_decode_ms))
+    return [row for row in rows if row.server is not None]
 
 
 def _mean_ms(values_ns: Int64) -> float | None:
@@ -320,18 +324,6 @@ def measure_answer_timings(records: Records, streamed: bool = True) -> AnswerTim
         server_decode_ms=_mean_or_nan_ms(records.server_decode_ns[several]),
         decoded=int(several.sum()),
     )
-
-
-def compare_answer_timings(
-    records: Records, streamed: bool = True
-) -> Iterator[tuple[str, str, float, float]]:
-    """Each figure with its unit, the client's and the server's."""
-    if (found := measure_answer_timings(records, streamed)) is None:
-        return
-    for pair in found.counts:
-        yield f"{pair.name} tokens by answer", "", pair.client, pair.server
-    yield "TTFT, prompt by answer", "ms", found.ttft_ms, found.prefill_ms
-    yield "first to last, by answer", "ms", found.decode_ms, found.server_decode_ms
 
 
 def _pair_counts(records: Records, timed: Bool) -> Iterator[CountPair]:

@@ -17,7 +17,7 @@ from loadgen.figures.per_request import PerRequest
 from loadgen.figures.record import Records
 from loadgen.figures.session_rows import SessionRows, find_sessions
 from loadgen.report.run_directory import Result, ResultPart
-from loadgen.transport.failure import Failure, FailureKind
+from loadgen.transport.failure import FailureKind
 from loadgen.verdict.run_facts import Facts
 
 _MOST_ENDS = 1000  # that a result lists
@@ -210,12 +210,11 @@ def _list_early_ends(facts: Facts, records: Records, rows: SessionRows) -> list[
         if failure is not None:
             number, turn = int(rows.numbers[at]), int(rows.turn[row])
             place = places.get(index, "")
-            ends.append(EarlyEnd(number, turn, index, _name_reason(failure), place, failure.detail))
+            reason = (
+                _WORDS.get(failure.kind) or refusals.name_refused_part(failure.detail) or failure.kind.value
+            )
+            ends.append(EarlyEnd(number, turn, index, reason, place, failure.detail))
     return ends
-
-
-def _name_reason(failure: Failure) -> str:
-    return _WORDS.get(failure.kind) or refusals.name_refused_part(failure.detail) or failure.kind.value
 
 
 PARTS: Mapping[str, ResultPart] = {

@@ -10,7 +10,6 @@ from loadgen.base.arrays import Int64
 from loadgen.base.table import align_cells
 from loadgen.base.text import cut_end, format_cell_ms, list_first
 from loadgen.features.shapes.shape_figures import (
-    ClassFigures,
     divide_by_class,
     divide_by_stage,
     list_unreached,
@@ -69,7 +68,9 @@ def tabulate_classes(result: Result, options: ReportOptions) -> Iterator[str]:
         return
     yield align_cells(_CLASS_TITLES, _CLASS_WIDTHS, " ")
     for row in rows:
-        lengths = [tokens / row.completed if row.completed else 0 for tokens in _tokens(row)]
+        lengths = [
+            tokens / row.completed if row.completed else 0 for tokens in (row.input_tokens, row.output_tokens)
+        ]
         latencies = (row.mean_ttft_ms, row.p99_ttft_ms, row.mean_tpot_ms, row.mean_e2el_ms, row.p99_e2el_ms)
         counts = f"{100 * row.share:.0f} %", str(row.requests), str(row.failed)
         name = cut_end(row.name, -_CLASS_WIDTHS[0])
@@ -86,10 +87,6 @@ def tabulate_classes(result: Result, options: ReportOptions) -> Iterator[str]:
     if any(row.good is not None for row in rows):
         met = (f"{row.name} {row.good} of {row.completed + row.failed}" for row in rows)
         yield f"goodput by class: {', '.join(met)} requests met the objectives"
-
-
-def _tokens(row: ClassFigures) -> tuple[int, int]:
-    return row.input_tokens, row.output_tokens
 
 
 def describe_cancelled(result: Result, options: ReportOptions) -> Iterator[str]:
