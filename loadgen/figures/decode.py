@@ -239,7 +239,7 @@ class Decoder(msgspec.Struct, eq=False):
 
 
 def _summary(messages: Sequence[Message], lines: bytes | bytearray) -> StreamSummary:
-    """As `summarize`, with the errors in messages without choices; each is a line that is not blank."""
+    """Summarize messages, with the errors in those without choices; each is a line that is not blank."""
     summary = summarize(messages)
     if not summary.remarks:
         return summary
@@ -288,7 +288,7 @@ def _no_answer(answer: HttpBody, retry_after: str) -> Failure:
 
 
 def _settle(transport: Failure | None, decoded: Failure | None, whole: bool) -> Failure | None:
-    """Of the transport's failure and the one in the bytes, the one that explains more."""
+    """Choose of the transport's failure and the one in the bytes the one that explains more."""
     if transport is None:
         return decoded
     if decoded is not None and decoded.kind in _TELLING and transport.kind in _OUTRANKED:

@@ -57,7 +57,7 @@ class Distribution(msgspec.Struct, frozen=True):
 
     @classmethod
     def bounded(cls, values_ns: NDArray[Any], percentiles: Sequence[float]) -> Distribution:
-        """That of nanoseconds, one a request, with the bounds of its percentiles; reordered in place."""
+        """The distribution of nanoseconds, one a request, with bounds of percentiles; reordered in place."""
         values_ns.sort()
         places = {percentile: find_upper_index(len(values_ns), percentile) for percentile in percentiles}
         bounds_ms = {
@@ -68,7 +68,7 @@ class Distribution(msgspec.Struct, frozen=True):
 
     @classmethod
     def weighted(cls, values_ns: Float64, weights: Int64, percentiles: Sequence[float]) -> Distribution:
-        """That of nanoseconds which each count as often as their weight, 0 not at all."""
+        """The distribution of nanoseconds that each count as often as their weight, 0 not at all."""
         count = int(weights.sum())
         if not count:
             return cls._of_nothing(percentiles)
@@ -80,7 +80,7 @@ class Distribution(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_pieces(cls, pieces: Pieces, percentiles: Sequence[float]) -> Distribution:
-        """That of all pieces together, which are gone through several times and never held at once."""
+        """The distribution of all pieces together, read several times and never held at once."""
         count, total, low, high = 0, 0.0, math.inf, -math.inf
         for values_ns, weights in ranks.drop_uncounted(pieces()):
             count += len(values_ns) if weights is None else int(weights.sum())

@@ -77,7 +77,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def suffix(self) -> str:
-        """What its statistics' keys end with: ttft_ms; a speed's have no unit, as vLLM's throughputs."""
+        """The end of its statistics' keys: ttft_ms; a speed's have no unit, as vLLM's throughputs."""
         return f"{self.key}_ms" if self.kind == LATENCY else self.key
 
     def statistic(self, word: str) -> str:

@@ -69,7 +69,7 @@ def _logarithms(loads: Sequence[float], values: Sequence[float]) -> tuple[Float6
 
 
 def _around_a_line(x: Float64, y: Float64) -> Float64:
-    """What the best straight line leaves of y, float64[…, points]."""
+    """Subtract the best straight line from y, float64[…, points]."""
     centred = x - x.mean()
     rest = y - y.mean(axis=-1, keepdims=True)
     left: Float64 = rest - (rest @ centred)[..., None] * centred / (centred @ centred)
@@ -77,7 +77,7 @@ def _around_a_line(x: Float64, y: Float64) -> Float64:
 
 
 def _bends(x: Float64, places: Float64) -> Float64:
-    """What a bend at each place adds to a straight line, of unit length, float64[places, points]."""
+    """The unit vector that a bend at each place adds to a straight line, float64[places, points]."""
     added = _around_a_line(x, np.maximum(x - places[:, None], 0.0))
     unit: Float64 = added / np.sqrt((added * added).sum(axis=1, keepdims=True))
     return unit

@@ -304,7 +304,7 @@ def _failures(records: Records) -> dict[str, FailureTally]:
 
 
 class ClientHealth(msgspec.Struct, frozen=True):
-    """What the client itself may have done to the figures, over every request."""
+    """Counts and lags of the client itself, over every request: what it may have done to the figures."""
 
     messages: int  # token messages of every request
     shared_reads: int  # of these, how many were coalesced with an earlier one, whose timestamp they share

@@ -72,12 +72,12 @@ class Objective(msgspec.Struct, frozen=True):
     limit_ms: float
 
     def __str__(self) -> str:
-        """As `parse` reads it again: a search gives it to each of its runs."""
+        """The objective as `parse_objectives` reads it: a search gives it to each of its runs."""
         return f"{self.metric} p{self.percentile:.12g} < {self.limit_ms:.12g} ms"
 
 
 class Standing(StrEnum):
-    """What a run shows of an objective, at the confidence of the bounds."""
+    """Whether a run is shown to meet an objective, at the confidence of the bounds."""
 
     MEETS = "meets"  # the upper bound is within the limit
     NOT_SHOWN = "not shown"  # the limit lies between the bounds, or there are too few samples for them
@@ -85,7 +85,7 @@ class Standing(StrEnum):
 
 
 class ObjectiveEvidence(msgspec.Struct, frozen=True):
-    """What one run shows of one objective; a request that failed counts as above any limit.
+    """The evidence of one run for one objective; a request that failed counts as above any limit.
 
     `batches` are (samples, samples above the limit) of successive parts of the run by time of sending, for
     the spread between them: samples of one run follow one another, and are not independent. Values are
@@ -162,7 +162,7 @@ def encode_evidence(evidence: ObjectiveEvidence) -> dict[str, Any]:
 
 
 def join_standings(standings: Iterable[Standing]) -> Standing:
-    """What several objectives come to: one that is missed decides, then one that is not shown."""
+    """Join the standings of several objectives: one that is missed decides, then one that is not shown."""
     shown = set(standings)
     gravest = (Standing.FAILS, Standing.NOT_SHOWN, Standing.MEETS)
     return next((standing for standing in gravest if standing in shown), Standing.NOT_SHOWN)
@@ -266,7 +266,7 @@ _NO_SAMPLES = _Samples(np.zeros(0), np.zeros(0, np.int64), 0)
 def judge_objectives(
     records: Records, objectives: Iterable[Objective], ask: MetricOptions
 ) -> tuple[ObjectiveEvidence, ...]:
-    """What the requests show of each objective, in order.
+    """Judge each objective by the requests of a run, in order.
 
     A request that failed counts as above any limit, of ITL and token time with as many samples as were
     planned; left out are those that the client ended or lost, and answers that have no such latency (one

@@ -47,7 +47,7 @@ def peak_tokens(arrival_ns: Int64, tokens: Int64, window_ns: int) -> int:
 
 
 def peak_of(records: Records, ok: Bool, window_ns: int) -> int:
-    """The same over all messages of some requests, bool[requests], whose columns need not fit into memory.
+    """The peak over all messages of some requests, bool[requests]; their columns need not fit into memory.
 
     Longer columns are cut by time: a window lies whole in a slab and the time of a window before it.
     """

@@ -43,7 +43,7 @@ class MetricOptions(msgspec.Struct, frozen=True):
 
 
 class PerRequest(msgspec.Struct, frozen=True):
-    """What one request contributes, as columns int64[requests], -1 where there is nothing."""
+    """The contributions of each request, as columns int64[requests], -1 where there is nothing."""
 
     ok: Bool
     failed: Bool  # neither succeeded, nor cancelled as planned, nor cut off by this side

@@ -182,7 +182,7 @@ class Records(Columns, frozen=True, kw_only=True):
             release_pages(self.tokens)
 
     def message_tokens(self) -> Int64:
-        """What the messages of each request carried, int64[requests]."""
+        """Count the tokens that the messages of each request carried, int64[requests]."""
         carried = [_NONE]
         for block in self.blocks():
             before = _find_starts(block.tokens)

@@ -25,7 +25,7 @@ _MARGIN = re.compile(r"(\d{1,9})|(\d{1,9}(?:\.\d{1,9})?)s", re.ASCII)
 
 
 class Margin(msgspec.Struct, frozen=True):
-    """What is left out at one side of the window: that many requests, or that much time."""
+    """A part that is left out at one side of the window: that many requests, or that much time."""
 
     requests: int = 0
     time_ns: int = 0
@@ -145,7 +145,7 @@ def describe_steady_state(part: Steady | Unsteady) -> list[str]:
 
 
 def encode_steady_state(part: Steady | Unsteady) -> dict[str, Any]:
-    """The same, strict JSON: every figure by its name, null for a latency without samples, or `why` alone."""
+    """Encode every figure by its name as strict JSON, null for a latency without samples, or `why` alone."""
     figures = asdict(part)
     for name, value in figures.items():
         if isinstance(value, Distribution):
@@ -155,7 +155,7 @@ def encode_steady_state(part: Steady | Unsteady) -> dict[str, Any]:
 
 
 def describe_run_out(records: Records, profile: Profile, queues: int = 1) -> str:
-    """That a closed loop had sent its last prompt while there was time for more, in words; else nothing."""
+    """State that a closed loop had sent its last prompt while there was time for more; "" if it had not."""
     sent = records.select(records.sent)
     timed_loop = profile.duration is not None and profile.held_concurrency is not None
     if not timed_loop or len(records) < profile.most_prompts or not len(sent):

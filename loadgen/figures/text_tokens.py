@@ -125,7 +125,7 @@ class TextCounts(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, parts: Iterable[Records], tokenizer: TextTokenizer) -> TextCounts:
-        """Of the answers in these parts of a run whose text was kept; raises UsageError as `count`."""
+        """Count the answers in these parts of a run whose text was kept; raises UsageError as `count`."""
         index, tokens = array("q"), array("q")
         for part in parts:
             for row in np.flatnonzero(mark_uncounted(part)).tolist():
@@ -170,7 +170,7 @@ def add_counts(part: Records, counts: TextCounts, keep_text: bool = False) -> Re
 def make_revision(
     parts: Iterable[Records], tokenizer: TextTokenizer | None, keep_text: bool = False
 ) -> tuple[Callable[[Records], Records], str]:
-    """What gives each part of a run its counts, and why these could not be made, "" where they were.
+    """Make the function that gives each part of a run its counts, and say why there are none ("": there are).
 
     The parts are gone through once, a part at a time: what stays of a text is its count.
     """

@@ -87,7 +87,7 @@ def summarize(messages: Sequence[Message]) -> StreamSummary:
 
 
 def explain_excess(total: int, body_bytes: int) -> str:
-    """What is wrong with a token count that the answer's bytes cannot have carried; "" if they can.
+    """Explain a token count that the answer's bytes cannot have carried; "" if they can.
 
     A token leaves a byte at least, but for those that are not shown.
     """
@@ -97,7 +97,7 @@ def explain_excess(total: int, body_bytes: int) -> str:
 
 
 def drop_usage(summary: StreamSummary) -> StreamSummary:
-    """The same without its usage, which cannot be true."""
+    """Drop the usage of a stream, which cannot be true."""
     return msgspec.structs.replace(summary, usage=None, usage_at=[], own_usage=False)
 
 

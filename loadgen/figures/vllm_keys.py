@@ -16,7 +16,7 @@ Figures = Mapping[str, Any]
 
 
 class BlockFacts(msgspec.Struct, frozen=True):
-    """What the block shows of how the run was asked for."""
+    """The load as it was asked for, as far as the block shows it."""
 
     request_rate_per_s: float = math.inf
     max_concurrency: int | None = None
@@ -83,7 +83,7 @@ def list_latencies(metrics: Metrics, facts: BlockFacts) -> dict[str, float | Non
 
 
 def list_sglang_figures(metrics: Metrics) -> dict[str, Any]:
-    """What SGLang prints and vLLM does not, under SGLang's keys.
+    """List the figures that SGLang prints and vLLM does not, under SGLang's keys.
 
     `concurrency` is the end-to-end latencies of the successes, summed, over the duration (Little).
     """

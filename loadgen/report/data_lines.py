@@ -23,7 +23,7 @@ _TEXT = "text whose length depends on the server's tokenizer{tokenizer}"
 
 
 def describe_prompts(facts: Facts) -> str:
-    """What the prompts are: of a file, with what was left out of it; else how they were made."""
+    """Describe the prompts: the file they are of, with what was left out; else how they were made."""
     if facts.prompt_replaced:
         return "from --extra-body, the same in every request"
     form, data = facts.prompt_format, facts.data
@@ -41,7 +41,7 @@ def describe_prompts(facts: Facts) -> str:
 
 
 def describe_data(result: Result, options: object = None) -> Iterator[str]:
-    """What the report has of the data under its line of prompts: a line each of what there is."""
+    """Describe lengths, reuse, classes, load over time and a trace's schedule, a line each."""
     facts = result.facts
     if parts := list(_list_lengths(facts, result.records)):
         yield f"lengths: {'; '.join(parts)}"

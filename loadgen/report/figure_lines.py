@@ -74,13 +74,13 @@ def _number(value_ms: float) -> str:
 
 
 def describe_tokens(result: Result, options: object) -> Iterator[str]:
-    """What percentiles and counts rest on."""
+    """Describe from how many samples percentiles are, and how tokens were counted."""
     yield from describe_sample_counts(result.metrics, result.measured(result.facts.block().selected))
     yield from summarize_tokens(result, options)
 
 
 def summarize_tokens(result: Result, options: object) -> Iterator[str]:
-    """What the counts rest on; from how many requests the percentiles are, the bounds' line says."""
+    """Describe how tokens were counted, and which latencies were not measured."""
     metrics = result.metrics
     if not metrics.streamed:
         yield "TTFT, TPOT and ITL need a stream: leave out --disable-stream to measure them"
@@ -100,7 +100,7 @@ def summarize_tokens(result: Result, options: object) -> Iterator[str]:
 
 
 def describe_reasoning(shown: int, hidden: int, every: int) -> Iterator[str]:
-    """What the first token of N responses was, where some have reasoning: in `shown` that, else visible."""
+    """Describe in how many of `every` responses the first token was of reasoning, or after it."""
     if shown:
         yield f"TTFT: to the first token of any kind; in {shown} of {every} responses that is reasoning"
     if hidden:
@@ -170,7 +170,7 @@ def _basis(percentile: float, n: int, unit: str, names: Sequence[str]) -> str:
 
 
 def describe_more_figures(metrics: Metrics, reasoned: int = 0) -> Iterator[str]:
-    """What one user, one GPU, a prompt and an answer got of the server, as far as it is known.
+    """Describe what one user, one GPU, a prompt and an answer got of the server, as far as it is known.
 
     In `reasoned` responses the first token was of reasoning.
     """

@@ -33,7 +33,7 @@ _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL
 
 
 class JournalContents(msgspec.Struct, frozen=True):
-    """What could be read of a journal."""
+    """The facts of a journal, and how far it could be read."""
 
     facts: bytes  # JSON; b"" where the file ends before its first frame does
     end: int  # bytes up to the end of the last whole frame

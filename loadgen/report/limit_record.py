@@ -40,7 +40,7 @@ class LimitEstimate(BaseModel, extra="forbid", frozen=True):
 
 
 class ObjectiveFigures(BaseModel, extra="forbid", frozen=True):
-    """What one run of the search showed of one objective; milliseconds, None where there is none."""
+    """The figures of one objective in one run of the search; milliseconds, None where there is none."""
 
     objective: str
     samples: int
@@ -222,7 +222,7 @@ def format_latency(value_ms: float) -> str:
 
 
 def describe_standing(run: LimitRun) -> str:
-    """What a run shows of the objectives, and why it is not that they are met."""
+    """Describe whether a run is shown to meet the objectives, and why it is not."""
     return f"{run.standing}: {run.reason}" if run.reason else str(run.standing)
 
 
@@ -264,7 +264,7 @@ def _state(record: LimitRecord) -> Iterator[str]:
 
 
 def _describe_shortage(record: LimitRecord) -> str:
-    """What the next run needs and what the budget has left for it; "" where it was not the budget."""
+    """State what the next run needs and what is left of the budget; "" where it was not the budget."""
     if record.ended != "budget" or record.budget_s is None or record.next_run_s is None:
         return ""
     left_s = record.budget_s - sum(run.took_s for run in record.runs)
@@ -371,5 +371,5 @@ class Limit:
         return render_search(self.record)
 
     def json(self) -> dict[str, Any]:
-        """What limit.json holds."""
+        """The content of limit.json."""
         return self.record.model_dump(mode="json")

@@ -56,7 +56,7 @@ logging.getLogger("loadgen").addHandler(logging.NullHandler())
 
 
 class Warnings(logging.Handler):
-    """What the package logs as a warning, as the command's own lines on standard error."""
+    """Prints what the package logs as a warning, as the command's own lines on standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one warning."""
@@ -86,7 +86,7 @@ _LEAST, _MOST = 40, 120  # columns: longer lines are hard to read
 
 
 class Colour(StrEnum):
-    """What a colour means; each is as readable on white as on black (contrast above 3.7 to 1)."""
+    """A colour by its meaning; each is as readable on white as on black (contrast above 3.7 to 1)."""
 
     GOOD = "color(28)"
     WARNING = "color(166)"
@@ -150,7 +150,7 @@ def _find_marks(text: str, marks: Iterable[Mark]) -> Iterable[tuple[re.Match[str
 
 
 def make_terminal_ink() -> Ink:
-    """What colours text on a terminal; NO_COLOR and a terminal that knows none leave it as it is."""
+    """Make the function that colours text; with NO_COLOR and on a terminal without colours it does not."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") in DUMB:
         return leave_plain
     from rich.color import ColorSystem  # a file needs none of it

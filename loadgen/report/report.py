@@ -41,7 +41,7 @@ def render(
 def render_short(
     result: Result, directory: str, layout: str | None = None, screen: Screen | None = None
 ) -> str:
-    """What matters at once: the block, what was measured above it, and ten lines at most under it.
+    """Render what matters at once: the block, what was measured above it, and ten lines at most under it.
 
     More they are only where the verdict and the failures need them, and by the tables of a load that changes
     or has several classes. Raises UsageError as `render` does.
@@ -92,12 +92,12 @@ def _compare_answers(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def _leave_out(result: Result, options: ReportOptions) -> Iterable[str]:
-    """Of a section of the short report alone."""
+    """Leave a section out of the long report: it is one of the short report alone."""
     return ()
 
 
 def _mark_states(result: Result) -> Iterator[Mark]:
-    """What the run is, if not whole and real, is never missed."""
+    """Mark that a run is not whole, or not of a real model."""
     yield Mark("PARTIAL", Colour.WARNING, bold=True)
     yield Mark("SIMULATED", Colour.WARNING, bold=True)
 

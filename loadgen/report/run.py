@@ -83,7 +83,7 @@ class Run:
         )
 
     def _repr_html_(self) -> str:
-        """What a notebook shows of a run that ends a cell: the block, and what matters under it."""
+        """The run as a notebook shows it at the end of a cell: the block, and what matters under it."""
         return f"<pre>{escape(report.render_short(self.result, str(self.directory or '')))}</pre>"
 
     @cached_property
@@ -101,7 +101,7 @@ class Run:
 
     @property
     def objectives(self) -> tuple[ObjectiveEvidence, ...]:
-        """What the run shows of each objective of `slo`: `standing` is meets, fails or not shown."""
+        """The evidence for each objective of `slo`: its `standing` is meets, fails or not shown."""
         return self.result.objectives
 
     @property
@@ -111,7 +111,7 @@ class Run:
 
     @property
     def seed(self) -> int:
-        """Of prompts and arrival times: with it the same requests are sent again."""
+        """The seed of prompts and arrival times: with it the same requests are sent again."""
         return self.result.facts.seed
 
     @property

@@ -111,7 +111,7 @@ class Result:
         return verdict.judge(RunEvidence(self.facts, self.records, whole, metrics))
 
     def measured(self, latencies: Sequence[str]) -> tuple[str, ...]:
-        """Those latencies that were measured: where what arrived is not tokens, E2EL and no other is."""
+        """Choose of some latencies those that were measured: where what arrived is not tokens, E2EL alone."""
         if self.ask.arrivals_are_tokens:
             return tuple(latencies)
         known = {**self.metrics.selectable, **self.metrics.selectable_rates}
@@ -136,7 +136,7 @@ class Result:
 
     @cached_property
     def objectives(self) -> tuple[ObjectiveEvidence, ...]:
-        """What the run shows of each objective of --slo."""
+        """The evidence for each objective of --slo."""
         return judge_objectives(self.counted, objectives.parse_objectives(self.facts.profile.slo), self.ask)
 
     @property
@@ -181,7 +181,7 @@ class Result:
 
 
 class ResultPart(msgspec.Struct, frozen=True):
-    """What a feature adds to a result under its own key: in which runs it is there, and how it is made."""
+    """A part that a feature adds to a result: in which runs it is there, and how it is made."""
 
     is_there: Callable[[Facts], bool]
     make: Callable[[Result], Any]
@@ -266,7 +266,7 @@ def _read_facts(directory: Path, ours: Mapping[str, Any]) -> Facts:
 
 
 def _recover(directory: Path) -> Result:
-    """What the journal of a run that was never finished holds."""
+    """Recover a run that was never finished from its journal."""
     path = directory / JOURNAL
     contents = journal.read(path)
     if not contents.facts:

@@ -35,7 +35,7 @@ _DIFFERS = 0.01  # of TTFT: below it the two are the same figure
 
 
 def describe_state(result: Result, options: ReportOptions) -> Iterator[str]:
-    """What the run is, if not a whole and real one."""
+    """State that a run is not whole, was simulated, or is a shard's."""
     facts = result.facts
     if facts.partial:
         yield f"PARTIAL: {facts.partial}; the figures cover the requests that had ended by then"
@@ -63,7 +63,7 @@ def describe_server(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def describe_workload(result: Result, options: ReportOptions) -> Iterator[str]:
-    """What the requests were made of, and how they were asked."""
+    """Describe what the requests were made of, and how they were sent."""
     facts = result.facts
     seed = f"seed {facts.seed} ({'given' if facts.seed_chosen else 'drawn'})"
     yield f"prompts: {data_lines.describe_prompts(facts)}; {seed}, plan {facts.plan_digest[:12]}"
@@ -105,7 +105,7 @@ def describe_trace(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def describe_failures(result: Result, options: ReportOptions) -> Iterator[str]:
-    """What became of the requests that failed: each kind, its first error, and a fix where one is known."""
+    """List each kind of failure with its first error, and a fix where one is known."""
     for kind, tally in result.whole.failures.items():
         yield _describe_failure(kind, tally)
         yield from _suggest_fix(tally.detail)
@@ -210,7 +210,7 @@ def describe_lateness(records: Records) -> str:
 
 
 def describe_client(result: Result, options: ReportOptions) -> Iterator[str]:
-    """What timed the tokens, and how much the client itself was behind."""
+    """Describe what timed the tokens, and how much the client itself was behind."""
     health, client = result.metrics.health, result.facts.client
     if client.segments:
         clock = "a kernel timestamp for each TCP segment"
@@ -233,7 +233,7 @@ def describe_client(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def summarize_client(result: Result, options: ReportOptions) -> Iterator[str]:
-    """What timed the tokens, and how true it is where that was measured."""
+    """Describe what timed the tokens, and its error where that was measured."""
     health, facts = result.metrics.health, result.facts
     if facts.client.segments:
         clock = "a kernel timestamp per TCP segment"
@@ -271,7 +271,7 @@ def describe_calibration(result: Result, options: ReportOptions) -> Iterator[str
 
 
 def explain_changing_load(result: Result, options: ReportOptions) -> Iterator[str]:
-    """That a load which changes has no steady state, and how it changes."""
+    """Explain that a load which changes has no steady state, and how it changes."""
     if result.facts.profile.shaped and isinstance(result.steady, Unsteady):
         yield cut_end(f"steady state: none: {result.steady.why}", _MOST_SHAPE)
 
@@ -316,7 +316,7 @@ def summarize_reconciled(result: Result, options: ReportOptions) -> Iterator[str
 
 
 def _describe_answer_timings(result: Result) -> Iterator[str]:
-    """What answers report of themselves: how much of TTFT was their prompt, and how long they took then."""
+    """Describe what answers report of themselves: how much of TTFT was their prompt, and their time."""
     timings = reconcile.measure_answer_timings(result.records, result.metrics.times_tokens)
     if timings is None or not timings.decoded:
         return
@@ -364,7 +364,7 @@ def summarize_sensors(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def list_unknown(result: Result, options: ReportOptions) -> Iterator[str]:
-    """What is not known on this machine, in one line, each with the way to it."""
+    """List what is not known on this machine, in one line, each with the way to it."""
     facts, sensed = result.facts, result.facts.sensed
     absent = {
         "server's counters": facts.window is not None and bool(facts.window.error),

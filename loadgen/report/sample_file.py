@@ -37,7 +37,7 @@ NO_SAMPLES = KeptSamples()
 
 
 def keep_samples(samples: Sequence[Sample], window: ServerWindow | None, began_ns: int) -> KeptSamples:
-    """What a run keeps of the samples of sensors, and of gauges that were sampled since `began_ns`."""
+    """Keep the samples of sensors, and of gauges that were sampled since `began_ns`, as far as a run may."""
     every = [*list_gauge_series(window, began_ns), *list_series(samples)]
     some = [thin_series(series, MOST_KEPT) for series in every if len(series.values)]
     return KeptSamples(tuple(some[:MOST_SERIES]))

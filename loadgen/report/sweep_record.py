@@ -94,7 +94,7 @@ def list_unfinished(record: SweepRecord) -> list[str]:
 
 
 def name_point(settings: Mapping[str, Any], serve: Mapping[str, str], repeat: int = 0) -> str:
-    """What was varied at a point: max-num-seqs=16 concurrency=8 repeat 1."""
+    """Name a point by what was varied at it: max-num-seqs=16 concurrency=8 repeat 1."""
     named = {**serve, **{AXES.get(key, key): value for key, value in settings.items()}}
     again = f" repeat {repeat}" if repeat else ""
     return " ".join(f"{name}={format_value(value)}" for name, value in named.items()) + again
@@ -111,7 +111,7 @@ _Kind = TypeVar("_Kind", bound=BaseModel)
 
 
 class _Version(BaseModel, extra="ignore", frozen=True):
-    """What every version of a record has."""
+    """The field that every version of a record has."""
 
     format: int
 

@@ -101,7 +101,7 @@ def _describe_ramp(profile: Profile) -> dict[str, Any]:
 def _make_ours(
     metrics: Metrics, records: Records, facts: Facts, derived: Derived, detailed: bool
 ) -> dict[str, Any]:
-    """What is ours: the figures, the facts, and what follows from them, each part under a guard."""
+    """Make our own part: the figures, the facts, and what follows from them, each under a guard."""
     parts: dict[str, Callable[[], Any]] = {"metrics": lambda: metrics, **derived}
     if detailed:
         parts["per_request"] = lambda: _list_successes(records, facts)
@@ -128,7 +128,7 @@ def _check_part(make: Callable[[], Any]) -> Any:
 
 
 def _list_successes(records: Records, facts: Facts) -> dict[str, Any]:
-    """Of each request, in plan order, whether it succeeded and the x-request-id it carried."""
+    """List whether each request succeeded and the x-request-id it carried, in plan order."""
     ids = list_request_ids(facts, records.index)
     return {"success": records.ok.tolist(), "request_ids": ids if any(ids) else None}
 

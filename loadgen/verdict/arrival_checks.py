@@ -246,7 +246,7 @@ _CAUSES: tuple[Callable[[RunEvidence], Evidence | None], ...] = (
     "read E2EL and throughput alone",
 )
 def arrivals_not_tokens(run: RunEvidence) -> Evidence | None:
-    """What arrived is not the server's tokens, one by one."""
+    """The messages that arrived are not the server's tokens, one by one."""
     if not run.metrics.streamed:
         return None
     return next(filter(None, (cause(run) for cause in _CAUSES)), None)

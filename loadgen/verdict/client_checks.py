@@ -57,7 +57,7 @@ def reads_late(run: RunEvidence) -> Evidence | None:
 
 
 def _list_harms(run: RunEvidence) -> list[str]:
-    """What is wrong by more than SHARED if coalesced messages were really a gap apart."""
+    """List what is wrong by more than SHARED if coalesced messages were really a gap apart."""
     metrics, health, late, harms = run.metrics, run.metrics.health, _is_late(run), []
     # For a gap or more, once: what came then coalesced.
     away = late or health.lag_max_ms > metrics.itl.mean_ms
@@ -261,7 +261,7 @@ def clock_stepped(run: RunEvidence) -> Evidence | None:
 
 
 class _Clock(msgspec.Struct, frozen=True):
-    """What speaks against the clock that timed the reads."""
+    """The evidence against the clock that timed the reads."""
 
     step_ms: float
     impossible: int  # reads whose kernel timestamp contradicts the client's own clock
@@ -395,7 +395,7 @@ def _describe_stop(run: RunEvidence, stamped: bool) -> Evidence | None:
 
 
 def _describe_contention(run: RunEvidence) -> str:
-    """That it was not paused but waited for a CPU, where the machine's were taken; "" otherwise."""
+    """State that it was not paused but waited for a CPU, where the machine's were taken; "" otherwise."""
     use = run.facts.cpu_use
     if use is None or use.busy <= BUSY * use.cpus:
         return ""

@@ -120,7 +120,7 @@ def wave_medians(values: Float64, size: int) -> Float64:
 
 
 class AnswerShapes(msgspec.Struct, frozen=True):
-    """Of each success of LEAST_TOKENS or more that brought a message, int64[answers]; times in ns."""
+    """The shapes of successes of LEAST_TOKENS or more that brought a message, int64[answers]; in ns."""
 
     rows: Int64  # in the records
     tokens: Int64
@@ -190,7 +190,7 @@ class RunEvidence:
 
     @cached_property
     def per_request(self) -> PerRequest:
-        """What every request contributes."""
+        """The contributions of every request."""
         return PerRequest.of(self.records, self.facts.ask())
 
     @cached_property
@@ -200,7 +200,7 @@ class RunEvidence:
 
     @property
     def sources(self) -> set[Source]:
-        """What this run can be judged by."""
+        """The data that this run can be judged by."""
         available = {
             Source.RUN: True,
             Source.COUNTERS: self.window is not None,
@@ -236,7 +236,7 @@ class RunEvidence:
 
     @property
     def noun(self) -> str:
-        """What the load consists of, in a word."""
+        """The word for what the load consists of."""
         return "requests" if self.sessions is None else "sessions"
 
     @cached_property

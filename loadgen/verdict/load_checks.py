@@ -225,7 +225,7 @@ def prompt_lengths(run: RunEvidence) -> Evidence | None:
 
 
 def _cut_prompts(planned: Int64, counted: Int64) -> str:
-    """That the longer prompts have one count, the highest there is, as those that were cut; "" if not."""
+    """State that the longer prompts all have the highest count there is, as if they were cut; "" if not."""
     most = int(counted.max())
     cut = (counted == most) & (planned > most * (1 + TEXT_OFF[0]))
     if cut.sum() < 2 or (planned > most * (1 + TEXT_OFF[0])).sum() > cut.sum():
@@ -391,7 +391,7 @@ def ran_out(run: RunEvidence) -> Evidence | None:
 
 
 def _sessions_ran_out(run: RunEvidence) -> Evidence | None:
-    """That with --duration the last session had begun, and a slot was idle, before the time was up."""
+    """Find that with --duration the last session began and a slot was idle before the time was up."""
     sessions, profile = run.sessions, run.facts.profile
     if sessions is None or profile.duration is None or not run.closed_loop:
         return None

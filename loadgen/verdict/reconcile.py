@@ -109,7 +109,7 @@ def count_finished_after_cancel(window: ServerWindow, metrics: Metrics) -> int:
 
 
 def find_mismatches(window: ServerWindow, metrics: Metrics) -> list[Mismatch]:
-    """What differs, the most telling first; empty if the two agree or the server reports nothing."""
+    """List what differs, the most telling first; empty if the two agree or the server reports nothing."""
     if window.error or window.reset:
         return []
     # Where only the server knows how long prompts were, there is nothing to compare its count with.
@@ -300,7 +300,7 @@ class AnswerTimings(msgspec.Struct, frozen=True):
 
     @property
     def waited_ms(self) -> float:
-        """What of the mean TTFT was outside the computation of the prompt: queue, HTTP and network."""
+        """The part of the mean TTFT outside the computation of the prompt: queue, HTTP and network."""
         return self.ttft_ms - self.prefill_ms
 
 

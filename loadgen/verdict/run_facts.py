@@ -112,7 +112,7 @@ class Launched(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the capturing process reports of itself."""
+    """The capturing process by its own report."""
 
     transport: Annotated[str, Join.DIFFERENT]
     why: Annotated[str, Join.DIFFERENT] = ""  # this transport, where it was not asked for
@@ -176,7 +176,7 @@ class ShardFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def name(self) -> str:
-        """As --shard has it."""
+        """The shard as --shard names it."""
         return f"{self.number}/{self.of}"
 
 
@@ -197,7 +197,7 @@ class MergedShard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def name(self) -> str:
-        """As --shard has it."""
+        """The shard as --shard names it."""
         return f"{self.number}/{self.of}"
 
 
@@ -402,7 +402,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return replace(choose_metrics(self.profile), gpus=self.gpus)
 
     def block(self) -> BlockFacts:
-        """What the result block shows of the load; a trace's rate is its mean.
+        """The load as the result block shows it; a trace's rate is its mean.
 
         The rate of sessions is none of requests, which the block would call it.
         """
@@ -485,7 +485,7 @@ class Cell(BaseModel, extra="forbid", frozen=True):
 
     @property
     def arm(self) -> str:
-        """What is compared: the checkpoint on its server."""
+        """The arm of a comparison: the checkpoint on its server."""
         return f"{self.checkpoint} on {self.server}"
 
 

@@ -101,7 +101,7 @@ class RunVerdict(msgspec.Struct, frozen=True):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What the level rests on: the grave doubts by code, and that some could not be judged."""
+        """The reasons of the level: the grave doubts by code, and that some could not be judged."""
         codes = (finding.rule.code for finding in self.grave)
         return (*codes, *("not judged in full",) * bool(self.failed))
 
@@ -149,7 +149,7 @@ def state_verdict(verdict: RunVerdict) -> str:
 
 
 def summarize_doubts(verdict: RunVerdict) -> list[str]:
-    """What stands under the block, each line still to be wrapped: the gravest in full, the rest by code."""
+    """Summarize the doubts, each line still to be wrapped: the gravest in full, others by code."""
     full = [f"{finding.evidence}; fix: {finding.rule.remedy}" for finding in verdict.grave[:_SHOWN]]
     also = ", ".join(finding.rule.code for finding in verdict.grave[_SHOWN:])
     notes = ", ".join(finding.rule.code for finding in verdict.notes)

@@ -52,7 +52,7 @@ def prefix_cache(run: RunEvidence) -> Evidence | None:
     "--num-prompts, or pass --no-oversample",
 )
 def identical_prompts(run: RunEvidence) -> Evidence | None:
-    """The same prompt was sent more than once."""
+    """One prompt was sent more than once."""
     repeated, requests, data = run.facts.repeated_prompts, run.facts.requests, run.facts.data
     if run.facts.prompt_replaced and requests > 1:
         return f"--extra-body replaces the prompt: all {requests} are the same, so a prefix cache serves them"

@@ -73,7 +73,7 @@ class EarlyEnd(msgspec.Struct, frozen=True):
 
 
 class StoredSessions(msgspec.Struct, frozen=True):
-    """What a result holds of its sessions."""
+    """The sessions of a run as a result holds them."""
 
     figures: SessionFigures
     measured: MeasuredPart | None  # None: the figures are of the whole run

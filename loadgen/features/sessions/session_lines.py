@@ -52,7 +52,7 @@ def describe_sessions(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def summarize_in_short(result: Result, options: ReportOptions) -> Iterator[str]:
-    """What matters most of the sessions, in a few lines."""
+    """Describe the sessions in a few lines: their counts, and why some ended early."""
     if (sessions := result.part(summarize_sessions)) is not None:
         yield _counts(result, sessions.figures)
         yield from _ends(sessions, _MOST_IN_SHORT)

@@ -90,7 +90,7 @@ def tabulate_classes(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def describe_cancelled(result: Result, options: ReportOptions) -> Iterator[str]:
-    """What became of the requests that the plan cancels; nothing where it cancels none."""
+    """Describe what became of the requests that the plan cancels; nothing where it cancels none."""
     facts, records = result.facts, result.records
     point = facts.profile.cancel_point
     if point is None:
@@ -126,7 +126,7 @@ def _measure_lateness_ns(records: Records, point: CancelPoint) -> Int64:
 
 
 def _describe_aborts(result: Result) -> Iterator[str]:
-    """What the server's counters show of the cancelled requests, where they show something."""
+    """Describe what the server counted of the cancelled requests, where it counts some."""
     window, cancelled = result.facts.window, result.whole.cancelled
     if window is None or window.finished is None:
         return
