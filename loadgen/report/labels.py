@@ -70,49 +70,49 @@ _FIGURE = re.compile(
 _MEASURED_DIGITS = 3  # of a fraction: 0.85 is set, 0.853 is measured
 _MEASURED_WHOLE = 4  # of a whole number, without the zeros at its end
 _ROUND = 64  # whole numbers of which settings are multiples: 8192
+_SWITCHES = frozenset({"true", "false", "on", "off", "yes", "no", "none", "null"})
 _DEEPEST, _MOST, _LONGEST, _LONGEST_LIST = 4, 300, 200, 16
 
 
 def settings(document: Mapping[str, Any], figures: Container[str] = ()) -> dict[str, str]:
-    """The labels of a JSON object by their keys, dotted where they lie deeper; secrets are left out.
+    """Read the labels of a JSON object by their keys, dotted where they lie deeper; secrets are left out.
 
     `figures` are keys that are figures already. A command line has the labels of its flags.
     """
-    found = ((key, value) for key, value in _flat(document, figures, 0) if is_label(key, [value]))
+    found = ((key, value) for key, value in _flatten(document, figures, 0) if is_label(key, [value]))
     return dict(islice(found, _MOST))
 
 
 def flags(command: str) -> dict[str, str]:
-    """The labels of a command line by its flags: `--temperature 0.7`; of a flag without a value "on"."""
-    return {key: value for key, value in _flags(command) if is_label(key, [value])}
+    """Read the labels of a command line by its flags: `--temperature 0.7`; of a flag without a value "on"."""
+    return {key: value for key, value in _split_flags(command) if is_label(key, [value])}
 
 
 def is_label(title: str, cells: Sequence[str]) -> bool:
     """Whether what stands under a title is a label: not measured, and not of every run another."""
-    filled = [cell for cell in cells if cell.strip()]
-    if secrecy.is_secret(title) or not filled:
-        return False
-    words, every = _words(title), [cell.strip() for cell in filled]
-    if all(_is_of_its_run(words, cell) for cell in every):
-        return False
-    return not _are_measured(title, words, every)
+    return _is_measured_column(title, cells) is False
 
 
 def is_figure(title: str, cells: Sequence[str]) -> bool:
     """Whether what stands under a title was measured."""
-    words, every = _words(title), [cell.strip() for cell in cells if cell.strip()]
-    of_its_run = all(_is_of_its_run(words, cell) for cell in every)
-    return not of_its_run and not secrecy.is_secret(title) and _are_measured(title, words, every)
+    return _is_measured_column(title, cells) is True
 
 
-def _are_measured(title: str, words: frozenset[str], cells: Sequence[str]) -> bool:
-    measured = _is_measured_title(title, words)
-    figures = sum((measured and _FIGURE.match(cell) is not None) or _is_measured(cell) for cell in cells)
-    return 2 * figures >= len(cells)
+def _is_measured_column(title: str, cells: Sequence[str]) -> bool | None:
+    """Whether at least half of the cells were measured; None of a secret, and where all are of their run."""
+    words, every = _split_words(title), [cell.strip() for cell in cells if cell.strip()]
+    if secrecy.is_secret(title) or all(_is_of_its_run(words, cell) for cell in every):
+        return None
+    plain = title.replace("_per_", " per ").replace("_", " ")
+    is_set = not words.isdisjoint(_SET_WORDS) or _SET.fullmatch(title) is not None
+    measured = not words.isdisjoint(_MEASURED_WORDS) or _MEASURED_TITLE.search(plain) is not None
+    by_title = measured and not is_set
+    figures = sum((by_title and _FIGURE.match(cell) is not None) or _is_measured(cell) for cell in every)
+    return 2 * figures >= len(every)
 
 
 def named(key: str, values: Iterable[str]) -> list[str]:
-    """The values of a label as names of rows have them: texts alone, numbers and switches behind the key."""
+    """Write a label's values as names of rows have them: texts alone, numbers and switches behind the key."""
     texts = [" ".join(value.split()) for value in values]
     alone = all(
         not text or (sum(map(str.isalpha, text)) > 1 and text.lower() not in _SWITCHES) for text in texts
@@ -120,20 +120,10 @@ def named(key: str, values: Iterable[str]) -> list[str]:
     return [text if alone or not text else f"{key.rpartition('.')[2]} {text}" for text in texts]
 
 
-_SWITCHES = frozenset({"true", "false", "on", "off", "yes", "no", "none", "null"})
-
-
-def _words(title: str) -> frozenset[str]:
+def _split_words(title: str) -> frozenset[str]:
     plain = unicodedata.normalize("NFKC", title)
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", plain).lower()
     return frozenset(_WORD.findall(apart)) | ({"#"} if plain.strip() == "#" else set())
-
-
-def _is_measured_title(title: str, words: frozenset[str]) -> bool:
-    if not words.isdisjoint(_SET_WORDS) or _SET.fullmatch(title) is not None:
-        return False
-    plain = title.replace("_per_", " per ").replace("_", " ")
-    return not words.isdisjoint(_MEASURED_WORDS) or _MEASURED_TITLE.search(plain) is not None
 
 
 def _is_of_its_run(words: frozenset[str], value: str) -> bool:
@@ -161,28 +151,28 @@ def _is_measured(value: str) -> bool:
     return len(digits.rstrip("0")) >= _MEASURED_WHOLE and int(digits[:18]) % _ROUND != 0
 
 
-def _flat(value: Mapping[str, Any], figures: Container[str], depth: int) -> Iterator[tuple[str, str]]:
-    """The texts, numbers and switches of an object; of a part that has statistics none."""
+def _flatten(value: Mapping[str, Any], figures: Container[str], depth: int) -> Iterator[tuple[str, str]]:
+    """Yield the texts, numbers and switches of an object; none of a part that has statistics."""
     if depth > _DEEPEST or (depth and not _STATISTICS.isdisjoint(value)):
         return
     for key, item in value.items():
         if not isinstance(key, str) or key in figures or secrecy.is_secret(key):
             continue
         if isinstance(item, Mapping):
-            if _words(key).isdisjoint(_OF_FIGURES):
-                yield from ((f"{key}.{name}", text) for name, text in _flat(item, (), depth + 1))
+            if _split_words(key).isdisjoint(_OF_FIGURES):
+                yield from ((f"{key}.{name}", text) for name, text in _flatten(item, (), depth + 1))
         elif isinstance(item, str) and " --" in item:
-            yield from ((f"{key}.{name}", text) for name, text in _flags(item))
-        elif isinstance(item, list) and not _words(key).isdisjoint(_OF_FIGURES):
+            yield from ((f"{key}.{name}", text) for name, text in _split_flags(item))
+        elif isinstance(item, list) and not _split_words(key).isdisjoint(_OF_FIGURES):
             continue
-        elif (text := _text(item)) is not None:
+        elif (text := _format_label(item)) is not None:
             yield key, text
 
 
-def _text(item: object) -> str | None:
-    """A value as a text; None of what is none, too long, or made of parts."""
+def _format_label(item: object) -> str | None:
+    """Write a value as a text; None of what is none, too long, or made of parts."""
     if isinstance(item, list):
-        parts = [_text(part) for part in item[: _LONGEST_LIST + 1]]
+        parts = [_format_label(part) for part in item[: _LONGEST_LIST + 1]]
         return None if None in parts or len(parts) > _LONGEST_LIST else ",".join(filter(None, parts)) or None
     if item is None or isinstance(item, bool):
         return None if item is None else str(item).lower()
@@ -191,7 +181,7 @@ def _text(item: object) -> str | None:
     return secrecy.hide_secrets(item.strip()) if isinstance(item, str) and 0 < len(item) <= _LONGEST else None
 
 
-def _flags(command: str) -> Iterator[tuple[str, str]]:
+def _split_flags(command: str) -> Iterator[tuple[str, str]]:
     try:
         words = shlex.split(secrecy.hide_secrets(command), comments=True)
     except ValueError:  # a quote that is not closed

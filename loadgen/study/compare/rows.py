@@ -7,13 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
-import numpy as np
 from msgspec.structs import replace
 
 from loadgen.base.rule import Severity
 from loadgen.base.text import format_count, list_first
 from loadgen.figures.figure_table import LATENCIES, SELECTABLE, find_figure
-from loadgen.figures.repeats import t_quantile
+from loadgen.report.load_table import Mean
 from loadgen.roofline import bound
 from loadgen.server import answer_check
 from loadgen.server.answer_check import Fingerprint
@@ -31,15 +30,6 @@ def _means(needs_tokens: bool) -> list[ComparedFigure]:
     ]
 
 
-def _stand_ins() -> Iterator[tuple[ComparedFigure, str]]:
-    """Yield each figure that is shown where no run has the mean, with the key of the mean."""
-    for figure in (figure for figure in LATENCIES if figure.compared):
-        usual, label = SELECTABLE[figure.compared].statistic("mean"), f"{figure.label} {figure.unit}"
-        if figure.compared != figure.key:
-            yield ComparedFigure(figure.statistic("mean"), label, figure.higher_is_better), usual
-        yield ComparedFigure(figure.statistic("median"), f"P50 {label}", figure.higher_is_better), usual
-
-
 FIGURES = (
     ComparedFigure("output_throughput", "tok/s", True),
     ComparedFigure("speed_tok_s", "speed tok/s", True),
@@ -51,7 +41,16 @@ FIGURES = (
     ComparedFigure("memory_bytes", "memory GiB", None),
     ComparedFigure("joules_per_token", "J/token", None, 3),
 )
-IN_PLACE = dict(_stand_ins())
+# Figures that are shown where no run has the mean, with the key of that mean.
+IN_PLACE = {
+    ComparedFigure(
+        figure.statistic(word), f"{prefix}{figure.label} {figure.unit}", figure.higher_is_better
+    ): SELECTABLE[figure.compared].statistic("mean")
+    for figure in LATENCIES
+    if figure.compared
+    for word, prefix in (("mean", ""), ("median", "P50 "))
+    if word == "median" or figure.compared != figure.key
+}
 BROKEN = "fast because broken?"
 FAR_APART = 2.0  # of runs that are taken for repeats: their mean says little of any of them
 UNLIKE_BASELINE = "unlike the baseline"
@@ -81,6 +80,18 @@ class BaselineRuns(msgspec.Struct, frozen=True):
         """Whether a run is enough like the baseline to be compared with it."""
         return (
             self.ask.allow_unlike or self.like is None or not _differences(run, self.like, Severity.REFUSED)
+        )
+
+    def judge_units(self, used: Sequence[Reported], column: ComparedFigure) -> Effect:
+        """Judge runs against these in one figure."""
+        units = statistics.pair_units(used, self.runs, lambda run: read_figure(run, column.key))
+        return statistics.judge_effect(
+            units.row,
+            units.baseline,
+            paired=units.paired,
+            higher_is_faster=column.higher_is_faster,
+            margin=self.ask.equivalence,
+            alpha=self.ask.alpha,
         )
 
 
@@ -116,18 +127,25 @@ def compare_row(
     why = reference.missing or (UNLIKE_BASELINE if unlike else "")
     if not why and not valid:
         why = "its runs are INVALID" if runs else "it has no run here"
+    steps = (
+        bound.compare_decode(run.ceiling, run.figures, run.load) for run in shown if run.ceiling is not None
+    )
+    shares = [step.share for step in steps if step is not None]
     effects = {}
     for column in () if is_baseline else figures:
         if any(read_figure(run, column.key) is not None for run in shown):
             reason = why or comparability.explain_other_quantity(column.key, (*used, *reference.runs))
-            none = Effect(Decision.NONE, math.nan, unlike=unlike, why=reason)
-            effects[column.key] = none if reason else _effect(used, reference, column)
+            effects[column.key] = (
+                Effect(Decision.NONE, math.nan, unlike=unlike, why=reason)
+                if reason
+                else reference.judge_units(used, column)
+            )
     return Line(
         name,
         tuple(runs),
-        {column.key: summary for column in figures if (summary := _summary(shown, column.key)) is not None},
+        {column.key: summary for column in figures if (summary := _summarise(shown, column.key)) is not None},
         effects,
-        _roofline(shown),
+        math.fsum(shares) / len(shares) if shares else None,
         (*_question_speed(shown, figures), *_marks(runs, valid, used, reference)),
     )
 
@@ -143,7 +161,11 @@ def mark_answers(row: Line, baseline: Line | None, headline: str, margin: float)
         if own and like and baseline
         else ""
     )
-    begun = f"{BROKEN} " if _is_faster(row.effects.get(headline), margin) else ""
+    effect = row.effects.get(headline)
+    is_faster = effect is not None and effect.call is Decision.FASTER
+    if effect is not None and effect.call is Decision.NONE:
+        is_faster = (effect.ratio if effect.higher_is_faster else 1 / effect.ratio) > 1 + margin
+    begun = f"{BROKEN} " if is_faster else ""
     marks = (*(f"{begun}{problem}" for problem in problems), *row.marks)
     return replace(row, marks=marks, answers=parted)
 
@@ -152,41 +174,18 @@ def _fingerprints(line: Line | None) -> list[Fingerprint]:
     return [run.fingerprint for run in line.runs if run.fingerprint is not None] if line else []
 
 
-def _is_faster(effect: Effect | None, margin: float) -> bool:
-    """Called faster, or with no verdict by more than the margin."""
-    if effect is None or effect.call is not Decision.NONE:
-        return effect is not None and effect.call is Decision.FASTER
-    gain = effect.ratio if effect.higher_is_faster else 1 / effect.ratio
-    return gain > 1 + margin
-
-
 def _differences(run: Reported, like: Reported, severity: Severity) -> list[str]:
     findings = comparability.find_differences(run, like)
     return [finding.evidence for finding in findings if finding.rule.severity is severity]
 
 
-def _effect(used: Sequence[Reported], reference: BaselineRuns, column: ComparedFigure) -> Effect:
-    units = statistics.pair_units(used, reference.runs, lambda run: read_figure(run, column.key))
-    return statistics.judge_effect(
-        units.row,
-        units.baseline,
-        paired=units.paired,
-        higher_is_faster=column.higher_is_faster,
-        margin=reference.ask.equivalence,
-        alpha=reference.ask.alpha,
-    )
-
-
-def _summary(runs: Sequence[Reported], key: str) -> Summary | None:
-    """Mean over units with its 95 % interval by Student's t; None if no run has the figure."""
+def _summarise(runs: Sequence[Reported], key: str) -> Summary | None:
+    """Compute the mean over units with its 95 % interval by Student's t; None if no run has the figure."""
     values = statistics.list_units(runs, lambda run: read_figure(run, key))
     if not values:
         return None
-    n, mean = len(values), math.fsum(values) / len(values)
-    if n == 1:
-        return Summary(mean, n)
-    half = t_quantile(n - 1) * float(np.std(values, ddof=1)) / math.sqrt(n)
-    return Summary(mean, n, mean - half, mean + half)
+    found = Mean.of(values)
+    return Summary(found.mean, len(values), found.mean - found.half, found.mean + found.half)
 
 
 def _question_speed(runs: Sequence[Reported], figures: Sequence[ComparedFigure]) -> Iterator[str]:
@@ -213,15 +212,6 @@ def far_apart(values: Sequence[float]) -> float:
     least, most = min(values, default=0.0), max(values, default=0.0)
     factor = round(most / least, 1) if least > 0 else 0.0
     return factor if factor >= FAR_APART else 0.0
-
-
-def _roofline(runs: Sequence[Reported]) -> float | None:
-    """The share of its ceiling that decoding reached, mean over the runs that know it."""
-    steps = [
-        bound.compare_decode(run.ceiling, run.figures, run.load) for run in runs if run.ceiling is not None
-    ]
-    shares = [step.share for step in steps if step is not None]
-    return math.fsum(shares) / len(shares) if shares else None
 
 
 def _marks(
@@ -283,7 +273,7 @@ def _question_roofline(runs: Sequence[Reported]) -> Iterator[str]:
 
 
 def _describe_impossible(run: Reported) -> str:
-    """The figures that are not compared since no measurement gives them."""
+    """Name the figures that are not compared since no measurement gives them."""
     named = [f"{key} {value:.6g}" for key, value in run.impossible.items()]
     return f"no measurement gives {list_first(named, _MOST_NAMED)}: not compared" if named else ""
 
