@@ -74,7 +74,7 @@ _SWITCHES = frozenset({"true", "false", "on", "off", "yes", "no", "none", "null"
 _DEEPEST, _MOST, _LONGEST, _LONGEST_LIST = 4, 300, 200, 16
 
 
-def settings(document: Mapping[str, Any], figures: Container[str] = ()) -> dict[str, str]:
+def read_labels(document: Mapping[str, Any], figures: Container[str] = ()) -> dict[str, str]:
     """Read the labels of a JSON object by their keys, dotted where they lie deeper; secrets are left out.
 
     `figures` are keys that are figures already. A command line has the labels of its flags.
@@ -83,7 +83,7 @@ def settings(document: Mapping[str, Any], figures: Container[str] = ()) -> dict[
     return dict(islice(found, _MOST))
 
 
-def flags(command: str) -> dict[str, str]:
+def read_flag_labels(command: str) -> dict[str, str]:
     """Read the labels of a command line by its flags: `--temperature 0.7`; of a flag without a value "on"."""
     return {key: value for key, value in _split_flags(command) if is_label(key, [value])}
 
@@ -111,7 +111,7 @@ def _is_measured_column(title: str, cells: Sequence[str]) -> bool | None:
     return 2 * figures >= len(every)
 
 
-def named(key: str, values: Iterable[str]) -> list[str]:
+def format_label_values(key: str, values: Iterable[str]) -> list[str]:
     """Write a label's values as names of rows have them: texts alone, numbers and switches behind the key."""
     texts = [" ".join(value.split()) for value in values]
     alone = all(

@@ -32,7 +32,7 @@ _DIP = 0.85  # of the throughput at a lower load and at a higher one
 _SIGNIFICANT = 4  # digits in text; HTML, CSV and JSON have all
 
 
-def marked_name(name: str, simulated: bool) -> str:
+def mark_simulated(name: str, simulated: bool) -> str:
     """A row's name, with a mark where no model ran."""
     return f"{name} ({SIMULATED})" if simulated else name
 
@@ -67,7 +67,7 @@ class LoadRow(msgspec.Struct, frozen=True):
     @property
     def shown_name(self) -> str:
         """The name, with a mark where no model ran."""
-        return marked_name(self.name, self.simulated)
+        return mark_simulated(self.name, self.simulated)
 
     @property
     def judged(self) -> str:
@@ -125,7 +125,7 @@ FACTS = (
 )
 
 
-def facts(rows: Sequence[LoadRow]) -> list[LoadFact]:
+def select_facts(rows: Sequence[LoadRow]) -> list[LoadFact]:
     """The columns in which these rows differ, and the concurrency; no load that each row's name has."""
     limited = any(row.load.max_concurrency is not None for row in rows)
     differ = [
@@ -135,18 +135,18 @@ def facts(rows: Sequence[LoadRow]) -> list[LoadFact]:
     return [fact for fact in differ if not (repeated and fact.title == _LOAD)]
 
 
-def figures(rows: Sequence[LoadRow]) -> list[LoadFigure]:
+def select_figures(rows: Sequence[LoadRow]) -> list[LoadFigure]:
     """The columns of figures that any row has; failed requests if any failed."""
-    known = {figure: _means(figure, rows) for figure in FIGURES}
+    known = {figure: _list_means(figure, rows) for figure in FIGURES}
     return [figure for figure, means in known.items() if (any(means) if figure.key == "failed" else means)]
 
 
-def _means(figure: LoadFigure, rows: Sequence[LoadRow]) -> list[float]:
+def _list_means(figure: LoadFigure, rows: Sequence[LoadRow]) -> list[float]:
     means = (row.figures[figure.key].mean for row in rows if figure.key in row.figures)
     return [mean for mean in means if math.isfinite(mean)]
 
 
-def title(rows: Sequence[LoadRow]) -> str:
+def describe_common(rows: Sequence[LoadRow]) -> str:
     """What all rows have in common: lengths, requests, spread; "" if nothing."""
     first = rows[0]
     common = {fact.title: fact.cell(first) for fact in FACTS if len({fact.cell(row) for row in rows}) == 1}
@@ -163,14 +163,17 @@ def title(rows: Sequence[LoadRow]) -> str:
     return f"{name}: {', '.join(parts)}" if name and parts else name or ", ".join(parts)
 
 
-def table(rows: Sequence[LoadRow], narrow: bool = True, notes: Sequence[str] = ()) -> Table:
+def make_load_table(rows: Sequence[LoadRow], narrow: bool = True, notes: Sequence[str] = ()) -> Table:
     """The rows as text, a section a model; numbers with four digits, short titles if `narrow`."""
-    shown_figures = figures(rows)
-    decimals = {figure: _decimals(min(map(abs, _means(figure, rows)))) for figure in shown_figures}
+    shown_figures = select_figures(rows)
+    decimals = {figure: _count_decimals(min(map(abs, _list_means(figure, rows)))) for figure in shown_figures}
     columns: list[tuple[str, str, Callable[[LoadRow], str]]] = [
         ("model", "model", lambda row: row.shown_name),
-        *((fact.label, fact.title if narrow else fact.label, fact.cell) for fact in facts(rows)),
-        *((each.key, each.title, partial(_written, each.key, decimals[each])) for each in shown_figures),
+        *((fact.label, fact.title if narrow else fact.label, fact.cell) for fact in select_facts(rows)),
+        *(
+            (each.key, each.title, partial(_format_figure, each.key, decimals[each]))
+            for each in shown_figures
+        ),
     ]
     if any(row.standing for row in rows):
         columns.append(("slo", "slo", lambda row: row.standing or ""))
@@ -180,17 +183,19 @@ def table(rows: Sequence[LoadRow], narrow: bool = True, notes: Sequence[str] = (
     return make_table(((key, title) for key, title, _ in columns), body, 1, notes)
 
 
-def text(rows: Sequence[LoadRow], notes: Sequence[str] = ()) -> str:
+def render_load_table(rows: Sequence[LoadRow], notes: Sequence[str] = ()) -> str:
     """The table under its title for a terminal, in 80 columns; then what its signs mean, and the notes."""
-    lines = wrap_text(clean_line(title(rows) or UNNAMED), "  ")
-    drawn = render_text_table(_fitted(table(rows))).splitlines()
+    lines = wrap_text(clean_line(describe_common(rows) or UNNAMED), "  ")
+    drawn = render_text_table(_fit_width(make_load_table(rows))).splitlines()
     below = (
-        line for note in (*legend(rows), *dips(rows), *notes) for line in wrap_text(clean_line(note), "  ")
+        line
+        for note in (*list_legend(rows), *find_dips(rows), *notes)
+        for line in wrap_text(clean_line(note), "  ")
     )
     return "\n".join([*lines, *drawn, *below]) + "\n"
 
 
-def _fitted(whole: Table) -> Table:
+def _fit_width(whole: Table) -> Table:
     """The table without what may be left out of it, as far as needed for its cells to stay whole."""
     for key in _SPARED:
         if measure_table(whole) <= WIDTH:
@@ -203,7 +208,7 @@ def _fitted(whole: Table) -> Table:
     return whole
 
 
-def dips(rows: Sequence[LoadRow]) -> list[str]:
+def find_dips(rows: Sequence[LoadRow]) -> list[str]:
     """Where throughput falls and rises again with the load, in words: more of it is no reason for that.
 
     Rows of one model and load are compared that differ in it alone, none of them ended early; several at one
@@ -215,10 +220,12 @@ def dips(rows: Sequence[LoadRow]) -> list[str]:
         if figure is not None and math.isfinite(figure.mean) and not row.saturated:
             curve = curves.setdefault((row.name, row.load.series), {})
             curve.setdefault(row.load.pressure, []).append((figure.mean, row))
-    return [line for curve in curves.values() for line in _dips_of([curve[load] for load in sorted(curve)])]
+    return [
+        line for curve in curves.values() for line in _describe_dips([curve[load] for load in sorted(curve)])
+    ]
 
 
-def _dips_of(loads: Sequence[Sequence[tuple[float, LoadRow]]]) -> Iterator[str]:
+def _describe_dips(loads: Sequence[Sequence[tuple[float, LoadRow]]]) -> Iterator[str]:
     """The lines of one curve, whose loads go up, each with the throughput of its rows."""
     means = [math.fsum(tokens_per_s for tokens_per_s, _ in rows) / len(rows) for rows in loads]
     for place, tokens_per_s in enumerate(means[1:-1], 1):
@@ -231,7 +238,7 @@ def _dips_of(loads: Sequence[Sequence[tuple[float, LoadRow]]]) -> Iterator[str]:
             )
 
 
-def legend(rows: Sequence[LoadRow]) -> list[str]:
+def list_legend(rows: Sequence[LoadRow]) -> list[str]:
     """What the signs in the table mean, and that nothing ran where nothing did."""
     lines = ["± half of the mean's 95 % confidence interval"] * any(row.runs > 1 for row in rows)
     spreads = [row.figures[key] for row in rows for key in _SPREAD if key in row.figures]
@@ -244,7 +251,7 @@ def legend(rows: Sequence[LoadRow]) -> list[str]:
     return lines
 
 
-def of_run(run: Result) -> LoadRow:
+def make_load_row(run: Result) -> LoadRow:
     """One run as a row."""
     facts, metrics = run.facts, run.metrics
     planned = facts.data.input, facts.data.output
@@ -256,43 +263,43 @@ def of_run(run: Result) -> LoadRow:
     return LoadRow(
         name=facts.label or facts.server.model,
         load=identify_load(facts, *means),
-        figures={key: Mean(float(value)) for key, value in _figures(run).items() if value is not None},
+        figures={key: Mean(float(value)) for key, value in _read_figures(run).items() if value is not None},
         verdict=run.verdict.level.value,
-        standing=standing(run),
+        standing=judge_standing(run),
         saturated=facts.saturated,
         simulated=bool(facts.server.simulated),
     )
 
 
-def standing(run: Result) -> Standing | None:
+def judge_standing(run: Result) -> Standing | None:
     """What a run shows of its objectives together; None where it has none."""
     if not (shown := run.objectives):
         return None
     return Standing.FAILS if run.facts.saturated else join_standings(each.standing for each in shown)
 
 
-def merged(rows: Sequence[LoadRow]) -> list[LoadRow]:
+def merge_repeats(rows: Sequence[LoadRow]) -> list[LoadRow]:
     """Rows of single runs with the repeats of one load in one, a figure over those runs that have it."""
     by_load: dict[object, list[LoadRow]] = {}
     for row in rows:
         by_load.setdefault((row.name, row.load.identity, row.simulated), []).append(row)
-    return [_together(of) for of in by_load.values()]
+    return [_merge_rows(of) for of in by_load.values()]
 
 
-def _together(rows: Sequence[LoadRow]) -> LoadRow:
+def _merge_rows(rows: Sequence[LoadRow]) -> LoadRow:
     values = [{key: mean.mean for key, mean in row.figures.items()} for row in rows]
     saturated = any(row.saturated for row in rows)
     return replace(
         rows[0],
-        figures=means(values, saturated),
+        figures=compute_means(values, saturated),
         runs=len(rows),
-        verdict=gravest([row.verdict for row in rows]),
+        verdict=find_gravest([row.verdict for row in rows]),
         standing=join_standings(known) if (known := [row.standing for row in rows if row.standing]) else None,
         saturated=saturated,
     )
 
 
-def means(values: Sequence[Mapping[str, float]], saturated: bool) -> dict[str, Mean]:
+def compute_means(values: Sequence[Mapping[str, float]], saturated: bool) -> dict[str, Mean]:
     """Each figure over those runs that have it; of a saturated row only what every run has.
 
     A run that was not ended early is one that was lucky: its latencies are not those of the load.
@@ -302,13 +309,13 @@ def means(values: Sequence[Mapping[str, float]], saturated: bool) -> dict[str, M
     return {key: Mean.of(of) for key, of in known.items() if len(of) == len(values) or not saturated}
 
 
-def gravest(levels: Sequence[str]) -> str:
+def find_gravest(levels: Sequence[str]) -> str:
     """The gravest of verdicts; "" if none is known."""
     known = [level for level in levels if level in _LEVELS]
     return max(known, key=_LEVELS.index, default="")
 
 
-def _figures(run: Result) -> Figures:
+def _read_figures(run: Result) -> Figures:
     if run.facts.saturated:
         return saturated_figures(run)
     metrics = run.metrics
@@ -318,7 +325,7 @@ def _figures(run: Result) -> Figures:
     return {figure.key: figures.get(figure.key) for figure in FIGURES}
 
 
-def _written(key: str, decimals: int, row: LoadRow) -> str:
+def _format_figure(key: str, decimals: int, row: LoadRow) -> str:
     figure = row.figures.get(key)
     if figure is None or not math.isfinite(figure.mean):
         return "-"
@@ -332,7 +339,7 @@ def _written(key: str, decimals: int, row: LoadRow) -> str:
     return f"{figure.mean:.{decimals}f} ±{figure.half:.{decimals}f}"
 
 
-def _decimals(value: float) -> int:
+def _count_decimals(value: float) -> int:
     if value == 0:
         return 0
     return max(0, min(2, _SIGNIFICANT - 1 - math.floor(math.log10(abs(value)))))

@@ -55,8 +55,8 @@ def describe_server(result: Result, options: ReportOptions) -> Iterator[str]:
     if profile.name and profile.description:
         yield f"{profile.name}: {profile.description}"
     elif profile.name:  # a file without a description, or flags that make another load of it
-        row = load_table.of_run(result)
-        yield f"{load_table.title([row])}, {row.load.pressure_words}"
+        row = load_table.make_load_row(result)
+        yield f"{load_table.describe_common([row])}, {row.load.pressure_words}"
     engine = f"{server.engine} {server.version}".strip()
     others = "".join(f", {url}" for url in facts.targets[1:])
     yield f"server: {engine}, model {server.model}, {server.url}{others}"

@@ -115,13 +115,13 @@ def _run_all(session: Session, profiles: list[Profile], seed: Seed, find_speeds:
         elif len(profiles) > 1 and runs:
             from loadgen.report import load_table  # few runs need it
 
-            loads += map(load_table.of_run, runs)
+            loads += map(load_table.make_load_row, runs)
         if worst in signals.EXIT_CODES:
             break
     if tabled:
         print_text("\n" + find_speeds().draw_throughputs(tabled), sys.stdout, end="")
     if len({row.load for row in loads}) > 1:
-        print_text("\n" + load_table.text(load_table.merged(loads)), sys.stdout, end="")
+        print_text("\n" + load_table.render_load_table(load_table.merge_repeats(loads)), sys.stdout, end="")
     return worst
 
 

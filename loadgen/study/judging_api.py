@@ -17,9 +17,9 @@ from loadgen.study import run_summary
 from loadgen.study.audit import audit_command
 from loadgen.study.audit.audit_command import Audited
 from loadgen.study.compare import compare_command, limits, model
-from loadgen.study.compare.ceilings import Hardware
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparisonOptions
+from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.importers.result_sources import Sources
@@ -74,14 +74,14 @@ def compare(
     compare or an option is wrong.
     """
     machine = Hardware.named(hardware, bandwidth)
-    read, places = _sources(runs)
+    read, places = _collect_sources(runs)
     campaign = model.read_campaign_settings(places)
     ask = ComparisonOptions(baseline, margin, alpha, headline, allow_unlike, machine, campaign)
     tables, searches = compare_command.compare_sources(read, ask), limits.compare_limits(read.limits, ask)
     return Comparison(tuple(tables), read.errors, tuple(searches))
 
 
-def _sources(
+def _collect_sources(
     runs: Sequence[Compared] | Mapping[str, Compared | Sequence[Compared]],
 ) -> tuple[Sources, list[str]]:
     """Everything that is named, under its row's name where it has one, and the places among it."""
@@ -96,21 +96,21 @@ def _sources(
     for name, group in groups:
         for number, run in enumerate([group] if isinstance(group, _ONE) else group, 1):
             if isinstance(run, Run):
-                read = Sources((replace(_summary(run), place=str(run.directory or f"run {number}")),))
+                read = Sources((replace(_summarise(run), place=str(run.directory or f"run {number}")),))
             elif isinstance(run, Limit):
-                of_runs, place = tuple(map(_summary, run.runs)), str(run.directory or f"limit {number}")
+                of_runs, place = tuple(map(_summarise, run.runs)), str(run.directory or f"limit {number}")
                 found = StoredLimit(run.directory, run.record, of_runs, place)
                 read = Sources((), limits=(found,))
             else:
                 places.append(os.fspath(run))
                 read = result_sources.read_sources(places[-1:])
-            reported += _named(read.outside_searches.reported, name)
+            reported += _name_summaries(read.outside_searches.reported, name)
             searched += [
                 replace(
                     limit,
                     record=limit.record.model_copy(update={"name": name or limit.record.name}),
                     place="" if name else limit.place,
-                    runs=tuple(_named(limit.runs, name)),
+                    runs=tuple(_name_summaries(limit.runs, name)),
                 )
                 for limit in read.limits
             ]
@@ -119,12 +119,12 @@ def _sources(
     return Sources(tuple(reported), tuple(errors), tuple(failures), limits=tuple(searched)), places
 
 
-def _summary(run: Run) -> Reported:
+def _summarise(run: Run) -> Reported:
     source = str(run.directory or f"the run of {run.result.facts.started:%H:%M:%S}")
-    return run_summary.of_run(Path(source), run.result)
+    return run_summary.summarise_run(Path(source), run.result)
 
 
-def _named(summaries: Sequence[Reported], name: str) -> list[Reported]:
+def _name_summaries(summaries: Sequence[Reported], name: str) -> list[Reported]:
     return [replace(summary, name=name, place="") if name else summary for summary in summaries]
 
 
@@ -179,4 +179,4 @@ def audit(
     `bandwidth` in GB/s is the machine. Raises LoadgenError where there are no figures.
     """
     machine = Hardware.named(hardware, bandwidth)
-    return Audit(audit_command.audit_sources(_sources(runs)[0], machine, model))
+    return Audit(audit_command.audit_sources(_collect_sources(runs)[0], machine, model))

@@ -83,7 +83,7 @@ class Reported(msgspec.Struct, frozen=True):
 
     def figure(self, key: str) -> float | None:
         """A figure that is a number; None where it is absent, none (null, "inf", NaN) or no measurement's."""
-        return _measured(self.figures.get(key))
+        return _read_measured(self.figures.get(key))
 
     @property
     def held(self) -> dict[str, float]:
@@ -91,7 +91,7 @@ class Reported(msgspec.Struct, frozen=True):
         figures = self.figures
         if self.saturated:
             figures = {} if self.run is None else load_table.saturated_figures(self.run)
-        known = ((key, _measured(value)) for key, value in figures.items())
+        known = ((key, _read_measured(value)) for key, value in figures.items())
         return {key: value for key, value in known if value is not None}
 
     @property
@@ -141,7 +141,7 @@ def is_below_zero(value: float) -> bool:
     return value < 0 or (value == 0 and math.copysign(1.0, value) < 0)
 
 
-def _measured(value: object) -> float | None:
+def _read_measured(value: object) -> float | None:
     """A number that a measurement may give; None of anything else, so of what is below zero."""
     number = bounds.read_figure(value)
     return None if number is None or is_below_zero(number) else float(number)
@@ -155,7 +155,7 @@ def _is_impossible(key: str, value: object) -> bool:
     return key != _RATE and value > 1 and bounds.read_figure(value) is None
 
 
-def of_run(directory: Path, run: Result) -> Reported:
+def summarise_run(directory: Path, run: Result) -> Reported:
     """Summarise a run of ours; its figures are every one that a layout can show."""
     metrics, facts = run.metrics, run.facts
     counts = (
@@ -177,7 +177,7 @@ def of_run(directory: Path, run: Result) -> Reported:
     return _summarise_run(facts, figures, (run.verdict.level.value, doubts), str(directory), run)
 
 
-def of_json(facts: Facts, stored: Mapping[str, Any], source: str, run: Result | None) -> Reported:
+def summarise_result(facts: Facts, stored: Mapping[str, Any], source: str, run: Result | None) -> Reported:
     """Summarise a run of ours by its result file; raises KeyError or TypeError where that is damaged."""
     latencies, verdict = stored["loadgen"]["metrics"], stored["loadgen"]["verdict"]
     counts = stored
@@ -221,7 +221,7 @@ def _summarise_run(
     totals, answered = (figures["total_input_tokens"], figures["total_output_tokens"]), figures["completed"]
     means = (None if total is None or not answered else total / answered for total in totals)
     return Reported(
-        name=facts.cell.checkpoint if facts.cell is not None else named(facts),
+        name=facts.cell.checkpoint if facts.cell is not None else name_checkpoint(facts),
         figures=figures,
         load=identify_load(facts, *means),
         source=source,
@@ -240,17 +240,17 @@ def _summarise_run(
         doubts=verdict[1],
         saturated=facts.saturated,
         simulated=server.simulated,
-        remarks=tuple(_remarks(facts)),
+        remarks=tuple(_list_remarks(facts)),
         ceiling=facts.ceiling,
         fingerprint=facts.fingerprint,
         cell=facts.cell,
         run=run,
-        unread=labels.settings(parse_metadata(facts.metadata)),
+        unread=labels.read_labels(parse_metadata(facts.metadata)),
         result_facts=facts if run is None else None,
     )
 
 
-def named(facts: Facts) -> str:
+def name_checkpoint(facts: Facts) -> str:
     """What to call the checkpoint of a run: its label, else its files' name and quantization.
 
     The name that requests carry is the last resort: many checkpoints are served under one.
@@ -261,34 +261,34 @@ def named(facts: Facts) -> str:
     root = "" if server.simulated or server.model_root == server.model else server.model_root
     model = root or (files.path if files is not None else "") or server.model
     declared = files.quantization if files is not None else ""
-    return full_name(short_name(model), "" if split_name(model)[1] else declared)
+    return join_quantization(shorten_name(model), "" if split_name(model)[1] else declared)
 
 
-def full_name(base: str, quantization: str) -> str:
+def join_quantization(base: str, quantization: str) -> str:
     """A checkpoint's name, followed by its quantization unless the name contains it."""
     named = quantization.rpartition("-")[2].lower() in base.lower()
     return base if named or quantization.upper() in _UNQUANTIZED else f"{base}-{quantization}"
 
 
-def short_name(model: str) -> str:
+def shorten_name(model: str) -> str:
     """The last part of a path's or a hub's name: Qwen/Qwen3-8B-FP8 is Qwen3-8B-FP8."""
     return "-".join(filter(None, split_name(model.strip()))).removesuffix(".gguf")
 
 
-def unnamed_preset(simulated: bool) -> str:
+def find_unnamed_preset(simulated: bool) -> str:
     """The preset of a run that is marked as simulated where nothing names it; "" of a real one."""
     return "an unnamed preset" if simulated else ""
 
 
-def simulation(preset: str) -> str:
+def describe_simulation(preset: str) -> str:
     """The remark on a run that the embedded engine answered."""
     return f"SIMULATED with the timing of {preset}: no model ran"
 
 
-def _remarks(facts: Facts) -> Iterator[str]:
+def _list_remarks(facts: Facts) -> Iterator[str]:
     """Where a reported figure is not what it seems to be."""
     if facts.server.simulated:
-        yield simulation(facts.server.simulated)
+        yield describe_simulation(facts.server.simulated)
     if facts.partial:
         yield f"PARTIAL: {facts.partial}"
     if facts.sensed is None:
@@ -300,7 +300,7 @@ def _remarks(facts: Facts) -> Iterator[str]:
         yield f"memory is what {engine.name} reserved at its start, not what the model needs"
 
 
-def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
     """The items by a key, in order of appearance."""
     items_by_key: dict[Key, list[Item]] = {}
     for item in items:
@@ -308,6 +308,6 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
     return items_by_key
 
 
-def plain_load(load: str) -> str:
+def strip_load(load: str) -> str:
     """A load's name as pages and profiles spell it: high, high-load and High load are one."""
     return re.sub(r"[\s_-]*load$", "", load.lower()) or load

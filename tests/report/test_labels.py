@@ -77,7 +77,7 @@ def test_the_labels_of_a_document_are_its_settings_at_any_depth() -> None:
         "none": None,
         "reasoning": True,
     }
-    assert labels.settings(document, {"max_concurrency"}) == {
+    assert labels.read_labels(document, {"max_concurrency"}) == {
         "build": "v1",
         "server.tp": "4",
         "command.dtype": "fp8",
@@ -100,4 +100,4 @@ def test_the_labels_of_a_document_are_its_settings_at_any_depth() -> None:
 def test_a_label_in_a_name_has_its_key_where_it_says_nothing_alone(
     key: str, values: list[str], names: list[str]
 ) -> None:
-    assert labels.named(key, values) == names
+    assert labels.format_label_values(key, values) == names

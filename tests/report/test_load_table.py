@@ -27,7 +27,7 @@ def row(**changes: Any) -> LoadRow:
 
 
 def titles(*rows: LoadRow) -> list[str]:
-    return [column.title for column in load_table.table(rows).columns]
+    return [column.title for column in load_table.make_load_table(rows).columns]
 
 
 @loop_over(
@@ -50,7 +50,7 @@ def test_a_column_is_shown_where_rows_differ_in_it(changes: dict[str, Any], colu
 def test_rates_alone_have_no_column_of_concurrency() -> None:
     rows = [row(concurrency=None, rate_per_s=rate) for rate in (1.0, math.inf)]
     assert titles(*rows) == ["model", "asked req/s", "tok/s"]
-    assert [cells[1] for cells in load_table.table(rows).body] == ["1", "inf"]
+    assert [cells[1] for cells in load_table.make_load_table(rows).body] == ["1", "inf"]
 
 
 def test_failed_requests_are_a_column_if_any_failed() -> None:
@@ -70,8 +70,10 @@ def test_failed_requests_are_a_column_if_any_failed() -> None:
     ],
 )
 def test_the_title_is_what_rows_have_in_common(changes: dict[str, Any], title: str) -> None:
-    assert load_table.title([row(**changes), row(**changes)]) == title
-    other = load_table.title([row(**changes), row(name="n", input_len=1.0, requests=1, concurrency=8)])
+    assert load_table.describe_common([row(**changes), row(**changes)]) == title
+    other = load_table.describe_common(
+        [row(**changes), row(name="n", input_len=1.0, requests=1, concurrency=8)]
+    )
     assert "64 in" not in other
 
 
@@ -96,27 +98,27 @@ def test_a_time_is_no_number_of_requests(changes: dict[str, Any], requests: str,
     ],
 )
 def test_a_saturated_row_says_so_in_the_verdict(changes: dict[str, Any], verdict: str) -> None:
-    table = load_table.table([row(**changes)])
+    table = load_table.make_load_table([row(**changes)])
     assert (table.columns[-1].title, table.body[0][-1]) == ("verdict", verdict)
 
 
 def test_a_saturated_run_has_the_tokens_that_arrived_and_no_latency() -> None:
     run = made_runs.saturated(cut_off=8)
-    made = load_table.of_run(run)
+    made = load_table.make_load_row(run)
     arrived = 24 * 16 / run.metrics.duration_s
     assert run.metrics.output_throughput_per_s < arrived
     assert made.figures == {"output_throughput": Mean(arrived), "failed": Mean(0.0)}
-    assert load_table.SATURATED_LEGEND in load_table.legend([made])
+    assert load_table.SATURATED_LEGEND in load_table.list_legend([made])
 
 
 def test_a_failure_of_the_server_stays_one_in_a_saturated_run() -> None:
     run = made_runs.run(failed=3, saturated=True)
-    assert load_table.of_run(run).figures["failed"] == Mean(3.0)
+    assert load_table.make_load_row(run).figures["failed"] == Mean(3.0)
 
 
 def test_a_repeat_that_ran_to_its_end_gives_a_saturated_row_no_latency() -> None:
     whole, ended = made_runs.run(seed=1), made_runs.saturated(seed=2)
-    (made,) = load_table.merged([load_table.of_run(run) for run in (whole, ended)])
+    (made,) = load_table.merge_repeats([load_table.make_load_row(run) for run in (whole, ended)])
     assert (made.saturated, made.runs) == (True, 2)
     assert set(made.figures) == {"output_throughput", "failed"}
 
@@ -134,31 +136,31 @@ def test_a_value_is_not_broken_where_a_line_can_be_wrapped() -> None:
             figures={key: Mean(1234.5) for key in ("output_throughput", "mean_ttft_ms", "mean_tpot_ms")})
         for t in (0.0, 0.7)
     ]  # fmt: skip
-    lines = load_table.text(rows).splitlines()
+    lines = load_table.render_load_table(rows).splitlines()
     assert max(map(len, lines)) <= 80
     assert any("temperature=0.7" in line for line in lines)
 
 
 def test_numbers_of_a_column_have_the_same_decimals() -> None:
     rows = [row(figures={"mean_ttft_ms": Mean(mean)}) for mean in (2.345, 11.5, 12345.6)]
-    assert [cells[-1] for cells in load_table.table(rows).body] == ["2.35", "11.50", "12345.60"]
+    assert [cells[-1] for cells in load_table.make_load_table(rows).body] == ["2.35", "11.50", "12345.60"]
 
 
 def test_an_interval_has_no_more_than_two_digits() -> None:
     rows = [row(figures={"output_throughput": Mean(1234.5, half)}, runs=3) for half in (0.123, 45.6)]
-    assert [cells[-1] for cells in load_table.table(rows).body] == ["1234.5 ±0.1", "1234 ±46"]
-    assert load_table.legend(rows) == ["± half of the mean's 95 % confidence interval"]
+    assert [cells[-1] for cells in load_table.make_load_table(rows).body] == ["1234.5 ±0.1", "1234 ±46"]
+    assert load_table.list_legend(rows) == ["± half of the mean's 95 % confidence interval"]
 
 
 def test_what_ran_in_part_as_a_simulation_is_named() -> None:
     rows = [row(), row(name="s", simulated=True)]
     assert [each.shown_name for each in rows] == ["m", "s (SIMULATED)"]
-    assert load_table.legend(rows) == [f"s: {load_table.SIMULATION}"]
+    assert load_table.list_legend(rows) == [f"s: {load_table.SIMULATION}"]
 
 
 def test_our_own_runs_are_rows_and_repeats_one() -> None:
     runs = [made_runs.run(seed=1), made_runs.run(seed=2), made_runs.run(seed=3, concurrency=8)]
-    made, other = load_table.merged([load_table.of_run(run) for run in runs])
+    made, other = load_table.merge_repeats([load_table.make_load_row(run) for run in runs])
     means = [run.metrics.ttft.mean_ms for run in runs]
     assert (made.name, made.load.name, made.load.max_concurrency, made.runs) == ("org/m", "made", 4, 2)
     assert (*made.load.lengths, made.load.requests) == (64, 16, 24)
@@ -176,11 +178,11 @@ def test_a_narrow_table_leaves_out_what_others_say_too() -> None:
         )
         for n in (1, 2)
     ]
-    lines = load_table.text(rows).splitlines()
+    lines = load_table.render_load_table(rows).splitlines()
     assert max(map(len, lines)) <= 80
     assert "P50" not in " ".join(lines[:4])
     assert "1000 / 16" in lines[5]
-    assert "median_ttft_ms" in [column.key for column in load_table.table(rows).columns]
+    assert "median_ttft_ms" in [column.key for column in load_table.make_load_table(rows).columns]
 
 
 def of_seed(seed: int, mean: float, **facts: Any) -> LoadRow:
@@ -188,17 +190,17 @@ def of_seed(seed: int, mean: float, **facts: Any) -> LoadRow:
     data = made_data.data(input=made_data.lengths(mean, 4, 900), output=made_data.lengths(16, 16, 16))
     keys = {"dataset_path": "rows.jsonl", "max_concurrency": 4}
     run = made_runs.run(seed=seed, profile=profile.build(keys), **{"data": data, **facts})
-    return load_table.of_run(run)
+    return load_table.make_load_row(run)
 
 
 def test_repeats_of_a_file_are_one_row_whatever_a_seed_drew() -> None:
-    (merged,) = load_table.merged([of_seed(1, 101.2), of_seed(2, 107.9)])
+    (merged,) = load_table.merge_repeats([of_seed(1, 101.2), of_seed(2, 107.9)])
     assert (merged.runs, merged.load.shape) == (2, "sharegpt 0123456789ab")
 
 
 def test_another_file_of_that_name_is_another_row() -> None:
     other = made_data.data(file_digest="fedcba9876543210", output=made_data.lengths(16, 16, 16))
-    assert len(load_table.merged([of_seed(1, 100.0), of_seed(1, 100.0, data=other)])) == 2
+    assert len(load_table.merge_repeats([of_seed(1, 100.0), of_seed(1, 100.0, data=other)])) == 2
 
 
 def test_lengths_that_no_plan_knew_are_those_that_were_counted() -> None:
@@ -216,7 +218,7 @@ def test_lengths_that_no_plan_knew_are_those_that_were_counted() -> None:
     ],
 )
 def test_what_was_drawn_makes_no_other_load(rows: list[LoadRow], merged: int) -> None:
-    assert len(load_table.merged(rows)) == merged
+    assert len(load_table.merge_repeats(rows)) == merged
 
 
 SLO = {"fails": "e2el p50 < 1ms", "meets": "e2el p50 < 60s", "not shown": "e2el p99 < 60s"}
@@ -225,7 +227,7 @@ SLO = {"fails": "e2el p50 < 1ms", "meets": "e2el p50 < 60s", "not shown": "e2el 
 def judged(slo: str, **facts: Any) -> LoadRow:
     measured = made_runs.run(requests=60)
     profile = measured.facts.profile.model_copy(update={"slo": slo})
-    return load_table.of_run(
+    return load_table.make_load_row(
         run_directory.Result(replace(measured.facts, profile=profile, **facts), measured.records)
     )
 
@@ -233,14 +235,14 @@ def judged(slo: str, **facts: Any) -> LoadRow:
 @pytest.mark.parametrize("standing", SLO)
 def test_a_run_with_objectives_says_in_its_row_whether_it_meets_them(standing: str) -> None:
     row = judged(SLO[standing])
-    drawn = load_table.table([row, run_row()])
+    drawn = load_table.make_load_table([row, run_row()])
     at = [column.title for column in drawn.columns].index("slo")
     assert [cells[at] for cells in drawn.body] == [standing, "-"]
     assert row.standing == standing
 
 
 def run_row() -> LoadRow:
-    return load_table.of_run(made_runs.run(requests=60))
+    return load_table.make_load_row(made_runs.run(requests=60))
 
 
 def test_of_several_runs_the_worst_decides_and_a_saturated_one_fails() -> None:
@@ -250,9 +252,9 @@ def test_of_several_runs_the_worst_decides_and_a_saturated_one_fails() -> None:
         (("not shown",), "not shown"),
         (("not shown", "fails"), "fails"),
     ):
-        (row,) = load_table.merged([judged(SLO["meets"]), *(judged(SLO[other]) for other in others)])
+        (row,) = load_table.merge_repeats([judged(SLO["meets"]), *(judged(SLO[other]) for other in others)])
         assert row.standing == worst
-    assert "slo" not in [column.title for column in load_table.table([run_row()]).columns]
+    assert "slo" not in [column.title for column in load_table.make_load_table([run_row()]).columns]
 
 
 @loop_over(
@@ -273,9 +275,9 @@ def test_a_throughput_that_falls_and_rises_again_has_a_word(
         row(concurrency=2**at, figures={"output_throughput": Mean(float(value))})
         for at, value in enumerate(tokens)
     ]
-    lines = load_table.dips(rows[::-1])
+    lines = load_table.find_dips(rows[::-1])
     assert [line.partition(" (")[0] for line in lines] == [f"throughput falls at {load}" for load in dips]
-    shown = " ".join(load_table.text(rows).split())
+    shown = " ".join(load_table.render_load_table(rows).split())
     assert ("rises again" in shown) is bool(dips)
 
 
@@ -286,7 +288,7 @@ def test_other_models_and_saturated_loads_make_no_dip() -> None:
         for at in (1, 2, 3, 4)
     ]
     low = replace(rows[2], figures={"output_throughput": Mean(1.0)})
-    assert load_table.dips([*rows[:2], low, *rows[3:]]) == []
+    assert load_table.find_dips([*rows[:2], low, *rows[3:]]) == []
 
 
 def test_runs_at_one_load_are_one_point_of_its_curve() -> None:
@@ -295,6 +297,6 @@ def test_runs_at_one_load_are_one_point_of_its_curve() -> None:
         row(concurrency=at, figures={"output_throughput": Mean(value)})
         for at, value in ((1, 151.0), (1, 90.0), (2, 300.0), (2, 160.0), (4, 461.0))
     ]
-    assert load_table.dips(rows) == []
-    (line,) = load_table.dips([*rows, row(concurrency=3, figures={"output_throughput": Mean(100.0)})])
+    assert load_table.find_dips(rows) == []
+    (line,) = load_table.find_dips([*rows, row(concurrency=3, figures={"output_throughput": Mean(100.0)})])
     assert line.startswith("throughput falls at 3 at a time (230 → 100 tok/s) and rises again (461)")

@@ -25,7 +25,7 @@ from loadgen.server.server_counters import ServerLatency
 from loadgen.study.pages import run_charts
 from loadgen.study.pages.page_parts import Number
 from loadgen.study.pages.run_section import make_account
-from loadgen.study.run_summary import of_json, of_run
+from loadgen.study.run_summary import summarise_result, summarise_run
 from loadgen.study.series.sweep import sweep_run
 
 _OF_TOKENS = re.compile(r"ttft|tpot|itl|token_time|ttfvt|prefill_speed|user_tps|good")
@@ -88,7 +88,7 @@ def _figures(part: Any, path: str = "") -> Iterator[tuple[str, float]]:
 
 def _seen(result: Result) -> dict[str, list[str]]:
     """What each report has of the times of tokens, by its name."""
-    reported = of_run(Path("x"), result)
+    reported = summarise_run(Path("x"), result)
     shown = make_account(reported, "a", draw=True)
     latencies = shown.section("latencies").table
     stored = json.loads(json.dumps(result.json()))
@@ -97,8 +97,8 @@ def _seen(result: Result) -> dict[str, list[str]]:
         "result.json": {key: value for key, value in stored.items() if key != "loadgen"},
         "its own part": {key: stored["loadgen"].get(key) for key in derived},
         "compared": reported.figures,
-        "compared by its file": of_json(result.facts, stored, "x", None).figures,
-        "row of a sweep": load_table.of_run(result).figures,
+        "compared by its file": summarise_result(result.facts, stored, "x", None).figures,
+        "row of a sweep": load_table.make_load_row(result).figures,
         "API": msgspec.to_builtins(Run(result).metrics, str_keys=True),
     }
     seen = {

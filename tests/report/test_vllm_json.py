@@ -20,7 +20,7 @@ from loadgen.figures.metrics import compute
 from loadgen.figures.record import Record, Records
 from loadgen.report.vllm_json import make_result, name_result_file, write_result
 from loadgen.study.importers.clients import vllm_files
-from loadgen.study.run_summary import of_json
+from loadgen.study.run_summary import summarise_result
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.verdict.requested_metrics import parse_metadata
 from loadgen.verdict.run_facts import Client, Facts, Server
@@ -270,7 +270,7 @@ def test_what_rests_on_prompt_tokens_is_null_where_they_are_not_known() -> None:
     stored["loadgen"]["verdict"] = {"level": "VALID", "doubts": []}
     old = {**stored, "total_input_tokens": 0, "total_token_throughput": 1.0}  # as files were written once
     for document in (stored, old):
-        reported = of_json(facts_of(), document, "f", None)
+        reported = summarise_result(facts_of(), document, "f", None)
         assert (reported.figure("total_input_tokens"), reported.figure("total_token_throughput")) == (
             None,
             None,

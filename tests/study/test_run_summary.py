@@ -12,7 +12,7 @@ from builders.loops import loop_over
 from loadgen.figures.figure_table import JUDGED
 from loadgen.host.sensor_summary import MemoryUse, SensorSummary
 from loadgen.roofline.checkpoint import Checkpoint
-from loadgen.study.run_summary import full_name, of_run, short_name
+from loadgen.study.run_summary import join_quantization, shorten_name, summarise_run
 from loadgen.verdict.run_facts import Cell, Server
 from report.test_run_directory import WHEN, made
 
@@ -31,7 +31,7 @@ def server(**changes: Any) -> Server:
 
 def test_a_run_has_every_latency_whatever_was_selected() -> None:
     run = made(keys={"percentile_metrics": "ttft"})
-    known = of_run(HERE, run)
+    known = summarise_run(HERE, run)
     for key in JUDGED:
         assert known.figure(f"mean_{key}_ms") == run.metrics.selectable[key].mean_ms
         assert known.figure(f"p99_{key}_ms") == run.metrics.selectable[key].percentiles_ms[99.0]
@@ -40,14 +40,14 @@ def test_a_run_has_every_latency_whatever_was_selected() -> None:
 
 
 def test_a_run_that_was_not_streamed_has_its_end_to_end_latency() -> None:
-    known = of_run(HERE, made(keys={"stream": False, "goodput": ()}))
+    known = summarise_run(HERE, made(keys={"stream": False, "goodput": ()}))
     assert known.figure("mean_e2el_ms") == 100.0
     assert known.figure("mean_ttft_ms") is None
 
 
 def test_a_run_tells_load_verdict_and_where_it_is_from() -> None:
     run = made()
-    known = of_run(HERE, run)
+    known = summarise_run(HERE, run)
     assert (known.load.name, known.load.requests, known.load.input_len, known.load.output_len) == (
         "p",
         3,
@@ -115,7 +115,7 @@ def checkpoint(quantization: str = "", path: str = "/m/x") -> Checkpoint:
     ],
 )
 def test_a_checkpoint_is_called_by_what_tells_it_from_others(changes: dict[str, Any], name: str) -> None:
-    assert of_run(HERE, made(**changes)).name == name
+    assert summarise_run(HERE, made(**changes)).name == name
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_checkpoint_is_called_by_what_tells_it_from_others(changes: dict[str, 
 )
 def test_the_machine_is_told_where_the_server_is_on_it(url: str, machine: str) -> None:
     environment = {"cpu": "C", "gpu": "NVIDIA Thor", "jetson_power_mode": "MAXN (0)"}
-    known = of_run(HERE, made(server=server(url=url), environment=environment))
+    known = summarise_run(HERE, made(server=server(url=url), environment=environment))
     assert (known.machine, known.power_mode) == (machine, "MAXN (0)" if machine else "")
 
 
@@ -143,12 +143,12 @@ SENSED: dict[str, Any] = {"duration_s": 1, "period_s": 1, "samples": 1, "cpu_ms_
 def test_memory_is_the_server_s_peak_and_says_whose(
     sensed: dict[str, Any], engine: str, memory: int | None, remark: str
 ) -> None:
-    known = of_run(HERE, made(sensed=SensorSummary(**SENSED, **sensed), server=server(engine=engine)))
+    known = summarise_run(HERE, made(sensed=SensorSummary(**SENSED, **sensed), server=server(engine=engine)))
     assert (known.memory_bytes, known.remarks) == (memory, (remark,) * bool(remark))
 
 
 def test_a_simulation_and_a_partial_run_say_so() -> None:
-    told = of_run(HERE, made(server=server(simulated="instant"), cut_short="Ctrl-C")).remarks
+    told = summarise_run(HERE, made(server=server(simulated="instant"), cut_short="Ctrl-C")).remarks
     assert told == ("SIMULATED with the timing of instant: no model ran", "PARTIAL: Ctrl-C")
 
 
@@ -157,7 +157,7 @@ def test_a_simulation_and_a_partial_run_say_so() -> None:
     [("Qwen/Qwen3-8B", "Qwen3-8B"), ("/m/Qwen3-8B-BF16/", "Qwen3-8B-BF16"), ("", ""), ("qwen3", "qwen3")],
 )
 def test_a_short_name_is_the_last_part(model: str, name: str) -> None:
-    assert short_name(model) == name
+    assert shorten_name(model) == name
 
 
 @pytest.mark.parametrize(
@@ -165,4 +165,4 @@ def test_a_short_name_is_the_last_part(model: str, name: str) -> None:
     [("Qwen3-8B", "FP8", "Qwen3-8B-FP8"), ("Qwen3-8B", "BF16", "Qwen3-8B"), ("Qwen3-8B", "", "Qwen3-8B")],
 )
 def test_a_full_name_has_the_quantization_behind_it(base: str, quantization: str, name: str) -> None:
-    assert full_name(base, quantization) == name
+    assert join_quantization(base, quantization) == name

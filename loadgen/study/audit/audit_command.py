@@ -29,7 +29,7 @@ from loadgen.base.text import (
     list_first,
     wrap_text,
 )
-from loadgen.report.load_table import marked_name
+from loadgen.report.load_table import mark_simulated
 from loadgen.report.printing import print_text
 from loadgen.roofline import models
 from loadgen.roofline.bound import DECODING, PREFILL
@@ -39,10 +39,10 @@ from loadgen.settings import setting
 from loadgen.settings.table import add_groups
 from loadgen.study.audit.findings import CHECKS, RELATIONS, ROOFLINE, RunFindings, audit_runs
 from loadgen.study.compare import run_groups
-from loadgen.study.compare.ceilings import Hardware
+from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources
 from loadgen.study.importers.result_sources import Sources
-from loadgen.study.run_summary import Reported, grouped
+from loadgen.study.run_summary import Reported, group_by
 from loadgen.verdict.verdict import Level
 
 STRICT = 3
@@ -141,7 +141,7 @@ def render_text(findings: Sequence[RunFindings], *, explain: bool = False) -> st
     """Write a table of all runs by checkpoint, each run's findings, and the checks that were not made."""
     rows = run_groups.name_rows([audited.reported for audited in findings])
     names = {id(audited): row for audited, row in zip(findings, rows, strict=True)}
-    by_name = grouped(findings, lambda audited: _mark_name(audited, names[id(audited)]))
+    by_name = group_by(findings, lambda audited: _mark_name(audited, names[id(audited)]))
     ordered = [audited for own in by_name.values() for audited in own]
     lines = [line for audited in ordered for line in _explain_run(audited, explain)]
     lines += _summarise(ordered, explain)
@@ -197,7 +197,7 @@ def _latency(run: Reported, key: str) -> float | None:
 
 
 def _mark_name(audited: RunFindings, name: str) -> str:
-    return marked_name(name or "(no name)", bool(audited.reported.simulated))
+    return mark_simulated(name or "(no name)", bool(audited.reported.simulated))
 
 
 def _number(value: float | None) -> str:

@@ -18,8 +18,8 @@ from loadgen.roofline import bound, machines, models
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.machines import Machine
 from loadgen.study.audit import peer_checks, roofline_checks
-from loadgen.study.compare.ceilings import Ceilings
 from loadgen.study.consistency import self_consistency
+from loadgen.study.consistency.ceilings import Ceilings
 from loadgen.study.consistency.self_consistency import CONTRADICTIONS
 from loadgen.study.consistency.subject import AuditedRun, group_pages
 from loadgen.study.run_summary import Reported

@@ -80,12 +80,12 @@ def explain_other_quantity(key: str, runs: Sequence[Reported]) -> str:
     if key != _GOODPUT:
         return ""
     known = [run.facts.ask().goodput_slo_ms for run in runs if run.facts is not None]
-    if len(apart := list(dict.fromkeys(map(_objectives, known)))) < 2:
+    if len(apart := list(dict.fromkeys(map(_format_objectives, known)))) < 2:
         return ""
     return f"goodput is of other objectives: {apart[0]}, baseline {apart[-1]}"
 
 
-def _objectives(slo_ms: Mapping[str, float]) -> str:
+def _format_objectives(slo_ms: Mapping[str, float]) -> str:
     return " ".join(f"{name}:{limit:g}" for name, limit in slo_ms.items()) or "none"
 
 
@@ -123,15 +123,15 @@ def _list_differences(
     return None if listed is None else f"{listed}{more}"
 
 
-def _requests(pair: Pair) -> Evidence | None:
+def _compare_requests(pair: Pair) -> Evidence | None:
     """Numbers of requests, or times; a time and a number only of two runs of ours, which report both."""
     times = [run.load.duration_s for run in (pair.run, pair.baseline)]
     if None in times and times != [None, None] and None in (pair.run.facts, pair.baseline.facts):
         return None
-    return _differ_in(_sent, "requests: {}")(pair)
+    return _differ_in(_describe_sent, "requests: {}")(pair)
 
 
-def _sent(run: Reported) -> Value:
+def _describe_sent(run: Reported) -> Value:
     """How many requests, or for how long: then a faster server gets more of them, up to a number."""
     if run.facts is not None and run.facts.partial:
         ended = [run.figure(key) or 0.0 for key in ("completed", "failed")]
@@ -142,29 +142,29 @@ def _sent(run: Reported) -> Value:
     return f"for {time_s:g} s" + ("" if most is None else f", {most} at most")
 
 
-def _input(pair: Pair) -> Evidence | None:
+def _compare_prompts(pair: Pair) -> Evidence | None:
     """Lengths of prompts as counted, else as requested of two runs of ours."""
     counted = _differ_in(lambda run: run.input_len, "{} tokens per prompt", LENGTH_TOLERANCE)(pair)
-    if counted or _data(pair):
+    if counted or _compare_settings(pair):
         return counted
     if None in (pair.run.facts, pair.baseline.facts):
         return None
     return _differ_in(lambda run: run.load.asked_input_len, "{} tokens requested per prompt")(pair)
 
 
-def _rate(run: Reported) -> Value:
+def _describe_rate(run: Reported) -> Value:
     rate = run.load.request_rate_per_s
     if run.load.timed:
         return "a trace's own"
     return "inf" if rate == math.inf else rate
 
 
-def _concurrency(run: Reported) -> Value:
+def _describe_concurrency(run: Reported) -> Value:
     unknown = "no limit" if run.facts is not None else None  # a page without a limit may mean either
     return unknown if run.load.max_concurrency is None else run.load.max_concurrency
 
 
-def _data(pair: Pair) -> Evidence | None:
+def _compare_settings(pair: Pair) -> Evidence | None:
     """Name the keys that make the load and differ, of both runs: a key that one lacks has its default."""
     own, other = pair.run.load.unusual, pair.baseline.load.unusual
     return None if own is None or other is None else _list_differences(own, other, "as usual")
@@ -175,13 +175,13 @@ _shorter = _differ_in(lambda run: run.output_len, "{} tokens per answer", LENGTH
 _formulas = _differ_in(lambda run: run.speed_formula, "speed = {}")
 
 
-def _speeds(pair: Pair) -> Evidence | None:
+def _compare_formulas(pair: Pair) -> Evidence | None:
     """Speeds of two formulas, where there is no output throughput to compare instead."""
     throughputs = [run.figure("output_throughput") for run in (pair.run, pair.baseline)]
     return _formulas(pair) if None in throughputs else None
 
 
-def profile_values(run: Reported, makes: Makes) -> dict[str, Any]:
+def collect_profile_values(run: Reported, makes: Makes) -> dict[str, Any]:
     """Collect the profile's values that make the request, or the client, as sent; {} where it is not ours."""
     if run.facts is None:
         return {}
@@ -189,7 +189,7 @@ def profile_values(run: Reported, makes: Makes) -> dict[str, Any]:
     return {key: left_out.get(key, getattr(run.facts.profile, key)) for key in _KEYS[makes]}
 
 
-def server_settings(run: Reported) -> dict[str, Any]:
+def collect_server_settings(run: Reported) -> dict[str, Any]:
     """Collect the settings that a server was given or reports, but those that are the checkpoint's own."""
     facts = run.facts
     as_run, launched = (None, None) if facts is None else (facts.as_run, facts.launched)
@@ -199,7 +199,7 @@ def server_settings(run: Reported) -> dict[str, Any]:
     return reported | {key: value for key, value in given.items() if key not in reported}
 
 
-def _labels(pair: Pair) -> Evidence | None:
+def _compare_labels(pair: Pair) -> Evidence | None:
     """Compare the labels of two results of one name that were read from two places."""
     own, other = pair.run, pair.baseline
     if own.name != other.name or own.told_by != other.told_by or own.place == other.place:
@@ -252,7 +252,7 @@ COMPARABILITY: tuple[Rule[Pair], ...] = (
         "prompt length",
         "mean prompt tokens differ by more than 1 %, or the requested ones differ: prefill takes longer",
         _SAME_LOAD,
-    )(_input),
+    )(_compare_prompts),
     refused("output asked for", "the requested answer lengths differ", _SAME_LOAD)(
         _differ_in(lambda run: run.load.asked_output_len, "{} tokens requested per answer")
     ),
@@ -272,12 +272,12 @@ COMPARABILITY: tuple[Rule[Pair], ...] = (
         "another share of the time; 100 requests at concurrency 8 are 12.5 waves that take 13, 4 % of the "
         "throughput",
         "use the same --num-prompts, or the same --duration",
-    )(_requests),
+    )(_compare_requests),
     refused("concurrency", "concurrency limits differ", _SAME_LOAD)(
-        _differ_in(_concurrency, "concurrency {}")
+        _differ_in(_describe_concurrency, "concurrency {}")
     ),
     refused("request rate", "request rates differ, or one is unlimited", _SAME_LOAD)(
-        _differ_in(_rate, "{} requests/s")
+        _differ_in(_describe_rate, "{} requests/s")
     ),
     refused(
         "spread of the load",
@@ -290,13 +290,13 @@ COMPARABILITY: tuple[Rule[Pair], ...] = (
         "window, limit or distribution of lengths, the meaning of the range ratio, turns, think time, users, "
         "planned cancels, a cap on prefill, a schedule, bursts, a ramp or classes",
         "measure both with the same data and flags",
-    )(_data),
+    )(_compare_settings),
     refused(
         "formula",
         "speeds are by different formulas (output/time, (prompt+output)/time), and there is no output "
         "throughput to compare: two quantities with one unit",
         "give the result files, which have the output throughput",
-    )(_speeds),
+    )(_compare_formulas),
     refused(
         "simulation",
         "one side was answered by the embedded engine: no model ran",
@@ -345,12 +345,12 @@ COMPARABILITY: tuple[Rule[Pair], ...] = (
         "request",
         "sampling, backend, ignore_eos or another key of the request differ: the server does other work",
         _SAME_SETUP,
-    )(_differ_by_name(lambda run: profile_values(run, Makes.REQUEST))),
+    )(_differ_by_name(lambda run: collect_profile_values(run, Makes.REQUEST))),
     marked(
         "client settings",
         "a time-out, or what the steady state leaves out, differs: other requests count as failed",
         "use the same profile, unless that is what you compare",
-    )(_differ_by_name(lambda run: profile_values(run, Makes.CLIENT))),
+    )(_differ_by_name(lambda run: collect_profile_values(run, Makes.CLIENT))),
     marked(
         "number of servers",
         "one run's requests were shared by another number of servers (--base-url)",
@@ -360,11 +360,11 @@ COMPARABILITY: tuple[Rule[Pair], ...] = (
         "server",
         "server settings differ: prefix caching, CUDA graphs, speculative decoding, KV dtype, …",
         _SAME_SETUP,
-    )(_differ_by_name(server_settings)),
+    )(_differ_by_name(collect_server_settings)),
     marked(
         "labels",
         "two results of one name, from two places, have labels or settings that are not read and differ: "
         "`--metadata`, keys of the client",
         "these are what is compared; where they should be equal, measure again",
-    )(_labels),
+    )(_compare_labels),
 )

@@ -20,10 +20,11 @@ from loadgen.report import sweep_record
 from loadgen.report.printing import print_text
 from loadgen.settings import setting
 from loadgen.settings.table import add_groups
-from loadgen.study.compare import ceilings, comparison, comparison_report, limits, model, rankings
-from loadgen.study.compare.ceilings import Hardware
+from loadgen.study.compare import comparison, comparison_report, limits, model, rankings
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
+from loadgen.study.consistency import ceilings
+from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources
 from loadgen.study.importers.result_sources import Sources
 
@@ -156,7 +157,7 @@ def render_comparison(
         parts = [limits.render_limit_csv(searches)] if searches else []
     else:
         parts = [
-            written.title(limits.limit_title(each)) + written.table(limits.limit_table(each))
+            written.title(limits.describe_limits(each)) + written.table(limits.make_limit_table(each))
             for each in searches
         ]
     return "\n".join([*parts, *([written.comparisons(tables)] if tables else [])])
@@ -175,10 +176,10 @@ def _draw_tables(tables: Sequence[ComparedLoad], given: argparse.Namespace) -> l
         described = comparison_report.describe_load(table.load)
         load = f", {described}" if described != comparison_report.UNKNOWN_LOAD else ""
         if given.rankings:
-            drawn.append((f"ranking_{number}", f"Ranking{load}", rankings.ranking_table(table)))
+            drawn.append((f"ranking_{number}", f"Ranking{load}", rankings.make_ranking_table(table)))
         if given.effects:
-            effects = rankings.quantization_table(table)
+            effects = rankings.make_effect_table(table)
             drawn.append((f"effects_{number}", f"Effect of quantization{load}", effects))
     if given.fits:
-        drawn.append(("fits", "What fits which memory (GiB)", rankings.fit_table(tables)))
+        drawn.append(("fits", "What fits which memory (GiB)", rankings.make_fit_table(tables)))
     return drawn

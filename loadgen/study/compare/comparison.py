@@ -22,7 +22,7 @@ from loadgen.study.compare.model import ALONE, ComparedFigure, ComparedLoad, Com
 from loadgen.study.compare.rows import FIGURES, IN_PLACE, BaselineRuns, read_figure
 from loadgen.study.compare.run_groups import Group
 from loadgen.study.consistency.self_consistency import judge_figures
-from loadgen.study.run_summary import Reported, grouped, plain_load
+from loadgen.study.run_summary import Reported, group_by, strip_load
 from loadgen.verdict.run_facts import FailedCell
 
 _SPEED = "speed_tok_s"  # of speed tables and ladders
@@ -57,22 +57,22 @@ def compare_runs(
     checkpoints = dict(zip(names, stored, strict=True))
     for name, failure in failed:
         checkpoints.setdefault(name, failure.cell.checkpoint)
-    baseline, remarks = _baseline(checkpoints, ask)
+    baseline, remarks = _choose_baseline(checkpoints, ask)
     _check_headline(ask.headline, runs)
     loads = run_groups.group_runs(runs, names)
     if ask.allow_unlike and sum(baseline in group.rows for group in loads) == 1:
         loads = run_groups.group_runs(runs, names, one_load=True)
     tables = [
-        _table(
+        _compare_load(
             group,
-            _baseline_row(group, baseline, checkpoints, ask),
-            _failures_of_load(group.load, failed, loads),
+            _adjust_baseline(group, baseline, checkpoints, ask),
+            _select_failures(group.load, failed, loads),
             ask,
         )
         for group in loads
     ]
     tables += [
-        _table(Group(Load(name=name), {}), baseline, lost, ask)
+        _compare_load(Group(Load(name=name), {}), baseline, lost, ask)
         for name, lost in _find_lost_loads(failed, loads).items()
     ]
     if repeated:
@@ -86,7 +86,7 @@ def compare_runs(
     ]
 
 
-def _baseline(checkpoints: Mapping[str, str], ask: ComparisonOptions) -> tuple[str, list[str]]:
+def _choose_baseline(checkpoints: Mapping[str, str], ask: ComparisonOptions) -> tuple[str, list[str]]:
     """The row that the others are compared with, and remarks on the choice."""
     for wanted in filter(None, (ask.baseline, ask.campaign.baseline)):
         if matches := match_rows(wanted, checkpoints):
@@ -113,7 +113,9 @@ def find_default_row(checkpoints: Mapping[str, str]) -> str:
     return next(plain, next(iter(checkpoints), ""))
 
 
-def _baseline_row(group: Group, baseline: str, checkpoints: Mapping[str, str], ask: ComparisonOptions) -> str:
+def _adjust_baseline(
+    group: Group, baseline: str, checkpoints: Mapping[str, str], ask: ComparisonOptions
+) -> str:
     """The baseline under one load: the load's own first row if none was named and the default is missing."""
     if ask.baseline or ask.campaign.baseline or baseline in group.rows:
         return baseline
@@ -125,13 +127,11 @@ def _check_headline(key: str, runs: Sequence[Reported]) -> None:
         return
     if not any(read_figure(run, key) is not None for run in runs):
         names = (name for run in runs for name in run.figures if read_figure(run, name) is not None)
-        keys = [
-            name for name in dict.fromkeys(names) if lines.compared_figure(name).higher_is_faster is not None
-        ]
+        keys = [name for name in dict.fromkeys(names) if lines.find_column(name).higher_is_faster is not None]
         raise UsageError(
             f"--headline {key}: no run reports it{suggest_name(key, keys)}; there are {', '.join(keys)}"
         )
-    if lines.compared_figure(key).higher_is_faster is None:
+    if lines.find_column(key).higher_is_faster is None:
         raise UsageError(f"--headline {key}: it does not rank speed: name a throughput or a latency")
 
 
@@ -144,28 +144,28 @@ def _group_failures(failures: Sequence[FailedCell], names: Sequence[str], by_ser
     return rows
 
 
-def _failures_of_load(load: Load, failed: Failed, loads: Sequence[Group]) -> Failed:
+def _select_failures(load: Load, failed: Failed, loads: Sequence[Group]) -> Failed:
     """The failed cells under a load; all of them where there is no other load."""
-    name = plain_load(load.name)
-    return [failure for failure in failed if len(loads) == 1 or plain_load(failure[1].cell.profile) == name]
+    name = strip_load(load.name)
+    return [failure for failure in failed if len(loads) == 1 or strip_load(failure[1].cell.profile) == name]
 
 
 def _find_lost_loads(failed: Failed, loads: Sequence[Group]) -> dict[str, Failed]:
     """The loads under which every cell failed."""
-    present = {plain_load(group.load.name) for group in loads}
-    absent = [failure for failure in failed if plain_load(failure[1].cell.profile) not in present]
-    return grouped(absent if len(loads) != 1 else (), lambda failure: failure[1].cell.profile)
+    present = {strip_load(group.load.name) for group in loads}
+    absent = [failure for failure in failed if strip_load(failure[1].cell.profile) not in present]
+    return group_by(absent if len(loads) != 1 else (), lambda failure: failure[1].cell.profile)
 
 
-def _table(group: Group, baseline: str, failed: Failed, ask: ComparisonOptions) -> ComparedLoad:
+def _compare_load(group: Group, baseline: str, failed: Failed, ask: ComparisonOptions) -> ComparedLoad:
     """One load, each row judged by itself."""
     every = [run for runs in group.rows.values() for run in runs]
-    figures = _figures(every)
-    headline = _headline(group.load, every, ask.headline, figures)
+    figures = _select_figures(every)
+    headline = _choose_headline(group.load, every, ask.headline, figures)
     if every and headline not in (failure.key for failure in figures):
-        figures.insert(0, lines.compared_figure(headline))
+        figures.insert(0, lines.find_column(headline))
     rows = {name: group.rows.get(name, ()) for name in (baseline, *group.rows, *(name for name, _ in failed))}
-    reference = BaselineRuns.of(rows[baseline], _asked_output(every), ask)
+    reference = BaselineRuns.of(rows[baseline], _find_asked_output(every), ask)
     lines_made = []
     for name, runs in rows.items():
         reasons = Counter(failure.reason for row, failure in failed if row == name)
@@ -173,13 +173,13 @@ def _table(group: Group, baseline: str, failed: Failed, ask: ComparisonOptions) 
             line = lines.compare_row(name, runs, reference, figures, name == baseline)
             messages = tuple(reason if n == 1 else f"{n} cells: {reason}" for reason, n in reasons.items())
             lines_made.append(replace(line, failures=messages))
-    remarks, margin = tuple(_remarks(group, baseline, reference, lines_made)), ask.equivalence
+    remarks, margin = tuple(_list_remarks(group, baseline, reference, lines_made)), ask.equivalence
     return ComparedLoad(
         group.load, baseline, tuple(figures), headline, tuple(lines_made), margin, ask.alpha, remarks
     )
 
 
-def _figures(runs: Sequence[Reported]) -> list[ComparedFigure]:
+def _select_figures(runs: Sequence[Reported]) -> list[ComparedFigure]:
     """The columns that any run has; not speeds of two formulas if all runs have the throughput too."""
     known = {key for run in runs for key in run.figures if read_figure(run, key) is not None}
     figures = [figure for figure in FIGURES if any(read_figure(run, figure.key) is not None for run in runs)]
@@ -190,7 +190,9 @@ def _figures(runs: Sequence[Reported]) -> list[ComparedFigure]:
     return figures
 
 
-def _headline(load: Load, runs: Sequence[Reported], asked: str, figures: Sequence[ComparedFigure]) -> str:
+def _choose_headline(
+    load: Load, runs: Sequence[Reported], asked: str, figures: Sequence[ComparedFigure]
+) -> str:
     """The figure that decides: the one asked for where this load has it, else the first usual one."""
     rate = load.request_rate_per_s
     usual = _CLOSED if rate is None or math.isinf(rate) else _RATED
@@ -201,7 +203,7 @@ def _headline(load: Load, runs: Sequence[Reported], asked: str, figures: Sequenc
     return next((key for key in usual if key in keys), next(ranking, "output_throughput"))
 
 
-def _asked_output(runs: Sequence[Reported]) -> float | None:
+def _find_asked_output(runs: Sequence[Reported]) -> float | None:
     """Requested tokens of an answer: as reported, else the longest mean if whole, as with ignore_eos."""
     asked = {run.load.asked_output_len for run in runs if run.load.asked_output_len is not None}
     if asked:
@@ -210,7 +212,9 @@ def _asked_output(runs: Sequence[Reported]) -> float | None:
     return longest if longest is not None and longest == int(longest) else None
 
 
-def _remarks(group: Group, baseline: str, reference: BaselineRuns, rows: Sequence[Line]) -> Iterator[str]:
+def _list_remarks(
+    group: Group, baseline: str, reference: BaselineRuns, rows: Sequence[Line]
+) -> Iterator[str]:
     """Yield the remarks that hold for the whole table."""
     every = [run for line in rows for run in line.runs]
     if any(run.simulated for run in every):

@@ -26,7 +26,7 @@ from loadgen.report.load_table import LoadRow
 from loadgen.report.vllm_json import make_strict
 from loadgen.study.compare import loads, rows
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line, Summary
-from loadgen.study.run_summary import Reported, grouped
+from loadgen.study.run_summary import Reported, group_by
 
 SIGNS = {
     Decision.FASTER: "+",
@@ -55,7 +55,7 @@ _EFFECT = ("ratio", "low", "high", "p", "p_adjusted", "p_equivalent", "p_equival
 def render_text(comparisons: Sequence[ComparedLoad]) -> str:
     """Write one table of the loads that have nothing to compare, then each other load's with its notes."""
     found = loads.arrange_loads(comparisons)
-    parts = [load_table.text(found.rows, found.notes).rstrip("\n")] if found.points else []
+    parts = [load_table.render_load_table(found.rows, found.notes).rstrip("\n")] if found.points else []
     parts += ["\n".join(_draw_load(comparison)) for comparison in found.compared]
     return "\n\n".join(parts) + "\n"
 
@@ -65,12 +65,12 @@ def render_markdown(comparisons: Sequence[ComparedLoad]) -> str:
     found = loads.arrange_loads(comparisons)
     titles, drawn = [], []
     if found.points:
-        notes = [*load_table.legend(found.rows), *found.notes]
-        titles.append(escape_markdown(load_table.title(found.rows) or load_table.UNNAMED))
-        drawn.append(render_markdown_table(load_table.table(found.rows, narrow=False, notes=notes)))
+        notes = [*load_table.list_legend(found.rows), *found.notes]
+        titles.append(escape_markdown(load_table.describe_common(found.rows) or load_table.UNNAMED))
+        drawn.append(render_markdown_table(load_table.make_load_table(found.rows, narrow=False, notes=notes)))
     titles += [escape_markdown(describe_load(comparison.load)) for comparison in found.compared]
     for comparison in found.compared:
-        turns = loads.turn_table(comparison)
+        turns = loads.make_turn_table(comparison)
         below = "" if turns is None else f"\n\n{loads.TITLE}:\n\n{render_markdown_table(turns)}"
         drawn.append(render_markdown_table(_make_table(comparison)) + below)
     return "\n".join(f"### {title}\n\n{table}" for title, table in zip(titles, drawn, strict=True))
@@ -114,19 +114,19 @@ def _draw_load(comparison: ComparedLoad) -> Iterator[str]:
     widths = [column.width for column in columns]
     yield _MARK + align_cells([column.heading for column in columns], widths, gap=" ")
     for line in comparison.lines:
-        left, right = cut_middle(line.shown_name, _LONGEST_NAME), _verdict(comparison, line)
+        left, right = cut_middle(line.shown_name, _LONGEST_NAME), _format_headline(comparison, line)
         yield f"{left}{' ' * max(1, WIDTH - len(left) - len(right))}{right}".rstrip()
         if line.runs:
             yield _MARK + align_cells([column.format_cell(line, True) for column in columns], widths, gap=" ")
     yield "=" * WIDTH
-    yield from _wrap(_legend(comparison))
+    yield from _wrap(_describe_legend(comparison))
     for remark in comparison.remarks:
         yield from _wrap(remark)
-    for title, sentences in _notes(comparison):
+    for title, sentences in _list_notes(comparison):
         yield f"{title}:"
         laid_out = _wrap_log if title == _FAILED else _wrap
         yield from (row for sentence in sentences for row in laid_out(f"{_MARK}{sentence}", _MARK * 2))
-    if (turns := loads.turn_table(comparison)) is not None:
+    if (turns := loads.make_turn_table(comparison)) is not None:
         yield from ("", f"{loads.TITLE}:", *render_text_table(turns).rstrip("\n").split("\n"))
 
 
@@ -168,13 +168,13 @@ def _select_judged(comparison: ComparedLoad) -> list[ComparedFigure]:
     return sorted(judged, key=lambda figure: figure.key != comparison.headline)[:_MOST_FIGURES]
 
 
-def _verdict(comparison: ComparedLoad, line: Line) -> str:
+def _format_headline(comparison: ComparedLoad, line: Line) -> str:
     """The headline figure's: 3.61× (3.55–3.68)      faster."""
-    call = _call(comparison, line)
+    call = _find_call(comparison, line)
     return call if call in (_BASELINE, _FAILED) else f"{format_speed_up(comparison, line)}  {call:>10}"
 
 
-def _call(comparison: ComparedLoad, line: Line) -> str:
+def _find_call(comparison: ComparedLoad, line: Line) -> str:
     if line.name == comparison.baseline or not line.runs:
         return _BASELINE if line.name == comparison.baseline else _FAILED
     effect = line.effects.get(comparison.headline)
@@ -210,7 +210,7 @@ def format_spread(figure: ComparedFigure, summary: Summary | None) -> str:
         return _format_mean(figure, summary)
     if is_vague(summary):
         return f"{_format_mean(figure, summary)} {repeats.VAGUE}"
-    decimals = _decimals(figure, summary)
+    decimals = _count_decimals(figure, summary)
     if half > 0:  # no more than two digits of what is not known
         decimals = max(0, min(decimals, 1 - math.floor(math.log10(half))))
     return f"{figure.scaled(summary.mean):.{decimals}f} ±{half:.{decimals}f}"
@@ -224,17 +224,17 @@ def is_vague(summary: Summary) -> bool:
 def _format_mean(figure: ComparedFigure, summary: Summary | None) -> str:
     if summary is None:
         return "-"
-    return f"{figure.scaled(summary.mean):.{_decimals(figure, summary)}f}"
+    return f"{figure.scaled(summary.mean):.{_count_decimals(figure, summary)}f}"
 
 
-def _decimals(figure: ComparedFigure, summary: Summary) -> int:
+def _count_decimals(figure: ComparedFigure, summary: Summary) -> int:
     value = abs(figure.scaled(summary.mean))
     if not 0 < value < math.inf:
         return 0
     return max(0, min(figure.digits, SIGNIFICANT - 1 - math.floor(math.log10(value))))
 
 
-def _legend(comparison: ComparedLoad, signs: bool = True) -> str:
+def _describe_legend(comparison: ComparedLoad, signs: bool = True) -> str:
     parts = []
     if any(summary.units > 1 for line in comparison.lines for summary in line.summaries.values()):
         parts.append("± half of the mean's 95 % confidence interval")
@@ -250,14 +250,14 @@ def _legend(comparison: ComparedLoad, signs: bool = True) -> str:
         alike = f"within ± {100 * comparison.margin:g} %"
         parts.append(f"+ faster, - slower, = {alike}, ? undecided" if signs else f"equivalent: {alike}")
     if any(line.effects for line in comparison.lines):
-        label = rows.compared_figure(comparison.headline).label
+        label = rows.find_column(comparison.headline).label
         parts.append(f"verdict by {label}, × relative to the baseline")
     if any(line.roofline is not None for line in comparison.lines):
         parts.append("roof: of the memory-bandwidth roofline")
     return "; ".join(parts)
 
 
-def _notes(comparison: ComparedLoad) -> Iterator[tuple[str, list[str]]]:
+def _list_notes(comparison: ComparedLoad) -> Iterator[tuple[str, list[str]]]:
     """Yield the notes under a table, by kind: what is not decided, marks, answers, failures.
 
     Of each undecided row what its runs could have found and how many more it takes; then why, if known.
@@ -294,7 +294,7 @@ def explain_undecided(effect: Effect) -> str:
 
 def _gather_notes(pairs: Iterable[tuple[str, str]], lines: int) -> Iterator[str]:
     """Each sentence once, after the names of the rows that it is about."""
-    for sentence, about in grouped(dict.fromkeys(pairs), lambda pair: pair[1]).items():
+    for sentence, about in group_by(dict.fromkeys(pairs), lambda pair: pair[1]).items():
         yield f"{'all' if len(about) == lines > 1 else ', '.join(name for name, _ in about)}: {sentence}"
 
 
@@ -315,12 +315,12 @@ def _make_table(comparison: ComparedLoad) -> Table:
             line.shown_name,
             *(column.format_cell(line) for column in columns),
             format_speed_up(comparison, line),
-            _call(comparison, line),
+            _find_call(comparison, line),
         )
         for line in comparison.lines
     )
-    notes = [note for note in (_legend(comparison, signs=False), *comparison.remarks) if note]
-    sentences = [f"{title}: {sentence}" for title, of in _notes(comparison) for sentence in of]
+    notes = [note for note in (_describe_legend(comparison, signs=False), *comparison.remarks) if note]
+    sentences = [f"{title}: {sentence}" for title, of in _list_notes(comparison) for sentence in of]
     notes += [sentence.partition(LOG_LINE)[0] for sentence in sentences]  # without the end of a server's log
     return make_table(titles, rows, notes=notes)
 
@@ -335,9 +335,9 @@ def render_csv(comparisons: Sequence[ComparedLoad]) -> str:
 def render_json(comparisons: Sequence[ComparedLoad]) -> dict[str, Any]:
     """Write everything that a comparison knows, as JSON has it: no NaN, no infinity."""
     found = loads.arrange_loads(comparisons)
-    points = list(map(_swept_row, found.rows))
+    points = list(map(_make_json_load_row, found.rows))
     swept = {"rows": points, "notes": found.notes}
-    made = {"format": FORMAT, "comparisons": list(map(_comparison, comparisons)), "loads": swept}
+    made = {"format": FORMAT, "comparisons": list(map(_make_json_comparison, comparisons)), "loads": swept}
     clean: dict[str, Any] = make_strict(made)
     return clean
 
@@ -368,7 +368,7 @@ def _make_csv_rows(comparison: ComparedLoad, line: Line) -> Iterator[dict[str, A
         }
 
 
-def _swept_row(row: LoadRow) -> dict[str, Any]:
+def _make_json_load_row(row: LoadRow) -> dict[str, Any]:
     load = row.load
     return {
         "name": row.name,
@@ -384,17 +384,17 @@ def _swept_row(row: LoadRow) -> dict[str, Any]:
     }
 
 
-def _comparison(comparison: ComparedLoad) -> dict[str, Any]:
+def _make_json_comparison(comparison: ComparedLoad) -> dict[str, Any]:
     return {
         "load": comparison.load.json(),
         **{key: getattr(comparison, key) for key in ("baseline", "headline", "margin", "alpha")},
         "figures": [asdict(figure) for figure in comparison.figures],
-        "rows": [_line(comparison, line) for line in comparison.lines],
+        "rows": [_make_json_row(comparison, line) for line in comparison.lines],
         "remarks": comparison.remarks,
     }
 
 
-def _line(comparison: ComparedLoad, line: Line) -> dict[str, Any]:
+def _make_json_row(comparison: ComparedLoad, line: Line) -> dict[str, Any]:
     ratio, low, high = compute_speed_up(line.effects.get(comparison.headline))
     return {
         "name": line.name,
@@ -406,11 +406,11 @@ def _line(comparison: ComparedLoad, line: Line) -> dict[str, Any]:
         },
         "speed_up": {"ratio": ratio, "low": low, "high": high},
         **{key: getattr(line, key) for key in ("roofline", "marks", "answers", "failures", "simulated")},
-        "runs": [_run(run) for run in line.runs],
+        "runs": [_make_json_run(run) for run in line.runs],
     }
 
 
-def _run(run: Reported) -> dict[str, Any]:
+def _make_json_run(run: Reported) -> dict[str, Any]:
     keys = ("name", "source", "told_by", "engine", "machine", "power_mode", "plan_digest", "memory_bytes")
     more = ("simulated", "weight_bytes", "joules_per_token", "level", "doubts", "remarks", "place", "unread")
     return {

@@ -25,17 +25,17 @@ from loadgen.figures import repeats
 from loadgen.figures.repeats import t_quantile
 from loadgen.report import limit_record
 from loadgen.report.limit_record import LimitEstimate
-from loadgen.report.load_table import SIMULATION, marked_name
+from loadgen.report.load_table import SIMULATION, mark_simulated
 from loadgen.report.sweep_record import LoadAxis
 from loadgen.report.vllm_json import make_strict
 from loadgen.study.compare import run_groups, statistics
 from loadgen.study.compare.comparison import find_default_row, match_rows
 from loadgen.study.compare.comparison_report import format_ratio
 from loadgen.study.compare.model import ComparisonOptions, Decision, Effect
-from loadgen.study.compare.rows import far_apart
+from loadgen.study.compare.rows import measure_distance
 from loadgen.study.compare.statistics import CLOCK_ERROR
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
-from loadgen.study.run_summary import grouped
+from loadgen.study.run_summary import group_by
 
 WITHIN = "one search on a side: the interval has the spread within searches, not that between them"
 _OPEN = "the interval of a limit has an open end: nothing is known beyond it"
@@ -91,7 +91,7 @@ def compare_limits(limits: Sequence[StoredLimit], ask: ComparisonOptions) -> lis
             f"--baseline {ask.baseline}: no search is of it{suggest_name(ask.baseline, known)}; there are "
             f"{', '.join(known)}"
         )
-    named = grouped(zip(names, limits, strict=True), lambda pair: _identify_kind(pair[1]))
+    named = group_by(zip(names, limits, strict=True), lambda pair: _identify_kind(pair[1]))
     tables = [_compare_kind(of_kind, ask) for of_kind in named.values()]
     effects = [row.effect for table in tables for row in table.rows if row.effect is not None]
     judged = iter(statistics.judge_rows(effects, ask.equivalence, ask.alpha))
@@ -142,12 +142,12 @@ def _name_rows(limits: Sequence[StoredLimit]) -> list[str]:
     names = [cell.arm if cell is not None and by_server else limit.name for limit, cell in named]
     kinds = {id(run): _identify_kind(limit) for run, limit in zip(runs, limits, strict=True)}
     return run_groups.distinguish_names(
-        names, runs, lambda own: [*grouped(range(len(own)), lambda at: kinds[id(own[at])]).values()]
+        names, runs, lambda own: [*group_by(range(len(own)), lambda at: kinds[id(own[at])]).values()]
     )
 
 
 def _compare_kind(named: Sequence[tuple[str, StoredLimit]], ask: ComparisonOptions) -> ComparedLimits:
-    rows = {name: [limit for _, limit in of] for name, of in grouped(named, lambda pair: pair[0]).items()}
+    rows = {name: [limit for _, limit in of] for name, of in group_by(named, lambda pair: pair[0]).items()}
     asked = filter(None, (ask.baseline, ask.campaign.baseline))
     matches = (name for wanted in asked for name in match_rows(wanted, rows))
     baseline = next(matches, None) or find_default_row({name: name for name in rows})
@@ -236,23 +236,23 @@ def _restore_cause(judged: Effect, before: Effect) -> Effect:
     return replace(judged, why=WITHIN, more_runs=None, units=1)
 
 
-def limit_title(compared: ComparedLimits) -> str:
+def describe_limits(compared: ComparedLimits) -> str:
     """Name what was searched for: the highest concurrency at the objectives, and the workload."""
     highest = "concurrency" if compared.axis == "concurrency" else "request rate"
     about = f": {compared.about}" if compared.about else ""
     return clean_line(f"Highest {highest} at {', '.join(compared.objectives)}{about}")
 
 
-def limit_table(compared: ComparedLimits) -> Table:
+def make_limit_table(compared: ComparedLimits) -> Table:
     """Make a table of a row a checkpoint; its notes have the ratios, and what limits the verdicts."""
     columns = (
         ("name", "checkpoint"), ("limit", "limit"), ("interval", "95 %"), ("searches", "searches"),
         ("times", "× baseline"), ("call", "verdict"),
     )  # fmt: skip
-    return make_table(columns, map(_list_cells, compared.rows), notes=_notes(compared))
+    return make_table(columns, map(_list_cells, compared.rows), notes=_list_notes(compared))
 
 
-def limit_sentence(compared: ComparedLimits, row: LimitRow) -> str:
+def describe_limit_ratio(compared: ComparedLimits, row: LimitRow) -> str:
     """Write "FP8 serves 1.80× (1.60–2.00) the users of BF16 at this objective"; "" without a ratio."""
     if not (times := format_limit_ratio(row)):
         return ""
@@ -309,7 +309,7 @@ def _make_json_row(compared: ComparedLimits, row: LimitRow) -> dict[str, Any]:
         "limit": None if row.limit is None else row.limit.model_dump(),
         "effect": None if effect is None else {**asdict(effect), "call": _CALLS[effect.call]},
         "searches": [search.directory and str(search.directory) for search in row.searches],
-        "words": limit_sentence(compared, row),
+        "words": describe_limit_ratio(compared, row),
     }
 
 
@@ -321,17 +321,17 @@ def _list_cells(row: LimitRow) -> tuple[str, ...]:
             ends = repeats.UNBOUNDED
     value = "-" if limit is None or limit.value is None else limit_record.format_load(limit.value)
     call = "baseline" if row.effect is None else _CALLS[row.effect.call]
-    name = marked_name(row.name, any(run.simulated for search in row.searches for run in search.runs))
+    name = mark_simulated(row.name, any(run.simulated for search in row.searches for run in search.runs))
     return name, value, ends, f"{row.found}", format_limit_ratio(row), call
 
 
-def _notes(compared: ComparedLimits) -> Iterator[str]:
-    yield from filter(None, (limit_sentence(compared, row) for row in compared.rows))
+def _list_notes(compared: ComparedLimits) -> Iterator[str]:
+    yield from filter(None, (describe_limit_ratio(compared, row) for row in compared.rows))
     for row in compared.rows:
         for search in row.searches:
             if not list_limits([search]):  # it is in no figure: bounds of a search, or an interrupted one
                 yield f"{row.name}: {limit_record.describe_limit(search.record)}, not in the figures"
-        if factor := far_apart(list_limits(row.searches)):
+        if factor := measure_distance(list_limits(row.searches)):
             yield f"{row.name}: are its {row.found} searches repeats? Their limits are {factor:g}× apart"
     if len(compared.rows) == 1:
         yield "one checkpoint, nothing to compare it with: pass another search"

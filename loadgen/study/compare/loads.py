@@ -14,7 +14,7 @@ from loadgen.report.load_identity import Lengths, Load, settle_lengths
 from loadgen.report.load_table import SIMULATION, LoadRow
 from loadgen.study.compare.model import ALONE, ComparedLoad, Line
 from loadgen.study.compare.rows import INVALID
-from loadgen.study.run_summary import Reported, grouped
+from loadgen.study.run_summary import Reported, group_by
 
 _FEWEST = 2  # rows that make a table
 _SWEEP = 3  # loads of one row that are shown next to one another although each is compared as well
@@ -48,7 +48,7 @@ class SweptLoads(msgspec.Struct, frozen=True):
         remarks = dict.fromkeys(remark for point in alone for remark in point.comparison.remarks)
         notes = [remark for remark in remarks if remark not in (ALONE, SIMULATION)]
         marks = [(mark, point) for point in alone for mark in point.line.marks]
-        for mark, of in grouped(marks, lambda pair: pair[0]).items():
+        for mark, of in group_by(marks, lambda pair: pair[0]).items():
             labels = [self._label(point.row) for _, point in of]
             notes.append(f"{'all' if len(of) == len(self.points) else '; '.join(labels)}: {mark}")
         return notes
@@ -67,9 +67,9 @@ def arrange_loads(comparisons: Sequence[ComparedLoad]) -> SweptLoads:
     What has rows to compare is compared as well. A single row alone is a comparison with nothing.
     """
     lone = {id(each) for each in comparisons if len(each.lines) == 1 and each.lines[0].runs}
-    every = _points(comparisons)
+    every = _make_points(comparisons)
     shown = set()
-    for series, points in grouped(every, lambda point: point.series).items():
+    for series, points in group_by(every, lambda point: point.series).items():
         loads = len({point.row.load.pressure for point in points})
         if loads >= _SWEEP or any(id(point.comparison) in lone for point in points):
             shown.add(series)
@@ -80,58 +80,58 @@ def arrange_loads(comparisons: Sequence[ComparedLoad]) -> SweptLoads:
     return SweptLoads(tuple(_sort_points(points)), tuple(compared))
 
 
-def _points(comparisons: Sequence[ComparedLoad]) -> list[LoadPoint]:
+def _make_points(comparisons: Sequence[ComparedLoad]) -> list[LoadPoint]:
     """Every row of every load that has runs."""
     lines = [(line, each) for each in comparisons for line in each.lines if line.runs]
-    loads = [_load(line, each) for line, each in lines]
+    loads = [_find_load(line, each) for line, each in lines]
     near, alike = (settle_lengths(loads, share) for share in (_NEAR, _ALIKE))
     points = []
     for (line, comparison), load, coarse, fine in zip(lines, loads, near, alike, strict=True):
-        row = _row(line, _with_lengths(load, fine))
-        _, lengths, shape = _with_lengths(load, coarse).series
+        row = _make_row(line, _set_lengths(load, fine))
+        _, lengths, shape = _set_lengths(load, coarse).series
         points.append(LoadPoint(row, line, comparison, (row.name, lengths, shape)))
     return points
 
 
-def _with_lengths(load: Load, lengths: Lengths) -> Load:
+def _set_lengths(load: Load, lengths: Lengths) -> Load:
     return replace(load, input_len=lengths[0], output_len=lengths[1])
 
 
 def _sort_points(points: Iterable[LoadPoint]) -> Iterator[LoadPoint]:
     """Model by model and length by length as they came, then from the lightest load on."""
-    for series in grouped(points, lambda point: point.row.name).values():
-        for same in grouped(series, lambda point: point.series).values():
+    for series in group_by(points, lambda point: point.row.name).values():
+        for same in group_by(series, lambda point: point.series).values():
             yield from sorted(same, key=lambda point: point.row.load.pressure)
 
 
-def _load(line: Line, comparison: ComparedLoad) -> Load:
+def _find_load(line: Line, comparison: ComparedLoad) -> Load:
     """The load of a row; a rung's name is its length, which has a column of its own."""
-    runs = _judged_runs(line)
+    runs = _select_runs(line)
     load = comparison.load if len(comparison.lines) == 1 else runs[0].load
     is_rung = load.input_len is not None and any(run.speed_formula for run in runs)
     return replace(load, name="") if is_rung else load
 
 
-def _judged_runs(line: Line) -> Sequence[Reported]:
+def _select_runs(line: Line) -> Sequence[Reported]:
     """The runs of a row that are not INVALID, if there are any; else all."""
     return [run for run in line.runs if run.level != INVALID] or line.runs
 
 
-def _row(line: Line, load: Load) -> LoadRow:
-    runs = _judged_runs(line)
+def _make_row(line: Line, load: Load) -> LoadRow:
+    runs = _select_runs(line)
     saturated = any(run.saturated for run in runs)
     return LoadRow(
         name=line.name,
         load=load,
-        figures=load_table.means([_figures(run) for run in runs], saturated),
+        figures=load_table.compute_means([_read_figures(run) for run in runs], saturated),
         runs=len(line.runs),
-        verdict=load_table.gravest([run.level for run in line.runs]),
+        verdict=load_table.find_gravest([run.level for run in line.runs]),
         saturated=saturated,
         simulated=line.simulated,
     )
 
 
-def _figures(run: Reported) -> dict[str, float]:
+def _read_figures(run: Reported) -> dict[str, float]:
     held = run.held
     return {figure.key: held[figure.key] for figure in load_table.FIGURES if figure.key in held}
 
@@ -141,9 +141,9 @@ _NOTE = "mean TTFT in ms of a row's runs, and the share of prompt tokens that th
 _NONE = ("-", "-")
 
 
-def turn_table(comparison: ComparedLoad) -> Table | None:
+def make_turn_table(comparison: ComparedLoad) -> Table | None:
     """Make a table of a row a turn, two columns a checkpoint; None if fewer than two rows have sessions."""
-    found = [(line.shown_name, _cells_by_turn(line)) for line in comparison.lines]
+    found = [(line.shown_name, _format_turns(line)) for line in comparison.lines]
     rows = [(name, turns) for name, turns in found if turns]
     if len(rows) < 2:
         return None
@@ -156,20 +156,20 @@ def turn_table(comparison: ComparedLoad) -> Table | None:
     return make_table(columns, body, notes=(_NOTE,))
 
 
-def _cells_by_turn(line: Line) -> dict[str, tuple[str, str]]:
+def _format_turns(line: Line) -> dict[str, tuple[str, str]]:
     """The two cells of each turn, over the runs of a row."""
     runs = [run.run.part(divide_by_turn) for run in line.runs if run.run is not None]
     names = dict.fromkeys(row.name for rows in runs for row in rows)
-    return {name: _cells([row for rows in runs for row in rows if row.name == name]) for name in names}
+    return {name: _format_turn([row for rows in runs for row in rows if row.name == name]) for name in names}
 
 
-def _cells(rows: Sequence[TurnFigures]) -> tuple[str, str]:
-    ttft_ms = _mean(row.mean_ttft_ms for row in rows)
+def _format_turn(rows: Sequence[TurnFigures]) -> tuple[str, str]:
+    ttft_ms = _compute_mean(row.mean_ttft_ms for row in rows)
     looked_up = sum(row.cached_of for row in rows)
     cached = f"{100 * sum(row.cached_tokens for row in rows) / looked_up:.1f} %" if looked_up else "-"
     return "-" if ttft_ms is None else f"{ttft_ms:.1f}", cached
 
 
-def _mean(values: Iterable[float]) -> float | None:
+def _compute_mean(values: Iterable[float]) -> float | None:
     known = [value for value in values if value == value]
     return sum(known) / len(known) if known else None

@@ -12,8 +12,8 @@ import msgspec
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.report.load_identity import Load
-from loadgen.report.load_table import marked_name
-from loadgen.study.compare.ceilings import Hardware
+from loadgen.report.load_table import mark_simulated
+from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import json_fields
 from loadgen.study.run_summary import Reported
 
@@ -160,7 +160,7 @@ class Line(msgspec.Struct, frozen=True):
     @property
     def shown_name(self) -> str:
         """The name as tables and charts have it, with a mark where no model ran."""
-        return marked_name(self.name, self.simulated)
+        return mark_simulated(self.name, self.simulated)
 
 
 class ComparedLoad(msgspec.Struct, frozen=True):

@@ -11,9 +11,9 @@ import msgspec
 from loadgen.base.table import Table, make_table
 from loadgen.engines import engines
 from loadgen.roofline import models
-from loadgen.study.compare.ceilings import find_weights
 from loadgen.study.compare.model import ComparedLoad, Line
-from loadgen.study.compare.rows import compared_figure
+from loadgen.study.compare.rows import find_column
+from loadgen.study.consistency.ceilings import find_weights
 from loadgen.study.run_summary import Reported
 
 _PLAIN = ("", "BF16", "FP16")
@@ -62,24 +62,24 @@ class Model(msgspec.Struct, frozen=True):
         return f"{'MoE' if self.active_b else 'Dense'} {self.quantization or 'BF16'}"
 
 
-def ranking_table(comparison: ComparedLoad) -> Table:
+def make_ranking_table(comparison: ComparedLoad) -> Table:
     """Rank the rows of one load by their headline figure, the fastest first."""
     key = comparison.headline
     ranked = [line for line in comparison.lines if key in line.summaries]
     ranked.sort(
-        key=lambda line: line.summaries[key].mean, reverse=compared_figure(key).higher_is_faster is not False
+        key=lambda line: line.summaries[key].mean, reverse=find_column(key).higher_is_faster is not False
     )
     body = []
     for rank, line in enumerate(ranked, 1):
-        model = Model.named(checkpoint_name(line))
+        model = Model.named(find_checkpoint_name(line))
         name = f"{line.shown_name}{UNLIKE if is_unlike(comparison, line) else ''}"
-        body.append((str(rank), name, model.params, model.type, _figure_text(line, key)))
-    columns: list[str | tuple[str, str]] = ["rank", "model", "params", "type", (key, _label(key))]
+        body.append((str(rank), name, model.params, model.type, _format_figure(line, key)))
+    columns: list[str | tuple[str, str]] = ["rank", "model", "params", "type", (key, _find_label(key))]
     note = f"{UNLIKE} unlike {comparison.baseline}, the baseline: its rank is of another load"
     return make_table(columns, body, notes=[note] if any(row[1].endswith(UNLIKE) for row in body) else [])
 
 
-def quantization_table(comparison: ComparedLoad) -> Table:
+def make_effect_table(comparison: ComparedLoad) -> Table:
     """Make a table of base models × quantizations: the headline figure, and its ratio to BF16's.
 
     391.2 (1.88×) where it is 208.1 in BF16. A row that is unlike the baseline is left out.
@@ -87,9 +87,9 @@ def quantization_table(comparison: ComparedLoad) -> Table:
     cells: dict[tuple[float, str, str], dict[str, Line]] = {}
     for line in comparison.lines:
         if comparison.headline in line.summaries and not is_unlike(comparison, line):
-            model = Model.named(checkpoint_name(line))
+            model = Model.named(find_checkpoint_name(line))
             kind = "BF16" if model.quantization.upper() in _PLAIN else model.quantization
-            where = line.name.removeprefix(checkpoint_name(line))  # on which server, by whom
+            where = line.name.removeprefix(find_checkpoint_name(line))  # on which server, by whom
             base = model.parameters_b or 0.0, model.params, f"{model.base}{where}"
             cells.setdefault(base, {})[kind] = line
     kinds = sorted(
@@ -97,13 +97,13 @@ def quantization_table(comparison: ComparedLoad) -> Table:
     )
     body = []
     for (_, size, name), by_kind in sorted(cells.items(), key=lambda cell: cell[0]):
-        shown = (_ratio_text(by_kind.get(kind), by_kind.get("BF16"), comparison.headline) for kind in kinds)
+        shown = (_format_ratio(by_kind.get(kind), by_kind.get("BF16"), comparison.headline) for kind in kinds)
         body.append((size, name, *shown))
-    note = f"{_label(comparison.headline)}; × relative to the same model in BF16, if it was run"
+    note = f"{_find_label(comparison.headline)}; × relative to the same model in BF16, if it was run"
     return make_table(("size", "model", *kinds), body, notes=[note])
 
 
-def checkpoint_name(line: Line) -> str:
+def find_checkpoint_name(line: Line) -> str:
     """Return the name of a row's checkpoint, without where it ran."""
     if not line.runs:
         return line.name
@@ -117,22 +117,22 @@ def is_unlike(comparison: ComparedLoad, line: Line) -> bool:
     return effect is not None and effect.unlike
 
 
-def _label(key: str) -> str:
-    return "tok/s" if key == "speed_tok_s" else compared_figure(key).label  # as the pages have it
+def _find_label(key: str) -> str:
+    return "tok/s" if key == "speed_tok_s" else find_column(key).label  # as the pages have it
 
 
-def _ratio_text(line: Line | None, plain: Line | None, key: str) -> str:
+def _format_ratio(line: Line | None, plain: Line | None, key: str) -> str:
     if line is None:
         return "-"
-    text = _figure_text(line, key)
+    text = _format_figure(line, key)
     if plain is None or plain is line:
         return text
     ratio = line.summaries[key].mean / plain.summaries[key].mean
-    times = ratio if compared_figure(key).higher_is_faster else 1 / ratio
+    times = ratio if find_column(key).higher_is_faster else 1 / ratio
     return f"{text} ({times:.2f}×)"
 
 
-def _figure_text(line: Line, key: str) -> str:
+def _format_figure(line: Line, key: str) -> str:
     """With the digits of its source if it is from one run; else two."""
     summary = line.summaries[key]
     return str(summary.mean) if summary.units == 1 and len(str(summary.mean)) < 8 else f"{summary.mean:.2f}"
@@ -145,7 +145,7 @@ class Need(msgspec.Struct, frozen=True):
     how: str
 
 
-def fit_table(comparisons: Iterable[ComparedLoad], context: int = CONTEXT) -> Table:
+def make_fit_table(comparisons: Iterable[ComparedLoad], context: int = CONTEXT) -> Table:
     """List each checkpoint once: the GiB that it needs, their source, and yes or no for each size of memory.
 
     Measured: the server's peak, of engines that take what they need. Else weights (of the files, of the
@@ -154,7 +154,7 @@ def fit_table(comparisons: Iterable[ComparedLoad], context: int = CONTEXT) -> Ta
     """
     rows: dict[str, list[Reported]] = {}
     for line in (line for comparison in comparisons for line in comparison.lines if line.runs):
-        rows.setdefault(checkpoint_name(line), []).extend(line.runs)
+        rows.setdefault(find_checkpoint_name(line), []).extend(line.runs)
     body = []
     for name, runs in rows.items():
         need = compute_need(name, runs, context)

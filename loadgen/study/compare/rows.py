@@ -18,10 +18,10 @@ from loadgen.server import answer_check
 from loadgen.server.answer_check import Fingerprint
 from loadgen.study.compare import comparability, statistics
 from loadgen.study.compare.model import ComparedFigure, ComparisonOptions, Decision, Effect, Line, Summary
-from loadgen.study.run_summary import OURS, SESSION_MS, Reported, simulation
+from loadgen.study.run_summary import OURS, SESSION_MS, Reported, describe_simulation
 
 
-def _means(needs_tokens: bool) -> list[ComparedFigure]:
+def _list_mean_figures(needs_tokens: bool) -> list[ComparedFigure]:
     """The mean of each figure that has a column of its own."""
     return [
         ComparedFigure(figure.statistic("mean"), f"{figure.label} {figure.unit}", figure.higher_is_better)
@@ -35,9 +35,9 @@ FIGURES = (
     ComparedFigure("speed_tok_s", "speed tok/s", True),
     ComparedFigure(bound.PREFILL, "prefill tok/s", True),
     ComparedFigure(bound.DECODING, "decode tok/s", True),
-    *_means(needs_tokens=True),
+    *_list_mean_figures(needs_tokens=True),
     ComparedFigure(SESSION_MS, "session ms", False, 0),
-    *_means(needs_tokens=False),
+    *_list_mean_figures(needs_tokens=False),
     ComparedFigure("memory_bytes", "memory GiB", None),
     ComparedFigure("joules_per_token", "J/token", None, 3),
 )
@@ -78,9 +78,7 @@ class BaselineRuns(msgspec.Struct, frozen=True):
 
     def takes(self, run: Reported) -> bool:
         """Whether a run is enough like the baseline to be compared with it."""
-        return (
-            self.ask.allow_unlike or self.like is None or not _differences(run, self.like, Severity.REFUSED)
-        )
+        return self.ask.allow_unlike or self.like is None or not _find_marks(run, self.like, Severity.REFUSED)
 
     def judge_units(self, used: Sequence[Reported], column: ComparedFigure) -> Effect:
         """Judge runs against these in one figure."""
@@ -102,7 +100,7 @@ def read_figure(run: Reported, key: str) -> float | None:
     return run.joules_per_token if key == "joules_per_token" else run.figure(key)
 
 
-def compared_figure(key: str) -> ComparedFigure:
+def find_column(key: str) -> ComparedFigure:
     """Return the figure of a key; one that is not a column of its own is read by its name."""
     known = find_figure(key)
     higher = known.higher_is_better if known else True if "throughput" in key else None
@@ -146,13 +144,13 @@ def compare_row(
         {column.key: summary for column in figures if (summary := _summarise(shown, column.key)) is not None},
         effects,
         math.fsum(shares) / len(shares) if shares else None,
-        (*_question_speed(shown, figures), *_marks(runs, valid, used, reference)),
+        (*_question_speed(shown, figures), *_list_marks(runs, valid, used, reference)),
     )
 
 
 def mark_answers(row: Line, baseline: Line | None, headline: str, margin: float) -> Line:
     """Add to a row the marks from its answers, compared with the baseline's: is it fast because broken?"""
-    own, like = _fingerprints(row), next(iter(_fingerprints(baseline)), None)
+    own, like = _list_fingerprints(row), next(iter(_list_fingerprints(baseline)), None)
     problems = dict.fromkeys(
         problem for answers in own for problem in answer_check.judge_answers(answers, like)
     )
@@ -170,11 +168,11 @@ def mark_answers(row: Line, baseline: Line | None, headline: str, margin: float)
     return replace(row, marks=marks, answers=parted)
 
 
-def _fingerprints(line: Line | None) -> list[Fingerprint]:
+def _list_fingerprints(line: Line | None) -> list[Fingerprint]:
     return [run.fingerprint for run in line.runs if run.fingerprint is not None] if line else []
 
 
-def _differences(run: Reported, like: Reported, severity: Severity) -> list[str]:
+def _find_marks(run: Reported, like: Reported, severity: Severity) -> list[str]:
     findings = comparability.find_differences(run, like)
     return [finding.evidence for finding in findings if finding.rule.severity is severity]
 
@@ -193,7 +191,7 @@ def _question_speed(runs: Sequence[Reported], figures: Sequence[ComparedFigure])
     apart: list[tuple[float, str]] = []
     for column in figures:
         values = [column.scaled(value) for run in runs if (value := read_figure(run, column.key)) is not None]
-        if factor := far_apart(values):
+        if factor := measure_distance(values):
             apart.append((factor, f"in {column.label} ({min(values):.4g} to {max(values):.4g})"))
     if not apart:
         return
@@ -207,35 +205,35 @@ def _question_speed(runs: Sequence[Reported], figures: Sequence[ComparedFigure])
     )
 
 
-def far_apart(values: Sequence[float]) -> float:
+def measure_distance(values: Sequence[float]) -> float:
     """Compute the ratio of the largest of some values to the least, to a digit; 0 below a factor of two."""
     least, most = min(values, default=0.0), max(values, default=0.0)
     factor = round(most / least, 1) if least > 0 else 0.0
     return factor if factor >= FAR_APART else 0.0
 
 
-def _marks(
+def _list_marks(
     runs: Sequence[Reported], valid: Sequence[Reported], used: Sequence[Reported], reference: BaselineRuns
 ) -> Iterator[str]:
     """Yield what a reader of the row must know, the gravest first."""
     if bad := [run for run in runs if run.level == INVALID]:
         foreign = any(run.told_by != OURS for run in bad)
-        why = f"{_names(bad)}{' (loadgen audit has the evidence)' if foreign else ''}"
-        yield f"{_share(len(bad), len(runs))}{INVALID}, left out: {why}"
+        why = f"{_name_doubts(bad)}{' (loadgen audit has the evidence)' if foreign else ''}"
+        yield f"{_format_share(len(bad), len(runs))}{INVALID}, left out: {why}"
     if reference.like is not None:
         refused = UNLIKE_BASELINE if reference.ask.allow_unlike else "not compared"
         for severity, begin in ((Severity.REFUSED, f"{refused}: "), (Severity.MARKED, "")):
-            apart = (_differences(run, reference.like, severity) for run in valid)
+            apart = (_find_marks(run, reference.like, severity) for run in valid)
             yield from _count_sentences((f"{begin}{text}" for texts in apart for text in texts), len(valid))
     yield from _count_sentences(
         (comparability.explain_short_answers(run, reference.asked_output) for run in valid), len(valid)
     )
     yield from _question_roofline(valid)
     if suspect := [run for run in valid if run.level == _SUSPECT]:
-        yield f"{_share(len(suspect), len(runs))}{_SUSPECT}: {_names(suspect)}"
+        yield f"{_format_share(len(suspect), len(runs))}{_SUSPECT}: {_name_doubts(suspect)}"
     yield from _count_sentences(map(_describe_failures, valid), len(valid))
     yield from _count_sentences(map(_describe_impossible, valid), len(valid))
-    whole = {simulation(run.simulated) for run in valid}  # a remark of the whole table
+    whole = {describe_simulation(run.simulated) for run in valid}  # a remark of the whole table
     remarks = (remark for run in valid for remark in run.remarks if remark not in whole)
     yield from _count_sentences(remarks, len(valid))
     if (
@@ -249,14 +247,14 @@ def _marks(
 def _count_sentences(sentences: Iterable[str | None], of: int) -> Iterator[str]:
     """Each different sentence once, with how many of the runs it is true of where it is not all."""
     for sentence, count in Counter(filter(None, sentences)).items():
-        yield f"{_share(count, of)}{sentence}"
+        yield f"{_format_share(count, of)}{sentence}"
 
 
-def _share(count: int, of: int) -> str:
+def _format_share(count: int, of: int) -> str:
     return "" if count >= of else f"{count} of {of} runs: "
 
 
-def _names(runs: Sequence[Reported]) -> str:
+def _name_doubts(runs: Sequence[Reported]) -> str:
     return ", ".join(dict.fromkeys(doubt for run in runs for doubt in run.doubts)) or "no doubt is listed"
 
 
@@ -269,7 +267,7 @@ def _question_roofline(runs: Sequence[Reported]) -> Iterator[str]:
         verdicts = (judge(run.ceiling, run.figures, run.load) for run in runs if run.ceiling is not None)
         if failed := [*filter(None, verdicts)]:
             one = ", for one" if len(failed) > 1 else ""
-            yield f"{_share(len(failed), len(runs))}{kind}{one}: {failed[0]}"
+            yield f"{_format_share(len(failed), len(runs))}{kind}{one}: {failed[0]}"
 
 
 def _describe_impossible(run: Reported) -> str:

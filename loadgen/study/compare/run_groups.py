@@ -20,12 +20,12 @@ from loadgen.report.load_identity import Load
 from loadgen.settings.setting import Makes
 from loadgen.study.compare.comparability import (
     LENGTH_TOLERANCE,
+    collect_profile_values,
+    collect_server_settings,
     describe_traits,
     format_value,
-    profile_values,
-    server_settings,
 )
-from loadgen.study.run_summary import OURS, Reported, grouped, plain_load
+from loadgen.study.run_summary import OURS, Reported, group_by, strip_load
 
 _KNOWN_ALIKE = 2  # facts that both sides report, for loads without a name to be the same
 _ARGUMENTS = "arguments"  # of the server: their dashes show what they are
@@ -54,7 +54,7 @@ def drop_repeated(reported: Iterable[Reported]) -> tuple[list[Reported], list[Re
     runs = list(reported)
     used: dict[object, Reported] = {}
     for run in sorted(runs, key=lambda run: run.place not in (run.source, run.file)):
-        used.setdefault(_identity(run), run)
+        used.setdefault(_identify_run(run), run)
     kept = set(map(id, used.values()))
     return [run for run in runs if id(run) in kept], [run for run in runs if id(run) not in kept]
 
@@ -74,7 +74,7 @@ def group_runs(reported: Sequence[Reported], names: Sequence[str], *, one_load: 
     by_load = []
     loads: list[Sequence[int]] = [range(len(reported))] if one_load else _split_repeats(reported, names)
     for members in loads:
-        rows = grouped(members, lambda at: names[at])
+        rows = group_by(members, lambda at: names[at])
         load = _join_facts([reported[at].load for at in members])
         by_load.append(Group(load, {name: tuple(reported[at] for at in row) for name, row in rows.items()}))
     return by_load
@@ -87,14 +87,14 @@ def name_rows(reported: Sequence[Reported], *, by_server: bool = False) -> list[
     named as, or in what their sources have and is not read, are rows of their own, with the words in which
     they differ: then that is what is compared.
     """
-    plain = [_plain_name(run, by_server) for run in reported]
+    plain = [_find_name(run, by_server) for run in reported]
     return distinguish_names(plain, reported, _group_repeats)
 
 
 def distinguish_names(names: Sequence[str], runs: Sequence[Reported | None], by_load: ByLoad) -> list[str]:
     """Add to each name the words in which its runs differ, where they are not repeats and all are known."""
     named = list(names)
-    for name, places in grouped(range(len(names)), lambda at: names[at]).items():
+    for name, places in group_by(range(len(names)), lambda at: names[at]).items():
         of_name = [run for at in places if (run := runs[at]) is not None]
         if len(of_name) == len(places):
             for at, row in zip(places, distinguish_rows(name, of_name, by_load), strict=True):
@@ -102,13 +102,13 @@ def distinguish_names(names: Sequence[str], runs: Sequence[Reported | None], by_
     return named
 
 
-def _plain_name(run: Reported, by_server: bool) -> str:
+def _find_name(run: Reported, by_server: bool) -> str:
     if run.cell is not None:
         return run.cell.arm if by_server else run.cell.checkpoint
     return run.name or PurePath(run.source).stem or "unnamed"
 
 
-def _identity(run: Reported) -> object:
+def _identify_run(run: Reported) -> object:
     if run.started is not None and run.plan_digest:  # of ours: its directory and its result file are one run
         return run.started, run.plan_digest, run.figure("duration")
     figures = sorted((key, str(value)) for key, value in run.figures.items())
@@ -119,7 +119,7 @@ def _identity(run: Reported) -> object:
 def _group_by_load(reported: Sequence[Reported]) -> list[list[int]]:
     """Places of the runs under each load: named ones by name, then the others where their facts agree."""
     loads = [run.load for run in reported]
-    by_key = grouped(range(len(reported)), lambda at: _key(reported[at]))
+    by_key = group_by(range(len(reported)), lambda at: _make_load_key(reported[at]))
     kept: list[list[int]] = []
     for members in sorted(by_key.values(), key=lambda members: not loads[members[0]].name):
         own = loads[members[0]]
@@ -160,7 +160,7 @@ def _split_repeats(reported: Sequence[Reported], names: Sequence[str]) -> list[S
     """
     loads: list[Sequence[int]] = []
     for members in _group_by_load(reported):
-        rows = grouped(members, lambda at: names[at]).values()
+        rows = group_by(members, lambda at: names[at]).values()
         if all(is_same_load(reported[at], reported[row[0]]) for row in rows for at in row):
             loads.append(members)
             continue
@@ -168,12 +168,12 @@ def _split_repeats(reported: Sequence[Reported], names: Sequence[str]) -> list[S
     return loads
 
 
-def _key(run: Reported) -> Hashable:
+def _make_load_key(run: Reported) -> Hashable:
     """Every fact of a load, or its name; of a ladder with the length of the rung."""
     if not run.load.name:
         return run.load
     climbs = run.facts is not None and run.facts.profile.ladder is not None
-    return plain_load(run.load.name), run.load.input_len if climbs else None
+    return strip_load(run.load.name), run.load.input_len if climbs else None
 
 
 def _join_facts(loads: Sequence[Load]) -> Load:
@@ -201,7 +201,7 @@ def describe_distinctions(run: Reported) -> dict[str, str]:
 
 def _collect_settings(run: Reported) -> dict[str, Any]:
     """Collect the server's settings, and the keys of the profile that make the request."""
-    return server_settings(run) | profile_values(run, Makes.REQUEST)
+    return collect_server_settings(run) | collect_profile_values(run, Makes.REQUEST)
 
 
 def distinguish_rows(plain: str, runs: Sequence[Reported], by_load: ByLoad) -> list[str]:
@@ -228,7 +228,7 @@ def distinguish_rows(plain: str, runs: Sequence[Reported], by_load: ByLoad) -> l
     return [_name_row(plain, own, telling) for own in given]
 
 
-def place_names(places: Iterable[str]) -> dict[str, str]:
+def name_places(places: Iterable[str]) -> dict[str, str]:
     """Name each place by the last parts of its path, without the parts that all end with."""
     parts = {place: PurePath(place).parts for place in dict.fromkeys(places)}
     longest = max(map(len, parts.values()), default=0)
@@ -242,14 +242,14 @@ def place_names(places: Iterable[str]) -> dict[str, str]:
 
 def _group_alike(words: Sequence[Mapping[str, str]]) -> list[list[int]]:
     """List the places of runs whose words are the same."""
-    return [*grouped(range(len(words)), lambda at: tuple(words[at].items())).values()]
+    return [*group_by(range(len(words)), lambda at: tuple(words[at].items())).values()]
 
 
 def _add_places(runs: Sequence[Reported], words: list[dict[str, str]], by_load: ByLoad) -> Iterator[str]:
     """Add to the words of runs that would be repeats the place of each, where several were named."""
     if len({run.place for run in runs} - {""}) < 2:
         return
-    shown = place_names(run.place for run in runs if run.place)
+    shown = name_places(run.place for run in runs if run.place)
     told = False
     for members in _group_alike(words):
         own = [runs[at] for at in members]
@@ -276,7 +276,7 @@ def _add_labels(runs: Sequence[Reported], words: list[dict[str, str]], by_load: 
         telling = _select_keys([run.unread for run in own], differ)
         shown = [*telling, *(key for key in differ if key not in telling)][: max(_MOST_LABELS, len(telling))]
         for key in filter(shown.__contains__, differ):
-            named = labels.named(key, (run.unread.get(key, "") for run in own))
+            named = labels.format_label_values(key, (run.unread.get(key, "") for run in own))
             for at, text in zip(members, named, strict=True):
                 words[at] |= {f"label {key}": text} if text else {}
             added[f"label {key}"] = None
@@ -306,7 +306,7 @@ def is_same_load(run: Reported, other: Reported, least: int = 0) -> bool:
     Lengths of prompts are the requested ones, since those that were drawn have another mean in every run;
     counted ones, to 1 %, where a side reports no other.
     """
-    own, their = _load_facts(run), _load_facts(other)
+    own, their = _list_load_facts(run), _list_load_facts(other)
     keys = [key for key in own if own[key] is not None and their[key] is not None]
     if any(own[key] != their[key] for key in keys):
         return False
@@ -319,7 +319,7 @@ def is_same_load(run: Reported, other: Reported, least: int = 0) -> bool:
     return shared >= least
 
 
-def _load_facts(run: Reported) -> dict[str, Any]:
+def _list_load_facts(run: Reported) -> dict[str, Any]:
     """List the facts of the load that was asked for; None for an unknown one."""
     ours = run.told_by == OURS
     return run.load.list_facts(limited=ours or "max_concurrency" in run.figures, shaped=ours)

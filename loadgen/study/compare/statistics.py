@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from loadgen.base.arrays import Bool, Float64, Int64
 from loadgen.study.compare.model import Decision, Effect
-from loadgen.study.run_summary import Reported, grouped
+from loadgen.study.run_summary import Reported, group_by
 
 NO_SCIPY = "a verdict needs scipy: in the clone, .venv/bin/pip install '.[compare]'"
 _NEARLY = "the interval excludes 1, but not after correction for other rows and repeated analyses"
@@ -31,7 +31,7 @@ def average_starts(values: Sequence[Sequence[float]]) -> list[float]:
     of one start are one draw of it, not five. The geometric mean, since ratios are judged by logarithms. A
     start without runs is left out; one with a figure that has no logarithm is NaN.
     """
-    return [_geometric_mean(runs) for runs in values if len(runs)]
+    return [_average_logs(runs) for runs in values if len(runs)]
 
 
 def judge_effect(
@@ -52,11 +52,11 @@ def judge_effect(
     row, baseline = [float(value) for value in row], [float(value) for value in baseline]
     if paired and len(row) != len(baseline):
         raise ValueError(f"{len(row)} values cannot be paired with {len(baseline)}")
-    ratio, fewest = _geometric_mean(row) / _geometric_mean(baseline), min(len(row), len(baseline))
+    ratio, fewest = _average_logs(row) / _average_logs(baseline), min(len(row), len(baseline))
     bare = Effect(Decision.NONE, ratio, units=fewest, paired=paired, higher_is_faster=higher_is_faster)
     if why := _refuse_test(row, baseline):
         return replace(bare, why=why)
-    floor = _least_error(row, baseline)
+    floor = _find_least_error(row, baseline)
     estimated = estimate_ratio(np.array(row, float), np.array(baseline, float), paired=paired, floor=floor)
     return judge_rows([test_estimate(replace(bare, floor=floor), estimated, margin, alpha)], margin, alpha)[0]
 
@@ -142,24 +142,24 @@ def _refuse_test(row: Sequence[float], baseline: Sequence[float]) -> str:
     return ""
 
 
-def _geometric_mean(values: Sequence[float]) -> float:
+def _average_logs(values: Sequence[float]) -> float:
     """The geometric mean; NaN if a value has no logarithm or there are no values."""
     if not values or not all(math.isfinite(value) and value > 0 for value in values):
         return math.nan
     return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 
-def _least_error(row: Sequence[float], baseline: Sequence[float]) -> float:
+def _find_least_error(row: Sequence[float], baseline: Sequence[float]) -> float:
     """The least credible standard error of the ratio: that of the clocks, or of the printed digits.
 
     Figures printed to a step (23.02: 0.01) have a rounding error of step / √12, the same in every run if
     the runs differ by less than the step, so that more runs do not average it out.
     """
-    digits = (_last_digit(values) / math.sqrt(12) / _geometric_mean(values) for values in (row, baseline))
+    digits = (_find_last_digit(values) / math.sqrt(12) / _average_logs(values) for values in (row, baseline))
     return max(CLOCK_ERROR, math.hypot(*digits))
 
 
-def _last_digit(values: Sequence[float]) -> float:
+def _find_last_digit(values: Sequence[float]) -> float:
     """The coarsest power of ten of which all values are multiples; 0.01 at most, which the field prints to.
 
     Whether trailing zeros were printed cannot be known from a value.
@@ -211,10 +211,10 @@ def estimate_more_units(
         settles_equal: Bool = compute_power(limit / at, degrees, tails[1]) >= (1 + POWER) / 2
         return finds & settles_equal
 
-    return _least_number(settled, np.maximum(MOST_UNITS - units, 0.0))
+    return _find_least_number(settled, np.maximum(MOST_UNITS - units, 0.0))
 
 
-def _least_number(holds: Callable[[Float64], Bool], most: Float64) -> Float64:
+def _find_least_number(holds: Callable[[Float64], Bool], most: Float64) -> Float64:
     """The least whole number from 1 to `most` from which on `holds`; inf where it does not hold at `most`."""
     low, high = np.zeros(most.shape), most
     while (high - low > 1).any():
@@ -239,14 +239,14 @@ class Estimate(msgspec.Struct, frozen=True):
     @property
     def p(self) -> Float64:
         """The p of no difference, two-sided: 2 · F(−|log ratio| / error), F of Student's t."""
-        return 2 * _student(-np.abs(self.log_ratio) / self.error, self.freedom)
+        return 2 * _compute_student(-np.abs(self.log_ratio) / self.error, self.freedom)
 
     def p_equivalent(self, margin: float) -> Float64:
         """The larger p of the two one-sided tests against 1 + margin and 1 / (1 + margin).
 
         It is at most a exactly where the interval at 1 − 2a lies between the two (Schuirmann 1987).
         """
-        return _student((np.abs(self.log_ratio) - math.log1p(margin)) / self.error, self.freedom)
+        return _compute_student((np.abs(self.log_ratio) - math.log1p(margin)) / self.error, self.freedom)
 
     def reach(self, alpha: float) -> Float64:
         """Half the width of the interval of the log ratio at 1 − alpha: t(1 − alpha / 2) · error."""
@@ -277,7 +277,7 @@ def estimate_ratio(row: Float64, baseline: Float64, *, paired: bool, floor: Any 
     return Estimate(np.asarray(centre), np.maximum(np.sqrt(variance), floor), freedom)
 
 
-def _student(t: Float64, freedom: Float64) -> Float64:
+def _compute_student(t: Float64, freedom: Float64) -> Float64:
     from scipy import special
 
     return np.asarray(special.stdtr(freedom, t))
@@ -377,7 +377,7 @@ def pair_units(row: Sequence[Reported], baseline: Sequence[Reported], figure: Te
     """
     for key in (_repeat, _plan):
         sides = ((run for run in side if figure(run) is not None) for side in (row, baseline))
-        by_key, others_by_key = (grouped(side, key) for side in sides)
+        by_key, others_by_key = (group_by(side, key) for side in sides)
         shared = (unit for unit in others_by_key if unit is not None and unit in by_key)
         pairs = [(by_key[unit], others_by_key[unit]) for unit in shared]
         if len(pairs) < _LEAST:
@@ -392,7 +392,7 @@ def pair_units(row: Sequence[Reported], baseline: Sequence[Reported], figure: Te
 
 def list_units(runs: Sequence[Reported], figure: Tell) -> list[float]:
     """List one side's units: starts of the server where there are several (geometric means), else runs."""
-    starts = grouped((run for run in runs if figure(run) is not None), _start)
+    starts = group_by((run for run in runs if figure(run) is not None), _start)
     if None in starts or len(starts) < _LEAST:
         return _values(runs, figure)
     return average_starts([_values(of_start, figure) for of_start in starts.values()])

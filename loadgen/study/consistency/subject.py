@@ -25,7 +25,7 @@ from loadgen.figures.figure_table import COMMON
 from loadgen.roofline import bound
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.study.importers.pasted.numbers import last_digit_of
-from loadgen.study.run_summary import Reported, grouped, plain_load
+from loadgen.study.run_summary import Reported, group_by, strip_load
 
 Value = TypeVar("Value", bound=Hashable)
 _MOST_PEERS = 100  # runs that one is compared with
@@ -53,8 +53,8 @@ class Page:
         self.runs = tuple(runs)
         self._usual: dict[tuple[str, Callable[[Reported], Hashable]], Any] = {}
         self._audited: dict[int, AuditedRun] = {}
-        self._names = grouped(runs, lambda run: run.name)
-        self._loads = grouped(runs, lambda run: plain_load(run.load.name))
+        self._names = group_by(runs, lambda run: run.name)
+        self._loads = group_by(runs, lambda run: strip_load(run.load.name))
 
     def select_name(self, name: str) -> Sequence[Reported]:
         """Select the runs of a checkpoint."""
@@ -62,7 +62,7 @@ class Page:
 
     def select_load(self, name: str) -> Sequence[Reported]:
         """Select the runs under the load of this name, as `plain_load` reads it; none without a name."""
-        return self._loads.get(plain_load(name), ()) if name else ()
+        return self._loads.get(strip_load(name), ()) if name else ()
 
     def audit_run(self, run: Reported) -> AuditedRun:
         """Make a run of the page what another is compared with: without its own page, and computed once."""
@@ -70,7 +70,7 @@ class Page:
 
     def find_usual_value(self, load: str, value: Callable[[Reported], Value | None]) -> Value | None:
         """Find the value of more than half of the runs under a load, of at least three; else None."""
-        load = plain_load(load)
+        load = strip_load(load)
         if (load, value) not in self._usual:
             self._usual[load, value] = find_usual(value(run) for run in self.select_load(load))
         most: Value | None = self._usual[load, value]
@@ -79,7 +79,7 @@ class Page:
     @cached_property
     def alike(self) -> dict[tuple[tuple[str, float], ...], list[Reported]]:
         """The runs by the figures that chance would not give twice."""
-        return grouped(self.runs, list_fractions)
+        return group_by(self.runs, list_fractions)
 
 
 def find_usual(values: Iterable[Value | None]) -> Value | None:
@@ -239,7 +239,7 @@ def group_pages(reported: Sequence[Reported]) -> list[Page]:
         name = run.file or run.source
         return name if count[name] > 1 else ""
 
-    pages = {name: Page(runs) for name, runs in grouped(reported, file).items()}
+    pages = {name: Page(runs) for name, runs in group_by(reported, file).items()}
     return [pages[file(run)] for run in reported]
 
 

@@ -331,7 +331,7 @@ def _read_labelled(client: ClientFormat, document: Mapping[str, Any], source: st
     """The runs of a document, each with what it has next to its figures; a run of ours has that by itself."""
     for run in client.read_runs(document, source):
         own = run.told_by == OURS
-        yield run if own else replace(run, unread={**labels.settings(document, run.figures), **run.unread})
+        yield run if own else replace(run, unread={**labels.read_labels(document, run.figures), **run.unread})
 
 
 def _read_promising(path: Path) -> bytes | None:

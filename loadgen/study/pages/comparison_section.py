@@ -14,7 +14,7 @@ from loadgen.study.compare import comparison_report, loads, rankings, rows
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line, Summary
 from loadgen.study.pages import run_charts
 from loadgen.study.pages.page_parts import NAN, Bar, Curve, CurveStyle, Panel
-from loadgen.study.run_summary import Reported, grouped
+from loadgen.study.run_summary import Reported, group_by
 
 SYMBOLS = {
     Decision.FASTER: "▲",
@@ -63,12 +63,12 @@ def make_compared(comparison: ComparedLoad, number: int) -> Compared:
 
 
 def _list_tables(comparison: ComparedLoad) -> Iterator[tuple[str, Table]]:
-    ranking, effects = rankings.ranking_table(comparison), rankings.quantization_table(comparison)
+    ranking, effects = rankings.make_ranking_table(comparison), rankings.make_effect_table(comparison)
     if len(ranking.body) > 1:
         yield "Ranking", ranking
     if len(effects.columns) > 3:  # more than one quantization
         yield "Effect of quantization", effects
-    if (turns := loads.turn_table(comparison)) is not None:
+    if (turns := loads.make_turn_table(comparison)) is not None:
         yield loads.TITLE, turns
 
 
@@ -141,7 +141,7 @@ def summarise_line(comparison: ComparedLoad, line: Line) -> str:
     if effect is None:
         return ""
     times = comparison_report.format_speed_up(comparison, line)
-    parts = [f"{times} by {rows.compared_figure(comparison.headline).label}"] if times else []
+    parts = [f"{times} by {rows.find_column(comparison.headline).label}"] if times else []
     if effect.units > 1:
         parts.append(f"{effect.units} {'pairs' if effect.paired else 'runs per side'}")
     if effect.call is Decision.UNDECIDED:
@@ -161,7 +161,7 @@ def find_shared_remarks(comparison: ComparedLoad) -> dict[str, str]:
         sentences += [(line.name, sentence) for sentence in dict.fromkeys((*why, *line.marks))]
     return {
         sentence: "all" if len(of) == len(others) else ", ".join(name for name, _ in of)
-        for sentence, of in grouped(sentences, lambda pair: pair[1]).items()
+        for sentence, of in group_by(sentences, lambda pair: pair[1]).items()
         if len(of) >= _MANY or len(of) == len(others) > 1
     }
 
@@ -226,8 +226,8 @@ def plot_ladders(
     """Speed over input length, of each checkpoint whose speed is known at two lengths or more."""
     timed = [run for run in reported if run.figure(_SPEED) and run.load.input_len]
     curves = []
-    for name, runs in grouped(timed, named).items():
-        by_length = grouped(runs, lambda run: float(run.load.input_len or 0))
+    for name, runs in group_by(timed, named).items():
+        by_length = group_by(runs, lambda run: float(run.load.input_len or 0))
         if len(by_length) > 1:
             lengths = sorted(by_length)
             speeds = [np.mean([run.figure(_SPEED) or 0.0 for run in by_length[at]]) for at in lengths]

@@ -12,7 +12,7 @@ from loadgen.base.text import list_first
 from loadgen.report import sweep_record
 from loadgen.study.compare import loads, rankings
 from loadgen.study.compare.comparison_report import describe_load
-from loadgen.study.compare.limits import ComparedLimits, limit_table, limit_title
+from loadgen.study.compare.limits import ComparedLimits, describe_limits, make_limit_table
 from loadgen.study.compare.loads import SweptLoads
 from loadgen.study.compare.model import ComparedLoad
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit, StoredSweep
@@ -102,7 +102,7 @@ def compose_document(
         failures=tuple(failures),
         errors=tuple(errors),
         compared_limits=tuple(
-            (limit_title(each), limit_table(each)) for each in compared_limits if len(each.rows) > 1
+            (describe_limits(each), make_limit_table(each)) for each in compared_limits if len(each.rows) > 1
         ),
         points=tuple(note for sweep in sweeps for note in sweep_record.list_unfinished(sweep.record)),
     )
@@ -115,7 +115,9 @@ def _list_rest(comparisons: Sequence[ComparedLoad], pictures: tuple[Panel, ...])
     yield PageSection(title, "sweeps", menu=title, panels=pictures)
     if any(len(comparison.lines) > 1 for comparison in comparisons):
         title = "What fits which memory (GiB)"
-        yield PageSection(title, "fits", menu=title, table=rankings.fit_table(comparisons), style="words")
+        yield PageSection(
+            title, "fits", menu=title, table=rankings.make_fit_table(comparisons), style="words"
+        )
 
 
 def _plot_all_loads(

@@ -21,7 +21,7 @@ from loadgen.study.compare.rows import INVALID
 from loadgen.study.pages.comparison_section import MOST_CURVES
 from loadgen.study.pages.drawing import WIDTH, Drawing, Polyline, Text, draw_panel
 from loadgen.study.pages.page_parts import Curve, CurveStyle, Number, PageSection, Panel, is_wide
-from loadgen.study.run_summary import Reported, grouped
+from loadgen.study.run_summary import Reported, group_by
 
 _THROUGHPUT, _PER_GPU, _TTFT, _TPOT = (
     "output_throughput", "output_throughput_per_gpu", "mean_ttft_ms", "mean_tpot_ms"
@@ -130,7 +130,9 @@ def plot_settings(
     """
     shapes = group_by_shape(_select_timed(reported))
     apart = [
-        (name, shape, group) for shape, runs in shapes.items() for name, group in grouped(runs, named).items()
+        (name, shape, group)
+        for shape, runs in shapes.items()
+        for name, group in group_by(runs, named).items()
     ]
     if len(apart) < _FEWEST_SETTINGS or any(_SPEED_TABLE in run.figures for run in reported):
         return
@@ -151,10 +153,10 @@ def _split_by_row(
     runs: Sequence[Reported], named: Callable[[Reported], str]
 ) -> Iterator[tuple[str, list[Reported]]]:
     """Split the runs by row; by profile too, where a row ran several under one load."""
-    for name, group in grouped(runs, named).items():
-        by_load = grouped(group, lambda run: run.load.pressure).values()
+    for name, group in group_by(runs, named).items():
+        by_load = group_by(group, lambda run: run.load.pressure).values()
         if any(len({run.load.name for run in alike}) > 1 for alike in by_load):
-            by_profile = grouped(group, lambda run: run.load.name).items()
+            by_profile = group_by(group, lambda run: run.load.name).items()
             yield from ((f"{name}, {profile}", own) for profile, own in by_profile)
         else:
             yield name, group
@@ -190,7 +192,7 @@ def _select_axes(points: Mapping[str, Sequence[Point]], loads: bool = True) -> I
 
 def _make_points(runs: Sequence[Reported]) -> list[Point]:
     """Make a point for each load, from the lightest on."""
-    by_pressure = grouped(runs, lambda run: run.load.pressure)
+    by_pressure = group_by(runs, lambda run: run.load.pressure)
     return [
         _make_point(group, limit, rate)
         for (limit, rate), group in sorted(by_pressure.items(), key=lambda pair: pair[0])
@@ -351,7 +353,7 @@ def group_by_shape(reported: Sequence[Reported]) -> dict[LoadShape, list[Reporte
         id(run): LoadShape(*lengths, run.load.shape)
         for run, lengths in zip(reported, settle_lengths(loads, _ALIKE, _TOKENS), strict=True)
     }
-    return grouped(reported, lambda run: shapes[id(run)])
+    return group_by(reported, lambda run: shapes[id(run)])
 
 
 def select_distinct_words(words: Sequence[Sequence[str]]) -> list[str]:
@@ -368,15 +370,15 @@ def make_load_section(found: SweptLoads, pictures: tuple[Panel, ...]) -> PageSec
     """Make the section of a table of every load and its pictures; an empty one of at most one load."""
     if not found.rows:
         return PageSection("")
-    table = load_table.table(found.rows, narrow=False)
+    table = load_table.make_load_table(found.rows, narrow=False)
     keys = [column.key for column in table.columns]
     body = (
         tuple(_make_cell(row, key, cell) for key, cell in zip(keys, cells, strict=True))
         for row, cells in zip(found.rows, table.body, strict=True)
     )
-    notes = (*load_table.legend(found.rows), *load_table.dips(found.rows), *found.notes)
+    notes = (*load_table.list_legend(found.rows), *load_table.find_dips(found.rows), *found.notes)
     return PageSection(
-        load_table.title(found.rows) or load_table.UNNAMED, "loads", menu="Loads", style="loads",
+        load_table.describe_common(found.rows) or load_table.UNNAMED, "loads", menu="Loads", style="loads",
         table=replace(table, body=tuple(body), notes=notes), panels=pictures,
     )  # fmt: skip
 

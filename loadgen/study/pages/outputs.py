@@ -21,11 +21,12 @@ from loadgen.base.table import format_csv_table
 from loadgen.base.text import clean_line, clean_text, make_file_name, wrap_text
 from loadgen.report import limit_record, result_block, run_place, sweep_record
 from loadgen.report.printing import print_text
-from loadgen.study.compare import ceilings, compare_command, comparison_report, limits, model
-from loadgen.study.compare.ceilings import Hardware
+from loadgen.study.compare import compare_command, comparison_report, limits, model
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
+from loadgen.study.consistency import ceilings
+from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources
 from loadgen.study.pages import load_charts
 from loadgen.study.pages.document import Document, compose_document

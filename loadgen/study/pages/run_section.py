@@ -28,7 +28,7 @@ from loadgen.server import engine_config
 from loadgen.study.compare.comparison_report import describe_load
 from loadgen.study.pages import run_charts
 from loadgen.study.pages.page_parts import Number, PageSection, find_section, format_number
-from loadgen.study.run_summary import Reported, short_name
+from loadgen.study.run_summary import Reported, shorten_name
 from loadgen.verdict.evidence import least_samples
 from loadgen.verdict.run_facts import Facts
 from loadgen.verdict.verdict import Level
@@ -122,7 +122,7 @@ class Account(msgspec.Struct, frozen=True):
     def headline(self) -> str:
         """The served model and its load in a line."""
         run, load = self.reported.run, self.reported.load
-        served = short_name(run.facts.label or run.facts.server.model) if run is not None else ""
+        served = shorten_name(run.facts.label or run.facts.server.model) if run is not None else ""
         parts = [data_lines.name_data(run.facts)] if run is not None else []
         if load.max_concurrency is not None:
             parts.append(f"concurrency {load.max_concurrency}")

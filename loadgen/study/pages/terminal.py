@@ -44,7 +44,7 @@ def _name_runs(reported: Sequence[Reported]) -> Iterator[tuple[str, Reported]]:
     for run, limit in zip(reported, limits, strict=True):
         loads.setdefault(run.name, set()).add(limit)
     for run, limit in zip(reported, limits, strict=True):
-        name = load_table.marked_name(run.name, bool(run.simulated))
+        name = load_table.mark_simulated(run.name, bool(run.simulated))
         yield f"{name}, {limit}" if len(loads[run.name]) > 1 else name, run
 
 

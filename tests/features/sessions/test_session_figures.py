@@ -19,7 +19,7 @@ from loadgen.figures.session_rows import list_early_places
 from loadgen.report import report, request_rows, run_directory
 from loadgen.report.run_directory import Result
 from loadgen.study.pages.run_section import make_account
-from loadgen.study.run_summary import of_run
+from loadgen.study.run_summary import summarise_run
 from loadgen.transport.failure import CANCELLED, Failure, FailureKind
 
 CUT = Failure(FailureKind.TRUNCATED, "cut")
@@ -83,7 +83,7 @@ def test_every_account_of_the_run_has_the_same_figures() -> None:
     assert stored["output_throughput"] == throughput
     assert stored["loadgen"]["metrics"]["output_throughput_per_s"] == throughput
     assert len(stored["latencies"]) == stored["completed"] == 10
-    assert of_run(Path("runs/made"), result).figure("output_throughput") == throughput
+    assert summarise_run(Path("runs/made"), result).figure("output_throughput") == throughput
     assert f"Output token throughput (tok/s):         {throughput:.2f}" in report.render(result)
     assert sum(row["requests"] for row in stored["loadgen"]["by_turn"]) == 10
 
@@ -201,7 +201,7 @@ def test_the_table_by_turn_has_80_columns() -> None:
 
 def test_a_page_has_the_sessions_and_the_table_by_turn() -> None:
     result = made(TURNS, rows_of(TURNS))
-    shown = make_account(of_run(Path("runs/made"), result), "run-1", draw=False)
+    shown = make_account(summarise_run(Path("runs/made"), result), "run-1", draw=False)
     (by_turn,) = (section.table for section in shown.sections if section.title == "By turn")
     assert by_turn is not None
     assert len(by_turn.body) == 3

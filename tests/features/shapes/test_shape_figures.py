@@ -22,7 +22,7 @@ from loadgen.plan.random_stream import RandomStream, make_arrival_rng
 from loadgen.report import report, request_rows, run_lines
 from loadgen.report.run_directory import Result
 from loadgen.study.compare.comparability import find_differences
-from loadgen.study.run_summary import of_run
+from loadgen.study.run_summary import summarise_run
 from loadgen.transport.failure import USER_CANCELLED, Failure, FailureKind
 from loadgen.verdict.evidence import RunEvidence
 
@@ -159,7 +159,9 @@ def test_a_ramp_is_no_trend_of_the_server() -> None:
 
 
 def test_runs_of_two_schedules_are_not_the_same_load() -> None:
-    one, other = (of_run(Path("r"), shaped(schedule=text)) for text in (STAGES, "rate 3 for 3s, 5 for 1s"))
+    one, other = (
+        summarise_run(Path("r"), shaped(schedule=text)) for text in (STAGES, "rate 3 for 3s, 5 for 1s")
+    )
     assert [finding.rule.severity for finding in find_differences(one, one)] == []
     assert Severity.REFUSED in {finding.rule.severity for finding in find_differences(one, other)}
 

@@ -19,7 +19,7 @@ from loadgen.roofline import machines
 from loadgen.study.audit import audit_command
 from loadgen.study.audit.audit_command import audit_sources
 from loadgen.study.audit.findings import CHECKS, audit_runs
-from loadgen.study.compare.ceilings import Hardware
+from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources
 from loadgen.study.importers.result_sources import Sources, read_sources
 from loadgen.study.run_summary import Reported

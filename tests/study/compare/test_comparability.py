@@ -18,7 +18,7 @@ from loadgen.plan.data_facts import DataFacts
 from loadgen.server.engine_config import EngineConfig
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.compare.comparability import COMPARABILITY, explain_short_answers, find_differences
-from loadgen.study.run_summary import Reported, of_run
+from loadgen.study.run_summary import Reported, summarise_run
 from loadgen.verdict.run_facts import Client, Launched, Server
 
 REFUSED, MARKED = Severity.REFUSED, Severity.MARKED
@@ -178,7 +178,7 @@ def of_data(data: DataFacts | None = None, file: bool = True, **keys: Any) -> Re
     """A run of ours of a file, by default the same one."""
     path = {"dataset_path": "a.jsonl"} if file and "trace" not in keys else {}
     facts: dict[str, Any] = {"data": data or made_data.data()} if file else {}
-    return of_run(Path("r"), made_runs.run(profile=profile.build({**KEYS, **path, **keys}), **facts))
+    return summarise_run(Path("r"), made_runs.run(profile=profile.build({**KEYS, **path, **keys}), **facts))
 
 
 @loop_over(

@@ -13,11 +13,12 @@ from builders.comparison_samples import HIGH, cells, failed, run, runs, thor
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.server.answer_check import Fingerprint, GreedyAnswer
-from loadgen.study.compare import ceilings, comparison_report, run_groups
-from loadgen.study.compare.ceilings import Hardware
+from loadgen.study.compare import comparison_report, run_groups
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import CampaignSettings, ComparedLoad, ComparisonOptions, Decision, Line
 from loadgen.study.compare.rows import BROKEN
+from loadgen.study.consistency import ceilings
+from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.run_summary import Reported
 
 SLOW, FAST = [100.0, 101.0, 99.0, 100.5, 99.5], [200.0, 203.0, 198.5, 200.5, 199.0]

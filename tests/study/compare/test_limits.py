@@ -54,14 +54,14 @@ def test_one_search_each_is_judged_by_the_searches_intervals() -> None:
 def test_the_answer_is_a_sentence_and_a_row() -> None:
     table = one(search("m-BF16", 10.0, 9.5, 10.5), search("m-FP8", 18.0, 17.1, 19.0))
     words = "m-FP8 serves 1.80× (1.67–1.94) the requests/s of m-BF16 at this objective"
-    assert limits.limit_sentence(table, table.rows[1]) == words
-    drawn = limits.limit_table(table)
+    assert limits.describe_limit_ratio(table, table.rows[1]) == words
+    drawn = limits.make_limit_table(table)
     assert drawn.body == (
         ("m-BF16", "10", "9.5 to 10.5", "1", "", "baseline"),
         ("m-FP8", "18", "17.1 to 19", "1", "1.80× (1.67–1.94)", "more"),
     )
     assert drawn.notes[:2] == (words, limits.WITHIN)
-    assert limits.limit_title(table) == f"Highest request rate at {TTFT}: 2050 in / 128 out"
+    assert limits.describe_limits(table) == f"Highest request rate at {TTFT}: 2050 in / 128 out"
 
 
 def test_repeated_searches_are_the_units_of_a_paired_test() -> None:
@@ -99,7 +99,7 @@ def test_an_open_interval_has_a_ratio_and_no_verdict() -> None:
 
 def test_a_search_without_a_limit_is_a_row_with_what_is_known() -> None:
     table = one(search("m-BF16", 10.0, 9.5, 10.5), search("m-FP8", None, highest_passing=512.0))
-    drawn = limits.limit_table(table)
+    drawn = limits.make_limit_table(table)
     assert drawn.body[1] == ("m-FP8", "-", "-", "0", "", "no verdict")
     assert "m-FP8: limit: at least 512 requests/s, not in the figures" in drawn.notes
 
@@ -120,7 +120,7 @@ def test_searches_for_other_objectives_or_loads_are_other_tables() -> None:
         ASK,
     )
     assert [len(table.rows) for table in tables] == [1, 1, 1]
-    assert "nothing to compare it with" in limits.limit_table(tables[0]).notes[0]
+    assert "nothing to compare it with" in limits.make_limit_table(tables[0]).notes[0]
 
 
 def test_holm_is_over_all_rows() -> None:

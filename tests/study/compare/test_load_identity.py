@@ -19,7 +19,7 @@ from loadgen.study.compare import comparability, comparison
 from loadgen.study.compare.comparability import find_differences
 from loadgen.study.compare.model import ComparisonOptions, Decision
 from loadgen.study.importers.clients import loadgen_runs
-from loadgen.study.run_summary import Reported, of_run
+from loadgen.study.run_summary import Reported, summarise_run
 from loadgen.verdict.run_facts import Client
 
 KEYS: dict[str, Any] = {"name": "made", "input_len": 64, "output_len": 16, "num_prompts": 24}
@@ -63,7 +63,7 @@ def ours(keys: dict[str, Any], number: int, label: str = "m", **facts: Any) -> R
     requests = profile.num_prompts or 24
     length = profile.output_len
     made = made_runs.run(requests, length, seed=number, **{"profile": profile, "label": label, **facts})
-    return of_run(Path(f"run-{number}"), made)
+    return summarise_run(Path(f"run-{number}"), made)
 
 
 def sides(key: str, *labels: str) -> list[Reported]:

@@ -19,9 +19,9 @@ from loadgen.base.text import WIDTH, format_json
 from loadgen.report.load_identity import Load
 from loadgen.study.compare import comparison_report, loads
 from loadgen.study.compare.comparison import compare_runs
-from loadgen.study.compare.loads import turn_table
+from loadgen.study.compare.loads import make_turn_table
 from loadgen.study.compare.model import ALONE, ComparisonOptions
-from loadgen.study.run_summary import SESSION_MS, Reported, of_run
+from loadgen.study.run_summary import SESSION_MS, Reported, summarise_run
 
 
 def at(concurrency: int | None, **changes: object) -> Load:
@@ -191,12 +191,12 @@ def reported(name: str, cached: bool) -> Reported:
     for row in rows:
         row.cached_tokens = row.cached_tokens if cached else 0
     result = made(TURNS, rows, label=name, started=WHEN + timedelta(minutes=cached))
-    return of_run(Path(f"runs/{name}"), result)
+    return summarise_run(Path(f"runs/{name}"), result)
 
 
 def test_rows_of_sessions_are_compared_turn_by_turn() -> None:
     (compared,) = compare_runs([reported("warm", True), reported("cold", False)], ComparisonOptions())
-    table = turn_table(compared)
+    table = make_turn_table(compared)
     assert table is not None
     titles = [column.title for column in table.columns]
     assert titles == ["turn", "warm TTFT", "cached", "cold TTFT", "cached"]
@@ -216,4 +216,4 @@ def test_a_sessions_duration_is_a_figure_of_the_comparison() -> None:
 
 def test_a_comparison_without_sessions_has_no_such_table() -> None:
     (compared,) = compare_runs([reported("warm", True)], ComparisonOptions())
-    assert turn_table(compared) is None
+    assert make_turn_table(compared) is None

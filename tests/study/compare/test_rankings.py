@@ -45,7 +45,7 @@ def test_a_name_is_base_model_and_quantization(
 
 def test_the_ranking_of_the_rtx_page() -> None:
     (one,) = compare_runs(list(rtx()), ComparisonOptions())
-    table = rankings.ranking_table(one)
+    table = rankings.make_ranking_table(one)
     assert [column.title for column in table.columns] == ["rank", "model", "params", "type", "tok/s"]
     assert table.body[:4] == (
         ("1", "Qwen3-4B-AWQ", "4B", "Dense AWQ", "391.2"),
@@ -58,7 +58,7 @@ def test_the_ranking_of_the_rtx_page() -> None:
 
 def test_the_effect_of_quantization_on_the_rtx_page() -> None:
     (one,) = compare_runs(list(rtx()), ComparisonOptions())
-    table = rankings.quantization_table(one)
+    table = rankings.make_effect_table(one)
     assert [column.title for column in table.columns] == ["size", "model", "BF16", "AWQ"]
     cells_of = {row[1]: row for row in table.body}
     assert cells_of["Qwen3-4B"] == ("4B", "Qwen3-4B", "208.1", "391.2 (1.88×)")
@@ -69,8 +69,8 @@ def test_the_effect_of_quantization_on_the_rtx_page() -> None:
 def test_a_refused_row_is_in_no_effect_and_starred_in_the_ranking() -> None:
     rows = [*cells("Qwen3-8B", [100.0]), *cells("Qwen3-8B-FP8", [200.0], replace(HIGH, requests=200))]
     (one,) = compare_runs(rows, ComparisonOptions())
-    assert [row[1] for row in rankings.ranking_table(one).body] == ["Qwen3-8B-FP8*", "Qwen3-8B"]
-    assert rankings.quantization_table(one).body == (("8B", "Qwen3-8B", "100.0"),)
+    assert [row[1] for row in rankings.make_ranking_table(one).body] == ["Qwen3-8B-FP8*", "Qwen3-8B"]
+    assert rankings.make_effect_table(one).body == (("8B", "Qwen3-8B", "100.0"),)
 
 
 def test_rows_on_two_servers_have_an_effect_each() -> None:
@@ -83,7 +83,7 @@ def test_rows_on_two_servers_have_an_effect_each() -> None:
         ]
     ]
     (one,) = compare_runs(rows, ComparisonOptions())
-    assert {row[1:] for row in rankings.quantization_table(one).body} == {
+    assert {row[1:] for row in rankings.make_effect_table(one).body} == {
         ("Qwen3-8B on vllm", "100.0", "150.0 (1.50×)"),
         ("Qwen3-8B on sglang", "200.0", "600.0 (3.00×)"),
     }
@@ -110,7 +110,7 @@ def test_a_model_nobody_knows() -> None:
 
 
 def test_what_fits_of_the_rtx_page() -> None:
-    table = rankings.fit_table(compare_runs(list(rtx()), ComparisonOptions()))
+    table = rankings.make_fit_table(compare_runs(list(rtx()), ComparisonOptions()))
     assert [column.title for column in table.columns] == [
         "model",
         "GiB",

@@ -351,4 +351,4 @@ def test_what_was_named_apart_or_labelled_otherwise_is_no_repeat(
 def test_a_place_is_named_by_the_end_of_its_path_that_no_other_has(
     places: list[str], names: list[str]
 ) -> None:
-    assert list(run_groups.place_names(places).values()) == names
+    assert list(run_groups.name_places(places).values()) == names

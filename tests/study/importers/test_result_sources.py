@@ -18,7 +18,7 @@ from loadgen.report.run_directory import ARRIVALS, RESULT, Result
 from loadgen.report.vllm_json import write_result
 from loadgen.study.importers import result_sources
 from loadgen.study.importers.result_sources import Sources
-from loadgen.study.run_summary import of_run
+from loadgen.study.run_summary import summarise_run
 from loadgen.study.speed import speed_rows
 from loadgen.verdict.run_facts import Cell
 from report.test_run_directory import made, saved
@@ -51,7 +51,7 @@ def names(found: Sources) -> list[str]:
 def test_a_run_directory_is_what_the_run_was(environment: dict[str, str], tmp_path: Path) -> None:
     run = run_in(tmp_path / "r", environment=environment)
     (known,) = read(tmp_path / "r").reported
-    told = of_run(tmp_path / "r", run)
+    told = summarise_run(tmp_path / "r", run)
     assert {key: known.figure(key) for key in told.figures} == {key: told.figure(key) for key in told.figures}
     assert (known, known.figures.keys()) == (known, told.figures.keys())
     assert (known.name, known.load, known.level, known.doubts) == (

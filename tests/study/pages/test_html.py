@@ -20,7 +20,7 @@ from loadgen.report.run_directory import Result
 from loadgen.study.compare.model import Decision
 from loadgen.study.pages import run_charts
 from loadgen.study.pages.document import MOST_DRAWN, compose_document
-from loadgen.study.run_summary import Reported, of_run
+from loadgen.study.run_summary import Reported, summarise_run
 from loadgen.verdict.run_facts import FailedCell, Server
 
 pytestmark = pytest.mark.long  # whole pages, with pictures
@@ -255,7 +255,7 @@ def test_what_was_sent_stands_under_the_cards_of_a_file() -> None:
     traced = made_runs.run(
         profile=profile.build({"trace": "t.jsonl", "max_concurrency": None}), data=made_data.trace(25.0)
     )
-    page = str(html.render_page(compose_document([of_run(Path("r"), traced)])))
+    page = str(html.render_page(compose_document([summarise_run(Path("r"), traced)])))
     assert heading(page)[1] == "m, trace trace.jsonl, 25 requests/s"
     lines = dict(re.findall(r"<div><dt>(\w+)</dt><dd>([^<]*)</dd></div>", page))
     assert lines["schedule"] == "mooncake, the whole trace, 320 requests in 12.8 s; 25 requests/s on average"

@@ -25,7 +25,7 @@ from loadgen.study.importers.json_fields import (
     value_at,
     word,
 )
-from loadgen.study.run_summary import Reported, short_name
+from loadgen.study.run_summary import Reported, shorten_name
 
 _AIPERF, _GENAI_PERF = "aiperf", "genai-perf"
 _STATISTICS = {"mean": "avg", "median": "p50", **{name: name for name in ("std", "p90", "p95", "p99", "max")}}
@@ -119,7 +119,7 @@ def _read_aiperf(document: Mapping[str, Any], source: str) -> Iterator[Reported]
     measured = (each for each in phases if "profiling" in (value_at(each, "name"), value_at(each, "kind")))
     load = read_fields(next(measured, config.get("loadgen")), _AIPERF_PHASE)
     yield Reported(
-        name=short_name(find_first(document, word, *_AIPERF_MODEL) or "") or Path(source).stem,
+        name=shorten_name(find_first(document, word, *_AIPERF_MODEL) or "") or Path(source).stem,
         figures=figures,
         load=_make_load(load | read_fields(config, _AIPERF_LENGTHS)),
         source=source,
@@ -186,7 +186,7 @@ def _read_genai_perf(document: Mapping[str, Any], source: str) -> Iterator[Repor
     config = document.get("input_config")
     drawn = [key for key, spread in read_fields(config, _SPREADS).items() if spread]
     load = read_fields(config, _GENAI_PERF_LOAD) | dict.fromkeys(drawn) | read_fields(document, _MEAN_LENGTHS)
-    model = short_name(find_first(config, word, "model_names.0", "model.0", "model") or "")
+    model = shorten_name(find_first(config, word, "model_names.0", "model.0", "model") or "")
     yield _make_run(document, _GENAI_PERF, model or Path(source).stem, _make_load(load), source)
 
 
@@ -230,7 +230,7 @@ def read_sheet(text: str, path: Path) -> list[Reported]:
     of_aiperf = "inter_chunk_latency" in metrics or units & {"tokens/sec", "requests/sec"}
     load, name = read_fields(metrics, _MEAN_LENGTHS), path.stem
     if (place := _DIRECTORY.fullmatch(path.absolute().parent.name)) is not None:
-        name = short_name(place[1])
+        name = shorten_name(place[1])
         if place[2] == "concurrency":
             load["max_concurrency"] = json_fields.parse_count(place[3])
         if load.get("max_concurrency") is None:

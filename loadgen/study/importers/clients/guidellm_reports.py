@@ -31,7 +31,7 @@ from loadgen.study.importers.json_fields import (
     word,
 )
 from loadgen.study.importers.pasted import numbers, pasted_pages
-from loadgen.study.run_summary import Reported, short_name
+from loadgen.study.run_summary import Reported, shorten_name
 
 _NAME = "guidellm"
 # Where its versions have the counts of requests: 0.4 in the metrics, 0.2 and 0.3 next to them; or a list.
@@ -105,7 +105,7 @@ def _read_benchmark(document: Mapping[str, Any], benchmark: Mapping[str, Any], w
         remarks.append(f"guidellm: {format_count(incomplete, 'request')} unfinished at the end, not counted")
     begun = number(benchmark.get("start_time"))
     return Reported(
-        name=short_name(find_first({**document, "benchmark": benchmark}, word, *_MODELS) or ""),
+        name=shorten_name(find_first({**document, "benchmark": benchmark}, word, *_MODELS) or ""),
         figures=figures,
         load=_load(document, benchmark),
         source=where,
@@ -346,7 +346,7 @@ def _read_rows(
         strategy = _STRATEGY.fullmatch(named_strategy)
         row = f", row {index + 1}" if strategies[named_strategy] > 1 else ""
         yield Reported(
-            name=short_name(named[-1]) if named else path.stem,
+            name=shorten_name(named[-1]) if named else path.stem,
             figures=figures,
             load=_strategy_load(strategy, values, asked, named_strategy + row),
             source=f"{path}:{tables[-1][0] + index}",

@@ -19,14 +19,14 @@ from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.figures.metrics import DEFINITIONS_VERSION
 from loadgen.report import limit_record, run_directory, sweep_record
 from loadgen.report.limit_record import LIMIT, LimitRecord
-from loadgen.report.load_table import marked_name
+from loadgen.report.load_table import mark_simulated
 from loadgen.report.run_directory import ARRIVALS, RESULT, Result
 from loadgen.report.run_place import JOURNAL
 from loadgen.report.sweep_record import SWEEP, SweepRecord
 from loadgen.report.vllm_json import OURS
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.json_fields import ClientFormat
-from loadgen.study.run_summary import Reported, of_json, of_run
+from loadgen.study.run_summary import Reported, summarise_result, summarise_run
 from loadgen.verdict.run_facts import FORMATS, Facts, FailedCell
 
 LADDER, CAMPAIGN = "ladder.json", "campaign.json"
@@ -96,7 +96,7 @@ def read_run(directory: Path) -> Reported:
     ours = stored[OURS]
     made_by = ours.get("definitions_version"), facts.environment.get("loadgen")
     if made_by != (DEFINITIONS_VERSION, __version__):
-        return of_run(directory, run_directory.load(directory))
+        return summarise_run(directory, run_directory.load(directory))
     return _summarise(stored, str(directory), StoredRun(facts, directory))
 
 
@@ -132,7 +132,7 @@ def read_failures(directory: Path) -> Iterator[FailedCell | str]:
 
 def _summarise(stored: Mapping[str, Any], source: str, run: Result | None) -> Reported:
     try:
-        return of_json(_read_facts(stored, source), stored, source, run)
+        return summarise_result(_read_facts(stored, source), stored, source, run)
     except KeyError as error:
         raise UsageError(f"{source} is damaged: no {error}") from None
     except (TypeError, AttributeError, ValueError, ArithmeticError) as error:
@@ -188,7 +188,7 @@ class StoredLimit(msgspec.Struct, frozen=True):
     @property
     def shown_name(self) -> str:
         """The name as tables and pictures have it, with a mark where no model ran."""
-        return marked_name(self.name, any(run.simulated for run in self.runs))
+        return mark_simulated(self.name, any(run.simulated for run in self.runs))
 
     @property
     def run_directories(self) -> list[Path]:

@@ -18,7 +18,7 @@ from loadgen.study.importers.json_fields import ClientFormat, count, value_at, w
 from loadgen.study.importers.pasted import pasted_tables
 from loadgen.study.importers.pasted.grids import Grid, Row
 from loadgen.study.importers.pasted.pasted_tables import format_cell
-from loadgen.study.run_summary import Reported, short_name
+from loadgen.study.run_summary import Reported, shorten_name
 
 _EVALSCOPE, _LLAMA_BENCH, _LLAMA_BENCHY = "evalscope", "llama-bench", "llama-benchy"
 _RANKS = "Percentiles"
@@ -73,7 +73,7 @@ def _read_evalscope(document: Mapping[str, Any], source: str) -> Iterator[Report
         name=_find_model(arguments, path),
         figures={key: value for run in reversed(found) for key, value in run.figures.items()},
         remarks=tuple(dict.fromkeys(remark for run in found for remark in run.remarks)),
-        unread=labels.settings(arguments),
+        unread=labels.read_labels(arguments),
     )
 
 
@@ -85,7 +85,7 @@ def _make_percentile_grid(document: Mapping[str, Any]) -> Grid:
 
 def _find_model(arguments: Mapping[str, Any], path: Path) -> str:
     """The model that was named to it, else the directory that it names after the model."""
-    if model := short_name(word(arguments.get("model"))):
+    if model := shorten_name(word(arguments.get("model"))):
         return model
     directory = path.absolute().parent
     return directory.parent.name if _OF_A_LOAD.fullmatch(directory.name) else directory.name or path.stem

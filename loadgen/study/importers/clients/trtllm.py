@@ -12,7 +12,7 @@ from loadgen.figures.figure_table import figures_named_by
 from loadgen.report.load_identity import Load
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.pasted import pasted_pages, pasted_tables
-from loadgen.study.run_summary import Reported, full_name, short_name
+from loadgen.study.run_summary import Reported, join_quantization, shorten_name
 
 CLIENT = "trtllm-bench"
 MARK = "= PERFORMANCE OVERVIEW"
@@ -82,11 +82,11 @@ def _make_run(facts: dict[str, Any], path: Path, line: int) -> Reported:
         for which in ("input", "output")
     ]
     left = [label for label in _LEFT if label in facts]
-    model = short_name(str(facts.get("model", "")))
+    model = shorten_name(str(facts.get("model", "")))
     stored = str(facts.get("quantization", ""))
     sizes = [json_fields.parse_count(str(facts.get(f"{way} size", ""))) or 1 for way in ("tp", "pp")]
     return Reported(
-        name=full_name(model or path.stem, "" if stored.lower() in ("", "none") else stored),
+        name=join_quantization(model or path.stem, "" if stored.lower() in ("", "none") else stored),
         figures=figures,
         load=Load(
             input_len=lengths[0],

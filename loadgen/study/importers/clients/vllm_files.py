@@ -16,7 +16,7 @@ from loadgen.report.load_identity import Load
 from loadgen.report.vllm_json import SIMULATED
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.json_fields import ClientFormat, count, find_first, number, read_fields, word
-from loadgen.study.run_summary import Reported, short_name, simulation, unnamed_preset
+from loadgen.study.run_summary import Reported, describe_simulation, find_unnamed_preset, shorten_name
 
 _DATE = "%Y%m%d-%H%M%S"
 _COUNTED = (
@@ -52,8 +52,8 @@ def _read_vllm(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     figures, empty = json_fields.require_measured(figures, source)
     model = word(document.get("model_id"))
     is_simulated = document.get("simulated") is True or model.endswith(SIMULATED)
-    simulated = unnamed_preset(is_simulated)  # ours, without what is ours
-    name = word(document.get("label")) or short_name(model.removesuffix(SIMULATED)) or Path(source).stem
+    simulated = find_unnamed_preset(is_simulated)  # ours, without what is ours
+    name = word(document.get("label")) or shorten_name(model.removesuffix(SIMULATED)) or Path(source).stem
     yield Reported(
         simulated=simulated,
         name=name,
@@ -65,7 +65,11 @@ def _read_vllm(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
         started=json_fields.parse_local_time(
             lambda date: datetime.strptime(date, _DATE), document.get("date")
         ),
-        remarks=(*filter(None, [simulated and simulation(simulated)]), *empty, *_remarks(document, figures)),
+        remarks=(
+            *filter(None, [simulated and describe_simulation(simulated)]),
+            *empty,
+            *_remarks(document, figures),
+        ),
     )
 
 
@@ -162,7 +166,7 @@ def _read_sglang(document: Mapping[str, Any], source: str) -> Iterator[Reported]
         load |= read_fields(document, _LENGTHS)
     path = find_first(document, word, "server_info.model_path", "server_info.served_model_name")
     yield Reported(
-        name=word(document.get("tag")) or short_name(path or "") or Path(source).stem,
+        name=word(document.get("tag")) or shorten_name(path or "") or Path(source).stem,
         figures=figures,
         load=Load(**load),
         source=source,

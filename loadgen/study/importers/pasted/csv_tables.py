@@ -20,7 +20,7 @@ from loadgen.study.importers.pasted.pasted_tables import (
     TableRows,
     name_machine,
 )
-from loadgen.study.run_summary import Reported, full_name
+from loadgen.study.run_summary import Reported, join_quantization
 from loadgen.study.speed import speed_rows
 from loadgen.study.speed.speed_rows import OUTPUT
 
@@ -181,7 +181,7 @@ def _read_row(cells: Mapping[str, str], source: str, known: Columns, figured: Co
         request_rate_per_s=json_fields.rate(figures.get("request_rate", asked.request_rate_per_s)),
     )
     return Reported(
-        name=full_name(json_fields.word(name) or "unnamed", facts.get("quantization", "")),
+        name=join_quantization(json_fields.word(name) or "unnamed", facts.get("quantization", "")),
         figures=figures,
         load=load,
         source=source,

@@ -13,7 +13,7 @@ import msgspec
 from loadgen.roofline import models
 from loadgen.study.importers.pasted import pasted_blocks
 from loadgen.study.importers.pasted.pasted_blocks import HEADER, RULE
-from loadgen.study.run_summary import short_name
+from loadgen.study.run_summary import shorten_name
 
 # For lines stripped at their end; none of them matches a run of blanks twice, since pages are untrusted.
 _FENCE = re.compile(r"\s*+(?:>\s*+)*+(?:[-*+]\s++)?(`{3,}|~{3,})\s*+([^`]*)$")
@@ -422,12 +422,12 @@ def _find_model(words: Sequence[str]) -> tuple[int, int, str]:
             joined = _join_words(words[at:end])
             whole = end == at + 1 or not _NUMBER.fullmatch(words[end - 1])
             if whole and not _is_of_cache(words, at, end) and models.find_model(joined) is not None:
-                return at, end, short_name(joined)
+                return at, end, shorten_name(joined)
         if _SIZED.fullmatch(own) is not None:
             end = at + 1
             while end < len(words) and _is_storage(words[end]) and not _is_of_cache(words, at, end + 1):
                 end += 1
-            return at, end, short_name(_join_words(words[at:end]))
+            return at, end, shorten_name(_join_words(words[at:end]))
     return 0, 0, ""
 
 

@@ -17,7 +17,7 @@ from loadgen.study.importers.clients.vllm_files import LAST_LINE
 from loadgen.study.importers.pasted import headings, pasted_blocks
 from loadgen.study.importers.pasted.headings import Kind, Outline, Subject
 from loadgen.study.importers.pasted.pasted_blocks import PastedBlock
-from loadgen.study.run_summary import Reported, short_name, simulation, unnamed_preset
+from loadgen.study.run_summary import Reported, describe_simulation, find_unnamed_preset, shorten_name
 
 PAGE = "page"
 _COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\))")
@@ -57,7 +57,7 @@ class _Pasted:
         """Take what a line of our report below the block has."""
         if (verdict := _VERDICT.match(line)) is not None and not self.level:
             self.level = verdict[2]
-            self.simulated = self.simulated or unnamed_preset(bool(verdict[1]))
+            self.simulated = self.simulated or find_unnamed_preset(bool(verdict[1]))
 
 
 def read_page(page: str, path: Path) -> list[Reported]:
@@ -112,7 +112,7 @@ def _begin_block(line: int, subject: Subject, above: Sequence[str]) -> _Pasted:
     pasted = _Pasted(line, subject, read_command(above), read_labels(above))
     for said in above:
         if (simulated := _SIMULATED.match(said)) is not None:
-            pasted.simulated = simulated[1] or unnamed_preset(True)
+            pasted.simulated = simulated[1] or find_unnamed_preset(True)
         elif (server := _SERVER.match(said)) is not None:
             pasted.engine = server[1]
             pasted.asked.setdefault("model", server[2])
@@ -169,11 +169,11 @@ def split_pieces(lines: Sequence[str]) -> tuple[list[int], list[str]]:
 def _make_run(pasted: _Pasted, path: Path) -> Reported:
     block = pasted_blocks.parse_block(pasted.lines, pasted.closed)
     subject = pasted.subject
-    asked = headings.add_storage(short_name(pasted.asked.get("model", "")), subject.quantization)
+    asked = headings.add_storage(shorten_name(pasted.asked.get("model", "")), subject.quantization)
     model = subject.model or asked
     name = subject.name or model or subject.heading or path.stem
     return Reported(
-        name=name if " " in name else short_name(name),
+        name=name if " " in name else shorten_name(name),
         model=model if model != name else "",
         figures=block.figures,
         load=_load(pasted, block),
@@ -184,7 +184,7 @@ def _make_run(pasted: _Pasted, path: Path) -> Reported:
         level=pasted.level,
         engine=pasted.engine or _ENGINES.get(str(block.figures.get("backend", "")).partition("-")[0], ""),
         remarks=(
-            *filter(None, [pasted.simulated and simulation(pasted.simulated)]),
+            *filter(None, [pasted.simulated and describe_simulation(pasted.simulated)]),
             *([LAST_LINE] if "backend" in block.figures else []),
             *block.remarks,
         ),
@@ -276,8 +276,8 @@ def read_labels(lines: Sequence[str]) -> dict[str, str]:
         elif line.lstrip().startswith("export "):
             found |= _read_variables(line)
     read = {name for names in _FLAGS.values() for name in names}
-    found |= {flag: value for flag, value in labels.flags(bench).items() if flag not in read}
-    found |= {f"server.{flag}": value for flag, value in labels.flags(server).items()}
+    found |= {flag: value for flag, value in labels.read_flag_labels(bench).items() if flag not in read}
+    found |= {f"server.{flag}": value for flag, value in labels.read_flag_labels(server).items()}
     return found | ({"above": words} if (words := _nearest_words(lines)) else {})
 
 

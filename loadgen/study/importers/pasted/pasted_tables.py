@@ -30,7 +30,7 @@ from loadgen.study.importers.pasted.grids import Grid, Row
 from loadgen.study.importers.pasted.headings import Kind, Outline, Subject
 from loadgen.study.importers.pasted.numbers import parse_decimal, parse_mean, parse_whole
 from loadgen.study.importers.pasted.upright_grids import ENGINES, split_tests, turn_upright
-from loadgen.study.run_summary import Reported, full_name, unnamed_preset
+from loadgen.study.run_summary import Reported, find_unnamed_preset, join_quantization
 from loadgen.study.speed import speed_rows
 from loadgen.study.speed.speed_rows import (
     FORMULAS,
@@ -219,7 +219,7 @@ class _Table:
             name, model = title.name or facts["model"], title.model
             load = title.load or self.subject.load
         stored = "-".join(facts.get("quantization", "").strip("-").split())  # INT4 GPTQ
-        return full_name(name, stored), model and full_name(model, stored), load
+        return join_quantization(name, stored), model and join_quantization(model, stored), load
 
     def _run(self, row: Row, facts: Mapping[str, str]) -> Reported | None:
         """A row of anyone's table; None if it has no figures."""
@@ -243,7 +243,7 @@ class _Table:
             engine=facts.get("engine", "") or self.engine,
             machine=name_machine(facts.get("machine", ""), parse_whole(facts.get("gpu_num", ""))),
             memory_bytes=self._bytes(memory),
-            simulated=unnamed_preset(SIMULATED in facts.get("note", "")),
+            simulated=find_unnamed_preset(SIMULATED in facts.get("note", "")),
             remarks=(*filter(None, [facts.get("note")]), *remarks, *self.unread[1]),
             unread=self._read_labels(row, facts),
         )
@@ -381,7 +381,7 @@ def read_ladder_row(row: SpeedRow, source: str) -> Reported:
         lengths = row.input_length, row.output_length
         figures["output_throughput"] = convert_speed(speed, row.formula, OUTPUT, *lengths)
     return Reported(
-        name=full_name(row.model, row.quantization),
+        name=join_quantization(row.model, row.quantization),
         figures=figures,
         load=Load(
             name=f"input {row.input_length}",
@@ -397,6 +397,6 @@ def read_ladder_row(row: SpeedRow, source: str) -> Reported:
         machine=name_machine(row.gpu, row.gpu_num),
         memory_bytes=None if memory is None else int(memory.amount * UNIT_BYTES[memory.unit]),
         speed_formula=row.formula,
-        simulated=unnamed_preset(SIMULATED in row.note),
+        simulated=find_unnamed_preset(SIMULATED in row.note),
         remarks=(f"speed is {row.formula}", *filter(None, [row.note])),
     )

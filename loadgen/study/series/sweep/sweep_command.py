@@ -197,7 +197,7 @@ def draw_sweep_table(directory: Path, record: SweepRecord, points: Sequence[Grid
         if point.state in FINISHED:
             try:
                 run = run_directory.load(directory / point.directory)
-                rows.setdefault(of, []).append(load_table.of_run(run))
+                rows.setdefault(of, []).append(load_table.make_load_row(run))
             except UsageError as error:
                 notes.append(str(error))
         elif point.state == "failed":
@@ -211,11 +211,11 @@ def draw_sweep_table(directory: Path, record: SweepRecord, points: Sequence[Grid
         return ""
     drawn: list[LoadRow] = []
     for of in order:
-        drawn += load_table.merged(rows[of]) if of in rows else []
+        drawn += load_table.merge_repeats(rows[of]) if of in rows else []
         if of in failed and of not in rows:
             first, load = measured[0], _describe_load(failed[of])
             drawn.append(LoadRow(first.name, load, verdict=_FAILED, simulated=first.simulated))
-    return load_table.text(drawn, notes)
+    return load_table.render_load_table(drawn, notes)
 
 
 def _describe_load(workload: Profile) -> Load:

@@ -19,7 +19,7 @@ from loadgen.roofline import machines
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.importers import result_sources
 from loadgen.study.importers.pasted import column_titles, grids, pasted_tables
-from loadgen.study.run_summary import Reported, full_name
+from loadgen.study.run_summary import Reported, join_quantization
 from loadgen.study.speed import speed_tables
 from loadgen.study.speed.speed_rows import (
     OUTPUT,
@@ -52,7 +52,12 @@ def test_what_the_ladder_writes_is_read_back_row_by_row(rows: list[SpeedRow], fo
     ran = [row for row in rows if row.speed_tok_s]
     runs = read(speed_tables.draw_speeds(rows, form))
     assert facts(runs) == [
-        (full_name(row.model, row.quantization), row.input_length, float(row.speed_tok_s or 0), row.formula)
+        (
+            join_quantization(row.model, row.quantization),
+            row.input_length,
+            float(row.speed_tok_s or 0),
+            row.formula,
+        )
         for row in ran
     ]
     for run, row in zip(runs, ran, strict=True):
