@@ -73,7 +73,7 @@ def _list_tables(comparison: ComparedLoad) -> Iterator[tuple[str, Table]]:
 
 
 def _make_statistics_table(comparison: ComparedLoad) -> Table | None:
-    """Everything known of each difference; None where there is no verdict on any."""
+    """List everything known of each difference; None where there is no verdict on any."""
     rows: list[tuple[str, ...]] = []
     for figure in comparison.figures:
         for line in comparison.lines:
@@ -95,12 +95,12 @@ def _make_statistics_table(comparison: ComparedLoad) -> Table | None:
 
 
 def format_figure(figure: ComparedFigure, value: float) -> str:
-    """One value of a figure, in the unit that its label names."""
+    """Write one value of a figure, in the unit that its label names."""
     return f"{figure.scaled(value):,.{figure.digits}f}"
 
 
 def format_half_interval(figure: ComparedFigure, summary: Summary) -> str:
-    """Half of a mean's interval, "" without one."""
+    """Write half of a mean's interval, "" without one."""
     half = figure.scaled((summary.high - summary.low) / 2)
     if comparison_report.is_vague(summary):
         return repeats.VAGUE
@@ -108,19 +108,19 @@ def format_half_interval(figure: ComparedFigure, summary: Summary) -> str:
 
 
 def format_ends(low: float, high: float) -> str:
-    """The ends of a mean's interval, in words where they bound nothing; "" where there is none."""
+    """Write the ends of a mean's interval, in words where they bound nothing; "" where there is none."""
     if low != low:
         return ""
     return repeats.UNBOUNDED if low <= 0 < high else f"{low:,.4g} to {high:,.4g}"
 
 
 def format_row_ratio(value: float) -> str:
-    """A row ÷ its baseline."""
+    """Write a row ÷ its baseline."""
     return f"{value:.3g}×" if value >= 10 or value < 0.1 else f"{value:.3f}×"
 
 
 def format_interval(effect: Effect) -> str:
-    """The ratio's 95 % interval, "" without one."""
+    """Write the ratio's 95 % interval, "" without one."""
     if not (math.isfinite(effect.low) and math.isfinite(effect.high)):
         return ""
     if not repeats.is_bounded(effect.ratio, effect.low, effect.high):
@@ -129,14 +129,14 @@ def format_interval(effect: Effect) -> str:
 
 
 def format_detectable(effect: Effect) -> str:
-    """The least difference that runs as these find; a dash where it is not asked, words where it is any."""
+    """Write the least difference that such runs detect, none if they detect none; a dash where it is unknown."""
     if effect.detectable != effect.detectable:
         return "–"
     return repeats.format_difference(effect.detectable) or "none"
 
 
 def summarise_line(comparison: ComparedLoad, line: Line) -> str:
-    """What a row comes to in the headline figure: 1.44× (1.40 to 1.48) by tok/s; 5 pairs."""
+    """Summarise a row in the headline figure: 1.44× (1.40 to 1.48) by tok/s; 5 pairs."""
     effect = line.effects.get(comparison.headline)
     if effect is None:
         return ""
@@ -152,7 +152,7 @@ def summarise_line(comparison: ComparedLoad, line: Line) -> str:
 
 
 def find_shared_remarks(comparison: ComparedLoad) -> dict[str, str]:
-    """What holds for three rows or more next to the baseline, or for both of two: written once."""
+    """Find the remarks on three rows or more next to the baseline, or on both of two: each is written once."""
     others = [line for line in comparison.lines if line.name != comparison.baseline]
     sentences: list[tuple[str, str]] = []
     for line in others:
@@ -167,13 +167,13 @@ def find_shared_remarks(comparison: ComparedLoad) -> dict[str, str]:
 
 
 def select_own_marks(comparison: ComparedLoad, line: Line) -> tuple[str, ...]:
-    """The marks of this row that hardly another has."""
+    """Select the marks of this row that few others have."""
     once = find_shared_remarks(comparison)
     return tuple(mark for mark in line.marks if mark not in once)
 
 
 def plot_comparison(compared: ComparedLoad) -> Iterator[Panel]:
-    """A panel of bars a figure, checkpoints as bars, then how near decoding came to the roofline."""
+    """Plot bars for each figure, a bar a checkpoint, then how near decoding came to the roofline."""
     for figure in compared.figures:
         bars = tuple(_make_bar(line, figure) for line in compared.lines if figure.key in line.summaries)
         if bars:
@@ -213,7 +213,7 @@ def _plot_bars(key: str, title: str, bars: tuple[Bar, ...], better: str) -> Pane
 
 
 def plot_row_distributions(compared: ComparedLoad) -> list[Panel]:
-    """The latencies of the rows over one another, of those whose requests are known."""
+    """Plot the latencies of the rows in common panels, of those whose requests are known."""
     lines = ((line.shown_name, line.runs) for line in compared.lines)
     groups = [(name, [run.run for run in runs if run.run is not None]) for name, runs in lines]
     groups = [(name, runs) for name, runs in groups if runs]
@@ -223,7 +223,7 @@ def plot_row_distributions(compared: ComparedLoad) -> list[Panel]:
 def plot_ladders(
     reported: Sequence[Reported], named: Callable[[Reported], str] = lambda run: run.name
 ) -> Iterator[Panel]:
-    """Speed over input length, of each checkpoint whose speed is known at two lengths or more."""
+    """Plot speed over input length, of each checkpoint whose speed is known at two lengths or more."""
     timed = [run for run in reported if run.figure(_SPEED) and run.load.input_len]
     curves = []
     for name, runs in group_by(timed, named).items():

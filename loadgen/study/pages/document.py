@@ -46,7 +46,7 @@ class Document(msgspec.Struct, frozen=True):
         return tuple(each for each in self.sections if isinstance(each, Compared))
 
     def section(self, key: str) -> PageSection:
-        """The section with a key; an empty one where it has none."""
+        """Find the section with a key; an empty one where it has none."""
         return find_section((each for each in self.sections if isinstance(each, PageSection)), key)
 
     @property
@@ -71,7 +71,7 @@ def compose_document(
     compared_limits: Sequence[ComparedLimits] = (),
     alone: Sequence[ComparedLoad] | None = None,
 ) -> Document:
-    """The report on these runs, sweeps and searches; a comparison of a single row is left out.
+    """Compose the report on these runs, sweeps and searches; a comparison of a single row is left out.
 
     `alone` are the comparisons of runs that are of no search, if not all are: others are shown as loads.
     """
@@ -123,7 +123,7 @@ def _list_rest(comparisons: Sequence[ComparedLoad], pictures: tuple[Panel, ...])
 def _plot_all_loads(
     reported: Sequence[Reported], named: Mapping[int, str], swept: SweptLoads
 ) -> tuple[Panel, ...]:
-    """Pictures of load and of input lengths, a curve a row; of settings under one load a point each."""
+    """Plot load and input lengths, a curve a row; settings under one load are a point each."""
 
     def row(run: Reported) -> str:
         return named.get(id(run), run.name)
@@ -136,14 +136,14 @@ def _plot_all_loads(
 
 
 def _sort_as_tables(reported: Sequence[Reported], comparisons: Sequence[ComparedLoad]) -> list[Reported]:
-    """The runs as the tables have them, row by row; what no table has stays behind, as it came."""
+    """Sort the runs as the tables have them, row by row; what no table has comes last, in the order given."""
     rows = [run for comparison in comparisons for line in comparison.lines for run in line.runs]
     places = {id(run): place for place, run in enumerate(rows)}
     return sorted(reported, key=lambda run: places.get(id(run), len(rows)))
 
 
 def _select_drawn(reported: Sequence[Reported]) -> set[int]:
-    """The numbers of the runs that are drawn: the first of each row and load, then the second of each, …"""
+    """Select the numbers of the runs to draw: the first of each row and load, then the second of each, …"""
     seen: Counter[tuple[str, object]] = Counter()
     turns = []
     for number, run in enumerate(reported, 1):

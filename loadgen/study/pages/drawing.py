@@ -64,7 +64,7 @@ _NEAR = 5.0  # from a point to its label
 
 
 class Part(StrEnum):
-    """What a shape is, for what redraws it: charts.js, which knows these letters."""
+    """The kind of a shape, for charts.js, which redraws it and knows these letters."""
 
     GRID = "g"
     BASE = "a"  # the line that x stands on
@@ -122,7 +122,7 @@ class Axis(msgspec.Struct, frozen=True):
     log: bool = False
 
     def px(self, values: Floats) -> Floats:
-        """Where values are drawn, those outside at the axis' ends."""
+        """Place values in pixels, those outside at the axis' ends."""
         with np.errstate(divide="ignore"):
             scaled = np.log10(values) if self.log else values
         share = np.clip((scaled - self.low) / (self.high - self.low), 0.0, 1.0)
@@ -130,7 +130,7 @@ class Axis(msgspec.Struct, frozen=True):
         return at
 
     def ticks(self, whole: bool = False) -> Floats:
-        """Round values on the axis."""
+        """Choose round values on the axis."""
         if self.log:
             return choose_log_ticks(10.0**self.low, 10.0**self.high)
         return choose_linear_ticks(self.low, self.high, _MOST_TICKS, whole)
@@ -143,11 +143,11 @@ class Axes(NamedTuple):
     y: Axis
 
     def place(self, x_values: Floats, y_values: Floats) -> Floats:
-        """Where points are drawn, (n, 2)."""
+        """Place points in pixels, (n, 2)."""
         return np.stack([self.x.px(x_values), self.y.px(y_values)], axis=1)
 
     def place_marks(self, curve: Curve) -> Floats:
-        """Where a curve's marks are drawn, (n, 2); none of curves without."""
+        """Place a curve's marks in pixels, (n, 2); none of curves without."""
         marked = curve.form in (CurveStyle.JOINED, CurveStyle.MARKS)
         return self.place(curve.x, curve.y) if marked else np.empty((0, 2))
 
@@ -175,7 +175,7 @@ def draw_panel(panel: Panel, titled: bool = False) -> Drawing:
 
 
 def choose_linear_ticks(low: float, high: float, most: int, whole: bool = False) -> Floats:
-    """Round values between two, `most` and one more at most; whole numbers if asked for."""
+    """Choose round values between two, `most` and one more at most; whole numbers if asked for."""
     least = (high - low) / most
     power = 10.0 ** math.floor(math.log10(least))
     steps = (part * power for part in (1.0, 2.0, 2.5, 5.0, 10.0))
@@ -184,7 +184,7 @@ def choose_linear_ticks(low: float, high: float, most: int, whole: bool = False)
 
 
 def choose_log_ticks(low: float, high: float) -> Floats:
-    """Round values between two on a logarithmic axis, fewer a decade the more decades; else both ends."""
+    """Choose round values on a logarithmic axis, fewer a decade the more decades; else both ends."""
     decades = math.log10(high / low)
     parts = (1.0,) if decades > 3 else (1.0, 3.0) if decades > 1.8 else (1.0, 2.0, 5.0)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -207,7 +207,7 @@ def _make_x_axis(panel: Panel) -> Axis:
 
 
 def _make_y_axis(panel: Panel, head: float) -> Axis:
-    """Downwards for a timeline, else from zero up."""
+    """Make the y axis, downwards for a timeline, else from zero up."""
     top, bottom = float(head + _TOP), float(head + _HEIGHT - _BOTTOM)
     if panel.spans:
         at = np.concatenate([spans.at for spans in panel.spans])
@@ -240,7 +240,7 @@ def _draw_frame(panel: Panel, axes: Axes) -> Iterator[Polyline | Text]:
 
 
 def format_tick(value: float) -> str:
-    """A value at an axis, as 20k."""
+    """Write a value at an axis, as 20k."""
     for least, divisor, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= least:
             return f"{value / divisor:g}{letter}"
@@ -248,7 +248,7 @@ def format_tick(value: float) -> str:
 
 
 def _choose_style(index: int) -> tuple[str, tuple[float, ...]]:
-    """Colour and dash of the curve of an index."""
+    """Choose colour and dash of the curve of an index."""
     return SERIES[index % len(SERIES)], tuple(_LINE * part for part in DASHES[index % len(DASHES)])
 
 
@@ -287,7 +287,7 @@ def _draw_spans(spans: Spans, axes: Axes) -> Polyline:
 
 
 def _draw_bars(bars: Sequence[Bar], top: float) -> Iterator[Polyline | Text]:
-    """Bars from the top down, the name above each and its figure at its end."""
+    """Draw bars from the top down, the name above each and its figure at its end."""
     values = [value for bar in bars for value in (bar.value, bar.high, bar.best) if value == value]
     scale = _BARS_WIDTH / (max([*values, 1e-12]) * 1.02)
     for row, bar in enumerate(bars):
@@ -309,7 +309,7 @@ def _draw_bars(bars: Sequence[Bar], top: float) -> Iterator[Polyline | Text]:
 
 
 def _arrange_legend(panel: Panel) -> list[list[tuple[str, Polyline]]]:
-    """Names with samples, two in a row where they are short; nothing where there is one curve."""
+    """Arrange names with samples, two in a row where they are short; nothing where there is one curve."""
     sample = np.array([(0.0, 0.0), (22.0, 0.0)])
     entries = [(spans.name, Polyline(sample, spans.tone.value, 5.0)) for spans in panel.spans]
     own = [curve for curve in panel.curves if curve.of is None]
@@ -340,7 +340,7 @@ def _outline_box(left: float, top: float, right: float, bottom: float) -> Floats
 
 
 def _make_segments(x0: Floats | float, y0: Floats | float, x1: Floats | float, y1: Floats | float) -> Floats:
-    """Each from (x0, y0) to (x1, y1), the pen lifted between them."""
+    """Make a line from each (x0, y0) to (x1, y1), the pen lifted between them."""
     ends = np.broadcast_arrays(x0, y0, x1, y1, np.nan, np.nan)
     return np.stack(ends, axis=1).reshape(-1, 2).astype(np.float64)
 
@@ -368,12 +368,12 @@ class Box(NamedTuple):
 
     @classmethod
     def around(cls, point: Floats, reach: float) -> Box:
-        """The square about a point (x, y)."""
+        """Make the square about a point (x, y)."""
         x, y = point.tolist()
         return cls(x - reach, y - reach, x + reach, y + reach)
 
     def meets(self, other: Box) -> bool:
-        """Whether the two have a pixel in common."""
+        """Check whether the two have a pixel in common."""
         apart = self.right <= other.left or other.right <= self.left
         return not (apart or self.bottom <= other.top or other.bottom <= self.top)
 

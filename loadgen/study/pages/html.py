@@ -36,7 +36,7 @@ _OTHER_COLOURS = {  # added to those of the pictures: raised ground, links, and 
 
 
 def render_page(document: Document) -> str:
-    """The page; the same document gives the same bytes."""
+    """Render the page; the same document gives the same bytes."""
     loader, undefined = jinja2.FileSystemLoader(_HERE), jinja2.StrictUndefined
     places = jinja2.Environment(loader=loader, autoescape=True, undefined=undefined)
     filters = {
@@ -64,7 +64,7 @@ def render_page(document: Document) -> str:
 
 
 def _make_title(document: Document) -> str:
-    """The page's title: of one run its model and load; and whether any of it is simulated."""
+    """Make the page's title: of one run its model and load; and whether any of it is simulated."""
     accounts = document.accounts
     title = accounts[0].headline if len(accounts) == 1 else document.title
     if not document.simulated:
@@ -75,7 +75,7 @@ def _make_title(document: Document) -> str:
 
 
 def _describe_simulated(document: Document) -> str:
-    """What of the page no model ran for; "" if nothing."""
+    """Describe the part of the page for which no model ran; "" if there is none."""
     presets = [account.simulated for account in document.accounts if account.simulated]
     if not presets:
         return ""
@@ -87,13 +87,13 @@ def _describe_simulated(document: Document) -> str:
 
 
 def _strip_indents(script: str) -> str:
-    """A script of ours, which has no text of several lines, without what only its readers need."""
+    """Strip a script of ours of comments and indents; it has no text of several lines."""
     lines = (line.strip() for line in script.splitlines())
     return "".join(f"{line}\n" for line in lines if line and not line.startswith("//"))
 
 
 def _write_picture(panel: Panel, place: str) -> Markup:
-    """An `<svg>` made by us: its texts are escaped where it is made."""
+    """Write the `<svg>` of a panel, whose texts are escaped where it is made."""
     return Markup(picture_files.write_inline_svg(panel, f"{place}-{panel.key}-plot"))  # nosec B704 # escaped by ElementTree
 
 

@@ -30,7 +30,7 @@ _FENCE = re.compile(r"`{3,}")
 
 
 def render_markdown(document: Document) -> str:
-    """The whole report; names are escaped, so that none of them is markup."""
+    """Render the whole report; names are escaped, so that none of them is markup."""
     lines = [f"# {_escape(document.title)}", "", _escape(" · ".join(document.subtitle)), ""]
     verdicts = [f"{LEVELS[level]} {count} {level}" for level, count in document.levels]
     if document.simulated:
@@ -49,7 +49,7 @@ def render_markdown(document: Document) -> str:
 
 
 def _write_section(section: PageSection) -> Iterator[str]:
-    """Write what of a section is not drawn."""
+    """Write the lines and the table of a section."""
     if section.lines or section.table is not None:
         yield from (f"## {_escape(section.title)}", "")
     if section.lines:
@@ -178,7 +178,7 @@ def _write_words(table: Table) -> Iterator[str]:
 
 
 def _fence_text(text: str) -> list[str]:
-    """A text in a fence that is longer than any in it."""
+    """Put a text in a fence that is longer than any in it."""
     if not text:
         return []
     fence = "`" * (max([2, *map(len, _FENCE.findall(text))]) + 1)
@@ -186,5 +186,5 @@ def _fence_text(text: str) -> list[str]:
 
 
 def _escape(text: str) -> str:
-    """One line of text that is no markup."""
+    """Escape a text, so that it is one line and not markup."""
     return escape_markdown(clean_line(" ".join(text.split()))).replace("#", r"\#")

@@ -47,7 +47,7 @@ _INSTALL = "in the clone, .venv/bin/pip install '.[report]'"
 
 
 def make_outputs(asked: argparse.Namespace, forms: list[str]) -> Iterator[str]:
-    """What each form prints; files are written on the way. Raises UsageError or MeasureError."""
+    """Make each form, and yield what it prints; raises UsageError or MeasureError."""
     given = _Given(asked, result_sources.read_sources(asked.places))
     for problem in given.read.errors:
         print_text(f"loadgen: {clean_text(problem)}", sys.stderr)
@@ -61,7 +61,7 @@ def make_outputs(asked: argparse.Namespace, forms: list[str]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Given:
-    """What was asked for and what was read; compared once, whatever the forms."""
+    """The command line and what was read for it; compared once for all forms."""
 
     asked: argparse.Namespace
     read: result_sources.Sources
@@ -114,7 +114,7 @@ class _Given:
         return ceilings.add_ceilings(self.read.reported, self._ask.machine)
 
     def panels(self) -> Iterator[tuple[str, Panel]]:
-        """Every panel with its file's stem, with the anchor of one of several comparisons or runs."""
+        """Yield every panel with its file's stem, which begins with the anchor of one of several parts."""
         document = self.document
         anchored = {each.key for each in document.compared} if len(document.compared) > 1 else set()
         parts = [(part.key if part.key in anchored else "", part.panels) for part in document.sections]
@@ -125,7 +125,7 @@ class _Given:
             yield from ((f"{anchor}-{panel.key}" if anchor else panel.key, panel) for panel in panels)
 
     def drawings(self) -> Iterator[tuple[str, Panel, Drawing]]:
-        """Every picture with its file's stem; those of load once more, as one."""
+        """Yield every picture with its file's stem; those of load once more, as one."""
         loads = self.document.section("loads")
         if loads.panels:
             about, whole = load_charts.draw_together(loads)
@@ -135,7 +135,7 @@ class _Given:
 
 
 def _make_text(given: _Given) -> str:
-    """Blocks where a layout is asked for, else searches, then the comparison of other runs and its gaps."""
+    """Make blocks where a layout is named, else searches, then the comparison of other runs and its gaps."""
     if given.asked.layout:
         layout = result_block.find_layout(given.asked.layout)
         runs = given.reported
@@ -182,7 +182,7 @@ def _make_plot(given: _Given) -> str:
 
 
 def render_csv(reported: Sequence[Reported]) -> str:
-    """A header and a row a run; figures under vLLM's keys, in full precision, empty where unknown."""
+    """Render a header and a row a run; figures under vLLM's keys, in full precision, empty where unknown."""
     rows = [_make_csv_row(run) for run in reported]
     keys = dict.fromkeys((*_FIRST_COLUMNS, *(key for row in rows for key in row)))
     return format_csv_table(list(keys), rows)
@@ -240,7 +240,7 @@ FORMS: dict[str, Callable[[_Given], str]] = {
 
 @contextmanager
 def _require_extra() -> Iterator[None]:
-    """Where a library of the extra is imported; raises UsageError with the command that installs it."""
+    """Raise UsageError, with the command that installs it, where a library of the extra is missing."""
     try:
         yield
     except ModuleNotFoundError as error:

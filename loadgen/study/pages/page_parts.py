@@ -51,7 +51,7 @@ class CurveStyle(StrEnum):
 
 
 class Tone(StrEnum):
-    """What a span of a timeline is."""
+    """The kind of a span of a timeline."""
 
     WAIT = "wait"
     PREFILL = "prefill"
@@ -71,7 +71,7 @@ class Curve(msgspec.Struct, frozen=True):
     of: int | None = None  # the place of the curve whose colour and mark it has, without a name of its own
 
     def corners(self) -> tuple[Floats, Floats]:
-        """The points that lines go through: those of a curve of steps and its corners."""
+        """Return the points that lines go through, which of a curve of steps are its corners."""
         if self.form is not CurveStyle.STEPS:
             return self.x, self.y
         return np.repeat(self.x, 2)[1:], np.repeat(self.y, 2)[:-1]
@@ -117,14 +117,14 @@ class Panel(msgspec.Struct, frozen=True):
 
 
 def is_wide(loads: Floats) -> bool:
-    """Whether loads are so far apart, 16 times or more, that their axis is logarithmic."""
+    """Check whether loads are so far apart, 16 times or more, that their axis is logarithmic."""
     return float(loads.max()) >= _WIDE * float(loads.min())
 
 
 def plot_over_seconds(
     key: str, title: str, unit: str, curves: tuple[Curve, ...], caption: str, values: Mapping[str, Floats]
 ) -> Panel:
-    """Curves over time, with the extremes of the named values as a table."""
+    """Plot curves over time, with the extremes of the named values as a table."""
     extremes = {name: (each.min(), each.mean(), each.max()) for name, each in values.items()}
     rows = tuple((name, *(f"{float(value):,.2f}" for value in each)) for name, each in extremes.items())
     numbers = make_table(("", "min", "mean", "max"), rows)

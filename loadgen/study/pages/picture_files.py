@@ -27,7 +27,7 @@ _ALIGNED = {"start": "left", "middle": "center", "end": "right"}
 
 
 def write_inline_svg(panel: Panel, identity: str) -> str:
-    """The panel as an `<svg>` element: colours are the page's variables, its id begins with `identity`."""
+    """Write a panel as an `<svg>` element in the page's colours, whose id begins with `identity`."""
     drawing = draw_panel(panel)
     attributes = {"class": "plot"}
     if drawing.axes is not None:
@@ -36,7 +36,7 @@ def write_inline_svg(panel: Panel, identity: str) -> str:
 
 
 def write_svg(drawing: Drawing, panel: Panel) -> str:
-    """A drawing as the text of an SVG file, with the title of a panel in it for readers who cannot see it."""
+    """Write a drawing as the text of an SVG file, with a panel's title for readers who cannot see it."""
     attributes = {"xmlns": "http://www.w3.org/2000/svg", "width": f"{drawing.width:g}",
                   "height": f"{drawing.height:g}", "font-family": "DejaVu Sans, sans-serif",
                   "stroke-linejoin": "round", "style": f"background:{LIGHT['paper']}"}  # fmt: skip
@@ -80,7 +80,7 @@ def _describe_path(outline: Polyline, colour: Callable[[str], str]) -> dict[str,
 
 
 def _write_steps(outline: Polyline) -> str:
-    """The path through the points, in tenths of a pixel, each from the one before."""
+    """Write the path through the points, in tenths of a pixel, each from the one before."""
     steps, at, pen = [], (0, 0), False
     for x, y in np.round(outline.points * 10).tolist():
         if x != x or y != y:
@@ -100,7 +100,7 @@ def _write_steps(outline: Polyline) -> str:
 
 
 def _write_tenths(*values: int) -> str:
-    """Numbers of tenths as short as a path allows: 3 is .3, and a minus parts two numbers."""
+    """Write numbers of tenths as short as a path allows: 3 is .3, and a minus parts two numbers."""
     written = [f"{value / 10:g}" for value in values]
     written = [
         text.replace("0.", ".") if abs(value) < 10 else text
@@ -110,7 +110,7 @@ def _write_tenths(*values: int) -> str:
 
 
 def write_chart_data(panel: Panel, axes: Sequence[Axis]) -> str:
-    """A panel's numbers as JSON, with the axes x and y as [low, high, first pixel, last pixel, log or not].
+    """Write a panel's numbers as JSON, each axis as [low, high, first pixel, last pixel, log or not].
 
     Curves are [name, form, x, y, labels], spans are [name, begin, end, at]; null where there is no value.
     """
@@ -137,13 +137,13 @@ def write_chart_data(panel: Panel, axes: Sequence[Axis]) -> str:
 
 
 def round_values(values: Floats | Sequence[float]) -> list[float | int | None]:
-    """Each to as many digits as are shown, whole numbers without a point; None of NaN."""
+    """Round each to as many digits as are shown, whole numbers without a point; None of NaN."""
     short = (None if value != value else float(f"{value:.{_DIGITS}g}") for value in map(float, values))
     return [int(value) if value is not None and value.is_integer() else value for value in short]
 
 
 def write_png(drawing: Drawing) -> bytes:
-    """A drawing as the bytes of a PNG file, on white; raises ModuleNotFoundError without matplotlib."""
+    """Write a drawing as the bytes of a PNG file, on white; raises ModuleNotFoundError without matplotlib."""
     import matplotlib as mpl  # which takes half a second, and is of an extra
     from matplotlib.figure import Figure
 

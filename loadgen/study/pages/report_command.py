@@ -23,7 +23,7 @@ _PAGES = (".html", ".htm")
 
 
 def report_parser() -> argparse.ArgumentParser:
-    """The parser of `loadgen report`."""
+    """Make the parser of `loadgen report`."""
     parser = Parser(
         prog="loadgen report",
         allow_abbrev=False,
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """The command line, places anywhere in it; a FILE of --html that is no page is a place."""
+    """Parse the command line, places anywhere in it; a FILE of --html that is not a page is a place."""
     asked = parse_arguments(report_parser(), argv, intermixed=True)
     if asked.html and not asked.html.lower().endswith(_PAGES):
         asked.places, asked.html = [asked.html, *asked.places], _PAGE

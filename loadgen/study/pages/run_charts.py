@@ -48,12 +48,12 @@ _STEPS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 
 
 def plot_run(run: Result) -> list[Panel]:
-    """Everything drawn of a run of ours."""
+    """Plot everything that is drawn of a run of ours."""
     return [*plot_distributions([("", [run])]), *plot_over_time(run), *plot_timeline(run), *plot_samples(run)]
 
 
 def select_latencies_ms(run: Result, key: str) -> Floats:
-    """The samples of a latency over successful requests, as Metrics counts them; any order."""
+    """Select the samples of a latency over successful requests, as Metrics counts them; any order."""
     records = run.counted
     each = PerRequest.of(records, run.ask)
     figure = SELECTABLE[key]
@@ -64,7 +64,7 @@ def select_latencies_ms(run: Result, key: str) -> Floats:
 
 
 def plot_distributions(groups: Sequence[tuple[str, Sequence[Result]]]) -> Iterator[Panel]:
-    """A panel a latency, a curve a group: the share of requests (or gaps) that took at most so long."""
+    """Plot a panel a latency, a curve a group: the share of requests (or gaps) that took at most so long."""
     for figure in (figure for figure in LATENCIES if figure.chart):
         key, title = figure.key, figure.chart
         pooled = [
@@ -105,7 +105,7 @@ def _mark_percentiles(values: Floats) -> Curve:
 
 
 def make_ecdf(name: str, ordered: Floats) -> Curve:
-    """The empirical distribution of ordered values in at most MOST_RANKS points, the tail kept dense."""
+    """Make the empirical distribution of ordered values, at most MOST_RANKS points, the tail kept dense."""
     n = len(ordered)
     if n <= MOST_RANKS:
         return Curve(name, np.append(ordered[:1], ordered), np.arange(n + 1) * 100.0 / n, CurveStyle.STEPS)
@@ -116,7 +116,7 @@ def make_ecdf(name: str, ordered: Floats) -> Curve:
 
 
 def plot_over_time(run: Result) -> Iterator[Panel]:
-    """Tokens a second, requests under way, and the time to first token against the moment of sending."""
+    """Plot tokens per second, requests in flight, and the time to first token by the moment of sending."""
     measured = find_window(run.records)
     if measured is None:
         return
@@ -134,7 +134,7 @@ def plot_over_time(run: Result) -> Iterator[Panel]:
 
 
 def choose_step_s(window_s: float, bins: int = MOST_BINS) -> float:
-    """A round length of time that cuts a window into at most `bins` parts and at least a third of that."""
+    """Choose a round length of time that cuts a window into at most `bins` parts, at least a third of that."""
     return next((step for step in _STEPS_S if window_s / step <= bins), window_s / bins)
 
 
@@ -195,7 +195,7 @@ def _plot_first_tokens(at_s: Floats, ttft_ms: Floats) -> Panel:
 
 
 def _bin_over_time(at_s: Floats, values: Floats) -> tuple[str, tuple[Curve, ...]]:
-    """Median and longest of each stretch of time that has any."""
+    """Bin values over time: median and longest of each stretch that has any."""
     step = choose_step_s(max(float(at_s.max()), 1e-3))
     order = np.argsort(at_s, kind="stable")
     bins = (at_s[order] / step).astype(np.int64)
@@ -210,7 +210,7 @@ def _bin_over_time(at_s: Floats, values: Floats) -> tuple[str, tuple[Curve, ...]
 
 
 def plot_timeline(run: Result) -> Iterator[Panel]:
-    """Each request a line: waiting to be sent, until its first token, until its last."""
+    """Plot each request as a line: waiting to be sent, until its first token, until its last."""
     records = run.records
     sent = np.flatnonzero(records.sent)
     if not len(sent):
@@ -271,7 +271,7 @@ _SAMPLE_CHARTS = (
 
 
 def find_window(records: Records) -> tuple[int, float] | None:
-    """When the first request was sent, and the seconds until the last ended; None if none was."""
+    """Find when the first request was sent, and the seconds until the last ended; None if none was."""
     sent = records.sent
     if not sent.any():
         return None
@@ -341,7 +341,7 @@ def _plot_series(chart: _SampleChart, series: Sequence[SampledSeries], begin_ns:
 
 
 def _make_sample_curve(name: str, series: SampledSeries, begin_ns: int, divisor: float) -> Curve:
-    """Points, or a line where they are so dense that it adds nothing, lifted where samples are missing."""
+    """Make points, or a line if they are so dense that it adds nothing, lifted where samples are missing."""
     few = thin_series(series, MOST_SAMPLES)
     at_s, values = (few.at_ns - begin_ns) / 1e9, few.values / divisor
     if len(series.values) < DENSE_SAMPLES:

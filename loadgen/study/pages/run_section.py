@@ -80,7 +80,7 @@ class CardFigure(msgspec.Struct, frozen=True):
 
 
 class Card(msgspec.Struct, frozen=True):
-    """What is seen first of one quantity, and what it means ("": it says so itself)."""
+    """The figures of one quantity that are seen first, and what it means ("": it says so itself)."""
 
     label: str
     figures: tuple[CardFigure, ...]
@@ -97,7 +97,7 @@ class Account(msgspec.Struct, frozen=True):
     not_checked: str = ""  # what a VALID rests on no check of
 
     def section(self, key: str) -> PageSection:
-        """The section with a key; an empty one where it has none."""
+        """Find the section with a key; an empty one where it has none."""
         return find_section(self.sections, key)
 
     @property
@@ -113,7 +113,7 @@ class Account(msgspec.Struct, frozen=True):
 
     @property
     def turn(self) -> str:
-        """What distinguishes it from the other runs of its load."""
+        """Its repeat or its time, which tell it apart from the other runs of its load."""
         if self.reported.cell is not None:
             return f"repeat {self.reported.cell.repeat + 1}"
         return f"{self.reported.started:%H:%M:%S}" if self.reported.started is not None else ""
@@ -157,7 +157,7 @@ def make_account(reported: Reported, anchor: str, draw: bool) -> Account:
 
 
 def _describe_result(reported: Reported) -> Iterator[PageSection]:
-    """The sections of another client's result."""
+    """Describe another client's result in sections."""
     nothing = dict.fromkeys(("severity", "evidence", "condition", "remedy"), "")
     doubts = tuple({**nothing, "name": name} for name in reported.doubts)
     yield PageSection("Doubts", "doubts", menu="Doubts", doubts=doubts)
@@ -170,7 +170,7 @@ def _describe_result(reported: Reported) -> Iterator[PageSection]:
 
 
 def _describe_run(run: Result, metrics: Metrics, draw: bool) -> Iterator[PageSection]:
-    """The sections of a run of ours."""
+    """Describe a run of ours in sections."""
     yield PageSection("What was sent", "data", menu="What was sent", facts=tuple(_list_data(run)))
     doubts = tuple(rule.as_json(each) for each in run.verdict.findings if each.rule.code != _IN_ITS_COLUMN)
     yield PageSection("Doubts", "doubts", menu="Doubts", doubts=doubts)
@@ -197,7 +197,7 @@ def _describe_run(run: Result, metrics: Metrics, draw: bool) -> Iterator[PageSec
 
 
 def _make_charts(run: Result, draw: bool) -> PageSection:
-    """The section of what is drawn, without a title where that is nothing."""
+    """Make the section of what is drawn, without a title where that is nothing."""
     if not draw:
         why = "Not plotted on a page with this many runs: report this run alone."
         return PageSection("", remarks=(why,))
@@ -207,7 +207,7 @@ def _make_charts(run: Result, draw: bool) -> PageSection:
 
 
 def _list_data(run: Result) -> Iterator[tuple[str, str]]:
-    """What the requests were made of, a name and words each; nothing of random prompts of one length."""
+    """List what the requests were made of, a name and words each; nothing of random prompts of one length."""
     facts = run.facts
     parts = [line.partition(": ") for line in data_lines.describe_data(run)]
     if parts or facts.data.kind != RANDOM:
@@ -216,7 +216,7 @@ def _list_data(run: Result) -> Iterator[tuple[str, str]]:
 
 
 def _add_percentiles(run: Result) -> Metrics:
-    """The run's metrics with the percentiles that are always shown, whichever were requested."""
+    """Compute the run's metrics with the percentiles that are always shown, whichever were requested."""
     ask = run.ask
     missing = [rank for rank in _RANKS if rank not in ask.metric_percentiles]
     if not missing:
@@ -241,7 +241,7 @@ def _make_latency_table(run: Result, metrics: Metrics) -> Table:
 
 
 def _explain_few_samples(latencies: Table) -> Iterator[str]:
-    """What to know of the percentiles that are from few samples, if any is."""
+    """Explain the percentiles that are from few samples, if any is."""
     if any(isinstance(cell, Number) and cell.aside for row in latencies.body for cell in row):
         least = ", ".join(f"P{rank:g} {least_samples(rank)[1]}" for rank in _RANKS)
         yield f"from N: fewer samples than an upper bound at 99 % needs ({least}); raise --num-prompts"
@@ -252,12 +252,12 @@ def _make_percentile(key: str, value_ms: float, rank: float, count: int) -> str:
 
 
 def _note_few_samples(rank: float, count: int) -> str:
-    """How many samples a percentile has where those are too few for an upper bound, else ""."""
+    """Note how many samples a percentile has where those are too few for an upper bound, else ""."""
     return f"from {count:,}" if count < least_samples(rank)[1] else ""
 
 
 def _tabulate(at: str, title: str, name: str, rows: Sequence[Any], columns: _Columns) -> Table | None:
-    """The figures of each row under the field with its name; `at` is the rows' place in the JSON."""
+    """Tabulate the figures of rows, each after the field with its name; `at` is their place in the JSON."""
     body = [
         (getattr(row, name), *(_format_field(f"loadgen.{at}.{index}.{field}", getattr(row, field), digits)
                                for _, field, digits in columns))
@@ -311,7 +311,7 @@ def _list_environment(run: Result) -> Iterator[tuple[str, str]]:
 
 
 def _explain_command(facts: Facts) -> Iterator[str]:
-    """What to know of the command that runs it again."""
+    """Explain what the command that runs it again does not repeat."""
     if not facts.seed_chosen:
         yield (
             f"The seed was random: --seed {facts.seed} repeats the same prompts, "

@@ -27,7 +27,7 @@ _ASCII = str.maketrans("─│┌┐└┘├┤┬┴┼═║╭╮╰╯", "-
 
 
 def render_plots(reported: Sequence[Reported], width: int, plain: bool, loads: Sequence[Panel] = ()) -> str:
-    """Pictures of load, TTFT and ITL as distributions, tokens over time; `plain`: ASCII without colours."""
+    """Render loads, TTFT and ITL as distributions, and tokens over time; `plain` is ASCII without colours."""
     ours = [(name, summary.run) for name, summary in _name_runs(reported) if summary.run is not None]
     parts = [render_plot(_drop_labels(panel), width, plain) + _list_labels(panel) for panel in loads]
     parts += [render_plot(panel, width, plain) for panel in _select_panels(ours[:_MOST_RUNS])]
@@ -38,7 +38,7 @@ def render_plots(reported: Sequence[Reported], width: int, plain: bool, loads: S
 
 
 def _name_runs(reported: Sequence[Reported]) -> Iterator[tuple[str, Reported]]:
-    """Each run by its name, of one name under several loads with the load."""
+    """Name each run; with its load where several have one name."""
     loads: dict[str, set[str]] = {}
     limits = [run.load.pressure_words for run in reported]
     for run, limit in zip(reported, limits, strict=True):
@@ -49,7 +49,7 @@ def _name_runs(reported: Sequence[Reported]) -> Iterator[tuple[str, Reported]]:
 
 
 def _drop_labels(panel: Panel) -> Panel:
-    """A picture of load without what stands next to its points, which has no room here; with a legend."""
+    """Drop what stands next to a picture's points, which has no room here; it gets a legend."""
     curves = tuple(replace(curve, labels=()) for curve in panel.curves)
     if panel.y_top is not None:
         curves = tuple(replace(curve, y=np.minimum(curve.y, panel.y_top)) for curve in curves)
@@ -58,7 +58,7 @@ def _drop_labels(panel: Panel) -> Panel:
 
 
 def _list_labels(panel: Panel) -> str:
-    """What the points of each curve are, from the left to the right; "" where they are not all labelled."""
+    """List the labels of each curve's points, from left to right; "" where not all points have one."""
     points: dict[str, list[str]] = {}
     for curve in panel.curves:
         labelled = all(curve.labels) and len(curve.labels) == len(curve.x)
@@ -79,7 +79,7 @@ def _select_panels(runs: Sequence[tuple[str, Result]]) -> list[Panel]:
 
 
 def render_plot(panel: Panel, width: int, plain: bool) -> str:
-    """One panel in characters, at most `width` wide."""
+    """Render one panel in characters, at most `width` wide."""
     figure = plotext.figure
     figure.clear()
     figure.theme("colorless" if plain else "default")
@@ -109,14 +109,14 @@ def render_plot(panel: Panel, width: int, plain: bool) -> str:
 
 
 def _select_points(curve: Curve) -> tuple[Floats, Floats]:
-    """The curve's corners, without what a logarithm has not."""
+    """Select the curve's corners that have a logarithm."""
     x, y = curve.corners()
     drawable = x > 0 if (x > 0).any() else np.ones(len(x), bool)
     return x[drawable], y[drawable]
 
 
 def _set_ticks(ruler: Any, values: Sequence[Floats], most: int, log: bool = False) -> None:
-    """Round numbers on an axis; of one that is logarithmic the points are logarithms."""
+    """Set round numbers on an axis; of one that is logarithmic the points are logarithms."""
     known = np.concatenate(values or [np.empty(0)])
     known = known[np.isfinite(known)]
     if not len(known):
