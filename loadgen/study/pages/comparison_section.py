@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from loadgen.base.table import Table, make_table
 from loadgen.figures import repeats
 from loadgen.study.compare import comparison_report, loads, rankings, rows
-from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line, Summary
+from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line
 from loadgen.study.pages import run_charts
-from loadgen.study.pages.page_parts import NAN, Bar, Curve, CurveStyle, Panel
+from loadgen.study.pages.page_parts import NAN, Bar, Curve, CurveStyle, Number, Panel
 from loadgen.study.run_summary import Reported, group_by
 
 SYMBOLS = {
@@ -32,12 +34,37 @@ _BETTER = {None: "Neither direction is faster.", True: "Higher is faster.", Fals
 _TPOT, _SPEED = "mean_tpot_ms", "speed_tok_s"
 
 
+class ComparedCell(msgspec.Struct, frozen=True):
+    """One figure of a row as it is written: its mean, and how that compares with the baseline's."""
+
+    label: str  # of the figure
+    mean: str = "–"
+    spread: str = ""  # half of the mean's interval
+    ratio: str = ""
+    interval: str = ""  # of the ratio
+    call: Decision = Decision.NONE
+
+
+class ComparedRow(msgspec.Struct, frozen=True):
+    """One checkpoint as it is written."""
+
+    line: Line
+    is_baseline: bool
+    call: Decision | None  # by the headline figure; None where that has no effect
+    lead: str  # what the row comes to in it
+    marks: tuple[str, ...]  # those that few others have
+    cells: tuple[ComparedCell, ...]
+    roofline: str  # "" where no row has it
+
+
 class Compared(msgspec.Struct, frozen=True):
-    """One load's comparison and its pictures."""
+    """One load's comparison as it is written, and its pictures."""
 
     key: str
     title: str
     comparison: ComparedLoad
+    rows: tuple[ComparedRow, ...]
+    shared: Mapping[str, str]  # a remark that holds for several rows, and their names
     statistics: Table | None  # everything known of each difference; None: no verdict on any
     tables: tuple[tuple[str, Table], ...]  # rows by speed, and the effect of quantization
     bars: tuple[Panel, ...]
@@ -51,15 +78,63 @@ class Compared(msgspec.Struct, frozen=True):
 
 def make_compared(comparison: ComparedLoad, number: int) -> Compared:
     """Make the section of one load's comparison."""
+    shared = find_shared_remarks(comparison)
     return Compared(
         key=f"load-{number}",
         title=comparison_report.describe_load(comparison.load),
         comparison=comparison,
+        rows=tuple(_make_row(comparison, line, shared) for line in comparison.lines),
+        shared=shared,
         statistics=_make_statistics_table(comparison),
         tables=tuple(_list_tables(comparison)),
         bars=tuple(plot_comparison(comparison)),
         distributions=tuple(plot_row_distributions(comparison)),
     )
+
+
+def _make_row(comparison: ComparedLoad, line: Line, shared: Mapping[str, str]) -> ComparedRow:
+    effect, roofline = line.effects.get(comparison.headline), ""
+    if line.roofline is not None:
+        roofline = Number(f"{100 * line.roofline:.0f} %", line.roofline, "roofline")
+    elif any(each.roofline is not None for each in comparison.lines):
+        roofline = "–"
+    return ComparedRow(
+        line=line,
+        is_baseline=line.name == comparison.baseline,
+        call=None if effect is None else effect.call,
+        lead="" if effect is None else _summarise_row(comparison, line, effect, shared),
+        marks=tuple(mark for mark in line.marks if mark not in shared),
+        cells=tuple(_make_cell(figure, line) for figure in comparison.figures),
+        roofline=roofline,
+    )
+
+
+def _make_cell(figure: ComparedFigure, line: Line) -> ComparedCell:
+    summary, effect = line.summaries.get(figure.key), line.effects.get(figure.key)
+    cell = ComparedCell(figure.label)
+    if summary is not None:
+        mean = Number(_format_figure(figure, summary.mean), summary.mean, f"{figure.key}.mean")
+        half = figure.scaled((summary.high - summary.low) / 2)
+        spread = f"± {half:,.{figure.digits}f}" if math.isfinite(half) else ""
+        spread = repeats.VAGUE if comparison_report.is_vague(summary) else spread
+        cell = replace(cell, mean=mean, spread=spread)
+    if effect is not None and effect.ratio == effect.ratio:
+        ratio = Number(format_row_ratio(effect.ratio), effect.ratio, f"{figure.key}.ratio")
+        cell = replace(cell, ratio=ratio, interval=_format_interval(effect))
+    return cell if effect is None else replace(cell, call=effect.call)
+
+
+def _summarise_row(comparison: ComparedLoad, line: Line, effect: Effect, shared: Mapping[str, str]) -> str:
+    """Summarise a row in the headline figure: 1.44× (1.40 to 1.48) by tok/s; 5 pairs."""
+    times = comparison_report.format_speed_up(comparison, line)
+    parts = [f"{times} by {rows.find_column(comparison.headline).label}"] if times else []
+    if effect.units > 1:
+        parts.append(f"{effect.units} {'pairs' if effect.paired else 'runs per side'}")
+    if effect.call is Decision.UNDECIDED:
+        parts.append(comparison_report.explain_undecided(effect))
+    elif effect.why and effect.why not in shared:
+        parts.append(effect.why)
+    return "; ".join(parts)
 
 
 def _list_tables(comparison: ComparedLoad) -> Iterator[tuple[str, Table]]:
@@ -74,44 +149,26 @@ def _list_tables(comparison: ComparedLoad) -> Iterator[tuple[str, Table]]:
 
 def _make_statistics_table(comparison: ComparedLoad) -> Table | None:
     """List everything known of each difference; None where there is no verdict on any."""
-    rows: list[tuple[str, ...]] = []
-    for figure in comparison.figures:
-        for line in comparison.lines:
-            effect = line.effects.get(figure.key)
-            if effect is None or effect.call is Decision.NONE:
-                continue
-            rows.append(
-                (
-                    f"{line.name}: {figure.label}",
-                    format_row_ratio(effect.ratio), format_interval(effect),
-                    f"{effect.p:.2g}", f"{effect.p_adjusted:.2g}", f"{effect.p_equivalent:.2g}",
-                    f"{effect.units} {'pairs' if effect.paired else 'per side'}",
-                    format_detectable(effect),
-                    "–" if effect.more_runs is None else f"{effect.more_runs}", effect.why or "–",
-                )
-            )  # fmt: skip
+    body: list[tuple[str, ...]] = []
+    for figure, line in product(comparison.figures, comparison.lines):
+        effect = line.effects.get(figure.key)
+        if effect is None or effect.call is Decision.NONE:
+            continue
+        known = effect.detectable == effect.detectable
+        least = (repeats.format_difference(effect.detectable) or "none") if known else "–"
+        body.append((
+            f"{line.name}: {figure.label}", format_row_ratio(effect.ratio), _format_interval(effect),
+            f"{effect.p:.2g}", f"{effect.p_adjusted:.2g}", f"{effect.p_equivalent:.2g}",
+            f"{effect.units} {'pairs' if effect.paired else 'per side'}", least,
+            "–" if effect.more_runs is None else f"{effect.more_runs}", effect.why or "–",
+        ))  # fmt: skip
     titles = ("", "ratio", "95 %", "p", "p, Holm", "p, equivalent", "n", "detectable", "more runs", "why")
-    return make_table(titles, rows) if rows else None
+    return make_table(titles, body) if body else None
 
 
-def format_figure(figure: ComparedFigure, value: float) -> str:
+def _format_figure(figure: ComparedFigure, value: float) -> str:
     """Write one value of a figure, in the unit that its label names."""
     return f"{figure.scaled(value):,.{figure.digits}f}"
-
-
-def format_half_interval(figure: ComparedFigure, summary: Summary) -> str:
-    """Write half of a mean's interval, "" without one."""
-    half = figure.scaled((summary.high - summary.low) / 2)
-    if comparison_report.is_vague(summary):
-        return repeats.VAGUE
-    return f"± {half:,.{figure.digits}f}" if math.isfinite(half) else ""
-
-
-def format_ends(low: float, high: float) -> str:
-    """Write the ends of a mean's interval, in words where they bound nothing; "" where there is none."""
-    if low != low:
-        return ""
-    return repeats.UNBOUNDED if low <= 0 < high else f"{low:,.4g} to {high:,.4g}"
 
 
 def format_row_ratio(value: float) -> str:
@@ -119,7 +176,7 @@ def format_row_ratio(value: float) -> str:
     return f"{value:.3g}×" if value >= 10 or value < 0.1 else f"{value:.3f}×"
 
 
-def format_interval(effect: Effect) -> str:
+def _format_interval(effect: Effect) -> str:
     """Write the ratio's 95 % interval, "" without one."""
     if not (math.isfinite(effect.low) and math.isfinite(effect.high)):
         return ""
@@ -128,31 +185,8 @@ def format_interval(effect: Effect) -> str:
     return f"{format_row_ratio(effect.low)[:-1]} to {format_row_ratio(effect.high)[:-1]}"
 
 
-def format_detectable(effect: Effect) -> str:
-    """Write the least difference that such runs detect, none if they detect none; a dash where it is unknown."""
-    if effect.detectable != effect.detectable:
-        return "–"
-    return repeats.format_difference(effect.detectable) or "none"
-
-
-def summarise_line(comparison: ComparedLoad, line: Line) -> str:
-    """Summarise a row in the headline figure: 1.44× (1.40 to 1.48) by tok/s; 5 pairs."""
-    effect = line.effects.get(comparison.headline)
-    if effect is None:
-        return ""
-    times = comparison_report.format_speed_up(comparison, line)
-    parts = [f"{times} by {rows.find_column(comparison.headline).label}"] if times else []
-    if effect.units > 1:
-        parts.append(f"{effect.units} {'pairs' if effect.paired else 'runs per side'}")
-    if effect.call is Decision.UNDECIDED:
-        parts.append(comparison_report.explain_undecided(effect))
-    elif effect.why and effect.why not in find_shared_remarks(comparison):
-        parts.append(effect.why)
-    return "; ".join(parts)
-
-
 def find_shared_remarks(comparison: ComparedLoad) -> dict[str, str]:
-    """Find the remarks on three rows or more next to the baseline, or on both of two: each is written once."""
+    """Find the remarks on three rows or more next to the baseline, or on both of two, to write them once."""
     others = [line for line in comparison.lines if line.name != comparison.baseline]
     sentences: list[tuple[str, str]] = []
     for line in others:
@@ -164,12 +198,6 @@ def find_shared_remarks(comparison: ComparedLoad) -> dict[str, str]:
         for sentence, of in group_by(sentences, lambda pair: pair[1]).items()
         if len(of) >= _MANY or len(of) == len(others) > 1
     }
-
-
-def select_own_marks(comparison: ComparedLoad, line: Line) -> tuple[str, ...]:
-    """Select the marks of this row that few others have."""
-    once = find_shared_remarks(comparison)
-    return tuple(mark for mark in line.marks if mark not in once)
 
 
 def plot_comparison(compared: ComparedLoad) -> Iterator[Panel]:
@@ -190,7 +218,7 @@ def plot_comparison(compared: ComparedLoad) -> Iterator[Panel]:
 
 def _make_bar(line: Line, figure: ComparedFigure) -> Bar:
     summary, effect = line.summaries[figure.key], line.effects.get(figure.key)
-    text = format_figure(figure, summary.mean)
+    text = _format_figure(figure, summary.mean)
     if effect is not None and effect.ratio == effect.ratio:
         text += f" · {format_row_ratio(effect.ratio)} {SYMBOLS[effect.call]}".removesuffix(" –")
     best = NAN
@@ -206,9 +234,7 @@ def _plot_bars(key: str, title: str, bars: tuple[Bar, ...], better: str) -> Pane
         sentences.append("The thin line is the 95 % confidence interval of the mean.")
     if any(bar.best == bar.best for bar in bars):
         sentences.append("The dashed mark is the roofline.")
-    intervals = (format_ends(bar.low, bar.high) for bar in bars)
-    rows = tuple((bar.name, bar.text, interval) for bar, interval in zip(bars, intervals, strict=True))
-    numbers = make_table(("", "mean", "95 % interval"), rows)
+    numbers = make_table(("", "mean", "95 % interval"), [(bar.name, bar.text, bar.interval) for bar in bars])
     return Panel(key, title, "", bars=bars, caption=" ".join(sentences), numbers=numbers)
 
 

@@ -12,17 +12,7 @@ from markupsafe import Markup
 
 from loadgen import __version__
 from loadgen.study.pages import picture_files
-from loadgen.study.pages.comparison_section import (
-    LEVELS,
-    SYMBOLS,
-    find_shared_remarks,
-    format_figure,
-    format_half_interval,
-    format_interval,
-    format_row_ratio,
-    select_own_marks,
-    summarise_line,
-)
+from loadgen.study.pages.comparison_section import LEVELS, SYMBOLS
 from loadgen.study.pages.document import Document
 from loadgen.study.pages.drawing import DARK, LIGHT
 from loadgen.study.pages.page_parts import Panel
@@ -39,12 +29,7 @@ def render_page(document: Document) -> str:
     """Render the page; the same document gives the same bytes."""
     loader, undefined = jinja2.FileSystemLoader(_HERE), jinja2.StrictUndefined
     places = jinja2.Environment(loader=loader, autoescape=True, undefined=undefined)
-    filters = {
-        "written": format_figure, "spread": format_half_interval, "ratio": format_row_ratio,
-        "interval": format_interval, "lead": summarise_line, "common": find_shared_remarks,
-        "marks": select_own_marks, "drawn": _write_picture, "exact": repr,
-    }  # fmt: skip
-    places.filters.update(filters)
+    places.filters.update(drawn=_write_picture, exact=repr)
     script = "".join(_strip_indents((_HERE / name).read_text("utf-8")) for name in _SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return places.get_template("page.html.j2").render(

@@ -9,19 +9,7 @@ from collections.abc import Iterator, Sequence
 from loadgen.base.errors import LOG_LINE
 from loadgen.base.table import Table, escape_markdown
 from loadgen.base.text import clean_line
-from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Line
-from loadgen.study.pages.comparison_section import (
-    LEVELS,
-    SYMBOLS,
-    Compared,
-    find_shared_remarks,
-    format_figure,
-    format_half_interval,
-    format_interval,
-    format_row_ratio,
-    select_own_marks,
-    summarise_line,
-)
+from loadgen.study.pages.comparison_section import LEVELS, SYMBOLS, Compared, ComparedRow
 from loadgen.study.pages.document import Document
 from loadgen.study.pages.page_parts import PageSection
 from loadgen.study.pages.run_section import Account
@@ -61,24 +49,19 @@ def _write_section(section: PageSection) -> Iterator[str]:
 def _write_comparison(part: Compared) -> Iterator[str]:
     comparison = part.comparison
     yield from (f"## {_escape(part.title)}", "")
-    for line in comparison.lines:
-        effect = line.effects.get(comparison.headline)
-        if effect is not None:
-            lead = _escape(summarise_line(comparison, line))
-            yield f"- {SYMBOLS[effect.call]} **{effect.call}** {_escape(line.shown_name)}: {lead}"
-        for remark in (
-            *select_own_marks(comparison, line),
-            *filter(None, [line.answers]),
-            *line.failures,
-        ):
+    for row in part.rows:
+        line = row.line
+        if row.call is not None:
+            name, lead = _escape(line.shown_name), _escape(row.lead)
+            yield f"- {SYMBOLS[row.call]} **{row.call}** {name}: {lead}"
+        for remark in (*row.marks, *filter(None, [line.answers]), *line.failures):
             yield f"- {_escape(line.name)}: {_escape(remark.partition(LOG_LINE)[0])}"
-    for sentence, names in find_shared_remarks(comparison).items():
+    for sentence, names in part.shared.items():
         yield f"- {_escape(names)}: {_escape(sentence)}"
     yield ""
-    roofline = any(line.roofline is not None for line in comparison.lines)
-    titles = ["Checkpoint", *(figure.label for figure in comparison.figures)]
-    titles += ["Roofline"] * roofline + ["Runs"]
-    yield from _write_table(titles, [_make_row(comparison, line, roofline) for line in comparison.lines])
+    roofline = ["Roofline"] if any(row.roofline for row in part.rows) else []
+    titles = ["Checkpoint", *(figure.label for figure in comparison.figures), *roofline, "Runs"]
+    yield from _write_table(titles, [list(_write_row(row)) for row in part.rows])
     if comparison.baseline:
         yield (
             f"Compared with {_escape(comparison.baseline)}; ratio = row ÷ baseline with its 95 % confidence "
@@ -91,23 +74,16 @@ def _write_comparison(part: Compared) -> Iterator[str]:
         yield from (f"### {title}", "", *_write_words(table))
 
 
-def _make_row(comparison: ComparedLoad, line: Line, roofline: bool) -> list[str]:
-    name = _escape(line.shown_name) + " (baseline)" * (line.name == comparison.baseline)
-    cells = [name, *(_format_cell(line, figure) for figure in comparison.figures)]
-    cells += [f"{100 * line.roofline:.0f} %" if line.roofline is not None else "–"] * roofline
-    return [*cells, str(len(line.runs))]
-
-
-def _format_cell(line: Line, figure: ComparedFigure) -> str:
-    summary, effect = line.summaries.get(figure.key), line.effects.get(figure.key)
-    if summary is None:
-        return "–"
-    mean = f"{format_figure(figure, summary.mean)} {format_half_interval(figure, summary)}".rstrip()
-    if effect is None or effect.ratio != effect.ratio:
-        return mean
-    between = f" ({format_interval(effect)})" if format_interval(effect) else ""
-    ratio = f"{format_row_ratio(effect.ratio)}{between} {SYMBOLS[effect.call]}".removesuffix(" –")
-    return f"{mean}<br>{ratio}"
+def _write_row(row: ComparedRow) -> Iterator[str]:
+    yield _escape(row.line.shown_name) + (" (baseline)" if row.is_baseline else "")
+    for cell in row.cells:
+        mean = f"{cell.mean} {cell.spread}".rstrip()
+        between = f" ({cell.interval})" if cell.interval else ""
+        ratio = f"{cell.ratio}{between} {SYMBOLS[cell.call]}".removesuffix(" –")
+        yield f"{mean}<br>{ratio}" if cell.ratio else mean
+    if row.roofline:
+        yield row.roofline
+    yield str(len(row.line.runs))
 
 
 def _write_missing(document: Document) -> Iterator[str]:

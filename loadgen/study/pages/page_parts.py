@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.base.table import Table, make_table
+from loadgen.figures import repeats
 
 Floats = NDArray[np.floating[Any]]
 NAN = float("nan")
@@ -96,6 +97,13 @@ class Bar(msgspec.Struct, frozen=True):
     low: float = NAN
     high: float = NAN
     best: float = NAN
+
+    @property
+    def interval(self) -> str:
+        """The ends of its interval, in words where they bound nothing; "" where there is none."""
+        if self.low != self.low:
+            return ""
+        return repeats.UNBOUNDED if self.low <= 0 < self.high else f"{self.low:,.4g} to {self.high:,.4g}"
 
 
 class Panel(msgspec.Struct, frozen=True):

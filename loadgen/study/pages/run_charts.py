@@ -134,7 +134,7 @@ def plot_over_time(run: Result) -> Iterator[Panel]:
 
 
 def choose_step_s(window_s: float, bins: int = MOST_BINS) -> float:
-    """Choose a round length of time that cuts a window into at most `bins` parts, at least a third of that."""
+    """Choose a round length of time that cuts a window into `bins` parts at most, and a third of that."""
     return next((step for step in _STEPS_S if window_s / step <= bins), window_s / bins)
 
 

@@ -59,7 +59,8 @@ def test_what_is_said_of_three_rows_is_said_once() -> None:
     ]
     found = made_runs.comparison(made_runs.line("base", (run,)), *rows)
     assert comparison_section.find_shared_remarks(found) == {"shorter": "all"}
-    assert [comparison_section.select_own_marks(found, row) for row in rows] == [(), (), ("odd",), ()]
+    marks = [row.marks for row in comparison_section.make_compared(found, 1).rows]
+    assert marks == [(), (), (), ("odd",), ()]
     page = markdown.render_markdown(compose_document([run, run], [found]))
     assert page.count("shorter") == 1
     fewer = made_runs.comparison(
