@@ -145,7 +145,7 @@ def render_text(findings: Sequence[RunFindings], *, explain: bool = False) -> st
     ordered = [audited for own in by_name.values() for audited in own]
     lines = [line for audited in ordered for line in _explain_run(audited, explain)]
     lines += _summarise(ordered, explain)
-    return "\n".join([*_table(by_name), "", *(part for line in lines for part in _wrap_line(line)), ""])
+    return "\n".join([*_draw_table(by_name), "", *(part for line in lines for part in _wrap_line(line)), ""])
 
 
 def _wrap_line(line: str) -> list[str]:
@@ -160,7 +160,7 @@ def render_json(
     return {
         "format": FORMAT,
         "machine": None if machine is None else machine.model_dump(mode="json"),
-        "runs": [_run(audited) for audited in findings],
+        "runs": [_encode_run(audited) for audited in findings],
         "levels": {level.value: sum(audited.level is level for audited in findings) for level in Level},
         "looked_for": [check.code for check in CHECKS],
         "troubles": list(problems),
@@ -168,18 +168,20 @@ def render_json(
     }
 
 
-def _table(findings: Mapping[str, Sequence[RunFindings]]) -> Iterator[str]:
+def _draw_table(findings: Mapping[str, Sequence[RunFindings]]) -> Iterator[str]:
     """Figures, share of the roofline and the worst doubt, a line a run under its checkpoint's name."""
     yield align_cells(("", "tok/s", "TTFT ms", "TPOT ms", "roof", "  level, worst doubt"), _WIDTHS)
     for name, own in findings.items():
         yield cut_end(clean_line(name), WIDTH)
-        yield from map(_row, own)
+        yield from map(_draw_row, own)
 
 
-def _row(audited: RunFindings) -> str:
+def _draw_row(audited: RunFindings) -> str:
     run, share = audited.reported, audited.roofline
     speed = next((value for key in _SPEEDS if (value := run.figure(key)) is not None), None)
-    cells = [_number(value) for value in (speed, _latency(run, "ttft"), _latency(run, "tpot"))]
+    cells = [
+        _format_number(value) for value in (speed, _read_latency(run, "ttft"), _read_latency(run, "tpot"))
+    ]
     roof = "-" if share is None else f"{100 * share:.0f} %"
     worst = audited.findings[0].rule if audited.findings else None
     named = worst.code if worst and worst.severity is not Severity.NOTE else ""
@@ -190,7 +192,7 @@ def _row(audited: RunFindings) -> str:
     return align_cells((f"  {cut_end(clean_line(load), _LOAD)}", *cells, roof, level), _WIDTHS)
 
 
-def _latency(run: Reported, key: str) -> float | None:
+def _read_latency(run: Reported, key: str) -> float | None:
     """The mean of a latency; of a source without it the median."""
     mean = run.figure(f"mean_{key}_ms")
     return run.figure(f"median_{key}_ms") if mean is None else mean
@@ -200,7 +202,7 @@ def _mark_name(audited: RunFindings, name: str) -> str:
     return mark_simulated(name or "(no name)", bool(audited.reported.simulated))
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "-"
     digits = 2 if abs(value) < 1e4 else 1
@@ -286,7 +288,7 @@ def _tally_reasons(what: str, reasons: Iterable[str]) -> Iterator[str]:
         yield f"{what} others: {len(every) - _MOST_REASONS} more reasons (--json has all)"
 
 
-def _run(audited: RunFindings) -> dict[str, Any]:
+def _encode_run(audited: RunFindings) -> dict[str, Any]:
     run, ceiling = audited.reported, audited.ceiling
     return {
         "name": run.name,

@@ -100,7 +100,7 @@ def answers_short(run: AuditedRun) -> Evidence | None:
     wanted: float | None = load.asked_output_len
     by = "requested"
     if wanted is None:
-        wanted, by = _whole_answer(run), "by the page's other runs"
+        wanted, by = _find_whole_answer(run), "by the page's other runs"
     if not wanted or tokens >= (1 - LENGTH_OFF) * n * wanted:
         return None
     return (
@@ -109,7 +109,7 @@ def answers_short(run: AuditedRun) -> Evidence | None:
     )
 
 
-def _whole_answer(run: AuditedRun) -> float | None:
+def _find_whole_answer(run: AuditedRun) -> float | None:
     """The length to the token that half of the runs of this checkpoint, or of this load, have in common."""
     others = [other.reported.output_len for other in (*run.same_checkpoint, *run.same_load)]
     whole = [length for length in others if length and length == int(length)]
@@ -166,8 +166,8 @@ def warm_cache(run: AuditedRun) -> Evidence | None:
     if not alone or not length or length < LEAST_PROMPT or not ttft_ms:
         return None
     prompts = next((same for other in run.same_checkpoint if (same := _find_earlier_run(run, other))), None)
-    by_load = _below_load(run, ttft_ms, FAR_BELOW if prompts else FARTHER_BELOW)
-    below = " and ".join(filter(None, (by_load, _below_peak(run) if prompts else None)))
+    by_load = _compare_with_load(run, ttft_ms, FAR_BELOW if prompts else FARTHER_BELOW)
+    below = " and ".join(filter(None, (by_load, _compare_with_peak(run) if prompts else None)))
     if not below:
         return None
     if prompts is None:
@@ -179,7 +179,7 @@ def _find_earlier_run(run: AuditedRun, other: AuditedRun) -> Evidence | None:
     """How another run of the checkpoint had these very prompts; None where that is not known."""
     own, its, of = run.workload, other.workload, other.reported.load.name or "the other load"
     if own is None or its is None:
-        by = _same_prompts(run, other)
+        by = _name_same_prompts(run, other)
         return f"its prompts are those of {of}, by their {by}" if by else None
     if its.count_shared(own) < own.requests:
         return None
@@ -188,7 +188,7 @@ def _find_earlier_run(run: AuditedRun, other: AuditedRun) -> Evidence | None:
     return f"its {own.requests} prompts ({own.total_input_tokens} tokens) {which} {those}, seed {SEED}"
 
 
-def _same_prompts(run: AuditedRun, other: AuditedRun) -> str | None:
+def _name_same_prompts(run: AuditedRun, other: AuditedRun) -> str | None:
     """Name the evidence that two runs had the same prompts, or one the other's first; None without."""
     own, its = run.reported, other.reported
     if own.plan_digest or its.plan_digest:
@@ -213,7 +213,7 @@ def _are_other_prompts(run: AuditedRun, other: AuditedRun) -> bool:
     return workload is not None and not workload.has_first(int(n), int(tokens))
 
 
-def _below_load(run: AuditedRun, ttft_ms: float, times: float) -> Evidence | None:
+def _compare_with_load(run: AuditedRun, ttft_ms: float, times: float) -> Evidence | None:
     """TTFT alone is far below the time that a full load leaves for each prompt."""
     for other in run.same_checkpoint:
         left_ms = other.prefill_left_ms
@@ -225,7 +225,7 @@ def _below_load(run: AuditedRun, ttft_ms: float, times: float) -> Evidence | Non
     return None
 
 
-def _below_peak(run: AuditedRun) -> Evidence | None:
+def _compare_with_peak(run: AuditedRun) -> Evidence | None:
     """TTFT is below what the prompt's arithmetic takes at the machine's peak."""
     if run.ceiling is None:
         return None

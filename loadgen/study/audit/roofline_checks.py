@@ -46,7 +46,7 @@ def slow_kernel(run: AuditedRun) -> Evidence | None:
     """So far below the roofline that a fallback kernel must have run."""
     if run.ceiling is None:
         return None
-    return joined((_slow_decode(run, run.ceiling), _slow_prefill(run, run.ceiling)))
+    return joined((_explain_slow_decode(run, run.ceiling), _explain_slow_prefill(run, run.ceiling)))
 
 
 def compute_decode_share(reported: Reported, ceiling: Ceiling | None) -> float | None:
@@ -65,7 +65,7 @@ def compute_decode_share(reported: Reported, ceiling: Ceiling | None) -> float |
 
 def _find_excess(run: AuditedRun, above: float, most: float) -> Evidence | None:
     """Decoding beyond the memory bus, where no draft explains it: not even one that is not mentioned."""
-    excess = _decode_excess(run)
+    excess = _measure_excess(run)
     if excess is None or not above < excess.times / run.unstated_draft <= most or _may_draft(run, excess):
         return None
     if not run.one_token_a_message:
@@ -78,7 +78,7 @@ def _may_draft(run: AuditedRun, excess: bound.Excess) -> bool:
     return bool(run.named_draft) and excess.times <= MOST_DRAFT
 
 
-def _decode_excess(run: AuditedRun) -> bound.Excess | None:
+def _measure_excess(run: AuditedRun) -> bound.Excess | None:
     if run.ceiling is None:
         return None
     return bound.measure_decode_excess(run.ceiling, run.reported.figures, run.reported.load)
@@ -112,7 +112,7 @@ above_roofline = suspect(
 )
 def draft_not_stated(run: AuditedRun) -> Evidence | None:
     """Only a draft that is not mentioned explains the speed."""
-    excess = _decode_excess(run)
+    excess = _measure_excess(run)
     if excess is None or excess.times <= bound.TOLERANCE:
         return None
     if excess.times / run.unstated_draft > bound.TOLERANCE:
@@ -134,7 +134,7 @@ def draft_not_seen(run: AuditedRun) -> Evidence | None:
     return f"{run.accepted:.3g} tokens a pass reported; mean ITL {itl:g} ms, mean TPOT {tpot:g} ms"
 
 
-def _slow_decode(run: AuditedRun, ceiling: Ceiling) -> Evidence | None:
+def _explain_slow_decode(run: AuditedRun, ceiling: Ceiling) -> Evidence | None:
     reported, load = run.reported, run.reported.load
     figures = reported.figures
     timed = any(f"{rank}_{key}_ms" in figures for rank in ("mean", "median") for key in ("tpot", "itl"))
@@ -145,7 +145,7 @@ def _slow_decode(run: AuditedRun, ceiling: Ceiling) -> Evidence | None:
     return bound.explain_fallback(ceiling, figures, load)
 
 
-def _slow_prefill(run: AuditedRun, ceiling: Ceiling) -> Evidence | None:
+def _explain_slow_prefill(run: AuditedRun, ceiling: Ceiling) -> Evidence | None:
     left_ms, length = run.prefill_left_ms, run.reported.input_len
     least_ms = ceiling.prefill_ms(length) if length else None
     if not left_ms or not least_ms or not bound.LEAST_MS <= least_ms < SLOW_PREFILL * left_ms:

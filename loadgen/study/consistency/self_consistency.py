@@ -46,7 +46,7 @@ _RATES = {
 def figures_disagree(run: AuditedRun) -> Evidence | None:
     """A rate is not its count over the duration."""
     parts = []
-    for key, rate, total, duration in _rates(run):
+    for key, rate, total, duration in _list_rates(run):
         if not (rate * duration).meets(total):
             (_, noun, unit), seconds, reported = _RATES[key], run.figure("duration") or 1.0, run.figure(key)
             count = (total.low + total.high) / 2
@@ -55,7 +55,7 @@ def figures_disagree(run: AuditedRun) -> Evidence | None:
     return joined(parts)
 
 
-def _rates(run: AuditedRun) -> Iterator[tuple[str, Interval, Interval, Interval]]:
+def _list_rates(run: AuditedRun) -> Iterator[tuple[str, Interval, Interval, Interval]]:
     """Each reported rate with its count and the duration, where the run has all three."""
     duration = run.interval("duration")
     if not run.alike or duration is None or not duration.low:
@@ -73,9 +73,11 @@ def has_relations(run: AuditedRun) -> bool:
     A rate with its count and the duration; several ranks of a latency, or one with the mean; the requests'
     times with the duration and the concurrency.
     """
-    ranked = (len([*_ranks(run, key)]) + (run.interval(f"mean_{key}_ms") is not None) > 1 for key in _METRICS)
+    ranked = (
+        len([*_list_ranks(run, key)]) + (run.interval(f"mean_{key}_ms") is not None) > 1 for key in _METRICS
+    )
     timed = run.alike and run.figure("duration") and run.limit and run.least_seconds is not None
-    return any(True for _ in _rates(run)) or any(ranked) or bool(timed)
+    return any(True for _ in _list_rates(run)) or any(ranked) or bool(timed)
 
 
 @invalid(
@@ -87,11 +89,11 @@ def has_relations(run: AuditedRun) -> bool:
 )
 def impossible_order(run: AuditedRun) -> Evidence | None:
     """Mean, median and percentiles that no sample has."""
-    disorder = (line for key, word in _METRICS.items() for line in _disorder(run, key, word))
-    return joined([*disorder, *_first_tokens_after_the_end(run)])
+    disorder = (line for key, word in _METRICS.items() for line in _find_disorder(run, key, word))
+    return joined([*disorder, *_find_late_first_tokens(run)])
 
 
-def _first_tokens_after_the_end(run: AuditedRun) -> Iterator[Evidence]:
+def _find_late_first_tokens(run: AuditedRun) -> Iterator[Evidence]:
     """Statistics of TTFT above those of E2EL: a first token comes before the last, in every request."""
     for name in run.reported.figures:
         statistic, _, metric = name.partition("_")
@@ -135,8 +137,8 @@ def counts_disagree(run: AuditedRun) -> Evidence | None:
     return f"{n:.0f} answered and {failed:.0f} failed of {asked:.0f} requests"
 
 
-def _disorder(run: AuditedRun, key: str, word: str) -> Iterator[Evidence]:
-    ranks = dict(_ranks(run, key))
+def _find_disorder(run: AuditedRun, key: str, word: str) -> Iterator[Evidence]:
+    ranks = dict(_list_ranks(run, key))
     ordered = sorted(ranks.items())
     for (lower, below), (upper, above) in pairwise(ordered):
         if below.low > above.high:
@@ -145,7 +147,7 @@ def _disorder(run: AuditedRun, key: str, word: str) -> Iterator[Evidence]:
     mean = run.interval(f"mean_{key}_ms")
     if mean is None:
         return
-    yield from _impossible_spread(run, key, word, mean)
+    yield from _find_impossible_spread(run, key, word, mean)
     if 50.0 in ranks and mean.high < ranks[50.0].low / 2:
         yield f"mean {word} ({mean.high:.2f} ms) is below half of its median ({ranks[50.0].low:.2f})"
     if 100.0 in ranks and mean.low > ranks[100.0].high:
@@ -154,9 +156,9 @@ def _disorder(run: AuditedRun, key: str, word: str) -> Iterator[Evidence]:
         yield f"mean {word} ({mean.high:.2f} ms) is below its minimum ({ranks[0.0].low:.2f})"
 
 
-def _impossible_spread(run: AuditedRun, key: str, word: str, mean: Interval) -> Iterator[Evidence]:
+def _find_impossible_spread(run: AuditedRun, key: str, word: str, mean: Interval) -> Iterator[Evidence]:
     """Yield each statistic that no n values with this mean have; ITL, of more values, is not judged."""
-    n, ranks, spread = run.requests, dict(_ranks(run, key)), run.interval(f"std_{key}_ms")
+    n, ranks, spread = run.requests, dict(_list_ranks(run, key)), run.interval(f"std_{key}_ms")
     if not n or not run.alike or SELECTABLE[key].of != "requests":
         return
     if spread is not None and n > 1 and spread.low > math.sqrt(n) * mean.high:
@@ -176,7 +178,7 @@ def _impossible_spread(run: AuditedRun, key: str, word: str, mean: Interval) -> 
         yield f"mean and percentiles of {word} differ for a single request"
 
 
-def _ranks(run: AuditedRun, key: str) -> Iterator[tuple[float, Interval]]:
+def _list_ranks(run: AuditedRun, key: str) -> Iterator[tuple[float, Interval]]:
     names = {f"min_{key}_ms": 0.0, f"median_{key}_ms": 50.0, f"max_{key}_ms": 100.0}
     for name in run.reported.figures:
         match = re.fullmatch(rf"p([\d.]+)_{key}_ms", name)
@@ -303,7 +305,7 @@ def single_request(run: AuditedRun) -> Evidence | None:
 def thin_percentiles(run: AuditedRun) -> Evidence | None:
     """A percentile of too few requests is its largest value."""
     n = run.requests
-    ranks = {rank for key in ("ttft", "tpot", "e2el") for rank, _ in _ranks(run, key) if 50 < rank < 100}
+    ranks = {rank for key in ("ttft", "tpot", "e2el") for rank, _ in _list_ranks(run, key) if 50 < rank < 100}
     thin = sorted(rank for rank in ranks if n and n < least_samples(rank)[0])
     if not n or n == 1 or not thin:
         return None

@@ -24,7 +24,7 @@ import msgspec
 from loadgen.figures.figure_table import COMMON
 from loadgen.roofline import bound
 from loadgen.roofline.ceiling import Ceiling
-from loadgen.study.importers.pasted.numbers import last_digit_of
+from loadgen.study.importers.pasted.numbers import find_last_digit
 from loadgen.study.run_summary import Reported, group_by, strip_load
 
 Value = TypeVar("Value", bound=Hashable)
@@ -259,7 +259,7 @@ class Interval(msgspec.Struct, frozen=True):
 
         Counts are taken as exact.
         """
-        unit = 0.0 if count else last_digit_of(value)
+        unit = 0.0 if count else find_last_digit(value)
         if not unit:
             return cls(value * (1 - _EXACT), value * (1 + _EXACT))
         return cls(max(0.0, value - unit), value + unit)

@@ -12,7 +12,7 @@ from builders.published_runs import LOAD, loaded, run, thor
 from loadgen.report.load_identity import Load
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.consistency.subject import AuditedRun, Interval
-from loadgen.study.importers.pasted.numbers import milliseconds_each, scale_figure
+from loadgen.study.importers.pasted.numbers import compute_each_ms, scale_figure
 from loadgen.study.run_summary import Reported
 
 ONE = loaded(requests=1, max_concurrency=1)
@@ -62,8 +62,8 @@ def test_no_published_block_contradicts_itself() -> None:
         (0.0, False, 0.0, 0.1),
         (scale_figure(4.1, 1e3), False, 4000.0, 4200.0),  # 4.1 s, in ms
         (scale_figure(8200, 1e-3), False, 8.199, 8.201),
-        (milliseconds_each(8), False, 125 - 1000 / 64, 125 + 1000 / 64),  # 8 tok/s, as ms per token
-        (milliseconds_each(scale_figure(0.5, 1e3)), False, 1.6, 2.4),  # 0.5k tok/s
+        (compute_each_ms(8), False, 125 - 1000 / 64, 125 + 1000 / 64),  # 8 tok/s, as ms per token
+        (compute_each_ms(scale_figure(0.5, 1e3)), False, 1.6, 2.4),  # 0.5k tok/s
     ],
 )
 def test_a_printed_figure_is_all_that_prints_so(value: float, count: bool, low: float, high: float) -> None:

@@ -66,7 +66,7 @@ def _read_figures(
     figures |= read_fields(metrics, _TOTALS)
     figures |= {key: int(figures[key]) for key in _COUNTS if figures[key] is not None}
     figures["max_concurrent_requests"] = count(value_at(metrics, "effective_concurrency.max"))
-    figures["duration"], remarks = _duration(metrics, figures, client)
+    figures["duration"], remarks = _compute_duration(metrics, figures, client)
     if figures["failed"] is None and (listed := read_list(errors)):
         figures["failed"] = sum(count(value_at(error, "count")) or 0 for error in listed)
     figures, empty = json_fields.require_measured(figures, source)
@@ -74,7 +74,7 @@ def _read_figures(
     return figures, [*tpot, *remarks, *empty]
 
 
-def _duration(
+def _compute_duration(
     metrics: Mapping[str, Any], figures: Mapping[str, Any], client: str
 ) -> tuple[float | None, list[str]]:
     """Seconds that the rates are over, a little longer than the duration that it reports."""

@@ -95,7 +95,7 @@ def _read_benchmark(document: Mapping[str, Any], benchmark: Mapping[str, Any], w
         **read_fields(metrics, _RATES),
     }
     whole = bool(requests) and len(requests) == totals["completed"]  # a sample of them is not all
-    latencies, remarks = _from_requests(requests) if whole else _from_summary(metrics)
+    latencies, remarks = _read_requests(requests) if whole else _read_summary(metrics)
     each = read_mapping(value_at(metrics, "iter_tokens_per_iteration.successful"))
     if (each.get("mean"), each.get("std_dev")) == (1, 0):  # one token a message: its mean is that of the gaps
         latencies["mean_itl_ms"] = value_at(metrics, "inter_token_latency_ms.successful.mean")
@@ -107,7 +107,7 @@ def _read_benchmark(document: Mapping[str, Any], benchmark: Mapping[str, Any], w
     return Reported(
         name=shorten_name(find_first({**document, "benchmark": benchmark}, word, *_MODELS) or ""),
         figures=figures,
-        load=_load(document, benchmark),
+        load=_make_load(document, benchmark),
         source=where,
         told_by=_NAME,
         started=None if begun is None or not 0 < begun < 1e11 else datetime.fromtimestamp(begun, UTC),
@@ -134,13 +134,13 @@ def _compute_duration(benchmark: Mapping[str, Any]) -> float | None:
     return end - begin if reported is None and begin is not None and end is not None else reported
 
 
-def _from_requests(requests: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
+def _read_requests(requests: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
     """vLLM's TTFT, TPOT and E2EL of each request, whose times are all there."""
     several = [request for request in requests if (number(request.get("output_tokens")) or 0) > 1]
     samples = {
         "ttft": [number(request.get("time_to_first_token_ms")) for request in requests],
         "tpot": [number(request.get("inter_token_latency_ms")) for request in several],
-        "e2el": [*map(_e2el_ms, requests)],
+        "e2el": [*map(_compute_e2el_ms, requests)],
     }
     figures = dict[str, Any]()
     for key, values in samples.items():
@@ -148,7 +148,7 @@ def _from_requests(requests: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any
     return figures, [_FROM_REQUESTS]
 
 
-def _e2el_ms(request: Mapping[str, Any]) -> float | None:
+def _compute_e2el_ms(request: Mapping[str, Any]) -> float | None:
     """First byte sent to last token; guidellm's own latency runs to the response's end."""
     ends = ("last_token_iteration", "request_start")
     last, sent = (find_first(request, number, *(f"{place}.{end}" for place in _TIMINGS)) for end in ends)
@@ -158,7 +158,7 @@ def _e2el_ms(request: Mapping[str, Any]) -> float | None:
     return None if latency_s is None else latency_s * 1e3
 
 
-def _from_summary(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _read_summary(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The latencies of the summary whose definition is vLLM's."""
     remarks = [_NO_REQUESTS, "guidellm: E2E runs to the response's end, not to its last token"]
     summaries = [("ttft", "time_to_first_token_ms", 1.0), ("e2el", "request_latency", 1e3)]
@@ -182,7 +182,7 @@ def _total_tokens(metrics: Mapping[str, Any], name: str) -> int | None:
     return None if total is None else round(total)
 
 
-def _load(document: Mapping[str, Any], benchmark: Mapping[str, Any]) -> Load:
+def _make_load(document: Mapping[str, Any], benchmark: Mapping[str, Any]) -> Load:
     strategy = read_mapping(value_at(benchmark, "config.strategy") or value_at(benchmark, "args.strategy"))
     kind, rate = word(strategy.get("type_")), number(strategy.get("rate"))
     streams = find_first(strategy, count, "streams", "max_concurrency")
@@ -348,7 +348,7 @@ def _read_rows(
         yield Reported(
             name=shorten_name(named[-1]) if named else path.stem,
             figures=figures,
-            load=_strategy_load(strategy, values, asked, named_strategy + row),
+            load=_make_strategy_load(strategy, values, asked, named_strategy + row),
             source=f"{path}:{tables[-1][0] + index}",
             told_by=_NAME,
             remarks=(*remarks, *empty),
@@ -385,7 +385,7 @@ def _is_even(values: Mapping[str, float], asked: Mapping[str, int]) -> bool:
     return (prompt, answer) == (prompt_p95, answer_p95) and count.is_integer() and count == prompts / prompt
 
 
-def _strategy_load(
+def _make_strategy_load(
     strategy: re.Match[str] | None, values: Mapping[str, float], asked: Mapping[str, int], name: str
 ) -> Load:
     kind, written = (strategy[1], strategy[2]) if strategy is not None else ("", None)

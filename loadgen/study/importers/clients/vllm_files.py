@@ -68,7 +68,7 @@ def _read_vllm(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
         remarks=(
             *filter(None, [simulated and describe_simulation(simulated)]),
             *empty,
-            *_remarks(document, figures),
+            *_list_remarks(document, figures),
         ),
     )
 
@@ -96,7 +96,7 @@ def _compute_e2el(document: Mapping[str, Any]) -> dict[str, float]:
     )
 
 
-def _remarks(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterator[str]:
+def _list_remarks(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterator[str]:
     failed, requested = number(figures.get("failed")) or 0.0, count(document.get("num_prompts"))
     completed = number(figures.get("completed"))
     if failed:
@@ -172,7 +172,7 @@ def _read_sglang(document: Mapping[str, Any], source: str) -> Iterator[Reported]
         source=source,
         told_by=SGLANG.name,
         engine=_name_engine(document),
-        remarks=(*empty, *_sglang_remarks(document, figures)),
+        remarks=(*empty, *_list_sglang_remarks(document, figures)),
     )
 
 
@@ -183,7 +183,7 @@ def _name_engine(document: Mapping[str, Any]) -> str:
     return "vLLM" if backend == "vllm" else ""
 
 
-def _sglang_remarks(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterator[str]:
+def _list_sglang_remarks(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterator[str]:
     if "mean_e2el_ms" in figures:
         yield LAST_LINE
     if word(document.get("backend")) in ("sglang", "sglang-native"):

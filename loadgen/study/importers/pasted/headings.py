@@ -103,14 +103,14 @@ class Outline:
         if at < 0:
             lines = (line for line, title in reversed(self._open) if not title.exact)
             heading = next((line.name for line in lines if line.kind is Kind.HEADING), "")
-            return Subject(quantization=stored, load=self._load(at), heading=heading)
+            return Subject(quantization=stored, load=self._join_loads(at), heading=heading)
         own = self._open[at][1]
         name, model = own.name, own.model and add_storage(own.model, stored)
         if model != own.model or (stored and not own.model):
             name = model if own.exact else f"{name}, {stored}"
-        return Subject(name, model, load=self._load(at))
+        return Subject(name, model, load=self._join_loads(at))
 
-    def _load(self, at: int) -> str:
+    def _join_loads(self, at: int) -> str:
         """The load below a heading that names something; -1: none does."""
         above, below = self._open[: max(at, 0)], self._open[max(at, 0) :]
         own = [title.load for _, title in below if title.exact or title.name]

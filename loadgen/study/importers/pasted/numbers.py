@@ -44,7 +44,7 @@ class ComputedNumber(float):
         return made
 
 
-def last_digit_of(value: float) -> float:
+def find_last_digit(value: float) -> float:
     """Return one unit of the last digit that was printed of a figure; 0 of one that is taken as exact.
 
     Trailing zeros are lost with the text, so 23.00 is taken as 23.0: wider, never narrower.
@@ -61,18 +61,18 @@ def scale_figure(value: float, times: float) -> float:
     """Scale a printed figure to another unit."""
     if times == 1.0:
         return value
-    return ComputedNumber.scaled(float(f"{value * times:.12g}"), last_digit_of(value) * times)
+    return ComputedNumber.scaled(float(f"{value * times:.12g}"), find_last_digit(value) * times)
 
 
-def milliseconds_each(per_s: float) -> float:
+def compute_each_ms(per_s: float) -> float:
     """Return the time of each, of a printed rate per second."""
     each_ms = 1e3 / per_s
-    return ComputedNumber.scaled(each_ms, last_digit_of(per_s) * each_ms / per_s)
+    return ComputedNumber.scaled(each_ms, find_last_digit(per_s) * each_ms / per_s)
 
 
 def find_decimal_sign(written: Iterable[str]) -> str:
     """Find the decimal sign that the unambiguous ones of these numbers share; "" if none shows it."""
-    signs = {sign for number_text in written if (sign := _sign(number_text))}
+    signs = {sign for text in written if (sign := _find_sign(text))}
     return signs.pop() if len(signs) == 1 else ""
 
 
@@ -86,7 +86,7 @@ def parse_number(written: str, sign: str = "") -> float:
         raise ValueError(f"{written[:_LONGEST]}… has too many digits")
     plain = re.sub(f"^[{_MINUS}]", "-", _GROUPED.sub("", written.strip()))
     points, commas = plain.count("."), plain.count(",")
-    decimal = _sign(written)
+    decimal = _find_sign(written)
     if not decimal and points + commas == 1:
         if not sign:
             raise AmbiguousError(
@@ -105,7 +105,7 @@ def parse_number(written: str, sign: str = "") -> float:
     return int(value) if not decimal and float(value).is_integer() else value
 
 
-def _sign(written: str) -> str:
+def _find_sign(written: str) -> str:
     """The decimal sign of one number, "" if it has none or is ambiguous."""
     plain = re.sub(r"[eE][-+]?\d+$", "", _GROUPED.sub("", written.strip()).lstrip(f"+-{_MINUS}"))
     grouped = plain != written.strip().lstrip(f"+-{_MINUS}") and not re.search(r"[eE]", written)
@@ -186,7 +186,7 @@ def parse_rate(cell: str) -> float | None:
     return math.inf if asked < 0 else asked
 
 
-def number_text(cell: str) -> str:
+def read_number_text(cell: str) -> str:
     """Return a cell's number without its unit and its interval; "" of a cell without a number."""
     part = parse_cell(cell)
     return "" if part is None or part.times != 1.0 else part.text
@@ -206,5 +206,5 @@ def parse_mean(cell: str) -> int | None:
 
 def parse_decimal(cell: str) -> Decimal | None:
     """Parse a number above zero with the digits that it is written with; None of anything else."""
-    text = _THOUSANDS_SIGN.sub("", number_text(cell))
+    text = _THOUSANDS_SIGN.sub("", read_number_text(cell))
     return Decimal(text) if re.fullmatch(r"\d{1,12}(?:\.\d{1,6})?", text) and float(text) > 0 else None

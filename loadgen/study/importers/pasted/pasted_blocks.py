@@ -46,14 +46,14 @@ _SECTIONS = {
 }
 
 
-def _any_of(words: Mapping[str, object]) -> str:
+def _match_any(words: Mapping[str, object]) -> str:
     return "|".join(re.escape(word).replace(r"\ ", r"\s+") for word in sorted(words, key=len, reverse=True))
 
 
 # A label anywhere in a line, so that bars, prompts and whole blocks pasted as one line can be read.
 _LABEL = re.compile(
-    rf"(?<![\w-])(?:(?P<row>{_any_of(_ROWS)})"
-    rf"|(?P<word>Mean|Median|Std|Max|P\d+(?:\.\d+)?)\s+(?P<section>{_any_of(_SECTIONS)})\s+\((?:ms|tok/s)\):)",
+    rf"(?<![\w-])(?:(?P<row>{_match_any(_ROWS)})"
+    rf"|(?P<word>Mean|Median|Std|Max|P\d+(?:\.\d+)?)\s+(?P<section>{_match_any(_SECTIONS)})\s+\((?:ms|tok/s)\):)",
     re.IGNORECASE,
 )
 _BETWEEN = re.compile(r"[\s|]*")
@@ -108,7 +108,7 @@ def parse_block(lines: Sequence[str], closed: bool = True) -> PastedBlock:
     remarks = []
     for figure in written.values():
         try:
-            value = _value(figure, sign)
+            value = _parse_figure(figure, sign)
             if value is not None or figure.text.lower() == _UNSET:
                 figures[figure.key] = value
         except AmbiguousError as error:
@@ -127,7 +127,7 @@ def parse_block(lines: Sequence[str], closed: bool = True) -> PastedBlock:
 def find_key(label: str) -> str | None:
     """Find the key of a label, with its colon or without; None where no layout has it."""
     match = _LABEL.fullmatch(label.strip().removesuffix(":") + ":")
-    return None if match is None else _key(match)[0]
+    return None if match is None else _find_row(match)[0]
 
 
 def list_keys() -> set[str]:
@@ -139,7 +139,7 @@ def _split_figures(line: str) -> Iterator[_Written]:
     labels = [*_LABEL.finditer(line)]
     ends = [*(label.start() for label in labels), len(line)][1:]
     for label, end in zip(labels, ends, strict=True):
-        key, row = _key(label)
+        key, row = _find_row(label)
         start = _BETWEEN.match(line, label.end())
         rest = line[start.end() if start is not None else label.end() : end]
         name = " ".join(label[0].split())
@@ -151,7 +151,7 @@ def _split_figures(line: str) -> Iterator[_Written]:
         yield _Written(key, name, text, whole=row is not None and not row.spec)
 
 
-def _key(label: re.Match[str]) -> tuple[str, BlockRow | None]:
+def _find_row(label: re.Match[str]) -> tuple[str, BlockRow | None]:
     if label["row"] is not None:
         row = _ROWS[" ".join(label["row"].lower().split())]
         return row.key, row
@@ -159,7 +159,7 @@ def _key(label: re.Match[str]) -> tuple[str, BlockRow | None]:
     return f"{label['word'].lower()}_{section}", None
 
 
-def _value(figure: _Written, sign: str) -> Any:
+def _parse_figure(figure: _Written, sign: str) -> Any:
     """The value as the figures have it, NaN or infinite too; None where it is not set or not reported."""
     lower = figure.text.lower().lstrip("-+")
     if figure.word and lower.startswith("inf"):

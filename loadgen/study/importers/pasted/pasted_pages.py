@@ -176,7 +176,7 @@ def _make_run(pasted: _Pasted, path: Path) -> Reported:
         name=name if " " in name else shorten_name(name),
         model=model if model != name else "",
         figures=block.figures,
-        load=_load(pasted, block),
+        load=_make_load(pasted, block),
         unread=pasted.unread,
         source=f"{path}:{pasted.line}",
         told_by=PAGE,
@@ -191,7 +191,7 @@ def _make_run(pasted: _Pasted, path: Path) -> Reported:
     )
 
 
-def _load(pasted: _Pasted, block: PastedBlock) -> Load:
+def _make_load(pasted: _Pasted, block: PastedBlock) -> Load:
     figures = block.figures
     counts = {name: json_fields.parse_count(value) for name, value in pasted.asked.items()}
     limit, rate = counts.get("max_concurrency"), pasted.asked.get("request_rate")

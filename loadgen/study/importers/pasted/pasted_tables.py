@@ -164,16 +164,18 @@ class _Table:
         named = _PLACES & self.keys or self.subject.model or self.unread[0]
         if not (named and any(map(is_measured, self.keys))):
             return TableRows([], [])
-        runs = self._read_runs([*self._facts()])
+        runs = self._read_runs([*self._read_facts()])
         rows, read = self.grid.rows, {run.source for run in runs}
-        empty = (row for row in rows if self._source(row) not in read and row.cells != self.grid.titles)
+        empty = (row for row in rows if self._name_source(row) not in read and row.cells != self.grid.titles)
         each = ((row.line, row.cells) for row in empty)
         return TableRows(runs, [*list_rows_without_figures(self.path, each, len(rows))])
 
     def _read_runs(self, rows: Sequence[tuple[Row, dict[str, str]]]) -> list[Reported]:
         rungs = list[tuple[Row, dict[str, str], SpeedRow]]()
         if {SPEED, "input_length"} <= self.keys and not _SERVED & self.keys:
-            rungs += [(row, facts, speed) for row, facts in rows if (speed := self._rung(facts)) is not None]
+            rungs += [
+                (row, facts, speed) for row, facts in rows if (speed := self._make_rung(facts)) is not None
+            ]
         climbed = {id(row) for row, _, _ in rungs}
         others = [each for each in rows if id(each[0]) not in climbed]  # below zero, of a length in words
         published = [_read_published().get(_identify(speed)) for _, _, speed in rungs]
@@ -181,9 +183,9 @@ class _Table:
         return [
             self._make_ladder_run(row, facts, replace(other, note=speed.note) if known and other else speed)
             for (row, facts, speed), other in zip(rungs, published, strict=True)
-        ] + [run for row, facts in others if (run := self._run(row, facts)) is not None]
+        ] + [run for row, facts in others if (run := self._make_run(row, facts)) is not None]
 
-    def _source(self, row: Row) -> str:
+    def _name_source(self, row: Row) -> str:
         return f"{self.path}:{row.line}" + (f" column {row.column}" if row.column else "")
 
     def _read_labels(self, row: Row, facts: Mapping[str, str]) -> dict[str, str]:
@@ -191,7 +193,7 @@ class _Table:
         named = {self.grid.titles[at] or "label": row.cells[at] for at in self.unread[0]}
         return {**self.labels, **named, **read_uncounted(facts)}
 
-    def _facts(self) -> Iterator[tuple[Row, dict[str, str]]]:
+    def _read_facts(self) -> Iterator[tuple[Row, dict[str, str]]]:
         """Each row's cells by what they hold; an empty cell of a model is that of the row above."""
         model = ""
         for row in self.grid.rows:
@@ -202,7 +204,7 @@ class _Table:
                 model = facts["model"] = facts["model"] or model
             yield row, row_figures.complete_facts(facts)
 
-    def _figures(self, row: Row) -> tuple[dict[str, float], list[str]]:
+    def _read_figures(self, row: Row) -> tuple[dict[str, float], list[str]]:
         cells = zip(self.columns, row.cells, strict=True)
         figured = [cell for cell in cells if is_measured(cell[0].key) or cell[0].key in _NUMERIC]
         values, remarks = row_figures.read_cells(figured)
@@ -221,9 +223,9 @@ class _Table:
         stored = "-".join(facts.get("quantization", "").strip("-").split())  # INT4 GPTQ
         return join_quantization(name, stored), model and join_quantization(model, stored), load
 
-    def _run(self, row: Row, facts: Mapping[str, str]) -> Reported | None:
+    def _make_run(self, row: Row, facts: Mapping[str, str]) -> Reported | None:
         """A row of anyone's table; None if it has no figures."""
-        values, remarks = self._figures(row)
+        values, remarks = self._read_figures(row)
         memory = values.pop("memory", None)
         if not any(map(is_measured, values)):
             return None
@@ -238,17 +240,17 @@ class _Table:
             model=model if model != name else "",
             figures=values,
             load=own,
-            source=self._source(row),
+            source=self._name_source(row),
             told_by=SPEEDS if SPEED in values else TABLE,
             engine=facts.get("engine", "") or self.engine,
             machine=name_machine(facts.get("machine", ""), parse_whole(facts.get("gpu_num", ""))),
-            memory_bytes=self._bytes(memory),
+            memory_bytes=self._count_bytes(memory),
             simulated=find_unnamed_preset(SIMULATED in facts.get("note", "")),
             remarks=(*filter(None, [facts.get("note")]), *remarks, *self.unread[1]),
             unread=self._read_labels(row, facts),
         )
 
-    def _rung(self, facts: Mapping[str, str]) -> SpeedRow | None:
+    def _make_rung(self, facts: Mapping[str, str]) -> SpeedRow | None:
         """A rung of a ladder; None of one that did not run."""
         length, speed = parse_whole(facts["input_length"]), parse_decimal(facts[SPEED])
         if length is None or not speed:
@@ -269,10 +271,10 @@ class _Table:
 
     def _make_ladder_run(self, row: Row, facts: Mapping[str, str], speed: SpeedRow) -> Reported:
         """A rung as a run, with what else its row has."""
-        values, remarks = self._figures(row)
-        memory = self._bytes(values.pop("memory", None))
+        values, remarks = self._read_figures(row)
+        memory = self._count_bytes(values.pop("memory", None))
         values.pop(SPEED, None)
-        run = read_ladder_row(speed, self._source(row))
+        run = read_ladder_row(speed, self._name_source(row))
         return replace(
             run,
             figures={**row_figures.derive_figures(values, 1, facts), **run.figures},
@@ -281,7 +283,7 @@ class _Table:
             unread=self._read_labels(row, facts),
         )
 
-    def _bytes(self, amount: float | None) -> int | None:
+    def _count_bytes(self, amount: float | None) -> int | None:
         unit = next((column.unit for column in self.columns if column.key == "memory"), "")
         unit = unit.upper().replace("I", "")
         return int(amount * UNIT_BYTES[unit]) if amount and unit in UNIT_BYTES else None
@@ -376,7 +378,7 @@ def read_ladder_row(row: SpeedRow, source: str) -> Reported:
     if row.ttft_ms:
         figures["mean_ttft_ms"] = float(row.ttft_ms)
     if row.decode_tok_s:
-        figures["mean_tpot_ms"] = numbers.milliseconds_each(float(row.decode_tok_s))
+        figures["mean_tpot_ms"] = numbers.compute_each_ms(float(row.decode_tok_s))
     if row.formula in FORMULAS:
         lengths = row.input_length, row.output_length
         figures["output_throughput"] = convert_speed(speed, row.formula, OUTPUT, *lengths)

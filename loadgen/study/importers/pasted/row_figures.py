@@ -50,7 +50,7 @@ def read_cells(
     for column, cell, part in parts:
         why = _explain_unread(column, cell, part)
         try:
-            if not why and (value := _value(column, cell, part, sign)) is not None:
+            if not why and (value := _read_value(column, cell, part, sign)) is not None:
                 values.setdefault(column.key, value)
         except AmbiguousError as error:
             if strict:
@@ -74,7 +74,7 @@ def _explain_unread(column: TableColumn, cell: str, part: CellNumber | None) -> 
     return "has no unit" if timed and not column.bare and not part.unit else ""
 
 
-def _value(column: TableColumn, cell: str, part: CellNumber | None, sign: str) -> float | None:
+def _read_value(column: TableColumn, cell: str, part: CellNumber | None, sign: str) -> float | None:
     """A cell's number in the unit of its figure, NaN and infinity too, which an audit names; else None.
 
     Its own unit counts, else that of the title. Raises AmbiguousError, and ValueError of digits that are not
@@ -137,7 +137,7 @@ def derive_figures(
 
 def _parse_acceptance(cell: str) -> dict[str, float]:
     """An acceptance rate: a share of the drafted tokens, or the tokens of a pass."""
-    text = numbers.number_text(cell.strip().rstrip("%")).replace(",", "")
+    text = numbers.read_number_text(cell.strip().rstrip("%")).replace(",", "")
     if not re.fullmatch(r"\d{1,4}(?:\.\d{1,6})?", text):
         return {}
     rate = float(text)
@@ -156,9 +156,9 @@ def _derive_speeds(figures: Mapping[str, Any], limit: int | None, facts: Mapping
     if decode := values.pop(DECODE, None):
         # Of several at once it may be of each or of all: no time per token.
         several = (limit or 1) > 1
-        values |= {DECODING: decode} if several else {"mean_tpot_ms": numbers.milliseconds_each(decode)}
+        values |= {DECODING: decode} if several else {"mean_tpot_ms": numbers.compute_each_ms(decode)}
     if of_one := values.pop(OF_ONE, None):
-        values.setdefault("mean_tpot_ms", numbers.milliseconds_each(of_one))
+        values.setdefault("mean_tpot_ms", numbers.compute_each_ms(of_one))
     return values
 
 
@@ -166,7 +166,7 @@ def _derive_decoding(speed: float | None, of_one: float | None, streams: int) ->
     """The time per token of a decoding speed of all requests, of one, or both."""
     if of_one is None and speed is not None:
         of_one = numbers.scale_figure(speed, 1 / streams)
-    timed = {"mean_tpot_ms": numbers.milliseconds_each(of_one)} if of_one else {}
+    timed = {"mean_tpot_ms": numbers.compute_each_ms(of_one)} if of_one else {}
     return timed if speed is None else {DECODING: speed, **timed}
 
 
