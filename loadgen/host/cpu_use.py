@@ -18,11 +18,8 @@ from loadgen.host.sensor import call_guarded
 
 _PROC = Path("/proc")
 _BUSY = 3  # of a CPU's columns: user, nice and system; interrupts belong to no process
-_OWN, _STARTED, _COLUMNS = (
-    slice(11, 15),
-    19,
-    20,
-)  # of a process behind its name: user and system, its own and reaped
+# Of a process behind its name: user and system time, its own and of those it reaped; when it began; how many.
+_OWN, _STARTED, _COLUMNS = slice(11, 15), 19, 20
 
 
 class CpuUse(BaseModel, extra="forbid", frozen=True):
@@ -33,9 +30,8 @@ class CpuUse(BaseModel, extra="forbid", frozen=True):
     server: float | None  # its processes and what they started; None: they are not known
     client: float  # this program and what it started: with workers, and with the embedded engine
     others: float | None  # neither; None: not known
-    waiting: float | None = (
-        None  # share of the time in which any process waited for a CPU (PSI); None: unknown
-    )
+    # Share of the time in which any process waited for a CPU (PSI); None: unknown.
+    waiting: float | None = None
 
     @property
     def busy(self) -> float:

@@ -149,9 +149,8 @@ class Gpus:
         compute = partial(nvml.nvmlDeviceGetComputeRunningProcesses, handle)
         graphics = partial(nvml.nvmlDeviceGetGraphicsRunningProcesses, handle)
         computing = queries.get("memory by process", compute)
-        drawing = Queries("", nvml.NVMLError).get(
-            "", graphics
-        )  # a GPU without graphics is not worth a remark
+        # A GPU without graphics is not worth a remark.
+        drawing = Queries("", nvml.NVMLError).get("", graphics)
         ours = [[p for p in processes or () if p.pid in pids] for processes in (computing, drawing)]
         for processes in ours:
             of_list = Counter[int]()

@@ -134,9 +134,8 @@ def start_capture(
         if pid:
             outbox.sock.close()
     if pid:
-        set_scheduling(
-            "SCHED_BATCH"
-        )  # a server on this machine and the child run first where cores are short
+        # A server on this machine and the child run first where cores are short.
+        set_scheduling("SCHED_BATCH")
         return CaptureRun(pid, inbox, counters, job.order)
     code = 1
     try:

@@ -42,11 +42,8 @@ _SWEEP_NS = 100_000_000
 _CHECKS = 8  # of memory, while as much as there is for answers comes in full reads
 _LATE_NS, _HURRIED = 200_000_000, 8  # a capture waited so long: it is not in the journal; given at once then
 _BUSY = State.BUSY
-_GIVEN_UP = (
-    FailureKind.TIMEOUT,
-    FailureKind.STALL,
-    FailureKind.USER_CANCELLED,
-)  # by the client, not the server
+# By the client, not the server.
+_GIVEN_UP = (FailureKind.TIMEOUT, FailureKind.STALL, FailureKind.USER_CANCELLED)
 
 
 class EpollTransport:

@@ -24,9 +24,8 @@ class FailureKind(StrEnum):
     TIMEOUT = "timeout"  # --request-timeout passed
     STALL = "stall"  # --stall-timeout passed without a token (pings do not count)
     HTTP_STATUS = "http-status"  # any status but 200 and 429
-    CONTEXT_LIMIT = (
-        "context-limit"  # prompt and answer are more than the model's context: by the server's error
-    )
+    # Prompt and answer are more than the model's context: by the server's error.
+    CONTEXT_LIMIT = "context-limit"
     RATE_LIMITED = "rate-limited"  # a 429: the server takes fewer requests or tokens a minute
     IN_BAND = "in-band-error"  # a `data: {"error": …}`, `event: error` or the like after a 200
     ABORTED = "aborted"  # a finish_reason such as abort, error, content_filter: the server ended it early

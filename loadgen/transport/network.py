@@ -88,9 +88,8 @@ class Informed(Protocol):
 class Losses(NamedTuple):
     """Counts of a connection since it was dialed, or of one answer."""
 
-    out_of_order: int = (
-        UNKNOWN  # segments that came before one that was sent earlier: that was lost, or slower
-    )
+    # Segments that came before one that was sent earlier: that was lost, or slower.
+    out_of_order: int = UNKNOWN
     retransmitted: int = UNKNOWN  # segments of ours that were sent again because they were lost
 
     def subtract(self, before: Losses) -> Losses:

@@ -70,9 +70,8 @@ class RingSocket:
     def __init__(self, sock: Socket, port: int, poller: RingWatch) -> None:
         self.sock, self.port, self.poller, self.fd = sock, port, poller, sock.fileno()
         self.begin_seq = -1  # of the server's first byte; -1: the ring has not shown it
-        self.read_bytes = self.due_bytes = (
-            0  # of the connection: read; known to have come, and to be looked at
-        )
+        # Of the connection: read; known to have come, and to be looked at.
+        self.read_bytes = self.due_bytes = 0
         self.delivered_bytes = 0  # with the responses before this one
         self.owed = 0  # responses whose segments are still to be looked for
         self.rows: Rows | None = None  # those segments, once it has ended
@@ -101,9 +100,8 @@ class RingSocket:
 
     def send(self, data: Any) -> int:
         if self.poller.has_seen(self):
-            self.poller.eager[self.port] = (
-                self.poller.least_bytes > 1
-            )  # the head of its response is to be read
+            # The head of its response is to be read.
+            self.poller.eager[self.port] = self.poller.least_bytes > 1
         else:
             self.read_at_once()
         return self.sock.send(data)

@@ -9,9 +9,8 @@ from loadgen.base.arrays import Int64
 from loadgen.transport.ring.packet_filter import Headers
 from loadgen.transport.ring.packet_ring import Frames
 
-TAIL = (
-    1 << 15
-)  # segments of all streams that wait to be sorted by stream: one sort, or one search, is over these
+# Segments of all streams that wait to be sorted by stream: one sort, or one search, is over these.
+TAIL = 1 << 15
 _PORTS, _NO_PORT = 1 << 16, 0
 _COPIED = np.dtype([("header", "V20"), ("ip_length", "V2"), ("", "V2"), ("tcp", "V16"), ("seen_ns", "<i8")])
 _FIELDS = {  # what the copied bytes mean: of struct tpacket2_hdr, of IP, of TCP; and when we saw it
