@@ -189,7 +189,7 @@ def _describe_run(run: Result, metrics: Metrics, draw: bool) -> Iterator[PageSec
     notes = tuple(_explain_command(run.facts))
     yield PageSection("Run it again", "again", menu="Run it again", text=again, remarks=notes)
     yield PageSection("The report as text", "text", menu="As text", folded=True, text=report.render(run))
-    parts = ("notes", "steady-state", "failures", "fingerprint")
+    parts = ("notes", "steady-state", "failures", "cancelled", "missing", "turns-not-sent", "fingerprint")
     lines = (line.removeprefix("note: ") for part in parts for line in report.list_section_lines(part, run))
     yield PageSection("Notes", folded=True, lines=tuple(lines))
     facts = tuple(_list_environment(run))
