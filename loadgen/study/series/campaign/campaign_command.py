@@ -25,7 +25,7 @@ from loadgen.run import progress, signals
 from loadgen.run.credentials import read_api_key
 from loadgen.settings import table
 from loadgen.settings.server_settings import KeyOptions
-from loadgen.study.series.campaign import arms, campaign_file, campaign_store
+from loadgen.study.series.campaign import arms, campaign_store
 from loadgen.study.series.campaign.arms import (
     ONCE,
     Arm,
@@ -35,7 +35,12 @@ from loadgen.study.series.campaign.arms import (
     list_unsent_keys,
     show_program,
 )
-from loadgen.study.series.campaign.campaign_file import CampaignFile
+from loadgen.study.series.campaign.campaign_file import (
+    CampaignFile,
+    list_shipped,
+    load_campaign,
+    locate_campaign,
+)
 from loadgen.study.series.campaign.campaign_store import CampaignStore, Pace
 from loadgen.study.series.campaign.execution import Cooling, Execution
 from loadgen.study.series.series_store import FAILED, StoreError
@@ -58,8 +63,8 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; 0 where any cell is finished."""
     given = parse_arguments(campaign_parser(), argv)
     if given.file is None and given.resume in (None, _HERE):
-        for name, path in campaign_file.list_shipped().items():
-            print_text(f"{name:<20} {campaign_file.load_campaign(path).description}", sys.stdout)
+        for name, path in list_shipped().items():
+            print_text(f"{name:<20} {load_campaign(path).description}", sys.stdout)
         own = "loadgen campaign FILE.toml"
         print_text(f"loadgen campaign NAME --dry-run shows one; a file of your own: {own}", sys.stdout)
         return 0
@@ -112,9 +117,8 @@ def _find_store(given: argparse.Namespace) -> CampaignStore | None:
     if given.resume is None:
         return None
     if given.resume == _HERE:
-        return campaign_store.find_latest_campaign(
-            Path(given.run_dir), campaign_file.load_campaign(campaign_file.locate_campaign(given.file)).name
-        )
+        name = load_campaign(locate_campaign(given.file)).name
+        return campaign_store.find_latest_campaign(Path(given.run_dir), name)
     if given.resume.endswith(".toml"):
         raise UsageError("--resume takes the campaign's directory: put the file before it")
     kept = CampaignStore(Path(given.resume))
@@ -124,14 +128,11 @@ def _find_store(given: argparse.Namespace) -> CampaignStore | None:
 
 def _make_request(given: argparse.Namespace, kept: CampaignStore | None) -> CampaignRequest:
     """Read the campaign asked for, checked as far as can be without starting anything; raises UsageError."""
-    path = (
-        Path(kept.record.file)
-        if given.file is None and kept is not None
-        else campaign_file.locate_campaign(given.file)
-    )
+    known = given.file is None and kept is not None
+    path = Path(kept.record.file) if known and kept is not None else locate_campaign(given.file)
     if given.file is None and not path.is_file():
         raise UsageError(f"{path}, the file of this campaign, is gone: give its new path")
-    campaign = campaign_file.load_campaign(path)
+    campaign = load_campaign(path)
     if given.repeats is not None:
         if not 1 <= given.repeats <= 1000:
             raise UsageError(f"--repeats {given.repeats}: give 1 or more")
@@ -162,11 +163,10 @@ def _find_done(kept: CampaignStore, retry_failed: bool) -> set[str]:
 
 
 def _make_preview(wanted: CampaignRequest, kept: CampaignStore | None, retry_failed: bool) -> Preview:
-    done, pace, seed = set[str](), Pace(), wanted.file.seed
-    if kept is not None:
-        done, pace, seed = _find_done(kept, retry_failed), Pace.read(kept), kept.record.seed
-        _make_record(wanted, kept, retry_failed)
-    return Preview(wanted.file, wanted.arms, wanted.starts, done, pace, seed, wanted.trust)
+    if kept is None:
+        return Preview(wanted, set(), Pace(), wanted.file.seed)
+    _make_record(wanted, kept, retry_failed)  # raises where the file has changed since
+    return Preview(wanted, _find_done(kept, retry_failed), Pace.read(kept), kept.record.seed)
 
 
 def _make_record(
@@ -174,14 +174,12 @@ def _make_record(
 ) -> campaign_store.CampaignRecord:
     """Make the campaign's record, which goes on; raises UsageError where the file has changed since."""
     every = arms.make_arms(wanted.file, wanted.path, trust=wanted.trust)
-    asked = campaign_store.make_record(
-        wanted.file, wanted.path, every, _plan_starts(wanted.file, every), run_place.read_wall_clock()
-    )
+    starts, now = _plan_starts(wanted.file, every), run_place.read_wall_clock()
+    asked = campaign_store.make_record(wanted.file, wanted.path, every, starts, now)
     if kept is None:
         return asked
-    if changed := list(
-        campaign_store.list_differences(kept.record, asked, kept.list_measured(failed=not retry_failed))
-    ):
+    measured = kept.list_measured(failed=not retry_failed)
+    if changed := list(campaign_store.list_differences(kept.record, asked, measured)):
         raise UsageError(
             f"{wanted.path} has changed since {kept.directory} was run: {'; '.join(changed)}: "
             "restore it, or start another campaign"
@@ -218,9 +216,8 @@ def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.
             print_text(f"\ninterrupted: {_count_finished(wanted, kept)}\nresume with: {resume}", sys.stdout)
             return signals.exit_code(signals.read_number(stop))
         except StoreError as error:
-            raise StoreError(
-                f"{error}; {_count_finished(wanted, kept)}; when it can be written: {resume}"
-            ) from None
+            state = _count_finished(wanted, kept)
+            raise StoreError(f"{error}; {state}; when it can be written: {resume}") from None
         finally:
             kept.drop_unfinished()
     return _report_end(wanted, kept, resume)
@@ -257,10 +254,8 @@ def _print_comparison(kept: CampaignStore) -> None:
         compare_command.report_unread(read.errors)
         ask = ComparisonOptions(campaign=model.read_campaign_settings(places))
         if read.limits:
-            print_text(
-                clean_text(compare_command.render_comparison((), limits.compare_limits(read.limits, ask))),
-                sys.stdout,
-            )
+            compared = limits.compare_limits(read.limits, ask)
+            print_text(clean_text(compare_command.render_comparison((), compared)), sys.stdout)
         if tables := compare_command.compare_sources(read, ask):
             print_text(clean_text(comparison_report.render_text(tables)), sys.stdout, end="")
     except LoadgenError as error:  # the runs are there all the same
@@ -273,13 +268,10 @@ _NO_BREAK = "\u00a0"
 class Preview(msgspec.Struct, frozen=True):
     """A campaign's matrix, order, commands and time; `done` are ids of cells that need no more."""
 
-    file: CampaignFile
-    arms: Sequence[Arm]
-    starts: Sequence[Start]
+    wanted: CampaignRequest
     done: set[str]
     pace: Pace
     seed: int | None
-    trust: Trust = Trust()
 
     def render(self) -> str:
         """Render it for a terminal; command lines are as long as they are."""
@@ -287,23 +279,22 @@ class Preview(msgspec.Struct, frozen=True):
         return "\n\n".join("\n".join(lines) for lines in parts)
 
     def _matrix(self) -> Iterator[str]:
-        title = f"{self.file.name}: {self.file.description}" if self.file.description else self.file.name
-        yield from wrap_text(title)
-        cells = list_cells(self.starts)
-        started = sum(not start.arm.attached for start in self.starts)
-        arms, repeats = format_count(len(self.arms), "arm"), format_count(self.file.repeats, "repeat")
+        file, cells = self.wanted.file, list_cells(self.wanted.starts)
+        yield from wrap_text(f"{file.name}: {file.description}" if file.description else file.name)
+        started = sum(not start.arm.attached for start in self.wanted.starts)
+        arms, repeats = format_count(len(self.wanted.arms), "arm"), format_count(file.repeats, "repeat")
         starts = format_count(started, "start")
         yield (
             f"{arms} (checkpoint on server), {repeats}: {format_count(len(cells), 'cell')}, {starts} of a "
             "server"
         )
-        if (limit := self.file.limit) is not None:
+        if (limit := file.limit) is not None:
             budget = f"at most {format_count(limit.max_runs, 'run')} and {format_duration(limit.budget_s)}"
             yield from wrap_text(f"each cell is a search for the highest load at {limit.slo}: {budget}")
         if over := sum(planned.id in self.done for planned in cells):
             yield f"{over} are done, {len(cells) - over} are left"
-        widths = (-max(len(arm.name) for arm in self.arms) - 4, -1)
-        for arm in self.arms:
+        widths = (-max(len(arm.name) for arm in self.wanted.arms) - 4, -1)
+        for arm in self.wanted.arms:
             yield align_cells(
                 (f"  {arm.name}", ", ".join(workload.name for workload in arm.profiles)), widths
             )
@@ -311,18 +302,18 @@ class Preview(msgspec.Struct, frozen=True):
             is_path = arm.options.launching.wanted and model.startswith(("/", "./", "../"))
             if is_path and not os.path.exists(model):
                 yield f"    {model} does not exist: its cells would fail"
-        if unset := sorted({name for arm in self.arms for name in arm.missing}):
+        if unset := sorted({name for arm in self.wanted.arms for name in arm.missing}):
             yield f"environment variables to set first: {', '.join(unset)}"
 
     def _order(self) -> Iterator[str]:
         turns: dict[str, list[str]] = {}
-        if self.file.starts == ONCE:
+        if self.wanted.file.starts == ONCE:
             yield "order: each server is started once, for all its repeats"
-            turns["all"] = [self._name_arm(start.arm) for start in self.starts]
+            turns["all"] = [self._name_arm(start.arm) for start in self.wanted.starts]
         else:
             yield "order: each repeat starts every server again, in the reverse order of the repeat before"
             names: dict[int, list[str]] = {}
-            for start in self.starts:
+            for start in self.wanted.starts:
                 names.setdefault(start.planned[0].cell.repeat, []).append(self._name_arm(start.arm))
             for first in list(names)[:2]:
                 turns[", ".join(f"r{repeat}" for repeat in list(names)[first::2])] = names[first]
@@ -332,39 +323,39 @@ class Preview(msgspec.Struct, frozen=True):
 
     def _name_arm(self, arm: Arm) -> str:
         """The checkpoint alone if all are on one server."""
-        return arm.checkpoint if len({each.server for each in self.arms}) == 1 else arm.name
+        return arm.checkpoint if len({each.server for each in self.wanted.arms}) == 1 else arm.name
 
     def _commands(self) -> Iterator[str]:
-        verb = "bench" if self.file.limit is None else "limit"
+        verb = "bench" if self.wanted.file.limit is None else "limit"
         yield f"commands that would measure the same with `loadgen {verb}`:"
-        for arm in self.arms:
+        for arm in self.wanted.arms:
             yield f"  {arm.name}"
-            yield f"    {arm.command(self.file.repeats, self.seed, self.file.limit)}"
+            yield f"    {arm.command(self.wanted.file.repeats, self.seed, self.wanted.file.limit)}"
             if arm.options.launching.wanted and not (arm.missing or arm.barred):
                 # To find out what is installed runs the interpreter that the file names.
-                yield f"    {show_program(arm.options, arm.settings, asks=self.trust.starts)}"
+                yield f"    {show_program(arm.options, arm.settings, asks=self.wanted.trust.starts)}"
 
     def _reach(self) -> Iterator[str]:
         """Show what the file would run, send and read, and whether it is allowed to."""
-        starting = [arm.name for arm in self.arms if arm.options.launching.wanted]
-        if starting and not self.trust.starts:
+        starting = [arm.name for arm in self.wanted.arms if arm.options.launching.wanted]
+        if starting and not self.wanted.trust.starts:
             yield f"runs programs: {', '.join(starting)}; needs --allow-launch"
-        hosts = dict.fromkeys(url for arm in self.arms for url in arm.options.urls)
+        hosts = dict.fromkeys(url for arm in self.wanted.arms for url in arm.options.urls)
         if hosts:
             yield f"sends to: {', '.join(map(hide_secrets, hosts))}"
-        if self.trust.variables:
-            yield f"may read from the environment: {', '.join(self.trust.variables)}"
-        if barred := sorted({name for arm in self.arms for name in arm.barred}):
+        if self.wanted.trust.variables:
+            yield f"may read from the environment: {', '.join(self.wanted.trust.variables)}"
+        if barred := sorted({name for arm in self.wanted.arms for name in arm.barred}):
             yield f"reads from the environment: {', '.join(barred)}; needs --allow-env NAME for each"
-        yield from list_unsent_keys(self.trust, self.arms)
+        yield from list_unsent_keys(self.wanted.trust, self.wanted.arms)
 
     def _time(self) -> Iterator[str]:
-        if (limit := self.file.limit) is None:
-            left = self.pace.estimate_left(self.starts, self.done)
+        if (limit := self.wanted.file.limit) is None:
+            left = self.pace.estimate_left(self.wanted.starts, self.done)
             words = "unknown until the first cells are done" if left.unknown else left.words
             yield f"estimated time: {words}"
         else:
-            cells = sum(planned.id not in self.done for planned in list_cells(self.starts))
+            cells = sum(planned.id not in self.done for planned in list_cells(self.wanted.starts))
             most = format_duration(cells * limit.budget_s)
             yield f"estimated time: at most {most} of searches; starts of servers come on top"
         yield "nothing was started or written (--dry-run)"
