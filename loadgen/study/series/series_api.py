@@ -27,7 +27,7 @@ from loadgen.run.signals import Interrupts
 from loadgen.study.series.limit import limit_command
 from loadgen.study.series.limit.limit_command import LimitRequest
 from loadgen.study.series.sweep import grid, sweep_run
-from loadgen.study.series.sweep.grid import Dimension, Variation
+from loadgen.study.series.sweep.grid import Variation
 from loadgen.study.series.sweep.sweep_run import SweepRequest
 
 Load = Annotated[float, Meta(gt=0)]
@@ -140,16 +140,9 @@ def _variation(given: dict[str, Any]) -> Variation:
     fields += [grid.make_linked_dimension("link", lists) for lists in given.pop("link", ())]
     for name, key in (("rate", grid.RATE), ("concurrency", grid.CONCURRENCY)):
         if (loads := given.pop(name, None)) is not None:
-            fields.append(_loads(name, key, loads))
+            parse = grid.parse_loads if isinstance(loads, str) else grid.make_load_dimension
+            fields.append(parse(name, key, loads))
     return Variation(tuple(fields), repeats=given.pop("repeats", 1))
-
-
-def _loads(name: str, key: str, loads: Sequence[float] | str) -> Dimension:
-    return (
-        grid.parse_loads(name, key, loads)
-        if isinstance(loads, str)
-        else grid.make_load_dimension(name, key, loads)
-    )
 
 
 def _sweep(request: SweepRequest, resume: str | None, interrupts: Interrupts) -> Sweep:
@@ -187,8 +180,8 @@ def _limit(options: Options, request: LimitRequest, workload: Profile, interrupt
         if found.signal and not found.record.runs:
             raise signals.Stopped(found.signal)
         tried = [run.directory for run in found.record.runs if run.directory]
-        runs = tuple(_run(found.directory / directory, written) for directory in tried)
-        return Limit(found.record, runs, found.directory if written else None)
+        runs = tuple(_run(found.kept.directory / directory, written) for directory in tried)
+        return Limit(found.record, runs, found.kept.directory if written else None)
 
 
 def _run(directory: Path, written: bool) -> Run:

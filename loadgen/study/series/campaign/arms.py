@@ -171,12 +171,13 @@ def _make_arms_of(row: CheckpointTable, file: CampaignFile, path: Path, trust: T
 def _make_arm(
     row: CheckpointTable, file: CampaignFile, path: Path, server: str, flags: dict[str, Any]
 ) -> Arm:
-    options = replace(
-        parse(campaign_file.make_arguments(flags, bench_parser())), fingerprint=file.fingerprint
-    )
+    options = parse(campaign_file.make_arguments(flags, bench_parser()))
+    options = replace(options, fingerprint=file.fingerprint)
     bench.check(options)
+    # A relative path begins at the campaign's own file.
     places = [
-        _locate_profile(name, path) for name in (file.profiles if row.profiles is None else row.profiles)
+        str(path.parent / expanded(name)) if name.endswith(".toml") or "/" in name else name
+        for name in (file.profiles if row.profiles is None else row.profiles)
     ]
     profiles = tuple(profile.load(place, options.overrides) for place in places)
     for workload in profiles:
@@ -203,13 +204,6 @@ def _check_searches(table: LimitTable, profiles: Sequence[Profile]) -> None:
             LimitRequest.read(table.model_dump()).check(workload, table.slo)
         except UsageError as error:
             raise UsageError(f"[limit], profile {workload.name}: {error}") from None
-
-
-def _locate_profile(name: str, path: Path) -> str:
-    """Find a profile's name, or where it is: a relative path begins at the campaign's own file."""
-    if name.endswith(".toml") or "/" in name:
-        return str(path.parent / expanded(name))
-    return name
 
 
 def check_allowed(trust: Trust, path: Path, arms: Sequence[Arm]) -> None:

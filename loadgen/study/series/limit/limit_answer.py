@@ -109,9 +109,8 @@ def make_answer(
     }
 
 
-def is_answer(end: SearchEnd) -> bool:
-    """Whether this end answers what was asked, be it only that a bound of the search is the limit."""
-    return end in ("within", "everything-passes", "nothing-passes", "client-limited")
+# Ends that answer what was asked, be it only that a bound of the search is the limit.
+ANSWERS: tuple[SearchEnd, ...] = ("within", "everything-passes", "nothing-passes", "client-limited")
 
 
 def _find_most_over(trial: Trial) -> int:

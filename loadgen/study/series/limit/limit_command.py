@@ -104,14 +104,6 @@ class LimitRequest(msgspec.Struct, frozen=True):
             raise UsageError(f"{start} {self.start:g} lies above {highest} {self.highest:g}")
 
 
-class LimitFound(msgspec.Struct, frozen=True):
-    """A search that is over: its record, its directory, and the signal that ended it, if one did."""
-
-    record: LimitRecord
-    directory: Path
-    signal: int = 0
-
-
 def main(argv: Sequence[str]) -> int:
     """Run the command; 0 where the search found an answer."""
     options, own = split_own_flags(parse(argv, limit_parser()), LimitRequest.__struct_fields__)
@@ -123,13 +115,13 @@ def main(argv: Sequence[str]) -> int:
 
     found = find_limit(options, request, hide_argument_secrets(["loadgen", "limit", *argv]), say)
     print_text("\n" + limit_record.render_search(found.record), sys.stdout, end="")
-    print_text(f"search: {found.directory}", sys.stdout)
+    print_text(f"search: {found.kept.directory}", sys.stdout)
     if found.signal:
-        resume = series_store.show_resume_command(found.directory)
+        resume = series_store.show_resume_command(found.kept.directory)
         print_text(f"interrupted; resume with: {resume}", sys.stdout)
         return signals.exit_code(found.signal)
     record = found.record
-    measured = record.ended is not None and (limit_answer.is_answer(record.ended) or record.limit is not None)
+    measured = record.ended is not None and (record.ended in limit_answer.ANSWERS or record.limit is not None)
     measured = measured and any(run.verdict != Level.INVALID for run in record.runs)
     return 0 if measured and record.ended != "server-died" else MeasureError.exit_code
 
@@ -141,8 +133,8 @@ def find_limit(
     say: Callable[[str], None],
     workload: Profile | None = None,
     interrupts: Interrupts = signals.SIGNALS,
-) -> LimitFound:
-    """Search for the limit, in a directory of its own; raises UsageError or MeasureError.
+) -> LimitSearch:
+    """Search for the limit, in a directory of its own, to its end; raises UsageError or MeasureError.
 
     Without a `workload` it is the one that the options name.
     """
@@ -176,9 +168,9 @@ def find_limit(
         if request.resume is not None:
             asked = continue_search(read_search(kept.directory), asked, options.seed)
         seed = Seed(asked.seed, chosen=options.seed is not None)
-        finding = LimitSearch(servers, workload, goals, asked, kept, seed, say)
-        record = finding.find()
-    return LimitFound(record, kept.directory, finding.signal)
+        found = LimitSearch(servers, workload, goals, asked, kept, seed, say)
+        found.find()
+    return found
 
 
 def read_search(directory: Path) -> LimitRecord:

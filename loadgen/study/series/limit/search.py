@@ -200,7 +200,10 @@ def find_limiting_edge(settings: SearchSettings, trials: Sequence[Trial]) -> Edg
     low = min((edge.low for edge in known), key=lambda low: low if low == low else -math.inf)
     high = min((edge.high for edge in known), key=lambda high: high if high == high else math.inf)
     if settings.axis == "concurrency":
-        low, high = _cover_neighbours(trials, low, high)
+        first = min((trial.load for trial in trials if trial.beyond), default=math.inf)
+        last = find_load_below([each for each in trials if not each.disturbed], lambda trial: trial.beyond)
+        # None in between was tried, and no line through shares that jump is to be trusted there. NaN stays.
+        low, high = (last if low > last else low), (first - 1 if high < first - 1 else high)
     return msgspec.structs.replace(lowest, low=low, high=high)
 
 
@@ -210,14 +213,6 @@ def is_narrow(settings: SearchSettings, edge: EdgeFit) -> bool:
         return False
     one = settings.axis == "concurrency" and math.floor(edge.low) == math.floor(edge.high)
     return one or edge.width <= settings.within
-
-
-def _cover_neighbours(trials: Sequence[Trial], low: float, high: float) -> tuple[float, float]:
-    """Widen an interval to all whole numbers between the last that was below and the first above."""
-    first = min((trial.load for trial in trials if trial.beyond), default=math.inf)
-    last = find_load_below([trial for trial in trials if not trial.disturbed], lambda trial: trial.beyond)
-    # None in between was tried, and a line through shares that jump is not to be trusted there. NaN stays.
-    return (last if low > last else low), (first - 1 if high < first - 1 else high)
 
 
 def find_load_below(trials: Sequence[Trial], failed: Callable[[Trial], bool]) -> float:
@@ -242,7 +237,10 @@ def _next_load(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit 
     if not trials:
         return _round_load(settings, settings.start)
     load = _choose_load(settings, trials, edge)
-    ceiling = _client_ceiling(trials)
+    # The lowest load that the client could not send, unless it did send as much in another run.
+    sent = max((trial.load for trial in trials if trial.usable), default=0.0)
+    unsent = (trial.load for trial in trials if trial.disturbed and trial.load > sent)
+    ceiling = min(unsent, default=math.inf)
     return load if isinstance(load, str) or load < ceiling else _below_client(settings, trials, ceiling)
 
 
@@ -265,12 +263,6 @@ def _choose_load(
             return "within"
         return _round_load(settings, edge.load * math.exp(-1 / edge.slope))
     return _load_near_edge(settings, trials, edge)
-
-
-def _client_ceiling(trials: Sequence[Trial]) -> float:
-    """Find the lowest load that the client could not send, unless it did send as much in another run."""
-    sent = max((trial.load for trial in trials if trial.usable), default=0.0)
-    return min((trial.load for trial in trials if trial.disturbed and trial.load > sent), default=math.inf)
 
 
 def _below_client(settings: SearchSettings, trials: Sequence[Trial], ceiling: float) -> float | SearchEnd:
