@@ -36,7 +36,7 @@ def describe_prompts(facts: Facts) -> str:
     if data.kind == RANDOM:
         return how
     made = "as the file has them" if form not in _MADE else how
-    counted = f", lengths by the tokenizer {facts.tokenizer}" * bool(data.text and facts.tokenizer)
+    counted = f", lengths by the tokenizer {facts.tokenizer}" if data.text and facts.tokenizer else ""
     return f"{_describe_rows(facts)}; {data.text or made}{counted}"
 
 
@@ -76,10 +76,12 @@ def _describe_rows(facts: Facts, why: bool = True) -> str:
         parts[0] += f", {of} of {Path(data.file).name} ({shorten_digest(facts)})"
     if data.skipped:
         reasons = "; ".join(f"{reason}: {count:,}" for reason, count in data.skipped.items())
-        parts.append(f"left out {sum(data.skipped.values()):,}" + f" ({reasons})" * why)
-    parts += [f"{data.clipped:,} clipped"] * bool(data.clipped)
-    same = "have an earlier prompt" if data.kind in TRACES else "send a row again"
-    parts += [f"{data.repeated:,} requests {same}"] * bool(data.repeated)
+        parts.append(f"left out {sum(data.skipped.values()):,}" + (f" ({reasons})" if why else ""))
+    if data.clipped:
+        parts.append(f"{data.clipped:,} clipped")
+    if data.repeated:
+        same = "have an earlier prompt" if data.kind in TRACES else "send a row again"
+        parts.append(f"{data.repeated:,} requests {same}")
     return "; ".join(parts)
 
 
@@ -107,7 +109,7 @@ def _list_lengths(facts: Facts, records: Records) -> Iterator[str]:
 
 def _describe_spread(what: str, lengths: LengthFacts, how: str) -> str:
     """Bounds, mean and percentiles as they were sent."""
-    by = f", {how}" * bool(how)
+    by = f", {how}" if how else ""
     if lengths.least == lengths.most:
         return f"{what} {lengths.most:,} tokens each{by}"
     mean = f"mean {lengths.mean:,.1f} sent (P50 {lengths.p50:,}, P90 {lengths.p90:,}, P99 {lengths.p99:,})"

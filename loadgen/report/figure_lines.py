@@ -131,7 +131,7 @@ def describe_token_counts(metrics: Metrics, tokenizer: str) -> Iterator[str]:
         yield f"tokens: {'; '.join(parts)}"
     spread = metrics.completed - metrics.exact_tokens - metrics.counted_by_messages
     if spread > 0 and metrics.streamed:
-        exactly = " (--continuous-usage counts them one by one)" * (metrics.counted_by_usage > 0)
+        exactly = " (--continuous-usage counts them one by one)" if metrics.counted_by_usage > 0 else ""
         several = f"messages: in {format_count(spread, 'request')} some carry several tokens"
         yield f"{several}; ITL is per message, TPOT per token{exactly}"
 
@@ -192,11 +192,11 @@ def _visible(metrics: Metrics, reasoned: int) -> str:
     if not ttft.n or ttfvt == ttft:
         return ""
     if not ttfvt.n:  # all ended within their reasoning, or the run is older than the figure
-        all_reasoned = reasoned >= ttft.n
-        return "TTFVT: none: no response is known to have text after its reasoning" * all_reasoned
-    never = ttft.n - ttfvt.n
-    ended = f"; {never} of {ttft.n} responses have none: they ended within their reasoning" * bool(never)
-    return f"{_sentence(SELECTABLE['ttfvt'], metrics)}{ended}"
+        none = "TTFVT: none: no response is known to have text after its reasoning"
+        return none if reasoned >= ttft.n else ""
+    sentence, never = _sentence(SELECTABLE["ttfvt"], metrics), ttft.n - ttfvt.n
+    ended = f"; {never} of {ttft.n} responses have none: they ended within their reasoning"
+    return sentence + ended if never else sentence
 
 
 def _sentence(figure: Figure, metrics: Metrics) -> str:

@@ -192,9 +192,8 @@ def make_run_table(record: LimitRecord) -> Table:
             Column(objective, f"{name_percentile(objective)} ms"),
             Column(f"{objective}, bound", "≤ at 99 %"),
         ]
-    columns += [Column("goodput", "goodput req/s")] * any(
-        run.goodput_per_s is not None for run in record.runs
-    )
+    if any(run.goodput_per_s is not None for run in record.runs):
+        columns.append(Column("goodput", "goodput req/s"))
     columns += [
         Column("verdict", "verdict"),
         Column("outcome", "objectives" if len(shown) > 1 else "objective"),

@@ -173,7 +173,8 @@ def render_block(figures: Figures, layout: Layout = _VLLM_0_32, named: Collectio
     lines = [layout.title.center(layout.width, "=")]
     for row in layout.rows:
         if (shown := _choose_value(figures, row)) is not None:
-            lines += [row.rule.center(layout.width, "-")] * bool(row.rule)
+            if row.rule:
+                lines.append(row.rule.center(layout.width, "-"))
             lines.append(_align_row(layout, row.label, *shown))
     for section in layout.sections:
         if section.extra and named is not None and section.key not in named:
@@ -193,7 +194,7 @@ def _choose_value(figures: Figures, row: BlockRow) -> tuple[float | str, str] | 
 
 
 def _render_section(figures: Figures, layout: Layout, section: BlockSection) -> list[str]:
-    name = section.key + "_ms" * (section.unit == "ms")
+    name = f"{section.key}_ms" if section.unit == "ms" else section.key
     if figures.get(f"mean_{name}") is None:
         return []
     statistics = [("Mean", f"mean_{name}"), ("Median", f"median_{name}")]
@@ -201,7 +202,8 @@ def _render_section(figures: Figures, layout: Layout, section: BlockSection) -> 
     ranks = [(match[1], key) for key in figures if (match := pattern.fullmatch(key))]
     allowed = section.percentiles
     statistics += [(f"P{rank}", key) for rank, key in ranks if allowed is None or rank in allowed]
-    statistics += [("Max", f"max_{name}")] * section.most
+    if section.most:
+        statistics.append(("Max", f"max_{name}"))
     return [
         section.header.center(layout.width, "-"),
         *(

@@ -262,9 +262,6 @@ def concurrency_not_held(run: RunEvidence) -> Evidence | None:
     return f"mean concurrency{of} {held:.2f} between ramp and drain, {run.target} requested; {turnaround}"
 
 
-_MEAN_OF = {True: " in the mean of the trace", False: " on average"}  # by whether it is one
-
-
 @suspect(
     "sends-late",
     f"at a finite rate, or the times of a trace, requests were sent later than scheduled by more than "
@@ -290,8 +287,10 @@ def sends_late(run: RunEvidence) -> Evidence | None:
     cause = f"--max-concurrency {limit} held them back" if capped else cause
     delay = "" if run.sessions is None else "first turns "
     delay += f"sent {late_ms:.2f} ms late on average, {float(run.late_ns.max()) / 1e6:.2f} ms at most"
-    delay += f", {run.late_p99_ms:.2f} ms by P99" * uneven
-    apart = f"{gap_ms:.4g} ms apart" + _MEAN_OF[run.facts.data.schedule is not None] * uneven
+    apart = f"{gap_ms:.4g} ms apart"
+    if uneven:
+        delay += f", {run.late_p99_ms:.2f} ms by P99"
+        apart += " on average" if run.facts.data.schedule is None else " in the mean of the trace"
     return f"{delay}, scheduled {apart}: {cause}"
 
 

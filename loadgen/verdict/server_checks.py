@@ -237,8 +237,11 @@ def prefill_while_queued(run: RunEvidence) -> Evidence | None:
     waited, _ = _waiting(run)
     if queued_ms <= QUEUED * ttft_ms and not waited:
         return None
-    parts = [f"{queued_ms:.4g} of {ttft_ms:.4g} ms mean TTFT in the queue"] * (queued_ms > 0)
-    parts += [f"requests waited in {len(waited)} of {len(run.samples)} samples"] * bool(waited)
+    parts = []
+    if queued_ms > 0:
+        parts.append(f"{queued_ms:.4g} of {ttft_ms:.4g} ms mean TTFT in the queue")
+    if waited:
+        parts.append(f"requests waited in {len(waited)} of {len(run.samples)} samples")
     return f"{joined(parts)}: prefill_speed is not the speed of prefill"
 
 

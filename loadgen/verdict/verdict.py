@@ -102,8 +102,8 @@ class RunVerdict(msgspec.Struct, frozen=True):
     @property
     def reasons(self) -> tuple[str, ...]:
         """The reasons of the level: the grave doubts by code, and that some could not be judged."""
-        codes = (finding.rule.code for finding in self.grave)
-        return (*codes, *("not judged in full",) * bool(self.failed))
+        codes = tuple(finding.rule.code for finding in self.grave)
+        return (*codes, "not judged in full") if self.failed else codes
 
     @property
     def notes(self) -> tuple[Finding, ...]:
@@ -143,9 +143,10 @@ def judge(run: RunEvidence) -> RunVerdict:
 
 def state_verdict(verdict: RunVerdict) -> str:
     """The verdict in a few words: its level, SIMULATED before it, and what a VALID rests on no check of."""
-    simulated = "SIMULATED, " * verdict.simulated
-    lacking = f" (not checked: {', '.join(verdict.not_checked)})" * bool(verdict.lacking)
-    return f"{simulated}{verdict.level}{lacking if verdict.level is Level.VALID else ''}"
+    level = f"SIMULATED, {verdict.level}" if verdict.simulated else str(verdict.level)
+    if verdict.lacking and verdict.level is Level.VALID:
+        return f"{level} (not checked: {', '.join(verdict.not_checked)})"
+    return level
 
 
 def summarize_doubts(verdict: RunVerdict) -> list[str]:
@@ -154,12 +155,13 @@ def summarize_doubts(verdict: RunVerdict) -> list[str]:
     also = ", ".join(finding.rule.code for finding in verdict.grave[_SHOWN:])
     notes = ", ".join(finding.rule.code for finding in verdict.notes)
     first = f"verdict: {state_verdict(verdict)}"
-    named = [f"also {also}"] * bool(also) + [f"notes: {notes}"] * bool(notes)
-    named += ["details: --explain"] * bool(named)
+    named = [text for text, is_there in ((f"also {also}", also), (f"notes: {notes}", notes)) if is_there]
+    if named:
+        named.append("details: --explain")
     unjudged = list(_list_unjudged(verdict))
     if not full:
         return ["; ".join([first, *named]), *unjudged]
-    rest = ["; ".join(named)] * bool(named)
+    rest = ["; ".join(named)] if named else []
     return [f"{first}: {full[0]}", *(f"and: {doubt}" for doubt in full[1:]), *rest, *unjudged]
 
 

@@ -86,10 +86,12 @@ def describe_in_flight(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def _counts(result: Result, figures: SessionFigures) -> str:
-    of = f" of {figures.planned}" * (figures.planned != figures.begun)
+    of = f" of {figures.planned}" if figures.planned != figures.begun else ""
     parts = [f"{figures.begun} begun{of}{_pace(result)}", f"{figures.finished} finished"]
-    parts += [f"{figures.ended_early} ended early"] * bool(figures.ended_early)
-    parts += [f"{figures.unfinished} unfinished, since the run ended"] * bool(figures.unfinished)
+    if figures.ended_early:
+        parts.append(f"{figures.ended_early} ended early")
+    if figures.unfinished:
+        parts.append(f"{figures.unfinished} unfinished, since the run ended")
     line = f"sessions: {', '.join(parts)}"
     if figures.mean_turns is None:
         return line

@@ -111,7 +111,7 @@ def _unsure(shards: tuple[MergedShard, ...]) -> Iterator[str]:
 
 def _shards(names: list[str]) -> str:
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"shard{'s' * (len(names) > 1)} {', '.join(names[:_MOST_NAMED])}{more}"
+    return f"shard{'s' if len(names) > 1 else ''} {', '.join(names[:_MOST_NAMED])}{more}"
 
 
 DOUBTS = {
