@@ -11,7 +11,6 @@ while it is under way.
 from __future__ import annotations
 
 import logging
-import ssl
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Protocol, runtime_checkable
@@ -80,7 +79,6 @@ class Adapter(msgspec.Struct, frozen=True):
     """Learns what one server takes of a plan's requests; `known` has what was learned, by form of request."""
 
     access: ServerAddress
-    tls: ssl.SSLContext | None
     subject: ModelTarget
     known: dict[str, Adaptation]
     check_alive: Callable[[bool], None]  # raises ServerDied where the server that just failed has ended
@@ -172,7 +170,7 @@ class Adapter(msgspec.Struct, frozen=True):
             trial = asked.adapted(adaptation)
             body = trial.payload(i)
             with display(self.quiet).waiting("asking what the server takes of a request", _limit_s(trial)):
-                answer = control.try_request(self.access, self.tls, trial.path, body, _limit_s(trial))
+                answer = control.try_request(self.access, trial.path, body, _limit_s(trial))
             refusing = answer.status in REFUSING
             found = refusals.read_refusals(answer.body, refusals.list_paths(body)) if refusing else ()
             fields = [field for refusal in found if (field := self._field(refusal, trial, answer))]
@@ -266,7 +264,7 @@ def add_word_counts(
     if key not in known:
         if subject.engine.unproven:
             asked = adapter.adapted(asked)
-        counter = PromptCounter(adapter.access, adapter.tls, asked, subject.engine.hosted, limit)
+        counter = PromptCounter(adapter.access, asked, subject.engine.hosted, limit)
         with display(adapter.quiet).waiting("asking how the server counts words"):
             known[key] = counter.learn_counts(workload.input_len + workload.prefix_len)
     return replace(subject, word_counts=known[key])
@@ -282,9 +280,7 @@ def check_takes_ids(probe: ServerProbe, served: ServerInfo) -> ServerInfo:
         return served
     access, dialect = probe.access, Completions()
     path = f"{access.prefix}{dialect.path.removeprefix('/v1')}{access.query}"
-    answer = control.send_request(
-        access, probe.tls, path, dialect.make_request(served.model, _IDS, 1), _ANSWER_S
-    )
+    answer = control.send_request(access, path, dialect.make_request(served.model, _IDS, 1), _ANSWER_S)
     counted = untrusted.read_mapping(answer.object.get("usage")).get("prompt_tokens")
     if answer.status not in REFUSING and counted in (None, len(_IDS)):
         return served

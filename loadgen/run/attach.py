@@ -203,9 +203,8 @@ def open_session(
     """The session with a server once it is ready; of one `like` another, the same of its models is meant."""
     # A capturing process that sends by httpx has all of it loaded: it imports nothing during a run.
     access = replace(access, plain=transport_choice.likely_transport(options.transport) != "httpx")
-    tls = access.tls()
     model = options.served_model_name or options.model
-    probe = ServerProbe(access, tls)
+    probe = ServerProbe(access)
     asking = progress.display(options.quiet).waiting(
         f"waiting for {access.shown_url}", wait_s, lambda: probe.reason
     )
@@ -236,7 +235,7 @@ def open_session(
     # Where nothing between it and us could wait for acknowledgements that it does not wait for: a gateway on
     # this machine may pass on the name of the engine behind it.
     known = local is not None and (local.launched is not None or served.engine.ours)
-    root = replace(access.target("", tls), delay_acks=known and served.engine.sends_at_once)
+    root = replace(access.target(""), delay_acks=known and served.engine.sends_at_once)
     return Session(options, access, served, subject, root, local, files, interrupts=interrupts)
 
 

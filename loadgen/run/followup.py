@@ -168,7 +168,7 @@ class ObservedServer(Protocol):
 def add_configuration(facts: Facts, server: ObservedServer) -> Facts:
     """The facts with the engine's own account of its configuration."""
     observe, local = server.observes, server.local
-    info = control.read_server_info(server.access, server.root.tls, server.served.engine) if observe else {}
+    info = control.read_server_info(server.access, server.served.engine) if observe else {}
     parts = [engine_config.parse_info(info)] if info else []
     if local is not None and local.log is not None:
         parts.append(engine_config.parse_log(engine_config.read_beginning(local.log)))

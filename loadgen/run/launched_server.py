@@ -227,7 +227,7 @@ def _command(options: Options, settings: ServerSettings, port: int, asks: bool =
 
 def _until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:
     """Wait until /health is ready; raises ServerDied."""
-    probe = ServerProbe(access, None)
+    probe = ServerProbe(access)
     launch, running = startup.launch, startup.running
     with progress.display(quiet).waiting(f"starting {launch.name}", launch.timeout_s, startup.last_line):
         while (reason := probe.poll()) is not None:

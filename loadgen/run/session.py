@@ -116,12 +116,9 @@ class Session(msgspec.Struct, frozen=True):
     @property
     def adapter(self) -> Adapter:
         """What learns how this server takes the requests of a plan."""
-        tls, title = self.root.tls, f"{self._simulated}warming up"
-        known, alive = self.adaptations, self.check_alive
+        known, alive, title = self.adaptations, self.check_alive, f"{self._simulated}warming up"
         quiet = self.options.quiet
-        return Adapter(
-            self.access, tls, self.subject, known, alive, self.interrupts, title, quiet, self.accepted
-        )
+        return Adapter(self.access, self.subject, known, alive, self.interrupts, title, quiet, self.accepted)
 
     def keep(
         self, run: Result, directory: Path, explain: bool = False, layout: str | None = None
@@ -218,7 +215,7 @@ class Session(msgspec.Struct, frozen=True):
         with ExitStack() as stack:
             trace: Trace | None = None
             if traces is not None:
-                tracing = control.trace_server(self.access, self.root.tls, self.served.engine, traces)
+                tracing = control.trace_server(self.access, self.served.engine, traces)
                 trace = stack.enter_context(tracing)
             title, totals = self._title(made), progress.open_live_totals(self.options.live_totals)
             watch = Watch(display, title, during, journal, rules, self.interrupts, tokenizer, totals)
@@ -272,9 +269,7 @@ class Session(msgspec.Struct, frozen=True):
 
         def ask() -> Fingerprint:
             hide = self.access.secrets.hide
-            return greedy_prompts.ask_prompts(
-                self.access, self.root.tls, self.subject, made, display.show, hide=hide
-            )
+            return greedy_prompts.ask_prompts(self.access, self.subject, made, display.show, hide=hide)
 
         answers = followup.take_fingerprint(self.fingerprints, made.path, outcome, ask)
         return replace(known, fingerprint=answers)
@@ -301,13 +296,13 @@ class Session(msgspec.Struct, frozen=True):
         asked = self.options.reset_cache and not self.options.share.number  # the first shard's, for all
         if not asked and not (ours and engine.reset_path):
             return ""
-        first = control.reset_cache(self.access, self.root.tls, engine) or "emptied before the run"
+        first = control.reset_cache(self.access, engine) or "emptied before the run"
         return self.servers.reset_caches(first)
 
     def _observer(self, rest_s: float, display: Display) -> MetricsScraper | None:
         if not self.observes or self.served.engine.hosted:
             return None
-        first = MetricsScraper(self.access, self.root.tls, self.served.model)
+        first = MetricsScraper(self.access, self.served.model)
         observer = self.servers.make_scraper(first)
         if settle_server(observer, rest_s, display, _import_results) and self.served.engine.unproven:
             return None  # nothing says that it should have /metrics

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ssl
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,9 +21,7 @@ _AGAIN_S = 0.25
 _NO_SUCH_PATH = (404, 405)
 
 
-def reset_cache(
-    access: ServerAddress, tls: ssl.SSLContext | None, engine: Engine, busy_s: float = _BUSY_S
-) -> str:
+def reset_cache(access: ServerAddress, engine: Engine, busy_s: float = _BUSY_S) -> str:
     """Empty the server's prefix cache; "" when done, else why not.
 
     A busy server is asked again for `busy_s` seconds.
@@ -33,7 +30,7 @@ def reset_cache(
         return f"{engine.name} has no way to empty its cache"
     deadline_s = time.monotonic() + busy_s
     while True:
-        answer = _exchange(access, tls, ("POST", engine.reset_path))
+        answer = _exchange(access, ("POST", engine.reset_path))
         if answer.error:
             return answer.why
         busy = _explain_busy(answer)
@@ -67,9 +64,7 @@ class Trace:
 
 
 @contextlib.contextmanager
-def trace_server(
-    access: ServerAddress, tls: ssl.SSLContext | None, engine: Engine, directory: str
-) -> Iterator[Trace]:
+def trace_server(access: ServerAddress, engine: Engine, directory: str) -> Iterator[Trace]:
     """Have the server profile itself while the block runs, and wait until its trace is written.
 
     The directory is on the server's machine; some engines only take it at launch. Raises UsageError where
@@ -79,45 +74,41 @@ def trace_server(
     if not engine.trace_start_path:
         raise UsageError(f"{engine.name} cannot profile itself: leave out --server-trace")
     body = {engine.trace_directory_field: directory} if engine.trace_directory_field else None
-    _post(access, tls, engine, engine.trace_start_path, body)
+    _post(access, engine, engine.trace_start_path, body)
     trace = Trace(directory)
     try:
         yield trace
     finally:
         try:
-            _post(access, tls, engine, engine.trace_stop_path)
+            _post(access, engine, engine.trace_stop_path)
         except (UsageError, MeasureError) as error:
             trace.error = str(error)
         except KeyboardInterrupt as stop:  # ends the wait for the trace; the measurement is kept
             trace.error = f"{str(stop) or 'stopped by Ctrl-C'} before it was written"
 
 
-def read_server_info(access: ServerAddress, tls: ssl.SSLContext | None, engine: Engine) -> dict[str, Any]:
+def read_server_info(access: ServerAddress, engine: Engine) -> dict[str, Any]:
     """Read the server's own configuration; empty where it does not report it (vLLM: outside its dev mode)."""
-    return _exchange(access, tls, ("GET", engine.info_path)).object if engine.info_path else {}
+    return _exchange(access, ("GET", engine.info_path)).object if engine.info_path else {}
 
 
 def try_request(
     access: ServerAddress,
-    tls: ssl.SSLContext | None,
     path: str,
     body: Mapping[str, Any],
     limit_s: float,
 ) -> ControlAnswer:
     """Try a request of a workload before the run: an error whole, else the beginning of the answer."""
-    return _exchange(access, tls, ("POST", path), limit_s, body, begin_only=True)
+    return _exchange(access, ("POST", path), limit_s, body, begin_only=True)
 
 
-def send_request(
-    access: ServerAddress, tls: ssl.SSLContext | None, path: str, body: Mapping[str, Any], limit_s: float
-) -> ControlAnswer:
+def send_request(access: ServerAddress, path: str, body: Mapping[str, Any], limit_s: float) -> ControlAnswer:
     """Send one request before the run, and return its whole answer."""
-    return _exchange(access, tls, ("POST", path), limit_s, body)
+    return _exchange(access, ("POST", path), limit_s, body)
 
 
 def _exchange(
     access: ServerAddress,
-    tls: ssl.SSLContext | None,
     request: tuple[str, str],
     limit_s: float = _ANSWER_S,
     body: Mapping[str, Any] | None = None,
@@ -126,7 +117,7 @@ def _exchange(
     """The answer to one request, given as its method and path."""
 
     async def ask() -> ControlAnswer:
-        async with access.client(tls, limit_s) as client:
+        async with access.client(limit_s) as client:
             return await exchange.ask_server(client, *request, limit_s, body=body, begin_only=begin_only)
 
     try:
@@ -137,12 +128,11 @@ def _exchange(
 
 def _post(
     access: ServerAddress,
-    tls: ssl.SSLContext | None,
     engine: Engine,
     path: str,
     body: Mapping[str, str] | None = None,
 ) -> None:
-    answer = _exchange(access, tls, ("POST", path), _TRACE_S, body)
+    answer = _exchange(access, ("POST", path), _TRACE_S, body)
     if answer.error:
         raise MeasureError(f"{answer.why}; see the server's log")
     if answer.status != 200:

@@ -9,6 +9,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
@@ -47,7 +48,7 @@ _MOST_NAMES = 10  # of models, in a message
 _LONGEST_PATH, _LONGEST_NAME = 4096, 255  # characters; no file system allows more
 
 
-class ServerAddress(msgspec.Struct, frozen=True):
+class ServerAddress(msgspec.Struct, frozen=True, dict=True):
     """How to reach a server: its base URL, the headers of every request, and the TLS certificates."""
 
     base_url: str
@@ -96,6 +97,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
         message = self.secrets.hide(answer.message)
         return explain_denial(place or self.shown_url, answer.status, self.key_origin, message)
 
+    @cached_property
     def tls(self) -> ssl.SSLContext | None:
         """The TLS settings, or None for plain HTTP; raises UsageError for a file that is not usable."""
         if urlsplit(self.base_url).scheme != "https":
@@ -120,16 +122,16 @@ class ServerAddress(msgspec.Struct, frozen=True):
             _identify_as(context, self.client_cert, self.client_key)
         return context
 
-    def client(self, tls: ssl.SSLContext | None, timeout_s: float) -> ControlClient:
+    def client(self, timeout_s: float) -> ControlClient:
         """A client for control requests; raises UsageError, now or once a request needs httpx."""
         plain = PlainServer.parse_url(self.base_url, self.headers) if self.plain else None
-        return ControlClient(lambda: self._full_client(tls, timeout_s), plain)
+        return ControlClient(lambda: self._full_client(timeout_s), plain)
 
-    def _full_client(self, tls: ssl.SSLContext | None, timeout_s: float) -> httpx.AsyncClient:
+    def _full_client(self, timeout_s: float) -> httpx.AsyncClient:
         from loadgen.server import httpx_exchange  # see exchange
 
         try:
-            return httpx_exchange.open_client(self.base_url, self.headers, tls, timeout_s)
+            return httpx_exchange.open_client(self.base_url, self.headers, self.tls, timeout_s)
         except UnicodeError:
             raise UsageError("a header is not ASCII: check --header and OPENAI_API_KEY") from None
         except ValueError:
@@ -138,7 +140,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
                 "URL: correct it, or add this host to NO_PROXY"
             ) from None
 
-    def target(self, path: str, tls: ssl.SSLContext | None) -> Target:
+    def target(self, path: str) -> Target:
         """Where requests for `path` go; raises MeasureError when the name does not resolve."""
         parts = urlsplit(self.base_url)
         assert parts.hostname is not None
@@ -156,7 +158,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
             path=parts.path.rstrip("/") + path,
             address=(family, cast("tuple[str | int, ...]", address)),
             headers=tuple(self.headers.items()),
-            tls=tls,
+            tls=self.tls,
         )
 
 
@@ -212,8 +214,8 @@ class ServerInfo(msgspec.Struct, frozen=True):
 class ServerProbe:
     """Finds out before a run whether a server is ready, and what it serves."""
 
-    def __init__(self, access: ServerAddress, tls: ssl.SSLContext | None) -> None:
-        self.access, self.tls = access, tls
+    def __init__(self, access: ServerAddress) -> None:
+        self.access, self.tls = access, access.tls
         self.reason = ""  # why the server is not ready yet, as of the last poll
         self.throttle = Throttler(rate_limit=_POLLS_PER_S, period=1.0, retry_interval=0.05)
 
@@ -228,11 +230,11 @@ class ServerProbe:
         return self.access.loop.run(self._poll())
 
     async def _poll(self) -> str | None:
-        async with self.access.client(self.tls, _ANSWER_S) as client:
+        async with self.access.client(_ANSWER_S) as client:
             return await self._explain_not_ready(client)
 
     async def _ask(self, model: str | None, wait_s: float) -> ServerInfo:
-        async with self.access.client(self.tls, _ANSWER_S) as client:
+        async with self.access.client(_ANSWER_S) as client:
             if self._is_public() and (hosted := await self._identify_hosted(client, model)) is not None:
                 return hosted
             deadline_ns = clock.now_ns() + int(wait_s * 1e9)

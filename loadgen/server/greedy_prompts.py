@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -59,7 +58,6 @@ class PromptProgress(msgspec.Struct, frozen=True):
 
 def ask_prompts(
     access: ServerAddress,
-    tls: ssl.SSLContext | None,
     subject: ModelTarget,
     plan: Plan,
     show: Callable[[PromptProgress], None],
@@ -74,7 +72,7 @@ def ask_prompts(
     if subject.engine.simulated:
         return Fingerprint.make_empty("the embedded engine's answers are made up")
     decoder = Decoder(plan.dialect, plan.profile.stream, keep_text=True, hide=hide)
-    return access.loop.run(_PromptRun(access, tls, subject, plan, decoder).ask_all(show, limit_s))
+    return access.loop.run(_PromptRun(access, subject, plan, decoder).ask_all(show, limit_s))
 
 
 @dataclass
@@ -82,7 +80,6 @@ class _PromptRun:
     """The prompts sent to one server: as text, or as token ids if it refuses text."""
 
     access: ServerAddress
-    tls: ssl.SSLContext | None
     subject: ModelTarget
     plan: Plan
     decoder: Decoder
@@ -93,7 +90,7 @@ class _PromptRun:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + limit_s
         answers: list[GreedyAnswer] = []
-        async with self.access.client(self.tls, limit_s) as control:
+        async with self.access.client(limit_s) as control:
             for prompt in answer_check.PROMPTS:
                 show(PromptProgress(len(answers)))
                 share_s = max(deadline_s - loop.time(), 0.0) / (len(answer_check.PROMPTS) - len(answers))

@@ -6,7 +6,6 @@ question is always a real request, of about the length that was asked for.
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -50,10 +49,8 @@ Counted = tuple[int, int]  # the words of a prompt, and the tokens that the serv
 class PromptCounter:
     """Asks one server how many tokens it counts in texts, sent as the requests of a plan are."""
 
-    def __init__(
-        self, access: ServerAddress, tls: ssl.SSLContext | None, asked: Plan, hosted: bool, limit: int
-    ) -> None:
-        self.access, self.tls, self._plan, self._hosted = access, tls, asked, hosted
+    def __init__(self, access: ServerAddress, asked: Plan, hosted: bool, limit: int) -> None:
+        self.access, self._plan, self._hosted = access, asked, hosted
         self._groups = _GROUPS if not 0 < limit < _ROOM else _FEWEST_GROUPS
         rate = _HOSTED_PER_S if hosted else _ASKED_PER_S
         self._throttle = Throttler(rate_limit=rate, period=1.0, retry_interval=0.05)
@@ -71,7 +68,7 @@ class PromptCounter:
         return self.access.loop.run(self._learn_counts(tokens))
 
     async def _learn_counts(self, tokens: int) -> WordCounts:
-        async with self.access.client(self.tls, self._limit_s) as client:
+        async with self.access.client(self._limit_s) as client:
 
             async def count_by_path(text: str) -> int:
                 answer = await self._ask_tokenize(client, text)

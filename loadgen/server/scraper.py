@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import ssl
 import threading
 from collections.abc import Callable, Container, Coroutine, Iterator
 from concurrent.futures import Future
@@ -42,8 +41,8 @@ Scrape = tuple[MetricLines, bool]  # the lines, and whether nothing ran and the 
 class MetricsScraper:
     """Scrapes one server's metrics for one run; scrape errors never affect the run."""
 
-    def __init__(self, access: ServerAddress, tls: ssl.SSLContext | None, model: str = "") -> None:
-        self.access, self.tls, self.model = access, tls, model
+    def __init__(self, access: ServerAddress, model: str = "") -> None:
+        self.access, self.model = access, model
         self.throttle = Throttler(rate_limit=_SCRAPES_PER_S, period=1.0, retry_interval=0.05)
         self.began = MetricLines(error="/metrics was not read before the run")
         self.samples: list[tuple[float, MetricLines]] = []
@@ -116,7 +115,7 @@ class MetricsScraper:
             assert task is not None
             running.set_result((asyncio.get_running_loop(), task))
             self.began_ns = began_ns = clock.now_ns()
-            async with self.access.client(self.tls, _ANSWER_S) as client:
+            async with self.access.client(_ANSWER_S) as client:
                 await asyncio.sleep(_FIRST_S)
                 while True:
                     lines = await self._scrape(client, SAMPLED)
@@ -135,7 +134,7 @@ class MetricsScraper:
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + limit_s
         previous = MetricsSnapshot()
-        async with self.access.client(self.tls, _ANSWER_S) as client:
+        async with self.access.client(_ANSWER_S) as client:
             while True:
                 lines = await self._scrape(client)
                 if not limit_s:

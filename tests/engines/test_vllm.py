@@ -194,7 +194,7 @@ def telling_vllm(
 def _observed(engine: Engine, arguments: list[str], directory: Path) -> tuple[ServerWindow, Metrics, Records]:
     """A run of loadgen with an observer beside it, and what the two say."""
     directory.mkdir(exist_ok=True)
-    observer = MetricsScraper(ServerAddress(engine.base_url), None, "qwen3")
+    observer = MetricsScraper(ServerAddress(engine.base_url), "qwen3")
     assert observer.scrape_before(idle_s=10.0) == ""
     with observer.sampling():
         finished = loadgen([*arguments, "--no-observe"], directory)

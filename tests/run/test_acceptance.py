@@ -327,7 +327,7 @@ def answered(status: str, body: dict[str, Any], props: bool = True) -> tuple[Ser
         return Answer([whole(b"{}", OK if path == "/health" else "404 Not Found")])
 
     with ScriptedServer(script) as server, ControlLoop() as loop:
-        probe = ServerProbe(ServerAddress(server.base_url, loop=loop), None)
+        probe = ServerProbe(ServerAddress(server.base_url, loop=loop))
         return check_takes_ids(probe, probe.ask(None, 0.0)), paths
 
 

@@ -40,7 +40,7 @@ def told(server: ScriptedServer) -> list[tuple[str, str, bytes]]:
 
 
 def reset(base_url: str, engine: Engine, busy_s: float = 0.0) -> str:
-    return control.reset_cache(ServerAddress(base_url), None, engine, busy_s)
+    return control.reset_cache(ServerAddress(base_url), engine, busy_s)
 
 
 @loop_over(
@@ -93,7 +93,7 @@ def test_a_server_that_is_gone_has_not_emptied_its_cache() -> None:
 @contextlib.contextmanager
 def traced(engine: Engine, *answers: bytes) -> Iterator[ScriptedServer]:
     with ScriptedServer(one_by_one(*answers)) as server:
-        with control.trace_server(ServerAddress(server.base_url), None, engine, "/traces"):
+        with control.trace_server(ServerAddress(server.base_url), engine, "/traces"):
             assert [path for _, path, _ in told(server)] == [engine.trace_start_path]
         yield server
 
@@ -133,7 +133,7 @@ def test_a_server_that_does_not_trace_is_an_error(
 @loop_over(("stop", "said"), [(OK, "/traces"), (CRASHED, "/traces (incomplete: /stop_profile answers 500")])
 def test_a_trace_that_is_not_written_is_said_and_costs_no_run(stop: bytes, said: str) -> None:
     with ScriptedServer(one_by_one(OK, stop)) as server:
-        with control.trace_server(ServerAddress(server.base_url), None, SGLANG, "/traces") as trace:
+        with control.trace_server(ServerAddress(server.base_url), SGLANG, "/traces") as trace:
             pass
         assert str(trace).startswith(said)
 
@@ -143,7 +143,7 @@ def test_a_trace_ends_with_a_failed_run_whose_error_is_reported(stop: bytes) -> 
     with ScriptedServer(one_by_one(OK, stop)) as server:
         with (
             pytest.raises(ZeroDivisionError),
-            control.trace_server(ServerAddress(server.base_url), None, VLLM, "/traces"),
+            control.trace_server(ServerAddress(server.base_url), VLLM, "/traces"),
         ):
             raise ZeroDivisionError
         assert [path for _, path, _ in told(server)] == ["/start_profile", "/stop_profile"]
@@ -159,14 +159,14 @@ def test_a_trace_that_a_signal_ends_names_that_signal(
         raise stop
 
     with ScriptedServer(one_by_one(OK)) as server:
-        with control.trace_server(ServerAddress(server.base_url), None, SGLANG, "/traces") as trace:
+        with control.trace_server(ServerAddress(server.base_url), SGLANG, "/traces") as trace:
             monkeypatch.setattr(control, "_post", stopped)
         assert str(trace) == f"/traces (incomplete: {reason} before it was written)"
 
 
 def test_a_server_that_is_gone_cannot_be_traced() -> None:
     gone = ServerAddress(f"http://127.0.0.1:{closed_port()}")
-    with pytest.raises(MeasureError, match="server's log"), control.trace_server(gone, None, VLLM, "/traces"):
+    with pytest.raises(MeasureError, match="server's log"), control.trace_server(gone, VLLM, "/traces"):
         raise AssertionError("no trace, and nobody said so")
 
 
@@ -182,8 +182,8 @@ def test_a_server_that_is_gone_cannot_be_traced() -> None:
 )
 def test_a_server_says_how_it_runs_or_nothing(engine: Engine, answer: bytes, info: dict[str, int]) -> None:
     with ScriptedServer(one_by_one(answer)) as server:
-        assert control.read_server_info(ServerAddress(server.base_url), None, engine) == info
+        assert control.read_server_info(ServerAddress(server.base_url), engine) == info
 
 
 def test_a_server_that_is_gone_says_nothing() -> None:
-    assert control.read_server_info(ServerAddress(f"http://127.0.0.1:{closed_port()}"), None, VLLM) == {}
+    assert control.read_server_info(ServerAddress(f"http://127.0.0.1:{closed_port()}"), VLLM) == {}

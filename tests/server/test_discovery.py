@@ -17,7 +17,7 @@ from loadgen.server.discovery import ServerAddress, ServerInfo, ServerProbe
 
 def ask(base_url: str, model: str | None = None, wait_s: float = 0.0, **headers: str) -> ServerInfo:
     access = ServerAddress(base_url, headers)
-    return ServerProbe(access, access.tls()).ask(model, wait_s)
+    return ServerProbe(access).ask(model, wait_s)
 
 
 def site(**answers: bytes) -> Callable[[Asked], Answer]:
@@ -181,7 +181,7 @@ def test_a_target_is_a_resolved_address_under_the_urls_own_name(
     base_url: str, url: str, address: tuple[str | int, ...]
 ) -> None:
     access = ServerAddress(base_url)
-    target = access.target("/x", access.tls())
+    target = access.target("/x")
     assert (target.url, target.address[1]) == (url, address)
     assert (target.tls is not None) == (target.scheme == "https")
 
@@ -189,7 +189,7 @@ def test_a_target_is_a_resolved_address_under_the_urls_own_name(
 @loop_over("host", ["nonesuch.invalid", "a..b", "x" * 70 + ".com"])
 def test_a_name_that_does_not_resolve_is_told(host: str) -> None:
     with pytest.raises(LoadgenError, match="does not resolve"):
-        ServerAddress(f"http://{host}").target("", None)
+        ServerAddress(f"http://{host}").target("")
 
 
 def test_of_several_addresses_the_one_that_is_served_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,6 +198,6 @@ def test_of_several_addresses_the_one_that_is_served_is_taken(monkeypatch: pytes
         both = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in (unserved, served)]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
         access = ServerAddress(f"http://localhost:{server.port}")
-        assert access.target("", None).address == (socket.AF_INET, served)
-    assert access.target("", None).address == (socket.AF_INET, unserved)
-    assert replace(access, headers={"a": "b"}).target("", None).headers == (("a", "b"),)
+        assert access.target("").address == (socket.AF_INET, served)
+    assert access.target("").address == (socket.AF_INET, unserved)
+    assert replace(access, headers={"a": "b"}).target("").headers == (("a", "b"),)

@@ -25,7 +25,7 @@ def asked_of(base_url: str, limit_s: float = 5.0, most_bytes: int = 1 << 20, **h
     access = ServerAddress(base_url, headers)
 
     async def one() -> Exchanged:
-        async with access.client(None, 60.0) as client:
+        async with access.client(60.0) as client:
             return await exchange.ask_server(client, "GET", "/x?key=1", limit_s, most_bytes)
 
     return asyncio.run(one())
@@ -115,7 +115,7 @@ def test_a_redirect_is_named_and_nothing_is_sent_there(path: str) -> None:
         with ScriptedServer(redirecting(other.base_url, path)) as server:
             access = ServerAddress(server.base_url, {"Authorization": "Bearer k"})
             with pytest.raises(MeasureError, match=rf"{path} redirects to {other.base_url} \(307\)"):
-                ServerProbe(access, None).ask("m", 0.0)
+                ServerProbe(access).ask("m", 0.0)
         assert other.asked == []
 
 
@@ -124,11 +124,11 @@ def test_control_requests_follow_no_redirect_either() -> None:
         moved = Answer([whole(b"", "308 Moved", more=f"location: {other.base_url}/\r\n")])
         with ScriptedServer(lambda _: moved) as server:
             access = ServerAddress(server.base_url, {"Authorization": "Bearer k"})
-            assert "redirects to" in control.reset_cache(access, None, SGLANG, 0.0)
-            assert control.read_server_info(access, None, SGLANG) == {}
+            assert "redirects to" in control.reset_cache(access, SGLANG, 0.0)
+            assert control.read_server_info(access, SGLANG) == {}
             with (
                 pytest.raises(MeasureError, match="redirects to"),
-                control.trace_server(access, None, SGLANG, "/t"),
+                control.trace_server(access, SGLANG, "/t"),
             ):
                 raise AssertionError("no trace, and nobody said so")
         assert other.asked == []
@@ -163,14 +163,14 @@ def test_an_answers_own_words_are_a_short_line(body: bytes, words: str) -> None:
 )
 def test_what_a_server_says_of_itself_is_an_object_or_nothing(info: bytes) -> None:
     with ScriptedServer(lambda _: Answer([whole(info)])) as server:
-        assert set(control.read_server_info(ServerAddress(server.base_url), None, SGLANG)) <= {"tp_size"}
+        assert set(control.read_server_info(ServerAddress(server.base_url), SGLANG)) <= {"tp_size"}
 
 
 @loop_over("length", ['"abc"', "1e400", "NaN", "[1]", "-1", "9" * 5000, "null", "true", "4096.5"])
 def test_a_context_that_is_no_number_is_not_known(length: str) -> None:
     card = f'{{"data":[{{"id":"m","max_model_len":{length}}}]}}'
     with ScriptedServer(lambda _: Answer([whole(card.encode())])) as server:
-        assert ServerProbe(ServerAddress(server.base_url), None).ask("m", 0.0).max_model_len == 0
+        assert ServerProbe(ServerAddress(server.base_url)).ask("m", 0.0).max_model_len == 0
 
 
 @loop_over(
@@ -189,15 +189,15 @@ def test_a_context_that_is_no_number_is_not_known(length: str) -> None:
 def test_a_root_that_is_no_path_is_not_kept(root: str, kept: str) -> None:
     card = f'{{"data":[{{"id":"m","root":{root}}}]}}'
     with ScriptedServer(lambda _: Answer([whole(card.encode())])) as server:
-        assert ServerProbe(ServerAddress(server.base_url), None).ask("m", 0.0).model_root == kept
+        assert ServerProbe(ServerAddress(server.base_url)).ask("m", 0.0).model_root == kept
 
 
 @loop_over("name", ['"m\\ud800"', '"\\u001b]0;x"', "7", '""', f'"{"x" * 400}"', "[]"])
 def test_a_model_whose_name_no_request_can_carry_is_not_taken(name: str) -> None:
     with ScriptedServer(lambda _: Answer([whole(f'{{"data":[{{"id":{name}}}]}}'.encode())])) as server:
         with pytest.raises(MeasureError, match="lists no served model: pass --model"):
-            ServerProbe(ServerAddress(server.base_url), None).ask(None, 0.0)
-        assert ServerProbe(ServerAddress(server.base_url), None).ask("m", 0.0).models == ()
+            ServerProbe(ServerAddress(server.base_url)).ask(None, 0.0)
+        assert ServerProbe(ServerAddress(server.base_url)).ask("m", 0.0).models == ()
 
 
 SECRET = "s3cr3t"
@@ -246,7 +246,7 @@ def test_a_header_that_is_no_http_is_never_repeated() -> None:
 
 def test_a_key_that_is_not_ascii_is_never_repeated() -> None:
     with pytest.raises(UsageError, match="not ASCII") as refused:
-        ServerAddress("http://127.0.0.1:1", {"Authorization": f"Bearer {SECRET}é"}).client(None, 1.0)
+        ServerAddress("http://127.0.0.1:1", {"Authorization": f"Bearer {SECRET}é"}).client(1.0)
     assert SECRET not in str(refused.value)
 
 
@@ -256,7 +256,7 @@ def test_a_proxy_variable_that_is_no_proxy_is_said(variable: str, monkeypatch: p
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
     with pytest.raises((UsageError, MeasureError), match=r"proxy|does not answer|is not ready") as refused:
-        ServerProbe(ServerAddress("http://nonesuch.invalid"), None).ask("m", 0.0)
+        ServerProbe(ServerAddress("http://nonesuch.invalid")).ask("m", 0.0)
     assert SECRET not in str(refused.value)
 
 

@@ -56,7 +56,7 @@ def asked_of(
     subject = ModelTarget(engine, "m", tokenizer=tokenizer, vocab_size=100)
     workload = build({"input_len": 8, "output_len": 4, "num_prompts": 1, **settings})
     made = plan.make(workload, subject, Seed(1))
-    return greedy_prompts.ask_prompts(ServerAddress(base_url), None, subject, made, lambda _: None, limit_s)
+    return greedy_prompts.ask_prompts(ServerAddress(base_url), subject, made, lambda _: None, limit_s)
 
 
 def saying(*pieces: bytes | float, end: End = End.KEEP) -> Callable[[Asked], Answer]:
@@ -245,7 +245,7 @@ def test_how_far_it_is_is_shown() -> None:
         made = plan.make(build({"num_prompts": 1}), ModelTarget(VLLM, "m", vocab_size=100), Seed(1))
         subject = ModelTarget(VLLM, "m")
         greedy_prompts.ask_prompts(
-            ServerAddress(server.base_url), None, subject, made, lambda at: seen.append(at.line())
+            ServerAddress(server.base_url), subject, made, lambda at: seen.append(at.line())
         )
     assert seen[0] == "fingerprint: 0/12 prompts answered"
     assert len(seen) == COUNT

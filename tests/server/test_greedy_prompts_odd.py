@@ -88,7 +88,6 @@ def test_a_secret_that_the_server_repeats_is_hidden() -> None:
     with ScriptedServer(saying(HEAD, chunk(token("the key sk-1", "stop")), LAST)) as server:
         found = greedy_prompts.ask_prompts(
             ServerAddress(server.base_url),
-            None,
             subject,
             made,
             lambda _: None,

@@ -32,7 +32,7 @@ def in_turn(*answers: Answer) -> Script:
 
 
 def observer(server: ScriptedServer) -> MetricsScraper:
-    return MetricsScraper(ServerAddress(server.base_url), None)
+    return MetricsScraper(ServerAddress(server.base_url))
 
 
 @pytest.fixture
@@ -101,13 +101,13 @@ def test_a_server_that_never_stops_talking_is_given_up(monkeypatch: pytest.Monke
 def test_nobody_there_is_words_too() -> None:
     assert (
         "/metrics does not answer"
-        in MetricsScraper(ServerAddress(f"http://127.0.0.1:{closed_port()}"), None).scrape_before()
+        in MetricsScraper(ServerAddress(f"http://127.0.0.1:{closed_port()}")).scrape_before()
     )
 
 
 def test_the_window_is_what_moved_and_carries_the_key(often: None) -> None:
     with ScriptedServer(in_turn(exposition(100), exposition(164))) as server:
-        watching = MetricsScraper(ServerAddress(server.base_url, {"Authorization": "Bearer k"}), None)
+        watching = MetricsScraper(ServerAddress(server.base_url, {"Authorization": "Bearer k"}))
         assert watching.scrape_before() == ""
         window = watching.scrape_after()
     assert (window.generation_tokens, window.settled, window.models) == (64, True, ("m",))
@@ -154,7 +154,7 @@ def test_only_the_asked_model_is_counted(often: None) -> None:
         for pair in zip(both, other, strict=True)
     ]
     with ScriptedServer(in_turn(*(Answer([whole(body)]) for body in bodies))) as server:
-        watching = MetricsScraper(ServerAddress(server.base_url), None, "other")
+        watching = MetricsScraper(ServerAddress(server.base_url), "other")
         watching.scrape_before()
         window = watching.scrape_after()
     assert (window.generation_tokens, window.models) == (8, ("m", "other"))

@@ -280,7 +280,7 @@ def dialed(transport: str, target: Target) -> socket.socket:
 @pytest.mark.parametrize(("transport", "delay_acks"), [("wire", False), ("wire", True), ("httpx", False)])
 def test_what_a_client_cannot_read_is_soon_acknowledged(transport: str, delay_acks: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        there = ServerAddress(f"http://127.0.0.1:{listening.getsockname()[1]}").target("", None)
+        there = ServerAddress(f"http://127.0.0.1:{listening.getsockname()[1]}").target("")
         client = dialed(transport, replace(there, delay_acks=delay_acks))
         far, _ = listening.accept()
         waits_s = []

@@ -159,7 +159,7 @@ def test_a_wrong_certificate_fails_each_request_and_says_why(
 
 
 def test_insecure_takes_any_certificate(epoll: str, serving: ssl.SSLContext) -> None:
-    context = ServerAddress("https://localhost", insecure=True).tls()
+    context = ServerAddress("https://localhost", insecure=True).tls
     with ScriptedServer(lambda _: stream(), tls=serving) as server:
         driven = drive(job_of(server.target(context, "elsewhere.example"), 2, 1), epoll)
     assert kinds(driven) == [None, None]

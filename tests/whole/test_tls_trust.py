@@ -74,7 +74,7 @@ def test_a_certificate_that_is_refused_says_why_and_what_to_do(
     with ScriptedServer(lambda _: READY, tls=serving(issued(authority))) as server:
         access = ServerAddress(server.base_url, ca_cert=trusted if trusts else None)
         with pytest.raises(MeasureError) as refused:
-            ServerProbe(access, access.tls()).ask("m", 60.0)  # and is not waited for
+            ServerProbe(access).ask("m", 60.0)  # and is not waited for
         assert server.asked == []
     assert [word for word in said if word not in str(refused.value)] == []
     assert "wait for the server" not in str(refused.value)
@@ -93,7 +93,7 @@ def test_a_certificate_that_signed_itself_is_said_to_be_so(tmp_path: Path) -> No
             MeasureError,
             match=r"is self-signed \(self.signed certificate\): name it with --ca-cert FILE, or .*--insecure",
         ):
-            ServerProbe(access, access.tls()).ask("m", 0.0)
+            ServerProbe(access).ask("m", 0.0)
 
 
 @pytest.mark.parametrize("issued", [good, expired, of_another_host])
@@ -102,7 +102,7 @@ def test_insecure_takes_each_of_them(
 ) -> None:
     with ScriptedServer(lambda _: READY, tls=serving(issued(authority))) as server:
         access = ServerAddress(server.base_url, insecure=True)
-        assert ServerProbe(access, access.tls()).ask(None, 0.0).model == "m"
+        assert ServerProbe(access).ask(None, 0.0).model == "m"
 
 
 @pytest.mark.parametrize("transport", ["wire", "httpx"])
@@ -111,7 +111,7 @@ def test_an_authority_of_ones_own_is_trusted_by_every_transport(
 ) -> None:
     with ScriptedServer(lambda _: stream(), tls=serving(good(authority))) as server:
         access = ServerAddress(server.base_url, ca_cert=trusted)
-        driven = drive(job_of(access.target("/v1/completions", access.tls()), 2, 1), transport)
+        driven = drive(job_of(access.target("/v1/completions"), 2, 1), transport)
     assert kinds(driven) == [None, None]
 
 
@@ -140,11 +140,10 @@ def test_a_server_that_asks_for_a_certificate_gets_ours(
             client_cert=both if one_file else certificate,
             client_key=None if one_file else key,
         )
-        tls = access.tls()
         if transport == "control":
-            assert ServerProbe(access, tls).ask(None, 0.0).model == "m"
+            assert ServerProbe(access).ask(None, 0.0).model == "m"
         else:
-            assert kinds(drive(job_of(access.target("/x", tls), 2, 1), transport)) == [None, None]
+            assert kinds(drive(job_of(access.target("/x"), 2, 1), transport)) == [None, None]
 
 
 def test_a_server_that_asks_for_a_certificate_and_gets_none_is_said(
@@ -152,10 +151,9 @@ def test_a_server_that_asks_for_a_certificate_and_gets_none_is_said(
 ) -> None:
     with ScriptedServer(lambda _: READY, tls=serving(good(authority), asks=authority)) as server:
         access = ServerAddress(server.base_url, ca_cert=trusted)
-        tls = access.tls()
 
         async def asked() -> exchange.ControlAnswer:
-            async with access.client(tls, 5.0) as client:
+            async with access.client(5.0) as client:
                 return await exchange.ask_server(client, "GET", "/health", 5.0)
 
         found = asyncio.run(asked())
@@ -178,7 +176,7 @@ def test_a_file_that_is_of_no_use_is_named_with_its_flag(
         given["client_cert"] = client[0]
     access = ServerAddress("https://127.0.0.1", **given)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=rf"{flag} .*file\.pem"):
-        access.tls()
+        ServerProbe(access)
 
 
 def test_a_key_of_another_certificate_is_said(
@@ -188,7 +186,7 @@ def test_a_key_of_another_certificate_is_said(
     authority.issue_cert("other.example").private_key_pem.write_to_path(str(other))
     access = ServerAddress("https://127.0.0.1", client_cert=client[0], client_key=str(other))
     with pytest.raises(UsageError, match=r"--client-cert .* --client-key .*mismatch"):
-        access.tls()
+        ServerProbe(access)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +199,7 @@ def test_a_key_of_another_certificate_is_said(
 )
 def test_what_does_not_go_together_is_refused(base_url: str, given: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        ServerAddress(base_url, **given).tls()  # type: ignore[arg-type]
+        ServerProbe(ServerAddress(base_url, **given))  # type: ignore[arg-type]
 
 
 def test_the_flags_are_parsed() -> None:

@@ -112,11 +112,11 @@ class Replicas(ServerGroup):
         """
         options, records = replace(options, targets=()), Records.of([])
         warming = replace(made, profile=_share(made.profile, 1 + len(self.others)))
-        first = (adapter.access, adapter.tls, options.target)
-        rest = ((other.access, other.root.tls, add_path(other.root, made)) for other in self.others)
-        for access, tls, target in (first, *rest):
+        first = (adapter.access, options.target)
+        rest = ((other.access, add_path(other.root, made)) for other in self.others)
+        for access, target in (first, *rest):
             url = access.shown_url
-            of_this = replace(adapter, access=access, tls=tls, title=f"{adapter.title} {url}")
+            of_this = replace(adapter, access=access, title=f"{adapter.title} {url}")
             try:
                 warming, more = of_this.warmed_up(warming, replace(options, target=target), display)
             except MeasureError as error:
@@ -128,14 +128,14 @@ class Replicas(ServerGroup):
     def reset_caches(self, outcome: str) -> str:
         outcomes = {"the first": outcome}
         for other in self.others:
-            error = control.reset_cache(other.access, other.root.tls, other.served.engine)
+            error = control.reset_cache(other.access, other.served.engine)
             outcomes[other.access.shown_url] = error or "emptied before the run"
         if len(set(outcomes.values())) == 1:
             return outcome
         return "; ".join(f"{name}: {each}" for name, each in outcomes.items())
 
     def make_scraper(self, first: MetricsScraper) -> MetricsScraper:
-        more = [MetricsScraper(other.access, other.root.tls, first.model) for other in self.others]
+        more = [MetricsScraper(other.access, first.model) for other in self.others]
         return ReplicaScrapers([first, *more])
 
     def describe(self, known: Facts, served: ServerInfo, access: ServerAddress) -> Facts:
@@ -191,7 +191,7 @@ class ReplicaScrapers(MetricsScraper):
 
     def __init__(self, scrapers: Sequence[MetricsScraper]) -> None:
         first = scrapers[0]
-        super().__init__(first.access, first.tls, first.model)
+        super().__init__(first.access, first.model)
         self.scrapers = scrapers
 
     def scrape_before(self, idle_s: float = 0.0, meanwhile: Callable[[], object] = lambda: None) -> str:

@@ -39,7 +39,7 @@ _PATIENCE_S = 60.0
 def fire(made: Plan, client: SelftestClient, base_urls: Sequence[str], prefix: str) -> Outcome:
     """The outcome of a plan against a null server a worker; raises MeasureError where it was cut short."""
     targets = tuple(
-        replace(ServerAddress(base_url).target(made.path, None), delay_acks=True) for base_url in base_urls
+        replace(ServerAddress(base_url).target(made.path), delay_acks=True) for base_url in base_urls
     )
     options = TransportOptions(targets[0], client.transport, request_id_prefix=prefix)
     if client.workers > 1:

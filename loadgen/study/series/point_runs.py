@@ -98,7 +98,7 @@ def explain_silence(session: Session) -> str:
     """Explain why a server that runs will answer no more, be it ours or not; "" where it is ready."""
     if session.served.engine.hosted:
         return ""
-    reason = ServerProbe(session.access, session.root.tls).poll()
+    reason = ServerProbe(session.access).poll()
     return "" if reason is None else str(session.hidden(LoadgenError(reason)))
 
 

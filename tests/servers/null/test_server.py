@@ -128,7 +128,7 @@ def test_it_ends_with_its_standard_input() -> None:
 def test_it_is_ready_names_its_model_and_knows_no_other_path(tmp_path: Path) -> None:
     with null_server(tmp_path) as server:
         access = ServerAddress(server.base_url)
-        served = ServerProbe(access, None).ask(None, PATIENCE_S)
+        served = ServerProbe(access).ask(None, PATIENCE_S)
         assert (served.engine.name, served.model) == ("loadgen null server", "null")
         driven = drive(job_of(server.target("/v1/embeddings"), 1, 1))
         assert driven.captures[0].raw.startswith(b"HTTP/1.1 404")
