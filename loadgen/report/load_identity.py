@@ -85,7 +85,7 @@ class Load(msgspec.Struct, frozen=True):
 
     @property
     def pressure_words(self) -> str:
-        """What limits the load, in short: 8 at a time, 2.5 requests/s, all at once."""
+        """The limits of the load, in short: 8 at a time, 2.5 requests/s, all at once."""
         limit, rate = self.max_concurrency, self.request_rate_per_s
         parts = [f"{limit} at a time"] if limit is not None else []
         parts += [f"{rate:g} requests/s"] if rate is not None and math.isfinite(rate) else []
@@ -103,19 +103,19 @@ class Load(msgspec.Struct, frozen=True):
 
     @property
     def unusual(self) -> dict[str, Any] | None:
-        """What else makes the load and is not as usual, by name; None of another client's run."""
+        """The settings that make the load and are not as usual, by name; None of another client's run."""
         if self.settings is None:
             return None
         return {name: value for name, value in self.settings if name != _SPREAD}
 
     @property
     def series(self) -> tuple[str, str, str]:
-        """What loads have in common that differ in concurrency or rate alone."""
+        """The facts that loads share which differ in concurrency or rate alone."""
         return self.name, self.length_words, self.shape
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """What two runs of ours have in common where they were under one load."""
+        """The facts that two runs of ours share where they were under one load."""
         return (self.name, *self.list_facts().values())
 
     def list_facts(self, limited: bool = False, shaped: bool = False) -> dict[str, Any]:
@@ -140,7 +140,7 @@ class Load(msgspec.Struct, frozen=True):
         }
 
     def json(self) -> dict[str, Any]:
-        """The load as JSON has it; the settings of a run are in its own facts."""
+        """Return the load as JSON has it; the settings of a run are in its own facts."""
         return {name: value for name, value in asdict(self).items() if name != "settings"}
 
 

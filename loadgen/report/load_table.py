@@ -33,7 +33,7 @@ _SIGNIFICANT = 4  # digits in text; HTML, CSV and JSON have all
 
 
 def mark_simulated(name: str, simulated: bool) -> str:
-    """A row's name, with a mark where no model ran."""
+    """Write a row's name, with a mark where no model ran."""
     return f"{name} ({SIMULATED})" if simulated else name
 
 
@@ -44,8 +44,8 @@ class Mean(msgspec.Struct, frozen=True):
     half: float = math.nan
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Mean:
-        """The mean of runs and half of its interval by Student's t; ValueError if there is no run."""
+    def average(cls, values: Sequence[float]) -> Mean:
+        """Average runs, with half of the interval by Student's t; ValueError if there is no run."""
         n, mean = len(values), math.fsum(values) / len(values)
         if n == 1:
             return cls(mean)
@@ -126,7 +126,7 @@ FACTS = (
 
 
 def select_facts(rows: Sequence[LoadRow]) -> list[LoadFact]:
-    """The columns in which these rows differ, and the concurrency; no load that each row's name has."""
+    """Select the columns in which these rows differ, and the concurrency; no load that each name has."""
     limited = any(row.load.max_concurrency is not None for row in rows)
     differ = [
         fact for fact in FACTS if len({fact.cell(row) for row in rows}) > 1 or (fact.always and limited)
@@ -136,7 +136,7 @@ def select_facts(rows: Sequence[LoadRow]) -> list[LoadFact]:
 
 
 def select_figures(rows: Sequence[LoadRow]) -> list[LoadFigure]:
-    """The columns of figures that any row has; failed requests if any failed."""
+    """Select the columns of figures that any row has; failed requests if any failed."""
     known = {figure: _list_means(figure, rows) for figure in FIGURES}
     return [figure for figure, means in known.items() if (any(means) if figure.key == "failed" else means)]
 
@@ -147,7 +147,7 @@ def _list_means(figure: LoadFigure, rows: Sequence[LoadRow]) -> list[float]:
 
 
 def describe_common(rows: Sequence[LoadRow]) -> str:
-    """What all rows have in common: lengths, requests, spread; "" if nothing."""
+    """Describe what all rows have in common: lengths, requests, spread; "" if nothing."""
     first = rows[0]
     common = {fact.title: fact.cell(first) for fact in FACTS if len({fact.cell(row) for row in rows}) == 1}
     parts = []
@@ -164,7 +164,7 @@ def describe_common(rows: Sequence[LoadRow]) -> str:
 
 
 def make_load_table(rows: Sequence[LoadRow], narrow: bool = True, notes: Sequence[str] = ()) -> Table:
-    """The rows as text, a section a model; numbers with four digits, short titles if `narrow`."""
+    """Make a table of rows, a section a model; numbers with four digits, short titles if `narrow`."""
     shown_figures = select_figures(rows)
     decimals = {figure: _count_decimals(min(map(abs, _list_means(figure, rows)))) for figure in shown_figures}
     columns: list[tuple[str, str, Callable[[LoadRow], str]]] = [
@@ -184,7 +184,7 @@ def make_load_table(rows: Sequence[LoadRow], narrow: bool = True, notes: Sequenc
 
 
 def render_load_table(rows: Sequence[LoadRow], notes: Sequence[str] = ()) -> str:
-    """The table under its title for a terminal, in 80 columns; then what its signs mean, and the notes."""
+    """Write the table under its title for a terminal, in 80 columns; then its legend and the notes."""
     lines = wrap_text(clean_line(describe_common(rows) or UNNAMED), "  ")
     drawn = render_text_table(_fit_width(make_load_table(rows))).splitlines()
     below = (
@@ -196,7 +196,7 @@ def render_load_table(rows: Sequence[LoadRow], notes: Sequence[str] = ()) -> str
 
 
 def _fit_width(whole: Table) -> Table:
-    """The table without what may be left out of it, as far as needed for its cells to stay whole."""
+    """Leave columns out of a table, as far as needed for its cells to stay whole."""
     for key in _SPARED:
         if measure_table(whole) <= WIDTH:
             break
@@ -209,7 +209,7 @@ def _fit_width(whole: Table) -> Table:
 
 
 def find_dips(rows: Sequence[LoadRow]) -> list[str]:
-    """Where throughput falls and rises again with the load, in words: more of it is no reason for that.
+    """Describe where throughput falls and rises again with the load: more of it is not a reason for that.
 
     Rows of one model and load are compared that differ in it alone, none of them ended early; several at one
     load count as their mean.
@@ -226,7 +226,7 @@ def find_dips(rows: Sequence[LoadRow]) -> list[str]:
 
 
 def _describe_dips(loads: Sequence[Sequence[tuple[float, LoadRow]]]) -> Iterator[str]:
-    """The lines of one curve, whose loads go up, each with the throughput of its rows."""
+    """Yield the lines of one curve, whose loads go up, each with the throughput of its rows."""
     means = [math.fsum(tokens_per_s for tokens_per_s, _ in rows) / len(rows) for rows in loads]
     for place, tokens_per_s in enumerate(means[1:-1], 1):
         before, after = max(means[:place]), max(means[place + 1 :])
@@ -239,7 +239,7 @@ def _describe_dips(loads: Sequence[Sequence[tuple[float, LoadRow]]]) -> Iterator
 
 
 def list_legend(rows: Sequence[LoadRow]) -> list[str]:
-    """What the signs in the table mean, and that nothing ran where nothing did."""
+    """List what the signs in the table mean, and that nothing ran where nothing did."""
     lines = ["± half of the mean's 95 % confidence interval"] * any(row.runs > 1 for row in rows)
     spreads = [row.figures[key] for row in rows for key in _SPREAD if key in row.figures]
     if any(repeats.is_vague(each.mean, each.half) for each in spreads):
@@ -252,7 +252,7 @@ def list_legend(rows: Sequence[LoadRow]) -> list[str]:
 
 
 def make_load_row(run: Result) -> LoadRow:
-    """One run as a row."""
+    """Make a row of one run."""
     facts, metrics = run.facts, run.metrics
     planned = facts.data.input, facts.data.output
     counted = metrics.total_input_tokens, metrics.total_output_tokens
@@ -272,14 +272,14 @@ def make_load_row(run: Result) -> LoadRow:
 
 
 def judge_standing(run: Result) -> Standing | None:
-    """What a run shows of its objectives together; None where it has none."""
+    """Judge by a run all its objectives together; None where it has none."""
     if not (shown := run.objectives):
         return None
     return Standing.FAILS if run.facts.saturated else join_standings(each.standing for each in shown)
 
 
 def merge_repeats(rows: Sequence[LoadRow]) -> list[LoadRow]:
-    """Rows of single runs with the repeats of one load in one, a figure over those runs that have it."""
+    """Merge rows that are repeats of one load into one, a figure over those runs that have it."""
     by_load: dict[object, list[LoadRow]] = {}
     for row in rows:
         by_load.setdefault((row.name, row.load.identity, row.simulated), []).append(row)
@@ -300,17 +300,17 @@ def _merge_rows(rows: Sequence[LoadRow]) -> LoadRow:
 
 
 def compute_means(values: Sequence[Mapping[str, float]], saturated: bool) -> dict[str, Mean]:
-    """Each figure over those runs that have it; of a saturated row only what every run has.
+    """Average each figure over those runs that have it; of a saturated row only what every run has.
 
     A run that was not ended early is one that was lucky: its latencies are not those of the load.
     """
     keys = dict.fromkeys(key for own in values for key in own)
     known = {key: [own[key] for own in values if key in own] for key in keys}
-    return {key: Mean.of(of) for key, of in known.items() if len(of) == len(values) or not saturated}
+    return {key: Mean.average(of) for key, of in known.items() if len(of) == len(values) or not saturated}
 
 
 def find_gravest(levels: Sequence[str]) -> str:
-    """The gravest of verdicts; "" if none is known."""
+    """Find the gravest of verdicts; "" if none is known."""
     known = [level for level in levels if level in _LEVELS]
     return max(known, key=_LEVELS.index, default="")
 
@@ -361,7 +361,7 @@ SATURATED_LEGEND = (
 
 
 def saturated_figures(run: Result) -> Figures:
-    """By vLLM's keys: output tokens a second of all requests, and failures, of which one cut off is none."""
+    """Collect by vLLM's keys output tokens a second of all requests, and failures but those cut off."""
     metrics = run.metrics
     if not metrics.duration_s:
         return {}

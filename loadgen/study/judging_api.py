@@ -42,15 +42,15 @@ class Comparison(msgspec.Struct, frozen=True):
     limits: tuple[ComparedLimits, ...] = ()
 
     def text(self) -> str:
-        """The tables as `loadgen compare` prints them."""
+        """Write the tables as `loadgen compare` prints them."""
         return compare_command.render_comparison(self.tables, self.limits)
 
     def markdown(self) -> str:
-        """The tables for a pull request."""
+        """Write the tables for a pull request."""
         return compare_command.render_comparison(self.tables, self.limits, "markdown")
 
     def json(self) -> dict[str, Any]:
-        """Everything, p-values too."""
+        """Return everything, p-values too."""
         return compare_command.render_json(self.tables, self.limits)
 
 
@@ -73,7 +73,7 @@ def compare(
     docs/comparing.md describes how differences are judged. Raises LoadgenError where there is nothing to
     compare or an option is wrong.
     """
-    machine = Hardware.named(hardware, bandwidth)
+    machine = Hardware.find(hardware, bandwidth)
     read, places = _collect_sources(runs)
     campaign = model.read_campaign_settings(places)
     ask = ComparisonOptions(baseline, margin, alpha, headline, allow_unlike, machine, campaign)
@@ -84,7 +84,7 @@ def compare(
 def _collect_sources(
     runs: Sequence[Compared] | Mapping[str, Compared | Sequence[Compared]],
 ) -> tuple[Sources, list[str]]:
-    """Everything that is named, under its row's name where it has one, and the places among it."""
+    """Collect everything that is named, under its row's name where it has one, and the places among it."""
     if isinstance(runs, _ONE):
         raise UsageError("expected a list of runs and places, or a mapping from names to them: write [run]")
     groups = runs.items() if isinstance(runs, Mapping) else [("", runs)]
@@ -142,7 +142,7 @@ class RunAudit(msgspec.Struct, frozen=True):
 
 
 class Audit:
-    """What cannot be in published figures: a verdict for each run that was read, in their order.
+    """The verdict on each run that was read, in their order: which of its figures cannot be.
 
     `messages` are lines on what could not be read.
     """
@@ -158,11 +158,11 @@ class Audit:
         self.messages = tuple(audited.messages)
 
     def text(self, *, explain: bool = False) -> str:
-        """The audit as `loadgen audit` prints it; `explain` adds every doubt's evidence and remedy."""
+        """Write the audit as `loadgen audit` prints it; `explain` adds every doubt's evidence and remedy."""
         return audit_command.render_text(self._audited.findings, explain=explain)
 
     def json(self) -> dict[str, Any]:
-        """Everything as `loadgen audit --json` prints it."""
+        """Return everything as `loadgen audit --json` prints it."""
         return self._audited.json()
 
 
@@ -178,5 +178,5 @@ def audit(
     `model` is what every run is of, where their names do not show it; `hardware` (as "4xh100") or
     `bandwidth` in GB/s is the machine. Raises LoadgenError where there are no figures.
     """
-    machine = Hardware.named(hardware, bandwidth)
+    machine = Hardware.find(hardware, bandwidth)
     return Audit(audit_command.audit_sources(_collect_sources(runs)[0], machine, model))

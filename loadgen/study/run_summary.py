@@ -78,11 +78,11 @@ class Reported(msgspec.Struct, frozen=True):
 
     @property
     def checkpoint(self) -> str:
-        """What its weights are looked up by: the checkpoint, where it is known apart from the name."""
+        """The name by which its weights are found: that of the checkpoint, where it is known apart."""
         return self.model or self.name
 
     def figure(self, key: str) -> float | None:
-        """A figure that is a number; None where it is absent, none (null, "inf", NaN) or no measurement's."""
+        """Return a figure that is a number; None if it is absent, null, "inf", NaN or not a measurement's."""
         return _read_measured(self.figures.get(key))
 
     @property
@@ -142,7 +142,7 @@ def is_below_zero(value: float) -> bool:
 
 
 def _read_measured(value: object) -> float | None:
-    """A number that a measurement may give; None of anything else, so of what is below zero."""
+    """Read a number that a measurement may give; None of anything else, so of one below zero."""
     number = bounds.read_figure(value)
     return None if number is None or is_below_zero(number) else float(number)
 
@@ -251,7 +251,7 @@ def _summarise_run(
 
 
 def name_checkpoint(facts: Facts) -> str:
-    """What to call the checkpoint of a run: its label, else its files' name and quantization.
+    """Name the checkpoint of a run: by its label, else by its files' name and quantization.
 
     The name that requests carry is the last resort: many checkpoints are served under one.
     """
@@ -265,28 +265,28 @@ def name_checkpoint(facts: Facts) -> str:
 
 
 def join_quantization(base: str, quantization: str) -> str:
-    """A checkpoint's name, followed by its quantization unless the name contains it."""
+    """Join a checkpoint's name and its quantization, unless the name contains it."""
     named = quantization.rpartition("-")[2].lower() in base.lower()
     return base if named or quantization.upper() in _UNQUANTIZED else f"{base}-{quantization}"
 
 
 def shorten_name(model: str) -> str:
-    """The last part of a path's or a hub's name: Qwen/Qwen3-8B-FP8 is Qwen3-8B-FP8."""
+    """Shorten a path's or a hub's name to its last part: Qwen/Qwen3-8B-FP8 is Qwen3-8B-FP8."""
     return "-".join(filter(None, split_name(model.strip()))).removesuffix(".gguf")
 
 
 def find_unnamed_preset(simulated: bool) -> str:
-    """The preset of a run that is marked as simulated where nothing names it; "" of a real one."""
+    """Name the preset of a run that is marked as simulated and names none; "" of a real one."""
     return "an unnamed preset" if simulated else ""
 
 
 def describe_simulation(preset: str) -> str:
-    """The remark on a run that the embedded engine answered."""
+    """Write the remark on a run that the embedded engine answered."""
     return f"SIMULATED with the timing of {preset}: no model ran"
 
 
 def _list_remarks(facts: Facts) -> Iterator[str]:
-    """Where a reported figure is not what it seems to be."""
+    """Yield where a reported figure is not what it seems to be."""
     if facts.server.simulated:
         yield describe_simulation(facts.server.simulated)
     if facts.partial:
@@ -301,7 +301,7 @@ def _list_remarks(facts: Facts) -> Iterator[str]:
 
 
 def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """The items by a key, in order of appearance."""
+    """Group items by a key, in order of appearance."""
     items_by_key: dict[Key, list[Item]] = {}
     for item in items:
         items_by_key.setdefault(key(item), []).append(item)
@@ -309,5 +309,5 @@ def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, lis
 
 
 def strip_load(load: str) -> str:
-    """A load's name as pages and profiles spell it: high, high-load and High load are one."""
+    """Strip a load's name of its spelling on pages and in profiles: high, high-load and High load are one."""
     return re.sub(r"[\s_-]*load$", "", load.lower()) or load

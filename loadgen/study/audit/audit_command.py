@@ -91,7 +91,7 @@ def main(argv: Sequence[str]) -> int:
     given = parse_arguments(parser, argv, intermixed=True)
     if not given.places:
         raise UsageError("nothing to audit: name a page, a result file or a run directory")
-    hardware = Hardware.given(given)  # a wrong one is an error before anything is read
+    hardware = Hardware.from_flags(given)  # a wrong one is an error before anything is read
     _check_model(given.model, hardware.config)
     result = audit_sources(result_sources.read_sources(given.places), hardware, given.model)
     if given.json:

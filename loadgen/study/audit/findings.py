@@ -84,7 +84,7 @@ def audit_runs(
     audits = []
     for run, page in zip(reported, group_pages(reported), strict=True):
         shape = config if config_of_all or models.find_architecture(model or run.checkpoint) is None else None
-        ceiling, why = ceilings.of(run, shape)
+        ceiling, why = ceilings.find(run, shape)
         audited = AuditedRun(run, page, ceiling)
         lacks = _list_lacks(run, machine, model, shape) if ceiling is None else (False, False)
         audits.append(RunFindings(run, _find_all(audited), ceiling, why, list_unchecked(audited), *lacks))

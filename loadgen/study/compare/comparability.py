@@ -90,7 +90,7 @@ def _format_objectives(slo_ms: Mapping[str, float]) -> str:
 
 
 def _differ_in(value: Callable[[Reported], Value], form: str, tolerance: float = 0.0) -> Find[Pair]:
-    """Two reported values that differ, by more than a share of the baseline's where they are numbers."""
+    """Find two reported values that differ, by more than a share of the baseline's where they are numbers."""
 
     def find(pair: Pair) -> Evidence | None:
         own, other = value(pair.run), value(pair.baseline)

@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
         alpha=given.alpha,
         headline=given.headline,
         allow_unlike=given.allow_unlike,
-        hardware=Hardware.given(given),
+        hardware=Hardware.from_flags(given),
         campaign=model.read_campaign_settings(given.places),
     )
     read = result_sources.read_sources(given.places)

@@ -87,7 +87,7 @@ def compare_runs(
 
 
 def _choose_baseline(checkpoints: Mapping[str, str], ask: ComparisonOptions) -> tuple[str, list[str]]:
-    """The row that the others are compared with, and remarks on the choice."""
+    """Choose the row that the others are compared with; return remarks on the choice too."""
     for wanted in filter(None, (ask.baseline, ask.campaign.baseline)):
         if matches := match_rows(wanted, checkpoints):
             several = f"{wanted} is {len(matches)} rows, of which {matches[0]} is the baseline"
@@ -116,7 +116,7 @@ def find_default_row(checkpoints: Mapping[str, str]) -> str:
 def _adjust_baseline(
     group: Group, baseline: str, checkpoints: Mapping[str, str], ask: ComparisonOptions
 ) -> str:
-    """The baseline under one load: the load's own first row if none was named and the default is missing."""
+    """Choose a load's baseline: its own first row if none was named and the default is missing."""
     if ask.baseline or ask.campaign.baseline or baseline in group.rows:
         return baseline
     return find_default_row({name: checkpoints[name] for name in group.rows})
@@ -145,27 +145,27 @@ def _group_failures(failures: Sequence[FailedCell], names: Sequence[str], by_ser
 
 
 def _select_failures(load: Load, failed: Failed, loads: Sequence[Group]) -> Failed:
-    """The failed cells under a load; all of them where there is no other load."""
+    """Select the failed cells under a load; all of them where there is no other load."""
     name = strip_load(load.name)
     return [failure for failure in failed if len(loads) == 1 or strip_load(failure[1].cell.profile) == name]
 
 
 def _find_lost_loads(failed: Failed, loads: Sequence[Group]) -> dict[str, Failed]:
-    """The loads under which every cell failed."""
+    """Find the loads under which every cell failed."""
     present = {strip_load(group.load.name) for group in loads}
     absent = [failure for failure in failed if strip_load(failure[1].cell.profile) not in present]
     return group_by(absent if len(loads) != 1 else (), lambda failure: failure[1].cell.profile)
 
 
 def _compare_load(group: Group, baseline: str, failed: Failed, ask: ComparisonOptions) -> ComparedLoad:
-    """One load, each row judged by itself."""
+    """Compare the rows of one load, each judged by itself."""
     every = [run for runs in group.rows.values() for run in runs]
     figures = _select_figures(every)
     headline = _choose_headline(group.load, every, ask.headline, figures)
     if every and headline not in (failure.key for failure in figures):
         figures.insert(0, lines.find_column(headline))
     rows = {name: group.rows.get(name, ()) for name in (baseline, *group.rows, *(name for name, _ in failed))}
-    reference = BaselineRuns.of(rows[baseline], _find_asked_output(every), ask)
+    reference = BaselineRuns.select(rows[baseline], _find_asked_output(every), ask)
     lines_made = []
     for name, runs in rows.items():
         reasons = Counter(failure.reason for row, failure in failed if row == name)
@@ -180,7 +180,7 @@ def _compare_load(group: Group, baseline: str, failed: Failed, ask: ComparisonOp
 
 
 def _select_figures(runs: Sequence[Reported]) -> list[ComparedFigure]:
-    """The columns that any run has; not speeds of two formulas if all runs have the throughput too."""
+    """Select the columns that any run has; not speeds of two formulas if all have the throughput too."""
     known = {key for run in runs for key in run.figures if read_figure(run, key) is not None}
     figures = [figure for figure in FIGURES if any(read_figure(run, figure.key) is not None for run in runs)]
     figures += [figure for figure, usual in IN_PLACE.items() if figure.key in known and usual not in known]
@@ -193,7 +193,7 @@ def _select_figures(runs: Sequence[Reported]) -> list[ComparedFigure]:
 def _choose_headline(
     load: Load, runs: Sequence[Reported], asked: str, figures: Sequence[ComparedFigure]
 ) -> str:
-    """The figure that decides: the one asked for where this load has it, else the first usual one."""
+    """Choose the figure that decides: the one asked for where this load has it, else the first usual one."""
     rate = load.request_rate_per_s
     usual = _CLOSED if rate is None or math.isinf(rate) else _RATED
     if asked and any(read_figure(run, asked) is not None for run in runs):
@@ -232,7 +232,7 @@ def _list_remarks(
 
 
 def _judge_loads(tables: Sequence[ComparedLoad]) -> list[ComparedLoad]:
-    """The rows of all loads judged together in each figure, then checked for being fast because broken."""
+    """Judge the rows of all loads together in each figure; then mark those that are fast because broken."""
     rows = [line for table in tables for line in table.lines]
     effects = [dict(line.effects) for line in rows]
     for key in dict.fromkeys(key for row_effects in effects for key in row_effects):
@@ -246,7 +246,7 @@ def _judge_loads(tables: Sequence[ComparedLoad]) -> list[ComparedLoad]:
 
 
 def _compare_answers(table: ComparedLoad, rows: Sequence[Line]) -> ComparedLoad:
-    """The table with its final rows, and marks from the answers of each."""
+    """Set the final rows of a table, with marks from the answers of each."""
     baseline = next((line for line in rows if line.name == table.baseline), None)
     marked = (
         lines.mark_answers(line, None if line is baseline else baseline, table.headline, table.margin)

@@ -169,7 +169,7 @@ def _select_judged(comparison: ComparedLoad) -> list[ComparedFigure]:
 
 
 def _format_headline(comparison: ComparedLoad, line: Line) -> str:
-    """The headline figure's: 3.61× (3.55–3.68)      faster."""
+    """Write the headline figure's verdict: 3.61× (3.55–3.68)      faster."""
     call = _find_call(comparison, line)
     return call if call in (_BASELINE, _FAILED) else f"{format_speed_up(comparison, line)}  {call:>10}"
 
@@ -205,7 +205,7 @@ def format_spread(figure: ComparedFigure, summary: Summary | None) -> str:
     """
     if summary is None:
         return "-"
-    half = figure.scaled((summary.high - summary.low) / 2)
+    half = figure.scale((summary.high - summary.low) / 2)
     if not math.isfinite(half):
         return _format_mean(figure, summary)
     if is_vague(summary):
@@ -213,7 +213,7 @@ def format_spread(figure: ComparedFigure, summary: Summary | None) -> str:
     decimals = _count_decimals(figure, summary)
     if half > 0:  # no more than two digits of what is not known
         decimals = max(0, min(decimals, 1 - math.floor(math.log10(half))))
-    return f"{figure.scaled(summary.mean):.{decimals}f} ±{half:.{decimals}f}"
+    return f"{figure.scale(summary.mean):.{decimals}f} ±{half:.{decimals}f}"
 
 
 def is_vague(summary: Summary) -> bool:
@@ -224,11 +224,11 @@ def is_vague(summary: Summary) -> bool:
 def _format_mean(figure: ComparedFigure, summary: Summary | None) -> str:
     if summary is None:
         return "-"
-    return f"{figure.scaled(summary.mean):.{_count_decimals(figure, summary)}f}"
+    return f"{figure.scale(summary.mean):.{_count_decimals(figure, summary)}f}"
 
 
 def _count_decimals(figure: ComparedFigure, summary: Summary) -> int:
-    value = abs(figure.scaled(summary.mean))
+    value = abs(figure.scale(summary.mean))
     if not 0 < value < math.inf:
         return 0
     return max(0, min(figure.digits, SIGNIFICANT - 1 - math.floor(math.log10(value))))
@@ -293,7 +293,7 @@ def explain_undecided(effect: Effect) -> str:
 
 
 def _gather_notes(pairs: Iterable[tuple[str, str]], lines: int) -> Iterator[str]:
-    """Each sentence once, after the names of the rows that it is about."""
+    """Yield each sentence once, after the names of the rows that it is about."""
     for sentence, about in group_by(dict.fromkeys(pairs), lambda pair: pair[1]).items():
         yield f"{'all' if len(about) == lines > 1 else ', '.join(name for name, _ in about)}: {sentence}"
 
@@ -303,7 +303,7 @@ def _wrap(text: str, indent: str = _MARK) -> list[str]:
 
 
 def _wrap_log(text: str, indent: str) -> list[str]:
-    """A failed cell's reason, the end of its server's log below it as it was written."""
+    """Wrap a failed cell's reason; the end of its server's log stays below it as it was written."""
     return wrap_first_line("\n".join(map(clean_line, text.splitlines())), indent)
 
 

@@ -54,7 +54,7 @@ class SweptLoads(msgspec.Struct, frozen=True):
         return notes
 
     def _label(self, row: LoadRow) -> str:
-        """Which row: its name, load and lengths where the rows differ in them, and how many at a time."""
+        """Name a row: its name, load and lengths where the rows differ in them, and how many at a time."""
         values = [(each.name, each.load.name, each.load.length_words) for each in self.rows]
         differ = [len(set(column)) > 1 for column in zip(*values, strict=True)]
         own = zip((row.name, row.load.name, row.load.length_words), differ, strict=True)
@@ -81,7 +81,7 @@ def arrange_loads(comparisons: Sequence[ComparedLoad]) -> SweptLoads:
 
 
 def _make_points(comparisons: Sequence[ComparedLoad]) -> list[LoadPoint]:
-    """Every row of every load that has runs."""
+    """Make a point of every row of every load that has runs."""
     lines = [(line, each) for each in comparisons for line in each.lines if line.runs]
     loads = [_find_load(line, each) for line, each in lines]
     near, alike = (settle_lengths(loads, share) for share in (_NEAR, _ALIKE))
@@ -105,7 +105,7 @@ def _sort_points(points: Iterable[LoadPoint]) -> Iterator[LoadPoint]:
 
 
 def _find_load(line: Line, comparison: ComparedLoad) -> Load:
-    """The load of a row; a rung's name is its length, which has a column of its own."""
+    """Find the load of a row; a rung's name is left out, since its length has a column of its own."""
     runs = _select_runs(line)
     load = comparison.load if len(comparison.lines) == 1 else runs[0].load
     is_rung = load.input_len is not None and any(run.speed_formula for run in runs)
@@ -113,7 +113,7 @@ def _find_load(line: Line, comparison: ComparedLoad) -> Load:
 
 
 def _select_runs(line: Line) -> Sequence[Reported]:
-    """The runs of a row that are not INVALID, if there are any; else all."""
+    """Select the runs of a row that are not INVALID, if there are any; else all."""
     return [run for run in line.runs if run.level != INVALID] or line.runs
 
 
@@ -157,7 +157,7 @@ def make_turn_table(comparison: ComparedLoad) -> Table | None:
 
 
 def _format_turns(line: Line) -> dict[str, tuple[str, str]]:
-    """The two cells of each turn, over the runs of a row."""
+    """Write the two cells of each turn, over the runs of a row."""
     runs = [run.run.part(divide_by_turn) for run in line.runs if run.run is not None]
     names = dict.fromkeys(row.name for rows in runs for row in rows)
     return {name: _format_turn([row for rows in runs for row in rows if row.name == name]) for name in names}

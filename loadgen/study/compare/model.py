@@ -103,8 +103,8 @@ class ComparedFigure(msgspec.Struct, frozen=True):
     higher_is_faster: bool | None  # None: nothing is faster by it (memory, energy)
     digits: int = 2
 
-    def scaled(self, value: float) -> float:
-        """A value in the unit that it is written in: memory in GiB."""
+    def scale(self, value: float) -> float:
+        """Convert a value to the unit that it is written in: memory in GiB."""
         return value / 2**30 if self.key == "memory_bytes" else value
 
 

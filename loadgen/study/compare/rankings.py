@@ -35,8 +35,8 @@ class Model(msgspec.Struct, frozen=True):
     active_b: float | None  # of a mixture of experts
 
     @classmethod
-    def named(cls, name: str) -> Model:
-        """By the table of models where it has the name, else by the name's own words."""
+    def parse(cls, name: str) -> Model:
+        """Parse a checkpoint's name by the table of models where it has it, else by its own words."""
         stored, known = models.find_suffix(name), models.find_model(name)
         base = re.sub(rf"-{re.escape(stored)}$", "", name, flags=re.IGNORECASE) if stored else name
         size, active = _PARAMETERS.search(name), _ACTIVE.search(name)
@@ -71,7 +71,7 @@ def make_ranking_table(comparison: ComparedLoad) -> Table:
     )
     body = []
     for rank, line in enumerate(ranked, 1):
-        model = Model.named(find_checkpoint_name(line))
+        model = Model.parse(find_checkpoint_name(line))
         name = f"{line.shown_name}{UNLIKE if is_unlike(comparison, line) else ''}"
         body.append((str(rank), name, model.params, model.type, _format_figure(line, key)))
     columns: list[str | tuple[str, str]] = ["rank", "model", "params", "type", (key, _find_label(key))]
@@ -87,7 +87,7 @@ def make_effect_table(comparison: ComparedLoad) -> Table:
     cells: dict[tuple[float, str, str], dict[str, Line]] = {}
     for line in comparison.lines:
         if comparison.headline in line.summaries and not is_unlike(comparison, line):
-            model = Model.named(find_checkpoint_name(line))
+            model = Model.parse(find_checkpoint_name(line))
             kind = "BF16" if model.quantization.upper() in _PLAIN else model.quantization
             where = line.name.removeprefix(find_checkpoint_name(line))  # on which server, by whom
             base = model.parameters_b or 0.0, model.params, f"{model.base}{where}"
@@ -133,7 +133,7 @@ def _format_ratio(line: Line | None, plain: Line | None, key: str) -> str:
 
 
 def _format_figure(line: Line, key: str) -> str:
-    """With the digits of its source if it is from one run; else two."""
+    """Write a figure with the digits of its source if it is from one run; else with two decimals."""
     summary = line.summaries[key]
     return str(summary.mean) if summary.units == 1 and len(str(summary.mean)) < 8 else f"{summary.mean:.2f}"
 

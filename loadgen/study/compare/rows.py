@@ -22,7 +22,7 @@ from loadgen.study.run_summary import OURS, SESSION_MS, Reported, describe_simul
 
 
 def _list_mean_figures(needs_tokens: bool) -> list[ComparedFigure]:
-    """The mean of each figure that has a column of its own."""
+    """List the mean of each figure that has a column of its own."""
     return [
         ComparedFigure(figure.statistic("mean"), f"{figure.label} {figure.unit}", figure.higher_is_better)
         for figure in LATENCIES
@@ -68,7 +68,9 @@ class BaselineRuns(msgspec.Struct, frozen=True):
     missing: str = ""  # why there is nothing to be held against
 
     @classmethod
-    def of(cls, runs: Sequence[Reported], asked_output: float | None, ask: ComparisonOptions) -> BaselineRuns:
+    def select(
+        cls, runs: Sequence[Reported], asked_output: float | None, ask: ComparisonOptions
+    ) -> BaselineRuns:
         """Select the baseline's runs that are not INVALID and are like the first of them."""
         valid = [run for run in runs if run.level != INVALID]
         none = "the baseline's runs are INVALID" if runs else "the baseline has no run here"
@@ -182,7 +184,7 @@ def _summarise(runs: Sequence[Reported], key: str) -> Summary | None:
     values = statistics.list_units(runs, lambda run: read_figure(run, key))
     if not values:
         return None
-    found = Mean.of(values)
+    found = Mean.average(values)
     return Summary(found.mean, len(values), found.mean - found.half, found.mean + found.half)
 
 
@@ -190,7 +192,7 @@ def _question_speed(runs: Sequence[Reported], figures: Sequence[ComparedFigure])
     """Whether runs that have one mean are repeats, where a figure of theirs is a factor of two apart."""
     apart: list[tuple[float, str]] = []
     for column in figures:
-        values = [column.scaled(value) for run in runs if (value := read_figure(run, column.key)) is not None]
+        values = [column.scale(value) for run in runs if (value := read_figure(run, column.key)) is not None]
         if factor := measure_distance(values):
             apart.append((factor, f"in {column.label} ({min(values):.4g} to {max(values):.4g})"))
     if not apart:
@@ -245,7 +247,7 @@ def _list_marks(
 
 
 def _count_sentences(sentences: Iterable[str | None], of: int) -> Iterator[str]:
-    """Each different sentence once, with how many of the runs it is true of where it is not all."""
+    """Yield each different sentence once, with how many of the runs it is true of where it is not all."""
     for sentence, count in Counter(filter(None, sentences)).items():
         yield f"{_format_share(count, of)}{sentence}"
 
@@ -259,7 +261,7 @@ def _name_doubts(runs: Sequence[Reported]) -> str:
 
 
 def _question_roofline(runs: Sequence[Reported]) -> Iterator[str]:
-    """Runs against their ceilings: faster than possible, or so slow that a fallback kernel is likely."""
+    """Hold runs to their ceilings: faster than possible, or so slow that a fallback kernel is likely."""
     for kind, judge in (
         ("impossible", bound.explain_impossible),
         ("a fallback kernel is likely", bound.explain_fallback),

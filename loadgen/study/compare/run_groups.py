@@ -117,7 +117,7 @@ def _identify_run(run: Reported) -> object:
 
 
 def _group_by_load(reported: Sequence[Reported]) -> list[list[int]]:
-    """Places of the runs under each load: named ones by name, then the others where their facts agree."""
+    """List the places of the runs under each load: named ones by name, others where their facts agree."""
     loads = [run.load for run in reported]
     by_key = group_by(range(len(reported)), lambda at: _make_load_key(reported[at]))
     kept: list[list[int]] = []
@@ -136,12 +136,12 @@ def _group_by_load(reported: Sequence[Reported]) -> list[list[int]]:
 
 
 def _group_repeats(reported: Sequence[Reported]) -> list[list[int]]:
-    """Places of the runs of one name that are under one load, whatever that is called."""
+    """List the places of the runs of one name that are under one load, by any name of it."""
     return [kept for members in _group_by_load(reported) for kept in _split_by_load(reported, members)]
 
 
 def _split_by_load(reported: Sequence[Reported], members: Iterable[int]) -> list[list[int]]:
-    """Places of runs, parted by what they report of their loads."""
+    """Split the places of runs by what they report of their loads."""
     kept: list[list[int]] = []
     for at in members:
         alike = (own for own in kept if is_same_load(reported[at], reported[own[0]]))
@@ -153,7 +153,7 @@ def _split_by_load(reported: Sequence[Reported], members: Iterable[int]) -> list
 
 
 def _split_repeats(reported: Sequence[Reported], names: Sequence[str]) -> list[Sequence[int]]:
-    """Places of the runs under each load: several of one name by themselves where a row was run under them.
+    """Split loads of one name where a row was run under several of them; list the places of their runs.
 
     A profile keeps its name whatever flags are laid over it. Where no row has two, the load stays one: its
     rows are refused by what differs, which says more than two tables of a row each.
@@ -169,7 +169,7 @@ def _split_repeats(reported: Sequence[Reported], names: Sequence[str]) -> list[S
 
 
 def _make_load_key(run: Reported) -> Hashable:
-    """Every fact of a load, or its name; of a ladder with the length of the rung."""
+    """Make the key of a load: its name, of a ladder with the rung's length, or else every fact of it."""
     if not run.load.name:
         return run.load
     climbs = run.facts is not None and run.facts.profile.ladder is not None
@@ -177,7 +177,7 @@ def _make_load_key(run: Reported) -> Hashable:
 
 
 def _join_facts(loads: Sequence[Load]) -> Load:
-    """The facts of the load, each from the first run that reports it."""
+    """Join the facts of loads, each from the first run that reports it."""
     keys = (
         "name", "requests", "input_len", "output_len", "asked_input_len", "asked_output_len",
         "max_concurrency", "request_rate_per_s", "duration_s", "shape",

@@ -107,7 +107,7 @@ def judge_rows(effects: Sequence[Effect], margin: float, alpha: float) -> list[E
 
 
 def _judge_row(effect: Effect, rows: Family, at: int, detectable: float, more: float) -> Effect:
-    """One row of the family; `detectable` and `more_runs` are set of an undecided row only."""
+    """Judge one row of the family; `detectable` and `more_runs` are set of an undecided row only."""
     judged = replace(
         effect,
         call=Decision.NONE,
@@ -143,14 +143,14 @@ def _refuse_test(row: Sequence[float], baseline: Sequence[float]) -> str:
 
 
 def _average_logs(values: Sequence[float]) -> float:
-    """The geometric mean; NaN if a value has no logarithm or there are no values."""
+    """Compute the geometric mean; NaN if a value has no logarithm or there are no values."""
     if not values or not all(math.isfinite(value) and value > 0 for value in values):
         return math.nan
     return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 
 def _find_least_error(row: Sequence[float], baseline: Sequence[float]) -> float:
-    """The least credible standard error of the ratio: that of the clocks, or of the printed digits.
+    """Find the least credible standard error of the ratio: that of the clocks, or of the printed digits.
 
     Figures printed to a step (23.02: 0.01) have a rounding error of step / √12, the same in every run if
     the runs differ by less than the step, so that more runs do not average it out.
@@ -160,7 +160,7 @@ def _find_least_error(row: Sequence[float], baseline: Sequence[float]) -> float:
 
 
 def _find_last_digit(values: Sequence[float]) -> float:
-    """The coarsest power of ten of which all values are multiples; 0.01 at most, which the field prints to.
+    """Find the coarsest power of ten of which all values are multiples; 0.01 at most, as the field prints.
 
     Whether trailing zeros were printed cannot be known from a value.
     """
@@ -204,18 +204,18 @@ def estimate_more_units(
     """
     error, freedom, units = (np.asarray(array, float) for array in (error, freedom, units))
 
-    def settled(more: Float64) -> Bool:
+    def is_settled(more: Float64) -> Bool:
         at = np.maximum(error * np.sqrt(units / (units + more)), floor)
         degrees = freedom * (units + more - 1) / (units - 1)
         finds = compute_power(limit / at, degrees, tails[0]) >= POWER
         settles_equal: Bool = compute_power(limit / at, degrees, tails[1]) >= (1 + POWER) / 2
         return finds & settles_equal
 
-    return _find_least_number(settled, np.maximum(MOST_UNITS - units, 0.0))
+    return _find_least_number(is_settled, np.maximum(MOST_UNITS - units, 0.0))
 
 
 def _find_least_number(holds: Callable[[Float64], Bool], most: Float64) -> Float64:
-    """The least whole number from 1 to `most` from which on `holds`; inf where it does not hold at `most`."""
+    """Find the least whole number up to `most` from which on `holds` is true; inf if it is not at `most`."""
     low, high = np.zeros(most.shape), most
     while (high - low > 1).any():
         middle = np.floor((low + high) / 2)
@@ -242,7 +242,7 @@ class Estimate(msgspec.Struct, frozen=True):
         return 2 * _compute_student(-np.abs(self.log_ratio) / self.error, self.freedom)
 
     def p_equivalent(self, margin: float) -> Float64:
-        """The larger p of the two one-sided tests against 1 + margin and 1 / (1 + margin).
+        """Compute the larger p of the two one-sided tests against 1 + margin and 1 / (1 + margin).
 
         It is at most a exactly where the interval at 1 − 2a lies between the two (Schuirmann 1987).
         """

@@ -34,7 +34,7 @@ class Hardware(msgspec.Struct, frozen=True):
     unknown: str = ""  # a machine that a campaign recorded, and this table does not have
 
     @classmethod
-    def named(
+    def find(
         cls, key: str | None = None, bandwidth_gb_per_s: float | None = None, config: str | None = None
     ) -> Hardware:
         """Look up the machine, bandwidth and file of these names; raises UsageError of an unknown one."""
@@ -44,9 +44,9 @@ class Hardware(msgspec.Struct, frozen=True):
         return cls(machines.choose_machine(key, bandwidth_gb_per_s), file)
 
     @classmethod
-    def given(cls, flags: argparse.Namespace) -> Hardware:
-        """Read the roofline's flags of a command line; raises UsageError as `named`."""
-        return cls.named(flags.hardware, flags.bandwidth, flags.model_config)
+    def from_flags(cls, flags: argparse.Namespace) -> Hardware:
+        """Read the roofline's flags of a command line; raises UsageError as `find`."""
+        return cls.find(flags.hardware, flags.bandwidth, flags.model_config)
 
     def or_recorded(self, key: str | None) -> Hardware:
         """This, else the machine that a finished campaign recorded, whose key may be of another version."""
@@ -65,8 +65,8 @@ class Ceilings:
     advice: str = "--model-config, its config.json"  # what to pass for a model of unknown shape
     _made: dict[tuple[str, str], Ceiling | str] = field(default_factory=dict)
 
-    def of(self, run: Reported, config: Path | None) -> tuple[Ceiling | None, str]:
-        """The ceiling, or None and why; a run's own weights are better than any table's."""
+    def find(self, run: Reported, config: Path | None) -> tuple[Ceiling | None, str]:
+        """Find the ceiling, or None and why; a run's own weights are better than any table's."""
         if run.speed_formula == speed_rows.UNKNOWN:
             return None, _NO_FORMULA
         if run.ceiling is not None and not self.model:
@@ -74,11 +74,11 @@ class Ceilings:
             return run.ceiling.model_copy(update={"machine": machine}), ""
         key = run.checkpoint, run.machine
         if key not in self._made:
-            self._made[key] = self._computed(run, config)
+            self._made[key] = self._compute(run, config)
         made = self._made[key]
         return (made, "") if isinstance(made, Ceiling) else (None, made)
 
-    def _computed(self, run: Reported, config: Path | None) -> Ceiling | str:
+    def _compute(self, run: Reported, config: Path | None) -> Ceiling | str:
         if self.machine is None and run.simulated:
             return "no model runs in a simulation"
         machine = machines.settle_machine(self.machine, run.machine)
@@ -108,7 +108,7 @@ def add_ceilings(reported: Sequence[Reported], hardware: Hardware) -> tuple[list
     """
     ceilings = Ceilings(hardware.machine)
     made = [
-        ceilings.of(run, hardware.config if models.find_architecture(run.checkpoint) is None else None)
+        ceilings.find(run, hardware.config if models.find_architecture(run.checkpoint) is None else None)
         for run in reported
     ]
     runs = [replace(run, ceiling=own) for run, (own, _) in zip(reported, made, strict=True)]

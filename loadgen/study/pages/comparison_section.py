@@ -114,7 +114,7 @@ def _make_cell(figure: ComparedFigure, line: Line) -> ComparedCell:
     cell = ComparedCell(figure.label)
     if summary is not None:
         mean = Number(_format_figure(figure, summary.mean), summary.mean, f"{figure.key}.mean")
-        half = figure.scaled((summary.high - summary.low) / 2)
+        half = figure.scale((summary.high - summary.low) / 2)
         spread = f"± {half:,.{figure.digits}f}" if math.isfinite(half) else ""
         spread = repeats.VAGUE if comparison_report.is_vague(summary) else spread
         cell = replace(cell, mean=mean, spread=spread)
@@ -168,7 +168,7 @@ def _make_statistics_table(comparison: ComparedLoad) -> Table | None:
 
 def _format_figure(figure: ComparedFigure, value: float) -> str:
     """Write one value of a figure, in the unit that its label names."""
-    return f"{figure.scaled(value):,.{figure.digits}f}"
+    return f"{figure.scale(value):,.{figure.digits}f}"
 
 
 def format_row_ratio(value: float) -> str:
@@ -224,7 +224,7 @@ def _make_bar(line: Line, figure: ComparedFigure) -> Bar:
     best = NAN
     if line.roofline and figure.key in (_TPOT, "median_tpot_ms"):
         best = summary.mean * line.roofline
-    mean, low, high = map(figure.scaled, (summary.mean, summary.low, summary.high))
+    mean, low, high = map(figure.scale, (summary.mean, summary.low, summary.high))
     return Bar(line.shown_name, mean, text, low, high, best)
 
 

@@ -106,7 +106,7 @@ class _Given:
 
     @cached_property
     def _ask(self) -> ComparisonOptions:
-        hardware, campaign = Hardware.given(self.asked), model.read_campaign_settings(self.asked.places)
+        hardware, campaign = Hardware.from_flags(self.asked), model.read_campaign_settings(self.asked.places)
         return ComparisonOptions(self.asked.baseline or "", hardware=hardware, campaign=campaign)
 
     @cached_property

@@ -131,7 +131,7 @@ def test_what_holds_for_all_tables_stands_under_the_first() -> None:
 
 
 def test_what_a_roofline_lacks_stands_under_the_first_table_without_one() -> None:
-    known, _ = ceilings.add_ceilings(list(thor()), Hardware.named("jetson-thor"))
+    known, _ = ceilings.add_ceilings(list(thor()), Hardware.find("jetson-thor"))
     bare = cells("a", SLOW, replace(HIGH, name="another"))
     found = compare_runs([*known, *bare], ComparisonOptions(), lacking=["no roofline: a"])
     below = {one.load.name: [remark for remark in one.remarks if "roofline" in remark] for one in found}

@@ -39,7 +39,7 @@ GIB = 2**30
 def test_a_name_is_base_model_and_quantization(
     name: str, model: tuple[str, str], params: str, kind: str
 ) -> None:
-    found = Model.named(name)
+    found = Model.parse(name)
     assert ((found.base, found.quantization), found.params, found.type) == (model, params, kind)
 
 
