@@ -320,18 +320,18 @@ def _read_rows(
     above: Sequence[str], tables: Sequence[tuple[int, list[Cells]]], path: Path
 ) -> Iterator[Reported]:
     said = "\n".join(above)
-    named = _MODEL.findall(said)
-    asked = {which: int(count) for which, count in _ASKED.findall(said)}
+    models = _MODEL.findall(said)
+    asked = {which: int(tokens) for which, tokens in _ASKED.findall(said)}
     extras = next((match[1] for line in above if (match := _EXTRAS.fullmatch(line)) is not None), "None")
     of_all = (_ALL,) if _OF_ALL in said else ()
     joined = [
-        {title: cell for _, rows in tables for title, cell in rows[number].items()}
-        for number in range(len(tables[0][1]))
+        {title: cell for _, rows in tables for title, cell in rows[index].items()}
+        for index in range(len(tables[0][1]))
     ]
     read_rows = [*map(_read_values, joined)]
-    strategies = Counter(strategy for _, strategy in read_rows)
-    in_seconds = any(title.startswith("req latency (ms)") for title in joined[0]) if joined else False
-    for index, (values, named_strategy) in enumerate(read_rows):
+    strategies = Counter(named for _, named in read_rows)
+    in_seconds = any(title.startswith("req latency (ms)") for cells in joined[:1] for title in cells)
+    for index, (values, strategy) in enumerate(read_rows):
         even = _is_even(values, asked)
         remarks = [*([] if even else [UNEVEN]), _NO_TPOT, *of_all, *([_SECONDS] if in_seconds else [])]
         figures = {
@@ -343,12 +343,11 @@ def _read_rows(
         figures, empty = json_fields.drop_unmeasured(figures)
         if not json_fields.has_figures(figures) and figures.get("completed") != 0:
             continue
-        strategy = _STRATEGY.fullmatch(named_strategy)
-        row = f", row {index + 1}" if strategies[named_strategy] > 1 else ""
+        row = f", row {index + 1}" if strategies[strategy] > 1 else ""
         yield Reported(
-            name=shorten_name(named[-1]) if named else path.stem,
+            name=shorten_name(models[-1]) if models else path.stem,
             figures=figures,
-            load=_make_strategy_load(strategy, values, asked, named_strategy + row),
+            load=_make_strategy_load(strategy, values, asked, strategy + row),
             source=f"{path}:{tables[-1][0] + index}",
             told_by=_NAME,
             remarks=(*remarks, *empty),
@@ -381,18 +380,18 @@ def _is_even(values: Mapping[str, float], asked: Mapping[str, int]) -> bool:
     if len(known) < len(_LENGTHS):
         return False
     prompt, prompt_p95, prompts, answer, answer_p95, answers = known
-    count = answers / answer
-    return (prompt, answer) == (prompt_p95, answer_p95) and count.is_integer() and count == prompts / prompt
+    each = answers / answer
+    return (prompt, answer) == (prompt_p95, answer_p95) and each.is_integer() and each == prompts / prompt
 
 
 def _make_strategy_load(
-    strategy: re.Match[str] | None, values: Mapping[str, float], asked: Mapping[str, int], name: str
+    strategy: str, values: Mapping[str, float], asked: Mapping[str, int], name: str
 ) -> Load:
-    kind, written = (strategy[1], strategy[2]) if strategy is not None else ("", None)
-    at = float(written) if written else None
+    match = _STRATEGY.fullmatch(strategy)
+    kind, at = (match[1], json_fields.parse_number(match[2] or "")) if match is not None else ("", None)
     rated = kind in ("constant", "poisson", "async")
     limit = {"synchronous": 1.0, "concurrent": at}.get(kind)
-    completed, failed = (json_fields.count(values.get(key)) for key in ("completed", "failed"))
+    completed, failed = (count(values.get(key)) for key in ("completed", "failed"))
     return Load(
         name=name,
         requests=None if completed is None or failed is None else completed + failed,
