@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib import import_module
 from typing import NoReturn
@@ -16,9 +16,9 @@ from loadgen.base.parsing import suggest_name
 from loadgen.base.text import clean_text, quote_value
 from loadgen.report.printing import flush_stream, print_text, print_warnings
 from loadgen.run import signals
-from loadgen.run.verbs import importing
+from loadgen.run.verbs import MEASURE, PREPARE, READ, find_verbs, importing
 
-_HELP = f"""\
+_HEAD = f"""\
 loadgen {__version__}: benchmark LLM servers; every figure was true of the server
 
   loadgen bench --base-url http://localhost:8000 --profile high-load
@@ -27,22 +27,8 @@ loadgen {__version__}: benchmark LLM servers; every figure was true of the serve
   loadgen bench --profile low-load               no server: simulated
 
 verbs:
-  bench      run a workload and print the Serving Benchmark Result
-  ladder     speed of one request at growing prompt lengths, as Qwen's tables
-  data       show what a file of prompts, bodies or a trace would send
-  profiles   list the shipped workloads, or show one: loadgen profiles high-load
-  sweep      one workload at many loads, lengths or server settings
-  report     render saved runs as text, HTML, pictures, Markdown or CSV
-  campaign   checkpoints × servers × profiles from one file, cells repeated
-  limit      the highest load that still meets --slo, with its interval
-  compare    runs, campaigns, other clients' results: one table with verdicts
-  audit      find impossible or mislabelled figures in published results
-  shards     print a Kubernetes Job, Slurm or MPI script of one plan's shards
-  merge      join the runs of one plan's shards: bench --shard I/N
-  export     write a run's requests, one per row, as JSON lines, CSV or Parquet
-  selftest   measure this client's own error against a null server
-  engine     start the embedded engine by itself
-
+"""
+_TAIL = """
 Details: `loadgen VERB --help`. Exit codes:
   0  figures were produced
   1  nothing was measured, or the run was cut short
@@ -53,13 +39,27 @@ Details: `loadgen VERB --help`. Exit codes:
 """
 
 
-def _bench(argv: Sequence[str]) -> int:
+def write_help() -> str:
+    """The help of the command: its verbs by group, and its exit codes."""
+    verbs = find_verbs()
+    lines = [
+        line
+        for group in (MEASURE, READ, PREPARE)
+        for line in (
+            f" {group}:",
+            *(f"  {name:<10} {verb.summary}" for name, verb in verbs.items() if verb.group == group),
+        )
+    ]
+    return _HEAD + "".join(f"{line}\n" for line in lines) + _TAIL
+
+
+def run_bench(argv: Sequence[str]) -> int:
     """Read the flags, and start the embedded engine while what a run needs is imported."""
     with importing():
-        from loadgen.run.options import bench_parser, parse
+        from loadgen.run.options import parse, write_help
 
-    if {"-h", "--help"} & set(argv):  # without the imports that a run needs
-        bench_parser().print_help()
+    if (text := write_help(argv)) is not None:  # without the imports that a run needs
+        print_text(text, sys.stdout, end="")
         return 0
     from loadgen.run import embedded_engine
 
@@ -73,7 +73,8 @@ def _bench(argv: Sequence[str]) -> int:
         return bench.run(options, stack, begun, lambda: import_module("loadgen.study.series.ladder_command"))
 
 
-def _profiles(argv: Sequence[str]) -> int:
+def list_profiles(argv: Sequence[str]) -> int:
+    """List the shipped workloads, or show one."""
     with importing():
         from loadgen.plan import profile
 
@@ -87,36 +88,6 @@ def _profiles(argv: Sequence[str]) -> int:
     for name in profile.list_shipped():
         print_text(f"{name:<20} {profile.load(name, {}).description}", sys.stdout)
     return 0
-
-
-def _main_of(module: str) -> Callable[[Sequence[str]], int]:
-    """A verb that is all of a module."""
-
-    def verb(argv: Sequence[str]) -> int:
-        with importing():
-            loaded = import_module(module)
-        return int(loaded.main(argv))
-
-    return verb
-
-
-VERBS: dict[str, Callable[[Sequence[str]], int]] = {
-    "bench": _bench,
-    "ladder": _main_of("loadgen.study.series.ladder_command"),
-    "data": _main_of("loadgen.features.data.data_command"),
-    "profiles": _profiles,
-    "report": _main_of("loadgen.study.pages.report_command"),
-    "compare": _main_of("loadgen.study.compare.compare_command"),
-    "audit": _main_of("loadgen.study.audit.audit_command"),
-    "shards": _main_of("loadgen.fleet.shards_command"),
-    "merge": _main_of("loadgen.features.shards.merge_command"),
-    "export": _main_of("loadgen.report.request_rows"),
-    "sweep": _main_of("loadgen.study.series.sweep.sweep_command"),
-    "campaign": _main_of("loadgen.study.series.campaign.campaign_command"),
-    "limit": _main_of("loadgen.study.series.limit.limit_command"),
-    "selftest": _main_of("loadgen.run.selftest.command"),
-    "engine": _main_of("loadgen_servers.engine.cli"),
-}
 
 
 def _readable(words: Sequence[str]) -> list[str]:
@@ -152,19 +123,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     verb = words[0] if words else "--help"
     if verb in ("-h", "--help", "help"):
-        print_text(_HELP, sys.stdout, end="")
+        print_text(write_help(), sys.stdout, end="")
         return 0
     if verb in ("-V", "--version"):
         print_text(f"loadgen {__version__}", sys.stdout)
         return 0
     try:
         verb, *arguments = _readable(words)
-        if verb not in VERBS:
-            raise UsageError(
-                f"no verb {quote_value(verb)}{suggest_name(verb, VERBS)}; there are {', '.join(VERBS)}"
-            )
         with print_warnings():
-            return VERBS[verb](arguments)
+            if verb == "bench":  # without a search for others
+                return run_bench(arguments)
+            verbs = find_verbs()
+            if verb not in verbs:
+                raise UsageError(
+                    f"no verb {quote_value(verb)}{suggest_name(verb, verbs)}; there are {', '.join(verbs)}"
+                )
+            return verbs[verb].run(arguments)
     except LoadgenError as error:
         print_text(f"loadgen: {clean_text(str(error))}", sys.stderr)
         return error.exit_code

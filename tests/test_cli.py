@@ -16,6 +16,9 @@ import pytest
 from builders.loops import loop_over
 from fakes.scripted_server import ScriptedServer, api, stream
 from loadgen import cli
+from loadgen.run.options import TABLE
+from loadgen.run.verbs import MEASURE, PREPARE, READ, find_verbs
+from loadgen.settings.setting import GROUPS
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -211,7 +214,7 @@ def test_verbs_help_themselves(
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        (["bnech"], "no verb 'bnech', did you mean 'bench'?; there are bench, ladder"),
+        (["bnech"], "no verb 'bnech', did you mean 'bench'?; there are bench, profiles"),
         (["profiles", "hihg-load"], "did you mean 'high-load'?"),
         (["report", "absent"], "absent is not a run directory"),
     ],
@@ -269,7 +272,36 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("verb", ["", *cli.VERBS])
+def test_the_help_of_bench_has_the_flags_of_most_runs_in_60_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    helps = {}
+    for flag in ("--help", "--help-all", *(f"--help={name}" for name in GROUPS)):
+        assert cli.main(["bench", flag]) == 0
+        helps[flag] = capsys.readouterr().out
+    flags = {flag: set(re.findall(r"^  (--[\w-]+)", text, re.M)) for flag, text in helps.items()}
+    short, every = flags.pop("--help"), flags.pop("--help-all")
+    assert len(helps["--help"].splitlines()) <= 60
+    assert short == {row.option for row in TABLE if row.common}
+    assert every == {row.option for row in TABLE if row.group in GROUPS.values()}
+    assert sum(map(len, flags.values())) == len(every)
+    assert set.union(*flags.values()) == every
+
+
+def test_help_of_a_group_that_there_is_not_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "--help=trace"]) == 2
+    assert "loadgen: no group 'trace', did you mean 'traces'?; there are server, " in capsys.readouterr().err
+
+
+def test_the_verbs_stand_in_three_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert {verb.group for verb in find_verbs().values()} == {MEASURE, READ, PREPARE}
+    assert [name for name, verb in find_verbs().items() if f"  {name:<10} {verb.summary}\n" not in text] == []
+
+
+@pytest.mark.parametrize("verb", ["", *find_verbs()])
 def test_help_fits_80_columns(
     verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,7 +313,7 @@ def test_help_fits_80_columns(
     assert [line for line in lines if len(line) > 80] == []
 
 
-@pytest.mark.parametrize("verb", cli.VERBS)
+@pytest.mark.parametrize("verb", find_verbs())
 def test_each_flag_of_a_verb_has_a_word_of_help(
     verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.base.errors import ExitCode, UsageError
-from loadgen.cli import VERBS, main
+from loadgen.cli import main
 from loadgen.features.data.data_command import data_parser
 from loadgen.features.shards.merge_command import merge_parser
 from loadgen.fleet.shards_command import shards_parser
@@ -20,6 +20,7 @@ from loadgen.plan import profile
 from loadgen.report.request_rows import export_parser
 from loadgen.run.options import bench_parser, join_flag_lines
 from loadgen.run.selftest.command import _parser as selftest_parser
+from loadgen.run.verbs import find_verbs
 from loadgen.settings.other_flags import CLIENTS
 from loadgen.study.audit.audit_command import audit_parser
 from loadgen.study.compare.compare_command import compare_parser
@@ -73,7 +74,7 @@ def _found(places: Iterable[str]) -> Iterator[str]:
 def refused(command: str) -> str:
     """What is wrong with a command; "" where nothing is. Words of prose behind it are let be."""
     verb, *rest = shlex.split(command)
-    if verb not in VERBS:
+    if verb not in find_verbs():
         return f"no verb {verb}"
     if verb == "shards" and "--" in rest:
         own, flags = rest[: rest.index("--")], rest[rest.index("--") + 1 :]
@@ -85,7 +86,9 @@ def refused(command: str) -> str:
     named = {word.strip("[]").partition("=")[0] for word in words if word.lstrip("[").startswith("--")}
     if unknown := named - known - {"--help"}:
         return f"no flag {', '.join(sorted(unknown))}"
-    if parser is not None and not any(word.startswith("[") or word == "--help" for word in words):
+    if parser is not None and not any(
+        word.startswith("[") or word in ("--help", "--help-all") for word in words
+    ):
         try:
             parser.parse_known_args(words)
         except UsageError as error:

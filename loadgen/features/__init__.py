@@ -10,7 +10,19 @@ from importlib import import_module
 from types import ModuleType
 from typing import TypeVar
 
+from loadgen.run.verbs import PREPARE, READ, Verb
+
 Row = TypeVar("Row")
+VERBS = {
+    "data": Verb(
+        PREPARE,
+        "show what a file of prompts, bodies or a trace would send",
+        "loadgen.features.data.data_command",
+    ),
+    "merge": Verb(
+        READ, "join the runs of one plan's shards: bench --shard I/N", "loadgen.features.shards.merge_command"
+    ),
+}
 
 # By feature: the tables of the core that it adds to, and its module with the rows.
 FEATURES: dict[str, dict[str, str]] = {

@@ -1,1 +1,23 @@
 """Run: one command or call from flags to exit code: launch or attach, warm up, measure, follow up, finish."""
+
+from __future__ import annotations
+
+from loadgen.run.verbs import MEASURE, PREPARE, READ, Verb
+
+VERBS = {
+    "bench": Verb(MEASURE, "run a workload and print the Serving Benchmark Result", "loadgen.cli:run_bench"),
+    "profiles": Verb(
+        PREPARE,
+        "list the shipped workloads, or show one: loadgen profiles high-load",
+        "loadgen.cli:list_profiles",
+    ),
+    "selftest": Verb(
+        PREPARE, "measure this client's own error against a null server", "loadgen.run.selftest.command"
+    ),
+    "engine": Verb(PREPARE, "start the embedded engine by itself", "loadgen_servers.engine.cli"),
+    "export": Verb(
+        READ,
+        "write a run's requests, one per row, as JSON lines, CSV or Parquet",
+        "loadgen.report.request_rows",
+    ),
+}

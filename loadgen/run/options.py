@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 import msgspec
 
 from loadgen.base.errors import UsageError
-from loadgen.base.parsing import Parser, parse_arguments
+from loadgen.base.parsing import Parser, parse_arguments, suggest_name
 from loadgen.base.text import quote_value
 from loadgen.base.urls import check_headers, check_path, check_request_id_prefix
 from loadgen.features import contributed
@@ -37,6 +38,11 @@ if TYPE_CHECKING:
     from loadgen.transport.sending.share import Share
 
 _UNSET: Any = argparse.SUPPRESS
+_HELPS = ("-h", "--help", "--help-all")
+_SHORT_HELP = (
+    "Benchmark a running server (--base-url), one started for the run (--launch), or a simulation "
+    "(--preset). The flags of most runs:"
+)
 _CERTIFICATES = ("--ca-cert", "--client-cert", "--client-key")
 _NAMING_DATA = {"dataset_name", "dataset_path", "profile"}
 _HEADER = re.compile(r"\s*([\w!#$%&'*+.^`|~-]+)\s*[=:]\s*(.*?)\s*", re.ASCII | re.DOTALL)
@@ -254,9 +260,49 @@ def bench_parser() -> argparse.ArgumentParser:
         "--preset, or without any such flag, the embedded engine answers: a simulation.",
         epilog="Without --profile: the workload of `vllm bench serve`, 1000 prompts of 1024 in / 128 out.",
     )
+    parser.add_argument("--help-all", action="help", dest="help", help=argparse.SUPPRESS)
     table.add_groups(parser, rows=TABLE)
     add_unheeded_flags(parser)
     return parser
+
+
+class _OneLine(argparse.HelpFormatter):
+    """Help of one line a flag: what does not fit ends in dots."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return [shorten(text, width, placeholder=" …")]
+
+    def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Callable[[int], Any]:
+        """The place of a value, without its choices."""
+        if action.choices is not None or str(action.metavar).startswith("{"):
+            return lambda count: ("NAME",) * count
+        return super()._metavar_formatter(action, default_metavar)
+
+
+def write_help(words: Sequence[str]) -> str | None:
+    """The help that a command line asks for: of most runs, all, or a group; None: it asks for none.
+
+    Raises UsageError for a group that there is not.
+    """
+    asked = next((word for word in words if word.partition("=")[0] in _HELPS), None)
+    if asked is None:
+        return None
+    parser, (flag, _, name) = bench_parser(), asked.partition("=")
+    if name and name not in setting.GROUPS:
+        near = suggest_name(name, setting.GROUPS)
+        raise UsageError(f"no group {quote_value(name)}{near}; there are {', '.join(setting.GROUPS)}")
+    shown = {row.option for row in TABLE if row.group == setting.GROUPS[name]} if name else None
+    if flag != "--help-all" and not name:
+        shown = {row.option for row in TABLE if row.common}
+        parser.formatter_class, parser.description = _OneLine, _SHORT_HELP
+        parser.epilog = f"More: --help-all, or --help=GROUP, of {', '.join(setting.GROUPS)}."
+    for action in parser._actions:
+        if shown is not None and shown.isdisjoint(action.option_strings):
+            action.help = argparse.SUPPRESS
+    return parser.format_help()
 
 
 def count_workers(asked: int | None, targets: int) -> int:

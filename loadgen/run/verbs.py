@@ -1,11 +1,14 @@
-"""Verbs: how what a verb needs is imported: without what libraries do then, and need not here."""
+"""Verbs: what `loadgen` can do, found in the tables of its folders, and how their modules are imported."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
+from typing import NamedTuple
 
+MEASURE, READ, PREPARE = "measure", "saved runs, and results that were published", "prepare and check"
 # numpy's BLAS starts a thread a core, for sums without matrices, and pydantic scans every installed package
 # for plugins when it builds a model.
 _NOT_NEEDED = {"OPENBLAS_NUM_THREADS": "1", "PYDANTIC_DISABLE_PLUGINS": "__all__"}
@@ -21,3 +24,33 @@ def importing() -> Iterator[None]:
     finally:
         for name in added:
             del os.environ[name]
+
+
+class Verb(NamedTuple):
+    """A verb of the command; a folder's table VERBS has it by its name."""
+
+    group: str  # of --help
+    summary: str
+    place: str  # of its function, which takes the arguments: MODULE, for its `main`, or MODULE:FUNCTION
+
+    def run(self, argv: Sequence[str]) -> int:
+        """Import what the verb needs, and run it; the exit code."""
+        module, _, function = self.place.partition(":")
+        with importing():
+            loaded = import_module(module)
+        command: Callable[[Sequence[str]], int] = getattr(loaded, function or "main")
+        return int(command(argv))
+
+
+def find_verbs() -> dict[str, Verb]:
+    """The verbs of every folder of the package, by name: those of the run first."""
+    import pkgutil  # `loadgen bench` does without
+
+    package = import_module("loadgen")
+    folders = sorted(
+        (each.name for each in pkgutil.iter_modules(package.__path__) if each.ispkg), key="run".__ne__
+    )
+    tables: list[Mapping[str, Verb]] = [
+        getattr(import_module(f"loadgen.{folder}"), "VERBS", {}) for folder in folders
+    ]
+    return {name: verb for table in tables for name, verb in table.items()}

@@ -168,7 +168,7 @@ class ShapeKeys(KeyRows, frozen=True):
             Conflict("ramp_up_strategy", _TWO_LOADS), Conflict("request_rate", _TWO_LOADS), _OWN_TIMES,
             Conflict(_find_other_duration, "--duration {duration:g} and the stages of --schedule, {found} s "
                 "in all: leave out one"), _LADDER),
-        replaces=("duration", "num_prompts", "request_rate", *_RAMP, *_USERS))
+        replaces=("duration", "num_prompts", "request_rate", *_RAMP, *_USERS), common=True)
     bursts: str = _shape("", '"50 every 10s": at once, on top of the rate, or alone',
         read=refuse_blank("`50 every 10s`"), metavar="BURSTS",
         check=_text_for("load_schedule", "parse_bursts"),
@@ -233,24 +233,24 @@ class LoadKeys(KeyRows, frozen=True):
     num_prompts: int | None = _load(VLLM_PROMPTS,
         "requests in all (default: the profile's or the file's, else 1000)", read=int, metavar="N",
         least=1, most=bounds.MOST_REQUESTS, keyword="int | None", compared=Identity.AS_PLANNED,
-        replaces=("num_sessions",))
+        replaces=("num_sessions",), common=True)
     max_concurrency: int | None = _load(None, "most requests in flight (default: no limit)", read=int,
         metavar="N", least=1, most=bounds.MOST_STREAMS, keyword="int | None", compared=Identity.AS_PLANNED,
         replaces=_USERS, not_with=(Conflict(_has_other_limit, "--max-concurrency {max_concurrency} and the "
-            "concurrency of --schedule are two: leave out one of them"),))
+            "concurrency of --schedule are two: leave out one of them"),), common=True)
     request_rate: float = _load(math.inf, "requests per second (default inf)", read=float, metavar="RPS",
         infinite=True, compared=Identity.AS_PLANNED, arrivals=True, replaces=("schedule", *_RAMP, *_USERS),
         not_with=(Conflict(is_timed, "--request-rate {request_rate:g} and {data} are two schedules: pass "
             "--speed-up X to change the trace's rate, or --no-self-timed to send its requests at "
-            "--request-rate"),))
+            "--request-rate"),), common=True)
     burstiness: float = _load(1.0, "1 Poisson (default), <1 bursts, >1 even, inf constant", read=float,
         metavar="B", infinite=True, compared=Identity.AS_SPREAD)
     duration: float | None = _load(None, "send for S seconds, instead of a number of prompts", read=float,
         metavar="S", least=0.001, most=bounds.YEAR_S, keyword="float | None", compared=Identity.AS_PLANNED,
-        replaces=("num_prompts", "num_sessions"))
+        replaces=("num_prompts", "num_sessions"), common=True)
     num_warmups: int | Literal["wave"] = setting(Makes.CLIENT, 0,
         "requests before the measured ones, or `wave`", group=WORKLOAD, rank=2, read=_warmups, metavar="N",
-        least=0, most=bounds.MOST_REQUESTS)
+        least=0, most=bounds.MOST_REQUESTS, common=True)
 
 
 class SeedOptions(OptionRows, frozen=True):
@@ -258,7 +258,7 @@ class SeedOptions(OptionRows, frozen=True):
 
     seed: int | None = setting(Makes.LOAD, None, "default: random, printed and recorded", group=WORKLOAD,
         rank=3, read=integer_between(-bounds.MOST_SEED, bounds.MOST_SEED), resumes=True,
-        campaign="applies to the whole campaign: write it above the tables")
+        campaign="applies to the whole campaign: write it above the tables", common=True)
 # fmt: on
 
 # A profile whose load does not change.

@@ -88,12 +88,12 @@ class LengthKeys(KeyRows, frozen=True):
     """How long prompts and answers are."""
 
     input_len: int = _length(1024, "prompt tokens (default 1024)", flag="--random-input-len", **_LEN,
-        **_RANDOM, compared=Identity.AS_PLANNED)
+        **_RANDOM, compared=Identity.AS_PLANNED, common=True)
     output_len: int = _length(128, "output tokens (default 128)", flag="--random-output-len", **_LEN,
-        not_with=(_CLASSES,), compared=Identity.AS_PLANNED)
+        not_with=(_CLASSES,), compared=Identity.AS_PLANNED, common=True)
     # One number, or {"input": R, "output": R} as JSON.
     range_ratio: str = _length("0.0", "vary lengths by ± R, 0 to 1", flag="--random-range-ratio",
-        metavar="R", rank=2, keyword="str | float", compared=Identity.AS_SPREAD, **_RANDOM)
+        metavar="R", rank=2, keyword="str | float", compared=Identity.AS_SPREAD, **_RANDOM, common=True)
     prefix_len: int = _length(0, "tokens that all prompts share", flag="--random-prefix-len", rank=4,
         **_LEN | {"least": 0}, compared=Identity.AS_SPREAD, data_sets=("random",))
 

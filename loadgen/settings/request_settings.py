@@ -58,14 +58,14 @@ class RequestKeys(KeyRows, frozen=True):
     backend: Literal["openai", "openai-chat", "vllm", "sglang"] = _request("openai",
         "API (default openai: completions; sglang: its own /generate)", group=SERVER,
         read=parse_with(backends.check_backend), metavar="{" + ",".join(backends.OWN) + "}",
-        names_server=True, rank=0)
+        names_server=True, rank=0, common=True)
     stream: bool = _request(True, "whole responses: E2E latency only", flag="--disable-stream",
         action="store_false", rank=2)
     continuous_usage: bool = _request(False, "request the token count with every message",
         action="store_true", rank=2)
     ignore_eos: bool = _request(True, "generate every planned token (default of random prompts and traces, "
-        "where supported)", action=argparse.BooleanOptionalAction, rank=0)
-    temperature: float | None = _number()
+        "where supported)", action=argparse.BooleanOptionalAction, rank=0, common=True)
+    temperature: float | None = _number(common=True)
     top_p: float | None = _number()
     top_k: int | None = _sampling(read=int, least=-1, most=bounds.MOST_INT)
     min_p: float | None = _number()
@@ -95,9 +95,9 @@ class FigureKeys(KeyRows, frozen=True):
         "latencies and speeds of docs/metrics.md (default ttft,tpot,itl)", metavar="LIST", swept=False)
     metric_percentiles: str = _printed("99", "default 99", metavar="LIST", swept=False)
     goodput: tuple[str, ...] = _printed((), "objectives, as ttft:500 tpot:50 e2el:9000", nargs="+",
-        metavar="NAME:MS", keyword="list[str]", swept=False)
+        metavar="NAME:MS", keyword="list[str]", swept=False, common=True)
     slo: str = _printed("", "judge percentiles: 'ttft p90 < 500ms, tpot p90 < 50ms', or "
-        "mlperf/llama3.1-8b", metavar="TEXT")
+        "mlperf/llama3.1-8b", metavar="TEXT", common=True)
     # What the steady state leaves out at its begin, as requests (20) or seconds (5s), and at its end.
     warmup: str = _client("", "exclude the first N requests or S seconds from the steady state",
         group=OUTPUT, rank=3, metavar="N|Ss", convert=_count_or_seconds)

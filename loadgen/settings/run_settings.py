@@ -120,7 +120,7 @@ class AroundOptions(OptionRows, frozen=True):
         series="`loadgen bench` writes one plan", extension="loadgen.features.data.export_plan")
     repeat: int = _once(1, "runs of each profile, with new prompts each",
         read=integer_between(1, MOST_REPEATS),
-        metavar="N", keyword=NO_KEYWORD, campaign="is written repeats = N, above the tables")
+        metavar="N", keyword=NO_KEYWORD, campaign="is written repeats = N, above the tables", common=True)
     selftest: bool = _once(False, "first measure this client's own error at the same load",
         action="store_true", keyword=NO_KEYWORD, campaign=_NOT_THERE,
         series="run `loadgen selftest` at the highest load first")
@@ -161,9 +161,9 @@ class OutputOptions(OptionRows, frozen=True):
     # Of the block; a key of block.LAYOUTS.
     layout: str | None = _output(None, "of the result block: vllm-0.32 (default), vllm-2025, sglang, "
         "sglang-2025", rank=0, metavar="NAME", keyword=NO_KEYWORD, resumes=True)
-    explain: bool = _switch("print the whole report, with every doubt", resumes=True)
+    explain: bool = _switch("print the whole report, with every doubt", resumes=True, common=True)
     strict: bool = _switch("exit with 3 if the verdict is INVALID", resumes=True)
-    save_result: bool = _switch("also write vLLM's result JSON")
+    save_result: bool = _switch("also write vLLM's result JSON", common=True)
     save_detailed: bool = _switch("include every request's times and text", shard=True)
     append_result: bool = _switch("append to the file instead")
     save_requests: bool = _output(False, "also write requests.jsonl, a row per request",
@@ -172,7 +172,7 @@ class OutputOptions(OptionRows, frozen=True):
     result_filename: str | None = _file("default: the name that vLLM gives it", metavar="FILE")
     # Where a run directory is written; of a call by default nothing is.
     run_dir: str | None = _output(None, "parent of run directories (default: runs)", metavar="DIR",
-        resumes=True, campaign=_BY_CAMPAIGN)
+        resumes=True, campaign=_BY_CAMPAIGN, common=True)
     metadata: tuple[str, ...] = _output((), "kept in the results", nargs="+", action="extend",
         read=hide_secrets, metavar="KEY=VALUE", resumes=True, shard=True, keyword="list[str]")
     label: str | None = _output(None, "kept in the results, and the beginning of vLLM's file name",
@@ -184,7 +184,7 @@ class CommandFlags(OptionRows, frozen=True):
 
     profile: str | None = setting(Makes.LOAD, None, "see `loadgen profiles`, or a path to a .toml file",
         group=WORKLOAD, rank=-1, metavar="NAME[,NAME…]", keyword=NO_KEYWORD,
-        campaign='is written profiles = ["high-load", …]')
+        campaign='is written profiles = ["high-load", …]', common=True)
     disable_tqdm: bool = setting(Makes.NOTHING, False, "as --quiet", group=RUN, rank=3, action="store_true",
         keyword=NO_KEYWORD, campaign=_NOT_THERE)
     endpoint_type: str | None = setting(Makes.REQUEST, None, argparse.SUPPRESS, group=UNLISTED,

@@ -36,7 +36,7 @@ class AddressFlags(OptionRows, frozen=True):
     """Where the server is: these become the addresses of `Options`."""
 
     base_url: list[str] | None = _place("address of a running server, http or https; several times: servers "
-        "of one model that share the requests (docs/targets.md)", action="append", metavar="URL")
+        "of one model that share the requests (docs/targets.md)", action="append", metavar="URL", common=True)
     host: str | None = _place("with --port, instead of --base-url")
     port: int | None = _place("default 8000; of --backend sglang 30000, of lmdeploy 23333",
         read=integer_between(0, 65535))
@@ -48,11 +48,11 @@ class TargetOptions(OptionRows, frozen=True):
     endpoint: str | None = _server(None,
         "default: the backend's, /v1/completions or /v1/chat/completions", metavar="PATH", shard=True)
     model: str | None = _server(None, "default: the first in /v1/models", rank=1, shard=True,
-        path=True)
+        path=True, common=True)
     served_model_name: str | None = _server(None, "model name in requests, if not --model", rank=1,
         metavar="NAME", shard=True)
     tokenizer: str | None = _server(None, "or a name in the local hub cache: source of ids or text prompts",
-        rank=1, metavar="DIR", shard=True, path=True)
+        rank=1, metavar="DIR", shard=True, path=True, common=True)
     vocab_size: int | None = _server(None, "draw token ids below N, if neither tokenizer nor config is "
         "available", rank=1, read=integer_between(1, bounds.MOST_IDS), metavar="N", shard=True)
     headers: dict[str, str] = _server({}, "sent with every request, never stored (other users can read "
@@ -65,7 +65,7 @@ class KeyOptions(OptionRows, frozen=True):
 
     # None: OPENAI_API_KEY where it is set; "": no key
     api_key_env: str | None = _key("environment variable with the API key (default OPENAI_API_KEY)",
-        metavar="NAME")
+        metavar="NAME", common=True)
     api_key_file: str | None = _key("file with the API key", metavar="FILE")
 
 
@@ -88,7 +88,7 @@ class TrustOptions(OptionRows, frozen=True):
         metavar="S", resumes=True)
     # The embedded engine answers, with this timing.
     preset: str | None = setting(Makes.REQUEST, None, "simulate a server's timing: see `loadgen engine "
-        "--list-presets`, or roofline/MACHINE/MODEL", group=SERVER, rank=3, metavar="NAME")
+        "--list-presets`, or roofline/MACHINE/MODEL", group=SERVER, rank=3, metavar="NAME", common=True)
 
 
 class MachineOptions(OptionRows, frozen=True):
@@ -140,7 +140,7 @@ class LaunchRows(OptionRows, frozen=True):
     """What is to be started, and how."""
 
     engine: str | None = _launch("start this engine on --model, and stop it afterwards", flag="--launch",
-        choices=LAUNCHED)
+        choices=LAUNCHED, common=True)
     command: str | None = _launch("start any server: a command line with {port} in it",
         flag="--launch-command", metavar="LINE")
     container: str | None = _launch("start it in a container (of vLLM, or of --launch)",
@@ -172,7 +172,7 @@ class ServerKeys(KeyRows, frozen=True):
     memory_fraction: float | None = _asked("share of the GPU's memory to use, 0 to 1", read=float,
         metavar="X", above=0.0, most=1.0)
     tensor_parallel: int | None = _asked("GPUs that share the model", read=int, metavar="N", least=1,
-        most=_MOST_GPUS)
+        most=_MOST_GPUS, common=True)
     quantization: str | None = _asked("default: from the checkpoint", metavar="NAME", check=_some_text)
     # Token ids in and out.
     skip_tokenizer: bool | None = _asked("serve token ids only", action="store_true")
@@ -184,7 +184,7 @@ class ServerKeys(KeyRows, frozen=True):
         metavar="N", least=1, most=_MOST_RUNNING)
     # For the engine, as they are.
     arguments: tuple[str, ...] | None = _asked("passed to the engine unchanged", flag="--server-args",
-        metavar="LINE", convert=_line, rank=0)
+        metavar="LINE", convert=_line, rank=0, common=True)
     # Added to the caller's.
     environment: dict[str, str] | None = _asked("added to its environment", flag="--server-env",
         action="extend", nargs="+", metavar="NAME=VALUE", check=_variables, rank=0)

@@ -73,6 +73,7 @@ class Setting(msgspec.Struct):
     default: Any
     help: str | None = None
     group: str = ""  # of --help; "": it has no flag
+    common: bool = False  # `bench --help` shows it; --help-all shows every flag
     rank: int = 0  # its place in the group, before the order of the table
     flag: str = ""  # "": its name with dashes
     also: tuple[str, ...] = ()  # other spellings of the flag
@@ -229,7 +230,22 @@ STOP = "rules to stop (docs/reliability.md)"
 ROOFLINE = "roofline"
 OUTPUT = "output"
 UNLISTED = "none"  # flags that no help lists
-GROUP_ORDER = (
-    *(SERVER, LAUNCH, WORKLOAD, SHAPES, SESSIONS, DATA, LENGTHS, TRACES, REQUESTS, RUN, SHARDS, CLUSTER),
-    *(STOP, ROOFLINE, OUTPUT),
-)
+# By what --help=NAME calls them, in the order of --help-all.
+GROUPS = {
+    "server": SERVER,
+    "launch": LAUNCH,
+    "workload": WORKLOAD,
+    "shapes": SHAPES,
+    "sessions": SESSIONS,
+    "data": DATA,
+    "lengths": LENGTHS,
+    "traces": TRACES,
+    "requests": REQUESTS,
+    "run": RUN,
+    "shards": SHARDS,
+    "cluster": CLUSTER,
+    "stop": STOP,
+    "roofline": ROOFLINE,
+    "output": OUTPUT,
+}
+GROUP_ORDER = tuple(GROUPS.values())

@@ -38,6 +38,7 @@ from loadgen.report.run_directory import RESULT
 from loadgen.report.run_place import JOURNAL
 from loadgen.run.attach import attach
 from loadgen.run.session import Session
+from loadgen.run.verbs import find_verbs
 from loadgen.study.series.campaign import campaign_command
 
 HERE = Path(__file__).parents[1]
@@ -336,7 +337,7 @@ PRINTING = [
 ]  # fmt: skip
 MORE = [
     "--help", "profiles", "profiles high-load", "campaign demo --dry-run", "report RUN --explain",
-    "report RUN --markdown -", *(f"{verb} --help" for verb in cli.VERBS if verb != "engine"),
+    "report RUN --markdown -", *(f"{verb} --help" for verb in find_verbs() if verb != "engine"),
 ]  # fmt: skip
 BROKEN_OUTPUTS = {"| head -c 1": 0, ">/dev/full": 4, ">&-": 0}  # the exit codes
 

@@ -54,7 +54,7 @@ class DataKeys(KeyRows, frozen=True):
     dataset_path: str = _data("", "without a name: prompts, whole bodies, conversations or "
         "ShareGPT, known by its keys; `loadgen data FILE` shows what it holds", metavar="FILE",
         names_server=True, compared=Identity.AS_READ, replaces=("turns", "think_time"),
-        data_sets=("", "trace", "sharegpt", "custom", "timed_trace"))
+        data_sets=("", "trace", "sharegpt", "custom", "timed_trace"), common=True)
     disable_shuffle: bool = _data(False, "rows in the order of the file", **_SWITCH)
     no_oversample: bool = _data(False, "never send a row twice", **_SWITCH)
     skip_chat_template: bool = _data(False,

@@ -32,7 +32,8 @@ class TraceKeys(KeyRows, frozen=True):
 
     trace: str = _trace("", "send a trace's requests at its times; of ServeGen, a directory",
         metavar="FILE", names_server=True, compared=Identity.AS_READ, replaces=("turns", "think_time"),
-        needs=(), not_with=(Conflict("dataset_path", _TWO_SOURCES), Conflict("dataset_name", _TWO_SOURCES)))
+        needs=(), not_with=(Conflict("dataset_path", _TWO_SOURCES), Conflict("dataset_name", _TWO_SOURCES)),
+        common=True)
     trace_format: TraceFormat = _trace("", f"{', '.join(_TRACES)} (default: by its keys, where they tell)",
         choices=_TRACES, metavar="NAME", compared=Identity.AS_READ)
     self_timed: bool = _trace(True, "at its own times (default), not by rate and concurrency",
