@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-from array import array
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -22,18 +21,21 @@ from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.text import quote_value
-from loadgen.features.traces import trace_rows
-from loadgen.features.traces.trace_blocks import BlockContent, PrefixReuse, chain_hashes, find_prefix_reuse
-from loadgen.features.traces.trace_replay import ReplayedRequests
-from loadgen.features.traces.trace_rows import HashLists, TraceRows, find_elapsed_ns
-from loadgen.features.traces.trace_schedule import TraceSchedule, TraceSelection, TraceWindow
-from loadgen.plan.data_facts import DataFacts
+from loadgen.features.traces.trace_blocks import BlockContent, chain_hashes
+from loadgen.features.traces.trace_replay import MadeRequests, ReplayedRequests, replay
+from loadgen.features.traces.trace_rows import (
+    Hashes,
+    TraceRows,
+    find_elapsed_ns,
+    gather_rows,
+    make_trace_rows,
+)
+from loadgen.features.traces.trace_schedule import TraceSelection
 from loadgen.plan.json_lines import Lines
 from loadgen.plan.model_files import find_vocabulary
 from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests
 from loadgen.plan.profile import Profile
 from loadgen.plan.prompts.tokenizers import find_optional_tokenizer, load_tokenizer
-from loadgen.plan.random_stream import make_arrival_rng
 from loadgen.wire.openai import Chat
 
 TIMED_TRACE = "timed_trace"
@@ -79,35 +81,17 @@ class PythonHashContent(BlockContent, frozen=True):
 
 def requests(inputs: PlanInputs) -> SourcedRequests:
     """The requests of a profile's trace; raises UsageError where trace, profile and server do not fit."""
-    profile = inputs.profile
     _check_api(inputs)
-    trace = _read_rows(profile)
-    window = TraceWindow.parse(profile.trace_window)
-    picked = TraceSelection.of(trace, profile, window, inputs.most)
-    content, source, notes = _make_content(inputs)
-    schedule = None
-    if profile.timed:
-        schedule = TraceSchedule.of(
-            trace, picked.places, profile, window, "timed", make_arrival_rng(inputs.stream)
-        )
-        notes += schedule.notes
-        picked = picked.first(len(schedule.offsets_ns))
-    made = ReplayedRequests(trace, picked.places, picked.input_lens, picked.output_lens, content)
-    reuse = _find_reuse(trace, made, isinstance(content, PythonHashContent))
-    facts = DataFacts(
-        kind=TIMED_TRACE,
-        file=trace.file,
-        file_digest=trace.digest,
-        rows=trace.file_rows,
-        sent=len(picked.places),
-        repeated=reuse.repeated,
-        skipped=picked.skipped,
-        clipped=picked.clipped,
-        reusable_tokens=int(reuse.tokens.sum()),
-        schedule=None if schedule is None else schedule.facts,
-    )
-    offsets_ns = None if schedule is None else schedule.offsets_ns
-    return SourcedRequests(made, facts, offsets_ns, ids_source=source, notes=(*trace.notes, *notes))
+    trace = _read_rows(inputs.profile)
+
+    def make(picked: TraceSelection, held: int) -> MadeRequests:
+        content, source, notes = _make_content(inputs)
+        made = ReplayedRequests(trace, picked.places, picked.input_lens, picked.output_lens, content)
+        cut_apart = isinstance(content, PythonHashContent)
+        hashes = _tell_cuts_apart(trace, made) if cut_apart else trace.hashes
+        return MadeRequests(made, hashes, ids_source=source, notes=notes)
+
+    return replay(inputs, trace, (TIMED_TRACE, "timed"), make)
 
 
 def _check_api(inputs: PlanInputs) -> None:
@@ -123,26 +107,18 @@ def _read_rows(profile: Profile) -> TraceRows:
     """The rows of the file under the profile's labels; raises UsageError that names a row."""
     lines = Lines.open(profile.dataset_path, FLAG)
     _check_labels(profile, next(lines.decoded(dict)), lines)
-    times, input_lens, output_lens, lists = array("d"), array("q"), array("q"), HashLists()
-    for i, row in enumerate(lines.decoded(_make_row_type(profile))):
-        if not row.hash_ids:
-            raise lines.refusal(
-                i,
-                f"has no {profile.timed_trace_label_hash_ids}, of which {TIMED_TRACE} makes prompts: send it "
-                "with --trace FILE --trace-format timed, which needs none",
-            )
-        times.append(row.timestamp)
-        input_lens.append(row.input_length)
-        output_lens.append(row.output_length)
-        lists.add(row.hash_ids)
-    hashes, starts = lists.arrays()
-    block, asked_lens = profile.timed_trace_chunk_hash_size, np.frombuffer(input_lens, np.int64)
-    covered = np.minimum(asked_lens, np.diff(starts) * block)
-    short = int((covered < asked_lens).sum())
-    times_s = np.frombuffer(times, np.float64) * profile.timed_trace_sec_multiplier
-    at_ns = find_elapsed_ns(times_s, SECOND_NS, lines.refusal)
-    lens = (covered, np.frombuffer(output_lens, np.int64))
-    rows = trace_rows.make_trace_rows(lines, at_ns, lens, (hashes, starts), block)
+    found = gather_rows(lines, lines.decoded(_make_row_type(profile)))
+    counts, block = np.diff(found.starts), profile.timed_trace_chunk_hash_size
+    if not counts.all():
+        raise lines.refusal(
+            int(np.argmin(counts > 0)),
+            f"has no {profile.timed_trace_label_hash_ids}, of which {TIMED_TRACE} makes prompts: send it "
+            "with --trace FILE --trace-format timed, which needs none",
+        )
+    covered = np.minimum(found.input_lens, counts * block)
+    short = int((covered < found.input_lens).sum())
+    at_ns = find_elapsed_ns(found.times * profile.timed_trace_sec_multiplier, SECOND_NS, lines.refusal)
+    rows = make_trace_rows(lines, at_ns, replace(found, input_lens=covered), block)
     return replace(rows, notes=(_SHORT.format(short, block),)) if short else rows
 
 
@@ -191,13 +167,11 @@ def _hash_is_set() -> bool:
     return os.environ.get(_VARIABLE, "random") not in ("", "random") and not sys.flags.ignore_environment
 
 
-def _find_reuse(trace: TraceRows, made: ReplayedRequests, cut_apart: bool) -> PrefixReuse:
-    """What a prefix cache would hold; `cut_apart`: a block that is cut is none of the begin of the whole."""
-    hashes = trace.hashes
-    if cut_apart:
-        last_len = made.input_lens % trace.block
-        cut = last_len > 0
-        last = (made.begins + made.input_lens // trace.block)[cut]
-        hashes = hashes.astype(np.int64)
-        hashes[last] = chain_hashes(hashes[last], last_len[cut])
-    return find_prefix_reuse(hashes, made.begins, made.hash_counts, made.input_lens, trace.block)
+def _tell_cuts_apart(trace: TraceRows, made: ReplayedRequests) -> Hashes:
+    """Change the hashes of blocks that are cut: such a block is not the begin of the whole one."""
+    last_len = made.input_lens % trace.block
+    cut = last_len > 0
+    last = (made.begins + made.input_lens // trace.block)[cut]
+    hashes = trace.hashes.astype(np.int64)
+    hashes[last] = chain_hashes(hashes[last], last_len[cut])
+    return hashes

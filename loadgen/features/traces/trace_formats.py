@@ -36,41 +36,29 @@ class TraceSource(msgspec.Struct, frozen=True):
 
 
 class TraceKind(msgspec.Struct, frozen=True):
-    """One format: its unit of time and block size in words, and what reads it."""
+    """One format: its unit of time and block size, and the columns or the function that it is read by."""
 
-    unit: str
-    block: int  # tokens that a hash stands for; 0: no hashes, or the file says it
-    read: Callable[[TraceSource], TraceRows]
-
-
-def _make_hashed(name: str, unit: str, unit_ns: int, block: int) -> TraceKind:
-    def read(source: TraceSource) -> TraceRows:
-        return trace_rows.read_hashed_rows(Lines.open(source.path, FLAG), name, unit_ns, block)
-
-    return TraceKind(unit, block, read)
-
-
-def _make_sheet(name: str, unit: str, columns: SheetColumns) -> TraceKind:
-    def read(source: TraceSource) -> TraceRows:
-        return trace_rows.read_sheet_rows(Lines.open(source.path, FLAG), name, columns)
-
-    return TraceKind(unit, 0, read)
-
-
-def _read_servegen(source: TraceSource) -> TraceRows:
-    window = source.window
-    return servegen.read_servegen(source.path, FLAG, source.stream, window.begin_s, window.end_s)
+    unit: str  # in words
+    unit_ns: int = 0
+    block: int = 0  # tokens that a hash stands for; 0: no hashes, or the file says it
+    columns: SheetColumns | None = None  # of CSV; None: rows are JSON with hashes
+    read: Callable[[TraceSource], TraceRows] | None = None  # of a format like no other
 
 
 FORMATS = {
-    "mooncake": _make_hashed("mooncake", "milliseconds", MS_NS, 512),
-    "bailian": _make_hashed("bailian", "seconds", SECOND_NS, 16),
-    "timed": _make_hashed("timed", "seconds", SECOND_NS, 16),
-    "azure-2023": _make_sheet("azure-2023", "dates", _AZURE),
-    "azure-2024": _make_sheet("azure-2024", "dates with a time zone", _AZURE),
-    "burstgpt": _make_sheet("burstgpt", "seconds", _BURSTGPT),
-    "weka": TraceKind("seconds", 0, lambda source: weka.read_weka(source.path, FLAG)),
-    "servegen": TraceKind("seconds", 0, _read_servegen),
+    "mooncake": TraceKind("milliseconds", MS_NS, 512),
+    "bailian": TraceKind("seconds", SECOND_NS, 16),
+    "timed": TraceKind("seconds", SECOND_NS, 16),
+    "azure-2023": TraceKind("dates", columns=_AZURE),
+    "azure-2024": TraceKind("dates with a time zone", columns=_AZURE),
+    "burstgpt": TraceKind("seconds", columns=_BURSTGPT),
+    "weka": TraceKind("seconds", read=lambda source: weka.read_weka(source.path, FLAG)),
+    "servegen": TraceKind(
+        "seconds",
+        read=lambda source: servegen.read_servegen(
+            source.path, FLAG, source.stream, source.window.begin_s, source.window.end_s
+        ),
+    ),
 }
 
 
@@ -146,4 +134,10 @@ def read_trace(name: str, source: TraceSource) -> tuple[str, TraceRows]:
     name = name or recognise_format(source.path)
     if name not in FORMATS:
         raise UsageError(f"--trace-format {name}: choose from {', '.join(FORMATS)}")
-    return name, FORMATS[name].read(source)
+    kind = FORMATS[name]
+    if kind.read is not None:
+        return name, kind.read(source)
+    lines = Lines.open(source.path, FLAG)
+    if kind.columns is not None:
+        return name, trace_rows.read_sheet_rows(lines, name, kind.columns)
+    return name, trace_rows.read_hashed_rows(lines, name, kind.unit_ns, kind.block)

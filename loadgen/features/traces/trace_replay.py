@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -15,7 +16,7 @@ from loadgen.base.errors import UsageError
 from loadgen.features.traces import trace_formats
 from loadgen.features.traces.trace_blocks import BlockContent, IdTexts, find_prefix_reuse
 from loadgen.features.traces.trace_formats import TraceSource
-from loadgen.features.traces.trace_rows import TraceRows
+from loadgen.features.traces.trace_rows import Hashes, TraceRows
 from loadgen.features.traces.trace_schedule import TraceSchedule, TraceSelection, TraceWindow
 from loadgen.plan.data_facts import DataFacts
 from loadgen.plan.model_files import find_vocabulary
@@ -30,27 +31,51 @@ from loadgen.wire.openai import Chat, Dialect
 _BITS = 2**64
 
 
+IDS = "ids"
+
+
+class MadeRequests(msgspec.Struct, frozen=True):
+    """The selected requests of a trace, and what is reported of their prompts."""
+
+    requests: ReplayedRequests
+    hashes: Hashes  # of which equal ones are equal prompts in a prefix cache
+    ids_source: str = ""
+    text: str = ""
+    notes: tuple[str, ...] = ()
+
+
 def requests(inputs: PlanInputs) -> SourcedRequests:
     """The requests of a profile's trace; raises UsageError where trace, profile and server do not fit."""
     profile = inputs.profile
-    window = TraceWindow.parse(profile.trace_window)
-    source = TraceSource(profile.trace, window, inputs.stream)
+    source = TraceSource(profile.trace, TraceWindow.parse(profile.trace_window), inputs.stream)
     name, trace = trace_formats.read_trace(profile.trace_format, source)
+    return replay(inputs, trace, ("trace", name), partial(_make_replayed, inputs, trace))
+
+
+def replay(
+    inputs: PlanInputs,
+    trace: TraceRows,
+    named: tuple[str, str],
+    make: Callable[[TraceSelection, int], MadeRequests],
+) -> SourcedRequests:
+    """Send the rows of a trace that a profile selects, at its times; raises UsageError.
+
+    `named` are the source of requests and the trace's format; `make` makes the requests of the selected rows,
+    of which there were as many before --duration cut them.
+    """
+    profile, (kind, name) = inputs.profile, named
+    window = TraceWindow.parse(profile.trace_window)
     picked = TraceSelection.of(trace, profile, window, inputs.most)
-    notes = [*trace.notes]
-    if inputs.most is not None and len(picked.places) < inputs.most:
-        notes.append(f"the trace has {len(picked.places)} of the {inputs.most} requests that were asked for")
-    schedule = None
+    held, schedule = len(picked.places), None
     if profile.timed:
         rng = make_arrival_rng(inputs.stream)
         schedule = TraceSchedule.of(trace, picked.places, profile, window, name, rng)
-        notes += schedule.notes
         picked = picked.first(len(schedule.offsets_ns))
-    made, ids_source, text, how = _make_replayed(inputs, trace, picked)
-    notes += how
-    reuse = find_prefix_reuse(trace.hashes, made.begins, made.hash_counts, made.input_lens, trace.block)
+    made = make(picked, held)
+    sent = made.requests
+    reuse = find_prefix_reuse(made.hashes, sent.begins, sent.hash_counts, sent.input_lens, trace.block)
     facts = DataFacts(
-        kind="trace",
+        kind=kind,
         file=trace.file,
         file_digest=trace.digest,
         rows=trace.file_rows,
@@ -58,25 +83,25 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
         repeated=reuse.repeated,
         skipped={**trace.skipped, **picked.skipped},
         clipped=picked.clipped,
-        text=text,
+        text=made.text,
         reusable_tokens=int(reuse.tokens.sum()),
         schedule=None if schedule is None else schedule.facts,
     )
     return SourcedRequests(
-        made,
+        sent,
         facts,
         None if schedule is None else schedule.offsets_ns,
-        ids_source=ids_source,
-        notes=tuple(notes),
+        ids_source=made.ids_source,
+        notes=(*trace.notes, *(() if schedule is None else schedule.notes), *made.notes),
         sessions=None if trace.sessions is None else trace.sessions[picked.places],
     )
 
 
-def _make_replayed(
-    inputs: PlanInputs, trace: TraceRows, picked: TraceSelection
-) -> tuple[ReplayedRequests, str, str, list[str]]:
-    """The requests in the form that the API takes; where their ids or their text are from, and notes."""
-    subject = inputs.subject
+def _make_replayed(inputs: PlanInputs, trace: TraceRows, picked: TraceSelection, held: int) -> MadeRequests:
+    """The requests in the form that the API takes."""
+    subject, most, notes = inputs.subject, inputs.most, list[str]()
+    if most is not None and held < most:
+        notes.append(f"the trace has {held} of the {most} requests that were asked for")
     form = choose_form(inputs.profile, subject, inputs.dialect)
     # Of two traces without hashes, sent to one server with one seed, row 1 is not the same prompt.
     seed, own_seed = (inputs.stream.key(part) % _BITS for part in ("blocks", f"own {trace.digest}"))
@@ -84,14 +109,12 @@ def _make_replayed(
     content = BlockContent(trace.block, seed, own_seed, vocabulary.allowed)
     if form == IDS:
         ids = ReplayedRequests(trace, picked.places, picked.input_lens, picked.output_lens, content)
-        return ids, vocabulary.source, "", []
+        return MadeRequests(ids, trace.hashes, ids_source=vocabulary.source, notes=tuple(notes))
     counts = subject.word_counts or WordCounts()
     spelled = ReplayedWords(trace, picked.places, (picked.input_lens, picked.output_lens), content, counts)
     how = counts.how or "one token a word is assumed: the server was not asked"
-    return spelled, "", "common words", [f"prompts of words: {how}"]
-
-
-IDS = "ids"
+    notes.append(f"prompts of words: {how}")
+    return MadeRequests(spelled, trace.hashes, text="common words", notes=tuple(notes))
 
 
 def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:

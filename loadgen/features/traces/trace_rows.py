@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -127,12 +127,20 @@ _SENT_AS = "each request is sent at its own time, and its prompt is made of its 
 _UNREAD = ("session_id", "delay", "messages", "text_input")
 
 
-def read_hashed_rows(lines: Lines, name: str, unit_ns: int, block: int) -> TraceRows:
-    """The rows of a file in a format with this name, unit of time and block size; raises UsageError."""
+class GatheredRows(msgspec.Struct, frozen=True):
+    """The columns of rows with hashes, as they are in the file; float64 and int64[rows]."""
+
+    times: Float64
+    input_lens: Int64
+    output_lens: Int64
+    hashes: Hashes
+    starts: Int64  # int64[rows + 1]: where each row's hashes begin
+
+
+def gather_rows(lines: Lines, rows: Iterable[Any]) -> GatheredRows:
+    """Gather decoded rows into columns; raises UsageError of a hash that is too large."""
     times, input_lens, output_lens, lists = array("d"), array("q"), array("q"), HashLists()
-    unread: dict[str, None] = {}
-    for i, row in enumerate(lines.decoded(HashedRow)):
-        unread |= dict.fromkeys(key for key in _UNREAD if bytes(getattr(row, key)))
+    for i, row in enumerate(rows):
         times.append(row.timestamp)
         input_lens.append(row.input_length)
         output_lens.append(row.output_length)
@@ -140,28 +148,36 @@ def read_hashed_rows(lines: Lines, name: str, unit_ns: int, block: int) -> Trace
             lists.add(row.hash_ids or ())
         except OverflowError:
             raise lines.refusal(i, "hash_ids holds a number of more than 64 bits") from None
-    hashes, starts = lists.arrays()
-    prompt_lens = np.frombuffer(input_lens, np.int64)
-    other = _find_other_block(prompt_lens, np.diff(starts), block)
-    if other:
+    prompts, answers = (np.frombuffer(column, np.int64) for column in (input_lens, output_lens))
+    return GatheredRows(np.frombuffer(times, np.float64), prompts, answers, *lists.arrays())
+
+
+def read_hashed_rows(lines: Lines, name: str, unit_ns: int, block: int) -> TraceRows:
+    """The rows of a file in a format with this name, unit of time and block size; raises UsageError."""
+    unread: dict[str, None] = {}
+
+    def decode() -> Iterator[HashedRow]:
+        for row in lines.decoded(HashedRow):
+            unread.update(dict.fromkeys(key for key in _UNREAD if bytes(getattr(row, key))))
+            yield row
+
+    found = gather_rows(lines, decode())
+    if other := _find_other_block(found.input_lens, np.diff(found.starts), block):
         raise lines.file.refusal(
             f"each row has one of hash_ids for {other} tokens, and {name} one for {block}: "
             "give the --trace-format that it is in"
         )
-    at_ns = find_elapsed_ns(np.frombuffer(times, np.float64), unit_ns, lines.refusal)
-    lens = prompt_lens, np.frombuffer(output_lens, np.int64)
-    rows = make_trace_rows(lines, at_ns, lens, (hashes, starts), block)
+    rows = make_trace_rows(lines, find_elapsed_ns(found.times, unit_ns, lines.refusal), found, block)
     if not unread:
         return rows
     listed = ", ".join(f"`{key}`" for key in unread)
     return replace(rows, notes=(f"{listed} of the rows are not read: {_SENT_AS}",))
 
 
-def make_trace_rows(
-    lines: Lines, at_ns: Int64, lens: tuple[Int64, Int64], blocks: tuple[Hashes, Int64], block: int
-) -> TraceRows:
-    """Every row of a file: its time, the lengths of prompt and answer, its hashes and where they begin."""
+def make_trace_rows(lines: Lines, at_ns: Int64, found: GatheredRows, block: int) -> TraceRows:
+    """Every row of a file, at these times."""
     numbers = np.array([lines.number(i) for i in range(len(lines))], np.int64)
+    lens, blocks = (found.input_lens, found.output_lens), (found.hashes, found.starts)
     return TraceRows(at_ns, *lens, numbers, *blocks, lines.path, lines.digest(), block, len(lines))
 
 
