@@ -295,7 +295,7 @@ def launch_plan(shards: int, flags: Sequence[str]) -> LaunchPlan:
         if getattr(options, name) is not None:
             raise UsageError(f"leave out {flag}: each shard is given its own")
     _check(options, shards)
-    seed = [] if options.seed is not None else ["--seed", str(Seed.drawn().value)]
+    seed = [] if options.seed is not None else ["--seed", str(Seed.draw().value)]
     workers = max(options.workers, 1)  # of `auto` it is known only where the shards run
     secret = tuple(flags_with_secrets(words, options))
     return LaunchPlan(shards, (*words, *seed), workers, tuple(options.headers), secret)

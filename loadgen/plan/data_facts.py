@@ -27,8 +27,8 @@ class LengthFacts(BaseModel, extra="forbid", frozen=True, defer_build=True):
     most: int
 
     @classmethod
-    def of(cls, lens: Int64) -> Self | None:
-        """Of int64[requests], UNKNOWN_LEN and 0 left out; None where none is left.
+    def measure(cls, lens: Int64) -> Self | None:
+        """Measure int64[requests] without UNKNOWN_LEN and 0; None where nothing is left.
 
         A percentile is the smallest length that at least this share of the requests does not exceed.
         """
@@ -66,7 +66,7 @@ class ScheduleFacts(BaseModel, extra="forbid", frozen=True, defer_build=True):
 
 
 class DataFacts(BaseModel, extra="forbid", frozen=True):
-    """What a plan's requests were made of, and what of it was left out."""
+    """The origin of a plan's requests, and what of it was left out."""
 
     kind: str = "random"  # a key of SOURCES; of a file without a name, what its rows are
     file: str = ""  # as it was named

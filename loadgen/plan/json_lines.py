@@ -58,7 +58,7 @@ class OpenedFile:
             descriptor = _open_regular(at)
         except OSError as error:
             raise self.refusal(f"{error.strerror}: give a file that can be read") from None
-        status = self._held(descriptor)
+        status = self._keep_open(descriptor)
         if stat.S_ISDIR(status.st_mode):
             raise self.refusal("is a directory: give a file")
         if not stat.S_ISREG(status.st_mode):
@@ -71,7 +71,7 @@ class OpenedFile:
                 raise self.refusal(why)
         self.begin = len(_BOM) if head.startswith(_BOM) else 0  # of what is not a byte order mark
 
-    def _held(self, descriptor: int) -> os.stat_result:
+    def _keep_open(self, descriptor: int) -> os.stat_result:
         """Keep a file open as long as this is used."""
         weakref.finalize(self, os.close, descriptor)
         self._descriptor, self.begin = descriptor, 0
@@ -177,7 +177,7 @@ class Lines:
                 yield piece[row_begin:row_end]
             begin = end
 
-    def decoded(self, kind: type[T]) -> Iterator[T]:
+    def decode_rows(self, kind: type[T]) -> Iterator[T]:
         """Every row in order, decoded from JSON; raises UsageError that names a row which is not such."""
         decode = msgspec.json.Decoder(kind).decode
         for i, row in enumerate(self.rows()):
@@ -342,7 +342,7 @@ _MISSING = re.compile(r"Object missing required field `(.+)`")
 
 
 def explain_fault(error: msgspec.ValidationError, row: bytes, name: str = "") -> str:
-    """What is wrong in the JSON of `row`, as `timestamp is -3: give 0 or more`.
+    """Explain what is wrong in the JSON of `row`, as `timestamp is -3: give 0 or more`.
 
     `name` is that of the whole of it; "" where it has none. What has no plain words keeps msgspec's.
     """

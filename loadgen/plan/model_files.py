@@ -83,8 +83,8 @@ class Vocabulary(msgspec.Struct, frozen=True):
         if len(self.allowed) == 0:
             raise UsageError(f"no token id is left to draw prompts from ({self.source})")
 
-    def below(self, bound: int, bounded_by: str) -> Vocabulary:
-        """The same ids under `bound`, with `bounded_by` added to the source; itself where all are."""
+    def keep_below(self, bound: int, bounded_by: str) -> Vocabulary:
+        """Keep the ids under `bound`, with `bounded_by` added to the source; itself where all are."""
         if int(self.allowed[-1]) < bound:
             return self
         return Vocabulary(self.allowed[self.allowed < bound], f"{self.source}, {bounded_by}")
@@ -113,9 +113,9 @@ def find_vocabulary(tokenizer: str | None, model_root: str | None, vocab_size: i
             if vocabulary is None:
                 vocabulary = of_model
             elif size is not None:
-                vocabulary = vocabulary.below(size, f"below the model's vocab_size {size}")
+                vocabulary = vocabulary.keep_below(size, f"below the model's vocab_size {size}")
     if vocabulary is not None and vocab_size is not None:
-        vocabulary = vocabulary.below(vocab_size, f"below --vocab-size {vocab_size}")
+        vocabulary = vocabulary.keep_below(vocab_size, f"below --vocab-size {vocab_size}")
     elif vocab_size is not None:  # every id under it, special ones included: they are unknown
         vocabulary = Vocabulary(np.arange(vocab_size, dtype=np.int64), f"--vocab-size {vocab_size}")
     vocabulary = vocabulary or make_default_vocabulary()

@@ -137,7 +137,7 @@ class Plan(msgspec.Struct, frozen=True):
         return msgspec.json.encode(merge_fields(request, self.fields))
 
     def body_after(self, index: int, answers: Sequence[dict[str, Any]]) -> bytes:
-        """The same where the turns before it have the server's own answers, messages, as their history."""
+        """The bytes of request `index` after the server's own answers, messages, to the turns before it."""
         requests = cast(TurnRequests, self.requests)
         request = requests.request_after(index, answers, self.dialect, self.model)
         return msgspec.json.encode(merge_fields(request, self.fields))
@@ -227,7 +227,7 @@ def _make_plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purp
     count = len(planned) if turns is None else int(turns.begins[-1])
     lens = {"input": made.input_lens, "output": made.output_lens}
     facts = sourced.facts.model_copy(
-        update={name: LengthFacts.of(column[:count]) for name, column in lens.items()}
+        update={name: LengthFacts.measure(column[:count]) for name, column in lens.items()}
     )
     point = profile.cancel_point if purpose == "measure" else None
     cancelled = (
@@ -260,7 +260,7 @@ def _find_sent_turns(sourced: SourcedRequests, profile: Profile, offsets_ns: Int
     if sourced.turns is None:
         return None
     begun = len(sourced.turns) if offsets_ns is None else len(offsets_ns)
-    return sourced.turns.first(begun).scaled(profile.delay_factor)
+    return sourced.turns.take_first(begun).scale_delays(profile.delay_factor)
 
 
 def _note_again(facts: DataFacts, seed: Seed) -> Iterator[str]:

@@ -36,7 +36,7 @@ class WordCounts(msgspec.Struct, frozen=True):
 
 
 class ModelTarget(msgspec.Struct, frozen=True):
-    """What a plan must know of the server and of the user's files."""
+    """The facts that a plan must know of the server and of the user's files."""
 
     engine: Engine
     model: str  # the name that requests carry
@@ -77,13 +77,13 @@ class Seed(msgspec.Struct, frozen=True):
         return not (self.repeat or self.attempt)
 
     @classmethod
-    def drawn(cls) -> Seed:
+    def draw(cls) -> Seed:
         """A random seed, so that no two runs share prompts by accident."""
         return cls(secrets.randbits(SEED_BITS))
 
 
 class PlanInputs(msgspec.Struct, frozen=True):
-    """What a source of requests is given."""
+    """The inputs of a source of requests."""
 
     profile: Profile
     subject: ModelTarget
@@ -104,7 +104,7 @@ class PlanInputs(msgspec.Struct, frozen=True):
 
 
 class SourcedRequests(msgspec.Struct, frozen=True):
-    """What a source makes: the requests, and what is to be reported of them.
+    """The requests that a source makes, and what is to be reported of them.
 
     The plan fills in the lengths' statistics of `facts`.
     """

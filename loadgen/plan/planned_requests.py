@@ -134,12 +134,12 @@ class Turns(msgspec.Struct, frozen=True):
         """The plan index after that of a session's last turn."""
         return int(self.begins[session + 1])
 
-    def first(self, sessions: int) -> Turns:
+    def take_first(self, sessions: int) -> Turns:
         """The first of the sessions, as many as are asked for."""
         begins = self.begins[: sessions + 1]
         return Turns(begins, self.delays_ns[: begins[-1]])
 
-    def scaled(self, factor: float) -> Turns:
+    def scale_delays(self, factor: float) -> Turns:
         """With the delays multiplied by a factor, rounded to nanoseconds."""
         return Turns(self.begins, np.rint(self.delays_ns * factor).astype(np.int64))
 

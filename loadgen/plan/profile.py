@@ -69,7 +69,7 @@ def _check_rungs(value: tuple[int, ...] | None) -> tuple[int, ...] | None:
 
 
 class FileKeys(KeyRows, frozen=True):
-    """What only a file says: neither is a flag."""
+    """Keys that only a file has: neither is a flag."""
 
     # Input lengths, for `loadgen ladder`.
     ladder: tuple[Rung, ...] | None = setting(
@@ -152,7 +152,7 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
 
     @field_validator("duration")
     @classmethod
-    def _limited(cls, value: float | None, info: ValidationInfo) -> float | None:
+    def _check_limited(cls, value: float | None, info: ValidationInfo) -> float | None:
         limit, rate = (info.data.get(name, 1) for name in ("max_concurrency", "request_rate"))
         own = _has_own_times(info.data) or any(info.data.get(key) for key in _SHAPES)
         if value is not None and limit is None and rate == math.inf and not own:
@@ -208,7 +208,7 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
 
     @property
     def delay_factor(self) -> float:
-        """What the recorded delays between the turns of sessions are multiplied by."""
+        """The factor on the recorded delays between the turns of sessions."""
         known = _DELAY_FACTORS.get(self.turn_delays)
         return float(self.turn_delays) if known is None else known
 

@@ -33,7 +33,7 @@ MADE = tuple(name for name, source in SOURCES.items() if source.is_made)
 
 
 class SourceModule(Protocol):
-    """What makes the requests of a source."""
+    """The module that makes the requests of a source."""
 
     def requests(self, inputs: PlanInputs) -> SourcedRequests:
         """Make the requests of a profile; raises UsageError where profile, file and server do not fit."""

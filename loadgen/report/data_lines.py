@@ -93,7 +93,7 @@ def _list_lengths(facts: Facts, records: Records) -> Iterator[str]:
     elif data.input is not None and data.input.least < data.input.most:
         yield _describe_spread("prompts", data.input, _explain_lengths(profile.input_dist, "input", facts))
     elif data.kind != RANDOM:
-        counted = LengthFacts.of(records.input_tokens[records.ok]) if data.input is None else data.input
+        counted = LengthFacts.measure(records.input_tokens[records.ok]) if data.input is None else data.input
         how = "" if data.input is not None else "by the server's count"
         yield "prompts of unknown length" if counted is None else _describe_spread("prompts", counted, how)
     if data.output is not None and data.output.least < data.output.most:
@@ -130,7 +130,7 @@ def _explain_lengths(dist: str, way: str, facts: Facts) -> str:
 
 def _list_server_lengths(facts: Facts, records: Records) -> Iterator[str]:
     """The lengths that were asked for, and what the server counted."""
-    planned, counted = facts.data.input, LengthFacts.of(records.input_tokens[records.ok])
+    planned, counted = facts.data.input, LengthFacts.measure(records.input_tokens[records.ok])
     asked = planned.mean if planned is not None else facts.profile.prefix_len + facts.profile.input_len
     if counted is None:
         yield f"prompts {asked:,.1f} tokens asked on average; the server counted none"

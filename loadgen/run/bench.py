@@ -93,7 +93,7 @@ def _leaving_nothing(options: Options, stack: ExitStack) -> Options:
 
 def make_seed(options: Options) -> Seed:
     """The seed given, or one drawn."""
-    return Seed(options.seed, chosen=True) if options.seed is not None else Seed.drawn()
+    return Seed(options.seed, chosen=True) if options.seed is not None else Seed.draw()
 
 
 def _run_all(session: Session, profiles: list[Profile], seed: Seed, find_speeds: Callable[[], Speeds]) -> int:

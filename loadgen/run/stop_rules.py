@@ -115,7 +115,7 @@ class StopRules:
     def _failures(self) -> str:
         last = f", the last with {self.last.kind}: {self.last.detail}".rstrip(": ") if self.last else ""
         tolerance, row = self.max_failures, self.max_consecutive
-        if tolerance is not None and tolerance.exceeded(self.failed, self.ended):
+        if tolerance is not None and tolerance.is_exceeded(self.failed, self.ended):
             return f"--max-failures {tolerance}: {self.failed} of {self.ended} requests failed{last}"
         if row is None and self.failed == self.ended >= DEAD:
             return f"the first {self.failed} requests all failed{last} (--max-consecutive-failures 0 goes on)"

@@ -41,7 +41,7 @@ def parse_rate(text: str) -> float:
 
 
 def parse_point(text: str) -> CancelPoint:
-    """What `2s`, `1.5m` or `50tok` stands for; raises ValueError."""
+    """Parse `2s`, `1.5m` or `50tok`; raises ValueError."""
     written = text.strip()
     if (tokens := _TOKENS.fullmatch(written)) is not None:
         if not 1 <= int(tokens[1]) <= _MOST_TOKENS:

@@ -56,7 +56,7 @@ class LoadStage(msgspec.Struct, frozen=True):
     @property
     def count(self) -> float:
         """The integral of a rate over the stage: how many requests are due in it on average."""
-        return float(self.counted(self.span_s))
+        return float(self.integrate(self.span_s))
 
     def level(self, after_s: float) -> float:
         """The level at a time after the stage's begin."""
@@ -65,7 +65,7 @@ class LoadStage(msgspec.Struct, frozen=True):
             return float(self.begin * (self.end / self.begin) ** share)
         return self.begin + (self.end - self.begin) * share
 
-    def counted(self, after_s: float) -> float:
+    def integrate(self, after_s: float) -> float:
         """The integral of a rate from the stage's begin to a time after it."""
         if self.exponential and not self.constant:
             return (self.level(after_s) - self.begin) / self._growth_per_s
@@ -133,7 +133,7 @@ class ConcurrencySteps(msgspec.Struct, frozen=True):
         return int(self.limits[max(int(np.searchsorted(self.from_ns, elapsed_ns, "right")) - 1, 0)])
 
     def part(self, number: int, of: int) -> ConcurrencySteps:
-        """What one of `of` processes, counted from 0, has of it; at each time their sum is the limit."""
+        """The part of one of `of` processes, counted from 0; at each time their sum is the limit."""
         return ConcurrencySteps(self.from_ns, np.maximum(self.limits - number + of - 1, 0) // of)
 
     def next_ns(self, elapsed_ns: int) -> int:
@@ -239,7 +239,7 @@ def parse_schedule(text: str) -> LoadSchedule:
 
 
 def _explain_stage(part: str) -> str:
-    """What is wrong with a stage that cannot be read: its first wrong part, or the form of all."""
+    """Explain why a stage cannot be read: its first wrong part, or the form of all."""
     match = _LOOSE.fullmatch(part)
     if match is None:
         return _FORM
@@ -271,7 +271,7 @@ _LEAST_PERIOD_S = 0.001
 
 
 class Bursts(msgspec.Struct, frozen=True):
-    """As many requests at once at the start, and after every period again."""
+    """Requests that are due at once, at the start and after every period again."""
 
     requests: int
     every_s: float

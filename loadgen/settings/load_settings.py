@@ -151,7 +151,7 @@ _load = partial(setting, Makes.LOAD, group=WORKLOAD)
 
 
 class NameKeys(KeyRows, frozen=True):
-    """What a profile's file says of itself."""
+    """The name and description that a profile's file gives itself."""
 
     name: str = setting(Makes.NOTHING, "", keyword=NO_KEYWORD, swept=False)
     description: str = setting(Makes.NOTHING, "", keyword=NO_KEYWORD, swept=False)
@@ -254,7 +254,7 @@ class LoadKeys(KeyRows, frozen=True):
 
 
 class SeedOptions(OptionRows, frozen=True):
-    """What random numbers are drawn from."""
+    """The seed of random numbers."""
 
     seed: int | None = setting(Makes.LOAD, None, "default: random, printed and recorded", group=WORKLOAD,
         rank=3, read=integer_between(-bounds.MOST_SEED, bounds.MOST_SEED), resumes=True,

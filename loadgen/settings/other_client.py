@@ -36,8 +36,8 @@ class OtherClient(msgspec.Struct, frozen=True):
         rows = [(flag, what, words) for what, table in tables.items() for flag, words in table.items()]
         return sorted(rows, key=lambda row: row[0].lstrip("-").lower())
 
-    def explained(self, flag: str) -> str | None:
-        """What to say of a flag that is not accepted: ours, or why there is none; None: not its flag."""
+    def explain_flag(self, flag: str) -> str | None:
+        """Explain a flag that is not accepted: by ours, or why there is none; None: not its flag."""
         if flag in self.renamed:
             return f"{flag} of `{self.command}` is {self.renamed[flag]} here"
         if flag in self.refused:
@@ -112,7 +112,7 @@ NEAREST = {
 
 
 def refuse_data_set(name: str, known: Iterable[str]) -> str:
-    """What to say of a name that is none of those `known`: the nearest way where it is another client's."""
+    """Explain why a name is not one of those `known`: by the nearest way where it is another client's."""
     if name in NEAREST:
         return f"is not read here: {NEAREST[name]}"
     return (

@@ -370,5 +370,5 @@ CLIENTS = (VLLM, *OTHERS)
 
 def explain_other_flag(flag: str) -> str | None:
     """Ours for another client's flag, or why there is none; None where no client has it."""
-    words = (client.explained(flag) for client in OTHERS)
+    words = (client.explain_flag(flag) for client in OTHERS)
     return next((text for text in words if text is not None), None)

@@ -63,7 +63,7 @@ _length = partial(setting, Makes.LOAD, group=LENGTHS)
 
 
 class TextKeys(KeyRows, frozen=True):
-    """What the text of prompts that are made here is, and how their lengths vary."""
+    """The text of prompts that are made here, and how their lengths vary."""
 
     prompt_format: PromptFormat = setting(Makes.REQUEST, "auto",
         "ids: exactly N random token ids (default where the API takes them); corpus: text cut to N "

@@ -53,7 +53,7 @@ _client = partial(setting, Makes.CLIENT)
 
 
 class RequestKeys(KeyRows, frozen=True):
-    """What each request asks of the server."""
+    """The fields that each request asks of the server."""
 
     backend: Literal["openai", "openai-chat", "vllm", "sglang"] = _request("openai",
         "API (default openai: completions; sglang: its own /generate)", group=SERVER,

@@ -53,7 +53,7 @@ class Tolerance(msgspec.Struct, frozen=True):
             raise ValueError(f"{text!r} is not a number of requests (such as 5) or a share (such as 2.5%)")
         return cls(count=int(match[1])) if match[1] else cls(share=float(match[2]) / 100)
 
-    def exceeded(self, failed: int, ended: int) -> bool:
+    def is_exceeded(self, failed: int, ended: int) -> bool:
         """Whether `failed` of the `ended` requests are too many; a share is not judged too early."""
         if self.share is None:
             return self.count is not None and failed > self.count
@@ -110,7 +110,7 @@ class SendOptions(OptionRows, frozen=True):
 
 
 class AroundOptions(OptionRows, frozen=True):
-    """What is measured and printed around the requests of a run."""
+    """Measurements and prints around the requests of a run."""
 
     print_request: bool = setting(Makes.NOTHING, False, "print one request as it would be sent, then exit",
         group=REQUESTS, rank=3, action="store_true", keyword=NO_KEYWORD, campaign=_NOT_THERE,
@@ -136,7 +136,7 @@ class AroundOptions(OptionRows, frozen=True):
 
 
 class StopOptions(OptionRows, frozen=True):
-    """What ends a run before its plan."""
+    """Rules that end a run before its plan."""
 
     max_failures: Tolerance | None = _stop(None,
         f"end the run after more than N failures; N%% of the ended, from {JUDGED_FROM} on",
@@ -156,7 +156,7 @@ class StopOptions(OptionRows, frozen=True):
 
 
 class OutputOptions(OptionRows, frozen=True):
-    """What is printed and kept of a run."""
+    """The output of a run that is printed and kept."""
 
     # Of the block; a key of block.LAYOUTS.
     layout: str | None = _output(None, "of the result block: vllm-0.32 (default), vllm-2025, sglang, "
@@ -194,7 +194,7 @@ class CommandFlags(OptionRows, frozen=True):
 if TYPE_CHECKING:
 
     class Sending(SendOptions, frozen=True):
-        """What each of these rows is, for checkers."""
+        """The types of the rows, for checkers."""
 
 else:
     Sending = make_option_struct("Sending", SendOptions)

@@ -137,7 +137,7 @@ _asked = partial(_launch, rank=2)
 
 
 class LaunchRows(OptionRows, frozen=True):
-    """What is to be started, and how."""
+    """The server to start, and how."""
 
     engine: str | None = _launch("start this engine on --model, and stop it afterwards", flag="--launch",
         choices=LAUNCHED, common=True)
@@ -163,7 +163,7 @@ class LaunchRows(OptionRows, frozen=True):
 
 
 class ServerKeys(KeyRows, frozen=True):
-    """What the server is asked for: the `[server]` table of a profile; None leaves it to the engine."""
+    """The settings of a server to start: the `[server]` table of a profile; None leaves it to the engine."""
 
     # Tokens, prompt and answer together.
     context_len: int | None = _asked("tokens of the longest request it accepts", read=int, metavar="N",

@@ -25,7 +25,7 @@ OF_A_PROFILE = "belongs in a profile: all checkpoints get the same requests"
 
 
 class Makes(Enum):
-    """What a setting makes; each with what follows where two runs differ in it."""
+    """The things that a setting may make; each with what follows where two runs differ in it."""
 
     LOAD = "load"  # which requests are sent, how many, and when: no verdict, and two loads are shown
     REQUEST = "request"  # what each of them asks of the server: a row of its own, and a mark
@@ -129,7 +129,7 @@ class Setting(msgspec.Struct):
 
     @property
     def bounds(self) -> dict[str, float]:
-        """What a number must be, as pydantic and msgspec name it: ge, gt and le."""
+        """The bounds of a number, as pydantic and msgspec name them: ge, gt and le."""
         least, most = self.least, self.most
         if self.above is None and least is None and most is None:
             least, most = getattr(self.read, "least", None), getattr(self.read, "most", None)

@@ -28,7 +28,7 @@ _KEY = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
 if TYPE_CHECKING:
 
     class _Server(ServerKeys, frozen=True):
-        """What each of these rows is, for checkers."""
+        """The types of the rows, for checkers."""
 
 else:
     _Server = create_model(
@@ -60,7 +60,7 @@ class ServerSettings(
 def validate_table(
     kind: type[Table], table: Mapping[str, Any], origin: str, typed: Collection[str] = ()
 ) -> Table:
-    """What these keys make; raises UsageError that names each wrong key, an unknown one with the nearest.
+    """Validate these keys; raises UsageError that names each wrong key, an unknown one with the nearest.
 
     The `typed` keys were given as flags and are named so; all are where the origin is FLAGS.
     """

@@ -144,7 +144,7 @@ def refuse_vllm_flag(flag: str) -> str | None:
     if flag == _KEY:
         return f"{flag} is not supported: {VLLM.refused[flag]}"
     if flag in VLLM.refused or flag in VLLM.renamed:
-        return VLLM.explained(flag)
+        return VLLM.explain_flag(flag)
     if flag in VLLM.no_effect:
         return None
     family = next((words for beginning, words in _FAMILIES.items() if flag.startswith(beginning)), None)
@@ -152,7 +152,7 @@ def refuse_vllm_flag(flag: str) -> str | None:
 
 
 def list_remarks(flags: tuple[str, ...]) -> str:
-    """What these flags without effect are not heeded for, in one line."""
+    """List why these flags have no effect, in one line."""
     return "; ".join(f"{flag}: {VLLM.no_effect[flag]}" for flag in dict.fromkeys(flags))
 
 

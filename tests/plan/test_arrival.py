@@ -152,7 +152,7 @@ def test_constant_arrivals_are_exactly_as_many_as_each_stage_has() -> None:
 def test_a_poisson_ramp_is_a_poisson_process_in_its_own_time(schedule: str) -> None:
     stages = parse_schedule(schedule)
     offsets_s = offsets_of(schedule=schedule) / NS
-    counts = np.array([stages.stages[0].counted(at_s) for at_s in offsets_s.tolist()])
+    counts = np.array([stages.stages[0].integrate(at_s) for at_s in offsets_s.tolist()])
     rng = np.random.default_rng(7)
     unit = np.concatenate([[0.0], np.cumsum(rng.exponential(1.0, len(counts) - 1))])
     np.testing.assert_allclose(counts, unit, rtol=1e-6, atol=1e-6)

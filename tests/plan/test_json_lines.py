@@ -136,7 +136,7 @@ def test_a_line_of_a_gigabyte_is_refused_before_it_is_read(tmp_path: Path) -> No
 )
 def test_a_row_that_cannot_be_decoded_is_named(tmp_path: Path, row: bytes, why: str) -> None:
     path = written(tmp_path, b'{"name": "a"}\n\n' + row + b"\n")
-    decoded = Lines.open(path, FLAG).decoded(Named)
+    decoded = Lines.open(path, FLAG).decode_rows(Named)
     assert next(decoded) == Named("a")
     with pytest.raises(UsageError) as error:
         next(decoded)

@@ -98,7 +98,7 @@ def test_a_chosen_seed_and_the_same_drawn_seed_give_the_same_ids() -> None:
 
 
 def test_drawn_seeds_differ() -> None:
-    assert len({Seed.drawn().value for _ in range(20)}) > 15
+    assert len({Seed.draw().value for _ in range(20)}) > 15
 
 
 def test_warm_up_prompts_are_never_measured_ones() -> None:

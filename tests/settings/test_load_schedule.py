@@ -110,7 +110,7 @@ def test_offsets_are_the_inverse_of_the_integral_of_the_rate(text: str) -> None:
     for offset_s in offsets_s.tolist():
         at = min(int(np.searchsorted(begins, offset_s, "right")) - 1, len(schedule.stages) - 1)
         before = sum(stage.count for stage in schedule.stages[:at])
-        integral.append(before + schedule.stages[at].counted(offset_s - begins[at]))
+        integral.append(before + schedule.stages[at].integrate(offset_s - begins[at]))
     np.testing.assert_allclose(integral, counts, rtol=1e-9, atol=1e-7)
 
 

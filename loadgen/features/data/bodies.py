@@ -81,7 +81,7 @@ FEATURES = tuple(dict.fromkeys((*_FEATURE_OF_KEY.values(), *_FEATURE_OF_PART.val
 
 
 def find_features(row: Mapping[str, msgspec.Raw]) -> tuple[str, ...]:
-    """What a body asks of a server that not every server has: names of FEATURES."""
+    """The features that a body needs and not every server has: names of FEATURES."""
     found = [_FEATURE_OF_KEY[key] for key in row if key in _FEATURE_OF_KEY and bytes(row[key]) != b"null"]
     if "messages" in row:
         found += _find_parts(bytes(row["messages"]))

@@ -57,7 +57,7 @@ class _ToolResult(msgspec.Struct, gc=False):
 
 
 class TurnRow(msgspec.Struct, gc=False):
-    """What is checked of a row; the message itself keeps its bytes."""
+    """The fields of a row that are checked; the message itself keeps its bytes."""
 
     conversation_id: str
     turn: Annotated[int, msgspec.Meta(ge=1)]
@@ -166,7 +166,7 @@ class Conversations:
     def __len__(self) -> int:
         return len(self.begins) - 1
 
-    def before(self, conversation: int, turn: int) -> RecordedConversation:
+    def list_before(self, conversation: int, turn: int) -> RecordedConversation:
         """A conversation's first `turn` turns: what is known when the next one is due."""
         begin = int(self.begins[conversation])
         rows = self.rows[begin : begin + turn].tolist()
@@ -258,7 +258,7 @@ class _Checked:
         self._last_limit[code] = row.limit or 0
 
     def _wrong(self, code: int, row: TurnRow) -> str:
-        """What is wrong with a row as the next of its conversation; "" if nothing is."""
+        """Explain what is wrong with a row as the next of its conversation; "" if nothing is."""
         due, last = self._last_turn[code] + 1, self._last_role[code]
         if row.turn < due:
             return f"turn {row.turn} comes twice, or after turn {due - 1}: order the rows by turn"
@@ -267,9 +267,9 @@ class _Checked:
         if row.role not in NEXT[last]:
             begun = "begins with" if not last else f"has turn {due - 1} of role {last!r}, then"
             return f"{begun} the role {row.role!r}: give {' or '.join(map(repr, NEXT[last]))}"
-        return self._empty(row) or self._foreign_result(code, row) or self._other_system(code, row)
+        return self._find_empty(row) or self._foreign_result(code, row) or self._other_system(code, row)
 
-    def _empty(self, row: TurnRow) -> str:
+    def _find_empty(self, row: TurnRow) -> str:
         if row.role == TOOL and not row.answers():
             return "a tool's turn has no `tool_results`"
         if row.role == USER and not row.content:
@@ -343,12 +343,12 @@ class RecordedTurns:
     def request_after(
         self, i: int, answers: Sequence[dict[str, Any]], dialect: Dialect, model: str
     ) -> dict[str, Any]:
-        """The same with the server's own `answers`, messages, in place of the first recorded ones.
+        """The chat body with the server's own `answers`, messages, in place of the first recorded ones.
 
         Where the recorded answer called tools its calls stay: the recorded results are theirs.
         """
         conversation, turn = self._conversations.generated[self._answers[i]].tolist()
-        recorded = self._conversations.before(conversation, turn)
+        recorded = self._conversations.list_before(conversation, turn)
         if answers:
             recorded = msgspec.structs.replace(recorded, turns=_lay_answers(recorded.turns, answers))
         body = {"model": model, "messages": recorded.history(), **recorded.settings()}
@@ -405,7 +405,7 @@ def _order_answers(conversations: Conversations, inputs: PlanInputs) -> tuple[In
     whole = make_turns(counts, conversations.delays_ns[by_conversation])
     sessions = _count_sessions(whole, inputs)
     times = -(-sessions // len(whole))
-    repeated = make_turns(np.tile(counts, times), np.tile(whole.delays_ns, times)).first(sessions)
+    repeated = make_turns(np.tile(counts, times), np.tile(whole.delays_ns, times)).take_first(sessions)
     answers = np.tile(by_conversation, times)[: len(repeated.delays_ns)]
     return _cut_turns(answers, repeated, inputs.most)
 

@@ -75,7 +75,7 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
 def _decode_rows(lines: Lines, order: list[int]) -> dict[int, PromptRow]:
     """The rows that are sent; raises UsageError of any row of the file that is none of this kind."""
     wanted = set(order)
-    return {i: row for i, row in enumerate(lines.decoded(PromptRow)) if i in wanted}
+    return {i: row for i, row in enumerate(lines.decode_rows(PromptRow)) if i in wanted}
 
 
 def _find_output_len(profile: Profile, lines: Lines, i: int, row: PromptRow) -> int:
@@ -94,7 +94,7 @@ def _find_output_len(profile: Profile, lines: Lines, i: int, row: PromptRow) -> 
 
 
 def _apply_templates(inputs: PlanInputs, texts: list[str]) -> tuple[list[str], Int64, str]:
-    """What is sent, the tokens of each as they are known, and the tokenizer's name.
+    """Return the texts as they are sent, their known tokens, and the tokenizer's name.
 
     As in vLLM the chat template is applied here, but over the chat API, where the server does that.
     """

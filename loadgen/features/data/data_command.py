@@ -95,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
         values[_find_key(file, values)] = file
     workload = _load_workload(options.get("profile"), values)
     request_sources.check_files(workload)
-    seed = Seed(options["seed"], chosen=True) if "seed" in options else Seed.drawn()
+    seed = Seed(options["seed"], chosen=True) if "seed" in options else Seed.draw()
     tokenizer = options.get("tokenizer")
     subject = ModelTarget(
         UNKNOWN,

@@ -26,7 +26,7 @@ class _Recorded(Protocol):
 
     @property
     def held(self) -> Mapping[str, int]:
-        """What they hold, counted: messages by role, calls of tools."""
+        """Counts of what they hold: messages by role, calls of tools."""
         ...
 
 
@@ -42,7 +42,7 @@ class PlanPreview(msgspec.Struct, frozen=True):
     @property
     def input(self) -> LengthFacts | None:
         """The prompts' lengths, as planned or counted."""
-        return self.made.facts.input if self.counted is None else LengthFacts.of(self.counted)
+        return self.made.facts.input if self.counted is None else LengthFacts.measure(self.counted)
 
     def lines(self) -> Iterator[str]:
         """The preview in lines of 80 columns."""
@@ -124,7 +124,7 @@ def _summarize_turns(turns: Turns) -> dict[str, Any]:
 
 
 def _list_sessions(turns: Turns) -> Iterator[tuple[str, str]]:
-    """The same in words."""
+    """Describe the sessions in words."""
     found = _summarize_turns(turns)
     each, delays = found["turns"], found["delays"]
     many = f"{each['mean']:.1f} turns each, {each['least']:,} to {each['most']:,}"

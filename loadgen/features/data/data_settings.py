@@ -43,7 +43,7 @@ _label = partial(_data, metavar="KEY", **_TIMED)
 
 
 class DataKeys(KeyRows, frozen=True):
-    """What the requests are read from; the names are those of `vllm bench serve`, and its defaults."""
+    """Where the requests are read from; the names are those of `vllm bench serve`, and its defaults."""
 
     # None: random, or what the rows of `dataset_path` are
     dataset_name: DatasetName | None = _data(None,

@@ -72,7 +72,7 @@ def _count_rows(made: Plan, form: str) -> str:
 
 
 def _find_decode(made: Plan, tokenizer: str | None) -> Decode | None:
-    """What makes text of a plan's ids; None where there are none, or no tokenizer."""
+    """The function that makes text of a plan's ids; None where there are none, or no tokenizer."""
     if tokenizer is None or find_form(made) != IDS:
         return None
     from loadgen.plan.prompts.tokenizers import load_tokenizer  # slow, and only ids need it
@@ -128,7 +128,7 @@ Decode = Callable[[list[int]], str]
 
 
 def find_form(made: Plan, decode: Decode | None = None) -> str:
-    """What the rows of a plan hold: IDS, TEXTS, BODIES or CONVERSATIONS; ids are texts where `decode` is."""
+    """The kind of a plan's rows: IDS, TEXTS, BODIES or CONVERSATIONS; ids are texts where `decode` is."""
     if isinstance(made.requests, MadeTurns):
         return CONVERSATIONS
     if not isinstance(made.requests, PromptRequests):

@@ -141,7 +141,7 @@ class PromptTokens:
             self._rows, self._texts, self._letters = [], [], 0
 
     def _counter(self, name: str, inputs: PlanInputs) -> Callable[[list[str]], list[int]] | None:
-        """What counts texts as the server does, None where nothing can; raises UsageError."""
+        """The function that counts texts as the server does, None where nothing can; raises UsageError."""
         profile = inputs.profile
         if importlib.util.find_spec("transformers") is None:
             self.why_not = _NO_TRANSFORMERS

@@ -74,7 +74,7 @@ def order_rows(rows: int, inputs: PlanInputs) -> Int64:
 
 
 def make_facts(kind: str, lines: Lines, sent: Int64, text: str = "") -> DataFacts:
-    """What is to be reported of the rows that are sent; `sent` is int64[requests], of rows."""
+    """The facts to report of the rows that are sent; `sent` is int64[requests], of rows."""
     different = min(len(sent), int(sent.max(initial=-1)) + 1)
     return DataFacts(
         kind=kind,

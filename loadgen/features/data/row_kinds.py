@@ -45,10 +45,11 @@ class RowKind(msgspec.Struct, frozen=True):
     def fits(self, keys: Collection[str]) -> bool:
         """Whether a row with these keys is of this kind."""
         found = frozenset(keys)
-        return self.required <= found and not self.without & found and (not self.one_of or self._any(found))
-
-    def _any(self, found: frozenset[str]) -> bool:
-        return bool(self.one_of & found)
+        return (
+            self.required <= found
+            and not self.without & found
+            and (not self.one_of or bool(self.one_of & found))
+        )
 
 
 _PROMPT = frozenset({"prompt"})
@@ -129,7 +130,7 @@ def explain_unread(keys: Collection[str], kind: str, path: str = "") -> str:
 
 
 def _advise_without(keys: Sequence[str], path: str) -> str:
-    """What leaves keys out of every row of a file."""
+    """A command that leaves keys out of every row of a file."""
     if not path:
         return "leave out these columns"
     selected = ", ".join(f".{key}" for key in keys)

@@ -39,7 +39,7 @@ class SpooledFile(OpenedFile):
             with tempfile.TemporaryFile() as spool:
                 spool.writelines(row + b"\n" for row in rows)
                 spool.flush()
-                self._held(os.dup(spool.fileno()))
+                self._keep_open(os.dup(spool.fileno()))
         except OSError as error:
             raise self.refusal(
                 f"cannot be written out as JSON below {tempfile.gettempdir()} ({error.strerror}): "
@@ -102,11 +102,11 @@ def _csv_rows(file: OpenedFile) -> Iterator[bytes]:
             raise file.refusal(f"has {len(row)} cells, and the header {len(names)}", number)
         fields: dict[str, Any] = {_PROMPT: row[prompt]}
         if length is not None and row[length].strip():
-            fields[_LENGTH] = _whole(file, row[length].strip(), number)
+            fields[_LENGTH] = _read_whole(file, row[length].strip(), number)
         yield msgspec.json.encode(fields)
 
 
-def _whole(file: OpenedFile, cell: str, number: int) -> int:
+def _read_whole(file: OpenedFile, cell: str, number: int) -> int:
     if not (cell.isascii() and cell.isdecimal() and len(cell) <= len(str(MOST_TOKENS))):
         raise file.refusal(f"has {quote_value(cell)} as {_LENGTH}: give 1 to {MOST_TOKENS}", number)
     return int(cell)

@@ -29,7 +29,7 @@ _MOST_TEXTS = 4096  # of messages, in memory
 
 
 class TurnTexts(msgspec.Struct, frozen=True):
-    """What conversations are made of: a text for each user's message, each answer, and each system prompt."""
+    """The texts of conversations: one for each user's message, each answer, and each system prompt."""
 
     messages: PromptRequests  # each by the index of its request, as the answers
     answers: PromptRequests
@@ -65,7 +65,7 @@ class SyntheticTurns:
     def request_after(
         self, i: int, answers: Sequence[dict[str, Any]], dialect: Dialect, model: str
     ) -> dict[str, Any]:
-        """The same with the server's own `answers`, messages, in place of the first that are made here."""
+        """The chat body with the server's own `answers`, messages, in place of the first made here."""
         body = dialect.make_request(model, self.message(i), int(self.output_lens[i]))
         body["messages"] = [*self._history(i, answers), *body["messages"]]
         return body

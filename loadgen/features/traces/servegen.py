@@ -83,7 +83,7 @@ class ServegenClient(msgspec.Struct, frozen=True):
     lengths: dict[int, tuple[LengthHistogram, LengthHistogram]]
 
     def histograms(self, at_s: float) -> tuple[LengthHistogram, LengthHistogram]:
-        """Those of prompts and answers in force at a time, else the earliest."""
+        """The histograms of prompts and answers in force at a time, else the earliest."""
         held = [begin for begin in self.lengths if begin <= at_s]
         return self.lengths[max(held) if held else min(self.lengths)]
 

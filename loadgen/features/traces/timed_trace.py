@@ -75,7 +75,7 @@ class PythonHashContent(BlockContent, frozen=True):
         return np.concatenate(pieces)
 
     def digest(self) -> bytes:
-        """What the content follows from: the allowed ids, the block size, and Python's own hash."""
+        """The inputs of the content: the allowed ids, the block size, and Python's own hash."""
         return b"%s %d" % (super().digest(), hash("0:0"))
 
 
@@ -106,8 +106,8 @@ def _check_api(inputs: PlanInputs) -> None:
 def _read_rows(profile: Profile) -> TraceRows:
     """The rows of the file under the profile's labels; raises UsageError that names a row."""
     lines = Lines.open(profile.dataset_path, FLAG)
-    _check_labels(profile, next(lines.decoded(dict)), lines)
-    found = gather_rows(lines, lines.decoded(_make_row_type(profile)))
+    _check_labels(profile, next(lines.decode_rows(dict)), lines)
+    found = gather_rows(lines, lines.decode_rows(_make_row_type(profile)))
     counts, block = np.diff(found.starts), profile.timed_trace_chunk_hash_size
     if not counts.all():
         raise lines.refusal(
@@ -148,7 +148,7 @@ def _make_row_type(profile: Profile) -> type[Any]:
 
 
 def _make_content(inputs: PlanInputs) -> tuple[BlockContent, str, tuple[str, ...]]:
-    """What the blocks hold, where its ids are from, and a note on how that is to vLLM's."""
+    """The content of the blocks, where its ids are from, and a note on how that compares with vLLM's."""
     subject, block = inputs.subject, inputs.profile.timed_trace_chunk_hash_size
     tokenizer = find_optional_tokenizer(subject)
     if _hash_is_set() and tokenizer is not None:

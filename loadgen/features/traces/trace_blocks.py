@@ -33,7 +33,7 @@ def make_block_ids(ids: Int64, seed: int, block: int, allowed: Int64) -> Int64:
 
 
 def make_block_places(ids: Int64, seed: int, block: int, count: int) -> Int64:
-    """The same tokens as places among `count` allowed ids."""
+    """The tokens of the blocks as places among `count` allowed ids."""
     start = np.array([(seed + _GOLDEN) % _WORD], np.uint64)
     states = _mix(ids.astype(np.int64).view(np.uint64) + _mix(start))
     steps = np.arange(1, block + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
@@ -56,7 +56,7 @@ def chain_hashes(before: Int64, ids: Int64) -> Int64:
 
 
 class BlockContent(msgspec.Struct, frozen=True):
-    """What the prompts of a trace hold: of hashed blocks, and of tokens that no hash covers."""
+    """The content of the prompts of a trace: of hashed blocks, and of tokens that no hash covers."""
 
     block: int  # tokens that a hash stands for; 0: there are no hashes
     seed: int  # of the hashed blocks
@@ -74,7 +74,7 @@ class BlockContent(msgspec.Struct, frozen=True):
         return tokens
 
     def places(self, ids: Int64, length: int, row: int) -> Int64:
-        """The same prompt as places in `allowed`.
+        """The prompt of a row as places in `allowed`.
 
         What its hashes do not cover is content of this row alone, as if a last block had the row's number
         for a hash under `own_seed`.
@@ -120,7 +120,7 @@ SERVER_BLOCK = 16  # vLLM's on GPUs; SGLang's pages are of one token
 
 
 class PrefixReuse(msgspec.Struct, frozen=True):
-    """What requests have in common with those before them."""
+    """The tokens and prompts that requests share with earlier ones."""
 
     tokens: Int64  # int64[requests]: that the cache holds of each prompt
     repeated: int  # requests whose whole prompt is that of an earlier one

@@ -114,7 +114,7 @@ def _find_by_keys(lines: Lines, row: bytes) -> str:
 
 def _is_mooncake(lines: Lines) -> bool:
     """Whether the first rows can only be Mooncake's."""
-    rows = list(islice(lines.decoded(trace_rows.HashedRow), _SAMPLE))
+    rows = list(islice(lines.decode_rows(trace_rows.HashedRow), _SAMPLE))
     input_lens, counts = (
         np.array(column, np.int64)
         for column in ([row.input_length for row in rows], [len(row.hash_ids or ()) for row in rows])

@@ -65,12 +65,12 @@ def replay(
     """
     profile, (kind, name) = inputs.profile, named
     window = TraceWindow.parse(profile.trace_window)
-    picked = TraceSelection.of(trace, profile, window, inputs.most)
+    picked = TraceSelection.select(trace, profile, window, inputs.most)
     held, schedule = len(picked.places), None
     if profile.timed:
         rng = make_arrival_rng(inputs.stream)
-        schedule = TraceSchedule.of(trace, picked.places, profile, window, name, rng)
-        picked = picked.first(len(schedule.offsets_ns))
+        schedule = TraceSchedule.make(trace, picked.places, profile, window, name, rng)
+        picked = picked.take_first(len(schedule.offsets_ns))
     made = make(picked, held)
     sent = made.requests
     reuse = find_prefix_reuse(made.hashes, sent.begins, sent.hash_counts, sent.input_lens, trace.block)

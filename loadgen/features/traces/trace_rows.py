@@ -157,7 +157,7 @@ def read_hashed_rows(lines: Lines, name: str, unit_ns: int, block: int) -> Trace
     unread: dict[str, None] = {}
 
     def decode() -> Iterator[HashedRow]:
-        for row in lines.decoded(HashedRow):
+        for row in lines.decode_rows(HashedRow):
             unread.update(dict.fromkeys(key for key in _UNREAD if bytes(getattr(row, key))))
             yield row
 
@@ -201,7 +201,7 @@ EMPTY = "no token in the prompt"
 
 
 class SheetColumns(msgspec.Struct, frozen=True):
-    """What the columns of a format's CSV are called."""
+    """The names of the columns of a format's CSV."""
 
     time: str
     input_len: str

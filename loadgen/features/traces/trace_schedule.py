@@ -63,7 +63,9 @@ class TraceSelection(msgspec.Struct, frozen=True):
     clipped: int
 
     @classmethod
-    def of(cls, rows: TraceRows, profile: Profile, window: TraceWindow, most: int | None) -> TraceSelection:
+    def select(
+        cls, rows: TraceRows, profile: Profile, window: TraceWindow, most: int | None
+    ) -> TraceSelection:
         """The first `most` rows in the window that a profile's caps leave; raises UsageError if none is."""
         inside = window.rows(rows.at_ns)
         places = np.arange(inside.start, inside.stop)
@@ -91,7 +93,7 @@ class TraceSelection(msgspec.Struct, frozen=True):
             int(cut.sum()),
         )
 
-    def first(self, count: int) -> TraceSelection:
+    def take_first(self, count: int) -> TraceSelection:
         """The first `count` of these requests."""
         return TraceSelection(
             self.places[:count], self.input_lens[:count], self.output_lens[:count], self.skipped, self.clipped
@@ -124,7 +126,7 @@ class TraceSchedule(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(
+    def make(
         cls,
         rows: TraceRows,
         places: Int64,

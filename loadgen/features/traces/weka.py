@@ -104,7 +104,7 @@ def _read_sessions(lines: Lines) -> list[tuple[int, WekaSession]]:
         return list(enumerate(_read_whole(lines), 1))
     if lines[0].lstrip().startswith(b"["):
         return list(enumerate(_read_whole(lines), 1))
-    return [(lines.number(i), session) for i, session in enumerate(lines.decoded(WekaSession))]
+    return [(lines.number(i), session) for i, session in enumerate(lines.decode_rows(WekaSession))]
 
 
 def _read_whole(lines: Lines) -> list[WekaSession]:

@@ -45,30 +45,29 @@ class LengthDistribution(msgspec.Struct, frozen=True):
 
     def draw(self, rng: np.random.Generator, n: int) -> Int64:
         """Lengths int64[n]."""
-        lens = self._rounded(rng, n)
+        lens = self._draw_rounded(rng, n)
         while len(outside := np.flatnonzero((lens < self.low) | (lens > self.high))):
-            lens[outside] = self._rounded(rng, len(outside))
+            lens[outside] = self._draw_rounded(rng, len(outside))
         return lens
 
     def remark(self) -> str:
-        """What min and max made of the mean, in words; "" where it is about what was asked for."""
+        """Describe how min and max moved the mean; "" where it is about what was asked for."""
         drawn = self.draw(np.random.default_rng(0), _TRIED)
         achieved, error = float(drawn.mean()), float(drawn.std()) / math.sqrt(_TRIED)
         if abs(achieved - self.mean) <= max(_MOVED * self.mean, _ERRORS * error):
             return ""
-        return (
-            f"its mean is about {self._written(achieved)}, not {self._written(self.mean)}, within min and max"
-        )
+        made, asked = self._write_length(achieved), self._write_length(self.mean)
+        return f"its mean is about {made}, not {asked}, within min and max"
 
-    def _written(self, length: float) -> str:
+    def _write_length(self, length: float) -> str:
         return f"{length:.0f}" if self.per == 1 else f"{length / self.per:.3g}"
 
-    def kept(self) -> float:
+    def measure_kept(self) -> float:
         """The share of the draws that are not drawn again."""
-        lens = self._rounded(np.random.default_rng(0), _TRIED)
+        lens = self._draw_rounded(np.random.default_rng(0), _TRIED)
         return float(((lens >= self.low) & (lens <= self.high)).mean())
 
-    def _rounded(self, rng: np.random.Generator, n: int) -> Int64:
+    def _draw_rounded(self, rng: np.random.Generator, n: int) -> Int64:
         return np.rint(np.clip(self.sample(rng, n), -1, MOST_TOKENS + 1)).astype(np.int64)
 
 
@@ -153,7 +152,7 @@ def _read_pause_ms(text: str) -> int:
 
 
 def _check_kept(made: LengthDistribution) -> LengthDistribution:
-    if made.kept() < _LEAST_KEPT:
+    if made.measure_kept() < _LEAST_KEPT:
         raise ValueError(f"hardly anything lies from {made.low} to {made.high}: set min and max wider")
     return made
 

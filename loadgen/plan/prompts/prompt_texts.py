@@ -152,7 +152,7 @@ class CorpusIds(PromptRequests):
 
 
 class CorpusTexts(PromptRequests):
-    """The same prompts as text; `input_lens` is how many tokens each is when it is encoded again."""
+    """Prompts of a text as text; `input_lens` is how many tokens each is when it is encoded again."""
 
     format = "corpus"
 
@@ -224,14 +224,18 @@ class WordTexts(PromptRequests):
         self._words, self._key = np.array(counts.words or list_common_words()), stream.key("prompt")
         self._prefix_words = counts.words_of(shape.prefix_len) if shape.prefix_len else 0
         self._bounds = self._cuts(counts)
-        self._groups = make_prefix_groups(shape, stream, lambda rng: self._drawn(rng, self._prefix_words - 1))
+        self._groups = make_prefix_groups(
+            shape, stream, lambda rng: self._draw_words(rng, self._prefix_words - 1)
+        )
         self.reusable_tokens = self._groups.reusable(shape.prefix_len)
 
     def prompt(self, i: int) -> str:
         """Prompt i."""
         begin, end = self._bounds[i : i + 2].tolist()
         shared = [self._groups.prefix(i)] if self._prefix_words > 1 else []
-        return " ".join([FIRST_WORD, *shared, *([self._dealt(begin, end - begin)] if end > begin else [])])
+        return " ".join(
+            [FIRST_WORD, *shared, *([self._deal_words(begin, end - begin)] if end > begin else [])]
+        )
 
     def digest(self) -> str:
         """A fingerprint of all lengths, of the first 64 prompts, and of which prefix each prompt has."""
@@ -249,7 +253,7 @@ class WordTexts(PromptRequests):
         cuts: Int64 = np.concatenate([np.zeros(1, np.int64), ends])
         return cuts
 
-    def _dealt(self, begin: int, n: int) -> str:
+    def _deal_words(self, begin: int, n: int) -> str:
         """`n` words from a place in the deal of a whole plan: each word as often, whatever tokens it has.
 
         Words of one token make each prompt exact; of others only the mean is, and drawn prompt by prompt it
@@ -266,7 +270,7 @@ class WordTexts(PromptRequests):
             order += [rng.permutation(kinds) for _ in range(rounds)]
         return " ".join(self._words[np.concatenate(order)[begin % size :][:n]].tolist())
 
-    def _drawn(self, rng: np.random.Generator, n: int) -> str:
+    def _draw_words(self, rng: np.random.Generator, n: int) -> str:
         """`n` words, none again before all were there: so texts of one length differ least in tokens."""
         kinds = len(self._words)
         drawn = [rng.permutation(kinds) for _ in range(0, n, kinds)]

@@ -23,7 +23,7 @@ _TWO = 'or two such numbers as {"input": R, "output": R}'
 
 
 class RangeRule(msgspec.Struct, frozen=True):
-    """What `--random-range-ratio` means to one client (`--compat`)."""
+    """The meaning of `--random-range-ratio` to one client (`--compat`)."""
 
     bounds: Callable[[int, float], tuple[int, int]]  # of uniform integers, from a length and a ratio
     to_one: bool  # whether 1.0 is a ratio: every length the same

@@ -17,7 +17,7 @@ from loadgen.plan.plan_inputs import ModelTarget
 
 
 class Tokenizer(Protocol):
-    """What is used of a transformers tokenizer; `vocab_size` does not count added tokens."""
+    """The part of a transformers tokenizer that is used; `vocab_size` does not count added tokens."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -29,7 +29,7 @@ class Tokenizer(Protocol):
 
 
 class FullTokenizer(Tokenizer, Protocol):
-    """What texts of a file and traces need of it too."""
+    """The part that texts of a file and traces need too."""
 
     chat_template: Any  # of Jinja, or several by name; None without one
 

@@ -56,18 +56,18 @@ def make_text_vllm(shape: PromptShape, tokenizer: Tokenizer, seed: int) -> TextP
     allowed = np.setdiff1d(np.arange(tokenizer.vocab_size), tokenizer.all_special_ids)
     prefix: list[int] = []
 
-    def drawn(count: int) -> list[int]:
+    def draw_ids(count: int) -> list[int]:
         # Any id at all, special ones in the base vocabulary too: vLLM does not leave them out here.
         ids: list[int] = rng.integers(0, tokenizer.vocab_size, count).tolist()
         return ids
 
     if shape.prefix_len:
         first = allowed[rng.integers(0, len(allowed), shape.prefix_len)].tolist()
-        _, prefix = fit_text(tokenizer, first, shape.prefix_len, drawn)
+        _, prefix = fit_text(tokenizer, first, shape.prefix_len, draw_ids)
     texts, counts = [], []
     for i, (offset, inner_len) in enumerate(zip(offsets.tolist(), inner_lens.tolist(), strict=True)):
         inner = allowed[(offset + i + np.arange(inner_len)) % len(allowed)].tolist()
-        text, ids = fit_text(tokenizer, prefix + inner, shape.prefix_len + inner_len, drawn)
+        text, ids = fit_text(tokenizer, prefix + inner, shape.prefix_len + inner_len, draw_ids)
         texts.append(text)
         counts.append(len(ids))
     return TextPrompts("text-vllm", texts, np.array(counts, np.int64), output_lens)
@@ -121,11 +121,11 @@ def make_vllm_texts(prompt_format: str, shape: PromptShape, tokenizer: str | Non
 
 
 def fit_text(
-    tokenizer: Tokenizer, ids: list[int], length: int, drawn: Callable[[int], list[int]]
+    tokenizer: Tokenizer, ids: list[int], length: int, draw_ids: Callable[[int], list[int]]
 ) -> tuple[str, list[int]]:
     """A text that encodes to `length` tokens, and that encoding, starting from the text of `ids`.
 
-    What is too long is cut, what is too short gets random ids (`drawn(n)`), and the result is decoded
+    What is too long is cut, what is too short gets random ids (`draw_ids(n)`), and the result is decoded
     again; after ten rounds it is what it is.
     """
     for rounds_left in range(_MAX_ROUNDS, -1, -1):
@@ -134,7 +134,7 @@ def fit_text(
         if len(ids) == length or rounds_left == 0:
             break
         if len(ids) < length:
-            ids = ids + drawn(length - len(ids))
+            ids = ids + draw_ids(length - len(ids))
         ids = ids[:length]
     return text, ids
 
@@ -245,7 +245,7 @@ def _make_repetition(profile: Profile, most: int, tokenizer: Tokenizer, seed: in
     """
     state = np.random.RandomState(seed)
 
-    def drawn(n: int) -> list[int]:
+    def draw_ids(n: int) -> list[int]:
         ids: list[int] = state.randint(0, tokenizer.vocab_size, n).tolist()
         return ids
 
@@ -253,10 +253,10 @@ def _make_repetition(profile: Profile, most: int, tokenizer: Tokenizer, seed: in
     made: list[tuple[str, int]] = []
     shared = 0
     for _ in range(profile.prefix_repetition_num_prefixes):
-        prefix = _draw_exact(tokenizer, profile.prefix_repetition_prefix_len, drawn)
+        prefix = _draw_exact(tokenizer, profile.prefix_repetition_prefix_len, draw_ids)
         shared += len(prefix) * (each - 1)
         for _ in range(each):
-            ids = prefix + _draw_exact(tokenizer, profile.prefix_repetition_suffix_len, drawn)
+            ids = prefix + _draw_exact(tokenizer, profile.prefix_repetition_suffix_len, draw_ids)
             made.append((tokenizer.decode(ids), len(ids)))
     if not profile.disable_shuffle:
         random.Random(seed).shuffle(made)
@@ -266,9 +266,9 @@ def _make_repetition(profile: Profile, most: int, tokenizer: Tokenizer, seed: in
     return ListedTexts(list(texts), np.arange(n), np.array(lens, np.int64), output_lens), shared
 
 
-def _draw_exact(tokenizer: Tokenizer, length: int, drawn: Callable[[int], list[int]]) -> list[int]:
+def _draw_exact(tokenizer: Tokenizer, length: int, draw_ids: Callable[[int], list[int]]) -> list[int]:
     """Ids whose text encodes to as many tokens again, as far as ten rounds settle it."""
-    return fit_text(tokenizer, drawn(length), length, drawn)[1]
+    return fit_text(tokenizer, draw_ids(length), length, draw_ids)[1]
 
 
 def shuffle_rows(rows: int, seed: int, disable_shuffle: bool) -> list[int]:

@@ -164,7 +164,7 @@ def plan_load(load: SelftestLoad, requests: int, tokens: int) -> Plan:
         }
     )
     engine = engines.find_by_owner("loadgen-null") or engines.UNKNOWN
-    made, chat = plan.make(workload, ModelTarget(engine, "null"), Seed.drawn()), DIALECTS["chat"]
+    made, chat = plan.make(workload, ModelTarget(engine, "null"), Seed.draw()), DIALECTS["chat"]
     if not load.chat:
         return made
     digits = _Digits(made.requests.input_lens, made.requests.output_lens)

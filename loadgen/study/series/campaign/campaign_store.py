@@ -188,7 +188,7 @@ def make_record(
     file: CampaignFile, path: Path, arms: Sequence[Arm], starts: Sequence[Start], at: datetime
 ) -> CampaignRecord:
     """Make the record of a campaign that begins; without a seed in the file one is drawn."""
-    seed = Seed.drawn() if file.seed is None else Seed(file.seed, chosen=True)
+    seed = Seed.draw() if file.seed is None else Seed(file.seed, chosen=True)
     profiles = {name: place for arm in arms for name, place in arm.places.items()}
     settings = {key: getattr(file, key) for key in CampaignOptions.model_fields}
     return CampaignRecord(
