@@ -15,7 +15,7 @@ from loadgen.host import cpu_use
 from loadgen.report import data_lines, figure_lines, result_block, run_lines
 from loadgen.report.printing import Colour, Mark, Screen
 from loadgen.report.run_directory import Result
-from loadgen.report.section import ReportOptions, Room, Section, make_section
+from loadgen.report.section import PageTitle, ReportOptions, Room, Section, make_section
 from loadgen.server import answer_check
 from loadgen.verdict import run_roofline, verdict
 from loadgen.verdict.run_facts import Facts
@@ -58,11 +58,11 @@ def render_short(
     return "\n".join(line for name in parts for line in shown[name])
 
 
-def list_section_lines(name: str, result: Result) -> tuple[str, ...]:
-    """Make the lines of one section of the whole report, none of them broken; it cannot raise."""
+def list_page_lines(page: PageTitle, result: Result) -> tuple[str, ...]:
+    """List the lines that a part of an HTML page has of the report, none of them broken; it cannot raise."""
     options = ReportOptions(False, result_block.find_layout(None), Screen(sys.maxsize))
-    (section,) = (section for section in SECTIONS if section.name == name)
-    return tuple(make_section(section, result, options).lines)
+    shown = [make_section(section, result, options) for section in SECTIONS if section.page == page]
+    return tuple(line for section in shown for line in section.lines)
 
 
 def _render_block(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -129,9 +129,10 @@ _OF_THE_CORE = (
         run_lines.describe_failures,
         room=Room.ALWAYS,
         short=run_lines.describe_worst_failures,
+        page="Notes",
     ),
-    Section("missing", run_lines.describe_missing, room=Room.ALWAYS),
-    Section("resends", run_lines.describe_resends, room=Room.ALWAYS),
+    Section("missing", run_lines.describe_missing, room=Room.ALWAYS, page="Notes"),
+    Section("resends", run_lines.describe_resends, room=Room.ALWAYS, page="Notes"),
     Section("bounds", figure_lines.describe_bounds, room=Room.ALWAYS, short=figure_lines.describe_highest),
     Section("objectives", figure_lines.describe_objectives, room=Room.ALWAYS),
     Section("tokens", figure_lines.describe_tokens, room=Room.FIRST, short=figure_lines.summarize_tokens),
@@ -150,12 +151,13 @@ _OF_THE_CORE = (
     Section("due", run_lines.describe_due_ttft, room=Room.ALWAYS),
     Section("client", run_lines.describe_client, room=Room.FIRST, short=run_lines.summarize_client),
     Section("calibration", run_lines.describe_calibration),
-    Section("notes", lambda result, _: result.facts.lines("notes")),
+    Section("notes", lambda result, _: result.facts.lines("notes"), page="Notes"),
     Section(
         "steady-state",
         lambda result, _: steady_state.describe_steady_state(result.steady),
         room=Room.LAST,
         short=run_lines.summarize_steady_state,
+        page="Notes",
     ),
     Section(
         "reconciliation",
@@ -171,6 +173,7 @@ _OF_THE_CORE = (
         _is_whole_load,
         room=Room.LAST,
         short=run_lines.summarize_roofline,
+        page="Roofline",
     ),
     Section(
         "sensors",
@@ -178,9 +181,10 @@ _OF_THE_CORE = (
         _is_whole_load,
         room=Room.LAST,
         short=run_lines.summarize_sensors,
+        page="Environment",
     ),
-    Section("cpus", _use_of_cpus, _is_whole_load, room=Room.LAST),
-    Section("fingerprint", _compare_answers, room=Room.ALWAYS),
+    Section("cpus", _use_of_cpus, _is_whole_load, room=Room.LAST, page="Environment"),
+    Section("fingerprint", _compare_answers, room=Room.ALWAYS, page="Notes"),
     Section("unavailable", _leave_out, room=Room.ALWAYS, short=run_lines.list_unknown),
     Section("more", _leave_out, room=Room.ALWAYS, short=run_lines.point_to_rest),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import IntEnum
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -28,6 +29,9 @@ class ReportOptions(msgspec.Struct, frozen=True):
 SectionLines = Callable[[Result, ReportOptions], Iterable[str]]
 
 
+PageTitle = Literal["", "Roofline", "Sessions", "Notes", "Environment"]
+
+
 class Room(IntEnum):
     """Whether the lines of a section are in the short report, with ten and tables under its block."""
 
@@ -48,6 +52,7 @@ class Section(msgspec.Struct, frozen=True):
     room: Room = Room.NEVER
     short: SectionLines | None = None  # of a short report; None: they are the same
     marks: Callable[[Result], Iterable[Mark]] = lambda result: ()
+    page: PageTitle = ""  # of the part of an HTML page that has its lines; "": none
 
 
 class ShownSection(msgspec.Struct, frozen=True):

@@ -162,9 +162,9 @@ def _tokens(mean: float | None) -> str:
 
 SECTIONS = {
     "after block": (Section("measured", describe_counted_part, room=Room.ALWAYS),),
-    "after missing": (Section("turns-not-sent", describe_unsent_turns, room=Room.ALWAYS),),
+    "after missing": (Section("turns-not-sent", describe_unsent_turns, room=Room.ALWAYS, page="Notes"),),
     "before load-over-time": (
-        Section("sessions", describe_sessions, room=Room.ALWAYS, short=summarize_in_short),
+        Section("sessions", describe_sessions, room=Room.ALWAYS, short=summarize_in_short, page="Sessions"),
         Section("turns", tabulate_turns, wrapped=False, room=Room.TABLE),
     ),
     "after load": (Section("sessions-in-flight", describe_in_flight, room=Room.ALWAYS),),

@@ -137,7 +137,7 @@ def _describe_aborts(result: Result) -> Iterator[str]:
 
 
 SECTIONS = {
-    "after failures": (Section("cancelled", describe_cancelled, room=Room.ALWAYS),),
+    "after failures": (Section("cancelled", describe_cancelled, room=Room.ALWAYS, page="Notes"),),
     "before load-over-time": (
         Section("classes", tabulate_classes, wrapped=False, room=Room.TABLE),
         Section("stages", tabulate_stages, wrapped=False, room=Room.TABLE),

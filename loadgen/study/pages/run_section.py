@@ -178,10 +178,10 @@ def _describe_run(run: Result, metrics: Metrics, draw: bool) -> Iterator[PageSec
     few = tuple(_explain_few_samples(latencies))
     yield PageSection("Latencies", "latencies", menu="Latencies", table=latencies, remarks=few)
     yield _make_charts(run, draw)
-    yield PageSection("Roofline", lines=report.list_section_lines("roofline", run))
+    yield PageSection("Roofline", lines=report.list_page_lines("Roofline", run))
     targets, turns = run.part(divide_by_target), run.part(divide_by_turn)
     yield PageSection("By target", table=_tabulate("by_target", "", "url", targets, _BY_TARGET))
-    yield PageSection("Sessions", "sessions", lines=report.list_section_lines("sessions", run))
+    yield PageSection("Sessions", "sessions", lines=report.list_page_lines("Sessions", run))
     yield PageSection("By turn", table=_tabulate("by_turn", "turn", "name", turns, _BY_TURN))
     both = _make_reconciled_table(run)
     yield PageSection("Client and server-reported figures", folded=True, table=both)
@@ -189,8 +189,7 @@ def _describe_run(run: Result, metrics: Metrics, draw: bool) -> Iterator[PageSec
     notes = tuple(_explain_command(run.facts))
     yield PageSection("Run it again", "again", menu="Run it again", text=again, remarks=notes)
     yield PageSection("The report as text", "text", menu="As text", folded=True, text=report.render(run))
-    parts = ("notes", "steady-state", "failures", "cancelled", "missing", "turns-not-sent", "fingerprint")
-    lines = (line.removeprefix("note: ") for part in parts for line in report.list_section_lines(part, run))
+    lines = (line.removeprefix("note: ") for line in report.list_page_lines("Notes", run))
     yield PageSection("Notes", folded=True, lines=tuple(lines))
     facts = tuple(_list_environment(run))
     yield PageSection("Environment", "environment", menu="Environment", folded=True, facts=facts)
@@ -296,10 +295,9 @@ def _list_environment(run: Result) -> Iterator[tuple[str, str]]:
         yield "started by", f"{facts.launched.how}: {shlex.join(facts.launched.command)}"
     if facts.as_run is not None:
         yield from (("as run", line) for line in engine_config.render_config(facts.as_run, facts.checkpoint))
-    for section in ("sensors", "cpus"):
-        for line in report.list_section_lines(section, run):
-            name, _, value = line.partition(": ")
-            yield name, value
+    for line in report.list_page_lines("Environment", run):
+        name, _, value = line.partition(": ")
+        yield name, value
     given = facts.profile.model_dump(mode="json", exclude_defaults=True)
     given.pop("description", None)
     words = (value if isinstance(value, str) else json.dumps(value) for value in given.values())

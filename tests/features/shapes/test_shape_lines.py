@@ -8,9 +8,12 @@ import pytest
 
 from features.shapes.test_shape_figures import CLASSES, STAGES, cut_off, mixed, shaped
 from loadgen.features.shapes.shape_figures import divide_by_class
+from loadgen.features.shapes.shape_lines import describe_cancelled
 from loadgen.report import report
 from loadgen.report.printing import Screen
+from loadgen.report.result_block import find_layout
 from loadgen.report.run_directory import Result
+from loadgen.report.section import ReportOptions
 
 REPORTS: dict[str, Callable[[Result], str]] = {
     "the whole one": report.render,
@@ -69,6 +72,7 @@ def test_a_table_of_many_stages_is_in_the_whole_report_alone() -> None:
 def test_all_that_is_known_of_cancelled_requests_is_in_the_short_report() -> None:
     result = shaped(request_rate=10.0, num_prompts=50, cancel_rate="50%", cancel_after="60tok")
     text = report.render_short(result, "runs/r")
-    for line in report.list_section_lines("cancelled", result):
+    options = ReportOptions(False, find_layout(None))
+    for line in describe_cancelled(result, options):
         assert line in text
     assert "of these ended before, or failed" in text
