@@ -122,7 +122,7 @@ def measured(asked: tuple[int, int, str]) -> list[float]:
     """Peak after each step and anonymous memory at the end, MiB; CPU of the figures, s; bytes per token."""
     tokens, per_message, directory = asked
     peaks: list[float] = []
-    records = Records.joined(Parts(tokens, per_message), spill=Path(directory))
+    records = Records.join(Parts(tokens, per_message), spill=Path(directory))
     peaks.append(peak_rss())
     records.save(Path(directory) / ARRIVALS)
     peaks.append(peak_rss())

@@ -48,7 +48,7 @@ class ShardParts:
 def shard(tokens: int, number: int, of: int, directory: Path) -> None:
     """Write the run directory of one shard of a plan of `tokens` in all."""
     directory.mkdir()
-    records = Records.joined(ShardParts(tokens // of, number, of), spill=directory)
+    records = Records.join(ShardParts(tokens // of, number, of), spill=directory)
     clock = ClockReading(boot="here", offset_ns=10**18, error_ns=1000)
     own = ShardFacts(number=number, of=of, version=__version__, before=clock, after=clock)
     known = replace(facts(of * len(records)), shard=own)

@@ -56,7 +56,7 @@ class Distribution(msgspec.Struct, frozen=True):
         return cls._made(len(values_ns), _figures(values_ns, percentiles), percentiles)
 
     @classmethod
-    def bounded(cls, values_ns: NDArray[Any], percentiles: Sequence[float]) -> Distribution:
+    def of_requests(cls, values_ns: NDArray[Any], percentiles: Sequence[float]) -> Distribution:
         """The distribution of nanoseconds, one a request, with bounds of percentiles; reordered in place."""
         values_ns.sort()
         places = {percentile: find_upper_index(len(values_ns), percentile) for percentile in percentiles}
@@ -67,7 +67,7 @@ class Distribution(msgspec.Struct, frozen=True):
         return replace(cls.of(values_ns, percentiles), bounds_ms=bounds_ms)
 
     @classmethod
-    def weighted(cls, values_ns: Float64, weights: Int64, percentiles: Sequence[float]) -> Distribution:
+    def of_weighted(cls, values_ns: Float64, weights: Int64, percentiles: Sequence[float]) -> Distribution:
         """The distribution of nanoseconds that each count as often as their weight, 0 not at all."""
         count = int(weights.sum())
         if not count:

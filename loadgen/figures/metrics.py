@@ -197,11 +197,11 @@ def measure_latencies(records: Records, each: PerRequest, ask: MetricOptions) ->
     """The distributions among the fields of Metrics, of the requests that `each` has as successful."""
 
     ranks = ask.metric_percentiles
-    none = Distribution.bounded(np.zeros(0, np.int64), ranks)
+    none = Distribution.of_requests(np.zeros(0, np.int64), ranks)
     itl, token_time = _of_gaps(records, each.ok, ranks) if ask.times_tokens else (none, none)
     of_gaps = {"gaps": itl, "tokens": token_time}
     return {
-        figure.field_name: Distribution.bounded(_values(figure, each), ranks)
+        figure.field_name: Distribution.of_requests(_values(figure, each), ranks)
         if figure.of == "requests"
         else of_gaps[figure.of]
         for figure in figure_table.LATENCIES
@@ -273,7 +273,7 @@ def _of_gaps(records: Records, ok: Bool, percentiles: Sequence[float]) -> tuple[
             itl = Distribution.of(gap_ns, percentiles)
             return itl, itl
         # Before ITL, which reorders the gaps in place.
-        token_time = Distribution.weighted(gap_ns / np.maximum(tokens, 1), tokens, percentiles)
+        token_time = Distribution.of_weighted(gap_ns / np.maximum(tokens, 1), tokens, percentiles)
         return Distribution.of(gap_ns, percentiles), token_time
 
     def each() -> Iterator[tuple[Int64, Int64]]:

@@ -205,7 +205,7 @@ class Records(Columns, frozen=True, kw_only=True):
         )
 
     @classmethod
-    def joined(cls, parts: Iterable[Records], spill: Path | None = None) -> Records:
+    def join(cls, parts: Iterable[Records], spill: Path | None = None) -> Records:
         """These parts of a run as one, by plan index; raises ValueError where two hold the same request.
 
         With `spill`, the messages of a long run go to files without a name in that directory, and are mapped.
@@ -238,7 +238,7 @@ class Records(Columns, frozen=True, kw_only=True):
             texts=[rows.texts[i] for i in where],
         )
 
-    def only(self, mask: Bool) -> Records:
+    def select_rows(self, mask: Bool) -> Records:
         """The records that a mask selects, bool[requests], with copies of their messages."""
         if mask.all():
             return self

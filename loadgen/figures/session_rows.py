@@ -74,7 +74,7 @@ class SessionRows(msgspec.Struct, frozen=True):
             means[rows[begins]] = np.add.reduceat(values[rows], begins) / counts
         return rows[begins], means
 
-    def grown(self, records: Records) -> int:
+    def count_grown(self, records: Records) -> int:
         """How many sessions ended at the model's context limit, after a turn that succeeded."""
         kinds = (failure is not None and failure.kind is _LONG for failure in records.failures)
         return int((np.fromiter(kinds, np.bool_, len(records)) & (self.turn > 1)).sum())

@@ -51,7 +51,7 @@ def _is_of_gaps(key: str) -> bool:
 
 def _select_shown(result: Result) -> dict[str, Distribution]:
     """The latencies that the block has, and there are."""
-    selected = result.measured(result.facts.block().selected)
+    selected = result.choose_measured(result.facts.block().selected)
     return {key: of for key, of in result.metrics.selectable.items() if key in selected and of.n}
 
 
@@ -75,7 +75,7 @@ def _number(value_ms: float) -> str:
 
 def describe_tokens(result: Result, options: object) -> Iterator[str]:
     """Describe from how many samples percentiles are, and how tokens were counted."""
-    yield from describe_sample_counts(result.metrics, result.measured(result.facts.block().selected))
+    yield from describe_sample_counts(result.metrics, result.choose_measured(result.facts.block().selected))
     yield from summarize_tokens(result, options)
 
 

@@ -142,14 +142,14 @@ class Journal:
         """
         revised = Parts(lambda: map(revise, self.parts()))
         try:
-            return Records.joined(revised, spill)
+            return Records.join(revised, spill)
         except OSError:  # no room to spill to: then memory must hold them
-            return Records.joined(revised)
+            return Records.join(revised)
 
     def parts(self) -> Parts:
         """Every request so far, a frame at a time."""
         self._flush()
-        return Parts(self._kept)
+        return Parts(self._read_kept)
 
     def remove(self) -> None:
         """Take the file away: all of it is kept elsewhere by now."""
@@ -167,7 +167,7 @@ class Journal:
         for part in self._files:
             part.close()
 
-    def _kept(self) -> Iterator[Records]:
+    def _read_kept(self) -> Iterator[Records]:
         if self._file >= 0:  # not by its name: that may be gone
             with os.fdopen(os.dup(self._file), "rb") as file:
                 yield from _requests(file)
@@ -175,7 +175,7 @@ class Journal:
             if kind == REQUESTS:
                 yield Records.unpack(payload)
         for part in self._files:
-            yield from part._kept()
+            yield from part._read_kept()
 
     def _flush(self) -> None:
         self._written_ns = clock.now_ns()

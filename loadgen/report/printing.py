@@ -123,7 +123,7 @@ class Screen(msgspec.Struct, frozen=True):
         columns = shutil.get_terminal_size((WIDTH, 0)).columns
         return cls(max(_LEAST, min(columns, _MOST)), make_terminal_ink())
 
-    def painted(self, lines: Sequence[str], marks: Iterable[Mark]) -> list[str]:
+    def paint(self, lines: Sequence[str], marks: Iterable[Mark]) -> list[str]:
         """The lines with their marks in colour; a phrase may go on in the next line."""
         text, end = "\n".join(lines), 0
         if self.ink is leave_plain or not lines:
@@ -132,11 +132,11 @@ class Screen(msgspec.Struct, frozen=True):
         for found, mark in sorted(_find_marks(text, marks), key=lambda pair: pair[0].start()):
             if found.start() < end:  # in another one
                 continue
-            parts += [text[end : found.start()], self._inked(found[0], mark)]
+            parts += [text[end : found.start()], self._ink_phrase(found[0], mark)]
             end = found.end()
         return "".join([*parts, text[end:]]).split("\n")
 
-    def _inked(self, phrase: str, mark: Mark) -> str:
+    def _ink_phrase(self, phrase: str, mark: Mark) -> str:
         """A phrase in colour, its lines one by one: no indent is coloured, and no line ends in colour."""
         pieces = re.split(r"(\n\s*)", phrase)
         return "".join(piece if piece.isspace() else self.ink(piece, mark) for piece in pieces)

@@ -66,7 +66,7 @@ class Result:
         if until_ns is None:
             return records
         within = records.end_ns <= until_ns
-        return records.only(within) if (within & records.ok).any() else records
+        return records.select_rows(within) if (within & records.ok).any() else records
 
     @cached_property
     def ask(self) -> MetricOptions:
@@ -87,14 +87,14 @@ class Result:
 
     @cached_property
     def _figures(self) -> tuple[Metrics, Metrics]:
-        return self._arrived if self.ask.arrivals_are_tokens else self._computed(self.ask)
+        return self._arrived if self.ask.arrivals_are_tokens else self._compute_both(self.ask)
 
     @cached_property
     def _arrived(self) -> tuple[Metrics, Metrics]:
         """The figures as if each arrival were a token: what the verdict judges, to find whether it is."""
-        return self._computed(self.facts.ask())
+        return self._compute_both(self.facts.ask())
 
-    def _computed(self, ask: MetricOptions) -> tuple[Metrics, Metrics]:
+    def _compute_both(self, ask: MetricOptions) -> tuple[Metrics, Metrics]:
         """The figures of the counted records, and of all."""
         ended = compute(self.counted, ask)
         if self.counted is self.records:
@@ -110,7 +110,7 @@ class Result:
         metrics, whole = self._arrived
         return verdict.judge(RunEvidence(self.facts, self.records, whole, metrics))
 
-    def measured(self, latencies: Sequence[str]) -> tuple[str, ...]:
+    def choose_measured(self, latencies: Sequence[str]) -> tuple[str, ...]:
         """Choose of some latencies those that were measured: where what arrived is not tokens, E2EL alone."""
         if self.ask.arrivals_are_tokens:
             return tuple(latencies)
@@ -258,7 +258,7 @@ def _read_facts(directory: Path, ours: Mapping[str, Any]) -> Facts:
             f"{directory} has format {version}, this loadgen reads {', '.join(map(str, FORMATS))}: use "
             "the one that wrote it"
         )
-    facts = Facts.stored(ours)
+    facts = Facts.read_stored(ours)
     requested_metrics.check_reportable(facts.profile)
     if not facts.planned_rate_per_s > 0:
         raise ValueError(f"its request_rate is {facts.planned_rate_per_s}")
@@ -276,7 +276,7 @@ def _recover(directory: Path) -> Result:
     parts = journal.parts(path)
     tokenizer = text_tokens.find_text_tokenizer((facts.text_tokenizer,))
     revise, uncounted = text_tokens.make_revision(parts, tokenizer)
-    records = Records.joined(journal.Parts(lambda: map(revise, parts)), spill)
+    records = Records.join(journal.Parts(lambda: map(revise, parts)), spill)
     end = f"{len(records)} requests, at byte {contents.end} of {contents.size}"
     where = f"its journal, which ends after {end}"
     unknown = (f"tokens of answers without usage: {uncounted}",) if uncounted else ()

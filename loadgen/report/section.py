@@ -93,7 +93,7 @@ def make_section(
         every = (lines or section.lines)(result, options) if section.is_there(result.facts) else ()
         laid_out = not section.wrapped and lines is None
         cut = [wrap(line) if not laid_out else clean_text(line).split("\n") for line in every]
-        painted = iter(screen.painted([row for rows in cut for row in rows], marks))
+        painted = iter(screen.paint([row for rows in cut for row in rows], marks))
         return [[next(painted) for _ in rows] for rows in cut]
 
     entries = make_guarded(section.name, make, none, broken)

@@ -67,7 +67,7 @@ class SweepRecord(BaseModel, extra="forbid", frozen=True):
 
     @field_validator("points")
     @classmethod
-    def _numbered(cls, points: tuple[SweepPoint, ...]) -> tuple[SweepPoint, ...]:
+    def _check_numbers(cls, points: tuple[SweepPoint, ...]) -> tuple[SweepPoint, ...]:
         """A point is found by its number."""
         if len({point.number for point in points}) < len(points):
             raise ValueError("two have the same number")

@@ -258,7 +258,7 @@ class Session(msgspec.Struct, frozen=True):
 
     def _masked(self, facts: Facts) -> Facts:
         """The facts without secrets: they are written to disk."""
-        return facts.masked(self.access.secrets.mask)
+        return facts.mask_texts(self.access.secrets.mask)
 
     def _add_fingerprint(self, known: Facts, made: Plan, outcome: Outcome, display: Display) -> Facts:
         """The facts with the answers to the greedy prompts, requested once, after the first run."""

@@ -82,7 +82,7 @@ class Seen(msgspec.Struct, frozen=True):
         """Messages with a token seen in one read: 1 where each had its own."""
         return self.messages / max(1, self.messages - self.shared_reads)
 
-    def held(self, streams: int) -> bool:
+    def is_held(self, streams: int) -> bool:
         """Whether all streams ran at once and were whole, and their gaps were accurate enough.
 
         An answer's first gap is left out: in an answer of a hundred messages it is beyond P99, and in

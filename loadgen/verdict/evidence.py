@@ -420,7 +420,7 @@ class RunEvidence:
     @property
     def context_ends(self) -> int:
         """Sessions that ended at the model's context limit, after a turn that succeeded."""
-        return 0 if self.sessions is None else self.sessions.grown(self.records)
+        return 0 if self.sessions is None else self.sessions.count_grown(self.records)
 
     @property
     def failed_kinds(self) -> dict[str, int]:

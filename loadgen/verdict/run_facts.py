@@ -292,7 +292,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     shards: Annotated[tuple[MergedShard, ...], Join.DECIDED] = ()  # of which this run was merged
 
     @classmethod
-    def stored(cls, ours: Mapping[str, Any]) -> Self:
+    def read_stored(cls, ours: Mapping[str, Any]) -> Self:
         """The facts in a result or journal of any format; raises ValueError."""
         known = {name: ours[name] for name in find_fact_types() if name in ours}
         # Earlier versions had only a note where there is a field now.
@@ -313,7 +313,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         """The facts as the JSON that a journal holds."""
         return json.dumps(self.json()).encode()
 
-    def masked(self, mask: Callable[[Any], Any]) -> Self:
+    def mask_texts(self, mask: Callable[[Any], Any]) -> Self:
         """The facts with every text in them as `mask` returns it."""
         return _mask_texts(self, mask)
 

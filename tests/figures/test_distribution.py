@@ -50,7 +50,7 @@ def expanded(found: Distribution, values_ns: NDArray[Any]) -> None:
 def test_weights_are_as_many_values(weighed: list[tuple[int, int]]) -> None:
     gap_ns, tokens = (np.array([pair[at] for pair in weighed], np.int64) for at in range(2))
     values_ns = gap_ns / np.maximum(tokens, 1)
-    expanded(Distribution.weighted(values_ns, tokens, WANTED), np.repeat(values_ns, tokens))
+    expanded(Distribution.of_weighted(values_ns, tokens, WANTED), np.repeat(values_ns, tokens))
 
 
 @given(WEIGHED, st.integers(1, 7), st.booleans(), st.sampled_from([1, 3, 1000]), st.sampled_from([2, 16]))

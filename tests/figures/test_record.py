@@ -77,8 +77,8 @@ def test_parts_in_any_order_are_the_run(rows: list[Record], data: st.DataObject)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=4)))
     bounds = [0, *cuts, len(rows)]
     parts = [Records.of(rows[a:b]) for a, b in pairwise(bounds)]
-    assert plain(Records.joined(parts)) == plain(Records.of(rows))
-    assert plain(Records.joined(iter(parts))) == plain(Records.of(rows))
+    assert plain(Records.join(parts)) == plain(Records.of(rows))
+    assert plain(Records.join(iter(parts))) == plain(Records.of(rows))
 
 
 @given(some_records(), st.integers(1, 3))
@@ -86,7 +86,7 @@ def test_a_long_run_is_joined_in_a_file_of_no_name(tmp_path: Path, rows: list[Re
     parts = [Records.of(rows[at : at + size]) for at in range(0, len(rows), size)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record, "SPILLED", 0)
-        found = Records.joined(parts, spill=tmp_path)
+        found = Records.join(parts, spill=tmp_path)
         assert list(tmp_path.iterdir()) == []
     assert plain(found) == plain(Records.of(rows))
     assert not len(found.tokens) or not found.tokens.flags.writeable
@@ -110,7 +110,7 @@ class Parts:
 
 def test_parts_that_can_be_gone_through_again_are_not_kept(tmp_path: Path) -> None:
     parts = Parts()
-    assert Records.joined(parts, spill=tmp_path).arrival_ns[:6].tolist() == [29, 30, 31, 32, 33, 28]
+    assert Records.join(parts, spill=tmp_path).arrival_ns[:6].tolist() == [29, 30, 31, 32, 33, 28]
     assert parts.most <= 3
 
 
@@ -123,18 +123,18 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path, monkeypatch:
     before = len(os.listdir("/proc/self/fd"))
     row = Record(0, 0, 1, 1, 9, arrival_ns=np.arange(5), tokens=np.ones(5, np.int64))
     with pytest.raises(OSError, match="No space"):
-        Records.joined([Records.of([row])], spill=tmp_path)
+        Records.join([Records.of([row])], spill=tmp_path)
     assert (list(tmp_path.iterdir()), len(os.listdir("/proc/self/fd"))) == ([], before)
 
 
 def test_nothing_joined_is_a_run_of_nothing() -> None:
-    assert plain(Records.joined([])) == plain(Records.of([]))
+    assert plain(Records.join([])) == plain(Records.of([]))
 
 
 def test_a_request_cannot_be_in_two_parts() -> None:
     part = Records.of([Record(3, 0, 1, 1, 2)])
     with pytest.raises(ValueError, match="the same request"):
-        Records.joined([part, part])
+        Records.join([part, part])
 
 
 def frame() -> list[Any]:

@@ -114,7 +114,7 @@ def part(first: int, texts: list[str | None], messages: int = 4, **fields: Any) 
 def revised(parts: list[Records], tokenizer: TextTokenizer | None, keep_text: bool = False) -> Records:
     revise, why = text_tokens.make_revision(parts, tokenizer, keep_text)
     assert why == ""
-    return Records.joined(map(revise, parts))
+    return Records.join(map(revise, parts))
 
 
 def test_counts_are_those_of_the_model_and_spread_over_messages(model: Path) -> None:

@@ -95,7 +95,7 @@ def any_journal(data: bytes) -> None:
     with contextlib.suppress(ValueError):
         found = journal.read(path)
         assert 0 <= found.end <= found.size == len(rest)
-        _usable(Records.joined(journal.parts(path)))
+        _usable(Records.join(journal.parts(path)))
 
 
 def _framed(kind: bytes, payload: bytes) -> bytes:

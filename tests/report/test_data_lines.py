@@ -266,7 +266,7 @@ def test_a_traces_report_has_how_late_it_was_sent() -> None:
 def test_facts_of_earlier_versions_are_of_random_prompts() -> None:
     case = run(prompt_format="ids", ids_source="the tokenizer")
     stored = {key: value for key, value in case.facts.json().items() if key != "data"}
-    facts = Facts.stored(stored)
+    facts = Facts.read_stored(stored)
     assert facts.data == DataFacts()
     assert data_lines.describe_prompts(facts) == data_lines.describe_prompts(case.facts)
     assert list(data_lines.describe_data(Result(facts, case.records))) == []

@@ -65,7 +65,7 @@ def test_the_file_alone_gives_facts_and_requests(tmp_path: Path) -> None:
     made.close()
     found = journal.read(path)
     assert (found.facts, found.end) == (b'{"format": 2, "finished": true}', found.size)
-    assert same(Records.joined(journal.parts(path)), Records.of(ROWS))
+    assert same(Records.join(journal.parts(path)), Records.of(ROWS))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
@@ -154,7 +154,7 @@ def test_room_that_comes_back_is_used_at_the_end(tmp_path: Path, monkeypatch: py
     assert made.error == ""
     made.close()
     assert journal.read(path).facts == FACTS
-    assert same(Records.joined(journal.parts(path)), Records.of(ROWS))
+    assert same(Records.join(journal.parts(path)), Records.of(ROWS))
 
 
 def test_a_file_that_is_removed_meanwhile_is_read_all_the_same(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_request_waits_a_quarter_of_a_second_at_most(
 def test_without_disk_space_a_long_run_is_joined_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    joined = Records.joined
+    joined = Records.join
 
     def full(parts: object, spill: Path | None = None) -> Records:
         if spill is not None:
@@ -195,6 +195,6 @@ def test_without_disk_space_a_long_run_is_joined_in_memory(
         return joined(parts)  # type: ignore[arg-type]
 
     made = kept(tmp_path / "j", ROWS)
-    monkeypatch.setattr(Records, "joined", full)
+    monkeypatch.setattr(Records, "join", full)
     assert same(made.records(tmp_path), Records.of(ROWS))
     made.close()

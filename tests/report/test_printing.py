@@ -184,7 +184,7 @@ def test_colour_is_for_terminals_that_have_it_and_users_who_want_it(
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    (line,) = Screen.of(Terminal()).painted(["verdict: VALID"], [GOOD])
+    (line,) = Screen.of(Terminal()).paint(["verdict: VALID"], [GOOD])
     assert (line != "verdict: VALID") is coloured
     assert ESCAPE.sub("", line) == "verdict: VALID"
     assert Screen.of(io.StringIO()).ink is leave_plain
@@ -219,8 +219,8 @@ def brackets(text: str, mark: Mark) -> str:
 def test_a_mark_is_its_first_occurrence_as_whole_words(
     lines: list[str], marks: list[Mark], shown: list[str]
 ) -> None:
-    assert Screen(ink=brackets).painted(lines, marks) == shown
-    assert Screen().painted(lines, marks) == lines
+    assert Screen(ink=brackets).paint(lines, marks) == shown
+    assert Screen().paint(lines, marks) == lines
 
 
 def test_a_servers_own_escapes_are_not_shown() -> None:

@@ -188,7 +188,7 @@ def test_a_fact_that_is_no_number_is_written_as_a_word_that_reads_back() -> None
     odd = Client(transport="wire", cpu_s=math.nan, wall_s=math.inf, clock_step_ms=-math.inf)
     ours = result_of(Records.of([one()]), client=odd)["loadgen"]
     assert [ours["client"][name] for name in ("cpu_s", "wall_s", "clock_step_ms")] == ["nan", "inf", "-inf"]
-    again = Facts.stored(ours).client
+    again = Facts.read_stored(ours).client
     assert math.isnan(again.cpu_s)
     assert (again.wall_s, again.clock_step_ms) == (math.inf, -math.inf)
 

@@ -143,13 +143,13 @@ def test_streams_are_held_while_all_are_there_and_their_gaps_are_true(
 ) -> None:
     wrote = [20 * MS, 30 * MS, 40 * MS]
     found = Records.of([stream(i, off_us * US, wrote) for i in range(2)])
-    assert compare(found, logged((MS, wrote), (MS, wrote))).held(streams) is held
+    assert compare(found, logged((MS, wrote), (MS, wrote))).is_held(streams) is held
 
 
 def test_only_later_gaps_decide_whether_streams_are_held() -> None:
     wrote = [20 * MS, 30 * MS, 40 * MS]
     late_start = record(0, MS, [24 * MS, 30 * MS, 40 * MS])
-    assert compare(Records.of([late_start]), logged((MS, wrote))).held(1)
+    assert compare(Records.of([late_start]), logged((MS, wrote))).is_held(1)
 
 
 def test_a_failure_or_a_missing_message_is_not_held() -> None:
@@ -157,13 +157,13 @@ def test_a_failure_or_a_missing_message_is_not_held() -> None:
     good, short = record(0, MS, wrote), record(1, MS, wrote[:2])
     failed = record(1, MS, wrote, failure=Failure(FailureKind.TRUNCATED, "x"))
     for other in (short, failed):
-        assert not compare(Records.of([good, other]), logged((MS, wrote), (MS, wrote))).held(1)
+        assert not compare(Records.of([good, other]), logged((MS, wrote), (MS, wrote))).is_held(1)
 
 
 def test_nothing_seen_is_nothing_held() -> None:
     seen = compare(Records.of([]), {})
     assert (seen.requests, seen.messages, seen.tokens_per_s, seen.events_per_read) == (0, 0, 0.0, 0.0)
-    assert not seen.held(0)
+    assert not seen.is_held(0)
 
 
 # The cache.

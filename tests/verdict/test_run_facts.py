@@ -126,10 +126,10 @@ def test_what_was_asked_of_a_shard_is_its_own_part(
 )
 def test_a_stored_shard_that_cannot_be_is_refused(key: str, value: object) -> None:
     stored = made.run(shard=shard(1, 2, 3)).facts.json()
-    assert Facts.stored(stored).shard == shard(1, 2, 3)
+    assert Facts.read_stored(stored).shard == shard(1, 2, 3)
     stored["shard"] |= {key: value}
     with pytest.raises(ValueError, match="shard: "):
-        Facts.stored(stored)
+        Facts.read_stored(stored)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_refused_ignore_eos_is_read_from_the_notes_of_earlier_runs(
 ) -> None:
     stored = made.run().facts.json()
     del stored["ignore_eos_refused"]
-    facts = Facts.stored({**stored, **changes, "of_another_version": 1})
+    facts = Facts.read_stored({**stored, **changes, "of_another_version": 1})
     assert (facts.ignore_eos_refused, facts.profile.ignore_eos) == (refused, True)
 
 
@@ -163,7 +163,7 @@ def test_facts_are_stored_and_read_as_they_are() -> None:
         made.run().facts,
         made_runs.run(sensed=SENSED, shard=shard(0, 2), targets=("a", "b")).facts,
     ):
-        assert Facts.stored(json.loads(facts.encode())) == facts
+        assert Facts.read_stored(json.loads(facts.encode())) == facts
 
 
 def test_what_is_masked_are_the_texts_of_facts_alone() -> None:
@@ -173,7 +173,7 @@ def test_what_is_masked_are_the_texts_of_facts_alone() -> None:
         adapted=(AdaptedField(name="f", why="secret-1"),),
     ).facts  # fmt: skip
     secrets = Secrets.collect({"authorization": "secret-1-and-more"}) | Secrets(("secret-1",), ("secret-1",))
-    masked = facts.masked(secrets.mask)
+    masked = facts.mask_texts(secrets.mask)
     assert "secret-1" not in masked.encode().decode()
     assert type(masked.launched) is Launched
     assert replace(masked, environment={}, notes=(), launched=None, adapted=()) == (

@@ -327,7 +327,7 @@ def join_records(shards: Sequence[Shifted], lost: Sequence[Records], spill: Path
 
     place = spill or Path(tempfile.gettempdir())
     try:
-        records = Records.joined(Parts(parts), place)
+        records = Records.join(Parts(parts), place)
     except OSError as error:
         why = error.strerror or error
         raise UsageError(

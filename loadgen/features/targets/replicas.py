@@ -122,7 +122,7 @@ class Replicas(ServerGroup):
             except MeasureError as error:
                 raise MeasureError(f"{url}: {error}") from None
             after = int(records.index.max(initial=-1)) + 1
-            records = Records.joined([records, replace(more, index=more.index + after)])
+            records = Records.join([records, replace(more, index=more.index + after)])
         return made.adapted(warming.adaptation), records
 
     def reset_caches(self, outcome: str) -> str:

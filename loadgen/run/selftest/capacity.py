@@ -56,7 +56,7 @@ def search(held: Capacity, start: int, refused: float, attempt: Callable[[int], 
         if isinstance(seen, str):
             ended = seen
             break
-        if seen.held(streams):
+        if seen.is_held(streams):
             held = Capacity(streams, max(held.tokens_per_s, seen.tokens_per_s), False)
         else:
             refused = streams
@@ -89,7 +89,7 @@ def _find_capacity(
     # The search begins at the streams that should take half a core each, rounded down to a power of two.
     messages_per_s = 0.5e6 * client.workers / max(cpu_us_per_token * load.tokens_per_message, _LEAST_CPU_US)
     guess = 1 << (max(1, int(messages_per_s * load.interval_ms / 1e3)).bit_length() - 1)
-    if first.held(load.streams):
+    if first.is_held(load.streams):
         held = Capacity(load.streams, first.tokens_per_s, False)
         return search(held, max(2 * load.streams, guess), math.inf, wave)
     return search(Capacity(0, 0.0, False), min(max(1, load.streams // 4), guess), load.streams, wave)

@@ -168,7 +168,7 @@ def test_records_of_many_blocks_are_moved_as_those_of_one(monkeypatch: pytest.Mo
     monkeypatch.setattr(record, "BLOCK", 40)
     many = [*Shifted(records, 5).parts()]
     assert (len(whole), len(many)) == (1, 12)
-    assert Records.joined(many).pack() == whole[0].pack()
+    assert Records.join(many).pack() == whole[0].pack()
     assert (whole[0].arrival_ns - records.arrival_ns).tolist() == [5] * len(records.arrival_ns)
     assert (whole[0].connect_ns == records.connect_ns).all()
 

@@ -151,7 +151,7 @@ def _read_facts(stored: Any, source: str) -> Facts:
     if version not in FORMATS:
         raise UsageError(f"{source} has format {version}, this loadgen reads {supported}")
     try:
-        return Facts.stored(ours)
+        return Facts.read_stored(ours)
     except ValueError as error:
         raise UsageError(f"{source} is damaged: {error}") from None
 
