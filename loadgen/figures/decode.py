@@ -76,7 +76,7 @@ class Decoder(msgspec.Struct, eq=False):
     def decode(self, capture: Capture) -> Record:
         """The capture's Record; of one that is too much to read, that it failed."""
         try:
-            return self._decoded(capture)
+            return self._read_capture(capture)
         except MemoryError:
             why = f"no memory was left to decode its {len(capture.raw) / (1 << 20):.1f} MiB"
             failure = Failure(FailureKind.MEMORY, why)
@@ -84,9 +84,9 @@ class Decoder(msgspec.Struct, eq=False):
             failure = Failure(FailureKind.MALFORMED, "a message is nested too deep to be read")
         nothing = replace(capture, raw=b"", read_lengths=b"", seen_ns=b"", kernel=b"")
         nothing.failure = failure
-        return self._decoded(nothing)
+        return self._read_capture(nothing)
 
-    def _decoded(self, capture: Capture) -> Record:
+    def _read_capture(self, capture: Capture) -> Record:
         """The capture's Record.
 
         `end_ns` is the arrival of the last read, or, where the transport ended the request, when it
@@ -123,7 +123,7 @@ class Decoder(msgspec.Struct, eq=False):
         if answer.status != 200:
             return _no_answer(answer, capture.retry_after), False
         if not self.streamed:
-            return self._whole(record, answer)
+            return self._fill_whole(record, answer)
         if is_one_body(answer):
             return self._not_streamed(record, answer), False
         return self._stream(record, decoded_stream.take_apart(self.dialect, answer), arrival_ns, lag_ns)
@@ -195,14 +195,14 @@ class Decoder(msgspec.Struct, eq=False):
 
     def _not_streamed(self, record: Record, answer: HttpBody) -> Failure:
         """Fill in an answer in one piece where a stream was requested; the error in it, or else that."""
-        failure, _ = self._whole(record, answer)
+        failure, _ = self._fill_whole(record, answer)
         if failure is not None and failure.kind is FailureKind.IN_BAND:
             return failure
         if has_many_objects(answer.body):
             return Failure(FailureKind.NOT_STREAMED, _OBJECTS)
         return Failure(FailureKind.NOT_STREAMED, "one JSON body where a stream was requested")
 
-    def _whole(self, record: Record, answer: HttpBody) -> tuple[Failure | None, bool]:
+    def _fill_whole(self, record: Record, answer: HttpBody) -> tuple[Failure | None, bool]:
         """Fill in what an answer in one piece holds; why it failed, and whether it was complete."""
         if answer.malformed:
             return Failure(FailureKind.MALFORMED, answer.malformed), False

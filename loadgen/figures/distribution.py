@@ -53,7 +53,7 @@ class Distribution(msgspec.Struct, frozen=True):
         """The distribution of these nanoseconds, which are reordered in place."""
         if not len(values_ns):
             return cls._of_nothing(percentiles)
-        return cls._made(len(values_ns), _figures(values_ns, percentiles), percentiles)
+        return cls._make(len(values_ns), _figures(values_ns, percentiles), percentiles)
 
     @classmethod
     def of_requests(cls, values_ns: NDArray[Any], percentiles: Sequence[float]) -> Distribution:
@@ -76,7 +76,7 @@ class Distribution(msgspec.Struct, frozen=True):
         std = math.sqrt(float(((values_ns - mean) ** 2 * weights).sum()) / count)
         some = values_ns[weights > 0]
         ranked = ranks.rank_weighted(values_ns, weights, (50, *percentiles))
-        return cls._made(count, (mean, std, float(some.min()), float(some.max()), *ranked), percentiles)
+        return cls._make(count, (mean, std, float(some.min()), float(some.max()), *ranked), percentiles)
 
     @classmethod
     def of_pieces(cls, pieces: Pieces, percentiles: Sequence[float]) -> Distribution:
@@ -93,14 +93,14 @@ class Distribution(msgspec.Struct, frozen=True):
             apart = (values_ns - mean) ** 2
             squares += float((apart if weights is None else apart * weights).sum())
         ranked = ranks.rank_pieces(pieces, count, (low, high), (50, *percentiles))
-        return cls._made(count, (mean, math.sqrt(squares / count), low, high, *ranked), percentiles)
+        return cls._make(count, (mean, math.sqrt(squares / count), low, high, *ranked), percentiles)
 
     @classmethod
     def _of_nothing(cls, percentiles: Sequence[float]) -> Distribution:
-        return cls._made(0, [math.nan] * (5 + len(percentiles)), percentiles)
+        return cls._make(0, [math.nan] * (5 + len(percentiles)), percentiles)
 
     @classmethod
-    def _made(cls, count: int, figures_ns: Sequence[float], percentiles: Sequence[float]) -> Distribution:
+    def _make(cls, count: int, figures_ns: Sequence[float], percentiles: Sequence[float]) -> Distribution:
         """From mean, standard deviation, least, greatest, median and each percentile."""
         mean, std, low, high, median, *ranked = (figure_ns / MS_NS for figure_ns in figures_ns)
         return cls(count, mean, median, std, low, high, dict(zip(percentiles, ranked, strict=True)))
