@@ -12,7 +12,14 @@ from msgspec.structs import replace
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.roofline.architecture import parse_architecture, read_architecture
-from loadgen.roofline.models import find_architecture, find_model, find_suffix, list_models, read_rows
+from loadgen.roofline.models import (
+    find_architecture,
+    find_model,
+    find_suffix,
+    list_models,
+    read_rows,
+    split_gguf,
+)
 
 QWEN3_8B = Path(__file__).parents[1] / "data" / "configs" / "qwen3-8b.json"
 
@@ -194,3 +201,19 @@ def test_a_config_that_is_none_says_so(tmp_path: Path, text: bytes, said: str) -
 def test_a_config_that_is_not_there_says_so(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
         read_architecture(tmp_path / "none.json")
+
+
+@loop_over(
+    ("model", "parts"),
+    [
+        ("/models/Qwen3-8B-Q4_K_M.gguf", ("Qwen3-8B", "GGUF-Q4_K_M")),
+        ("Qwen/Qwen3-8B-GGUF:Q4_K_M", ("Qwen3-8B", "GGUF-Q4_K_M")),
+        ("unsloth/Qwen3-8B-GGUF", ("Qwen3-8B", "GGUF")),
+        ("Qwen3-235B-UD-Q4_K_XL-00001-of-00003.gguf", ("Qwen3-235B", "GGUF-UD-Q4_K_XL")),
+        ("tiny.gguf", ("tiny", "")),
+        ("/models/Qwen3-8B-FP8", ("Qwen3-8B", "FP8")),
+        ("Qwen/Qwen3-8B", ("Qwen3-8B", "")),
+    ],
+)
+def test_a_name_is_a_base_and_a_quantization(model: str, parts: tuple[str, str]) -> None:
+    assert split_gguf(model) == parts

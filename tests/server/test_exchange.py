@@ -16,6 +16,7 @@ from loadgen.engines import engines
 from loadgen.server import control, exchange
 from loadgen.server.discovery import ServerAddress, ServerProbe
 from loadgen.server.exchange import ControlAnswer as Exchanged
+from loadgen.server.exchange import explain_denial
 
 SGLANG = engines.find_by_owner("sglang") or engines.UNKNOWN
 LIMIT_S = 0.3
@@ -284,3 +285,25 @@ def test_a_proxy_is_asked_for_another_machine(monkeypatch: pytest.MonkeyPatch) -
 @loop_over("host", ["nonesuch.invalid", "a..b", "x" * 70 + ".com"])
 def test_a_name_that_does_not_resolve_is_words(host: str) -> None:
     assert asked_of(f"http://{host}").error.startswith(("does not answer: ", "cannot be requested: "))
+
+
+@loop_over(
+    ("status", "origin", "message", "words"),
+    [
+        (
+            401,
+            "",
+            "x",
+            "u needs an API key and none was sent (401): set OPENAI_API_KEY, or pass --api-key-file",
+        ),
+        (403, "", "x", "u needs an API key and none was sent (403): set OPENAI_API_KEY"),
+        (401, "OPENAI_API_KEY", "sk-1", "u does not accept the key from OPENAI_API_KEY (401): check that it"),
+        (401, "--api-key-file k", "", "u does not accept the key from --api-key-file k (401)"),
+        (403, "OPENAI_API_KEY", "no", "u denies this to the key from OPENAI_API_KEY (403: no): check what"),
+        (403, "the header x-api-key", "", "u denies this to the key from the header x-api-key (403): check"),
+    ],
+)
+def test_each_case_has_its_own_words(status: int, origin: str, message: str, words: str) -> None:
+    told = explain_denial("u", status, origin, message)
+    assert told.startswith(words)
+    assert "sk-1" not in told
