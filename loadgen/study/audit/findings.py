@@ -17,7 +17,7 @@ from loadgen.base.rule import Finding, Rule, Source
 from loadgen.roofline import bound, machines, models
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.machines import Machine
-from loadgen.study.audit import peer_checks, roofline_checks
+from loadgen.study.audit import audit_checks
 from loadgen.study.consistency import self_consistency
 from loadgen.study.consistency.ceilings import Ceilings
 from loadgen.study.consistency.self_consistency import CONTRADICTIONS
@@ -64,7 +64,7 @@ class RunFindings(msgspec.Struct, frozen=True):
     @property
     def roofline(self) -> float | None:
         """The share of the ceiling that decoding reached."""
-        return roofline_checks.compute_decode_share(self.reported, self.ceiling)
+        return audit_checks.compute_decode_share(self.reported, self.ceiling)
 
 
 def audit_runs(
@@ -125,31 +125,31 @@ def _find_all(audited: AuditedRun) -> tuple[Finding, ...]:
 CHECKS: tuple[Rule[AuditedRun], ...] = (
     # Figures that are impossible.
     self_consistency.impossible_value,
-    roofline_checks.beyond_roofline,
+    audit_checks.beyond_roofline,
     *(each for each in CONTRADICTIONS if each is not self_consistency.impossible_value),
     # Figures that are not what they are called.
-    peer_checks.warm_cache,
-    roofline_checks.beyond_peak,
-    roofline_checks.above_roofline,
-    roofline_checks.draft_not_stated,
-    roofline_checks.draft_not_seen,
-    roofline_checks.slow_kernel,
+    audit_checks.warm_cache,
+    audit_checks.beyond_peak,
+    audit_checks.above_roofline,
+    audit_checks.draft_not_stated,
+    audit_checks.draft_not_seen,
+    audit_checks.slow_kernel,
     self_consistency.not_a_number,
     self_consistency.unstreamed_answers,
     self_consistency.failures,
-    peer_checks.duplicate,
+    audit_checks.duplicate,
     self_consistency.single_request,
     # Another load than that of the other runs.
-    peer_checks.answers_short,
-    peer_checks.prompts_off,
-    peer_checks.prompts_differ,
-    peer_checks.concurrency_differs,
+    audit_checks.answers_short,
+    audit_checks.prompts_off,
+    audit_checks.prompts_differ,
+    audit_checks.concurrency_differs,
     self_consistency.concurrency_not_held,
     self_consistency.tokens_recounted,
     # Notes.
-    peer_checks.requests_differ,
-    peer_checks.known_prompts,
-    peer_checks.nine_tenths,
+    audit_checks.requests_differ,
+    audit_checks.known_prompts,
+    audit_checks.nine_tenths,
     self_consistency.thin_percentiles,
     self_consistency.peak_below_mean,
     self_consistency.peak_over_limit,
