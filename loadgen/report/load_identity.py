@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from loadgen.plan.data_facts import LengthFacts
 from loadgen.plan.request_sources import RANDOM
@@ -163,27 +163,23 @@ def identify_load(facts: Facts, input_len: float | None, output_len: float | Non
     )
 
 
-def settle_lengths(loads: Iterable[Load], share: float, tokens: float = 0.0) -> Iterator[Lengths]:
-    """Yield the lengths of each load; a counted one near that of an earlier load is the same.
+def settle_lengths(loads: Iterable[Load], share: float, tokens: float = 0.0) -> Iterator[Load]:
+    """Yield each load; a counted length near that of an earlier load becomes the same.
 
-    Near is within a share of it, or within some tokens: a server may count one more. Of lengths that were
-    drawn there is none.
+    Near is within a share of it, or within some tokens: a server may count one more.
     """
-    earlier: tuple[list[float], list[float]] = ([], [])
-
-    def settle(asked: float | None, counted: float | None, known: list[float]) -> float | None:
-        if asked is not None or counted is None:
-            return asked
-        near = (other for other in known if abs(counted - other) <= max(tokens, share * other))
-        if (settled := next(near, None)) is None:
-            known.append(counted)
-        return counted if settled is None else settled
-
+    earlier: dict[str, list[float]] = {"input_len": [], "output_len": []}
     for load in loads:
-        yield (
-            settle(load.asked_input_len, load.input_len, earlier[0]),
-            settle(load.asked_output_len, load.output_len, earlier[1]),
-        )
+        settled: dict[str, float] = {}
+        for name, known in earlier.items():
+            counted = getattr(load, name)
+            if counted is None or getattr(load, f"asked_{name}") is not None:
+                continue
+            near = (other for other in known if abs(counted - other) <= max(tokens, share * other))
+            settled[name] = next(near, counted)
+            if settled[name] == counted:
+                known.append(counted)
+        yield replace(load, **settled)
 
 
 def _list_unusual(facts: Facts) -> Iterator[tuple[str, Any]]:

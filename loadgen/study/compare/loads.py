@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 from loadgen.base.table import Table, make_table
-from loadgen.features.sessions.session_figures import TurnFigures, divide_by_turn
+from loadgen.features.sessions.session_figures import divide_by_turn
 from loadgen.report import load_table
-from loadgen.report.load_identity import Lengths, Load, settle_lengths
+from loadgen.report.load_identity import settle_lengths
 from loadgen.report.load_table import SIMULATION, LoadRow
 from loadgen.study.compare.model import ALONE, ComparedLoad, Line
 from loadgen.study.compare.rows import INVALID
-from loadgen.study.run_summary import Reported, group_by
+from loadgen.study.run_summary import group_by
 
 _FEWEST = 2  # rows that make a table
 _SWEEP = 3  # loads of one row that are shown next to one another although each is compared as well
@@ -77,63 +77,44 @@ def arrange_loads(comparisons: Sequence[ComparedLoad]) -> SweptLoads:
     if len(points) < _FEWEST:
         return SweptLoads((), tuple(comparisons))
     compared = (each for each in comparisons if id(each) not in lone)
-    return SweptLoads(tuple(_sort_points(points)), tuple(compared))
+    ordered = (  # model by model and length by length as they came, then from the lightest load on
+        point
+        for of_name in group_by(points, lambda point: point.row.name).values()
+        for series in group_by(of_name, lambda point: point.series).values()
+        for point in sorted(series, key=lambda point: point.row.load.pressure)
+    )
+    return SweptLoads(tuple(ordered), tuple(compared))
 
 
 def _make_points(comparisons: Sequence[ComparedLoad]) -> list[LoadPoint]:
     """Make a point of every row of every load that has runs."""
     lines = [(line, each) for each in comparisons for line in each.lines if line.runs]
-    loads = [_find_load(line, each) for line, each in lines]
-    near, alike = (settle_lengths(loads, share) for share in (_NEAR, _ALIKE))
-    points = []
-    for (line, comparison), load, coarse, fine in zip(lines, loads, near, alike, strict=True):
-        row = _make_row(line, _set_lengths(load, fine))
-        _, lengths, shape = _set_lengths(load, coarse).series
-        points.append(LoadPoint(row, line, comparison, (row.name, lengths, shape)))
-    return points
+    rows = [_make_row(line, each) for line, each in lines]
+    near, alike = (settle_lengths((row.load for row in rows), share) for share in (_NEAR, _ALIKE))
+    return [
+        LoadPoint(replace(row, load=load), line, each, (row.name, coarse.length_words, load.shape))
+        for (line, each), row, coarse, load in zip(lines, rows, near, alike, strict=True)
+    ]
 
 
-def _set_lengths(load: Load, lengths: Lengths) -> Load:
-    return replace(load, input_len=lengths[0], output_len=lengths[1])
-
-
-def _sort_points(points: Iterable[LoadPoint]) -> Iterator[LoadPoint]:
-    """Model by model and length by length as they came, then from the lightest load on."""
-    for series in group_by(points, lambda point: point.row.name).values():
-        for same in group_by(series, lambda point: point.series).values():
-            yield from sorted(same, key=lambda point: point.row.load.pressure)
-
-
-def _find_load(line: Line, comparison: ComparedLoad) -> Load:
-    """Find the load of a row; a rung's name is left out, since its length has a column of its own."""
-    runs = _select_runs(line)
+def _make_row(line: Line, comparison: ComparedLoad) -> LoadRow:
+    """Make a row of figures over the runs that are not INVALID, if there are any."""
+    runs = [run for run in line.runs if run.level != INVALID] or line.runs
     load = comparison.load if len(comparison.lines) == 1 else runs[0].load
-    is_rung = load.input_len is not None and any(run.speed_formula for run in runs)
-    return replace(load, name="") if is_rung else load
-
-
-def _select_runs(line: Line) -> Sequence[Reported]:
-    """Select the runs of a row that are not INVALID, if there are any; else all."""
-    return [run for run in line.runs if run.level != INVALID] or line.runs
-
-
-def _make_row(line: Line, load: Load) -> LoadRow:
-    runs = _select_runs(line)
+    if load.input_len is not None and any(run.speed_formula for run in runs):
+        load = replace(load, name="")  # a rung's name is its length, which has a column of its own
+    held = [run.held for run in runs]
+    figures = [{each.key: of[each.key] for each in load_table.FIGURES if each.key in of} for of in held]
     saturated = any(run.saturated for run in runs)
     return LoadRow(
         name=line.name,
         load=load,
-        figures=load_table.compute_means([_read_figures(run) for run in runs], saturated),
+        figures=load_table.compute_means(figures, saturated),
         runs=len(line.runs),
         verdict=load_table.find_gravest([run.level for run in line.runs]),
         saturated=saturated,
         simulated=line.simulated,
     )
-
-
-def _read_figures(run: Reported) -> dict[str, float]:
-    held = run.held
-    return {figure.key: held[figure.key] for figure in load_table.FIGURES if figure.key in held}
 
 
 TITLE = "TTFT and cached share by turn"
@@ -157,19 +138,13 @@ def make_turn_table(comparison: ComparedLoad) -> Table | None:
 
 
 def _format_turns(line: Line) -> dict[str, tuple[str, str]]:
-    """Write the two cells of each turn, over the runs of a row."""
-    runs = [run.run.part(divide_by_turn) for run in line.runs if run.run is not None]
-    names = dict.fromkeys(row.name for rows in runs for row in rows)
-    return {name: _format_turn([row for rows in runs for row in rows if row.name == name]) for name in names}
-
-
-def _format_turn(rows: Sequence[TurnFigures]) -> tuple[str, str]:
-    ttft_ms = _compute_mean(row.mean_ttft_ms for row in rows)
-    looked_up = sum(row.cached_of for row in rows)
-    cached = f"{100 * sum(row.cached_tokens for row in rows) / looked_up:.1f} %" if looked_up else "-"
-    return "-" if ttft_ms is None else f"{ttft_ms:.1f}", cached
-
-
-def _compute_mean(values: Iterable[float]) -> float | None:
-    known = [value for value in values if value == value]
-    return sum(known) / len(known) if known else None
+    """Write the mean TTFT and the cached share of each turn, over the runs of a row."""
+    turns = (row for run in line.runs if run.run is not None for row in run.run.part(divide_by_turn))
+    cells = {}
+    for name, rows in group_by(turns, lambda row: row.name).items():
+        known = [row.mean_ttft_ms for row in rows if row.mean_ttft_ms == row.mean_ttft_ms]
+        ttft = f"{sum(known) / len(known):.1f}" if known else "-"
+        counted = sum(row.cached_of for row in rows)
+        cached = f"{100 * sum(row.cached_tokens for row in rows) / counted:.1f} %" if counted else "-"
+        cells[name] = ttft, cached
+    return cells

@@ -350,8 +350,8 @@ def group_by_shape(reported: Sequence[Reported]) -> dict[LoadShape, list[Reporte
         for run in reported
     ]
     shapes = {
-        id(run): LoadShape(*lengths, run.load.shape)
-        for run, lengths in zip(reported, settle_lengths(loads, _ALIKE, _TOKENS), strict=True)
+        id(run): LoadShape(*load.lengths, load.shape)
+        for run, load in zip(reported, settle_lengths(loads, _ALIKE, _TOKENS), strict=True)
     }
     return group_by(reported, lambda run: shapes[id(run)])
 
