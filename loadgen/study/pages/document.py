@@ -55,9 +55,15 @@ class Document(msgspec.Struct, frozen=True):
         return bool(self.failures or self.errors or self.points)
 
     @property
-    def simulated(self) -> bool:
-        """Whether any of it came from the embedded engine."""
-        return any(account.simulated for account in self.accounts)
+    def simulated(self) -> str:
+        """The part of it for which no model ran, in words; "" if there is none."""
+        presets = [account.simulated for account in self.accounts if account.simulated]
+        if not presets:
+            return ""
+        part = "" if len(presets) == len(self.accounts) else f"{len(presets)} of {len(self.accounts)} runs: "
+        names = list(dict.fromkeys(presets))
+        timing = names[0] if len(names) == 1 else f"{len(names)} presets"
+        return f"{part}the embedded engine answered, with the timing of {timing}; no model ran"
 
 
 def compose_document(

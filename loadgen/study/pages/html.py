@@ -36,7 +36,6 @@ def render_page(document: Document) -> str:
         document=document,
         alone=len(document.accounts) == 1,
         title=_make_title(document),
-        simulated=_describe_simulated(document),
         version=__version__,
         levels=LEVELS,
         symbols=SYMBOLS,
@@ -52,23 +51,9 @@ def _make_title(document: Document) -> str:
     """Make the page's title: of one run its model and load; and whether any of it is simulated."""
     accounts = document.accounts
     title = accounts[0].headline if len(accounts) == 1 else document.title
-    if not document.simulated:
-        return title
-    return (
-        f"{title} (SIMULATED)" if all(each.simulated for each in accounts) else f"{title} (partly SIMULATED)"
-    )
-
-
-def _describe_simulated(document: Document) -> str:
-    """Describe the part of the page for which no model ran; "" if there is none."""
-    presets = [account.simulated for account in document.accounts if account.simulated]
-    if not presets:
-        return ""
-    runs = len(document.accounts)
-    part = "" if len(presets) == runs else f"{len(presets)} of {runs} runs: "
-    names = list(dict.fromkeys(presets))
-    timing = names[0] if len(names) == 1 else f"{len(names)} presets"
-    return f"{part}the embedded engine answered, with the timing of {timing}; no model ran"
+    if document.simulated:
+        title += " (SIMULATED)" if all(each.simulated for each in accounts) else " (partly SIMULATED)"
+    return title
 
 
 def _strip_indents(script: str) -> str:

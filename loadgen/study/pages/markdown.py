@@ -22,7 +22,7 @@ def render_markdown(document: Document) -> str:
     lines = [f"# {_escape(document.title)}", "", _escape(" · ".join(document.subtitle)), ""]
     verdicts = [f"{LEVELS[level]} {count} {level}" for level, count in document.levels]
     if document.simulated:
-        verdicts.append("SIMULATED: the embedded engine answered, no model ran")
+        verdicts.append(f"SIMULATED: {_escape(document.simulated)}")
     lines += ["**Verdict**: " + " · ".join(verdicts), ""] * bool(verdicts)
     for title, table in document.compared_limits:
         lines += [f"## {_escape(title)}", "", *_write_words(table)]

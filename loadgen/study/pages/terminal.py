@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,7 +13,6 @@ from msgspec.structs import replace
 
 from loadgen.base.text import clean_line, wrap_text
 from loadgen.report import load_table
-from loadgen.report.run_directory import Result
 from loadgen.study.pages import run_charts
 from loadgen.study.pages.drawing import choose_linear_ticks, choose_log_ticks, format_tick
 from loadgen.study.pages.page_parts import Curve, CurveStyle, Floats, Panel
@@ -29,8 +29,12 @@ _ASCII = str.maketrans("─│┌┐└┘├┤┬┴┼═║╭╮╰╯", "-
 def render_plots(reported: Sequence[Reported], width: int, plain: bool, loads: Sequence[Panel] = ()) -> str:
     """Render loads, TTFT and ITL as distributions, and tokens over time; `plain` is ASCII without colours."""
     ours = [(name, summary.run) for name, summary in _name_runs(reported) if summary.run is not None]
+    shown = ours[:_MOST_RUNS]
+    groups = [(name if len(shown) > 1 else "", [run]) for name, run in shown]
+    panels = [*run_charts.plot_distributions(groups)]
+    panels += [panel for _, run in shown for panel in run_charts.plot_over_time(run)]
     parts = [render_plot(_drop_labels(panel), width, plain) + _list_labels(panel) for panel in loads]
-    parts += [render_plot(panel, width, plain) for panel in _select_panels(ours[:_MOST_RUNS])]
+    parts += [render_plot(panel, width, plain) for panel in panels if panel.key in _SHOWN]
     if not parts:
         return "nothing to plot: the sources have no request times\n"
     left = len(ours) - _MOST_RUNS
@@ -38,14 +42,12 @@ def render_plots(reported: Sequence[Reported], width: int, plain: bool, loads: S
 
 
 def _name_runs(reported: Sequence[Reported]) -> Iterator[tuple[str, Reported]]:
-    """Name each run; with its load where several have one name."""
-    loads: dict[str, set[str]] = {}
-    limits = [run.load.pressure_words for run in reported]
-    for run, limit in zip(reported, limits, strict=True):
-        loads.setdefault(run.name, set()).add(limit)
-    for run, limit in zip(reported, limits, strict=True):
+    """Name each run; with its load where a name has several."""
+    loads = {(run.name, run.load.pressure_words) for run in reported}
+    counts = Counter(name for name, _ in loads)
+    for run in reported:
         name = load_table.mark_simulated(run.name, bool(run.simulated))
-        yield f"{name}, {limit}" if len(loads[run.name]) > 1 else name, run
+        yield f"{name}, {run.load.pressure_words}" if counts[run.name] > 1 else name, run
 
 
 def _drop_labels(panel: Panel) -> Panel:
@@ -70,12 +72,6 @@ def _list_labels(panel: Panel) -> str:
         lines = {"points, from the left": next(iter(lines.values()))}
     rows = (wrap_text(clean_line(f"{name}: {labels}")) for name, labels in lines.items())
     return "".join(f"{row}\n" for lines_of in rows for row in lines_of)
-
-
-def _select_panels(runs: Sequence[tuple[str, Result]]) -> list[Panel]:
-    groups = [(name if len(runs) > 1 else "", [run]) for name, run in runs]
-    over_time = (panel for _, run in runs for panel in run_charts.plot_over_time(run))
-    return [panel for panel in (*run_charts.plot_distributions(groups), *over_time) if panel.key in _SHOWN]
 
 
 def render_plot(panel: Panel, width: int, plain: bool) -> str:
