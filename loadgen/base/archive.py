@@ -106,12 +106,15 @@ def _read_column(archive: ZipFile, file: BinaryIO, info: ZipInfo, kinds: re.Patt
 
 def _read_header(member: IO[bytes], kinds: re.Pattern[str]) -> tuple[np.dtype[Any], int]:
     """Read the type and the number of a column's values."""
+    from tokenize import TokenError  # slow to import; numpy takes a damaged header for one of Python 2
+
     try:
         read = np.lib.format.read_array_header_1_0
         if np.lib.format.read_magic(member)[0] > 1:
             read = np.lib.format.read_array_header_2_0
         shape, _, kind = read(member)
-    except (ValueError, TypeError, RecursionError, MemoryError):  # of text that is read as Python's literals
+    # Of text that is read as Python's literals.
+    except (ValueError, TypeError, SyntaxError, TokenError, RecursionError, MemoryError):
         raise ValueError("it is not a numpy array") from None
     if len(shape) != 1:
         raise ValueError("it is not one row of numbers or strings")
