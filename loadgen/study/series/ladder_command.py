@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -30,6 +31,7 @@ from loadgen.run.bench import check, make_seed
 from loadgen.run.options import Options, bench_parser, parse
 from loadgen.run.session import Session
 from loadgen.settings.validation import ServerSettings
+from loadgen.study.series.series_store import refuse_flags
 from loadgen.study.speed import ladder_rows, speed_tables
 from loadgen.study.speed.ladder_rows import GENERATION, PROMPT, DepthRow, DepthTest
 from loadgen.study.speed.speed_rows import FORMULAS, TOTAL, SpeedRow
@@ -115,17 +117,10 @@ def _refuse_flags(options: Options) -> None:
         ),
         "--repeat": (options.repeat > 1, "--num-prompts sets the repeats of each length"),
         "--save-result": (options.saves, "ladder.json and the run directories have every figure"),
-        "--export-requests": (options.export_requests is not None, "`loadgen bench` writes one plan"),
-        "--shard": (options.shard is not None, "`loadgen bench` sends one plan from several commands"),
-        "--start-at": (options.start_at is not None, "`loadgen bench` begins one run at an instant"),
-        "--expect-plan": (options.expect_plan is not None, "it has a plan for each length"),
         "--base-url": (bool(options.more_urls), "one request at a time has one server: give it once"),
         "--cluster": (options.cluster is not None, "one process is enough for one request at a time"),
-        "--print-request": (options.print_request, "`loadgen bench` shows one"),
     }
-    for flag, (given, what_to_do) in advice.items():
-        if given:
-            raise UsageError(f"{flag} does not apply to a ladder: {what_to_do}")
+    refuse_flags(options, "a ladder", advice, heeded=("--live-totals", "--selftest"))
 
 
 def _load_workload(options: Options) -> Profile:
@@ -174,7 +169,7 @@ Row = TypeVar("Row")
 
 
 @dataclass
-class Climb(Generic[Rung, Row]):
+class Climb(ABC, Generic[Rung, Row]):
     """Rungs measured one after another on a server, and on another one where that died, a row each.
 
     All rows so far are always on the disk. A kind of climb has what follows the fields.
@@ -193,37 +188,37 @@ class Climb(Generic[Rung, Row]):
     def __post_init__(self) -> None:
         self.left = deque(self.list_rungs())
 
+    @abstractmethod
     def list_rungs(self) -> Iterable[Rung]:
         """List what is measured, in order."""
-        raise NotImplementedError
 
+    @abstractmethod
     def list_changes(self, rung: Rung) -> dict[str, Any]:
         """List the keys of the workload that make a rung, with their values."""
-        raise NotImplementedError
 
+    @abstractmethod
     def make_row(self, run: Result, rung: Rung, directory: str) -> Row:
         """Make the row of a rung from its run."""
-        raise NotImplementedError
 
+    @abstractmethod
     def make_missed_row(self, rung: Rung, why: str, session: Session | None) -> Row:
         """Make a row without a speed, with the reason; with rows before it no session is needed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def draw(self, form: str) -> str:
         """Draw all rows as a table."""
-        raise NotImplementedError
 
+    @abstractmethod
     def describe(self, row: Row) -> str:
         """Show a row as its rung ends."""
-        raise NotImplementedError
 
+    @abstractmethod
     def store(self) -> dict[str, Any]:
         """List all rows as JSON has them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def count_measured(self) -> int:
         """Count the rows with a speed."""
-        raise NotImplementedError
 
     @classmethod
     def begin(cls, workload: Profile, options: Options) -> Self:

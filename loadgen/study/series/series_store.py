@@ -191,12 +191,14 @@ def _sync(path: Path) -> None:
 _FREE = {row.name for row in TABLE if row.resumes}
 
 
-def refuse_flags(options: Options, series: str, own: Mapping[str, tuple[bool, str]]) -> None:
+def refuse_flags(
+    options: Options, series: str, own: Mapping[str, tuple[bool, str]], heeded: Collection[str] = ()
+) -> None:
     """Raises UsageError for a flag that does not apply to `series`, with what to do instead.
 
-    `own` has more of them: whether each was given, and the advice.
+    `own` has more of them: whether each was given, and the advice. Those `heeded` apply nevertheless.
     """
-    rows = [row for row in TABLE if row.series]
+    rows = [row for row in TABLE if row.series and row.option not in heeded]
     advice = {**own, **{row.option: (is_given(options, row), row.series) for row in rows}}
     for flag, (given, what_to_do) in advice.items():
         if given:
