@@ -97,7 +97,7 @@ def value_at(value: object, place: str) -> Any:
     """Return the value at a place of an object, as `spec.data.0.tokens`; None if there is none."""
     for key in place.split("."):
         if isinstance(value, list) and key.isdecimal():
-            value = dict(enumerate(value)).get(int(key))
+            value = value[int(key)] if int(key) < len(value) else None
         else:
             value = read_mapping(value).get(key)
     return value

@@ -125,7 +125,7 @@ MS = {
     "us": 1e-3, "\u00b5s": 1e-3, "\u03bcs": 1e-3, "ms": 1.0, "msec": 1.0, "s": 1e3, "sec": 1e3, "secs": 1e3,
     "second": 1e3, "seconds": 1e3,
 }  # fmt: skip
-# What a unit is of, in a title and in a cell, and how titles have it.
+# By what they measure: the units in titles and cells, and the one that a title without one is given.
 KINDS = {
     "time": ("|".join(sorted(MS, key=len, reverse=True)), "ms"),
     "tokens": (r"tok(?:en)?s?(?:/| per )s(?:ec(?:ond)?)?|t/s|tps", "tok/s"),

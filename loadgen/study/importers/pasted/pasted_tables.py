@@ -115,11 +115,11 @@ def format_cell(value: object) -> str:
 
 def _name_surroundings(lines: Sequence[str], firsts: Sequence[int]) -> Iterator[tuple[Subject, str, str]]:
     """Yield what the headings above each of these lines name, the nearest of them, and the engine in them."""
-    numbers, texts = pasted_pages.split_pieces(lines)
+    places, texts = pasted_pages.split_pieces(lines)
     outline, page = Outline(), headings.read_lines(texts)
     line = next(page, None)
     for first in firsts:
-        while line is not None and numbers[line.number - 1] < first:
+        while line is not None and places[line.number - 1] < first:
             if line.kind in (Kind.HEADING, Kind.ITEM, Kind.LINE):
                 outline.enter(line)
             line = next(page, None)
