@@ -25,9 +25,8 @@ from loadgen.plan.profile import Profile, check_body
 from loadgen.plan.prompts.random_prompts import WORDS
 from loadgen.plan.random_stream import Purpose, RandomStream, make_arrival_rng
 from loadgen.plan.request_sources import MADE, RANDOM, SOURCES, find_source, import_source
-from loadgen.settings.cancel_point import parse_rate
 from loadgen.settings.load_schedule import ConcurrencySteps
-from loadgen.settings.load_settings import ShapeKeys
+from loadgen.settings.load_settings import ShapeKeys, parse_cancel_rate
 from loadgen.settings.table import FEATURE_KEYS, join_rows
 from loadgen.wire.openai import Dialect
 
@@ -231,7 +230,9 @@ def _make_plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purp
     )
     point = profile.cancel_point if purpose == "measure" else None
     cancelled = (
-        None if point is None else draw_cancellations(parse_rate(profile.cancel_rate), point, stream, count)
+        None
+        if point is None
+        else draw_cancellations(parse_cancel_rate(profile.cancel_rate), point, stream, count)
     )
     fields, unsent = make_shared_fields(profile, subject.engine, dialect)
     return Plan(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from loadgen.base.arrays import Int64
 from loadgen.plan.random_stream import RandomStream
-from loadgen.settings.cancel_point import CancelPoint
+from loadgen.settings.load_settings import CancelPoint
 from loadgen.wire.openai import Dialect
 
 DIGESTED_PROMPTS = 64

@@ -24,10 +24,9 @@ from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.parsing import suggest_name
 from loadgen.settings import load_schedule
-from loadgen.settings.cancel_point import CancelPoint, parse_point
 from loadgen.settings.conflicts import check_conflicts, is_stepped, reads_data
 from loadgen.settings.load_schedule import Bursts, LoadSchedule, RampEnds
-from loadgen.settings.load_settings import VLLM_PROMPTS, ShapeKeys
+from loadgen.settings.load_settings import VLLM_PROMPTS, CancelPoint, ShapeKeys, parse_cancel_point
 from loadgen.settings.request_class import RequestClass
 from loadgen.settings.request_settings import SAMPLING
 from loadgen.settings.setting import (
@@ -199,7 +198,7 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
     @property
     def cancel_point(self) -> CancelPoint | None:
         """When a request that is to be cancelled is; None: none is to be."""
-        return parse_point(self.cancel_after) if self.cancel_rate and self.cancel_after else None
+        return parse_cancel_point(self.cancel_after) if self.cancel_rate and self.cancel_after else None
 
     @property
     def own_session_keys(self) -> list[str]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from loadgen.base import bounds
+import msgspec
+
+from loadgen.base import bounds, parsing
 from loadgen.base.bounds import integer_between
+from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.parsing import parse_with, refuse_blank
-from loadgen.base.text import quote_value
+from loadgen.base.text import format_count, quote_value
 from loadgen.settings.conflicts import is_stepped, is_timed, reads_data
 from loadgen.settings.setting import (
     NO_KEYWORD,
@@ -34,6 +37,49 @@ VLLM_PROMPTS = 1000  # requests of `vllm bench serve` without a flag
 _RAMP = ("ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps")
 _USERS = ("users", "user_rate")
 _RATES: dict[str, Any] = {"read": float, "least": 0.0, "most": 1e9, "metavar": "RPS"}
+_LEAST_SHARE = 1e-12  # as small as one can be written
+_CANCEL_TIME = re.compile(parsing.TIME, re.ASCII)
+_TOKENS = re.compile(r"([0-9]{1,10})\s*tok", re.ASCII)
+_LONGEST_NS = 86_400_000_000_000
+_MOST_TOKENS = 1 << 31
+_CANCEL_FORM = "write 2s, 500ms or 50tok"
+
+
+class CancelPoint(msgspec.Struct, frozen=True):
+    """When a request is given up: a time after it was sent, or once N messages with text have come."""
+
+    after_ns: int = 0
+    after_tokens: int = 0  # 0: the time decides
+
+    def __str__(self) -> str:
+        if self.after_tokens:
+            return format_count(self.after_tokens, "token message")
+        if self.after_ns < SECOND_NS // 10:
+            return f"{self.after_ns / MS_NS:g} ms"
+        return f"{self.after_ns / SECOND_NS:g} s"
+
+
+def parse_cancel_rate(text: str) -> float:
+    """The share that `10%` or `0.1` stands for, above 0 and up to 1; raises ValueError."""
+    try:
+        return parsing.parse_share(text, _LEAST_SHARE)
+    except ValueError:  # what refuses a key shows its value already
+        raise ValueError("no share of the requests: write 10% or 0.1, above 0 and up to 100%") from None
+
+
+def parse_cancel_point(text: str) -> CancelPoint:
+    """Parse `2s`, `1.5m` or `50tok`; raises ValueError."""
+    written = text.strip()
+    if (tokens := _TOKENS.fullmatch(written)) is not None:
+        if not 1 <= int(tokens[1]) <= _MOST_TOKENS:
+            raise ValueError(f"a request is cancelled after 1 to {_MOST_TOKENS} tokens")
+        return CancelPoint(after_tokens=int(tokens[1]))
+    if _CANCEL_TIME.fullmatch(written) is None:
+        raise ValueError(f"neither a time nor a whole number of tokens: {_CANCEL_FORM}; units ms, s, m, h")
+    after_ns = round(parsing.parse_seconds(written) * SECOND_NS)
+    if not 0 < after_ns <= _LONGEST_NS:
+        raise ValueError("a request is cancelled after more than 0 s, and within a day")
+    return CancelPoint(after_ns=after_ns)
 
 
 def _class(text: str) -> dict[str, str]:
@@ -48,15 +94,27 @@ def _classes(value: tuple[RequestClass, ...]) -> tuple[RequestClass, ...]:
     return request_class.check_classes(value)
 
 
-def _text_for(module: str, function: str) -> Callable[[str], str]:
-    """A check of a text that is not empty, by a module with numpy, which the parser does without."""
+def _unless_blank(parse: Callable[[str], object]) -> Callable[[str], str]:
+    """A check of a text that is not empty, by what parses it."""
 
     def check_text(text: str) -> str:
         if text:
-            getattr(import_module(f"loadgen.settings.{module}"), function)(text)
+            parse(text)
         return text
 
     return check_text
+
+
+def _parse_schedule(text: str) -> object:
+    from loadgen.settings import load_schedule  # numpy, which the parser does without
+
+    return load_schedule.parse_schedule(text)
+
+
+def _parse_bursts(text: str) -> object:
+    from loadgen.settings import load_schedule
+
+    return load_schedule.parse_bursts(text)
 
 
 def _write_number(value: Any) -> Any:
@@ -163,7 +221,7 @@ class ShapeKeys(KeyRows, frozen=True):
     schedule: str = _shape("", '"rate 2 for 60s, 8 for 120s", "rate 2 to 16 over 60s exponentially", '
         '"concurrency 1 to 64 over 120s, 64 for 60s": the stages are the duration',
         read=refuse_blank("`rate 2 for 60s, 8 for 120s`"), metavar="STAGES",
-        check=_text_for("load_schedule", "parse_schedule"), arrivals=True, swept=False,
+        check=_unless_blank(_parse_schedule), arrivals=True, swept=False,
         not_with=(
             Conflict("ramp_up_strategy", _TWO_LOADS), Conflict("request_rate", _TWO_LOADS), _OWN_TIMES,
             Conflict(_find_other_duration, "--duration {duration:g} and the stages of --schedule, {found} s "
@@ -171,7 +229,7 @@ class ShapeKeys(KeyRows, frozen=True):
         replaces=("duration", "num_prompts", "request_rate", *_RAMP, *_USERS), common=True)
     bursts: str = _shape("", '"50 every 10s": at once, on top of the rate, or alone',
         read=refuse_blank("`50 every 10s`"), metavar="BURSTS",
-        check=_text_for("load_schedule", "parse_bursts"),
+        check=_unless_blank(_parse_bursts),
         not_with=(_OWN_TIMES, Conflict(is_stepped, "--bursts goes with a rate, and --schedule has a "
             "concurrency: leave out one of them"), _LADDER),
         arrivals=True, replaces=_USERS)
@@ -216,11 +274,11 @@ class CancelKeys(KeyRows, frozen=True):
             "leave out --disable-stream"),))
     cancel_rate: str = _load("", "of the requests that are cancelled on purpose, as 10%% or 0.1",
         read=refuse_blank("10% or 0.1"), metavar="N%", rank=1, convert=_write_number,
-        check=_text_for("cancel_point", "parse_rate"), keyword="str | float",
+        check=_unless_blank(parse_cancel_rate), keyword="str | float",
         needs=(Conflict("cancel_after", _HOW_MANY % "2s"),))
     cancel_after: str = _load("", "when: 2s after sending, or after 50tok",
         read=refuse_blank("2s or 50tok"), metavar="TIME|Ntok", rank=1,
-        check=_text_for("cancel_point", "parse_point"),
+        check=_unless_blank(parse_cancel_point),
         needs=(Conflict("cancel_rate", _HOW_MANY % "10%"),),
         not_with=(Conflict(_counts_whole_answers, "--cancel-after {cancel_after}: a whole answer has no "
             "tokens to count: give a time instead"),))
@@ -260,6 +318,3 @@ class SeedOptions(OptionRows, frozen=True):
         rank=3, read=integer_between(-bounds.MOST_SEED, bounds.MOST_SEED), resumes=True,
         campaign="applies to the whole campaign: write it above the tables", common=True)
 # fmt: on
-
-# A profile whose load does not change.
-NO_SHAPE: dict[str, Any] = {row.name: row.default for row in ShapeKeys.rows}

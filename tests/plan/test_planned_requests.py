@@ -10,7 +10,7 @@ from loadgen.base.errors import UsageError
 from loadgen.plan import profile
 from loadgen.plan.planned_requests import draw_cancellations
 from loadgen.plan.random_stream import RandomStream
-from loadgen.settings.cancel_point import CancelPoint, parse_point, parse_rate
+from loadgen.settings.load_settings import CancelPoint, parse_cancel_point, parse_cancel_rate
 
 POINT = CancelPoint(after_ns=2_000_000_000)
 STREAM = RandomStream(7, "p")
@@ -21,13 +21,13 @@ STREAM = RandomStream(7, "p")
     [("10%", 0.1), ("0.1", 0.1), (".5", 0.5), (" 2.5 % ", 0.025), ("1", 1.0)],
 )
 def test_a_rate_is_a_share_or_a_percentage(text: str, share: float) -> None:
-    assert parse_rate(text) == pytest.approx(share)
+    assert parse_cancel_rate(text) == pytest.approx(share)
 
 
 @loop_over("text", ["0", "0%", "101%", "10", "-1%", "ten", "", "nan", "1e-3"])
 def test_a_rate_that_is_no_share_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no share"):
-        parse_rate(text)
+        parse_cancel_rate(text)
 
 
 @loop_over(
@@ -42,13 +42,13 @@ def test_a_rate_that_is_no_share_is_refused(text: str) -> None:
     ],
 )
 def test_a_point_is_a_time_or_a_number_of_tokens(text: str, point: CancelPoint) -> None:
-    assert parse_point(text) == point
+    assert parse_cancel_point(text) == point
 
 
 @loop_over("text", ["2", "s", "0s", "-1s", "2min", "0tok", "1.5tok", "25h", "50 tokens", ""])
 def test_a_point_that_is_neither_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"cancelled after|neither"):
-        parse_point(text)
+        parse_cancel_point(text)
 
 
 @loop_over(
@@ -62,7 +62,7 @@ def test_a_point_that_is_neither_is_refused(text: str) -> None:
     ],
 )
 def test_a_point_is_shown_in_the_unit_that_reads_best(text: str, words: str) -> None:
-    assert str(parse_point(text)) == words
+    assert str(parse_cancel_point(text)) == words
 
 
 @pytest.mark.parametrize(("value", "share"), [(0.1, "0.1"), (1, "1"), ("10%", "10%")])

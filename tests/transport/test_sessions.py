@@ -16,7 +16,7 @@ from fakes.virtual_network import LATENCY_NS, WRITE_NS, VirtualServer
 from loadgen.features.sessions.turn_sending import SessionJob, TurnOrder
 from loadgen.figures.decode import Decoder
 from loadgen.plan.planned_requests import Cancellations, make_turns
-from loadgen.settings.cancel_point import CancelPoint
+from loadgen.settings.load_settings import CancelPoint
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.sending.job import Job, Limits

@@ -19,7 +19,7 @@ from loadgen.plan.planned_requests import draw_cancellations
 from loadgen.plan.random_stream import RandomStream
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions, Room, Section
-from loadgen.settings.cancel_point import CancelPoint, parse_rate
+from loadgen.settings.load_settings import CancelPoint, parse_cancel_rate
 from loadgen.verdict.reconcile import count_finished_after_cancel
 from loadgen.verdict.run_facts import Facts
 
@@ -96,7 +96,7 @@ def describe_cancelled(result: Result, options: ReportOptions) -> Iterator[str]:
     if point is None:
         return
     planned, cancelled = _count_planned(facts, records, point), result.whole.cancelled
-    share = f"{100 * parse_rate(facts.profile.cancel_rate):g} %"
+    share = f"{100 * parse_cancel_rate(facts.profile.cancel_rate):g} %"
     line = f"cancelled as planned: {cancelled} of {planned} ({share} of the requests) after {point}"
     if cancelled:
         line += f", {_measure_lateness_ns(records, point).mean() / 1e6:.2f} ms late on average"
@@ -112,7 +112,7 @@ def _count_planned(facts: Facts, records: Records, point: CancelPoint) -> int:
     """How many of the requests that were sent the plan had chosen: drawn again, as the plan drew them."""
     stream = RandomStream(facts.seed, facts.profile.name, facts.repeat, attempt=facts.attempt)
     count = int(records.index.max(initial=-1)) + 1
-    chosen = draw_cancellations(parse_rate(facts.profile.cancel_rate), point, stream, count).chosen
+    chosen = draw_cancellations(parse_cancel_rate(facts.profile.cancel_rate), point, stream, count).chosen
     return int(np.count_nonzero(chosen[records.index] & records.sent))
 
 

@@ -16,7 +16,7 @@ from loadgen.plan.planned_requests import draw_cancellations
 from loadgen.plan.random_stream import RandomStream
 from loadgen.report.run_directory import Result
 from loadgen.server.server_counters import ServerWindow
-from loadgen.settings.cancel_point import CancelPoint
+from loadgen.settings.load_settings import CancelPoint
 from loadgen.transport.failure import USER_CANCELLED
 
 MS = 1_000_000

@@ -24,8 +24,8 @@ from fakes.scripted_server import (
 from fakes.virtual_network import VirtualServer
 from loadgen.base.arrays import Int64
 from loadgen.plan.planned_requests import Cancellations
-from loadgen.settings.cancel_point import CancelPoint
 from loadgen.settings.load_schedule import ConcurrencySteps
+from loadgen.settings.load_settings import CancelPoint
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.sending.job import Job, Target
