@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, model_validator
 
 from loadgen import __version__
-from loadgen.base.table import Column, Table, render_text_table
+from loadgen.base.tables import Column, Table, render_text_table
 from loadgen.base.text import clean_line, format_count, wrap_text
 from loadgen.figures.objectives import Standing
 from loadgen.report.load_table import SIMULATION

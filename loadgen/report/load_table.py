@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import asdict, replace
 
-from loadgen.base.table import Table, make_table, measure_table, render_text_table
+from loadgen.base.tables import Table, make_table, measure_table, render_text_table
 from loadgen.base.text import WIDTH, clean_line, format_count, wrap_text
 from loadgen.figures import repeats
 from loadgen.figures.figure_table import COMMON

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import write_output
 from loadgen.base.parsing import Parser, parse_arguments
-from loadgen.base.table import format_csv
+from loadgen.base.tables import format_csv
 from loadgen.features import combine_rows
 from loadgen.figures.figure_table import LATENCIES
 from loadgen.figures.per_request import PerRequest

@@ -14,7 +14,7 @@ from builders.loops import loop_over
 from loadgen.base.bounds import is_too_deep, read_figure
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
-from loadgen.base.table import format_csv
+from loadgen.base.tables import format_csv
 from loadgen.base.text import clean_text, format_json, make_file_name, quote_value
 
 # Each sets a title, clears a screen, turns the direction of writing, ends a line, or cannot be encoded.

@@ -12,7 +12,7 @@ import numpy as np
 
 from fuzzing.fuzz_files import written
 from fuzzing.fuzz_odd import replaced, shortened, spots
-from loadgen.base import secrecy, table
+from loadgen.base import secrecy, tables
 from loadgen.base.errors import UsageError
 from loadgen.base.secrecy import Secrets
 from loadgen.base.text import clean_text, format_json, make_file_name
@@ -133,7 +133,7 @@ def text(data: bytes) -> None:
     clean_text(said).encode()
     format_json({said: said}).encode()
     assert (Path("d") / make_file_name(said)).parent == Path("d")
-    table.format_csv([[said, said]]).encode()
+    tables.format_csv([[said, said]]).encode()
 
 
 def hide(data: bytes) -> None:

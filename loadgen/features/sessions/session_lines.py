@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from loadgen.base.table import align_cells
+from loadgen.base.tables import align_cells
 from loadgen.base.text import cut_end, format_cell_ms, format_count, list_first
 from loadgen.features.sessions.session_figures import (
     EarlyEnd,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from loadgen.base.arrays import Int64
-from loadgen.base.table import align_cells
+from loadgen.base.tables import align_cells
 from loadgen.base.text import cut_end, format_cell_ms, list_first
 from loadgen.features.shapes.shape_figures import (
     divide_by_class,

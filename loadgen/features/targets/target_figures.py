@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from loadgen.base.table import align_cells
+from loadgen.base.tables import align_cells
 from loadgen.features.targets.target_checks import number_targets
 from loadgen.figures.metrics import measure_part
 from loadgen.figures.per_request import PerRequest

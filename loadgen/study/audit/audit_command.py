@@ -17,7 +17,7 @@ from loadgen.base import rule
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.parsing import Parser, parse_arguments, suggest_name
 from loadgen.base.rule import Severity
-from loadgen.base.table import align_cells
+from loadgen.base.tables import align_cells
 from loadgen.base.text import (
     WIDTH,
     clean_line,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from loadgen.base.parsing import Parser, parse_arguments
-from loadgen.base.table import (
+from loadgen.base.tables import (
     Table,
     escape_markdown,
     render_csv_table,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import asdict
 
 from loadgen.base.errors import LOG_LINE
-from loadgen.base.table import (
+from loadgen.base.tables import (
     Table,
     align_cells,
     escape_markdown,

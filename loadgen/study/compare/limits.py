@@ -19,7 +19,7 @@ from msgspec.structs import asdict, replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
-from loadgen.base.table import Table, format_csv_table, make_table
+from loadgen.base.tables import Table, format_csv_table, make_table
 from loadgen.base.text import clean_line
 from loadgen.figures import repeats
 from loadgen.figures.repeats import t_quantile

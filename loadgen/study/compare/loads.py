@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.base.table import Table, make_table
+from loadgen.base.tables import Table, make_table
 from loadgen.features.sessions.session_figures import divide_by_turn
 from loadgen.report import load_table
 from loadgen.report.load_identity import settle_lengths

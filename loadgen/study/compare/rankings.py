@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from loadgen.base.table import Table, make_table
+from loadgen.base.tables import Table, make_table
 from loadgen.engines import engines
 from loadgen.roofline import models
 from loadgen.study.compare.model import ComparedLoad, Line

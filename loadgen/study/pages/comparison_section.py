@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.base.table import Table, make_table
+from loadgen.base.tables import Table, make_table
 from loadgen.figures import repeats
 from loadgen.study.compare import comparison_report, loads, rankings, rows
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line

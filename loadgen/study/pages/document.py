@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from loadgen.base.table import Table
+from loadgen.base.tables import Table
 from loadgen.base.text import list_first
 from loadgen.report import sweep_record
 from loadgen.study.compare import loads, rankings

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.base.table import make_table
+from loadgen.base.tables import make_table
 from loadgen.report import limit_record
 from loadgen.report.limit_record import LimitRecord, LimitRun, ObjectiveFigures
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit

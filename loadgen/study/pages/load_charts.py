@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.base.table import make_table
+from loadgen.base.tables import make_table
 from loadgen.figures.knee import find_knee
 from loadgen.report import load_table
 from loadgen.report.limit_record import format_load as shown_load

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from loadgen.base.errors import LOG_LINE
-from loadgen.base.table import Table, escape_markdown
+from loadgen.base.tables import Table, escape_markdown
 from loadgen.base.text import clean_line
 from loadgen.study.pages.comparison_section import LEVELS, SYMBOLS, Compared, ComparedRow
 from loadgen.study.pages.document import Document

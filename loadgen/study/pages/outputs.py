@@ -17,7 +17,7 @@ from msgspec.structs import asdict
 
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.files import ANYONES, write_output
-from loadgen.base.table import format_csv_table
+from loadgen.base.tables import format_csv_table
 from loadgen.base.text import clean_line, clean_text, make_file_name, wrap_text
 from loadgen.report import limit_record, result_block, run_place, sweep_record
 from loadgen.report.printing import print_text

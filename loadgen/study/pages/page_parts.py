@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.base.table import Table, make_table
+from loadgen.base.tables import Table, make_table
 from loadgen.figures import repeats
 
 Floats = NDArray[np.floating[Any]]

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import MS_NS, SECOND_NS
-from loadgen.base.table import make_table
+from loadgen.base.tables import make_table
 from loadgen.base.text import format_count
 from loadgen.figures.figure_table import LATENCIES, SELECTABLE
 from loadgen.figures.metrics import list_gaps

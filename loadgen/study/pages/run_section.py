@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from loadgen.base import rule
 from loadgen.base.secrecy import HIDDEN
-from loadgen.base.table import Table, make_table
+from loadgen.base.tables import Table, make_table
 from loadgen.features.sessions.session_figures import divide_by_turn
 from loadgen.features.targets.target_figures import divide_by_target
 from loadgen.figures.distribution import Distribution

@@ -11,7 +11,7 @@ from msgspec.structs import asdict, replace
 
 from loadgen.base.arrays import Bool, Float64, Int64
 from loadgen.base.clock import SECOND_NS
-from loadgen.base.table import Column, Table
+from loadgen.base.tables import Column, Table
 from loadgen.engines import engines
 from loadgen.figures.per_request import PerRequest
 from loadgen.figures.record import Records

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import msgspec
 from msgspec.structs import asdict, replace
 
-from loadgen.base.table import Column, Table, render_csv_table, render_markdown_table, render_text_table
+from loadgen.base.tables import Column, Table, render_csv_table, render_markdown_table, render_text_table
 from loadgen.base.text import WIDTH, clean_line
 from loadgen.study.speed.speed_rows import (
     GENERATED,

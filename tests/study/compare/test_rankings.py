@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from builders.comparison_samples import HIGH, cells, rtx, run
 from builders.loops import loop_over
-from loadgen.base.table import render_text_table
+from loadgen.base.tables import render_text_table
 from loadgen.base.text import WIDTH
 from loadgen.study.compare import rankings
 from loadgen.study.compare.comparison import compare_runs

@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders.loops import loop_over
-from loadgen.base.table import Column, Table, render_csv_table, render_text_table
+from loadgen.base.tables import Column, Table, render_csv_table, render_text_table
 from loadgen.study.speed import speed_tables
 from loadgen.study.speed.speed_rows import (
     OUTPUT,

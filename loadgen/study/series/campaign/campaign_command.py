@@ -15,7 +15,7 @@ import msgspec
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.secrecy import hide_secrets
-from loadgen.base.table import align_cells
+from loadgen.base.tables import align_cells
 from loadgen.base.text import clean_text, format_count, wrap_text
 from loadgen.host import sensor_discovery
 from loadgen.plan.plan_inputs import Seed

@@ -1,4 +1,4 @@
-"""Table: cells under columns, drawn for a terminal, as Markdown, and as CSV that no spreadsheet computes."""
+"""Tables: cells under columns, drawn for a terminal, as Markdown, and as CSV that no spreadsheet computes."""
 
 from __future__ import annotations
 
