@@ -79,14 +79,10 @@ def explain_other_quantity(key: str, runs: Sequence[Reported]) -> str:
     """Say why a figure of these runs of one load is not one quantity; "" where it is."""
     if key != _GOODPUT:
         return ""
-    known = [run.facts.ask().goodput_slo_ms for run in runs if run.facts is not None]
-    if len(apart := list(dict.fromkeys(map(_format_objectives, known)))) < 2:
-        return ""
-    return f"goodput is of other objectives: {apart[0]}, baseline {apart[-1]}"
-
-
-def _format_objectives(slo_ms: Mapping[str, float]) -> str:
-    return " ".join(f"{name}:{limit:g}" for name, limit in slo_ms.items()) or "none"
+    known = (run.facts.ask().goodput_slo_ms for run in runs if run.facts is not None)
+    shown = (" ".join(f"{name}:{limit:g}" for name, limit in slo_ms.items()) or "none" for slo_ms in known)
+    apart = list(dict.fromkeys(shown))
+    return f"goodput is of other objectives: {apart[0]}, baseline {apart[-1]}" if len(apart) > 1 else ""
 
 
 def _differ_in(value: Callable[[Reported], Value], form: str, tolerance: float = 0.0) -> Find[Pair]:
@@ -124,7 +120,7 @@ def _list_differences(
 
 
 def _compare_requests(pair: Pair) -> Evidence | None:
-    """Numbers of requests, or times; a time and a number only of two runs of ours, which report both."""
+    """Compare numbers of requests, or times; a time with a number only of two runs of ours."""
     times = [run.load.duration_s for run in (pair.run, pair.baseline)]
     if None in times and times != [None, None] and None in (pair.run.facts, pair.baseline.facts):
         return None
@@ -132,7 +128,7 @@ def _compare_requests(pair: Pair) -> Evidence | None:
 
 
 def _describe_sent(run: Reported) -> Value:
-    """How many requests, or for how long: then a faster server gets more of them, up to a number."""
+    """Describe how many requests were sent, or for how long: then a faster server gets more of them."""
     if run.facts is not None and run.facts.partial:
         ended = [run.figure(key) or 0.0 for key in ("completed", "failed")]
         return f"{math.fsum(ended):.0f}, ended early"
@@ -143,7 +139,7 @@ def _describe_sent(run: Reported) -> Value:
 
 
 def _compare_prompts(pair: Pair) -> Evidence | None:
-    """Lengths of prompts as counted, else as requested of two runs of ours."""
+    """Compare lengths of prompts as counted, else as requested of two runs of ours."""
     counted = _differ_in(lambda run: run.input_len, "{} tokens per prompt", LENGTH_TOLERANCE)(pair)
     if counted or _compare_settings(pair):
         return counted
@@ -172,13 +168,12 @@ def _compare_settings(pair: Pair) -> Evidence | None:
 
 _much_shorter = _differ_in(lambda run: run.output_len, "{} tokens per answer", MUCH_SHORTER)
 _shorter = _differ_in(lambda run: run.output_len, "{} tokens per answer", LENGTH_TOLERANCE)
-_formulas = _differ_in(lambda run: run.speed_formula, "speed = {}")
 
 
 def _compare_formulas(pair: Pair) -> Evidence | None:
     """Speeds of two formulas, where there is no output throughput to compare instead."""
     throughputs = [run.figure("output_throughput") for run in (pair.run, pair.baseline)]
-    return _formulas(pair) if None in throughputs else None
+    return _differ_in(lambda run: run.speed_formula, "speed = {}")(pair) if None in throughputs else None
 
 
 def collect_profile_values(run: Reported, makes: Makes) -> dict[str, Any]:

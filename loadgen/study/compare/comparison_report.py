@@ -24,7 +24,8 @@ from loadgen.report import load_table
 from loadgen.report.load_identity import Load, format_tokens
 from loadgen.report.load_table import LoadRow
 from loadgen.report.vllm_json import make_strict
-from loadgen.study.compare import loads, rows
+from loadgen.study.compare import loads
+from loadgen.study.compare.comparison import find_column
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line, Summary
 from loadgen.study.run_summary import Reported, group_by
 
@@ -250,7 +251,7 @@ def _describe_legend(comparison: ComparedLoad, signs: bool = True) -> str:
         alike = f"within ± {100 * comparison.margin:g} %"
         parts.append(f"+ faster, - slower, = {alike}, ? undecided" if signs else f"equivalent: {alike}")
     if any(line.effects for line in comparison.lines):
-        label = rows.find_column(comparison.headline).label
+        label = find_column(comparison.headline).label
         parts.append(f"verdict by {label}, × relative to the baseline")
     if any(line.roofline is not None for line in comparison.lines):
         parts.append("roof: of the memory-bandwidth roofline")

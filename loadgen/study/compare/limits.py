@@ -29,10 +29,9 @@ from loadgen.report.load_table import SIMULATION, mark_simulated
 from loadgen.report.sweep_record import LoadAxis
 from loadgen.report.vllm_json import make_strict
 from loadgen.study.compare import run_groups, statistics
-from loadgen.study.compare.comparison import find_default_row, match_rows
+from loadgen.study.compare.comparison import find_default_row, match_rows, measure_distance
 from loadgen.study.compare.comparison_report import format_ratio
 from loadgen.study.compare.model import ComparisonOptions, Decision, Effect
-from loadgen.study.compare.rows import measure_distance
 from loadgen.study.compare.statistics import CLOCK_ERROR
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.run_summary import group_by
@@ -215,9 +214,10 @@ def _judge_intervals(
     if math.isnan(error):
         return replace(bare, why=_OPEN)
     values = math.log(ratio), max(error, CLOCK_ERROR), _MANY
-    tested = statistics.test_estimate(
-        bare, statistics.Estimate(*map(np.array, values)), ask.equivalence, ask.alpha
-    )
+    estimated = statistics.Estimate(*map(np.array, values))
+    tested = statistics.add_p_values(bare, estimated, ask.equivalence, ask.alpha)
+    if math.isnan(tested.p):
+        return tested
     return replace(tested, units=2)  # of fewer, how many more would decide is not defined
 
 
@@ -291,14 +291,13 @@ def _make_csv_row(compared: ComparedLimits, row: LimitRow) -> dict[str, Any]:
 
 def render_limit_json(tables: Sequence[ComparedLimits]) -> list[dict[str, Any]]:
     """Write everything that is known of each, as JSON has it: no NaN, no infinity."""
-    made = [
-        {
-            **{key: getattr(each, key) for key in _ABOUT},
-            "rows": [_make_json_row(each, row) for row in each.rows],
-        }
-        for each in tables
-    ]
-    clean: list[dict[str, Any]] = make_strict(made)
+    clean: list[dict[str, Any]] = make_strict(
+        [
+            {key: getattr(each, key) for key in _ABOUT}
+            | {"rows": [_make_json_row(each, row) for row in each.rows]}
+            for each in tables
+        ]
+    )
     return clean
 
 
@@ -314,6 +313,7 @@ def _make_json_row(compared: ComparedLimits, row: LimitRow) -> dict[str, Any]:
 
 
 def _list_cells(row: LimitRow) -> tuple[str, ...]:
+    """List the cells of a row: name, limit, interval, searches, ratio and verdict."""
     limit, ends = row.limit, "-"
     if limit is not None and limit.low is not None and limit.high is not None:
         ends = f"{limit_record.format_load(limit.low)} to {limit_record.format_load(limit.high)}"

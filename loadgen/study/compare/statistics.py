@@ -58,10 +58,10 @@ def judge_effect(
         return replace(bare, why=why)
     floor = _find_least_error(row, baseline)
     estimated = estimate_ratio(np.array(row, float), np.array(baseline, float), paired=paired, floor=floor)
-    return judge_rows([test_estimate(replace(bare, floor=floor), estimated, margin, alpha)], margin, alpha)[0]
+    return judge_rows([add_p_values(replace(bare, floor=floor), estimated, margin, alpha)], margin, alpha)[0]
 
 
-def test_estimate(effect: Effect, estimated: Estimate, margin: float, alpha: float) -> Effect:
+def add_p_values(effect: Effect, estimated: Estimate, margin: float, alpha: float) -> Effect:
     """Add to an effect the interval and the p values of its estimate; without scipy why there are none."""
     try:
         reach = float(estimated.reach(alpha))

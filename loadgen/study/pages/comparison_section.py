@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from loadgen.base.tables import Table, make_table
 from loadgen.figures import repeats
-from loadgen.study.compare import comparison_report, loads, rankings, rows
+from loadgen.study.compare import comparison_report, loads, rankings
+from loadgen.study.compare.comparison import find_column
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line
 from loadgen.study.pages import run_charts
 from loadgen.study.pages.page_parts import NAN, Bar, Curve, CurveStyle, Number, Panel
@@ -127,7 +128,7 @@ def _make_cell(figure: ComparedFigure, line: Line) -> ComparedCell:
 def _summarise_row(comparison: ComparedLoad, line: Line, effect: Effect, shared: Mapping[str, str]) -> str:
     """Summarise a row in the headline figure: 1.44× (1.40 to 1.48) by tok/s; 5 pairs."""
     times = comparison_report.format_speed_up(comparison, line)
-    parts = [f"{times} by {rows.find_column(comparison.headline).label}"] if times else []
+    parts = [f"{times} by {find_column(comparison.headline).label}"] if times else []
     if effect.units > 1:
         parts.append(f"{effect.units} {'pairs' if effect.paired else 'runs per side'}")
     if effect.call is Decision.UNDECIDED:

@@ -16,8 +16,8 @@ from loadgen.report import load_table
 from loadgen.report.limit_record import format_load as shown_load
 from loadgen.report.load_identity import settle_lengths
 from loadgen.report.load_table import LoadRow
+from loadgen.study.compare.comparison import INVALID
 from loadgen.study.compare.loads import SweptLoads
-from loadgen.study.compare.rows import INVALID
 from loadgen.study.pages.comparison_section import MOST_CURVES
 from loadgen.study.pages.drawing import WIDTH, Drawing, Polyline, Text, draw_panel
 from loadgen.study.pages.page_parts import Curve, CurveStyle, Number, PageSection, Panel, is_wide
