@@ -37,7 +37,7 @@ class ComputedNumber(float):
     last_digit: float = 0.0
 
     @classmethod
-    def scaled(cls, value: float, last_digit: float) -> ComputedNumber:
+    def scale(cls, value: float, last_digit: float) -> ComputedNumber:
         """Scale a printed figure and its last digit: 4.1 s is 4100 ms, and 100 ms either way."""
         made = cls(value)
         made.last_digit = last_digit
@@ -61,13 +61,13 @@ def scale_figure(value: float, times: float) -> float:
     """Scale a printed figure to another unit."""
     if times == 1.0:
         return value
-    return ComputedNumber.scaled(float(f"{value * times:.12g}"), find_last_digit(value) * times)
+    return ComputedNumber.scale(float(f"{value * times:.12g}"), find_last_digit(value) * times)
 
 
 def compute_each_ms(per_s: float) -> float:
     """Return the time of each, of a printed rate per second."""
     each_ms = 1e3 / per_s
-    return ComputedNumber.scaled(each_ms, find_last_digit(per_s) * each_ms / per_s)
+    return ComputedNumber.scale(each_ms, find_last_digit(per_s) * each_ms / per_s)
 
 
 def find_decimal_sign(written: Iterable[str]) -> str:
