@@ -23,20 +23,14 @@ from loadgen.report import limit_record, run_place
 from loadgen.run import progress, signals
 from loadgen.run.progress import Display
 from loadgen.run.session import Session
+from loadgen.study.series import point_runs
 from loadgen.study.series.campaign.arms import Planned, Start, list_cells
 from loadgen.study.series.campaign.campaign_file import CoolDown, LimitTable
 from loadgen.study.series.campaign.campaign_store import CELLS, CampaignStore, Pace
 from loadgen.study.series.ladder_command import LadderClimb
 from loadgen.study.series.limit.limit_command import LimitRequest, continue_search, read_search
 from loadgen.study.series.limit.limit_search import LimitSearch
-from loadgen.study.series.point_runs import (
-    PointServers,
-    check_disk,
-    convert_error,
-    explain_unfinished,
-    find_death,
-    measure_point,
-)
+from loadgen.study.series.point_runs import PointServers, measure_point
 from loadgen.study.series.series_store import SERVERS, SeriesStore, StoreError
 
 
@@ -114,7 +108,7 @@ class Execution:
                 self.say(f"{name} {arm}: starting the server")
             servers.session(left[0].workload)
         except Exception as error:
-            self._fail_all(left, name, convert_error(error))
+            self._fail_all(left, name, point_runs.convert_error(error))
             return False
         for start_s in servers.starts_s:
             self.pace.add_start(arm, start_s)
@@ -142,8 +136,8 @@ class Execution:
         except StoreError:
             raise
         except Exception as error:  # as of a run
-            check_disk(error)
-            self._fail(planned, LoadgenError(hide_secrets(str(convert_error(error)))), place)
+            point_runs.check_disk(error)
+            self._fail(planned, LoadgenError(hide_secrets(str(point_runs.convert_error(error)))), place)
             return
         if search.signal:
             raise signals.Stopped(search.signal)
@@ -178,7 +172,7 @@ class Execution:
             self._fail(planned, LoadgenError(point.reason, *point.hints))
             return not point.died
         died = point.died
-        if reason := explain_unfinished(point.run):
+        if reason := point_runs.explain_unfinished(point.run):
             why = LoadgenError(f"{reason}: {died.summary}", *died.args[1:]) if died else LoadgenError(reason)
             self._fail(planned, session.hidden(why), point.directory)
             return not died
@@ -220,9 +214,9 @@ class Execution:
                 self._finish_climb(planned, climb)
             return False
         except Exception as error:  # as of a run; the lengths that were measured stay
-            check_disk(error)
-            self._fail(planned, session.hidden(convert_error(error)), climb.directory)
-            return not find_death(session)
+            point_runs.check_disk(error)
+            self._fail(planned, session.hidden(point_runs.convert_error(error)), climb.directory)
+            return not point_runs.find_death(session)
         self.pace.add_cell(planned.cell, (clock.now_ns() - began_ns) / 1e9)
         self._finish_climb(planned, climb)
         return True

@@ -13,24 +13,17 @@ from loadgen.report.limit_record import Bottleneck, LimitEstimate, LimitRun, Sea
 from loadgen.report.run_directory import Result
 from loadgen.report.sweep_record import LoadAxis
 from loadgen.server.server_counters import ServerWindow
+from loadgen.study.series.limit import search
 from loadgen.study.series.limit.edge import EdgeFit
-from loadgen.study.series.limit.search import (
-    SearchSettings,
-    Trial,
-    find_limiting_edge,
-    find_load_below,
-    fit_edges,
-    is_above,
-    is_narrow,
-)
+from loadgen.study.series.limit.search import SearchSettings, Trial
 
 
 def estimate_limit(settings: SearchSettings, trials: Sequence[Trial]) -> LimitEstimate | None:
     """Estimate the limit and its interval, an unknown side being None; None if no run says anything."""
-    edge = find_limiting_edge(settings, trials)
+    edge = search.find_limiting_edge(settings, trials)
     # Where a server ended or failed its requests no share says how far above the edge that was.
     counted = any(trial.beyond and not trial.invalid for trial in trials)
-    if edge is not None and (counted or is_narrow(settings, edge)):
+    if edge is not None and (counted or search.is_narrow(settings, edge)):
         low, high = (_round_known(load, settings.axis) for load in _find_ends(settings, trials, edge))
         return LimitEstimate(value=_round_known(edge.load, settings.axis), low=low, high=high)
     passing, failing = find_highest_passing(settings, trials), find_lowest_failing(settings, trials)
@@ -46,9 +39,9 @@ def _find_ends(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit)
     if settings.axis == "concurrency":
         counted = [trial for trial in trials if not trial.disturbed]
         if math.isnan(low):
-            low = find_load_below(counted, lambda trial: not trial.passed)
+            low = search.find_load_below(counted, lambda trial: not trial.passed)
         if math.isnan(low):
-            low = find_load_below(counted, lambda trial: trial.beyond)
+            low = search.find_load_below(counted, lambda trial: trial.beyond)
         if math.isnan(high):
             last = max(trial.load for trial in counted if not trial.beyond)
             high = min((trial.load - 1 for trial in counted if trial.load > last), default=math.nan)
@@ -57,7 +50,7 @@ def _find_ends(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit)
 
 def find_highest_passing(settings: SearchSettings, trials: Sequence[Trial]) -> float | None:
     """Find the highest load that passed a run and is not, by all runs together, above the limit."""
-    edge = find_limiting_edge(settings, trials)
+    edge = search.find_limiting_edge(settings, trials)
     most = math.inf if edge is None or math.isnan(edge.high) else edge.high
     return max((trial.load for trial in trials if trial.passed and trial.load <= most), default=None)
 
@@ -73,10 +66,10 @@ def find_binding(settings: SearchSettings, trials: Sequence[Trial]) -> int | Non
     """Find which objective has the lowest edge, by its place; None while none is known."""
     # A server that ended shows of no objective that it is the limit.
     telling = [trial for trial in trials if trial.usable or (trial.saturated and not trial.invalid)]
-    shown = {at for trial in telling for at, each in enumerate(trial.objectives) if is_above(each)}
+    shown = {at for trial in telling for at, each in enumerate(trial.objectives) if search.is_above(each)}
     known = [
         (edge.load, at)
-        for at, edge in enumerate(fit_edges(settings, trials))
+        for at, edge in enumerate(search.fit_edges(settings, trials))
         if edge is not None and at in shown
     ]
     if not known:

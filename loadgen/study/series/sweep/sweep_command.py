@@ -27,13 +27,7 @@ from loadgen.study.series import series_store
 from loadgen.study.series.series_store import StoreError, split_own_flags
 from loadgen.study.series.sweep import grid, sweep_run
 from loadgen.study.series.sweep.grid import GridPoint, Variation
-from loadgen.study.series.sweep.sweep_run import (
-    SweepRequest,
-    SweepStore,
-    describe_amount,
-    describe_time,
-    forecast_time,
-)
+from loadgen.study.series.sweep.sweep_run import SweepRequest, SweepStore
 from loadgen.verdict.verdict import Level
 
 _LATEST = ""  # --resume without a directory
@@ -131,13 +125,13 @@ def _preview_sweep(request: SweepRequest, store: SweepStore | None) -> Iterator[
     yield f"{request.name}: {format_count(len(request.points), 'point')}{done}"
     for point in request.points:
         done = ", done" if point.number in over else ""
-        yield f"  {point.number + 1:>3} {point.label}: {describe_amount(point.workload)}{done}"
+        yield f"  {point.number + 1:>3} {point.label}: {sweep_run.describe_amount(point.workload)}{done}"
     left = [point for point in request.points if point.number not in over]
     if request.options.launching.wanted:
         starts = format_count(len({tuple(point.serve.items()) for point in left}), "start")
         yield f"{starts} of a server, unless it ends by itself"
     timed = [(point, states[point.number].duration_s) for point in request.points if point.number in over]
-    time = describe_time(forecast_time(left, timed, (), request.options))
+    time = sweep_run.describe_time(sweep_run.forecast_time(left, timed, (), request.options))
     yield f"estimated time: {time}; warm-up and starts come on top" if time else "estimated time: unknown"
     yield "nothing was started or written (--dry-run)"
 
