@@ -283,7 +283,7 @@ def test_a_fault_of_our_own_costs_its_cell_alone(
         return attach(options, settings, *given)
 
     seen: list[int] = []
-    monkeypatch.setattr("loadgen.study.series.point_runs.attacher", lambda options: attached)
+    monkeypatch.setattr("loadgen.study.series.point_runs.attach", attached)
     if not where.startswith("where"):
         monkeypatch.setattr(Session, "run", fails_inside(Session.run))
     (tmp_path / "up.toml").write_text("ladder = [1, 5]\noutput_len = 3\nnum_prompts = 2\n", "utf-8")
