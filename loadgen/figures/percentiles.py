@@ -198,44 +198,44 @@ CONFIDENCE = 0.99
 _PIECE = 4096  # terms of a tail that are summed at once
 
 
-def find_least_passing(over: int, percentile: float, confidence: float = CONFIDENCE) -> int:
+def find_least_passing(over: int, percentile: float) -> int:
     """The least number of samples within a limit which, with `over` above it, show the percentile to meet it.
 
     459 with 0 over for P99 at 99 %, 44 for P90; with 1 over 661 for P99, 662 samples together. The percentile
     lies between 0 and 100, both excluded.
     """
     low, high = 0, 1
-    while not _is_shown(over, over + high, percentile, confidence):
+    while not _is_shown(over, over + high, percentile):
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        if _is_shown(over, over + middle, percentile, confidence):
+        if _is_shown(over, over + middle, percentile):
             high = middle
         else:
             low = middle
     return high
 
 
-def count_allowed_over(n: int, percentile: float, confidence: float = CONFIDENCE) -> int:
+def count_allowed_over(n: int, percentile: float) -> int:
     """How many of n samples may exceed a limit that the percentile is still shown to meet; -1: n is too few.
 
     The largest k with P(X ≤ k) ≤ 1 − C for X binomial of n and 1 − p/100; C is above one half.
     """
     chance = 1 - percentile / 100
-    if n * math.log1p(-chance) > math.log(1 - confidence):
+    if n * math.log1p(-chance) > math.log(1 - CONFIDENCE):
         return -1
     # A normal start, and exact steps from there.
     k = max(int(n * chance - 2.5 * math.sqrt(n * chance * (1 - chance))), 0)
     tail = _tail(n, k, chance)
-    while tail > 1 - confidence:
+    while tail > 1 - CONFIDENCE:
         tail -= _term(n, k, chance)
         k -= 1
-    while (more := tail + _term(n, k + 1, chance)) <= 1 - confidence:
+    while (more := tail + _term(n, k + 1, chance)) <= 1 - CONFIDENCE:
         tail, k = more, k + 1
     return k
 
 
-def find_upper_index(n: int, percentile: float, confidence: float = CONFIDENCE) -> int | None:
+def find_upper_index(n: int, percentile: float) -> int | None:
     """Which of n samples in ascending order, from 0, is the percentile's upper bound; None: n is too few.
 
     n − k for k = `allowed_over`, as in LoadGen: the bound is itself counted among those over it, so that it
@@ -244,24 +244,24 @@ def find_upper_index(n: int, percentile: float, confidence: float = CONFIDENCE) 
     """
     if not 0 < percentile < 100 or n < 1:
         return None
-    allowed = count_allowed_over(n, percentile, confidence)
+    allowed = count_allowed_over(n, percentile)
     return None if allowed < 0 else n - max(allowed, 1)
 
 
-def find_lower_index(n: int, percentile: float, confidence: float = CONFIDENCE) -> int | None:
+def find_lower_index(n: int, percentile: float) -> int | None:
     """Which of n samples in ascending order, from 0, is the percentile's lower bound; None: n is too few.
 
     The upper bound of the mirrored percentile of the mirrored samples.
     """
-    index = find_upper_index(n, 100 - percentile, confidence)
+    index = find_upper_index(n, 100 - percentile)
     return None if index is None else n - 1 - index
 
 
-def _is_shown(over: int, n: int, percentile: float, confidence: float) -> bool:
+def _is_shown(over: int, n: int, percentile: float) -> bool:
     """Whether n samples with `over` above a limit show the percentile to meet it."""
     chance = 1 - percentile / 100
     # From the mean on the tail is one half at least, and its first terms may be too small for a float.
-    return over < n * chance and _tail(n, over, chance) <= 1 - confidence
+    return over < n * chance and _tail(n, over, chance) <= 1 - CONFIDENCE
 
 
 def _tail(n: int, k: int, chance: float) -> float:

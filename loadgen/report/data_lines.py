@@ -40,7 +40,7 @@ def describe_prompts(facts: Facts) -> str:
     return f"{_describe_rows(facts)}; {data.text or made}{counted}"
 
 
-def describe_data(result: Result, options: object = None) -> Iterator[str]:
+def describe_data(result: Result) -> Iterator[str]:
     """Describe lengths, reuse, classes, load over time and a trace's schedule, a line each."""
     facts = result.facts
     if parts := list(_list_lengths(facts, result.records)):
