@@ -1,4 +1,4 @@
-"""Arrival: when each request is due, as a process with a rate."""
+"""Arrival: when each request is due, by a rate, a schedule, a ramp or bursts, and the stages of a load."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from loadgen.plan.random_stream import RandomStream, make_arrival_rng
 from loadgen.settings.load_schedule import LEAST_RATE_PER_S, Bursts, LoadSchedule, RampEnds
 
 _LATEST_NS = 2**62  # 146 years: beyond it int64 sums with a clock reading could overflow
+_PARTS = 4  # in which a ramp is read
 
 
 class ArrivalProcess(Protocol):
@@ -171,9 +172,6 @@ def _draw_unit_times(burstiness: float, n: int, rng: np.random.Generator) -> Flo
     """The times of n requests at one request per second on average, float64[n], the first one 0."""
     gaps = Arrival(1.0, burstiness).gaps_s(max(n - 1, 0), rng)
     return np.concatenate([np.zeros(min(n, 1)), np.cumsum(gaps)])
-
-
-_PARTS = 4  # in which a ramp is read
 
 
 class StageWindow(msgspec.Struct, frozen=True):

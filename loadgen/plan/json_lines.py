@@ -1,4 +1,4 @@
-"""Lines: the rows of a JSONL file, found once and read when they are needed."""
+"""JSON lines: the rows of a file, found once and read when they are needed, and what is wrong with one."""
 
 from __future__ import annotations
 
@@ -41,6 +41,20 @@ _MAGIC = {
     b"\xfe\xff": "is UTF-16: convert it to UTF-8",
 }
 T = TypeVar("T")
+_MOST_READ_BYTES = 64 << 20  # of JSON that is read again for the value
+_MOST_LETTERS = 40  # of a value that is shown
+_PLACE = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
+_BOUNDS = {">=": "{} or more", "<=": "{} or less", ">": "more than {}", "<": "less than {}"}
+_TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+}
+_MISSING = re.compile(r"Object missing required field `(.+)`")
 
 
 class OpenedFile:
@@ -307,21 +321,6 @@ def _cut_character(text: bytes, last: bool) -> bytes:
     return b""
 
 
-_MOST_READ_BYTES = 64 << 20  # of JSON that is read again for the value
-_MOST_LETTERS = 40  # of a value that is shown
-_PLACE = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
-_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
-_BOUNDS = {">=": "{} or more", "<=": "{} or less", ">": "more than {}", "<": "less than {}"}
-_TYPES = {
-    "int": "a whole number",
-    "float": "a number",
-    "str": "a text",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "an object",
-}
-
-
 def _give_bound(found: re.Match[str]) -> str:
     return "give " + _BOUNDS[found[1]].format(found[2].removesuffix(".0"))
 
@@ -338,7 +337,6 @@ _ADVICE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"Expected `(.+)`, got `.+`"), _give_types),
     (re.compile(r"Invalid enum value .+"), lambda _: "not one of its values"),
 )
-_MISSING = re.compile(r"Object missing required field `(.+)`")
 
 
 def explain_fault(error: msgspec.ValidationError, row: bytes, name: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Model files: the JSON files of a model's directory, read one way, and what each is asked for."""
+"""Model files: the JSON files of a model's directory, and the token ids that they allow in a prompt."""
 
 from __future__ import annotations
 
@@ -17,6 +17,16 @@ from loadgen.base.errors import UsageError
 _MOST_JSON_BYTES = 64 << 20  # the index of the largest models has some 20
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")  # of models that see or hear
 _INDEX = "model.safetensors.index.json"
+T = TypeVar("T")
+DEFAULT_FIRST, DEFAULT_LAST = 1000, 4999
+NOT_HERE = "neither a directory nor in the local Hugging Face cache"
+_ENDS = (".json", ".model", ".txt")  # of a tokenizer's and a model's files
+_OPAQUE = ("tokenizer.model", "spiece.model", "tekken.json", "tiktoken.model")
+_TOKENIZER = ("tokenizer.json", "vocab.json", *_OPAQUE)
+_LONGEST_NAME = 200  # characters of a name of the hub, which has 96
+_MOST_BYTES = 1 << 28  # of a file; the largest tokenizer.json has some 35 MB
+_MOST_IDS = 1 << 22  # the greatest id; the largest vocabulary has some 300 000
+_CONTROL_IDS = 1000  # Mistral keeps its control tokens below this, SentencePiece its byte tokens
 
 
 def read_json_object(path: Path) -> tuple[bytes, dict[str, Any]]:
@@ -58,19 +68,6 @@ def list_indexed_files(directory: Path) -> set[Path] | None:
     }
     inside = (name for name in names if ".." not in Path(name).parts and not Path(name).is_absolute())
     return {directory / name for name in inside}
-
-
-T = TypeVar("T")
-
-DEFAULT_FIRST, DEFAULT_LAST = 1000, 4999
-NOT_HERE = "neither a directory nor in the local Hugging Face cache"
-_ENDS = (".json", ".model", ".txt")  # of a tokenizer's and a model's files
-_OPAQUE = ("tokenizer.model", "spiece.model", "tekken.json", "tiktoken.model")
-_TOKENIZER = ("tokenizer.json", "vocab.json", *_OPAQUE)
-_LONGEST_NAME = 200  # characters of a name of the hub, which has 96
-_MOST_BYTES = 1 << 28  # of a file; the largest tokenizer.json has some 35 MB
-_MOST_IDS = 1 << 22  # the greatest id; the largest vocabulary has some 300 000
-_CONTROL_IDS = 1000  # Mistral keeps its control tokens below this, SentencePiece its byte tokens
 
 
 class Vocabulary(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Requests: what the requests of a plan hold, each available at any time and in any order."""
+"""Planned requests: what they hold, at any time and in any order; their turns; which are given up."""
 
 from __future__ import annotations
 

@@ -59,6 +59,9 @@ _SHAPES = [row.name for row in ShapeKeys.rows if row.arrivals]  # each makes a l
 _SEVERAL = ("n", "best_of", "use_beam_search")  # more answers than one, whose tokens would be one stream
 _DELAY_FACTORS = {"recorded": 1.0, "none": 0.0}
 _WAVE_WITHOUT_LIMIT = 8  # warm-up requests of "wave" where no concurrency limits the wave
+_NAMES = {"RequestClass": RequestClass}  # types of keys that the subjects' modules do without
+_OF_SESSIONS = [row for row in join_rows(*PROFILE_KEYS) if row.group == SESSIONS]
+_REPLACING = [row for row in join_rows(*PROFILE_KEYS) if row.replaces]
 
 
 def _check_rungs(value: tuple[int, ...] | None) -> tuple[int, ...] | None:
@@ -88,11 +91,8 @@ class FileKeys(KeyRows, frozen=True):
     server: ServerSettings | None = setting(Makes.NOTHING, None, keyword=NO_KEYWORD, swept=False)
 
 
-_NAMES = {"RequestClass": RequestClass}  # types of keys that the subjects' modules do without
 SUBJECTS: tuple[Subject, ...] = (*PROFILE_KEYS, FileKeys)
 
-_OF_SESSIONS = [row for row in join_rows(*PROFILE_KEYS) if row.group == SESSIONS]
-_REPLACING = [row for row in join_rows(*PROFILE_KEYS) if row.replaces]
 
 if TYPE_CHECKING:
     from loadgen.plan.profile_keys import ProfileKeys  # written by scripts/keyword_types.py

@@ -1,4 +1,4 @@
-"""Streams: independent streams of random numbers, each known by its name."""
+"""Random stream: independent streams of random numbers, each known by its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sources: where a plan's requests come from, by name; each is a module with `requests`."""
+"""Request sources: where a plan's requests come from, by name, and the files that are read for them."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ for module in contributed("settings"):
 TRACES = tuple(name for name, source in SOURCES.items() if source.is_trace)
 # A file has lengths and times at most.
 MADE = tuple(name for name, source in SOURCES.items() if source.is_made)
+_DISTS = ("input", "output")
+_OF_CLIENTS = "chunk-*"  # files in a directory of ServeGen's
+_TABLE = "histogram:"  # of lengths, in a file
 
 
 class SourceModule(Protocol):
@@ -55,11 +58,6 @@ def find_source(profile: Profile) -> str:
 def import_source(profile: Profile) -> SourceModule:
     """The module of a profile's source, which only the runs import that send its requests."""
     return cast(SourceModule, importlib.import_module(SOURCES[find_source(profile)].module))
-
-
-_DISTS = ("input", "output")
-_OF_CLIENTS = "chunk-*"  # files in a directory of ServeGen's
-_TABLE = "histogram:"  # of lengths, in a file
 
 
 def check_files(profile: Profile) -> None:

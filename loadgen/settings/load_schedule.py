@@ -38,6 +38,8 @@ _PARTS = (  # of it, what each must be, and what to say where it is not
 _FORM = "write `8 for 120s`, or `2 to 16 over 60s` with `exponentially` after it or not; units ms, s, m, h"
 _KIND = re.compile(r"(?:rate|concurrency)\b")
 _FIRST = "begin with `rate` or `concurrency`, as `rate 2 for 60s, 8 for 120s`"
+_BURSTS = re.compile(r"([0-9]{1,10})\s+every\s+(\S+(?:\s*(?:ms|s|m|h))?)", re.ASCII)
+_LEAST_PERIOD_S = 0.001
 
 
 class LoadStage(msgspec.Struct, frozen=True):
@@ -264,10 +266,6 @@ def _make_stage(match: re.Match[str], kind: str, where: str) -> LoadStage:
         if kind == "rate" and level and not LEAST_RATE_PER_S <= level <= _MOST_RATE_PER_S:
             raise ValueError(f"{where}: a rate is 0 (a pause), or from 1e-9 to 1e9 requests per second")
     return LoadStage(span_s, begin, end, exponential)
-
-
-_BURSTS = re.compile(r"([0-9]{1,10})\s+every\s+(\S+(?:\s*(?:ms|s|m|h))?)", re.ASCII)
-_LEAST_PERIOD_S = 0.001
 
 
 class Bursts(msgspec.Struct, frozen=True):

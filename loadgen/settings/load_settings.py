@@ -1,4 +1,4 @@
-"""Load: the settings of how many requests there are and when, how that changes, and which are given up."""
+"""Load settings: those of how many requests there are and when, how that changes, and which are given up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""aiperf: the flags of `aiperf profile`."""
+"""Other flags: those of aiperf, guidellm and SGLang, imported when an unknown flag is met."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests: the settings of what each request asks, how long it may take, and how figures are judged."""
+"""Request settings: those of what each request asks, how long it may take, and how figures are judged."""
 
 from __future__ import annotations
 

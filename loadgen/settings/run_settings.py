@@ -1,4 +1,4 @@
-"""Run: the settings of how a run is sent, ended and kept, which change no request and no server."""
+"""Run settings: those of how a run is sent, ended and kept, which change no request and no server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Server: the settings of which server is measured, how it is reached and trusted, and on what it runs."""
+"""Server settings: which server is measured or started, how it is reached, and on what it runs."""
 
 from __future__ import annotations
 

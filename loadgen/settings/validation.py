@@ -1,4 +1,4 @@
-"""Server settings: the settings of a server that is started here, in words every engine knows."""
+"""Validation: the values of keys checked by pydantic, and its errors in our words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vLLM: the flags of `vllm bench serve`, of 0.32 and of the recipes of 2024 and 2025."""
+"""vLLM flags: those of `vllm bench serve`, of 0.32 and of the recipes of 2024 and 2025."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Conversations: rows of one message each, as MLPerf's agentic schema has them, read turn by turn."""
+"""Conversations: rows of one message each, as MLPerf's agentic schema has them, read turn by turn.
+
+Each recorded answer is a turn of a session, sent with the turns before it.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +42,8 @@ LENGTH_KEYS = ("max_completion_tokens", "max_new_tokens", "max_tokens")
 _SILENT = "has no assistant's turn: nothing would be generated"
 _CUT_SHORT = "give the whole conversation, turns 1, 2, 3, …"
 _Tokens = Annotated[int, msgspec.Meta(ge=1, le=MOST_TOKENS)] | None
+_DECODE = msgspec.json.Decoder(RowObject).decode
+_CALLS = "tool_calls"
 
 
 class _Function(msgspec.Struct, gc=False):
@@ -127,9 +132,6 @@ class RecordedConversation(msgspec.Struct, frozen=True):
         tools = (turn.fields.get("tools") for turn in reversed(self.turns))
         latest = next((each for each in tools if each is not None and bytes(each) != b"null"), None)
         return settings if latest is None else {**settings, "tools": latest}
-
-
-_DECODE = msgspec.json.Decoder(RowObject).decode
 
 
 class Conversations:
@@ -309,9 +311,6 @@ def _name_invalid(fields: RowObject) -> str:
         return f"conversation {quote_value(msgspec.json.decode(fields['conversation_id'], type=str))}: "
     except NOT_JSON:
         return ""
-
-
-_CALLS = "tool_calls"
 
 
 class RecordedTurns:

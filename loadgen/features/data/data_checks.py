@@ -16,6 +16,10 @@ BURST = 0.05  # of the requests that share their instant with an earlier one
 CUT, MUCH_CUT = 0.01, 0.1  # of the requests, or of a trace's rows
 _NOISE = ("ids", "text-vllm", "text-vllm-0.9")  # formats of random tokens
 _TOKENS = "prefix_repetition"  # a source of texts of random tokens
+_RAISE = (
+    "raise --trace-max-input-len and --trace-max-output-len, as far as the model's context allows, or report "
+    "the figures as those of the shorter requests"
+)
 
 
 @suspect(
@@ -148,12 +152,6 @@ def trace_grid(run: RunEvidence) -> Evidence | None:
         f"{schedule.instants} instants for {schedule.requests} requests: the trace's timestamps are "
         f"multiples of {schedule.grid_s:g} s, so requests left in bursts that never were"
     )
-
-
-_RAISE = (
-    "raise --trace-max-input-len and --trace-max-output-len, as far as the model's context allows, or report "
-    "the figures as those of the shorter requests"
-)
 
 
 def _cut(run: RunEvidence, above: float, most: float) -> Evidence | None:

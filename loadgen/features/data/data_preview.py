@@ -1,4 +1,4 @@
-"""Preview: what a plan would send, in lines and as JSON, before anything is sent."""
+"""Data preview: what a plan would send, in lines and as JSON, before anything is sent."""
 
 from __future__ import annotations
 

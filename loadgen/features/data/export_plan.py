@@ -1,4 +1,7 @@
-"""Export: the requests of a plan in a file, so that another client, or a later run, sends the same."""
+"""Export: the requests of a plan as rows of JSON, so that another client, or a later run, sends the same.
+
+vLLM's `custom` reads those of texts, our reader all.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,8 @@ from loadgen.run.options import Options
 
 _RECOUNTED = 1000  # texts
 FLAG = "--export-requests"
+IDS, TEXTS, BODIES, CONVERSATIONS = "token ids", "texts", "whole bodies", "conversations"
+Decode = Callable[[list[int]], str]
 
 
 class ExportExtension(Extension):
@@ -121,10 +126,6 @@ def _list_readers(made: Plan, path: Path, form: str) -> Iterator[str]:
         )
     if made.profile.open_loop:
         yield "when a request is due is not in the file: pass the same --request-rate, --schedule or --trace"
-
-
-IDS, TEXTS, BODIES, CONVERSATIONS = "token ids", "texts", "whole bodies", "conversations"
-Decode = Callable[[list[int]], str]
 
 
 def find_form(made: Plan, decode: Decode | None = None) -> str:

@@ -1,4 +1,4 @@
-"""File prompts: rows of `prompt` and `output_tokens`, each sent as one prompt."""
+"""File prompts: rows of `prompt` and `output_tokens`, each sent as one prompt, and how long these are."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ from loadgen.plan.planned_requests import UNKNOWN_LEN, PromptRequests, fingerpri
 from loadgen.wire.openai import Chat
 
 _NO_LENGTH = "has no `output_tokens`: give each row its own, or pass --output-len N for all"
+_TEXT_OR_IDS: msgspec.json.Decoder[str | list[int]] = msgspec.json.Decoder(str | list[int])
+_LENGTH: msgspec.json.Decoder[int | None] = msgspec.json.Decoder(int | None)
+_BATCH_PROMPTS = 1024  # counted at once, or fewer: up to this many letters
+_BATCH_LETTERS = 4 << 20
+_UNCOUNTED = "the prompts are not counted before the run: {}"
+_NO_TRANSFORMERS = "--tokenizer needs transformers for it, .venv/bin/pip install '.[tokenizer]' in the clone"
 
 
 class FilePrompts(PromptRequests):
@@ -52,8 +58,6 @@ class _Prompted(msgspec.Struct, gc=False):
 
 
 _DECODE = msgspec.json.Decoder(_Prompted).decode
-_TEXT_OR_IDS: msgspec.json.Decoder[str | list[int]] = msgspec.json.Decoder(str | list[int])
-_LENGTH: msgspec.json.Decoder[int | None] = msgspec.json.Decoder(int | None)
 
 
 def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
@@ -95,12 +99,6 @@ def _read_length(lines: Lines, i: int, fields: row_kinds.RowObject) -> int:
     if not 0 < length <= MOST_TOKENS:
         raise lines.refusal(i, f"has {length} `output_tokens`: give 1 to {MOST_TOKENS}")
     return int(length)
-
-
-_BATCH_PROMPTS = 1024  # counted at once, or fewer: up to this many letters
-_BATCH_LETTERS = 4 << 20
-_UNCOUNTED = "the prompts are not counted before the run: {}"
-_NO_TRANSFORMERS = "--tokenizer needs transformers for it, .venv/bin/pip install '.[tokenizer]' in the clone"
 
 
 class PromptTokens:

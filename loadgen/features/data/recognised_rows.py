@@ -1,4 +1,4 @@
-"""Recognised: the requests of a file that is given without a name, by what its rows are."""
+"""Recognised rows: the requests of a file that is given without a name, by what its rows are."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ _READERS = {
     row_kinds.COMPLETIONS: "loadgen.features.data.bodies",
     row_kinds.CONVERSATIONS: "loadgen.features.data.conversations",
 }
+_MOST_NAMES = 10_000  # of different models, held with the first row of each
 
 
 class _Reader(Protocol):
@@ -56,9 +57,6 @@ def _make_sharegpt(inputs: PlanInputs, file: OpenedFile) -> SourcedRequests:
     source = importlib.import_module(f"loadgen.features.data.{_SHAREGPT}")
     named = inputs.profile.model_copy(update={"dataset_name": _SHAREGPT})
     return cast(SourcedRequests, source.requests(replace(inputs, profile=named)))
-
-
-_MOST_NAMES = 10_000  # of different models, held with the first row of each
 
 
 def name_first(found: dict[str, int], name: str | None, i: int) -> None:

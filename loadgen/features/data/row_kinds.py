@@ -1,4 +1,4 @@
-"""Kinds: what the rows of a file are, known by their keys; a file of two kinds is refused by the row."""
+"""Row kinds: what the rows of a file are, known by their keys; a file of two kinds is refused by the row."""
 
 from __future__ import annotations
 
@@ -33,32 +33,7 @@ _FIELDS = (
 )
 STRUCTURED_KEYS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs")
 BODY_KEYS = frozenset((*_FIELDS.split(), *STRUCTURED_KEYS))
-
-
-class RowKind(msgspec.Struct, frozen=True):
-    """One kind of row, by its keys."""
-
-    required: frozenset[str]
-    one_of: frozenset[str] = frozenset()  # at least one of them too
-    without: frozenset[str] = frozenset()  # and none of these
-
-    def fits(self, keys: Collection[str]) -> bool:
-        """Whether a row with these keys is of this kind."""
-        found = frozenset(keys)
-        return (
-            self.required <= found
-            and not self.without & found
-            and (not self.one_of or bool(self.one_of & found))
-        )
-
-
 _PROMPT = frozenset({"prompt"})
-KINDS: dict[str, tuple[RowKind, ...]] = {
-    PROMPTS: (RowKind(_PROMPT, without=BODY_KEYS), RowKind(_PROMPT | {"output_tokens"})),
-    CHAT: (RowKind(frozenset({"messages"})),),
-    COMPLETIONS: (RowKind(_PROMPT, one_of=BODY_KEYS),),
-    CONVERSATIONS: (RowKind(frozenset({"conversation_id", "turn", "role"})),),
-}
 # Keys of a trace's rows and of conversations, that make a load; which of them each kind reads.
 _OF_LOADS = (
     "timestamp", "timestamps", "arrival_time", "arrived_at", "start_time", "delay", "delay_ms",
@@ -93,6 +68,36 @@ _WANTED = (
     "`prompt` (and `output_tokens`), a whole body with `messages` or `prompt`, or `conversation_id`, `turn`, "
     "`role`"
 )
+_DECODE = msgspec.json.Decoder(RowObject).decode
+_MOST_HEAD_BYTES = 1 << 20
+_TRACE_KEYS = ({"timestamp", "input_length"}, {"requests"})  # of Mooncake's and like it; of Weka's
+_TRACE_COLUMNS = ({"ContextTokens"}, {"Request tokens"})  # of Azure's and BurstGPT's
+_NO_HEADER = "-trace.csv"  # of ServeGen's names of files
+
+
+class RowKind(msgspec.Struct, frozen=True):
+    """One kind of row, by its keys."""
+
+    required: frozenset[str]
+    one_of: frozenset[str] = frozenset()  # at least one of them too
+    without: frozenset[str] = frozenset()  # and none of these
+
+    def fits(self, keys: Collection[str]) -> bool:
+        """Whether a row with these keys is of this kind."""
+        found = frozenset(keys)
+        return (
+            self.required <= found
+            and not self.without & found
+            and (not self.one_of or bool(self.one_of & found))
+        )
+
+
+KINDS: dict[str, tuple[RowKind, ...]] = {
+    PROMPTS: (RowKind(_PROMPT, without=BODY_KEYS), RowKind(_PROMPT | {"output_tokens"})),
+    CHAT: (RowKind(frozenset({"messages"})),),
+    COMPLETIONS: (RowKind(_PROMPT, one_of=BODY_KEYS),),
+    CONVERSATIONS: (RowKind(frozenset({"conversation_id", "turn", "role"})),),
+}
 
 
 def find_kind(keys: Collection[str]) -> str:
@@ -195,9 +200,6 @@ def _check_kind(lines: Lines, i: int, keys: tuple[str, ...], kind: str) -> None:
         )
 
 
-_DECODE = msgspec.json.Decoder(RowObject).decode
-
-
 def read_object(lines: Lines, i: int, row: bytes) -> RowObject:
     """A row as keys and bytes; raises UsageError where it is no JSON object, or has a key twice."""
     try:
@@ -251,12 +253,6 @@ def _find_twice(fields: RowObject, row: bytes) -> str:
 def _list_keys(keys: Collection[str]) -> str:
     more = f" and {len(keys) - _SHOWN_KEYS} more" if len(keys) > _SHOWN_KEYS else ""
     return (", ".join(map(quote_value, islice(keys, _SHOWN_KEYS))) or "none") + more
-
-
-_MOST_HEAD_BYTES = 1 << 20
-_TRACE_KEYS = ({"timestamp", "input_length"}, {"requests"})  # of Mooncake's and like it; of Weka's
-_TRACE_COLUMNS = ({"ContextTokens"}, {"Request tokens"})  # of Azure's and BurstGPT's
-_NO_HEADER = "-trace.csv"  # of ServeGen's names of files
 
 
 def is_trace(path: str) -> bool:

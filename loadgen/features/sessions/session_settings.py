@@ -1,4 +1,4 @@
-"""Sessions: the settings of how many conversations there are, what their turns hold, and when each is due."""
+"""Session settings: how many conversations there are, what their turns hold, and when each is due."""
 
 from __future__ import annotations
 

@@ -23,6 +23,10 @@ from loadgen.transport.sending.share import Listed, Share
 from loadgen.transport.tcp_connection import Pool, Slot, State
 
 Answer = dict[str, Any]  # a message as the next turn's history has it; empty where that is recorded
+# A connection that the server closed between two turns is opened again so long before the next one is due, or
+# three times as long as it took before: enough for a handshake far away, and shorter than idle ones are kept.
+_AHEAD_NS, _MOST_AHEAD_NS = 300 * MS_NS, 2 * SECOND_NS
+_NEW_SESSION = -1  # in place of the index of a turn
 
 
 class TurnOrder(Listed):
@@ -223,10 +227,6 @@ class TurnQueue:
         return self.job.make_request(index, after(index, answers))
 
 
-# A connection that the server closed between two turns is opened again so long before the next one is due, or
-# three times as long as it took before: enough for a handshake far away, and shorter than idle ones are kept.
-_AHEAD_NS, _MOST_AHEAD_NS = 300 * MS_NS, 2 * SECOND_NS
-_NEW_SESSION = -1  # in place of the index of a turn
 # When it is due, its slot's number (of which there is one: no two compare further), its index, its slot.
 Waiting = tuple[int, int, int, Slot, EndedTurn | None]
 

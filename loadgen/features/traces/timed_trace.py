@@ -1,4 +1,4 @@
-"""Timed: vLLM's own kind of trace (`--dataset-name timed_trace`): its labels, block size and unit of time.
+"""Timed trace: vLLM's own kind (`--dataset-name timed_trace`), with its labels, block size and unit of time.
 
 What vLLM puts in a block comes from Python's `hash`, which differs from process to process unless
 PYTHONHASHSEED is set: where it is, to the same value, the prompts here are vLLM's; else they come from the

@@ -1,4 +1,4 @@
-"""Blocks: the content of a trace's hashed blocks, a function of each hash and a seed alone.
+"""Trace blocks: the content of a trace's hashed blocks, and what a prefix cache gains by them.
 
 A block with the hash `id` is the first tokens of the generator SplitMix64 (Steele, Lea, Flood 2014) that
 starts at the state `mix(id + mix(seed + G))`, in arithmetic modulo 2⁶⁴, with G = 0x9E3779B97F4A7C15 and
@@ -21,6 +21,7 @@ from loadgen.features.traces.trace_rows import Hashes
 _UInt64 = NDArray[np.uint64]
 _GOLDEN = 0x9E37_79B9_7F4A_7C15
 _WORD = 2**64
+SERVER_BLOCK = 16  # vLLM's on GPUs; SGLang's pages are of one token
 
 
 def make_block_ids(ids: Int64, seed: int, block: int, allowed: Int64) -> Int64:
@@ -116,9 +117,6 @@ def _mix(words: _UInt64) -> _UInt64:
     return words
 
 
-SERVER_BLOCK = 16  # vLLM's on GPUs; SGLang's pages are of one token
-
-
 class PrefixReuse(msgspec.Struct, frozen=True):
     """The tokens and prompts that requests share with earlier ones."""
 
@@ -130,6 +128,10 @@ def find_prefix_reuse(
     hashes: Hashes, begins: Int64, counts: Int64, input_lens: Int64, block: int
 ) -> PrefixReuse:
     """The reuse between requests in the order in which they are sent.
+
+    The cache is empty at the start, has no limit, and knows a prompt as soon as it was sent. It holds whole
+    blocks of the server's, 16 tokens, and as vLLM's never serves a prompt's last token: what a request reuses
+    is its longest common prefix with an earlier prompt, rounded down to 16 tokens, at most length − 1.
 
     `begins`, `counts` and `input_lens` are int64[requests]; the blocks of request i are
     `hashes[begins[i] : begins[i] + counts[i]]`, each `block` tokens but for the last, which is cut. Tokens

@@ -1,4 +1,4 @@
-"""Formats: the traces that can be sent, by name; units and block sizes belong to the format."""
+"""Trace formats: the traces that can be sent, by name; units and block sizes belong to the format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replay: a trace's requests as a plan's: lengths and shared prefixes as recorded, at the recorded times."""
+"""Trace replay: a trace's requests as a plan's: lengths, shared prefixes and times as they were recorded."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ _BITS = 2**64
 
 
 IDS = "ids"
+_PIECE = 4096  # rows whose hashes are hashed at once
 
 
 class MadeRequests(msgspec.Struct, frozen=True):
@@ -135,9 +136,6 @@ def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str
     return WORDS if wanted == WORDS or not takes_ids else IDS
 
 
-_PIECE = 4096  # rows whose hashes are hashed at once
-
-
 class ReplayedRequests(PromptRequests):
     """The requests of a trace: token ids made of each one's hashes when it is asked for.
 
@@ -197,7 +195,12 @@ class ReplayedRequests(PromptRequests):
 
 
 class ReplayedWords(ReplayedRequests):
-    """The requests of a trace as text; `content` is of ids, of which its seeds and its block are used."""
+    """The requests of a trace as text; `content` is of ids, of which its seeds and its block are used.
+
+    A hash stands for as many words as make its block's tokens by the server's own count, chosen as the tokens
+    of a block of ids are. So equal hashes are equal text, and prompts share the tokens that the trace says,
+    where each of the words is one token (WordCounts has only such words if it found enough of them).
+    """
 
     format = "words"
 

@@ -25,6 +25,15 @@ _INT64 = 2**63
 _WORD = 2**64
 
 Hashes = NDArray[np.int32] | Int64
+Length = Annotated[int, msgspec.Meta(ge=1, le=bounds.MOST_TOKENS)]
+BLOCKS = (16, 64, 512)  # tokens a hash stands for in published traces
+_SENT_AS = "each request is sent at its own time, and its prompt is made of its lengths and hashes"
+_UNREAD = ("session_id", "delay", "messages", "text_input")
+_PIECE = 65_536  # rows that are read at once
+_FIRST_YEAR, _LAST_YEAR = "1970", "2261"  # nanoseconds between two of them fit into 63 bits
+_DATETIME = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)(Z|[+-]\d\d:?\d\d)?")
+FAILED = "failed when recorded: no token was answered"
+EMPTY = "no token in the prompt"
 
 
 class TraceRows(msgspec.Struct, frozen=True):
@@ -105,10 +114,6 @@ def find_elapsed_ns(times: Float64, unit_ns: int, refusal: Callable[[int, str], 
     return np.rint(after_ns).astype(np.int64)
 
 
-Length = Annotated[int, msgspec.Meta(ge=1, le=bounds.MOST_TOKENS)]
-BLOCKS = (16, 64, 512)  # tokens a hash stands for in published traces
-
-
 class HashedRow(msgspec.Struct, gc=False):
     """A row of Mooncake's, Bailian's and vLLM's timed traces; its time's unit is the format's."""
 
@@ -121,10 +126,6 @@ class HashedRow(msgspec.Struct, gc=False):
     delay: msgspec.Raw = msgspec.Raw()
     messages: msgspec.Raw = msgspec.Raw()
     text_input: msgspec.Raw = msgspec.Raw()
-
-
-_SENT_AS = "each request is sent at its own time, and its prompt is made of its lengths and hashes"
-_UNREAD = ("session_id", "delay", "messages", "text_input")
 
 
 class GatheredRows(msgspec.Struct, frozen=True):
@@ -191,13 +192,6 @@ def _find_other_block(input_lens: Int64, hash_counts: Int64, block: int) -> int:
     if is_covered(input_lens, hash_counts, block):
         return 0
     return next((size for size in BLOCKS if is_covered(input_lens, hash_counts, size)), 0)
-
-
-_PIECE = 65_536  # rows that are read at once
-_FIRST_YEAR, _LAST_YEAR = "1970", "2261"  # nanoseconds between two of them fit into 63 bits
-_DATETIME = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)(Z|[+-]\d\d:?\d\d)?")
-FAILED = "failed when recorded: no token was answered"
-EMPTY = "no token in the prompt"
 
 
 class SheetColumns(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Schedule: which requests of a trace are sent, and when: window, caps, speed, jitter, idle cap."""
+"""Trace schedule: which requests of a trace are sent, and when: window, caps, speed, jitter, idle cap."""
 
 from __future__ import annotations
 

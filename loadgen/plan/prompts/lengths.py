@@ -29,6 +29,13 @@ _STEEPEST = 16.0  # exponent: all but one in 65,536 have the least length
 _HALVINGS = 48
 _MOVED = 0.01  # of the mean: what is remarked on
 _ERRORS = 4  # standard errors of the mean of the draws
+_NAMES = {"mean": "mean", "sd": "sd", "min": "low", "max": "high"}
+_MOST_BYTES = 1 << 26
+_FORM = (
+    "write a JSON object {LENGTH: COUNT, …}, a JSON list of [LENGTH, COUNT] or [LEAST, MOST, COUNT], "
+    "or such rows as CSV"
+)
+_SEPARATOR = re.compile(r"\s*[,;\t]\s*")
 
 
 class LengthDistribution(msgspec.Struct, frozen=True):
@@ -157,9 +164,6 @@ def _check_kept(made: LengthDistribution) -> LengthDistribution:
     return made
 
 
-_NAMES = {"mean": "mean", "sd": "sd", "min": "low", "max": "high"}
-
-
 def _read_parameters(text: str, usual_mean: int | None, per: int = 1) -> LengthBounds:
     """The parameters of `NAME=NUMBER,…`, `per` times as large; raises ValueError that names a wrong one."""
     given: dict[str, float] = {}
@@ -269,14 +273,6 @@ _KINDS: dict[str, Callable[[LengthBounds], LengthDistribution]] = {
     "lognormal": _make_lognormal,
     "zipf": _make_zipf,
 }
-
-
-_MOST_BYTES = 1 << 26
-_FORM = (
-    "write a JSON object {LENGTH: COUNT, …}, a JSON list of [LENGTH, COUNT] or [LEAST, MOST, COUNT], "
-    "or such rows as CSV"
-)
-_SEPARATOR = re.compile(r"\s*[,;\t]\s*")
 
 
 class Histogram:

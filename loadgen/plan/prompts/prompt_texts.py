@@ -1,4 +1,4 @@
-"""Corpus: prompts of real text, cut to exact lengths in tokens by the model's tokenizer."""
+"""Prompt texts: passages of real text of exact lengths in tokens, and common words that the server counts."""
 
 from __future__ import annotations
 
@@ -38,6 +38,9 @@ _LEAST_STARTS = 0.1  # of the tokens: with fewer the tokenizer does not show whe
 _MOST_ROUNDS = 10
 _NO_CHARACTER = "\ufffd"  # what a part of one is decoded to
 _FILLER = " a"
+# The first word has no blank before it, and so may be more tokens than elsewhere: it is always the same.
+FIRST_WORD = "the"
+_WORDS_FILE = Path(__file__).with_name("common_words.txt")
 
 
 class Corpus(msgspec.Struct, frozen=True):
@@ -190,11 +193,6 @@ def _fit_passage(ids: Int64, tokens: CorpusTokens, tokenizer: Tokenizer) -> tupl
             found = found + more.tolist()
         wanted = found[:n]
     return text, len(found)
-
-
-# The first word has no blank before it, and so may be more tokens than elsewhere: it is always the same.
-FIRST_WORD = "the"
-_WORDS_FILE = Path(__file__).with_name("common_words.txt")
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Random ids: prompts of random token ids, a function of a seed and of nothing that happens in a run."""
+"""Random ids: prompts of random token ids, their lengths, classes and shared prefixes, all from a seed."""
 
 from __future__ import annotations
 
@@ -20,6 +20,12 @@ from loadgen.settings.request_class import RequestClass
 
 P = TypeVar("P")
 _TWO = 'or two such numbers as {"input": R, "output": R}'
+_BELOW_ONE = (
+    "give a number from 0 (every length the same) to below 1, which varies lengths by ± R; SGLang's and "
+    "InferenceX's 1.0 goes with --compat sglang or --compat inferencex;"
+)
+_TO_ONE = "give a number from 0 to 1 (every length the same), with --compat {}: lengths from R × L to L;"
+_MOST_KEPT = 256  # prefixes in memory
 
 
 class RangeRule(msgspec.Struct, frozen=True):
@@ -44,11 +50,6 @@ def _up_to(length: int, ratio: float) -> tuple[int, int]:
     return int(length * ratio), length
 
 
-_BELOW_ONE = (
-    "give a number from 0 (every length the same) to below 1, which varies lengths by ± R; SGLang's and "
-    "InferenceX's 1.0 goes with --compat sglang or --compat inferencex;"
-)
-_TO_ONE = "give a number from 0 to 1 (every length the same), with --compat {}: lengths from R × L to L;"
 # As vLLM 0.32 draws them; as vLLM 0.9 did; as sglang.bench_serving does; and as the fork of vLLM's client
 # of 2024 that InferenceX runs, whose 0.8 makes 0.9 of the nominal length.
 RANGE_RULES = {
@@ -183,9 +184,6 @@ def find_length_bounds(length: int, ratio: float, compat: str, least: int = 1) -
 def draw_uniform_lens(rng: np.random.Generator, n: int, bounds: tuple[int, int]) -> Int64:
     """Uniform integers from the first to the second bound, both among them: int64[n]."""
     return rng.integers(bounds[0], bounds[1] + 1, n)
-
-
-_MOST_KEPT = 256  # prefixes in memory
 
 
 class PrefixGroups(Generic[P]):

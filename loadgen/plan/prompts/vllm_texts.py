@@ -1,4 +1,4 @@
-"""Text prompts: the texts that `vllm bench serve --dataset-name random` would send, token for token.
+"""vLLM texts: the texts of `vllm bench serve` by `random` and `prefix_repetition`, token for token.
 
 They exist to reproduce other clients' runs. The texts are consecutive ids of the vocabulary, decoded:
 dictionary-like, and for one seed always the same, so a second run may meet the server's prefix cache.
@@ -22,6 +22,8 @@ from loadgen.plan.prompts.random_ids import PromptShape, draw_lens, find_length_
 from loadgen.plan.prompts.tokenizers import Tokenizer, find_needed_tokenizer, load_tokenizer
 
 _MAX_ROUNDS = 10
+PREFIX_REPETITION = "prefix_repetition"
+_SEEDS = 2**32  # that numpy's RandomState takes
 
 
 class TextPrompts(PromptRequests):
@@ -195,10 +197,6 @@ class FileTexts(ListedTexts):
     def where(self, i: int) -> str:
         """Request i by file and row, as `data.jsonl row 17`."""
         return f"{self._path} row {self._rows[int(self.which[i])]}"
-
-
-PREFIX_REPETITION = "prefix_repetition"
-_SEEDS = 2**32  # that numpy's RandomState takes
 
 
 def requests(inputs: PlanInputs) -> SourcedRequests:
