@@ -67,6 +67,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     chart: str = ""  # the title of its distribution's chart; "": none
     column: str = ""  # its type among the rows of `loadgen export`; "": not among them
     compared: str = ""  # the figure in whose column `compare` shows it; "": in none
+    by_load: tuple[str, ...] = ()  # its statistics that are columns of a table of loads
     titles: tuple[str, ...] = ()  # of columns in other people's tables, in lower case
     names: Mapping[str, str] = {}  # what other clients call it
 
@@ -111,6 +112,7 @@ _LATENCIES = (
         "get a TTFT without any prefill. Their timestamp is taken when the event loop gets round to the "
         "read",
         title="Time to First Token", chart="Time to first token", column="int64", compared="ttft",
+        by_load=("mean", "median", "p99"),
         about="Time to first token: from sending a request until its first token arrived. The queue and "
         "the prefill of the prompt are in it.",
         titles=("ttft", "time to first token", "e2e ttft"),
@@ -123,7 +125,7 @@ _LATENCIES = (
         difference="none in the formula. When the first message carries several tokens, both divide by too "
         "many intervals: compare with *token time*",
         title="Time per Output Token (excl. 1st token)", chart="Time per output token", column="double",
-        compared="tpot",
+        compared="tpot", by_load=("mean",),
         about="Time per output token: of each request, the time from its first token to its last, divided "
         "by the tokens after the first. One value a request.",
         titles=("tpot", "time per output token"),
@@ -149,6 +151,7 @@ _LATENCIES = (
         vllm="last event with `choices` − entry",
         difference="A trailing chunk with only `finish_reason` is their last token, not ours",
         title="End-to-end Latency", chart="End-to-end latency", column="int64", compared="e2el",
+        by_load=("mean",),
         about="End-to-end latency: from sending a request until its last token arrived.",
         titles=("e2e", "e2el", "end-to-end latency", "end to end latency", "e2e latency", "request latency",
                 "latency", "lat."),

@@ -14,7 +14,7 @@ from msgspec.structs import asdict, replace
 from loadgen.base.tables import Table, make_table, measure_table, render_text_table
 from loadgen.base.text import WIDTH, clean_line, format_count, wrap_text
 from loadgen.figures import repeats
-from loadgen.figures.figure_table import COMMON
+from loadgen.figures.figure_table import COMMON, LATENCIES
 from loadgen.figures.objectives import Standing, join_standings
 from loadgen.figures.repeats import t_quantile
 from loadgen.figures.vllm_keys import Figures, list_throughputs
@@ -85,15 +85,16 @@ class LoadFigure(NamedTuple):
     title: str
 
 
+_RANKS = {"median": "P50", "p99": "P99"}  # in titles; a mean has its unit
 FIGURES = (
     LoadFigure("request_throughput", "req/s"),
     LoadFigure("request_goodput", "goodput req/s"),
     LoadFigure("output_throughput", "tok/s"),
-    LoadFigure("mean_ttft_ms", "TTFT ms"),
-    LoadFigure("median_ttft_ms", "TTFT P50"),
-    LoadFigure("p99_ttft_ms", "TTFT P99"),
-    LoadFigure("mean_tpot_ms", "TPOT ms"),
-    LoadFigure("mean_e2el_ms", "E2EL ms"),
+    *(
+        LoadFigure(figure.statistic(word), f"{figure.label} {_RANKS.get(word, figure.unit)}")
+        for figure in LATENCIES
+        for word in figure.by_load
+    ),
     LoadFigure("failed", "failed"),
     LoadFigure("speed_tok_s", "speed tok/s"),
     LoadFigure(PREFILL, "prefill tok/s"),

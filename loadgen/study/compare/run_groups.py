@@ -122,16 +122,10 @@ def _group_by_load(reported: Sequence[Reported]) -> list[list[int]]:
     by_key = group_by(range(len(reported)), lambda at: _make_load_key(reported[at]))
     kept: list[list[int]] = []
     for members in sorted(by_key.values(), key=lambda members: not loads[members[0]].name):
-        own = loads[members[0]]
-        alike = (
-            group
-            for group in kept
-            if not own.name and is_same_load(reported[members[0]], reported[group[0]], _KNOWN_ALIKE)
-        )
-        if (joined := next(alike, None)) is None:
+        if loads[members[0]].name:
             kept.append(members)
         else:
-            joined += members
+            _join_alike(reported, members, kept, _KNOWN_ALIKE)
     return sorted((sorted(members) for members in kept), key=lambda members: members[0])
 
 
@@ -144,12 +138,19 @@ def _split_by_load(reported: Sequence[Reported], members: Iterable[int]) -> list
     """Split the places of runs by what they report of their loads."""
     kept: list[list[int]] = []
     for at in members:
-        alike = (own for own in kept if is_same_load(reported[at], reported[own[0]]))
-        if (own := next(alike, None)) is None:
-            kept.append([at])
-        else:
-            own.append(at)
+        _join_alike(reported, [at], kept)
     return kept
+
+
+def _join_alike(
+    reported: Sequence[Reported], members: list[int], kept: list[list[int]], least: int = 0
+) -> None:
+    """Add runs to the first group that is under the same load, else as a group of their own."""
+    for group in kept:
+        if is_same_load(reported[members[0]], reported[group[0]], least):
+            group += members
+            return
+    kept.append(members)
 
 
 def _split_repeats(reported: Sequence[Reported], names: Sequence[str]) -> list[Sequence[int]]:
