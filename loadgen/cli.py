@@ -108,7 +108,7 @@ def _readable(words: Sequence[str]) -> list[str]:
 def run() -> NoReturn:
     """The process: one command, and no clearing up that the kernel does faster."""
     gc.disable()  # start-up makes a hundred thousand objects and no garbage
-    with signals.SIGNALS.caught(signals.stop):
+    with signals.SIGNALS.catch(signals.stop):
         try:
             code = main()
         except SystemExit as ended:  # argparse has printed its help, not all of which may be written

@@ -79,7 +79,9 @@ def judged(seed: int, times: tuple[float, float], span_s: float) -> Judged:
     rule, before = SaturationRule(rate_per_s), 0
     for now_s in np.arange(_EVERY_S, min(span_s, float(sent_ns[-1]) / 1e9) + 1e-9, _EVERY_S):
         sent, ended = (int(np.searchsorted(at_ns, now_s * 1e9, "right")) for at_ns in (sent_ns, ends_ns))
-        rule.noted((place[each.arrived_ns], each.arrived_ns, each.first_ns) for each in ran[before:ended])
+        rule.note_several(
+            (place[each.arrived_ns], each.arrived_ns, each.first_ns) for each in ran[before:ended]
+        )
         before = ended
         if rule.reason(float(now_s), sent - ended):
             return Judged(rate_per_s, share, burstiness, ended, float(now_s))

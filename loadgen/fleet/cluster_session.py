@@ -255,7 +255,7 @@ class ClusterFiring:
         """Watch the shards to their end, and join what they left."""
         for _ in self.fleet.watch():
             totals = self.fleet.totals
-            progress.decoded(totals)
+            progress.note_totals(totals)
             self._note(totals)
             yield
         self.fleet.read_clocks_again()

@@ -141,7 +141,7 @@ class Fleet:
     @property
     def totals(self) -> Totals:
         """The counts of all shards so far."""
-        return Totals.joined(shard.status.totals for shard in self.shards)
+        return Totals.join(shard.status.totals for shard in self.shards)
 
     @property
     def rule(self) -> str:
@@ -207,10 +207,8 @@ class Fleet:
                 self.calls.ask(shard.number, "stop", _KILL)
 
     def _ask_all(self, question: Callable[[int], tuple[Any, ...]], within_s: float) -> list[Answer]:
-        return ask_all(self.calls, self._numbers(), question, within_s, self.turn)
-
-    def _numbers(self) -> Iterable[int]:
-        return [shard.number for shard in self.shards if not shard.lost]
+        left = [shard.number for shard in self.shards if not shard.lost]
+        return ask_all(self.calls, left, question, within_s, self.turn)
 
     def _check(self, answer: Answer) -> None:
         if answer.lost:

@@ -62,7 +62,9 @@ def place_shards(ray: Any, shards: int, each: int, turn: Callable[[], None]) -> 
     groups: list[Any] = []
     try:
         try:
-            places = list(_place_rounds(ray, plan_rounds(_read_cpus(ray), shards, each), each, groups, turn))
+            alive = (node for node in ray.nodes() if node["Alive"])
+            cpus = {node["NodeID"]: float(node["Resources"].get("CPU", 0.0)) for node in alive}
+            places = list(_place_rounds(ray, plan_rounds(cpus, shards, each), each, groups, turn))
         except ray.exceptions.RayError as error:
             raise MeasureError(
                 f"the Ray cluster places nothing: {connection.read_last_line(error)}"
@@ -71,10 +73,6 @@ def place_shards(ray: Any, shards: int, each: int, turn: Callable[[], None]) -> 
     finally:
         for group in groups:
             ray.util.remove_placement_group(group)
-
-
-def _read_cpus(ray: Any) -> dict[str, float]:
-    return {node["NodeID"]: float(node["Resources"].get("CPU", 0.0)) for node in ray.nodes() if node["Alive"]}
 
 
 def _place_rounds(

@@ -126,7 +126,7 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray's processes block some
     line = DriverLine(Path(sys.argv[1]), cast(BinaryIO, os.fdopen(0, "rb", buffering=0)))
     try:
-        with SIGNALS.caught(signals.stop):
+        with SIGNALS.catch(signals.stop):
             run_shard(line)
     except LoadgenError as error:
         line.report("failed", str(error))

@@ -103,7 +103,7 @@ def main(argv: Sequence[str], clocks: Clock = SYSTEM_CLOCK) -> int:
 
 
 def _text(asked: argparse.Namespace, plan: LaunchPlan, clocks: Clock) -> str:
-    """What was asked for; raises UsageError where a flag is missing or has no effect."""
+    """Write what was asked for; raises UsageError where a flag is missing or has no effect."""
     of_job = {name: getattr(asked, name) for name in ("image", "claim", "namespace", "secret", "memory")}
     given = {name: value for name, value in of_job.items() if value is not None}
     if asked.k8s:
@@ -128,7 +128,7 @@ def _text(asked: argparse.Namespace, plan: LaunchPlan, clocks: Clock) -> str:
 
 
 class KubernetesJob(msgspec.Struct, frozen=True):
-    """What of a manifest is not of the load; `claim` is a volume that outlives the pods, for their runs."""
+    """The parts of a manifest that are not of the load; `claim` is a volume that outlives the pods."""
 
     image: str
     claim: str
@@ -262,7 +262,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 class LaunchPlan(msgspec.Struct, frozen=True):
-    """What several processes are to run: `bench` with these flags, of which all have the same seed."""
+    """A command that several processes are to run: `bench` with these flags, and one seed for all."""
 
     shards: int
     flags: tuple[str, ...]
@@ -280,7 +280,7 @@ class LaunchPlan(msgspec.Struct, frozen=True):
         return ["loadgen", "bench", *self.flags, *added]
 
     def line(self, *added: str) -> str:
-        """The same for a shell; what is added is in its language already."""
+        """The command for a shell; what is added is in its language already."""
         return " ".join([shlex.join(self.words()), *added])
 
 

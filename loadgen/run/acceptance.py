@@ -87,18 +87,20 @@ class Adapter(msgspec.Struct, frozen=True):
     quiet: bool = True
     accepted: Adaptation | None = None  # what is known to be taken, by a server that is warm
 
-    def warmed_up(self, made: Plan, options: TransportOptions, display: Display) -> tuple[Plan, Records]:
+    def warm_up(self, made: Plan, options: TransportOptions, display: Display) -> tuple[Plan, Records]:
         """The plan as this server takes it, and what came of the warm-up.
 
         Raises MeasureError where every request of the warm-up failed, or what is refused cannot be left out.
         """
         if self.accepted is not None:
             return made.adapted(self.accepted), Records.of([])
-        made = self._featured(made)
+        made = self._check_features(made)
         if not made.profile.warmups:
-            return (self.adapted(made) if self.subject.engine.unproven else made), Records.of([])
+            return (self.adapt(made) if self.subject.engine.unproven else made), Records.of([])
         warmup = plan.make_warmup(made.profile, self.subject, made.seed, like=made)
-        outcome = self.tried(warmup, options, lambda: Watch(display, self.title, interrupts=self.interrupts))
+        outcome = self.try_requests(
+            warmup, options, lambda: Watch(display, self.title, interrupts=self.interrupts)
+        )
         failures = outcome.records.failed
         if len(failures) == len(outcome.records):
             self.check_alive(True)  # why it died explains more
@@ -106,7 +108,7 @@ class Adapter(msgspec.Struct, frozen=True):
             raise MeasureError(f"every warm-up request failed, the first with {first.kind}: {first.detail}")
         return made.adapted(self.known[_key(made)]), outcome.records
 
-    def tried(self, asked: Plan, options: TransportOptions, watch: Callable[[], Watch]) -> Outcome:
+    def try_requests(self, asked: Plan, options: TransportOptions, watch: Callable[[], Watch]) -> Outcome:
         """The outcome of requests before a run; where all are refused, of the same without what is.
 
         What the server took is remembered. Raises MeasureError where what is refused cannot be left out.
@@ -121,12 +123,12 @@ class Adapter(msgspec.Struct, frozen=True):
             if records.ok.any():
                 self.known[key] = before
             elif set(records.http_status.tolist()) <= self._telling:
-                self.known[key] = self._learned(asked)
+                self.known[key] = self._learn(asked)
                 asked = asked.adapted(self.known[key])
             if asked.adaptation == before:
                 return outcome
 
-    def adapted(self, made: Plan) -> Plan:
+    def adapt(self, made: Plan) -> Plan:
         """The plan without what the server refuses of its requests, by asking until it takes one.
 
         It is asked once for all plans of one form. Raises MeasureError where it refuses the key, or a field
@@ -134,7 +136,7 @@ class Adapter(msgspec.Struct, frozen=True):
         """
         key = _key(made)
         if key not in self.known:
-            self.known[key] = self._learned(made, unnamed=True)
+            self.known[key] = self._learn(made, unnamed=True)
         return made.adapted(self.known[key])
 
     @property
@@ -142,7 +144,7 @@ class Adapter(msgspec.Struct, frozen=True):
         """Statuses of an answer whose body may name the cause."""
         return {*REFUSING, *DENIED, *(_NO_SUCH_PATH if self.subject.engine.unproven else ())}
 
-    def _featured(self, made: Plan) -> Plan:
+    def _check_features(self, made: Plan) -> Plan:
         """The plan, once the server took a small body for each set of features that its bodies ask for.
 
         Raises MeasureError where it refuses one of them: tools, images, a schema, token ids.
@@ -154,18 +156,22 @@ class Adapter(msgspec.Struct, frozen=True):
         if key not in self.known:
             self.known[key] = made.adaptation
             for i in range(len(trials.input_lens)):
-                self.known[key] = self._taken(_trial(made, trials), i, self.known[key])
+                self.known[key] = self._find_adaptation(_trial(made, trials), i, self.known[key])
         return made.adapted(self.known[key])
 
-    def _learned(self, made: Plan, unnamed: bool = False) -> Adaptation:
-        """As `adapted`; `unnamed`: raises also where the error names no field of the request."""
+    def _learn(self, made: Plan, unnamed: bool = False) -> Adaptation:
+        """Learn what the server refuses; `unnamed`: raises also where the error names no field."""
         if made.facts.kind != request_sources.RANDOM:
-            return self._taken(_trial(made, TrialBodies(made)), 0, made.adaptation, unnamed)
+            return self._find_adaptation(_trial(made, TrialBodies(made)), 0, made.adaptation, unnamed)
         one = made.profile.model_copy(update={"num_warmups": 1})
-        return self._taken(plan.make_warmup(one, self.subject, made.seed), 0, made.adaptation, unnamed)
+        return self._find_adaptation(
+            plan.make_warmup(one, self.subject, made.seed), 0, made.adaptation, unnamed
+        )
 
-    def _taken(self, asked: Plan, i: int, adaptation: Adaptation, unnamed: bool = False) -> Adaptation:
-        """What must be left out of a request for the server to take it, by asking until it does."""
+    def _find_adaptation(
+        self, asked: Plan, i: int, adaptation: Adaptation, unnamed: bool = False
+    ) -> Adaptation:
+        """Find what must be left out of a request for the server to take it, by asking until it does."""
         for _ in range(_MOST_TRIALS):
             trial = asked.adapted(adaptation)
             body = trial.payload(i)
@@ -191,11 +197,11 @@ class Adapter(msgspec.Struct, frozen=True):
         return adaptation
 
     def _field(self, refusal: Refusal, trial: Plan, answer: ControlAnswer) -> AdaptedField | None:
-        """What is done without a refused field; None where the user gave it, or a run cannot go without."""
+        """Find what replaces a refused field; None where the user gave it, or a run cannot go without."""
         name, known = refusal.name, FIELDS.get(refusal.name)
         if known is None or not refusal.clear or name.partition(".")[0] in trial.profile.extra_body:
             return None
-        why = self._why(answer)
+        why = self._explain(answer)
         if known.instead:
             tried = {field.name for field in trial.adaptation.fields if field.sent_as}
             return None if known.instead in tried else AdaptedField(name=name, sent_as=known.instead, why=why)
@@ -218,9 +224,9 @@ class Adapter(msgspec.Struct, frozen=True):
 
     def _error(self, trial: Plan, what: str, answer: ControlAnswer, fix: str) -> MeasureError:
         url = self.access.shown_url + trial.path.partition("?")[0]
-        return MeasureError(f"{url} {what} ({self._why(answer)}): {fix}")
+        return MeasureError(f"{url} {what} ({self._explain(answer)}): {fix}")
 
-    def _why(self, answer: ControlAnswer) -> str:
+    def _explain(self, answer: ControlAnswer) -> str:
         """The status and the server's message, without secrets."""
         return self.access.secrets.hide(refusals.format_message(answer.status, answer.body))
 
@@ -231,7 +237,7 @@ def _trial(made: Plan, trials: TrialBodies) -> Plan:
 
 
 def _key(made: Plan) -> str:
-    """What two plans share whose requests have the same fields."""
+    """Make the key that plans share whose requests have the same fields."""
     profile = made.profile
     more = (*profile.sampling, *profile.extra_body, *profile.chat_template_kwargs)
     switches = (profile.stream, profile.ignore_eos, profile.continuous_usage)
@@ -263,7 +269,7 @@ def add_word_counts(
     key = f"{asked.path} {asked.fields.get('chat_template_kwargs')}"
     if key not in known:
         if subject.engine.unproven:
-            asked = adapter.adapted(asked)
+            asked = adapter.adapt(asked)
         counter = PromptCounter(adapter.access, asked, subject.engine.hosted, limit)
         with display(adapter.quiet).waiting("asking how the server counts words"):
             known[key] = counter.learn_counts(workload.input_len + workload.prefix_len)
@@ -271,7 +277,7 @@ def add_word_counts(
 
 
 def check_takes_ids(probe: ServerProbe, served: ServerInfo) -> ServerInfo:
-    """What is served, by an engine that takes ids if this server counted as many as it was sent.
+    """Describe what is served, by an engine that takes ids if this server counted as many as it was sent.
 
     One that refuses them, or counts a text's, takes none. Without such an answer the engine's usual is
     assumed, as of one that does not describe itself.
@@ -336,8 +342,8 @@ def check_models(made: Plan, served: ServerInfo) -> None:
     name = min(others, key=others.__getitem__)
     more = f", and {format_count(len(others) - 1, 'more model')} like it" if len(others) > 1 else ""
     raise MeasureError(
-        f"{_where(made, others[name])} asks for the model {quote_value(name)}{more}; {served.engine.name} "
-        "serves "
+        f"{_name_request(made, others[name])} asks for the model {quote_value(name)}{more}; "
+        f"{served.engine.name} serves "
         f"{list_first(served.models, _MOST_NAMES)}: change the name, or leave `model` out of the rows for "
         f"{quote_value(made.model)}"
     )
@@ -361,7 +367,7 @@ def check_lengths(made: Plan, limit: int) -> None:
     are = "1 request needs" if count == 1 else f"{count:,} requests need"
     raise MeasureError(
         f"{are} more tokens than the {limit} that {made.model} accepts, the longest {totals[longest]} "
-        f"({_where(made, longest)}): {fix}"
+        f"({_name_request(made, longest)}): {fix}"
     )
 
 
@@ -374,7 +380,7 @@ def _check_least(made: Plan) -> None:
         first = int(too_few[0])
         raise UsageError(
             f"--min-tokens {least} is more than the {asked[first]} tokens that a request asks for "
-            f"({_where(made, first)}): lower it, or have every answer as long by --output-len"
+            f"({_name_request(made, first)}): lower it, or have every answer as long by --output-len"
         )
 
 
@@ -383,7 +389,7 @@ def _known_lens(lens: Int64, made: Plan) -> Int64:
     return np.maximum(lens[: len(made)], 0)
 
 
-def _where(made: Plan, i: int) -> str:
+def _name_request(made: Plan, i: int) -> str:
     """A request by its row in the file, counted from 1, or by its place in the plan."""
     if isinstance(made.requests, _Placed):
         return made.requests.where(i)

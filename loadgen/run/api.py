@@ -68,7 +68,7 @@ async def bench_async(
     profile: Place | Profile | None = None,
     **options: Unpack[BenchOptions],
 ) -> Run:
-    """As `bench`, without blocking the event loop that awaits it.
+    """Measure as `bench` does, without blocking the event loop that awaits it.
 
     Cancelled, it ends the run in order, leaves nothing running, and raises the CancelledError with what was
     measured until then as its attribute `run` (None where that is nothing).
@@ -160,7 +160,7 @@ class BackgroundRun(Generic[T]):
 
     @property
     def partial(self) -> T | None:
-        """What a stopped call returned; None where it never began or failed."""
+        """The result of a stopped call; None where it never began or failed."""
         failed = not self._future.done() or self._future.exception() is not None
         return None if failed else self._future.result()
 

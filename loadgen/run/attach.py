@@ -136,7 +136,8 @@ def reach_server(options: Options, place: ApiPlace, auth: Credentials, loop: Con
 
     Of several, those behind TLS alone get what is for TLS.
     """
-    if options.more_urls and urlsplit(place.base_url).scheme == "http" and _behind_tls(options):
+    schemes = {urlsplit(url.strip()).scheme for url in options.urls}
+    if options.more_urls and urlsplit(place.base_url).scheme == "http" and "https" in schemes:
         options = replace(options, insecure=False, ca_cert=None, client_cert=None, client_key=None)
     return ServerAddress(
         place.base_url,
@@ -150,10 +151,6 @@ def reach_server(options: Options, place: ApiPlace, auth: Credentials, loop: Con
     )
 
 
-def _behind_tls(options: Options) -> bool:
-    return any(urlsplit(url.strip()).scheme == "https" for url in options.urls)
-
-
 def check_first_token(session: Session, workload: Profile, display: Display | None = None) -> None:
     """Check that the server generates: one token, requested as the workload requests them.
 
@@ -164,7 +161,7 @@ def check_first_token(session: Session, workload: Profile, display: Display | No
     options = session.transport_options(asked).for_warm_up(1)
     display = display or Display()
     try:
-        outcome = session.adapter.tried(
+        outcome = session.adapter.try_requests(
             asked, options, lambda: Watch(display, "first token", interrupts=session.interrupts)
         )
     finally:
@@ -240,7 +237,7 @@ def open_session(
 
 
 def collect_settings(options: Options, profiles: Sequence[Profile]) -> ServerSettings:
-    """What a launched server is asked for: the profiles' [server] tables, the flags over them.
+    """Collect what a launched server is asked for: the profiles' [server] tables, the flags over them.
 
     Raises UsageError where two profiles want different servers.
     """

@@ -45,7 +45,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Speeds(Protocol):
-    """What profiles that are shown as a table of speeds need; the caller has it."""
+    """The tables of speeds that some profiles are shown as; the caller has them."""
 
     def climb(self, session: Session, workload: Profile, seed: Seed, /) -> int:
         """Measure a ladder of input lengths and print its table; the exit code."""
@@ -232,8 +232,8 @@ def _check_tokenizer(tokenizer: str | None) -> None:
         _LOG.warning("warning: --tokenizer %s is not here (%s): %s", tokenizer, NOT_HERE, without)
 
 
-def _shown(run: Result, directory: Path, options: Options) -> str:
-    """What standard output is given of a run: the whole report is in its directory."""
+def _render(run: Result, directory: Path, options: Options) -> str:
+    """Render what standard output is given of a run: the whole report is in its directory."""
     from loadgen.report import report
     from loadgen.report.printing import Screen
 
@@ -250,7 +250,7 @@ def finish(session: Session, run: Result, directory: Path) -> int:
 
     options = session.options
     kept = session.keep(run, directory, options.explain, options.layout)
-    lines, errors = [_shown(run, directory, options), f"run directory: {directory}"], list(kept.errors)
+    lines, errors = [_render(run, directory, options), f"run directory: {directory}"], list(kept.errors)
     if options.saves:
         path = Path(options.result_dir or ".") / (options.result_filename or run.filename())
         try:

@@ -32,7 +32,7 @@ class Credentials(msgspec.Struct, frozen=True):
 
 
 def collect_credentials(options: Options, own: bool = False, *more: object) -> Credentials:
-    """Those of a command; raises UsageError for a key that cannot be one, and never shows it.
+    """Collect a command's credentials; raises UsageError for a key that cannot be one, and never shows it.
 
     `own`: the server is started here, and gets a key only where one is asked for by name. `more` are
     tables, as a server's environment, in which names of secrets have values.

@@ -42,7 +42,7 @@ class PlanSender:
         return measure(made, options, watch)
 
     def list_steps(self) -> tuple[tuple[str, Step], ...]:
-        """What is learned of the sender after the last request, by name."""
+        """List what is learned of the sender after the last request, by name."""
         return ()
 
 
@@ -51,7 +51,7 @@ SenderMaker = Callable[[Options, ServerAddress, dict[str, WordCounts]], PlanSend
 
 
 class Extension:
-    """What a feature does where a command gives one of its settings."""
+    """A feature takes part where a command gives one of its settings."""
 
     def check(self, options: Options) -> None:
         """Raises UsageError of options that do not go together, wherever the command is to run."""
@@ -84,14 +84,14 @@ class ServerGroup:
         self, adapter: Adapter, made: Plan, options: TransportOptions, display: Display
     ) -> tuple[Plan, Records]:
         """The plan as the server takes it, and what came of the warm-up; raises MeasureError."""
-        return adapter.warmed_up(made, replace(options, targets=()), display)
+        return adapter.warm_up(made, replace(options, targets=()), display)
 
     def reset_caches(self, outcome: str) -> str:
         """Empty the prefix caches of the others; the outcome of all, given that of the first."""
         return outcome
 
     def make_scraper(self, first: MetricsScraper) -> MetricsScraper:
-        """What scrapes the counters of all servers."""
+        """Make what scrapes the counters of all servers."""
         return first
 
     def describe(self, known: Facts, served: ServerInfo, access: ServerAddress) -> Facts:

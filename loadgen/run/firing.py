@@ -20,7 +20,6 @@ from loadgen.figures.record import Record
 from loadgen.figures.text_tokens import TextTokenizer
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import UNKNOWN_LEN
-from loadgen.plan.profile import Profile
 from loadgen.report.journal import Journal
 from loadgen.run.progress import Display, LiveTotals, Progress, SentCounters
 from loadgen.run.signals import SIGNALS, Interrupts
@@ -81,7 +80,7 @@ class TransportOptions(msgspec.Struct, frozen=True):
 
 
 class Watch(msgspec.Struct, frozen=True):
-    """What accompanies a run: its display, its journal, its rules to stop."""
+    """The company of a run: its display, its journal, its rules to stop."""
 
     display: Display
     title: str
@@ -95,13 +94,13 @@ class Watch(msgspec.Struct, frozen=True):
 
 
 def decoder_of(plan: Plan, options: TransportOptions, counts: bool) -> Decoder:
-    """What decodes the answers to a plan; `counts`: text is kept where nothing else shows its tokens."""
+    """Make the decoder of a plan's answers; `counts`: text is kept where nothing else shows its tokens."""
     planned = (plan.requests.input_lens, plan.requests.output_lens)
     return Decoder(plan.dialect, plan.profile.stream, options.keep_text, options.hide, planned, counts)
 
 
 def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
-    """What one process is to send of a plan; raises UsageError where a header would be sent twice."""
+    """Make the job of one process that sends a plan; raises UsageError where a header would be sent twice."""
     profile, part = plan.profile, options.part
     indices = part.share.list_indices(len(plan), plan.sessions)
     sessions: Sessions | None = None
@@ -111,6 +110,7 @@ def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
         (feature,) = contributed("turns")
         order, sessions = feature.make_turns(plan, plan.turns, indices.tolist(), options.target.headers)
     answer_bytes, open_bytes = _room(plan, options, len(order))
+    timeouts_s = profile.turn_timeout, profile.request_timeout
     most, prefills, steps = profile.max_concurrency, profile.prefill_concurrency, plan.concurrency
     if steps is not None:
         most, steps = steps.most, steps.part(part.share.number, part.share.of)
@@ -121,7 +121,7 @@ def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
         offsets_ns=None if plan.offsets_ns is None else plan.offsets_ns[indices],
         max_concurrency=None if most is None else part.share.count_slots(most),
         limits=Limits(
-            request_timeout_ns=int(_timeout_s(profile) * 1e9),
+            request_timeout_ns=int(min(filter(None, timeouts_s), default=0.0) * 1e9),  # 0: any time
             timeout_flag="--turn-timeout" if profile.turn_timeout else "--request-timeout",
             # A whole answer has no token to wait for: only --request-timeout ends it.
             stall_timeout_ns=int(profile.stall_timeout * 1e9) if profile.stream else 0,
@@ -143,11 +143,6 @@ def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
         cancellations=plan.cancellations,
         sessions=sessions,
     )
-
-
-def _timeout_s(profile: Profile) -> float:
-    """How long a request may take, in seconds; 0: any time."""
-    return min((limit for limit in (profile.turn_timeout, profile.request_timeout) if limit), default=0.0)
 
 
 def _room(plan: Plan, options: TransportOptions, requests: int) -> tuple[int, int]:
@@ -184,7 +179,7 @@ def allow_files(job: Job, transport: str) -> None:
 
 
 class DecodedTally(msgspec.Struct, frozen=True):
-    """What decoding has found over all requests of a run."""
+    """The counts that decoding has made over all requests of a run."""
 
     uncounted: int = 0  # answers whose text was kept, for its tokens to be counted
     reasoned: int = 0
@@ -208,17 +203,17 @@ class Firing(Protocol):
 
     @property
     def health(self) -> Health:
-        """What the capturing processes report, once all is over."""
+        """The report of the capturing processes, once all is over."""
         ...
 
     @property
     def tally(self) -> DecodedTally:
-        """What decoding has found so far."""
+        """The counts of decoding so far."""
         ...
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """What was lost of several processes, in words."""
+        """The losses of several processes, in words."""
         ...
 
     def turns(self, progress: Progress) -> Iterator[None]:
@@ -268,9 +263,9 @@ class OneProcess:
             if saturation is not None:
                 saturation.note(record)
 
-        return self.decoded(note)
+        return self.decode_all(note)
 
-    def decoded(self, note: Callable[[Record], None], wake: int = -1) -> Iterator[None]:
+    def decode_all(self, note: Callable[[Record], None], wake: int = -1) -> Iterator[None]:
         """Decode and journal all that comes, and have each noted; a turn ends where `wake` can be read."""
         journal, decode = self.journal, self.decoder.decode
         journal.start_syncing()

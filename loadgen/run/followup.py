@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -32,13 +31,12 @@ from loadgen.server import control, engine_config
 from loadgen.server.answer_check import Fingerprint
 from loadgen.server.discovery import ServerAddress, ServerInfo
 from loadgen.server.scraper import MetricsScraper
-from loadgen.transport.sending.job import Target
 from loadgen.verdict import calibration, run_roofline
 from loadgen.verdict.run_facts import Client, Facts
 
 
 class FinishedRun(msgspec.Struct, frozen=True):
-    """What of a run could not be made or written, in words."""
+    """The end of a run: what of it could not be made or written, in words."""
 
     errors: tuple[str, ...]
     signal: int = 0  # that came meanwhile and is to end the command; 0: none did
@@ -105,7 +103,7 @@ def follow_up(facts: Facts, steps: Iterable[tuple[str, Step]]) -> Facts:
 
 
 def keep_samples(facts: Facts, sensing: Sampler | None, observer: MetricsScraper | None) -> KeptSamples:
-    """What is kept of the samples that were taken during the run; without them nothing is missing."""
+    """Keep the samples that were taken during the run; without them nothing is missing."""
     readings = tuple(sensing.samples) if sensing is not None else ()
     began_ns = observer.began_ns if observer is not None else 0
     return make_guarded(
@@ -146,32 +144,14 @@ def add_ceiling(facts: Facts, flags: Flags) -> Facts:
     return replace(facts, ceiling=bound, no_ceiling=why, gpus=gpus)
 
 
-class ObservedServer(Protocol):
-    """A server as a session knows it."""
-
-    @property
-    def access(self) -> ServerAddress: ...
-
-    @property
-    def root(self) -> Target: ...
-
-    @property
-    def served(self) -> ServerInfo: ...
-
-    @property
-    def observes(self) -> bool: ...
-
-    @property
-    def local(self) -> Local | None: ...
-
-
-def add_configuration(facts: Facts, server: ObservedServer) -> Facts:
-    """The facts with the engine's own account of its configuration."""
-    observe, local = server.observes, server.local
-    info = control.read_server_info(server.access, server.served.engine) if observe else {}
+def add_configuration(
+    facts: Facts, access: ServerAddress | None, served: ServerInfo, log: Path | None
+) -> Facts:
+    """The facts with the engine's own account of its configuration, if it may be asked, and its log's."""
+    info = {} if access is None else control.read_server_info(access, served.engine)
     parts = [engine_config.parse_info(info)] if info else []
-    if local is not None and local.log is not None:
-        parts.append(engine_config.parse_log(engine_config.read_beginning(local.log)))
+    if log is not None:
+        parts.append(engine_config.parse_log(engine_config.read_beginning(log)))
     return replace(facts, as_run=engine_config.merge_configs(*parts)) if parts else facts
 
 

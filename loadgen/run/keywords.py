@@ -85,14 +85,14 @@ def check_keywords(
         except ValueError as error:
             raise UsageError(f"backend: {error}") from None
     try:
-        converted = dict(msgspec.convert(plain, _bounded(kind)))
+        converted = dict(msgspec.convert(plain, _add_bounds(kind)))
     except msgspec.ValidationError as error:
         raise UsageError(_words(str(error))) from None
     return {**converted, "backend": api} if "backend" in converted else converted
 
 
 @cache
-def _bounded(kind: Any) -> Any:
+def _add_bounds(kind: Any) -> Any:
     """The keywords of a call, the numbers among them held to their bounds; a profile checks its own keys."""
     types = get_type_hints(kind, localns=_NAMES, include_extras=True)
     for name in types.keys() & KEYWORDS.keys() - _KEYS:
@@ -212,7 +212,7 @@ def _urls(base_url: object) -> tuple[str, ...]:
 
 
 def _instead(name: str, kind: Any) -> str:
-    """What there is to say of a name that is no keyword: the nearest, or what such a flag is here."""
+    """Explain a name that is not a keyword: the nearest, or what such a flag is here."""
     from loadgen.run.options import bench_parser  # only a wrong call needs these
     from loadgen.settings import other_flags, vllm_flags
 

@@ -169,7 +169,7 @@ def _start(command: Command, port: int, directory: Path, withheld: Sequence[str]
 
 
 def _local(startup: Startup, command: Command, settings: ServerSettings, before: int | None) -> Local:
-    """What is known of a server that has become ready; raises PortTaken where another process answers."""
+    """Describe a server that has become ready; raises PortTaken where another process answers."""
     running, safe = startup.running, without_secrets(command)
     given = without_secrets(Command(settings.arguments or (), settings.environment or {}))
     facts = Launched(
@@ -260,7 +260,7 @@ def _check_alive(name: str, running: Running, wait_s: float) -> None:
 
 
 def _death(name: str, running: Running, what: str) -> ServerDied:
-    """What happened and the known cause; then the end of the log."""
+    """Explain what happened and the known cause; then the end of the log."""
     tail = running.tail(_CAUSE_LINES)
     reason = cause("\n".join(tail), running.exit_code())
     summary = f"{name} {what}" + (f": {reason}" if reason else "")

@@ -69,7 +69,7 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch, firing: Firing 
     )
     ending = Ending(firing)
     try:
-        with watch.interrupts.caught(ending.by_signal), pause_collector(), watch.during:
+        with watch.interrupts.catch(ending.by_signal), pause_collector(), watch.during:
             for _ in firing.turns(progress):
                 progress.ending = ending.why
                 watch.display.show(progress)
@@ -117,7 +117,7 @@ def _begin_firing(plan: Plan, options: TransportOptions, watch: Watch) -> Firing
 
 
 def _revision(watch: Watch, uncounted: int, keep_text: bool) -> tuple[Callable[[Records], Records], str]:
-    """What counts the answers without usage in each part of the journal, and why it cannot."""
+    """Make what counts the answers without usage in each part of the journal, and why it cannot."""
     if not uncounted:
         return text_tokens.make_revision((), None, keep_text)
     with watch.display.waiting(f"counting the tokens of {uncounted} responses without usage"):

@@ -65,12 +65,12 @@ def start_sensors(local: Local | None, engine: Engine, observe: bool, display: D
 
 
 def watch_cpus(local: Local | None, observe: bool, embedded: bool) -> CpuWatch | None:
-    """What reads the CPU use of a run, where the server is on this machine."""
+    """Make what reads the CPU use of a run, where the server is on this machine."""
     return CpuWatch(local.pids, server_known=embedded) if local is not None and observe else None
 
 
 def describe_devices(sensing: Sampler) -> dict[str, str]:
-    """What the sensors report of this machine."""
+    """Describe what the sensors report of this machine."""
     from loadgen.host import sensor_discovery
 
     return sensor_discovery.collect_facts(sensing.sensors)

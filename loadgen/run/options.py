@@ -71,14 +71,14 @@ _KINDS = frozenset({"synchronous", "concurrent", "constant", "poisson", "async",
 if TYPE_CHECKING:
 
     class _Launch(LaunchRows, frozen=True):
-        """What each of these rows is, for checkers."""
+        """The type of each of these rows, for checkers."""
 
 else:
     _Launch = make_option_struct("_Launch", LaunchRows)
 
 
 class Launching(_Launch, frozen=True):
-    """What is to be started, and how."""
+    """The server that is to be started, and how."""
 
     settings: dict[str, Any] = msgspec.field(default_factory=dict)  # of the server, those that were given
 
@@ -108,7 +108,7 @@ if TYPE_CHECKING:
         FeatureOptions,
         frozen=True,
     ):
-        """What each of these rows is, for checkers."""
+        """The type of each of these rows, for checkers."""
 
 else:
     _Settings = make_option_struct("_Settings", *table.OPTIONS, *_OF_FEATURES)
@@ -223,11 +223,11 @@ def lay_over_lengths(values: dict[str, Any]) -> None:
         values["input_len"] = tokens
     if (tokens := values.pop("every_output_len", None)) is not None:
         values["output_len"] = tokens
-        if _NAMING_DATA & {*values, *_varied(values)}:
+        if _NAMING_DATA & {*values, *_list_varied(values)}:
             values.update(dict.fromkeys(ANSWER_LENS, tokens))
 
 
-def _varied(values: Mapping[str, Any]) -> Iterator[str]:
+def _list_varied(values: Mapping[str, Any]) -> Iterator[str]:
     """The keys of a profile that a sweep's flags vary, as they name them."""
     for text in (*values.get("vary", ()), *chain.from_iterable(values.get("link", ()))):
         yield text.partition("=")[0].strip().replace("-", "_")
@@ -338,7 +338,7 @@ def change_port(url: str, port: int) -> str:
 
 
 def explain_no_server(url: str) -> str:
-    """What to do where no server answers at a default address, after the address."""
+    """Explain what to do where no server answers at a default address, after the address."""
     return _NOTHING_THERE.format(backends.name_port_owner(urlsplit(url).port))
 
 
@@ -452,7 +452,7 @@ class _Unheeded(argparse.Action):
 
 
 def add_unheeded_flags(parser: argparse.ArgumentParser) -> None:
-    """What no help lists: what has no effect (docs/from-vllm.md has it), and what was renamed."""
+    """Add what no help lists: what has no effect (docs/from-vllm.md has it), and what was renamed."""
     for flag in vllm_flags.VLLM.no_effect:
         nargs = None if flag in vllm_flags.VALUED_FLAGS else 0
         parser.add_argument(flag, action=_Unheeded, nargs=nargs, dest="no_effect", help=argparse.SUPPRESS)

@@ -115,7 +115,7 @@ class Progress:
             ttft_counts=tuple(self.ttft_counts),
         )
 
-    def decoded(self, totals: Totals) -> None:
+    def note_totals(self, totals: Totals) -> None:
         """Count what other processes have decoded so far, instead of noting each request."""
         self.ended, self.failed, self.tokens = totals.decoded, totals.failed, totals.tokens
         self.reads, self.cancelled = totals.decoded_reads, totals.cancelled
@@ -203,10 +203,10 @@ class Progress:
         if self.ttft_count:
             parts.append(f"TTFT {self.ttft_sum_ns / self.ttft_count / 1e6:.1f} ms")
         if columns >= _WIDE:
-            parts += self._more()
+            parts += self._list_more()
         return " · ".join(parts)
 
-    def _more(self) -> Iterator[str]:
+    def _list_more(self) -> Iterator[str]:
         """What a wide terminal has room for."""
         if (p99_ms := ttft_percentile_ms(self.ttft_counts, 99)) is not None:
             yield f"P99 {p99_ms:,.{0 if p99_ms >= 10 else 1}f} ms"
@@ -447,7 +447,7 @@ class Totals(msgspec.Struct, frozen=True):
     ttft_counts: tuple[int, ...] = NO_TTFTS  # by bin
 
     @classmethod
-    def joined(cls, several: Iterable[Totals]) -> Totals:
+    def join(cls, several: Iterable[Totals]) -> Totals:
         """The totals of several processes."""
         flat = zip(*((*counts, *bins) for *counts, bins in map(astuple, (cls(), *several))), strict=True)
         return cls._of_flat(tuple(map(sum, flat)))

@@ -103,7 +103,7 @@ class Session(msgspec.Struct, frozen=True):
         if self.local is not None:
             self.local.check_alive(_FAILED_S if failed else 0.0)
 
-    def hidden(self, error: LoadgenError) -> LoadgenError:
+    def hide_error(self, error: LoadgenError) -> LoadgenError:
         """The error without the secrets of this session."""
         return type(error)(*(self.access.secrets.hide(str(part)) for part in error.args))
 
@@ -137,7 +137,7 @@ class Session(msgspec.Struct, frozen=True):
 
     def request(self, workload: Profile, seed: Seed) -> str:
         """The first request of a profile as it would be sent, secrets hidden."""
-        made = plan.make(workload, self._counting(workload, seed).subject, seed)
+        made = plan.make(workload, self._count_words(workload, seed).subject, seed)
         request_id = f"{self._request_id_prefix()}0"
         return show_request(made, add_path(self.root, made), request_id, self._secrets(workload))
 
@@ -155,9 +155,9 @@ class Session(msgspec.Struct, frozen=True):
         hidden = self._secrets(workload)
         with hidden.hide_in_errors():
             inside = replace(self, access=replace(self.access, secrets=hidden))
-            return inside._counting(workload, seed)._run(workload, seed)
+            return inside._count_words(workload, seed)._run(workload, seed)
 
-    def _counting(self, workload: Profile, seed: Seed) -> Session:
+    def _count_words(self, workload: Profile, seed: Seed) -> Session:
         """This session, with the server's own count where prompts are made of words; raises MeasureError."""
         known, limit = self.word_counts, self.context_limit
         return replace(self, subject=acceptance.add_word_counts(self.adapter, known, workload, seed, limit))
@@ -176,7 +176,7 @@ class Session(msgspec.Struct, frozen=True):
         directory = run_place.create_directory(base, f"{workload.name or 'bench'}{part}", started)
         journal = Journal(directory / run_place.JOURNAL, _LOG.warning)
         try:
-            return self._measured(made, started, display, journal), directory
+            return self._measure(made, started, display, journal), directory
         except BaseException:
             # Not handled here, but what was measured is on disk, and the user must know.
             if journal.requests:
@@ -191,7 +191,7 @@ class Session(msgspec.Struct, frozen=True):
             journal.close()
             display.close()
 
-    def _measured(self, made: Plan, started: datetime, display: Display, journal: Journal) -> Result:
+    def _measure(self, made: Plan, started: datetime, display: Display, journal: Journal) -> Result:
         options = self.transport_options(made)
         with display.waiting("emptying the server's prefix cache"):
             reset = self._reset_cache()
@@ -204,7 +204,7 @@ class Session(msgspec.Struct, frozen=True):
 
             options = prove_client(self.options, made, options, warmed, display)
         tokenizer = self._text_tokenizer()
-        known = self._masked(self._facts(made, options, started, sensing, warmed, reset, tokenizer))
+        known = self._mask(self._facts(made, options, started, sensing, warmed, reset, tokenizer))
         journal.facts(known.encode())
         start = throttling.take_snapshot() if is_loopback(self.root.host) else None
         traces = self.options.launching.trace_directory
@@ -226,7 +226,7 @@ class Session(msgspec.Struct, frozen=True):
             with signals.stop_afterwards(self.interrupts), importing():
                 from loadgen.report.run_directory import Result
                 from loadgen.run import followup
-            facts = self._masked(followup.add_outcome(known, outcome, journal.error, made))
+            facts = self._mask(followup.add_outcome(known, outcome, journal.error, made))
             journal.facts(facts.encode())
             journal.finish()
             if trace is not None:
@@ -235,7 +235,7 @@ class Session(msgspec.Struct, frozen=True):
         # From here on the measurement is on disk, and nothing that fails costs more than its own part.
         sampling = _sampling_steps(start, trace, observer, sensing, cpus, outcome, display)
         steps: tuple[tuple[str, Step], ...] = (*sampling, *self._steps(made, outcome, display))
-        facts = self._masked(followup.follow_up(facts, steps))
+        facts = self._mask(followup.follow_up(facts, steps))
         return Result(facts, outcome.records, followup.keep_samples(facts, sensing, observer))
 
     def _steps(self, made: Plan, outcome: Outcome, display: Display) -> tuple[tuple[str, Step], ...]:
@@ -244,11 +244,17 @@ class Session(msgspec.Struct, frozen=True):
 
         return (
             *self.sender.list_steps(),
-            ("the engine's configuration", lambda known: followup.add_configuration(known, self)),
+            ("the engine's configuration", self._add_configuration),
             ("the last self-test", followup.add_self_test),
             ("the fingerprint", lambda known: self._add_fingerprint(known, made, outcome, display)),
             ("the roofline", lambda known: followup.add_ceiling(known, self.options.roofline)),
         )
+
+    def _add_configuration(self, known: Facts) -> Facts:
+        from loadgen.run import followup
+
+        access, log = self.access if self.observes else None, self.local.log if self.local else None
+        return followup.add_configuration(known, access, self.served, log)
 
     def _title(self, made: Plan) -> str:
         """Of the display while a plan is measured."""
@@ -256,7 +262,7 @@ class Session(msgspec.Struct, frozen=True):
         shard = "" if self.options.shard is None else f"shard {self.options.share.name} of "
         return f"{self._simulated}{cell}{self.heading}{shard}{name_plan(made)}"
 
-    def _masked(self, facts: Facts) -> Facts:
+    def _mask(self, facts: Facts) -> Facts:
         """The facts without secrets: they are written to disk."""
         return facts.mask_texts(self.access.secrets.mask)
 

@@ -56,7 +56,7 @@ class Interrupts:
         """React now to a request that does not deliver itself: a signal does."""
 
     @contextmanager
-    def caught(self, react: Callable[[int], None]) -> Iterator[None]:
+    def catch(self, react: Callable[[int], None]) -> Iterator[None]:
         """Call `react` with the number of each signal that comes meanwhile.
 
         Under nohup, which ignores SIGHUP, a closed terminal ends nothing.
@@ -91,7 +91,7 @@ class StopRequest(Interrupts):
         self._pending = number
 
     @contextmanager
-    def caught(self, react: Callable[[int], None]) -> Iterator[None]:
+    def catch(self, react: Callable[[int], None]) -> Iterator[None]:
         """Call `react` for each request, once `poll` finds it."""
         previous, self._react = self._react, react
         try:
@@ -117,7 +117,7 @@ def defer_stop(interrupts: Interrupts) -> Iterator[list[int]]:
             stop(number)
         came.append(number)
 
-    with interrupts.caught(react):
+    with interrupts.catch(react):
         yield came
 
 

@@ -173,9 +173,9 @@ class SaturationRule:
     def note(self, record: Record) -> None:
         """Take note of a request that has ended."""
         if (begun := read_begin(record)) is not None:
-            self.noted([begun])
+            self.note_several([begun])
 
-    def noted(self, several: Iterable[BegunRequest]) -> None:
+    def note_several(self, several: Iterable[BegunRequest]) -> None:
         """Take note of requests that have ended, and had a first token."""
         self._begun += [begun for begun in several if not begun[0] % self._every]
         while len(self._begun) > _HELD:
@@ -192,9 +192,9 @@ class SaturationRule:
         self._judged_s = elapsed_s
         self._times_s.append(elapsed_s)
         self._flights.append(in_flight)
-        return self._judged(in_flight) if len(self._begun) >= LEAST else ""
+        return self._judge(in_flight) if len(self._begun) >= LEAST else ""
 
-    def _judged(self, in_flight: int) -> str:
+    def _judge(self, in_flight: int) -> str:
         rows = np.array(sorted(self._begun), np.int64)
         first_sent_ns, last_sent_ns = int(rows[0, 1]), int(rows[-1, 1])
         window_ns = int(_WINDOW * (last_sent_ns - first_sent_ns))

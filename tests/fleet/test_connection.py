@@ -21,7 +21,9 @@ def test_an_address_of_a_cluster_is_taken_as_it_is(text: str) -> None:
 
 @loop_over("text", ["", "head", "http://head:8265", "head:0", "head:99999", "ray://head", "a b:1"])
 def test_what_is_no_address_is_refused_with_how_to_write_one(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no address: give auto, local, HOST:PORT or ray://HOST:PORT$"):
+    with pytest.raises(
+        ValueError, match=r"is not an address: give auto, local, HOST:PORT or ray://HOST:PORT$"
+    ):
         shard_settings.check_address(text)
 
 

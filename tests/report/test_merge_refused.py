@@ -42,7 +42,7 @@ def holding(indices: list[int], number: int = 1, of: int = 2, **changes: Any) ->
 SERVER = RUN.facts.server
 REFUSED: dict[str, tuple[list[Result], str]] = {
     "none": ([], "nothing to merge: name the run directories that the shards left"),
-    "no shard": ([TWO[0], RUN], "runs/1 is no shard: merge joins runs of `loadgen bench --shard I/N`"),
+    "no shard": ([TWO[0], RUN], "runs/1 is not a shard: merge joins runs of `loadgen bench --shard I/N`"),
     "a merged run": (
         [merge.merge_results(named(TWO)), TWO[1]],
         "runs/0 is merged already: name the run directories of the shards themselves",
@@ -147,7 +147,7 @@ def of(*names: str) -> Callable[[Path], list[str]]:
         (of("0", "nowhere"), "{base}/nowhere is not a run directory: "),
         (of("0", "empty"), "{base}/empty is not a run directory: "),
         (of("0", "damaged"), "{base}/damaged: result.json or arrivals.npz is damaged: "),
-        (of("0", "whole"), "{base}/whole is no shard: merge joins runs of `loadgen bench --shard I/N`"),
+        (of("0", "whole"), "{base}/whole is not a shard: merge joins runs of `loadgen bench --shard I/N`"),
         (
             lambda base: [*of("0", "1")(base), "--output", str(base / "0")],
             "{base}/0 holds a run already: choose",

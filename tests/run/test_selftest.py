@@ -197,7 +197,7 @@ def test_a_capacity_says_whether_there_may_be_more(capacity: tuple[float, int, b
     ],
 )
 def test_the_load_of_a_run_to_come_is_its_profile_s(keys: dict[str, object], load: SelftestLoad) -> None:
-    assert SelftestLoad.of(profile.build(keys)) == load
+    assert SelftestLoad.from_profile(profile.build(keys)) == load
 
 
 @loop_over(

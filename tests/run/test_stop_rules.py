@@ -251,7 +251,7 @@ def stopped_s(
     for quarter in range(1, int(4 * span_s)):
         now_ns = quarter * 250_000_000
         before, ended = ended, int(np.searchsorted(end_ns, now_ns, "right"))
-        rule.noted(begun[before:ended])
+        rule.note_several(begun[before:ended])
         sent = int(np.searchsorted(sent_ns, now_ns, "right"))
         if rule.reason(now_ns / 1e9, sent - ended):
             return now_ns / 1e9
@@ -292,7 +292,7 @@ def test_too_few_requests_show_nothing() -> None:
     for index in range(LEAST + 20):
         sent_ns = index * 20_000_000_000
         first_ns = sent_ns + index * 10_000_000_000
-        rule.noted([(index, sent_ns, first_ns)])
+        rule.note_several([(index, sent_ns, first_ns)])
         shown = rule.reason(first_ns / 1e9, index // 2)
         assert bool(shown) == (index + 1 >= LEAST)
 
@@ -301,7 +301,7 @@ def test_the_reason_names_what_rose() -> None:
     rule = SaturationRule(10.0)
     for index in range(100):
         rule.reason(index / 10 + 0.05, index)
-        rule.noted([(index, index * 100_000_000, index * 200_000_000 + 50_000_000)])
+        rule.note_several([(index, index * 100_000_000, index * 200_000_000 + 50_000_000)])
     assert rule.reason(20.0, 100) == (
         "TTFT rose from 3.70 to 9.60 s and requests in flight from 36 to 100; "
         "first tokens came at 50 % of the rate of 10 requests/s"
@@ -310,7 +310,7 @@ def test_the_reason_names_what_rose() -> None:
 
 def test_of_many_requests_an_even_part_is_kept() -> None:
     rule = SaturationRule(1000.0)
-    rule.noted((index, index * 1_000_000, index * 2_000_000) for index in range(100_000))
+    rule.note_several((index, index * 1_000_000, index * 2_000_000) for index in range(100_000))
     assert len(rule._begun) <= 2048
     assert rule.reason(0.0, 0) == ""
     rule.reason(40.0, 10)

@@ -53,8 +53,8 @@ def test_totals_are_read_as_they_were_published(named: bool, tmp_path: Path) -> 
 
 
 def test_totals_of_several_processes_add_up() -> None:
-    assert Totals.joined([]) == Totals()
-    assert Totals.joined([FIGURES, Totals(sent=1, tokens=2), FIGURES]) == Totals(
+    assert Totals.join([]) == Totals()
+    assert Totals.join([FIGURES, Totals(sent=1, tokens=2), FIGURES]) == Totals(
         19, 16, 140, 14, 2, 122, 130, 10, 12, ttft_counts=(*NO_TTFTS[2:], 4, 8)
     )
 
@@ -96,8 +96,8 @@ def test_what_saturation_is_judged_by_travels_only_where_it_is_judged() -> None:
         rows = EndedRows(judged)
         for record in (begun, refused):
             rows.note(record)
-        assert rows.taken("") == EndedRequests([(1, None), (1, REFUSED)], sent)
-        assert rows.taken("full") == EndedRequests([], [], "full")
+        assert rows.take("") == EndedRequests([(1, None), (1, REFUSED)], sent)
+        assert rows.take("full") == EndedRequests([], [], "full")
 
 
 def test_a_stop_is_heard_once_and_an_end_of_the_parent_is_an_error() -> None:

@@ -186,9 +186,9 @@ def test_another_plan_than_the_expected_one_is_not_sent(capsys: pytest.CaptureFi
         ("--seed 1 --shard 0/2 --start-at +9", "--start-at +SECONDS counts from when each command began"),
         ("--start-at 1", "give a later instant, the same to all shards"),
         ("--start-at 99999999999", "hours ahead: give one within a day"),
-        ("--start-at noon", "'noon' is no instant: give seconds since 1970"),
+        ("--start-at noon", "'noon' is not an instant: give seconds since 1970"),
         ("--start-at +9 --repeat 2", "--start-at is of one run: leave out --repeat, and name one profile"),
-        ("--expect-plan abc", "'abc' is no plan's digest"),
+        ("--expect-plan abc", "'abc' is not a plan's digest"),
         (f"--expect-plan {'0' * 32} --repeat 2", "--expect-plan is of one run"),
     ],
 )
@@ -213,8 +213,8 @@ def test_a_shard_needs_a_running_server(capsys: pytest.CaptureFixture[str]) -> N
     ("keywords", "message"),
     [
         ({"shard": "2/2", "seed": 1}, "shard: 2/2: shards are counted from 0"),
-        ({"start_at": "soon"}, "start_at: 'soon' is no instant"),
-        ({"expect_plan": "x"}, "expect_plan: 'x' is no plan's digest"),
+        ({"start_at": "soon"}, "start_at: 'soon' is not an instant"),
+        ({"expect_plan": "x"}, "expect_plan: 'x' is not a plan's digest"),
         ({"shard": "0/2"}, "--shard needs --seed"),
     ],
 )

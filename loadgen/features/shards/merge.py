@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, combinations, pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,7 @@ def merge(runs: Sequence[Run | Place]) -> Run:
 def merge_results(
     named: Sequence[tuple[str, Result]], spill: Path | None = None, causes: Mapping[int, str] = _UNKNOWN
 ) -> Result:
-    """As `merge`, of results and the places that messages name them by; raises UsageError.
+    """Merge results, with the places that messages name them by; raises UsageError.
 
     Long runs go to a file without a name in `spill`, by default where temporary files do. `causes` has why
     shards were lost, by their number, where that is known.
@@ -126,7 +126,7 @@ def _shard_run(place: str, result: Result) -> ShardRun:
     if result.facts.shards:
         raise UsageError(f"{place} is merged already: name the run directories of the shards themselves")
     if shard is None:
-        raise UsageError(f"{place} is no shard: merge joins runs of `loadgen bench --shard I/N`")
+        raise UsageError(f"{place} is not a shard: merge joins runs of `loadgen bench --shard I/N`")
     if shard.number >= shard.of:
         raise UsageError(
             f"{place}: result.json is damaged: there is no shard {shard.name}, they count from 0"
@@ -165,7 +165,7 @@ def _parts(
     first = next(iter(given.values()))[0]
     of, none = first.shard.of, np.zeros(0, np.int64)
     whole = {number for number, (run, _) in given.items() if not run.facts.recovered}
-    unheld = _unheld([held for _, result in given.values() for held in _settled(result)], total)
+    unheld = _unheld([held for _, result in given.values() for held in _list_settled(result)], total)
     if first.shard.sessions:  # the index does not say whose a request is
         left = {next((number for number in range(of) if number not in whole), 0): unheld}
         shared = of - len(whole) > 1
@@ -193,7 +193,7 @@ def _parts(
             yield _Part(number, of, run, result.records, result.samples, mine, why)
 
 
-def _settled(result: Result) -> Iterator[Int64]:
+def _list_settled(result: Result) -> Iterator[Int64]:
     """The plan indices of which a shard has a record, and those of turns that it was not to send any more."""
     yield result.records.index
     if (rows := find_sessions(result.records, result.facts.session_turns)) is not None:
@@ -235,17 +235,11 @@ def _join_parts(
         requests=total if total is not None else max(len(records), 1),
         shards=tuple(_row(part, moved.get(part.number, ClockShift())) for part in parts),
         lost=(
-            *chain.from_iterable(_named_lost(run) for run in runs),
+            *(f"{run.name}: {line}" for run in runs for line in run.facts.lost),  # as one of its workers
             *(part.why for part in parts if part.why),
         ),
     )
     return Result(facts, records, _samples(here, moved))
-
-
-def _named_lost(run: ShardRun) -> Iterator[str]:
-    """What a shard lost of its own, as one of its workers."""
-    for line in run.facts.lost:
-        yield f"{run.name}: {line}"
 
 
 def _row(part: _Part, shift: ClockShift) -> MergedShard:
@@ -266,7 +260,7 @@ def _row(part: _Part, shift: ClockShift) -> MergedShard:
 
 
 def _samples(parts: Sequence[_Part], moved: dict[int, ClockShift]) -> KeptSamples:
-    """What was sampled, each series by the first shard that did."""
+    """Keep what was sampled: each series by the first shard that did."""
     series: dict[tuple[str, str], SampledSeries] = {}
     for part in parts:
         offset_ns = moved[part.number].offset_ns
@@ -293,7 +287,7 @@ class Shifted(msgspec.Struct, frozen=True):
         for block in self.records.blocks():
             rows = slice(block.first, block.last)
             yield Records(
-                **{name: self._moved(name, column[rows]) for name, column in self.records.columns.items()},
+                **{name: self._move(name, column[rows]) for name, column in self.records.columns.items()},
                 start=block.start,
                 arrival_ns=block.arrival_ns + self.offset_ns,
                 tokens=block.tokens,
@@ -302,7 +296,7 @@ class Shifted(msgspec.Struct, frozen=True):
                 texts=self.records.texts[rows],
             )
 
-    def _moved(self, name: str, column: Int64) -> Int64:
+    def _move(self, name: str, column: Int64) -> Int64:
         return np.where(column == _TIMES[name], column, column + self.offset_ns) if name in _TIMES else column
 
 

@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     merge.check_shards(shards)
     directory = _directory(asked.output, shards)
     run = merge.merge_results(shards, directory)
-    errors = _kept(run, directory, asked.explain, asked.layout)
+    errors = _keep(run, directory, asked.explain, asked.layout)
     screen = Screen.of(sys.stdout)
     shown = report.render(run, True, asked.layout, screen) if asked.explain else None
     print_text(shown or report.render_short(run, str(directory), asked.layout, screen), sys.stdout)
@@ -75,7 +75,7 @@ def _directory(output: str | None, shards: Sequence[tuple[str, Result]]) -> Path
     return directory
 
 
-def _kept(run: Result, directory: Path, explain: bool, layout: str | None) -> list[str]:
+def _keep(run: Result, directory: Path, explain: bool, layout: str | None) -> list[str]:
     broken: list[Broken] = []
     text = make_guarded("the report", lambda: report.render(run, explain, layout), "", broken)
     errors = run_directory.save(run, directory, {run_directory.REPORT: text + "\n"}, broken)

@@ -27,7 +27,7 @@ class ShardRun(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """As messages have it."""
+        """The shard as messages name it."""
         return f"shard {self.shard.name}"
 
 
@@ -63,10 +63,6 @@ def _join_fields(
         for name, join in joins.items()
         if join is not Join.DECIDED
     }
-
-
-def _first_present(shards: NamedValues) -> Any:
-    return next((value for value in shards.values if value), shards.values[0])
 
 
 def join_lines(shards: NamedValues) -> tuple[str, ...]:
@@ -105,13 +101,11 @@ def _sending(shards: NamedValues) -> NamedValues:
 
 
 def join_clients(shards: NamedValues) -> Client:
-    """What all capturing processes report together: their work summed, of each fault the worst."""
+    """Join what all capturing processes report: their work summed, of each fault the worst."""
     joined = _join_fields(list_annotations(Client, Join), shards.values, shards.runs)
-    return Client(**{**joined, "busiest_cpu_s": _busiest(shards.values)})
-
-
-def _busiest(clients: Sequence[Client]) -> float:
-    return clients[0].busiest_cpu_s if len(clients) == 1 else max(client.busiest_s for client in clients)
+    clients: Sequence[Client] = shards.values
+    busiest_s = clients[0].busiest_cpu_s if len(clients) == 1 else max(client.busiest_s for client in clients)
+    return Client(**{**joined, "busiest_cpu_s": busiest_s})
 
 
 def join_self_tests(shards: NamedValues) -> Calibration | None:
@@ -125,17 +119,16 @@ def join_self_tests(shards: NamedValues) -> Calibration | None:
     if len(measured) < len(values) or len({each.transport for each in measured}) > 1:
         return None
     least = min(measured, key=lambda each: each.capacity_of(1))
-    worst = {name: _worst([getattr(each, name) for each in measured]) for name in ("ttft", "gap", "e2e")}
+    errors: dict[str, list[Error]] = {
+        name: [getattr(each, name) for each in measured] for name in ("ttft", "gap", "e2e")
+    }
+    worst = {name: max(several, key=lambda error: error.p99_us) for name, several in errors.items()}
     return least.model_copy(update=worst)
-
-
-def _worst(errors: Sequence[Error]) -> Error:
-    return max(errors, key=lambda error: error.p99_us)
 
 
 RULES: dict[Join, Rule] = {
     Join.FIRST: lambda shards: shards.values[0],
-    Join.PRESENT: _first_present,
+    Join.PRESENT: lambda shards: next(filter(None, shards.values), shards.values[0]),
     Join.COMMON: lambda shards: shards.values[0] if _are_alike(shards.values) else None,
     Join.DIFFERENT: lambda shards: _list_different(_sending(shards).values),
     Join.LINES: join_lines,

@@ -94,10 +94,10 @@ class ShardSender(PlanSender):
         return replace(known, shard=shard)
 
     def wait(self, made: Plan, rest_s: float, display: Display) -> None:
-        self._wait_for_start(made, display).until(rest_s)
+        self._wait_for_start(made, display).wait_until(rest_s)
 
     def send(self, made: Plan, options: TransportOptions, watch: Watch) -> Outcome:
-        options = self._wait_for_start(made, watch.display).begun(options)
+        options = self._wait_for_start(made, watch.display).begin(options)
         return super().send(made, options, watch)
 
     def list_steps(self) -> tuple[tuple[str, Step], ...]:
@@ -163,7 +163,7 @@ class StartWait:
         self.lead_s = lead_s(connections)
         self.clocks, self.sleep = clocks, sleep
 
-    def until(self, before_s: float = 0.0) -> None:
+    def wait_until(self, before_s: float = 0.0) -> None:
         """Return that long before the connections are to be opened; at once where that has passed."""
         ahead_s = self.lead_s + before_s
         if self.start is None or self._left_s <= ahead_s:
@@ -173,7 +173,7 @@ class StartWait:
                 self.interrupts.poll()
                 self.sleep(min(left_s, _POLL_S))
 
-    def begun(self, options: TransportOptions) -> TransportOptions:
+    def begin(self, options: TransportOptions) -> TransportOptions:
         """The options with the start, once it is so near that the connections are to be opened.
 
         Raises MeasureError where the instant has passed; so does `gone` of what is returned, where the
@@ -181,7 +181,7 @@ class StartWait:
         """
         if self.start is None:
             return options
-        self.until()
+        self.wait_until()
         instant_ns = self.start.instant_ns(self.clocks)
         self._check(self.clocks.now_ns() - instant_ns)
         start, gone = Punctual(instant_ns), options.gone

@@ -103,7 +103,7 @@ class RoundTrips:
 
 
 class ClockShift(msgspec.Struct, frozen=True):
-    """What is added to a shard's times; `error_ns` is by how much that may be off at most, -1: unknown."""
+    """An offset that is added to a shard's times; it may be off by `error_ns` at most, -1: unknown."""
 
     offset_ns: int = 0
     error_ns: int = 0
@@ -119,7 +119,7 @@ class ClockSpan(msgspec.Struct, frozen=True):
 
 
 def find_shifts(spans: Sequence[ClockSpan]) -> list[ClockShift]:
-    """Of each shard, onto the clock of the first one that sent anything."""
+    """Find the shift of each shard onto the clock of the first one that sent anything."""
     first = next((span for span in spans if span.begin_ns), spans[0])
     return [_shift(first, span) for span in spans]
 

@@ -18,17 +18,10 @@ def describe_shards(result: Result, options: ReportOptions) -> Iterator[str]:
     lost = [row.name for row in shards if row.lost]
     if not shards or not (explain or others or lost):
         return
-    yield (
-        f"merged from {len(shards) - len(lost)} of {len(shards)} shards"
-        + _lost(lost)
-        + _clocks(shards, others)
-    )
+    names = f", lost: {', '.join(lost)}" if lost else ""
+    yield f"merged from {len(shards) - len(lost)} of {len(shards)} shards{names}{_clocks(shards, others)}"
     if explain:
         yield from map(_row, shards)
-
-
-def _lost(names: Sequence[str]) -> str:
-    return f", lost: {', '.join(names)}" if names else ""
 
 
 def _clocks(shards: Sequence[MergedShard], others: Sequence[MergedShard]) -> str:

@@ -33,7 +33,7 @@ ADDRESS = re.compile(r"(ray://)?([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.%]+\]):(\d{1,5})"
 
 
 class Launcher(msgspec.Struct, frozen=True):
-    """What starts several processes, and the variables that hold the number of each and their count."""
+    """A launcher of several processes, and the variables that hold the number of each and their count."""
 
     name: str
     number: str
@@ -51,7 +51,7 @@ _NAMES = ", ".join(launcher.number for launcher in LAUNCHERS)
 
 
 class _Rank(msgspec.Struct, frozen=True):
-    """What one launcher says."""
+    """The rank that one launcher reports."""
 
     launcher: Launcher
     number: int
@@ -72,7 +72,7 @@ def read_share(text: str, environ: Mapping[str, str] = os.environ) -> Share:
     match = _SHARD.fullmatch(text)
     if match is None:
         raise ValueError(
-            f"{quote_value(text)} is no shard: give I/N as 0/4 (the last is 3/4), auto, or auto/N"
+            f"{quote_value(text)} is not a shard: give I/N as 0/4 (the last is 3/4), auto, or auto/N"
         )
     number, of = match.groups()
     if number is not None:
@@ -109,7 +109,7 @@ def _count(environ: Mapping[str, str], name: str) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) <= 6):
-        raise ValueError(f"{name}={quote_value(text)} is no number: give I/N")
+        raise ValueError(f"{name}={quote_value(text)} is not a number: give I/N")
     return int(text)
 
 
@@ -147,7 +147,7 @@ class PlannedStart(msgspec.Struct, frozen=True):
             raise UsageError(f"{START_AT} {self} is {ahead_s / 3600:.0f} hours ahead: give one within a day")
 
     def instant_ns(self, clocks: Clock = SYSTEM_CLOCK) -> int:
-        """The same on CLOCK_MONOTONIC, as the wall clock stands now."""
+        """The instant on CLOCK_MONOTONIC, as the wall clock stands now."""
         return self.wall_ns - clock.realtime_offset_ns(clocks)
 
 
@@ -163,8 +163,8 @@ def read_instant(text: str, clocks: Clock = SYSTEM_CLOCK) -> PlannedStart:
         when = None
     if when is None or when.tzinfo is None:
         raise ValueError(
-            f"{quote_value(text)} is no instant: give seconds since 1970 (date +%s), ISO 8601 with its zone "
-            "(2026-01-31T12:00:00Z), or +SECONDS from now"
+            f"{quote_value(text)} is not an instant: give seconds since 1970 (date +%s), ISO 8601 with its "
+            "zone (2026-01-31T12:00:00Z), or +SECONDS from now"
         )
     whole_s = int((when.replace(microsecond=0) - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds())
     return PlannedStart(whole_s * SECOND_NS + when.microsecond * 1000)
@@ -173,7 +173,7 @@ def read_instant(text: str, clocks: Clock = SYSTEM_CLOCK) -> PlannedStart:
 def parse_digest(text: str) -> str:
     """A plan's digest; raises ValueError."""
     if len(text) != _DIGITS or not set(text) <= _HEX:
-        raise ValueError(f"{quote_value(text)} is no plan's digest: it has {_DIGITS} digits, 0 to f")
+        raise ValueError(f"{quote_value(text)} is not a plan's digest: it has {_DIGITS} digits, 0 to f")
     return text
 
 
@@ -181,7 +181,9 @@ def check_address(text: str) -> str:
     """The address of --cluster; raises ValueError that says how to write one."""
     match = ADDRESS.fullmatch(text)
     if text not in (AUTO, LOCAL) and (match is None or not 0 < int(match[3]) < 1 << 16):
-        raise ValueError(f"{quote_value(text)} is no address: give auto, local, HOST:PORT or ray://HOST:PORT")
+        raise ValueError(
+            f"{quote_value(text)} is not an address: give auto, local, HOST:PORT or ray://HOST:PORT"
+        )
     return text
 
 

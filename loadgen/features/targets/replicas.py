@@ -69,17 +69,21 @@ def check_alike(first: Replica, other: Replica) -> None:
 
 
 def _place(root: Target) -> tuple[str, int, str]:
-    """What tells servers apart: names of one address may be virtual hosts, but for this machine's own."""
-    return ("this machine" if is_loopback(root.host) and _usual(root) else root.host), root.port, root.path
+    """The place that tells servers apart: names of an address may be virtual hosts, but this machine's."""
+    return (
+        ("this machine" if is_loopback(root.host) and _is_localhost(root) else root.host),
+        root.port,
+        root.path,
+    )
 
 
-def _usual(root: Target) -> bool:
+def _is_localhost(root: Target) -> bool:
     """Whether an address is what `localhost` means, not another one of 127.0.0.0/8."""
     return str(root.address[1][0]) in ("127.0.0.1", "::1", "0.0.0.0", "::")  # nosec B104
 
 
 def join_served(first: ServerInfo, others: Sequence[Replica]) -> ServerInfo:
-    """What all of them serve: the shortest of their longest requests, and the slots of all together."""
+    """Join what all of them serve: the shortest of their longest requests, and the slots of all together."""
     every = (first, *(other.served for other in others))
     limits, slots = [info.max_model_len for info in every], [info.slots for info in every]
     return replace(
@@ -111,14 +115,14 @@ class Replicas(ServerGroup):
         Raises MeasureError where every request of the warm-up of one failed.
         """
         options, records = replace(options, targets=()), Records.of([])
-        warming = replace(made, profile=_share(made.profile, 1 + len(self.others)))
+        warming = replace(made, profile=_divide_concurrency(made.profile, 1 + len(self.others)))
         first = (adapter.access, options.target)
         rest = ((other.access, add_path(other.root, made)) for other in self.others)
         for access, target in (first, *rest):
             url = access.shown_url
             of_this = replace(adapter, access=access, title=f"{adapter.title} {url}")
             try:
-                warming, more = of_this.warmed_up(warming, replace(options, target=target), display)
+                warming, more = of_this.warm_up(warming, replace(options, target=target), display)
             except MeasureError as error:
                 raise MeasureError(f"{url}: {error}") from None
             after = int(records.index.max(initial=-1)) + 1
@@ -154,7 +158,7 @@ class Replicas(ServerGroup):
         return replace(known, targets=urls, notes=tuple(notes))
 
 
-def _share(profile: Profile, targets: int) -> Profile:
+def _divide_concurrency(profile: Profile, targets: int) -> Profile:
     """A profile with the concurrency that one of several servers has of it."""
     most = profile.max_concurrency
     return profile.model_copy(update={"max_concurrency": most and math.ceil(most / targets)})

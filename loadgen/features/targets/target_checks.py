@@ -64,7 +64,7 @@ def _slower(run: RunEvidence, of: Int64) -> Iterator[Evidence]:
             mine, others = float(median(values[ours])), float(median(values[~ours]))
             if mine - others < max(least_ms, UNEQUAL * others):
                 continue
-            if name == "TTFT" and not _alike(inputs[ordered], ours):
+            if name == "TTFT" and not _have_like_prompts(inputs[ordered], ours):
                 continue
             yield (
                 f"median {name} of {url} is {mine:.4g} ms, of the others {others:.4g} ms, and higher in each "
@@ -84,7 +84,7 @@ def _throughout(values: NDArray[np.float64], ours: Bool) -> bool:
     )
 
 
-def _alike(input_tokens: Int64, ours: Bool) -> bool:
+def _have_like_prompts(input_tokens: Int64, ours: Bool) -> bool:
     """Whether some requests had prompts as long as the others': longer ones take longer anywhere."""
     mine, others = float(input_tokens[ours].mean()), float(input_tokens[~ours].mean())
     return abs(mine - others) <= _UNLIKE_PROMPTS * max(mine, others)

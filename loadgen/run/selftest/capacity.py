@@ -153,7 +153,7 @@ def measure_one_worker(workload: Profile, transport: str, warmed: Records) -> Ca
 
 def _add_pace(workload: Profile, warmed: Records) -> SelftestLoad:
     """The load of a run to come, with the warm-up's pace where there was one."""
-    pace, load = compute(warmed, choose_metrics(workload)), SelftestLoad.of(workload)
+    pace, load = compute(warmed, choose_metrics(workload)), SelftestLoad.from_profile(workload)
     if not pace.itl.n:
         return load
     tokens = round(pace.total_output_tokens / pace.health.messages)

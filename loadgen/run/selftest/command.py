@@ -181,7 +181,7 @@ def examine(mode: Mode, transports: Sequence[str]) -> dict[str, str]:
             for transport in transports
         }
         return {
-            transport: find_fault(compare(received, null.sent(f"{transport}-")), requests * tokens)
+            transport: find_fault(compare(received, null.read_sent(f"{transport}-")), requests * tokens)
             for transport, received in records.items()
         }
 

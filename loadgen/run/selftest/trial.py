@@ -60,7 +60,7 @@ def run_trial(load: SelftestLoad, client: SelftestClient, waves: int, messages: 
     with null_servers(client.workers, TTFT_MS, load.interval_ms, *shape) as nulls:
         made = plan_load(load, waves * load.streams, tokens)
         outcome = fire(made, client, [null.base_url for null in nulls], prefix)
-        sent = {index: row for null in nulls for index, row in null.sent(prefix).items()}
+        sent = {index: row for null in nulls for index, row in null.read_sent(prefix).items()}
         return compare(outcome.records, sent), outcome.health
 
 
@@ -72,7 +72,7 @@ class Null:
     log: Path
     process: Embedded
 
-    def sent(self, prefix: str) -> dict[int, Sent]:
+    def read_sent(self, prefix: str) -> dict[int, Sent]:
         """What was sent to the requests of a prefix, by plan index; ends the server."""
         self.process.stop()
         rows = (msgspec.json.decode(line, type=Sent) for line in self.log.read_bytes().splitlines())
@@ -123,7 +123,7 @@ class SelftestLoad(msgspec.Struct, frozen=True):
     chat: bool = False
 
     @classmethod
-    def of(cls, workload: Profile) -> SelftestLoad:
+    def from_profile(cls, workload: Profile) -> SelftestLoad:
         """The load of a run to come, from its profile; the server's pace is a guess."""
         streams = workload.max_concurrency or USUAL_STREAMS
         return cls(

@@ -29,7 +29,6 @@ from loadgen.verdict.requested_metrics import choose_metrics
 _LOG = logging.getLogger("loadgen")
 _GUESSED_MS = 20.0  # between messages, where no warm-up showed the server's pace
 _CPUS_EACH = 2  # of a worker: it captures in one process and decodes in another
-_PER_WORKER = 2  # one CPU to capture, one to decode
 _SYSTEM = Path("/sys/devices/system/cpu")
 _LIST = "cpu{}/topology/thread_siblings_list"
 
@@ -41,7 +40,8 @@ def spread_over_workers(options: TransportOptions, plan: Plan, asked: int) -> Tr
     Raises UsageError where the platform has no workers, or the load not one for each target.
     """
     targets = max(len(options.targets), 1)
-    asked = math.ceil((asked or automatic(options, plan)) / targets) * targets
+    # AUTO: one for the warm-up, which shows what more are decided by.
+    asked = math.ceil((asked or 1) / targets) * targets
     if asked > 1 and sys.platform != "linux":
         raise UsageError("--workers needs Linux: leave it out here")
     count = min(asked, count_usable(options, plan)) // targets * targets
@@ -59,11 +59,6 @@ def spread_over_workers(options: TransportOptions, plan: Plan, asked: int) -> Tr
     return replace(options, workers=count, cpus=cpus, cpu_words=format_cpu_list(cpus))
 
 
-def automatic(options: TransportOptions, plan: Plan) -> int:
-    """How many workers `--workers auto` stands for before the warm-up."""
-    return 1  # that of the warm-up, which shows what automatic_workers decides by
-
-
 def count_usable(options: TransportOptions, plan: Plan) -> int:
     """How many workers a plan has slots and requests for."""
     share, limit = options.part.share, plan.divisible
@@ -76,7 +71,7 @@ def prove_client(
 ) -> TransportOptions:
     """How a warmed-up plan is sent: in as many workers as it needs, and after the self-test asked for."""
     if asked.workers == AUTO:
-        options = _automatic(made, options, warmed, display)
+        options = _choose_workers(made, options, warmed, display)
     if asked.selftest:
         from loadgen.run.selftest import capacity  # no other run pays for it
 
@@ -85,19 +80,21 @@ def prove_client(
     return options
 
 
-def _automatic(made: Plan, options: TransportOptions, warmed: Records, display: Display) -> TransportOptions:
+def _choose_workers(
+    made: Plan, options: TransportOptions, warmed: Records, display: Display
+) -> TransportOptions:
     """The options with the workers of `--workers auto`."""
     pass
     from loadgen.run.selftest import capacity
 
     pass
 
-    def calibrated() -> Calibration:
+    def calibrate() -> Calibration:
         with display.waiting("self-test of one worker, once on this machine: --workers auto", forks=True):
             return capacity.measure_one_worker(made.profile, options.transport, warmed)
 
     targets = max(len(options.targets), 1)
-    chosen = choose_automatically(made, warmed, calibrated, options.part.share.of, targets)
+    chosen = choose_automatically(made, warmed, calibrate, options.part.share.of, targets)
     return replace(spread_over_workers(options, made, chosen.workers), why_workers=chosen.why)
 
 
@@ -199,7 +196,7 @@ def find_spare_cpus(
     if not taken & allowed:
         return ()
     near = {cpu: read_siblings(cpu, system) for cpu in allowed - taken}
-    return choose_cpus(near, taken, _PER_WORKER * workers)
+    return choose_cpus(near, taken, _CPUS_EACH * workers)
 
 
 def choose_cpus(near: Mapping[int, set[int]], taken: set[int], least: int) -> tuple[int, ...]:

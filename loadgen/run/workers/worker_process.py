@@ -57,7 +57,7 @@ class EndedRows:
         if self.saturation and (begun := read_begin(record)) is not None:
             self.begun.append(begun)
 
-    def taken(self, journal_error: str) -> EndedRequests:
+    def take(self, journal_error: str) -> EndedRequests:
         ended = EndedRequests(self.rows, self.begun, journal_error)
         self.rows, self.begun = [], []
         return ended
@@ -97,9 +97,9 @@ def _result(task: WorkerTask, pipe: WorkerEnd) -> WorkerResult:
     def publish() -> None:
         task.totals.publish(progress.totals)
         if rows.rows:
-            pipe.send(rows.taken(task.journal.error))
+            pipe.send(rows.take(task.journal.error))
 
-    for _ in process.decoded(note, pipe.sock.fileno()):
+    for _ in process.decode_all(note, pipe.sock.fileno()):
         publish()
         _obey(pipe, run)
     publish()

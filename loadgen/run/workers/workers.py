@@ -186,7 +186,7 @@ class Workers:
             poll.register(file, select.POLLIN)
         turn_ns = clock.now_ns()
         while by_file:
-            started = self._started()
+            started = self._is_started()
             ready = poll.poll((_TURN_S if started else _START_TURN_S) * 1000)
             for file, _ in ready:
                 self._hear(by_file[file])
@@ -204,7 +204,7 @@ class Workers:
         self._account(progress)
         self.journal.finish()
 
-    def _started(self) -> bool:
+    def _is_started(self) -> bool:
         """Whether the first request may have been sent."""
         now_ns = clock.now_ns()
         if self.together is None:
@@ -218,7 +218,7 @@ class Workers:
                 for count, failure in message.rows:
                     self.watch.rules.note(failure, count)
                 if self.watch.rules.saturation is not None:
-                    self.watch.rules.saturation.noted(message.begun)
+                    self.watch.rules.saturation.note_several(message.begun)
             else:
                 run.result = message
                 run.task.journal.take(message.unwritten)
@@ -229,12 +229,12 @@ class Workers:
                 )
 
     def _note_end(self, run: WorkerRun) -> None:
-        if (why := run.ended()) and any(other.pid for other in self.runs):
+        if (why := run.note_end()) and any(other.pid for other in self.runs):
             _LOG.warning("%s was lost: %s; measuring continues with the others", run.name, why)
 
     def _count(self, progress: Progress) -> None:
-        totals = Totals.joined(run.task.totals.read() for run in self.runs)
-        progress.decoded(totals)
+        totals = Totals.join(run.task.totals.read() for run in self.runs)
+        progress.note_totals(totals)
         self.journal.requests = totals.decoded
 
     def _judge_silence(self, runs: list[WorkerRun], passed_s: float, started: bool) -> None:
@@ -261,8 +261,11 @@ class Workers:
         for run in self.runs:
             if not run.why_lost:
                 continue
-            sent = 0 if run.result is None else _lost_of(run)
-            now_ns, missing = clock.now_ns(), run.owed(self.stopped, duration_ns)
+            # What it has itself recorded as lost with its capturing process.
+            kept = () if run.result is None else run.task.journal.parts()
+            failures = (failure for part in kept for failure in part.failures)
+            sent = sum(failure is not None and failure.kind is FailureKind.LOST for failure in failures)
+            now_ns, missing = clock.now_ns(), run.list_owed(self.stopped, duration_ns)
             for index in missing:
                 slot = run.task.job.share.number_slot(0)
                 record = self.decoder.decode(
@@ -285,18 +288,9 @@ class Workers:
             run.kill()
         deadline_s = time.monotonic() + 1.0
         for run in under_way:
-            run.gone(deadline_s)
+            run.wait_until_gone(deadline_s)
         if self._queue is not None:
             self._queue.close()
-
-
-def _lost_of(run: WorkerRun) -> int:
-    """How many requests a worker has itself recorded as lost with its capturing process."""
-    return sum(
-        failure is not None and failure.kind is FailureKind.LOST
-        for part in run.task.journal.parts()
-        for failure in part.failures
-    )
 
 
 def join_health(several: Sequence[Health]) -> Health:
@@ -346,7 +340,7 @@ class WorkerRun:
         self._pulse = pulse
         return max(self._silent_s)
 
-    def ended(self) -> str:
+    def note_end(self) -> str:
         """Take note of its end; why it is lost, "" where it is not."""
         with contextlib.suppress(ChildProcessError):
             _, status = os.waitpid(self.pid, 0)
@@ -366,7 +360,7 @@ class WorkerRun:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
-    def gone(self, deadline_s: float) -> None:
+    def wait_until_gone(self, deadline_s: float) -> None:
         """Wait for the end of both its processes, until that time (monotonic, seconds) at most."""
         left_ms = max(0.0, deadline_s - time.monotonic()) * 1000
         poll = select.poll()
@@ -374,9 +368,9 @@ class WorkerRun:
         while not self.pipe.closed and poll.poll(left_ms):
             self.pipe.skip()
             left_ms = max(0.0, deadline_s - time.monotonic()) * 1000
-        self.ended()
+        self.note_end()
 
-    def owed(self, only_sent: bool, duration_ns: int) -> list[int]:
+    def list_owed(self, only_sent: bool, duration_ns: int) -> list[int]:
         """The plan indices of what it was to deliver and did not; `only_sent`: the run was stopped."""
         job, have = self.task.job, set[int]()
         for part in self.task.journal.parts():

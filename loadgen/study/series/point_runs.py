@@ -57,7 +57,7 @@ def measure_point(session: Session, workload: Profile, seed: Seed, place: Path) 
         run, directory = inside.run(workload, seed)
     except Exception as error:  # one run's fault must not cost the others
         check_disk(error)
-        why = session.hidden(convert_error(error))
+        why = session.hide_error(convert_error(error))
         died = find_death(session)
         gone, took_s = bool(died or explain_silence(session)), _since_s(began_ns)
         return MeasuredPoint(
@@ -90,7 +90,7 @@ def find_death(session: Session, failed: bool = False) -> LoadgenError | None:
     try:
         session.check_alive(failed)
     except ServerDied as error:
-        return session.hidden(error)
+        return session.hide_error(error)
     return None
 
 
@@ -99,7 +99,7 @@ def explain_silence(session: Session) -> str:
     if session.served.engine.hosted:
         return ""
     reason = ServerProbe(session.access).poll()
-    return "" if reason is None else str(session.hidden(LoadgenError(reason)))
+    return "" if reason is None else str(session.hide_error(LoadgenError(reason)))
 
 
 def convert_error(error: Exception) -> LoadgenError:

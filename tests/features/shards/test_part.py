@@ -60,7 +60,7 @@ def test_an_instant_is_read(text: str, expected: PlannedStart) -> None:
 
 @loop_over("text", ["", "soon", "-5", "1e9", "2027-01-15T08:01:00", "inf", "nan", "+", "9" * 30])
 def test_what_is_no_instant_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no instant: give seconds since 1970"):
+    with pytest.raises(ValueError, match="is not an instant: give seconds since 1970"):
         shard_settings.read_instant(text, Clocks())
 
 
@@ -126,7 +126,7 @@ def wait(
 
 def test_the_start_is_the_instant_on_the_monotonic_clock() -> None:
     clocks = Clocks()
-    begun = wait(60, clocks).begun(TransportOptions(TARGET))
+    begun = wait(60, clocks).begin(TransportOptions(TARGET))
     assert clocks.mono_ns == 64 * S
     assert isinstance(begun.part.start, Punctual)
     assert (begun.part.start.instant_ns, begun.gone()) == (65 * S, False)
@@ -135,16 +135,16 @@ def test_the_start_is_the_instant_on_the_monotonic_clock() -> None:
 def test_counters_are_read_before_the_connections_are_opened() -> None:
     clocks = Clocks()
     waiting = wait(60, clocks, connections=10_000)
-    waiting.until(3)
+    waiting.wait_until(3)
     assert clocks.mono_ns == (65 - 6 - 3) * S
-    waiting.begun(TransportOptions(TARGET))
+    waiting.begin(TransportOptions(TARGET))
     assert clocks.mono_ns == (65 - 6) * S
 
 
 def test_a_wall_clock_that_is_set_meanwhile_counts() -> None:
     clocks = Clocks()
     clocks.on_sleep = lambda: setattr(clocks, "ahead_ns", (NOW_S + 20 - 5) * S)
-    begun = wait(60, clocks).begun(TransportOptions(TARGET))
+    begun = wait(60, clocks).begin(TransportOptions(TARGET))
     assert isinstance(begun.part.start, Punctual)
     assert begun.part.start.instant_ns == 45 * S
 
@@ -152,8 +152,8 @@ def test_a_wall_clock_that_is_set_meanwhile_counts() -> None:
 def test_without_an_instant_nothing_waits_or_changes() -> None:
     clocks, options = Clocks(), TransportOptions(TARGET)
     free = StartWait(None, 1, Display(), SIGNALS, clocks, clocks.sleep)
-    free.until(10)
-    assert free.begun(options) is options
+    free.wait_until(10)
+    assert free.begin(options) is options
     assert clocks.mono_ns == 5 * S
 
 
@@ -161,7 +161,7 @@ def test_a_stop_ends_the_wait() -> None:
     stop, clocks = StopRequest(), Clocks()
     clocks.on_sleep = lambda: stop.make(2)
     with pytest.raises(Stopped):
-        wait(60, clocks, stop).until(1)
+        wait(60, clocks, stop).wait_until(1)
     assert clocks.mono_ns < 6 * S
 
 
@@ -170,13 +170,13 @@ def test_an_instant_that_has_passed_is_an_error() -> None:
     with pytest.raises(
         MeasureError, match=r"not ready until 3\.2 s after --start-at .*: nothing was measured"
     ):
-        wait(0, clocks).begun(TransportOptions(TARGET))
+        wait(0, clocks).begin(TransportOptions(TARGET))
 
 
 @pytest.mark.whole
 @loop_over(("ready_s", "late"), [(64.9, False), (65.0, False), (66.5, True)])
 def test_a_process_that_is_late_never_begins_and_ends_the_run(ready_s: float, late: bool) -> None:
-    begun = wait(60, Clocks()).begun(replace(TransportOptions(TARGET), gone=lambda: True))
+    begun = wait(60, Clocks()).begin(replace(TransportOptions(TARGET), gone=lambda: True))
     assert begun.gone()  # as before
     start = begun.part.start
     assert start.begin_ns(99 * S) == 65 * S  # of the parent, which sends nothing

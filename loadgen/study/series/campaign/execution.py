@@ -174,7 +174,7 @@ class Execution:
         died = point.died
         if reason := point_runs.explain_unfinished(point.run):
             why = LoadgenError(f"{reason}: {died.summary}", *died.args[1:]) if died else LoadgenError(reason)
-            self._fail(planned, session.hidden(why), point.directory)
+            self._fail(planned, session.hide_error(why), point.directory)
             return not died
         self.store.finish(planned, point.directory)
         self.pace.add_cell(planned.cell, point.duration_s)
@@ -206,7 +206,7 @@ class Execution:
         try:
             climb.climb_on(session, self._seed(session, planned))
         except MeasureError as error:
-            progress.warn(clean_text(str(session.hidden(error))))
+            progress.warn(clean_text(str(session.hide_error(error))))
             if climb.left:
                 self._climbs[planned.id] = climb
                 left.appendleft(planned)
@@ -215,7 +215,7 @@ class Execution:
             return False
         except Exception as error:  # as of a run; the lengths that were measured stay
             point_runs.check_disk(error)
-            self._fail(planned, session.hidden(point_runs.convert_error(error)), climb.directory)
+            self._fail(planned, session.hide_error(point_runs.convert_error(error)), climb.directory)
             return not point_runs.find_death(session)
         self.pace.add_cell(planned.cell, (clock.now_ns() - began_ns) / 1e9)
         self._finish_climb(planned, climb)
