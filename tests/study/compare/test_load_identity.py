@@ -86,6 +86,13 @@ def test_every_key_that_makes_the_load_is_tried() -> None:
 
 
 @loop_over("key", LOAD_KEYS)
+def test_repeats_have_one_identity_and_other_loads_another(key: str) -> None:
+    identities = [run.load.identity for run in sides(key, "m", "m")]
+    assert identities[::2] == identities[1::2]
+    assert len(set(identities)) == 2
+
+
+@loop_over("key", LOAD_KEYS)
 def test_two_loads_of_one_name_are_shown_apart(key: str) -> None:
     tables = comparison.compare_runs(sides(key, "m", "m"), ComparisonOptions())
     assert [len(line.runs) for table in tables for line in table.lines] == [2, 2]
