@@ -77,7 +77,7 @@ _PICTURES = (
 
 
 class _LoadAxis(NamedTuple):
-    """What the loads of the points are: for a title, for an axis, and for the labels of the points."""
+    """The meaning of the points' loads: in a title, at an axis, and as their labels."""
 
     name: str  # "": they have no axis
     label: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any
 
@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.base.tables import Table, make_table
+from loadgen.base.tables import Table
 from loadgen.figures import repeats
 
 Floats = NDArray[np.floating[Any]]
@@ -127,16 +127,6 @@ class Panel(msgspec.Struct, frozen=True):
 def is_wide(loads: Floats) -> bool:
     """Check whether loads are so far apart, 16 times or more, that their axis is logarithmic."""
     return float(loads.max()) >= _WIDE * float(loads.min())
-
-
-def plot_over_seconds(
-    key: str, title: str, unit: str, curves: tuple[Curve, ...], caption: str, values: Mapping[str, Floats]
-) -> Panel:
-    """Plot curves over time, with the extremes of the named values as a table."""
-    extremes = {name: (each.min(), each.mean(), each.max()) for name, each in values.items()}
-    rows = tuple((name, *(f"{float(value):,.2f}" for value in each)) for name, each in extremes.items())
-    numbers = make_table(("", "min", "mean", "max"), rows)
-    return Panel(key, title, "s", unit, curves, caption=caption, numbers=numbers)
 
 
 class PageSection(msgspec.Struct, frozen=True):

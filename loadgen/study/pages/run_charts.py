@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -27,7 +27,6 @@ from loadgen.study.pages.page_parts import (
     Panel,
     Spans,
     Tone,
-    plot_over_seconds,
 )
 
 MOST_POINTS = 400  # over time
@@ -149,7 +148,7 @@ def _plot_rate(records: Records, begin_ns: int, window_s: float, shaded: bool) -
     curve = Curve("tokens/s", edges, np.append(rate, rate[-1]), CurveStyle.STEPS)
     steady = "; the shaded part is the steady state" if shaded else ""
     caption = f"Tokens received per second, in bins of {step:g} s{steady}."
-    return plot_over_seconds(
+    return _plot_over_seconds(
         "tokens-over-time", "Output tokens over time", "tokens/s", (curve,), caption, {"tokens/s": rate}
     )
 
@@ -172,7 +171,7 @@ def _plot_in_flight(records: Records, sent: Bool, begin_ns: int, window_s: float
         x, y = (edges - begin_ns) / SECOND_NS, np.append(y, y[-1])
         caption = f"Requests in flight, mean over bins of {step:g} s"
     curve, title = Curve("requests", x, y, CurveStyle.STEPS), "Requests in flight over time"
-    return plot_over_seconds(
+    return _plot_over_seconds(
         "concurrency-over-time", title, "requests", (curve,), f"{caption}.", {"requests": y}
     )
 
@@ -190,7 +189,7 @@ def _plot_first_tokens(at_s: Floats, ttft_ms: Floats) -> Panel:
     if len(at_s) > MOST_POINTS:
         caption, curves = _bin_over_time(at_s, ttft_ms)
     title, values = "Time to first token over time", {"ms": ttft_ms}
-    panel = plot_over_seconds("ttft-over-time", title, "ms", curves, caption, values)
+    panel = _plot_over_seconds("ttft-over-time", title, "ms", curves, caption, values)
     return replace(panel, x_label="s, when sent")
 
 
@@ -207,6 +206,16 @@ def _bin_over_time(at_s: Floats, values: Floats) -> tuple[str, tuple[Curve, ...]
         Curve("max", x, np.array([part.max() for part in parts]), CurveStyle.POINTS),
     )
     return f"{len(at_s):,} requests: median and maximum of those sent in each {step:g} s.", curves
+
+
+def _plot_over_seconds(
+    key: str, title: str, unit: str, curves: tuple[Curve, ...], caption: str, values: Mapping[str, Floats]
+) -> Panel:
+    """Plot curves over time, with the extremes of the named values as a table."""
+    extremes = {name: (each.min(), each.mean(), each.max()) for name, each in values.items()}
+    rows = tuple((name, *(f"{float(value):,.2f}" for value in each)) for name, each in extremes.items())
+    numbers = make_table(("", "min", "mean", "max"), rows)
+    return Panel(key, title, "s", unit, curves, caption=caption, numbers=numbers)
 
 
 def plot_timeline(run: Result) -> Iterator[Panel]:
@@ -337,7 +346,7 @@ def _plot_series(chart: _SampleChart, series: Sequence[SampledSeries], begin_ns:
     values = {name: each.values / chart.divisor for name, each in named}
     only = f"{names[0]}: " if len(names) == 1 and shown[0].where else ""
     caption = f"{chart.caption} {only}{samples} samples{points}.{more}"
-    return plot_over_seconds(chart.key, chart.title, chart.unit, curves, caption, values)
+    return _plot_over_seconds(chart.key, chart.title, chart.unit, curves, caption, values)
 
 
 def _make_sample_curve(name: str, series: SampledSeries, begin_ns: int, divisor: float) -> Curve:

@@ -128,8 +128,10 @@ class Account(msgspec.Struct, frozen=True):
             parts.append(f"concurrency {load.max_concurrency}")
         if load.request_rate_per_s is not None:
             rate = load.request_rate_per_s
-            held = load.max_concurrency is not None
-            parts += [f"{rate:.4g} requests/s"] if math.isfinite(rate) else ["all at once"] * (not held)
+            if math.isfinite(rate):
+                parts.append(f"{rate:.4g} requests/s")
+            elif load.max_concurrency is None:
+                parts.append("all at once")
         return ", ".join([served or self.reported.name, *filter(None, parts)])
 
     @property

@@ -102,8 +102,18 @@ def test_others_runs_have_the_cards_that_their_figures_make(
     assert {card.label: texts(card) for card in run_section.make_result_cards(figures)} == expected
 
 
-def test_the_notes_say_what_was_cancelled_too() -> None:
-    run = with_profile(made_runs.run(), cancel_rate="50%", cancel_after="2tok")
+def notes_of(run: Result) -> tuple[str, ...]:
     account = run_section.make_account(made_runs.reported(run), "run-1", draw=False)
     (notes,) = (section for section in account.sections if section.title == "Notes")
-    assert any(line.startswith("cancelled as planned: 0 of ") for line in notes.lines)
+    return notes.lines
+
+
+def test_the_notes_say_what_was_cancelled_too() -> None:
+    run = with_profile(made_runs.run(), cancel_rate="50%", cancel_after="2tok")
+    assert any(line.startswith("cancelled as planned: 0 of ") for line in notes_of(run))
+
+
+def test_the_notes_say_what_was_sent_again() -> None:
+    run = made_runs.run()
+    run.records.resends[:2] = 1
+    assert "sent again: 2 requests, after the server closed their idle connection" in notes_of(run)
