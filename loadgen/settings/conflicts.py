@@ -53,7 +53,7 @@ def list_unheeded(rows: Sequence[Setting], values: Values, typed: Collection[str
     kind, _ = find_data(values)
     every = {row.name for row in rows if row.answer_len}
     every = every if every <= set(typed) else set()  # --output-len
-    given = {*typed, "dataset_path"} if values["dataset_path"] else set(typed)
+    given = {*typed, "dataset_path"} if values["dataset_path"] else {*typed} - {"dataset_path"}
     return [
         row.option
         for row in rows

@@ -92,6 +92,7 @@ def test_a_flag_meets_the_keys_of_the_file_it_is_laid_over(tmp_path: Path) -> No
         (CUSTOM | {"input_len": 5, "range_ratio": "0.5"}, ["--random-input-len", "--random-range-ratio"]),
         ({"no_oversample": True}, ["--no-oversample"]),
         ({"dataset_name": "random", "dataset_path": "f"}, ["--dataset-path"]),
+        ({"dataset_path": ""}, []),
         ({"input_len": 5}, []),
         (CUSTOM | {"output_len": 5, **dict.fromkeys(ANSWER_LENS, 5)}, []),
     ],
