@@ -31,6 +31,11 @@ LATER = {
     "loadgen.server.engine_config": "when a run has ended",
     "loadgen.roofline.machines": "when a run has ended, or for --hardware",
     "loadgen.roofline.models": "when a run has ended",
+    "loadgen.features.data.export_plan": "for --export-requests",
+    "loadgen.features.shards.part": "for --shard, --start-at and --expect-plan",
+    "loadgen.features.targets.replicas": "for several --base-url",
+    "loadgen.fleet": "for --cluster",
+    "loadgen.run.workers": "for --workers",
     "loadgen.study": "for other verbs",
     "loadgen.study.series": "for other verbs",
 }
