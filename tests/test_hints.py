@@ -47,7 +47,7 @@ VERBS_OF = {
     "loadgen/features/shards/merge": ("merge",),
     "loadgen/report/request_rows": ("export", "bench"),
     "loadgen/report/limit": ("limit",),
-    "loadgen/run/plan_facts": ("campaign", "bench"),
+    "loadgen/run/session": ("campaign", "bench"),
     "loadgen/features/shards/": ("shards", "bench"),
     "loadgen/run/selftest/": ("selftest", "bench"),
     "loadgen/features/data/data_": ("data", "bench"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
@@ -28,7 +28,7 @@ from loadgen.host import throttling
 from loadgen.host.environment import describe_machine, read_git_state
 from loadgen.host.sampler import Sampler
 from loadgen.plan import plan
-from loadgen.plan.plan import Plan
+from loadgen.plan.plan import Plan, count_repeated_prompts
 from loadgen.plan.plan_inputs import ModelTarget, Seed, WordCounts
 from loadgen.plan.profile import Profile
 from loadgen.report import run_place
@@ -48,7 +48,6 @@ from loadgen.run.observation import (
     watch_cpus,
 )
 from loadgen.run.options import Options
-from loadgen.run.plan_facts import client_facts, facts_of_plan, name_plan, server_facts, strip_resume
 from loadgen.run.progress import Display
 from loadgen.run.signals import Interrupts
 from loadgen.run.stop_rules import make_stop_rules
@@ -60,7 +59,7 @@ from loadgen.server.discovery import ServerAddress, ServerInfo
 from loadgen.server.scraper import MetricsScraper
 from loadgen.settings.run_settings import AUTO, select_sending
 from loadgen.transport.sending.job import Target
-from loadgen.verdict.run_facts import Facts
+from loadgen.verdict.run_facts import Client, Facts, Server
 
 if TYPE_CHECKING:
     from loadgen.host.cpu_use import CpuWatch
@@ -74,6 +73,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("loadgen")
 _FAILED_S = 10.0  # for a server that failed to end: SGLang's takes five seconds to notice itself
 _REST_S = 3.0  # at most, for a server to be done with the warm-up
+_SERIES = ("sweep", "limit")  # whose --resume goes on with a directory, and would measure nothing of it again
 
 
 class Session(msgspec.Struct, frozen=True):
@@ -366,16 +366,27 @@ class Session(msgspec.Struct, frozen=True):
         # This machine and our own software; its GPUs too where the server is on it.
         sensed = describe_devices(sensing) if sensing is not None else {}
         environment = {**describe_machine(), "git": read_git_state(), **sensed}
-        known = facts_of_plan(
-            made,
-            started,
-            strip_resume(hide_argument_secrets()),
-            server_facts(self.served, add_path(self.root, made).url),
-            client_facts(options),
-            {name: value for name, value in environment.items() if value},
-        )
-        known = replace(
-            known,
+        known = Facts(
+            started=started,
+            finished=started,
+            command=strip_resume(hide_argument_secrets()),
+            profile=made.profile.model_copy(update={"server": None}),  # it may hold secrets
+            seed=made.seed.value,
+            seed_chosen=made.seed.chosen,
+            repeat=made.seed.repeat,
+            attempt=made.seed.attempt,
+            plan_digest=made.digest(),
+            prompt_format=made.requests.format,
+            data=made.facts,
+            ids_source=made.ids_source,
+            server=server_facts(self.served, add_path(self.root, made).url),
+            client=client_facts(options),
+            environment={name: value for name, value in environment.items() if value},
+            adapted=made.adaptation.fields,
+            notes=made.notes,
+            requests=made.total or 1,
+            session_turns=() if made.turns is None else tuple(made.turns.counts.tolist()),
+            repeated_prompts=count_repeated_prompts(made),
             runs=self.options.repeat,
             tokenizer=self.options.tokenizer or made.tokenizer or None,
             warmups=len(warmed),
@@ -448,3 +459,47 @@ def show_request(made: Plan, target: Target, request_id: str, hidden: Secrets) -
     if masked == fields:
         shown_body = body.decode()
     return hidden.conceal(head.decode("latin-1").replace("\r\n", "\n")) + shown_body
+
+
+def server_facts(served: ServerInfo, url: str) -> Server:
+    """The facts of the server at a URL."""
+    return Server(
+        url=url,
+        engine=served.engine.name,
+        version=served.version,
+        model=served.model,
+        model_root=served.model_root,
+        max_model_len=served.max_model_len,
+        slots=served.slots,
+        simulated=served.model_root if served.engine.simulated else "",
+    )
+
+
+def client_facts(options: TransportOptions) -> Client:
+    """The facts of the client before the first request."""
+    return Client(
+        transport=options.transport,
+        why=options.why_transport,
+        workers=options.workers,
+        why_workers=options.why_workers,
+        cpus=options.cpu_words,
+    )
+
+
+def name_plan(made: Plan) -> str:
+    """The name of a plan on a display: its profile, else the file that it sends."""
+    return made.profile.name or Path(made.facts.file).name or "bench"
+
+
+def strip_resume(words: Sequence[str]) -> list[str]:
+    """The command without `--resume` and its directory, where it measures a series of runs."""
+    if not set(words[1:2]) & set(_SERIES):
+        return list(words)
+    kept, rest = [], iter(words)
+    for word in rest:
+        if word == "--resume":
+            following = next(rest, "")  # its directory, where it was given one
+            kept += [following] if following.startswith("--") else []
+        elif not word.startswith("--resume="):
+            kept.append(word)
+    return kept

@@ -22,7 +22,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.secrecy import hide_argument_secrets
 from loadgen.report import run_directory, run_place
 from loadgen.run.options import TABLE, Options, is_given
-from loadgen.run.plan_facts import strip_resume
+from loadgen.run.session import strip_resume
 
 FAILED, SERVERS, UNFINISHED, INTERRUPTED = "failed", "servers", "unfinished", "interrupted"
 

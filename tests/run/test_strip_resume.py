@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from builders.loops import loop_over
-from loadgen.run.plan_facts import strip_resume
+from loadgen.run.session import strip_resume
 
 
 @loop_over(
