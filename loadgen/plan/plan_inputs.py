@@ -26,6 +26,11 @@ class WordCounts(msgspec.Struct, frozen=True):
     per_word: float = 1.0
     how: str = ""  # the count was learned; "": one token a word is assumed
 
+    @property
+    def explanation(self) -> str:
+        """How the count was learned, in words."""
+        return self.how or "one token a word is assumed: the server was not asked"
+
     def tokens(self, words: int) -> float:
         """The tokens of a prompt of `words` words."""
         return self.overhead + self.per_word * words
@@ -52,6 +57,10 @@ class ModelTarget(msgspec.Struct, frozen=True):
     def takes_ids(self, dialect: Dialect) -> bool:
         """Whether prompts may be token ids in this API of the engine."""
         return self.engine.takes_ids and not isinstance(dialect, Chat)
+
+    def name_text_api(self, dialect: Dialect) -> str:
+        """What takes text and not token ids, in words: the API, or the engine."""
+        return "the chat API" if isinstance(dialect, Chat) else self.engine.name
 
     @property
     def no_tokenizer(self) -> str:

@@ -186,9 +186,8 @@ def _make_texts(
     written = {
         name: prompt_texts.WordTexts(part, bare if name else counts, of) for name, (part, of) in parts.items()
     }
-    how = counts.how or "one token a word is assumed: the server was not asked"
     text = f"{len(counts.words or prompt_texts.list_common_words())} common words"
-    return _gather_texts(written), text, [f"messages of words: {how}"]
+    return _gather_texts(written), text, [f"messages of words: {counts.explanation}"]
 
 
 def _cut_corpus(

@@ -36,7 +36,6 @@ from loadgen.plan.model_files import find_vocabulary
 from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests
 from loadgen.plan.profile import Profile
 from loadgen.plan.prompts.tokenizers import find_optional_tokenizer, load_tokenizer
-from loadgen.wire.openai import Chat
 
 TIMED_TRACE = "timed_trace"
 FLAG = "--dataset-path"
@@ -95,8 +94,8 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
 
 
 def _check_api(inputs: PlanInputs) -> None:
-    if isinstance(inputs.dialect, Chat) or not inputs.subject.engine.takes_ids:
-        who = "the chat API" if isinstance(inputs.dialect, Chat) else inputs.subject.engine.name
+    if not inputs.subject.takes_ids(inputs.dialect):
+        who = inputs.subject.name_text_api(inputs.dialect)
         raise UsageError(
             f"--dataset-name {TIMED_TRACE} sends token ids, and {who} takes text: use --backend openai "
             "(/v1/completions), or --trace FILE --trace-format timed, whose prompts are words there"

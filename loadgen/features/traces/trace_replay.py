@@ -26,7 +26,7 @@ from loadgen.plan.profile import Profile
 from loadgen.plan.prompts import prompt_texts
 from loadgen.plan.prompts.random_prompts import WORDS
 from loadgen.plan.random_stream import make_arrival_rng
-from loadgen.wire.openai import Chat, Dialect
+from loadgen.wire.openai import Dialect
 
 _BITS = 2**64
 
@@ -113,8 +113,7 @@ def _make_replayed(inputs: PlanInputs, trace: TraceRows, picked: TraceSelection,
         return MadeRequests(ids, trace.hashes, ids_source=vocabulary.source, notes=tuple(notes))
     counts = subject.word_counts or WordCounts()
     spelled = ReplayedWords(trace, picked.places, (picked.input_lens, picked.output_lens), content, counts)
-    how = counts.how or "one token a word is assumed: the server was not asked"
-    notes.append(f"prompts of words: {how}")
+    notes.append(f"prompts of words: {counts.explanation}")
     return MadeRequests(spelled, trace.hashes, text="common words", notes=tuple(notes))
 
 
@@ -123,10 +122,9 @@ def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str
     takes_ids = subject.takes_ids(dialect)
     wanted = profile.prompt_format
     if wanted == IDS and not takes_ids:
-        who = "the chat API" if isinstance(dialect, Chat) else subject.engine.name
         raise UsageError(
-            f"{who} takes text, not token ids: use --backend openai (/v1/completions), or leave out "
-            "--prompt-format for a trace of words"
+            f"{subject.name_text_api(dialect)} takes text, not token ids: use --backend openai "
+            "(/v1/completions), or leave out --prompt-format for a trace of words"
         )
     if wanted not in ("auto", IDS, WORDS):
         raise UsageError(

@@ -15,7 +15,7 @@ from loadgen.plan.prompts import lengths, random_ids
 from loadgen.plan.prompts.random_ids import PromptShape, TokenIds, parse_range_ratio
 from loadgen.plan.prompts.tokenizers import find_needed_tokenizer, find_optional_tokenizer
 from loadgen.plan.prompts.vllm_texts import make_vllm_texts
-from loadgen.wire.openai import Chat, Dialect
+from loadgen.wire.openai import Dialect
 
 WORDS = "words"  # sized by the server's own count
 
@@ -64,7 +64,7 @@ def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str
         raise UsageError(f"--prompt-corpus and --prompt-format {wanted} are two texts: leave out one of them")
     takes_ids = subject.takes_ids(dialect)
     if wanted == "ids" and not takes_ids:
-        who = "the chat API" if isinstance(dialect, Chat) else subject.engine.name
+        who = subject.name_text_api(dialect)
         raise UsageError(f"{who} takes text, not token ids: use --prompt-format words or corpus")
     if wanted != "auto":
         return wanted
@@ -138,8 +138,7 @@ def _make_words(form: str, shape: PromptShape, inputs: PlanInputs) -> SourcedReq
     facts = DataFacts(
         sent=shape.num_prompts, text=f"{kinds} common words", reusable_tokens=made.reusable_tokens
     )
-    how = counts.how or "one token a word is assumed: the server was not asked"
-    return SourcedRequests(made, facts, notes=(f"prompts of words: {how}",))
+    return SourcedRequests(made, facts, notes=(f"prompts of words: {counts.explanation}",))
 
 
 def is_count_known(shape: PromptShape, profile: Profile) -> bool:
