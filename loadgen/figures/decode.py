@@ -29,7 +29,7 @@ _OBJECTS = "JSON objects in lines, not server-sent events: is it another API?"
 _FOREIGN = "no message has choices: is it another API? the first"
 LONGEST_REASON = 32  # characters of a finish reason; real ones have up to 28
 _LONGEST_WAIT = 60  # characters of a Retry-After: a date has 29
-_LONGEST_TIME_MS = 1e9  # eleven days: what a server reports beyond it is no time of a request
+_LONGEST_TIME_MS = 1e9  # eleven days: what a server reports beyond it is not the time of a request
 # What the server itself reports explains more than how its connection then ended.
 _OUTRANKED = (FailureKind.TRUNCATED, FailureKind.CONNECT, FailureKind.USER_CANCELLED)
 _TELLING = (FailureKind.HTTP_STATUS, FailureKind.RATE_LIMITED, FailureKind.IN_BAND, FailureKind.ABORTED)
@@ -164,7 +164,7 @@ class Decoder(msgspec.Struct, eq=False):
             record.word_gaps, record.inner_gaps = count_gaps(join_written([message]) for message in texts)
         finished = bool(summary.finish_reason)
         ended = finished and (stream.complete or summary.usage is not None)
-        # A usage that runs along is no end: what is cut has one too.
+        # A usage that runs along is not an end: what is cut has one too.
         ended = ended or (stream.done and (finished or summary.own_usage))
         # Nothing is missing of what has as many tokens as were asked for (Gemini sends no finish reason).
         ended = ended or ((stream.done or stream.complete) and 0 < record.planned_output <= counted.total)

@@ -96,7 +96,7 @@ def read_texts(dialect: Dialect, stream: DecodedStream, messages: int) -> Sequen
 
 
 def unframe(capture: Capture) -> HttpBody:
-    """The body; one that the transport cut short is never complete, whatever its framing."""
+    """Take the body out of its framing; one that the transport cut short is never complete."""
     ends = capture.read_ends()
     if not capture.framed:
         return HttpBody(capture.status, {}, capture.raw, ends, capture.failure is None, None)

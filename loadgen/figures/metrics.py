@@ -36,7 +36,7 @@ class Metrics(msgspec.Struct, frozen=True):
     """Every figure of a run; latencies and tokens over successful requests only."""
 
     streamed: bool  # False: TTFT, TPOT, ITL and the token peak do not exist
-    requests: int  # all of them, whatever became of them
+    requests: int  # all of them, failed ones too
     completed: int  # requests that succeeded
     failed: int  # the others, but for those cancelled as planned and those cut off
     duration_s: float  # first request sent → last response's end, over every request that was sent

@@ -192,7 +192,7 @@ def _parse_clause(clause: str) -> Iterator[Objective]:
     match = _CLAUSE.fullmatch(clause)
     if match is None:
         raise UsageError(
-            f"--slo {quote_value(clause)} is no objective: {_EXAMPLE}, several with commas between"
+            f"--slo {quote_value(clause)} is not an objective: {_EXAMPLE}, several with commas between"
         )
     limit_ms = _parse_limit_ms(clause, match["limit"], match["unit"].lower())
     if _RANK.fullmatch(match["metric"]) and match["rank"].lower() in JUDGED:
@@ -222,7 +222,9 @@ def _parse_rank(clause: str, rank: str) -> float:
     try:
         percentile = 50.0 if word == "median" else float(word.removeprefix("p"))
     except ValueError:
-        raise UsageError(f"--slo {clause}: {rank!r} is no percentile: write p99, p99.9 or median") from None
+        raise UsageError(
+            f"--slo {clause}: {rank!r} is not a percentile: write p99, p99.9 or median"
+        ) from None
     if not 0 < percentile < 100:
         raise UsageError(f"--slo {clause}: the percentile must lie between 0 and 100, both excluded")
     return percentile

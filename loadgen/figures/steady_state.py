@@ -107,9 +107,8 @@ def find_held_ns(
     """From when to when the load asked for was held, untrimmed, or why it never was.
 
     Closed loop: from when the last slot sent its first request, to when the first slot ended its last:
-    from there on a request is not replaced. The turn-around of a slot is no end, and neither is its wait to
-    connect again. Open loop (None): from the first request sent to the last, of sessions to the last one that
-    began.
+    from there on a request is not replaced. A slot's turn-around is not its end, nor is its wait to connect
+    again. Open loop (None): from the first request sent to the last, of sessions to the last one that began.
     """
     sent = records.select(records.sent)
     if not len(sent):

@@ -1,6 +1,6 @@
 """Text tokens: answers without usage, counted after a run by the model's own tokenizer.
 
-A message may carry several tokens, so a count of messages is no count of tokens. Text encoded again is: it
+A message may carry several tokens, so a count of messages is not a count of tokens. Text encoded again is: it
 lacks special tokens (the end of the answer, what surrounds reasoning and tool calls), and a text that the
 model wrote in unusual pieces may be encoded in fewer.
 """

@@ -68,7 +68,7 @@ def list_latencies(metrics: Metrics, facts: BlockFacts) -> dict[str, float | Non
     """Mean, median, std and percentiles of each selected metric, in milliseconds.
 
     vLLM's conditions: queue time only under --max-concurrency, E2EL with it only at a finite rate too.
-    A run in which no token was timed shows E2EL whatever was selected. A distribution of nothing is None
+    A run in which no token was timed always shows E2EL. A distribution of nothing is None
     (vLLM's 0.00 would be a latency that no request had), and its section is left out.
     """
     shown = {*facts.selected} if metrics.times_tokens else {*facts.selected, "e2el"}

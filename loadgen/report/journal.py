@@ -1,4 +1,4 @@
-"""Journal: what a run has measured so far, on disk while it goes on, readable whatever ended it.
+"""Journal: what a run has measured so far, on disk while it goes on, readable however it ended.
 
 A file of frames that is only ever appended to. A frame is written whole, with its length and a checksum
 in front, so a file cut at any byte gives every frame before the cut. The first frame is what was known
@@ -240,7 +240,7 @@ def list_files(path: Path) -> list[Path]:
 def read(path: Path) -> JournalContents:
     """How far a journal can be read, all its files together, and the facts in it.
 
-    Raises OSError where a file cannot be read and ValueError where it is no journal.
+    Raises OSError where a file cannot be read and ValueError where it is not a journal.
     """
     facts, whole, size = b"", 0, 0
     for part in list_files(path):

@@ -48,7 +48,7 @@ class Layout(msgspec.Struct, frozen=True):
     title: str
     rows: tuple[BlockRow, ...]
     sections: tuple[BlockSection, ...]
-    percentiles: tuple[float, ...] = ()  # whatever was asked for; then all sections are shown too
+    percentiles: tuple[float, ...] = ()  # not those that were asked for; then all sections are shown too
     width: int = 50
     label_width: int = 40
     value_width: int = 10

@@ -232,7 +232,7 @@ def load(directory: Path) -> Result:
     try:
         for path in (directory / RESULT, directory / ARRIVALS, *journal.list_files(directory / JOURNAL)):
             if path.exists() and not path.is_file():  # a pipe or a device: it could keep us waiting
-                raise ValueError(f"{path.name} is no regular file")
+                raise ValueError(f"{path.name} is not a regular file")
         if not (directory / RESULT).exists() and (directory / JOURNAL).exists():
             return _recover(directory)
         if (directory / RESULT).stat().st_size > _LARGEST_RESULT:
@@ -251,7 +251,7 @@ def load(directory: Path) -> Result:
 
 
 def _read_facts(directory: Path, ours: Mapping[str, Any]) -> Facts:
-    """The facts, whatever version wrote them; raises UsageError and ValueError."""
+    """The facts, in any format that this loadgen reads; raises UsageError and ValueError."""
     version = ours.get("format")
     if version not in FORMATS:
         raise UsageError(

@@ -182,5 +182,5 @@ class Sweep:
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """The runs of its points, in their order; what a failed point measured is none of them."""
+        """The runs of its points, in their order; what a failed point measured is not among them."""
         return tuple(point.run for point in self.points if point.run is not None and point.state != "failed")

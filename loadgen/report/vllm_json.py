@@ -74,7 +74,7 @@ def make_result(
         "tokenizer_id": facts.tokenizer,
         "num_prompts": facts.own_requests,
         **parse_metadata(facts.metadata),
-        **mark,  # whatever --metadata has under this name
+        **mark,  # in place of what --metadata has under this name
         "request_rate": traffic["request_rate"],
         "burstiness": make_strict(facts.profile.burstiness),
         "max_concurrency": traffic["max_concurrency"],

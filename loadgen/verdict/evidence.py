@@ -413,7 +413,7 @@ class RunEvidence:
     def failed(self) -> int:
         """Requests that failed, without those that a signal, a stop rule or the client's own end cut off.
 
-        A session that grew to the model's context limit ended there: that turn is none of them either.
+        A session that grew to the model's context limit ended there: that turn is not among them either.
         """
         return sum(self.failed_kinds.values())
 

@@ -144,7 +144,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def busy_cores(self) -> float:
-        """The share of a core that it kept busy: one loop is one core, whatever the others do."""
+        """The share of a core that it kept busy: one loop is one core, however busy the others are."""
         return self.busiest_s / self.wall_s if self.wall_s > 0 else 0.0
 
 
@@ -404,7 +404,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     def block(self) -> BlockFacts:
         """The load as the result block shows it; a trace's rate is its mean.
 
-        The rate of sessions is none of requests, which the block would call it.
+        The rate of sessions is not one of requests, as which the block would show it.
         """
         rate_per_s, most = math.inf if self.session_turns else self.planned_rate_per_s, self.max_concurrency
         return replace(make_block_facts(self.profile), request_rate_per_s=rate_per_s, max_concurrency=most)
