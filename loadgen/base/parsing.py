@@ -116,9 +116,11 @@ def _count_slips(one: str, other: str, most: int) -> int:
 class Parser(argparse.ArgumentParser):
     """Argparse whose errors are this tool's."""
 
+    help_flag = "--help"  # that lists all flags
+
     def error(self, message: str) -> NoReturn:
         shown = message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}…"
-        raise UsageError(f"{shown}; {self.prog} --help lists the flags")
+        raise UsageError(f"{shown}; {self.prog} {self.help_flag} lists the flags")
 
 
 def parse_arguments(
@@ -136,13 +138,13 @@ def parse_arguments(
     given, unknown = parse(list(argv))
     if not unknown:
         return given
-    flag = unknown[0].split("=", 1)[0]
+    flag, every = unknown[0].split("=", 1)[0], f"{parser.prog} {getattr(parser, 'help_flag', '--help')}"
     if not flag.startswith("-"):
-        raise UsageError(f"unexpected argument {unknown[0]!r}; {parser.prog} --help lists the flags")
+        raise UsageError(f"unexpected argument {unknown[0]!r}; {every} lists the flags")
     if (explanation := explained(flag)) is not None:
         raise UsageError(explanation)
     flags = [option for action in parser._actions for option in action.option_strings]
-    raise UsageError(f"unknown flag {flag}{suggest_name(flag, flags)}; {parser.prog} --help lists the flags")
+    raise UsageError(f"unknown flag {flag}{suggest_name(flag, flags)}; {every} lists the flags")
 
 
 def parse_with(parse: Callable[[str], T]) -> Callable[[str], T]:

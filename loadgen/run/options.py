@@ -171,7 +171,10 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     """The options on this command line; raises UsageError that names what is wrong with it."""
     words = join_flag_lines(argv[1:] if argv[:1] == ["serve"] else argv)  # pasted from `vllm bench serve`
     refuse_other_flags(words)
-    values = vars(parse_arguments(parser or bench_parser(), words, explained=explain_other_flag))
+    if parser is None:
+        parser = bench_parser()
+        parser.help_flag = "--help-all"
+    values = vars(parse_arguments(parser, words, explained=explain_other_flag))
     given = frozenset(values)
     lay_over_lengths(values)
     labels = values.get("backend"), values.pop("endpoint_type", None), values.get("endpoint") or ""
@@ -247,7 +250,7 @@ def _headers(pairs: Sequence[str]) -> dict[str, str]:
     return headers
 
 
-def bench_parser() -> argparse.ArgumentParser:
+def bench_parser() -> Parser:
     """The parser of `loadgen bench`; what is not given is absent from its result."""
     parser = Parser(
         prog="loadgen bench",

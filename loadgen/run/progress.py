@@ -46,7 +46,7 @@ NO_TTFTS = (0,) * _BINS
 
 
 class SentCounters(Protocol):
-    """What is counted while requests are sent, in one process or several."""
+    """The counts while requests are sent, in one process or several."""
 
     @property
     def sent(self) -> int: ...
@@ -207,14 +207,14 @@ class Progress:
         return " · ".join(parts)
 
     def _list_more(self) -> Iterator[str]:
-        """What a wide terminal has room for."""
+        """List what a wide terminal has room for."""
         if (p99_ms := ttft_percentile_ms(self.ttft_counts, 99)) is not None:
             yield f"P99 {p99_ms:,.{0 if p99_ms >= 10 else 1}f} ms"
         if (waiting := self.waiting()) is not None:
             yield f"{waiting} queued"
 
     def _rest(self, running: int) -> Iterator[str]:
-        """What is still waited for, and how long."""
+        """List what is still waited for, and how long."""
         if self.ending:
             yield f"ending: {self.ending}"
         elif self.duration_s is not None and running and self.elapsed_s > self.duration_s:
@@ -233,7 +233,7 @@ def _duration(seconds: float) -> str:
 
 
 class Shown(Protocol):
-    """What a display shows: one line, and how much of the whole is behind it, 0 to 1; None: no one knows."""
+    """The content of a display: one line, and how much of the whole is behind it, 0 to 1; None: unknown."""
 
     @property
     def share(self) -> float | None: ...
@@ -254,7 +254,7 @@ class Wait(msgspec.Struct, frozen=True):
         """Unknown: the time it may take is no measure of what is done."""
 
     def line(self, columns: int = WIDTH) -> str:
-        """What is waited for, how long it has taken and may take, and how it stands."""
+        """Write what is waited for, how long it has taken and may take, and how it stands."""
         elapsed_s = (clock.now_ns() - self.begin_ns) / 1e9
         parts = [_duration(elapsed_s)] * (elapsed_s >= _MOMENT_S)
         parts += [f"at most {_duration(self.at_most_s)}"] if self.at_most_s else []
@@ -378,11 +378,11 @@ class ProgressBar(Display):
             self.gone = True
 
     def show_wait(self, wait: Wait) -> None:
-        """The same place shows it."""
+        """Show it in the place of the progress."""
         self.show(wait)
 
     def show_still(self, wait: Wait) -> None:
-        """The same place shows it, without a time that would stand still."""
+        """Show it in the place of the progress, without a time that would stand still."""
         self.show(wait)
 
     def close(self) -> None:
@@ -432,7 +432,7 @@ def ttft_percentile_ms(counts: Iterable[int], percent: float) -> float | None:
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """What has been counted of a run."""
+    """The counts of a run."""
 
     sent: int = 0
     ended: int = 0  # their responses are over
@@ -500,7 +500,7 @@ class LiveTotals:
 
 
 def open_live_totals(path: str | None) -> LiveTotals | None:
-    """Those in the file of --live-totals, None without; raises UsageError where it cannot be written."""
+    """Open the file of --live-totals, None without; raises UsageError where it cannot be written."""
     try:
         return None if path is None else LiveTotals(Path(path))
     except OSError as error:

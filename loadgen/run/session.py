@@ -115,7 +115,7 @@ class Session(msgspec.Struct, frozen=True):
 
     @property
     def adapter(self) -> Adapter:
-        """What learns how this server takes the requests of a plan."""
+        """Make what learns how this server takes the requests of a plan."""
         known, alive, title = self.adaptations, self.check_alive, f"{self._simulated}warming up"
         quiet = self.options.quiet
         return Adapter(self.access, self.subject, known, alive, self.interrupts, title, quiet, self.accepted)
@@ -142,7 +142,7 @@ class Session(msgspec.Struct, frozen=True):
         return show_request(made, add_path(self.root, made), request_id, self._secrets(workload))
 
     def _secrets(self, workload: Profile) -> Secrets:
-        """Those of the command, and those in a workload's body."""
+        """Collect the secrets of the command, and those in a workload's body."""
         return self.access.secrets | Secrets.collect(
             tables=(workload.extra_body, workload.chat_template_kwargs)
         )
@@ -239,7 +239,7 @@ class Session(msgspec.Struct, frozen=True):
         return Result(facts, outcome.records, followup.keep_samples(facts, sensing, observer))
 
     def _steps(self, made: Plan, outcome: Outcome, display: Display) -> tuple[tuple[str, Step], ...]:
-        """What is learned after a run of server and client, whatever was sampled during it."""
+        """List what is learned after a run of server and client, whatever was sampled during it."""
         from loadgen.run import followup
 
         return (
@@ -257,7 +257,7 @@ class Session(msgspec.Struct, frozen=True):
         return followup.add_configuration(known, access, self.served, log)
 
     def _title(self, made: Plan) -> str:
-        """Of the display while a plan is measured."""
+        """Make the title of the display while a plan is measured."""
         cell = "" if self.cell is None else f"r{self.cell.repeat} {self.cell.arm}, "
         shard = "" if self.options.shard is None else f"shard {self.options.share.name} of "
         return f"{self._simulated}{cell}{self.heading}{shard}{name_plan(made)}"
@@ -282,7 +282,7 @@ class Session(msgspec.Struct, frozen=True):
 
     @property
     def _simulated(self) -> str:
-        """What the titles of a display begin with, where no model runs."""
+        """The beginning of a display's titles, where no model runs."""
         return "SIMULATED " if self.served.engine.simulated else ""
 
     @property
@@ -322,7 +322,7 @@ class Session(msgspec.Struct, frozen=True):
         return None if self.subject.engine.simulated else text_tokens.find_text_tokenizer(names)
 
     def _request_id_prefix(self) -> str:
-        """Of the ids of a run: the one given, or one of its own, which tells runs apart in a server's log."""
+        """Choose the prefix of a run's ids: as given, or its own, to tell runs apart in a server's log."""
         given = self.options.request_id_prefix
         return f"loadgen-{secrets.token_hex(4)}-" if given is None else given
 

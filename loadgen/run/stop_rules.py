@@ -143,7 +143,7 @@ class StopRules:
 
 
 def read_begin(record: Record) -> BegunRequest | None:
-    """What of a request shows saturation; None of one that failed or had no token."""
+    """Read what of a request shows saturation; None of one that failed or had no token."""
     if record.failure is not None or not len(record.arrival_ns):
         return None
     return record.index, record.sent_ns, int(record.arrival_ns[0])
@@ -151,7 +151,7 @@ def read_begin(record: Record) -> BegunRequest | None:
 
 @dataclass
 class SaturationRule:
-    """What has been seen of an open loop of one rate, requests per second, and whether that is saturation.
+    """The evidence of an open loop of one rate, requests per second, and whether that is saturation.
 
     Three things must hold at once, each of which a healthy server shows too at times:
 

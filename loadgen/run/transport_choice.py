@@ -36,7 +36,7 @@ class TransportChoice(msgspec.Struct, frozen=True):
 
 
 def check_transport(asked: str | None) -> str:
-    """What is used instead of a transport that was asked for, and what to grant; "" where it can be had.
+    """Explain what is used instead of the transport asked for, and what to grant; "" where it can be had.
 
     Raises UsageError where the platform has none.
     """

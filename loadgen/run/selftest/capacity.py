@@ -146,7 +146,7 @@ def measure_at_pace(workload: Profile, transport: str, warmed: Records, workers:
 
 
 def measure_one_worker(workload: Profile, transport: str, warmed: Records) -> Calibration:
-    """What one worker of a transport held here when it was last measured, or else measured now."""
+    """Recall what one worker of a transport held here when it was last measured, or else measured now."""
     kept = calibration.read_remembered(transport, calibration.environment_digest(describe_machine()))
     return kept or _measure_and_keep(_add_pace(workload, warmed), transport, 1)
 

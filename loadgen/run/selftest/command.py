@@ -167,7 +167,7 @@ MODES = (
 
 
 def examine(mode: Mode, transports: Sequence[str]) -> dict[str, str]:
-    """What is wrong with what each transport saw of a mode, `ok` where nothing is; raises MeasureError."""
+    """Find what is wrong with what each transport saw of a mode, `ok` for nothing; raises MeasureError."""
     load = SelftestLoad(streams=2, interval_ms=2.0, chat=mode.chat)
     requests, tokens = 2 * load.streams, 18
     with null_server(load.interval_ms, load.interval_ms, *mode.shape) as null:
@@ -187,7 +187,7 @@ def examine(mode: Mode, transports: Sequence[str]) -> dict[str, str]:
 
 
 def find_fault(seen: Seen, tokens: int) -> str:
-    """What is wrong with a run that asked for `tokens` tokens; `ok` where nothing is."""
+    """Find what is wrong with a run that asked for `tokens` tokens; `ok` where nothing is."""
     if seen.failed:
         return f"{seen.failed} of {seen.requests} failed, the first with {seen.first_error}"
     if seen.unlike:

@@ -73,7 +73,7 @@ class Null:
     process: Embedded
 
     def read_sent(self, prefix: str) -> dict[int, Sent]:
-        """What was sent to the requests of a prefix, by plan index; ends the server."""
+        """Read what was sent to the requests of a prefix, by plan index; ends the server."""
         self.process.stop()
         rows = (msgspec.json.decode(line, type=Sent) for line in self.log.read_bytes().splitlines())
         return {int(row.request_id[len(prefix) :]): row for row in rows if row.request_id.startswith(prefix)}
@@ -97,13 +97,13 @@ def null_server(ttft_ms: float, interval_ms: float, *shape: str) -> Iterator[Nul
 
 @contextmanager
 def null_servers(count: int, ttft_ms: float, interval_ms: float, *shape: str) -> Iterator[list[Null]]:
-    """As many null servers of our own; raises UsageError or MeasureError where one cannot be started."""
+    """Start N null servers of our own; raises UsageError or MeasureError where one cannot be started."""
     with ExitStack() as stack:
         yield [stack.enter_context(null_server(ttft_ms, interval_ms, *shape)) for _ in range(count)]
 
 
 class SelftestClient(msgspec.Struct, frozen=True):
-    """What is measured: a transport, in N workers, each of them on a null server of its own."""
+    """The client that is measured: a transport, in N workers, each of them on a null server of its own."""
 
     transport: str
     workers: int = 1

@@ -147,7 +147,7 @@ def count_affordable() -> int:
 
 
 def choose_workers(load: ExpectedLoad, measured: Calibration, most: int, targets: int = 1) -> WorkerChoice:
-    """As many workers as hold HEADROOM times the load, at most `most`; a multiple of the targets."""
+    """Choose as many workers as hold HEADROOM times the load, at most `most`; a multiple of the targets."""
     each = measured.capacity_of(1)
     wanted = HEADROOM * load.messages_per_s / each if each else math.inf
     needed = most if wanted > most else max(1, math.ceil(wanted))
@@ -200,7 +200,7 @@ def find_spare_cpus(
 
 
 def choose_cpus(near: Mapping[int, set[int]], taken: set[int], least: int) -> tuple[int, ...]:
-    """Of CPUs that are free, each with those of its core, at least `least`, ascending; () where too few."""
+    """Choose free CPUs, each with those of its core, at least `least`, ascending; () where too few."""
     apart = [cpu for cpu, core in near.items() if not core & taken]
     for cpus in (apart, list(near)):
         if len(cpus) >= least:

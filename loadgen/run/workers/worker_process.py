@@ -28,7 +28,7 @@ _STOP = b"s"
 
 
 class WorkerTask(msgspec.Struct, frozen=True):
-    """What a worker is to do, and where it leaves what comes of it: all of it is shared with its parent."""
+    """The task of a worker, and where it leaves what comes of it: all of it is shared with its parent."""
 
     job: Job
     transport: str
@@ -121,7 +121,7 @@ class EndedRequests(msgspec.Struct, tag="ended", array_like=True):
 
 
 class WorkerResult(msgspec.Struct, tag="result", array_like=True):
-    """What a worker has at its end, besides what is in its journal."""
+    """The result of a worker at its end, next to what is in its journal."""
 
     health: Health | None  # None: its capturing process died
     died: str = ""  # how

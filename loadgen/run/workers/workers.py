@@ -103,7 +103,7 @@ class Workers:
             ) from None
 
     def _tasks(self) -> list[WorkerTask]:
-        """What each is to do; all that can be wrong with it is found here."""
+        """Make what each is to do; all that can be wrong with it is found here."""
         plan, options, part = self.plan, self.options, self.options.part
         indices = part.share.list_indices(len(plan), plan.sessions)
         # The requests of a session stay in one worker.
@@ -294,7 +294,7 @@ class Workers:
 
 
 def join_health(several: Sequence[Health]) -> Health:
-    """What capturing processes that ran side by side report together.
+    """Join what capturing processes that ran side by side report.
 
     Of what one process does to its own streams (held back, stopped, the busiest) the worst counts.
     """
