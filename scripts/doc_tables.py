@@ -22,6 +22,7 @@ import loadgen
 from loadgen.base import rule
 from loadgen.figures import figure_table
 from loadgen.plan import profile
+from loadgen.roofline import machines
 from loadgen.run.options import bench_parser
 from loadgen.settings import backends, setting
 from loadgen.settings.other_client import OtherClient
@@ -141,6 +142,16 @@ def _help(text: str | None) -> str:
     return _marked((text or "").replace("%%", "%").replace("|", "\\|").replace("<", "&lt;"))
 
 
+def _machines() -> str:
+    kinds = ("bf16", "fp8", "fp4", "int8")
+    rows = []
+    for key, machine in machines.list_machines().items():
+        peaks = (machine.peak_flop_per_s.get(kind) for kind in kinds)
+        tflops = ("–" if peak is None else f"{peak / 1e12:g}" for peak in peaks)
+        rows.append((f"`{key}`", f"{machine.bandwidth_bytes_per_s / 1e9:g}", *tflops, _marked(machine.note)))
+    return _grid(("key", "GB/s", *(f"{kind} TFLOPS" for kind in kinds), ""), rows)
+
+
 def _faults() -> str:
     sys.path.append(_TESTS)
     try:
@@ -179,6 +190,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "doubts": partial(rule.table, DOUBTS, "doubt"),
     "audit-doubts": partial(rule.table, CHECKS, "doubt", "###"),
     "comparability": partial(rule.table, COMPARABILITY, "rule", "###"),
+    "machines": _machines,
     "faults": _faults,
 }
 

@@ -15,6 +15,7 @@ import loadgen
 from fakes import faults_table
 from loadgen.figures.figure_table import FIGURES, LATENCY, SPEED
 from loadgen.plan import profile
+from loadgen.roofline.machines import list_machines
 from loadgen.settings import backends, setting
 from loadgen.settings.other_flags import CLIENTS
 from loadgen.settings.server_settings import ServerKeys
@@ -105,6 +106,7 @@ ROWS: dict[str, list[str]] = {
     "doubts": [f"| `{rule.code}` |" for rule in DOUBTS],
     "audit-doubts": [f"| `{rule.code}` |" for rule in CHECKS],
     "comparability": [f"| `{rule.code}` |" for rule in COMPARABILITY],
+    "machines": [f"| `{key}` |" for key in list_machines()],
     "faults": [fault.name for faults in faults_table.SECTIONS.values() for fault in faults],
 }
 
