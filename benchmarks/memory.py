@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from loadgen.figures.record import Record, Records
+from loadgen.facts.run_facts import Client, Facts, Server
 from loadgen.plan import profile
+from loadgen.records.record import Record, Records
 from loadgen.report import report
 from loadgen.report.run_directory import ARRIVALS, Result
-from loadgen.verdict.run_facts import Client, Facts, Server
 
 PER_REQUEST = 128
 STREAMS = 1024

@@ -19,10 +19,10 @@ from benchmarks.harness.process import Command, checkout_env, run  # noqa: E402
 from benchmarks.memory import PART, PER_REQUEST, facts, requests  # noqa: E402
 from loadgen import __version__  # noqa: E402
 from loadgen.base.structs import replace  # noqa: E402
-from loadgen.figures.record import Records  # noqa: E402
+from loadgen.facts.run_facts import ClockReading, ShardFacts  # noqa: E402
+from loadgen.records.record import Records  # noqa: E402
 from loadgen.report import run_directory  # noqa: E402
 from loadgen.report.run_directory import Result  # noqa: E402
-from loadgen.verdict.run_facts import ClockReading, ShardFacts  # noqa: E402
 
 HEADER = ("tokens", "shards", "MB read", "wall s", "CPU s", "peak MiB")
 WIDTH = 10

@@ -26,9 +26,9 @@ from rich.console import Console
 from rich.text import Text
 
 from loadgen import cli
+from loadgen.base.printing import Screen, make_terminal_ink
 from loadgen.base.text import WIDTH
 from loadgen.report import report, run_directory
-from loadgen.report.printing import Screen, make_terminal_ink
 
 _ARGUMENTS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",

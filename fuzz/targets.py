@@ -24,18 +24,18 @@ _DECODE, _CONTROL = "fuzzing.fuzz_targets_decode", "fuzzing.fuzz_targets_control
 _DATA, _ROWS = "fuzzing.fuzz_targets_data", ("loadgen.features.data",)
 _USER = "fuzzing.fuzz_targets_user"
 _ANSWERS = (
-    "loadgen.figures.decode",
+    "loadgen.records.decode",
     "loadgen.wire.openai",
     "loadgen.wire.sglang_generate",
-    "loadgen.figures.token_counts",
+    "loadgen.records.token_counts",
     "loadgen.base.untrusted",
 )
 _OTHERS = ("loadgen.study.importers", "loadgen.base.bounds")
 _STORED = (
-    "loadgen.figures.record",
-    "loadgen.base.record_columns",
+    "loadgen.records.record",
+    "loadgen.records.record_columns",
     "loadgen.base.archive",
-    "loadgen.report.journal",
+    "loadgen.records.journal",
 )
 _FILES = (
     "loadgen.roofline.checkpoint",
@@ -124,14 +124,14 @@ TARGETS = {
     "corpus": Target(f"{_USER}:corpus", ("loadgen.plan.prompts",), (), 512),
     # words of a command line
     "command_words": Target(
-        f"{_USER}:command_words", ("loadgen.run.options", "loadgen.settings.table"), (), 256
+        f"{_USER}:command_words", ("loadgen.run.command.options", "loadgen.settings.table"), (), 256
     ),
     "start_at": Target(f"{_USER}:start_at", ("loadgen.features.shards.shard_settings",), (), 48, words=False),
     "base_url": Target(f"{_USER}:base_url", ("loadgen.base.urls",), (), 128),
     # records of many runs
     "records": Target(
         f"{_USER}:records",
-        ("loadgen.report.sweep_record", "loadgen.study.series.campaign.campaign_store"),
+        ("loadgen.study.sweep_record", "loadgen.study.series.campaign.campaign_store"),
         (),
         2048,
     ),
@@ -139,19 +139,19 @@ TARGETS = {
         f"{_USER}:odd_records", ("loadgen.report", "loadgen.study.importers"), (), 64, words=False
     ),
     # what a run leaves
-    "frame": Target(f"{_RUNS}:frame", ("loadgen.figures.record", "loadgen.base.record_columns"), (), 2048),
+    "frame": Target(f"{_RUNS}:frame", ("loadgen.records.record", "loadgen.records.record_columns"), (), 2048),
     "journal": Target(f"{_RUNS}:any_journal", _STORED, (), 2048),
     "arrivals": Target(f"{_RUNS}:arrivals", _STORED, ("run_directories/format-1/arrivals.npz",), 16384),
     "columns": Target(f"{_RUNS}:columns", _STORED, (), 256, words=False),
     "run_directory": Target(
         f"{_RUNS}:run_directory",
-        ("loadgen.report.run_directory", "loadgen.verdict.run_facts"),
+        ("loadgen.report.run_directory", "loadgen.facts.run_facts"),
         (),
         8192,
     ),
     "odd_run": Target(
         f"{_RUNS}:odd_run",
-        ("loadgen.report.run_directory", "loadgen.verdict.run_facts"),
+        ("loadgen.report.run_directory", "loadgen.facts.run_facts"),
         (),
         64,
         words=False,

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from loadgen.features.shards.merge import merge
     from loadgen.figures.metrics import Metrics
     from loadgen.plan.profile import Profile
-    from loadgen.report.limit_record import Limit
     from loadgen.report.run import Run, Verdict
-    from loadgen.report.sweep_record import Sweep, SweptPoint
-    from loadgen.run.api import Interrupted, bench, bench_async, load
+    from loadgen.run.command.api import Interrupted, bench, bench_async, load
     from loadgen.study.judging_api import Audit, Comparison, audit, compare
+    from loadgen.study.limit_record import Limit
     from loadgen.study.series.series_api import LimitInterrupted, SweepInterrupted, limit, sweep
+    from loadgen.study.sweep_record import Sweep, SweptPoint
 
 __version__ = "0.1.0"
 _MODULES = {
@@ -27,11 +27,11 @@ _MODULES = {
     "loadgen.study.series.series_api": ("LimitInterrupted", "SweepInterrupted", "limit", "sweep"),
     "loadgen.base.errors": ("LoadgenError",),
     "loadgen.figures.metrics": ("Metrics",),
-    "loadgen.report.limit_record": ("Limit",),
+    "loadgen.study.limit_record": ("Limit",),
     "loadgen.features.shards.merge": ("merge",),
     "loadgen.report.run": ("Run", "Verdict"),
-    "loadgen.report.sweep_record": ("Sweep", "SweptPoint"),
-    "loadgen.run.api": ("Interrupted", "bench", "bench_async", "load"),
+    "loadgen.study.sweep_record": ("Sweep", "SweptPoint"),
+    "loadgen.run.command.api": ("Interrupted", "bench", "bench_async", "load"),
     "loadgen.plan.profile": ("Profile",),
 }
 __all__ = [

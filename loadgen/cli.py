@@ -11,11 +11,11 @@ from importlib import import_module
 from typing import NoReturn
 
 from loadgen import __version__
+from loadgen.base import signals
 from loadgen.base.errors import NO_MEMORY, ExitCode, LoadgenError, UsageError
 from loadgen.base.parsing import suggest_name
+from loadgen.base.printing import flush_stream, print_text, print_warnings
 from loadgen.base.text import clean_text, quote_value
-from loadgen.report.printing import flush_stream, print_text, print_warnings
-from loadgen.run import signals
 from loadgen.run.verbs import MEASURE, PREPARE, READ, find_verbs, importing
 
 _HEAD = f"""\
@@ -56,7 +56,7 @@ def write_help() -> str:
 def run_bench(argv: Sequence[str]) -> int:
     """Read the flags, and start the embedded engine while what a run needs is imported."""
     with importing():
-        from loadgen.run.options import parse, write_help
+        from loadgen.run.command.options import parse, write_help
 
     if (text := write_help(argv)) is not None:  # without the imports that a run needs
         print_text(text, sys.stdout, end="")
@@ -67,7 +67,7 @@ def run_bench(argv: Sequence[str]) -> int:
     with ExitStack() as stack:
         begun = embedded_engine.begin_engine(options, stack)
         with importing():
-            from loadgen.run import bench
+            from loadgen.run.command import bench
 
         # Few profiles are shown as tables of speeds.
         return bench.run(options, stack, begun, lambda: import_module("loadgen.study.series.ladder_command"))

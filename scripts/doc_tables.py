@@ -23,7 +23,7 @@ from loadgen.base import rule
 from loadgen.figures import figure_table
 from loadgen.plan import profile
 from loadgen.roofline import machines
-from loadgen.run.options import bench_parser
+from loadgen.run.command.options import bench_parser
 from loadgen.settings import backends, setting
 from loadgen.settings.other_client import OtherClient
 from loadgen.settings.other_flags import OTHERS

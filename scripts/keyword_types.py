@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from loadgen.features import contributed
-from loadgen.run.keywords import KEYWORDS, WorkloadOptions
+from loadgen.run.command.keywords import KEYWORDS, WorkloadOptions
 from loadgen.settings.table import PROFILE_KEYS, join_rows
 
 _LOADGEN = Path(__file__).parent.parent / "loadgen"

@@ -16,7 +16,7 @@ import pytest
 from builders.loops import loop_over
 from fakes.scripted_server import ScriptedServer, api, stream
 from loadgen import cli
-from loadgen.run.options import TABLE
+from loadgen.run.command.options import TABLE
 from loadgen.run.verbs import MEASURE, PREPARE, READ, find_verbs
 from loadgen.settings.setting import GROUPS
 

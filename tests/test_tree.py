@@ -26,13 +26,13 @@ TEXT = [
 # Imports point left: what is in a folder imports from its own and those before it. Files next to the folders
 # are of two kinds: what every folder uses, and the command and the package, which use every folder.
 FOLDERS = [
-    "base", "engines", "wire", "settings", "plan", "transport", "figures", "host", "roofline", "server",
-    "verdict", "report", "run", "features", "fleet", "study",
+    "base", "engines", "wire", "settings", "plan", "transport", "records", "figures", "host", "roofline",
+    "server", "facts", "verdict", "report", "run", "features", "fleet", "study",
 ]  # fmt: skip
 INSIDE = {
     "study": [
-        "run_summary", "speed", "importers", "consistency", "compare", "audit", "judging_api", "pages",
-        "series",
+        "sweep_record", "limit_record", "labels", "run_summary", "speed", "importers", "consistency",
+        "compare", "audit", "judging_api", "pages", "series",
     ],
     "features": ["traces", "data", "shapes", "sessions", "shards", "targets"],
 }  # fmt: skip
@@ -268,7 +268,7 @@ WRITERS = {"loadgen/base/files.py", "servers/loadgen_servers/log_file.py"}
 MEMBERS = {
     ("loadgen/base/archive.py", "archive.open(info, 'w', force_zip64=True)"),
     (
-        "loadgen/study/pages/picture_files.py",
+        "loadgen/study/pages/pictures/picture_files.py",
         "figure.savefig(png, format='png', dpi=_DOTS_PER_INCH, metadata=_METADATA)",
     ),
 }
@@ -385,7 +385,7 @@ def test_what_is_locked_is_all_that_is_needed_by_hash_and_names_no_host() -> Non
 
 
 def test_the_readme_names_only_flags_that_exist() -> None:
-    from loadgen.run.options import bench_parser
+    from loadgen.run.command.options import bench_parser
 
     known = {option for action in bench_parser()._actions for option in action.option_strings}
     lines = [line for line in (ROOT / "README.md").read_text("utf-8").splitlines() if "loadgen bench" in line]

@@ -21,7 +21,7 @@ from benchmarks.clients.adapters import Installed
 from benchmarks.harness.page import Bar, Section, markdown
 from benchmarks.harness.process import Command, CouldNotRun, checkout_env, run
 from benchmarks.simulated.queue import utilisation_at
-from loadgen.report.limit_record import LimitEstimate, LimitRecord
+from loadgen.study.limit_record import LimitEstimate, LimitRecord
 
 _SERVICE_MS = 40.0  # long next to what a virtual machine's host takes from it at a time
 _SERVICES = 3.0  # that a request may wait

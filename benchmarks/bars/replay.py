@@ -20,7 +20,7 @@ from benchmarks.harness import made_files, truth
 from benchmarks.harness.page import Bar, Section, markdown, spread
 from benchmarks.harness.process import Command, Cost, CouldNotRun, checkout_env, run
 from loadgen.base.arrays import Int64
-from loadgen.figures.record import Records
+from loadgen.records.record import Records
 
 _RATE_PER_S = 200.0
 _REQUESTS = 2000  # ten seconds

@@ -17,7 +17,7 @@ from benchmarks.clients.adapters import Installed
 from benchmarks.harness import truth
 from benchmarks.harness.page import Bar, Section, markdown, spread
 from benchmarks.harness.process import Command, checkout_env, run
-from loadgen.figures.record import Records
+from loadgen.records.record import Records
 
 _SESSIONS, _TURNS = 200, 10
 _THINK_S = (0.5, 1.5)

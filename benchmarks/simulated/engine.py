@@ -10,7 +10,7 @@ import numpy as np
 
 from loadgen.figures.objectives import Objective, judge_objectives
 from loadgen.figures.per_request import MetricOptions, PerRequest
-from loadgen.figures.record import Record, Records
+from loadgen.records.record import Record, Records
 from loadgen.study.series.limit.search import NextRun, Trial
 from loadgen_servers.engine.scheduler import Limits, Scheduler, Sequence
 from loadgen_servers.engine.step_times import Timing

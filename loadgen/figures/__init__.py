@@ -1,1 +1,1 @@
-"""Figures: captures decoded into Records (columns of arrivals), and every figure computed from them."""
+"""Figures: every latency, speed and rate of a run, computed from its records alone."""

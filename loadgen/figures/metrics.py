@@ -18,8 +18,8 @@ from loadgen.figures.peaks import peak_concurrency, peak_of
 from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.figures.percentiles import Piece
 from loadgen.figures.percentiles import percentiles as ranked
-from loadgen.figures.record import UNKNOWN, MessageBlock, Records
-from loadgen.figures.text_tokens import mark_uncounted
+from loadgen.records.record import UNKNOWN, MessageBlock, Records
+from loadgen.records.text_tokens import mark_uncounted
 
 DEFINITIONS_VERSION = 3  # raised whenever a formula below changes; stored with every result
 _MOST_REASONS = 16  # real servers have a handful; what a server writes is bounded

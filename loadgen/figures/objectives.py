@@ -22,7 +22,7 @@ from loadgen.figures.figure_table import JUDGED, SELECTABLE
 from loadgen.figures.metrics import list_gaps
 from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.figures.percentiles import find_lower_index, find_upper_index
-from loadgen.figures.record import Records
+from loadgen.records.record import Records
 from loadgen.transport.failure import NO_EVIDENCE
 
 _UNITS_MS = {"us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3}

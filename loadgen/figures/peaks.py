@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from loadgen.base.arrays import Bool, Int64
-from loadgen.figures.record import BLOCK, MessageBlock, Records
+from loadgen.records.record import BLOCK, MessageBlock, Records
 
 _BLOCK = 64  # arrivals whose windows are counted together, or not at all
 _AT_ONCE = 256  # blocks

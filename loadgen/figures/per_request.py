@@ -10,7 +10,7 @@ import numpy as np
 from loadgen.base.arrays import Bool, Float64, Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
-from loadgen.figures.record import UNKNOWN, Records
+from loadgen.records.record import UNKNOWN, Records
 
 
 class MetricOptions(msgspec.Struct, frozen=True):

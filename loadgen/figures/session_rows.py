@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Bool, Float64, Int64
-from loadgen.figures.record import Records
 from loadgen.figures.steady_state import find_slot_ends, mark_failed
+from loadgen.records.record import Records
 from loadgen.transport.failure import FailureKind
 
 _MOST_PLACES = 1000  # of ended sessions that are kept

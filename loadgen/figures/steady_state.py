@@ -17,8 +17,8 @@ from loadgen.base.text import format_count
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.metrics import Metrics, mark_good, measure_latencies
 from loadgen.figures.per_request import MetricOptions, PerRequest
-from loadgen.figures.record import Records
 from loadgen.plan.profile import Profile
+from loadgen.records.record import Records
 from loadgen.transport.failure import CUT_OFF, Failure
 
 _MARGIN = re.compile(r"(\d{1,9})|(\d{1,9}(?:\.\d{1,9})?)s", re.ASCII)

@@ -13,7 +13,9 @@ import msgspec
 
 from loadgen.base import clock
 from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.signals import Interrupts
 from loadgen.base.structs import replace
+from loadgen.facts.run_facts import Facts
 from loadgen.features.shards.part import lead_s
 from loadgen.fleet import connection, placement, shard_actor
 from loadgen.fleet.fleet import Calls, Fleet, RayCalls
@@ -22,21 +24,19 @@ from loadgen.fleet.shard_order import ShardOrder, pick_options
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import WordCounts
 from loadgen.report.run_directory import Result
-from loadgen.run import progress
 from loadgen.run.acceptance import check_divisible
+from loadgen.run.command import progress
+from loadgen.run.command.options import TABLE, Options, is_given
+from loadgen.run.command.progress import Progress, Totals
 from loadgen.run.extension import Extension, PlanSender, SenderMaker, Step
 from loadgen.run.firing import NO_HEALTH, DecodedTally, PlanPart, TransportOptions, Watch
 from loadgen.run.measure import Outcome, measure
-from loadgen.run.options import TABLE, Options, is_given
-from loadgen.run.progress import Progress, Totals
-from loadgen.run.signals import Interrupts
 from loadgen.run.stop_rules import StopRules
 from loadgen.server.discovery import ServerAddress
 from loadgen.settings.run_settings import AUTO
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.sending.job import Health
 from loadgen.transport.sending.share import WHOLE, Share
-from loadgen.verdict.run_facts import Facts
 
 _AHEAD_S = 0.5  # of the first connection, for the start to reach every node
 _EACH_S = 0.01

@@ -13,15 +13,15 @@ import msgspec
 from loadgen.base import clock
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.files import write_whole
+from loadgen.facts.run_facts import ClockReading
 from loadgen.features.shards.shard_clocks import RoundTrips, boot_id
 from loadgen.fleet import connection
 from loadgen.fleet.placement import Node
 from loadgen.fleet.shard_order import ShardOrder, ShardStatus, order_share
 from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
-from loadgen.run.progress import Totals
+from loadgen.run.command.progress import Totals
 from loadgen.transport.sending.share import Share
-from loadgen.verdict.run_facts import ClockReading
 
 CLOCK = "the driver's clock"
 _ANSWERS_S = 30.0  # for any question: a node that is silent for longer is lost

@@ -19,7 +19,7 @@ from loadgen.base import clock
 from loadgen.base.files import open_unlinked
 from loadgen.features.shards.shard_clocks import boot_id
 from loadgen.fleet.shard_order import ShardStatus
-from loadgen.run.progress import LiveTotals
+from loadgen.run.command.progress import LiveTotals
 
 if TYPE_CHECKING:
     import numpy as np

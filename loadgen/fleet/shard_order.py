@@ -14,10 +14,10 @@ from loadgen.base.text import quote_value
 from loadgen.base.urls import check_headers, check_path, check_request_id_prefix
 from loadgen.engines.refusals import Adaptation
 from loadgen.plan.plan_inputs import Seed, WordCounts
-from loadgen.run import keywords
-from loadgen.run.credentials import NO_KEY
-from loadgen.run.options import TABLE, Options
-from loadgen.run.progress import Totals
+from loadgen.run.command import keywords
+from loadgen.run.command.credentials import NO_KEY
+from loadgen.run.command.options import TABLE, Options
+from loadgen.run.command.progress import Totals
 from loadgen.settings.run_settings import Tolerance
 from loadgen.transport.sending.share import Share
 

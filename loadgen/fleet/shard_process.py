@@ -16,20 +16,20 @@ from typing import BinaryIO, cast
 
 from msgspec.structs import replace
 
+from loadgen.base import signals
 from loadgen.base.clock import SECOND_NS, SYSTEM_CLOCK
 from loadgen.base.errors import LoadgenError, MeasureError
 from loadgen.base.files import open_unlinked
+from loadgen.base.signals import SIGNALS
 from loadgen.features.shards.part import Punctual, ShardSender, lead_s
 from loadgen.fleet.shard_actor import EVENTS, LENGTH_BYTES, RUNS, TOTALS
 from loadgen.fleet.shard_order import ShardOrder, unpack_order
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
-from loadgen.run import signals
 from loadgen.run.attach import attach, collect_settings
+from loadgen.run.command.options import Options
 from loadgen.run.firing import TransportOptions, Watch
 from loadgen.run.measure import Outcome, measure
-from loadgen.run.options import Options
-from loadgen.run.signals import SIGNALS
 from loadgen.settings.validation import validate_table
 from loadgen.transport.capture_process import end_with_parent
 

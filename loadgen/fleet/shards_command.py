@@ -16,17 +16,17 @@ from loadgen.base.bounds import integer_between
 from loadgen.base.clock import SECOND_NS, SYSTEM_CLOCK, Clock
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.parsing import Parser, parse_arguments
+from loadgen.base.printing import print_text
 from loadgen.base.text import quote_value
+from loadgen.facts import requested_metrics
 from loadgen.features.shards import shard_settings
 from loadgen.features.shards.shard_settings import MOST_AHEAD_S, PlannedStart
 from loadgen.plan import profile
 from loadgen.plan.plan_inputs import Seed
-from loadgen.report.printing import print_text
-from loadgen.run import bench
-from loadgen.run.credentials import flags_with_secrets
-from loadgen.run.options import Options, parse
-from loadgen.run.progress import warn
-from loadgen.verdict import requested_metrics
+from loadgen.run.command import bench
+from loadgen.run.command.credentials import flags_with_secrets
+from loadgen.run.command.options import Options, parse
+from loadgen.run.command.progress import warn
 
 _START_IN_S = 120
 _NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)  # stands in a script without quotes

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from loadgen.figures.record import Records
+from loadgen.facts.run_facts import Facts
 from loadgen.plan.data_facts import LengthFacts, ScheduleFacts
 from loadgen.plan.request_sources import RANDOM, TRACES
+from loadgen.records.record import Records
 from loadgen.report.load_identity import describe_classes, shorten_digest
 from loadgen.report.run_directory import Result
 from loadgen.verdict import evidence
-from loadgen.verdict.run_facts import Facts
 
 _WORDS = "words"  # the format of prompts whose length is set by the server's own count
 _MADE = {

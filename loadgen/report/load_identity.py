@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict, replace
 
+from loadgen.facts.run_facts import Facts
 from loadgen.plan.data_facts import LengthFacts
 from loadgen.plan.request_sources import RANDOM
 from loadgen.settings.request_class import RequestClass
 from loadgen.settings.setting import Identity, Makes
 from loadgen.settings.table import PROFILE_KEYS, join_rows
-from loadgen.verdict.run_facts import Facts
 
 _DIGEST = 12  # characters of one that are shown
 _AS_GIVEN = {

@@ -7,18 +7,18 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
+from loadgen.base.printing import Colour, Mark, Screen
 from loadgen.base.rule import Severity
+from loadgen.facts.run_facts import Facts
 from loadgen.features import combine_rows
 from loadgen.figures import steady_state, vllm_keys
 from loadgen.figures.metrics import compute
 from loadgen.host import cpu_use
 from loadgen.report import data_lines, figure_lines, result_block, run_lines
-from loadgen.report.printing import Colour, Mark, Screen
 from loadgen.report.run_directory import Result
 from loadgen.report.section import PageTitle, ReportOptions, Room, Section, make_section
 from loadgen.server import answer_check
 from loadgen.verdict import run_roofline, verdict
-from loadgen.verdict.run_facts import Facts
 from loadgen.verdict.verdict import Level
 
 _MOST_LINES = 10  # of a short report under its block

@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import write_output
 from loadgen.base.parsing import Parser, parse_arguments
+from loadgen.base.printing import escape_unencodable, print_text
 from loadgen.base.tables import format_csv
+from loadgen.facts.run_facts import Facts
 from loadgen.features import combine_rows
 from loadgen.figures.figure_table import LATENCIES
 from loadgen.figures.per_request import PerRequest
-from loadgen.figures.record import UNKNOWN
 from loadgen.figures.session_rows import find_sessions
+from loadgen.records.record import UNKNOWN
 from loadgen.report import run_directory
-from loadgen.report.printing import escape_unencodable, print_text
 from loadgen.report.run_directory import Result
 from loadgen.report.vllm_json import list_request_ids
 from loadgen.transport.failure import FailureKind
-from loadgen.verdict.run_facts import Facts
 
 REQUESTS = "requests"  # the file's name, before its form's ending
 _ROWS_AT_ONCE = 4096

@@ -18,22 +18,24 @@ from loadgen.base import files
 from loadgen.base.errors import UsageError
 from loadgen.base.guard import Broken, make_guarded
 from loadgen.base.structs import replace
+from loadgen.facts import requested_metrics
+from loadgen.facts.run_facts import FORMATS, Facts
 from loadgen.features import contributed
-from loadgen.figures import objectives, steady_state, text_tokens
+from loadgen.figures import objectives, steady_state
 from loadgen.figures.metrics import Metrics, compute
 from loadgen.figures.objectives import ObjectiveEvidence, judge_objectives
 from loadgen.figures.per_request import MetricOptions
-from loadgen.figures.record import Records
 from loadgen.figures.session_rows import find_dry_ns, find_sessions
 from loadgen.figures.steady_state import Steady, Trim, Unsteady
-from loadgen.report import journal, sample_file
+from loadgen.records import journal, text_tokens
+from loadgen.records.record import Records
 from loadgen.report.run_place import JOURNAL
-from loadgen.report.sample_file import SAMPLES, KeptSamples
 from loadgen.report.vllm_json import OURS, make_result, name_result_file
-from loadgen.verdict import reconcile, requested_metrics, verdict
+from loadgen.server import sample_file
+from loadgen.server.sample_file import SAMPLES, KeptSamples
+from loadgen.verdict import reconcile, verdict
 from loadgen.verdict.arrival_checks import arrivals_not_tokens
 from loadgen.verdict.evidence import RunEvidence
-from loadgen.verdict.run_facts import FORMATS, Facts
 from loadgen.verdict.verdict import RunVerdict
 
 _LONGEST_DETAIL = 200

@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from loadgen.base.clock import MS_NS
 from loadgen.base.text import cut_end, format_count, list_first, wrap_text
 from loadgen.engines import refusals
+from loadgen.facts.run_facts import Client, Facts
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.metrics import FailureTally
 from loadgen.figures.percentiles import percentiles
-from loadgen.figures.record import Records
 from loadgen.figures.session_rows import find_sessions
 from loadgen.figures.steady_state import Steady, Unsteady
 from loadgen.host import sensor_summary
+from loadgen.records.record import Records
 from loadgen.report import data_lines, load_table
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions
@@ -25,7 +26,6 @@ from loadgen.roofline import bound
 from loadgen.server import engine_config
 from loadgen.transport.failure import CUT_OFF, describe_outcome
 from loadgen.verdict import reconcile, run_roofline
-from loadgen.verdict.run_facts import Client, Facts
 
 _MOST_KINDS = 3  # of failures in a short report
 _MOST_DETAIL = 150  # characters of one

@@ -10,11 +10,11 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base.guard import Broken, make_guarded
+from loadgen.base.printing import Mark, Screen
 from loadgen.base.text import clean_text, wrap_text
-from loadgen.report.printing import Mark, Screen
+from loadgen.facts.run_facts import Facts
 from loadgen.report.result_block import Layout
 from loadgen.report.run_directory import Result
-from loadgen.verdict.run_facts import Facts
 
 
 class ReportOptions(msgspec.Struct, frozen=True):

@@ -18,14 +18,14 @@ from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
 from loadgen.base.guard import Broken, make_guarded
 from loadgen.base.text import make_file_name
+from loadgen.facts.requested_metrics import parse_metadata
+from loadgen.facts.run_facts import Facts
 from loadgen.figures import vllm_keys
 from loadgen.figures.figure_table import percentile_name
 from loadgen.figures.metrics import DEFINITIONS_VERSION, Metrics
 from loadgen.figures.per_request import PerRequest
-from loadgen.figures.record import Records
 from loadgen.plan.profile import Profile
-from loadgen.verdict.requested_metrics import parse_metadata
-from loadgen.verdict.run_facts import Facts
+from loadgen.records.record import Records
 
 OURS = "loadgen"
 SIMULATED = " (simulated)"  # follows the model's name where the embedded engine answered

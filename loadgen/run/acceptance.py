@@ -19,23 +19,22 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.base import untrusted
+from loadgen.base import signals, untrusted
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.signals import Interrupts
 from loadgen.base.text import format_count, list_first, quote_value
 from loadgen.engines import refusals
 from loadgen.engines.refusals import FIELDS, REFUSING, Adaptation, AdaptedField, Refusal
-from loadgen.figures.record import Records
 from loadgen.plan import plan, request_sources
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed, WordCounts
 from loadgen.plan.profile import Profile
 from loadgen.plan.trial_bodies import TrialBodies
-from loadgen.run import signals
+from loadgen.records.record import Records
+from loadgen.run.command.progress import Display, display
 from loadgen.run.firing import TransportOptions, Watch
 from loadgen.run.measure import Outcome, measure
-from loadgen.run.progress import Display, display
-from loadgen.run.signals import Interrupts
 from loadgen.server import control
 from loadgen.server.discovery import ServerAddress, ServerInfo, ServerProbe
 from loadgen.server.exchange import DENIED, ControlAnswer

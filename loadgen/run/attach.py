@@ -12,21 +12,22 @@ from msgspec.structs import replace
 
 from loadgen.base import urls
 from loadgen.base.errors import MeasureError, NotReady, UsageError
+from loadgen.base.signals import SIGNALS, Interrupts
 from loadgen.base.urls import ApiPlace, is_this_machine, read_port
 from loadgen.engines.engines import ENGINES
 from loadgen.features import contributed
 from loadgen.plan import plan, request_sources
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.profile import Profile
-from loadgen.run import acceptance, embedded_engine, progress, transport_choice
-from loadgen.run.credentials import Credentials, collect_credentials
+from loadgen.run import acceptance, embedded_engine, transport_choice
+from loadgen.run.command import progress
+from loadgen.run.command.credentials import Credentials, collect_credentials
+from loadgen.run.command.options import Options, change_port, explain_no_server
+from loadgen.run.command.progress import Display
 from loadgen.run.extension import find_extensions
 from loadgen.run.firing import Watch
 from loadgen.run.observation import Local
-from loadgen.run.options import Options, change_port, explain_no_server
-from loadgen.run.progress import Display
 from loadgen.run.session import Session
-from loadgen.run.signals import SIGNALS, Interrupts
 from loadgen.run.verbs import importing
 from loadgen.server.discovery import ServerAddress, ServerInfo, ServerProbe
 from loadgen.server.exchange import ControlLoop

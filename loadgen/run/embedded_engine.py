@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
-from loadgen.run.options import Options
+from loadgen.run.command.options import Options
 from loadgen.run.verbs import importing
 from loadgen_servers.engine import presets
 from loadgen_servers.engine.step_times import Age, Timing, Work

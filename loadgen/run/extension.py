@@ -9,20 +9,20 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from importlib import import_module
 
+from loadgen.base.signals import Interrupts
 from loadgen.base.structs import replace
-from loadgen.figures.record import Records
+from loadgen.facts.run_facts import Facts
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import WordCounts
+from loadgen.records.record import Records
 from loadgen.run.acceptance import Adapter
+from loadgen.run.command.options import TABLE, Options, is_given
+from loadgen.run.command.progress import Display
 from loadgen.run.firing import TransportOptions, Watch
 from loadgen.run.measure import Outcome, measure
-from loadgen.run.options import TABLE, Options, is_given
-from loadgen.run.progress import Display
-from loadgen.run.signals import Interrupts
 from loadgen.server.discovery import ServerAddress, ServerInfo
 from loadgen.server.scraper import MetricsScraper
 from loadgen.transport.sending.job import Target
-from loadgen.verdict.run_facts import Facts
 
 Step = Callable[[Facts], Facts]  # from the facts so far to those with what it adds
 

@@ -13,16 +13,16 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
+from loadgen.base.signals import SIGNALS, Interrupts
 from loadgen.base.untrusted import Hide, hide_nothing
 from loadgen.features import contributed
-from loadgen.figures.decode import Decoder
-from loadgen.figures.record import Record
-from loadgen.figures.text_tokens import TextTokenizer
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import UNKNOWN_LEN
-from loadgen.report.journal import Journal
-from loadgen.run.progress import Display, LiveTotals, Progress, SentCounters
-from loadgen.run.signals import SIGNALS, Interrupts
+from loadgen.records.decode import Decoder
+from loadgen.records.journal import Journal
+from loadgen.records.record import Record
+from loadgen.records.text_tokens import TextTokenizer
+from loadgen.run.command.progress import Display, LiveTotals, Progress, SentCounters
 from loadgen.run.stop_rules import StopRules
 from loadgen.settings.run_settings import Sending
 from loadgen.transport import memory_room

@@ -8,31 +8,33 @@ from pathlib import Path
 
 import msgspec
 
+from loadgen.base import signals
 from loadgen.base.errors import UsageError
 from loadgen.base.guard import Broken, make_guarded
 from loadgen.base.secrecy import Secrets, hide_secrets
+from loadgen.base.signals import Interrupts
 from loadgen.base.structs import replace
 from loadgen.engines import engines
+from loadgen.facts import calibration
+from loadgen.facts.run_facts import Client, Facts
 from loadgen.figures.session_rows import list_early_places
 from loadgen.host.sampler import Sampler
 from loadgen.plan.plan import Plan
-from loadgen.report import report, request_rows, run_directory, run_place, sample_file
+from loadgen.report import report, request_rows, run_directory, run_place
 from loadgen.report.run_directory import Result
-from loadgen.report.sample_file import NO_SAMPLES, KeptSamples
 from loadgen.roofline import machines
 from loadgen.roofline.flags import Flags
-from loadgen.run import progress, signals
+from loadgen.run.command import progress
+from loadgen.run.command.options import Options
 from loadgen.run.extension import Step
 from loadgen.run.measure import Outcome
 from loadgen.run.observation import Local
-from loadgen.run.options import Options
-from loadgen.run.signals import Interrupts
-from loadgen.server import control, engine_config
+from loadgen.server import control, engine_config, sample_file
 from loadgen.server.answer_check import Fingerprint
 from loadgen.server.discovery import ServerAddress, ServerInfo
+from loadgen.server.sample_file import NO_SAMPLES, KeptSamples
 from loadgen.server.scraper import MetricsScraper
-from loadgen.verdict import calibration, run_roofline
-from loadgen.verdict.run_facts import Client, Facts
+from loadgen.verdict import run_roofline
 
 
 class FinishedRun(msgspec.Struct, frozen=True):

@@ -16,16 +16,16 @@ from loadgen.base import clock
 from loadgen.base.errors import LOG_LINE, MeasureError, ServerDied, UsageError
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.text import cut_end
+from loadgen.facts.run_facts import Launched
 from loadgen.host import sensor_discovery
 from loadgen.report import run_place
-from loadgen.run import progress
-from loadgen.run.credentials import Credentials
+from loadgen.run.command import progress
+from loadgen.run.command.credentials import Credentials
+from loadgen.run.command.options import Launching, Options
 from loadgen.run.observation import Local
-from loadgen.run.options import Launching, Options
 from loadgen.server.discovery import ServerAddress, ServerProbe
 from loadgen.server.exchange import ControlLoop
 from loadgen.settings.validation import ServerSettings
-from loadgen.verdict.run_facts import Launched
 from loadgen_servers.launch import custom
 from loadgen_servers.launch.container import Container
 from loadgen_servers.launch.launchers import LAUNCHERS

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from loadgen.base import clock
+from loadgen.base import clock, signals
 from loadgen.base.arrays import Int64
-from loadgen.figures import text_tokens
-from loadgen.figures.record import Records
 from loadgen.plan.plan import Plan
-from loadgen.run import signals
+from loadgen.records import text_tokens
+from loadgen.records.record import Records
+from loadgen.run.command.progress import Progress
 from loadgen.run.firing import Firing, TransportOptions, Watch, begin_process
-from loadgen.run.progress import Progress
 from loadgen.run.stop_rules import StopRules
 from loadgen.transport.sending.job import Health
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from loadgen.engines.engine import Engine
+from loadgen.facts.run_facts import Launched
 from loadgen.host.cpu_use import CpuWatch
 from loadgen.host.sampler import Sampler
-from loadgen.run.progress import Display
+from loadgen.run.command.progress import Display
 from loadgen.server.scraper import MetricsScraper
-from loadgen.verdict.run_facts import Launched
 
 if TYPE_CHECKING:
     from loadgen.server.server_counters import ServerWindow

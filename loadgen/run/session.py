@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from loadgen.base import signals
 from loadgen.base.errors import LoadgenError
 from loadgen.base.secrecy import HIDDEN, Secrets, hide_argument_secrets
+from loadgen.base.signals import Interrupts
 from loadgen.base.structs import replace
 from loadgen.base.urls import is_loopback
 from loadgen.engines.refusals import Adaptation
-from loadgen.figures import text_tokens
-from loadgen.figures.record import Records
-from loadgen.figures.text_tokens import TextTokenizer
+from loadgen.facts.run_facts import Client, Facts, Server
 from loadgen.host import throttling
 from loadgen.host.environment import describe_machine, read_git_state
 from loadgen.host.sampler import Sampler
@@ -31,10 +31,16 @@ from loadgen.plan import plan
 from loadgen.plan.plan import Plan, count_repeated_prompts
 from loadgen.plan.plan_inputs import ModelTarget, Seed, WordCounts
 from loadgen.plan.profile import Profile
+from loadgen.records import text_tokens
+from loadgen.records.journal import Journal
+from loadgen.records.record import Records
+from loadgen.records.text_tokens import TextTokenizer
 from loadgen.report import run_place
-from loadgen.report.journal import Journal
-from loadgen.run import acceptance, progress, signals, transport_choice
+from loadgen.run import acceptance, transport_choice
 from loadgen.run.acceptance import Adapter, check_digest, check_divisible, check_sendable
+from loadgen.run.command import progress
+from loadgen.run.command.options import Options
+from loadgen.run.command.progress import Display
 from loadgen.run.extension import PlanSender, ServerGroup, Step, find_extensions
 from loadgen.run.firing import PlanPart, TransportOptions, Watch
 from loadgen.run.measure import Outcome
@@ -47,9 +53,6 @@ from loadgen.run.observation import (
     start_sensors,
     watch_cpus,
 )
-from loadgen.run.options import Options
-from loadgen.run.progress import Display
-from loadgen.run.signals import Interrupts
 from loadgen.run.stop_rules import make_stop_rules
 from loadgen.run.transport_choice import add_path
 from loadgen.run.verbs import importing
@@ -59,16 +62,15 @@ from loadgen.server.discovery import ServerAddress, ServerInfo
 from loadgen.server.scraper import MetricsScraper
 from loadgen.settings.run_settings import AUTO, select_sending
 from loadgen.transport.sending.job import Target
-from loadgen.verdict.run_facts import Client, Facts, Server
 
 if TYPE_CHECKING:
+    from loadgen.facts.run_facts import Cell
     from loadgen.host.cpu_use import CpuWatch
     from loadgen.host.throttling import HostState
     from loadgen.report.run_directory import Result
     from loadgen.roofline.checkpoint import Checkpoint
     from loadgen.run.followup import FinishedRun
     from loadgen.server.answer_check import Fingerprint
-    from loadgen.verdict.run_facts import Cell
 
 _LOG = logging.getLogger("loadgen")
 _FAILED_S = 10.0  # for a server that failed to end: SGLang's takes five seconds to notice itself

@@ -13,14 +13,14 @@ import numpy as np
 from loadgen.base.arrays import Float64, Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.text import format_count
-from loadgen.figures.record import Record
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
+from loadgen.records.record import Record
 from loadgen.settings.run_settings import DEAD, DRAIN_S, Tolerance
 from loadgen.transport.failure import NO_EVIDENCE, Failure, FailureKind
 
 if TYPE_CHECKING:
-    from loadgen.run.options import Options
+    from loadgen.run.command.options import Options
 
 
 # Of saturation:

@@ -20,7 +20,7 @@ from loadgen.transport.sending.job import Target
 
 if TYPE_CHECKING:
     from loadgen.plan.plan import Plan
-    from loadgen.run.options import Options
+    from loadgen.run.command.options import Options
 
 _AUTO = "auto"
 _MANY = 64  # streams, from which on reading every token costs more than a ring does

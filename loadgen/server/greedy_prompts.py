@@ -19,12 +19,12 @@ import msgspec
 from loadgen.base.errors import UsageError
 from loadgen.base.text import WIDTH
 from loadgen.base.untrusted import NOT_JSON, Hide, hide_nothing
-from loadgen.figures.decode import Decoder
-from loadgen.figures.record import Record
 from loadgen.plan.apis import merge_fields
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget
 from loadgen.plan.prompts.tokenizers import Tokenizer, load_tokenizer
+from loadgen.records.decode import Decoder
+from loadgen.records.record import Record
 from loadgen.server import answer_check
 from loadgen.server.answer_check import Fingerprint, GreedyAnswer
 from loadgen.server.discovery import ServerAddress

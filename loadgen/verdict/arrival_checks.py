@@ -10,8 +10,8 @@ import numpy as np
 from loadgen.base.arrays import Bool, sum_exactly
 from loadgen.base.clock import MS_NS
 from loadgen.base.rule import Evidence, joined, note, suspect
-from loadgen.figures.decode import MORE_TOKENS
-from loadgen.figures.record import UNKNOWN
+from loadgen.records.decode import MORE_TOKENS
+from loadgen.records.record import UNKNOWN
 from loadgen.verdict.evidence import LATE_GAPS, LEAST_TOKENS, AnswerShapes, RunEvidence, percent
 
 MOST, SOME = 0.5, 0.01  # of the answers; of the answers or the tokens

@@ -10,9 +10,9 @@ import numpy as np
 
 from loadgen.base.rule import Evidence, Origin, Source, invalid, joined, note, suspect
 from loadgen.base.urls import is_this_machine
-from loadgen.figures.record import UNKNOWN
+from loadgen.facts.calibration import HELD_PERCENT
+from loadgen.records.record import UNKNOWN
 from loadgen.verdict.arrival_checks import held_answers
-from loadgen.verdict.calibration import HELD_PERCENT
 from loadgen.verdict.evidence import LATE_GAPS, RunEvidence, percent
 
 SHARED = 0.01  # of the messages; of the mean TTFT; of P99 ITL

@@ -16,18 +16,18 @@ from loadgen.base.arrays import Bool, Float64, Int64, sum_exactly
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.rule import Source
 from loadgen.engines import engines
+from loadgen.facts.calibration import Calibration
+from loadgen.facts.run_facts import Facts
 from loadgen.figures import steady_state
 from loadgen.figures.metrics import Metrics
 from loadgen.figures.per_request import PerRequest
 from loadgen.figures.percentiles import find_least_passing, median, percentiles
-from loadgen.figures.record import Records
 from loadgen.figures.session_rows import SessionRows, find_sessions
 from loadgen.figures.steady_state import Unsteady
 from loadgen.plan.request_sources import RANDOM
+from loadgen.records.record import Records
 from loadgen.server.server_counters import ServerSample, ServerWindow
 from loadgen.transport.failure import CUT_OFF, FailureKind
-from loadgen.verdict.calibration import Calibration
-from loadgen.verdict.run_facts import Facts
 
 LEAST_TOKENS = 8  # of an answer that is judged: fewer may well come at once (speculative decoding)
 USAGE, COUNTERS = "usage", "the server's counters"  # who reports what a prefix cache held

@@ -11,10 +11,11 @@ from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.rule import Evidence, Origin, invalid, joined, note, suspect
 from loadgen.base.text import format_count
-from loadgen.figures import steady_state, text_tokens
+from loadgen.figures import steady_state
 from loadgen.figures.figure_table import percentile_name
 from loadgen.figures.peaks import peak_concurrency
 from loadgen.figures.session_rows import find_dry_ns
+from loadgen.records import text_tokens
 from loadgen.verdict.evidence import RunEvidence, least_samples, overlap_mean, percent
 
 FAILED, MANY_FAILED = 0.01, 0.1  # of the requests

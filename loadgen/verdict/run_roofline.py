@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from loadgen.facts.run_facts import Facts
 from loadgen.figures import vllm_keys
 from loadgen.figures.figure_table import DEFAULT_METRICS
 from loadgen.figures.metrics import Metrics
@@ -15,7 +16,6 @@ from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.estimate import ModelIdentity, find_ceiling
 from loadgen.roofline.flags import Flags
 from loadgen.verdict import evidence
-from loadgen.verdict.run_facts import Facts
 
 _HARDLY = 0.01  # of the prompt tokens: pieces of one text may begin alike
 

@@ -6,7 +6,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.parsing import find_nearest, parse_share, suggest_name
-from loadgen.run.options import bench_parser
+from loadgen.run.command.options import bench_parser
 
 FLAGS = [option for action in bench_parser()._actions for option in action.option_strings]
 KEYS = ["input_len", "output_len", "context_len", "max_concurrency", "num_warmups", "to_c", "seed"]

@@ -24,8 +24,8 @@ from fakes.supervised import until
 from loadgen import cli
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.secrecy import Secrets
-from loadgen.run.credentials import collect_credentials, read_api_key
-from loadgen.run.options import parse
+from loadgen.run.command.credentials import collect_credentials, read_api_key
+from loadgen.run.command.options import parse
 from loadgen_servers import child_process
 from loadgen_servers.process.embedded import ENGINE, NULL, Embedded
 

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from loadgen.facts.calibration import Calibration, Error
+from loadgen.facts.run_facts import Client, Facts, MergedShard, Server
 from loadgen.figures.metrics import compute
-from loadgen.figures.record import Record, Records
 from loadgen.plan import profile
+from loadgen.records.record import Record, Records
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.estimate import estimate_ceiling
 from loadgen.roofline.machines import make_machine
 from loadgen.server.server_counters import ServerSample, ServerWindow
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.verdict.calibration import Calibration, Error
 from loadgen.verdict.evidence import RunEvidence
-from loadgen.verdict.run_facts import Client, Facts, MergedShard, Server
 
 MS = 1_000_000
 START_NS = 10**12

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from loadgen.figures.objectives import Standing
-from loadgen.report.limit_record import LimitEstimate, LimitRecord, LimitRun, ObjectiveFigures
+from loadgen.study.limit_record import LimitEstimate, LimitRecord, LimitRun, ObjectiveFigures
 
 TTFT = "ttft p99 < 500 ms"
 

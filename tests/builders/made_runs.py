@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from loadgen.base.guard import Broken
+from loadgen.facts.run_facts import Cell, Client, Facts, Server
 from loadgen.figures import vllm_keys
-from loadgen.figures.record import Record, Records
 from loadgen.plan import profile
+from loadgen.records.record import Record, Records
 from loadgen.report import run_directory
 from loadgen.report.load_identity import identify_load
 from loadgen.report.run_directory import Result
@@ -19,7 +20,6 @@ from loadgen.server.server_counters import ServerSample, ServerWindow
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line, Summary
 from loadgen.study.run_summary import Reported
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.verdict.run_facts import Cell, Client, Facts, Server
 
 MS = 1_000_000
 WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from builders.made_cases import START_NS
 from builders.made_cases import run as case
 from builders.made_runs import MS, run
-from loadgen.figures.record import Record, Records
 from loadgen.plan import profile
+from loadgen.records.record import Record, Records
 from loadgen.report.run_directory import Result
 from loadgen.transport.failure import Failure
 from loadgen.verdict.evidence import RunEvidence

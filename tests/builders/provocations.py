@@ -20,13 +20,13 @@ from fakes.virtual_servers import MS
 from fakes.virtual_time import START_NS
 from loadgen import cli
 from loadgen.base.structs import replace
+from loadgen.facts import calibration
+from loadgen.facts.calibration import Calibration, Error
+from loadgen.facts.run_facts import Facts
 from loadgen.host import throttling
 from loadgen.host.environment import describe_machine
 from loadgen.plan.prompts.random_ids import TokenIds
 from loadgen.report.run_directory import Result
-from loadgen.verdict import calibration
-from loadgen.verdict.calibration import Calibration, Error
-from loadgen.verdict.run_facts import Facts
 
 Server = Callable[[], VirtualServer]
 Prepare = Callable[[VirtualServer], object]  # what was done before the run

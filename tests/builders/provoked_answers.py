@@ -10,8 +10,8 @@ from builders.provocations import Provocation, Server
 from fakes.scripted_server import DONE, HEAD, LAST, Answer, Asked, api, chunk, token, whole
 from fakes.virtual_network import VirtualServer
 from loadgen.base.structs import replace
+from loadgen.facts.run_facts import Server as ServerFacts
 from loadgen.verdict.evidence import RunEvidence
-from loadgen.verdict.run_facts import Server as ServerFacts
 
 MS = 1_000_000
 PROPS = {"build_info": "b1-0c1e570", "total_slots": 2, "default_generation_settings": {"n_ctx": 4096}}

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from builders.made_cases import client, observed
 from builders.made_sessions import OUTPUT, TURN_MS, judged, rows_of
 from loadgen.figures.metrics import compute
-from loadgen.figures.record import Record
+from loadgen.records.record import Record
 from loadgen.report.run_directory import Result
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.verdict.evidence import RunEvidence

@@ -13,7 +13,7 @@ from fakes.hosted_api import openai_error
 from fakes.scripted_server import Answer, End, api, stream
 from fakes.virtual_network import VirtualServer
 from fakes.virtual_servers import engine_server, null_server
-from loadgen.verdict.run_facts import Facts
+from loadgen.facts.run_facts import Facts
 
 _TALKS = "--backend openai-chat --dataset-path talks.jsonl"
 _WORDS = "one two three four five six seven eight nine ten " * 4

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from loadgen.figures.decode import Decoder
-from loadgen.figures.record import Record
+from loadgen.records.decode import Decoder
+from loadgen.records.record import Record
 from loadgen.transport.capture import Capture, join_reads
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire.openai import DIALECTS, Dialect

@@ -10,11 +10,11 @@ import numpy as np
 from loadgen import __version__
 from loadgen.base.arrays import Int64
 from loadgen.base.structs import replace
-from loadgen.figures.record import Record, Records
+from loadgen.facts.run_facts import ClockReading, ShardFacts
 from loadgen.figures.session_rows import find_sessions
+from loadgen.records.record import Record, Records
 from loadgen.report.run_directory import Result
-from loadgen.report.sample_file import NO_SAMPLES
-from loadgen.verdict.run_facts import ClockReading, ShardFacts
+from loadgen.server.sample_file import NO_SAMPLES
 
 HERE = ClockReading(boot="here", offset_ns=10**18, error_ns=1000)
 _FIRST_ALONE = ("window", "sensed", "fingerprint", "as_run", "launched", "checkpoint")

@@ -14,7 +14,7 @@ from engines import running
 from engines.clients import Finished, loadgen, read_json, scrape
 from engines.hiding_proxy import hiding
 from engines.running import Engine
-from loadgen.figures.record import Records
+from loadgen.records.record import Records
 
 pytestmark = pytest.mark.engine
 

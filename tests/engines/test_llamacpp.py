@@ -16,7 +16,7 @@ from engines import running
 from engines.clients import Finished, loadgen, read_json, start_loadgen
 from engines.leftovers import left, until_nothing_is_left
 from engines.running import Engine
-from loadgen.figures.record import Records
+from loadgen.records.record import Records
 
 pytestmark = pytest.mark.engine
 

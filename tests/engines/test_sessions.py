@@ -15,7 +15,7 @@ import pytest
 from engines import running, uvicorn_app
 from engines.clients import loadgen, read_json, scrape
 from engines.running import Engine
-from loadgen.figures.record import Records
+from loadgen.records.record import Records
 
 pytestmark = pytest.mark.engine
 _EXCERPT = Path(__file__).resolve().parents[1] / "data" / "datasets" / "mlperf_edge_agentic_excerpt.jsonl"

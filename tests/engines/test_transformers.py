@@ -8,7 +8,7 @@ import pytest
 
 from engines.clients import loadgen, read_json
 from engines.running import Engine
-from loadgen.figures.record import Records
+from loadgen.records.record import Records
 
 pytestmark = pytest.mark.engine
 

@@ -17,7 +17,7 @@ from engines.clients import Finished, loadgen, read_json, scrape, start_loadgen
 from engines.running import Engine
 from loadgen.figures.metrics import Metrics, compute
 from loadgen.figures.per_request import MetricOptions
-from loadgen.figures.record import Records
+from loadgen.records.record import Records
 from loadgen.server import scraper
 from loadgen.server.discovery import ServerAddress
 from loadgen.server.scraper import MetricsScraper

@@ -13,8 +13,8 @@ from engines.clients import Finished, loadgen, read_json, start_loadgen
 from engines.leftovers import until_nothing_is_left
 from engines.running import VLLM_ON_CPU, Engine
 from engines.sweep_reader import read_by_vllm
-from loadgen.report.limit_record import LimitRecord
-from loadgen.report.sweep_record import SweepRecord
+from loadgen.study.limit_record import LimitRecord
+from loadgen.study.sweep_record import SweepRecord
 
 pytestmark = pytest.mark.engine
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from loadgen.figures.decode import Decoder
-from loadgen.figures.record import Record
+from loadgen.records.decode import Decoder
+from loadgen.records.record import Record
 from loadgen.transport.capture import Capture
 from loadgen.transport.channel import Inbox, Outbox, open_pair
 from loadgen.transport.epoll_transport import EpollTransport

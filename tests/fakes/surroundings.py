@@ -34,7 +34,9 @@ LOAD = [
     "runs",
 ]
 # Lines of the display at once, not every ten seconds.
-TALKATIVE = "import loadgen.run.progress as live, loadgen.cli as cli; live._LINE_EVERY_NS = 0; cli.run()"
+TALKATIVE = (
+    "import loadgen.run.command.progress as live, loadgen.cli as cli; live._LINE_EVERY_NS = 0; cli.run()"
+)
 
 
 @dataclass

@@ -10,14 +10,14 @@ import pytest
 
 from builders import recorded
 from builders.loops import loop_over
-from figures.test_decode import DONE, fixed, stream
-from loadgen.figures.decode import Decoder
 from loadgen.figures.metrics import compute
 from loadgen.figures.per_request import MetricOptions
-from loadgen.figures.record import UNKNOWN, Record, Records
-from loadgen.figures.token_counts import SILENT_TOKENS
+from loadgen.records.decode import Decoder
+from loadgen.records.record import UNKNOWN, Record, Records
+from loadgen.records.token_counts import SILENT_TOKENS
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire.openai import DIALECTS, MOST
+from records.test_decode import DONE, fixed, stream
 
 K = FailureKind
 DEEP = b"[" * 20_000

@@ -14,16 +14,16 @@ from builders.loops import loop_over
 from fakes.scripted_server import Driven, drive, job_of, records
 from fakes.scripted_server import stream as scripted
 from fakes.virtual_network import VirtualServer
-from figures.test_decode import stream
 from figures.test_decode_bounds import LAST, A, usage
 from loadgen.base.arrays import Int64
-from loadgen.figures.decode import Decoder, arrivals
 from loadgen.figures.metrics import compute
 from loadgen.figures.per_request import MetricOptions
-from loadgen.figures.record import UNKNOWN, Records
+from loadgen.records.decode import Decoder, arrivals
+from loadgen.records.record import UNKNOWN, Records
 from loadgen.transport.capture import Capture, join_reads, pack_int64s
 from loadgen.verdict import verdict
 from loadgen.wire.openai import DIALECTS
+from records.test_decode import stream
 
 # A request is sent at 1 s; reads arrive each 100 ms, and the client has them 50 µs later.
 SENT_NS, STEP_NS, LATE_NS = 10**9, 10**8, 50_000

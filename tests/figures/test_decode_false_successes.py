@@ -9,9 +9,9 @@ import pytest
 
 from builders import recorded
 from builders.loops import loop_over
-from figures.test_decode import DONE, USAGE, A, B, event, fixed, stream
-from loadgen.figures.token_counts import FAILED_ENDS
+from loadgen.records.token_counts import FAILED_ENDS
 from loadgen.transport.failure import Failure, FailureKind
+from records.test_decode import DONE, USAGE, A, B, event, fixed, stream
 
 K = FailureKind
 CUT = Failure(K.TRUNCATED, "[DONE] without a finish reason or usage, after 2 messages")

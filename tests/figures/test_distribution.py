@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from builders import made_runs
 from builders.loops import loop_over
 from loadgen.base.arrays import Int64, sum_exactly
-from loadgen.figures import peaks, percentiles, record
+from loadgen.figures import peaks, percentiles
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.metrics import compute
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.percentiles import Piece
-from loadgen.figures.record import Record, Records
+from loadgen.records import record
+from loadgen.records.record import Record, Records
 from loadgen.report import report
 from loadgen.report.run_directory import Result
 from loadgen.transport.failure import Failure, FailureKind

@@ -8,7 +8,7 @@ from loadgen.figures.distribution import Distribution, RateDistribution
 from loadgen.figures.figure_table import FIGURES, LATENCY, SELECTABLE, SPEED, Figure, find_figure
 from loadgen.figures.metrics import Metrics, compute
 from loadgen.figures.per_request import MetricOptions, PerRequest
-from loadgen.figures.record import Record, Records
+from loadgen.records.record import Record, Records
 
 
 def test_every_distribution_of_the_metrics_is_a_row_of_the_table() -> None:

@@ -11,7 +11,7 @@ import pytest
 from builders.loops import loop_over
 from loadgen.figures.objectives import ObjectiveEvidence, judge_objectives, parse_objectives
 from loadgen.figures.per_request import MetricOptions
-from loadgen.figures.record import Record, Records
+from loadgen.records.record import Record, Records
 from loadgen.transport.failure import Failure, FailureKind
 
 MS = 1_000_000

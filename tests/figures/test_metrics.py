@@ -13,7 +13,7 @@ from loadgen.figures.metrics import Metrics, compute
 from loadgen.figures.objectives import parse_goodput
 from loadgen.figures.peaks import peak_concurrency, peak_tokens
 from loadgen.figures.per_request import MetricOptions
-from loadgen.figures.record import Record, Records
+from loadgen.records.record import Record, Records
 from loadgen.transport.failure import Failure, FailureKind
 
 MS = 1_000_000

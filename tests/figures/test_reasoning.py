@@ -9,8 +9,8 @@ import pytest
 
 from builders import recorded
 from builders.loops import loop_over
-from loadgen.figures.decode import Decoder
-from loadgen.figures.record import UNKNOWN
+from loadgen.records.decode import Decoder
+from loadgen.records.record import UNKNOWN
 from loadgen.wire import typical
 from loadgen.wire.openai import DIALECTS
 

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from builders.loops import loop_over
 from builders.made_cases import START_NS
 from builders.made_sessions import DELAY_MS, TURN_MS, rows_of, turn_of
-from loadgen.figures.record import Record, Records
 from loadgen.figures.session_rows import SessionRows, find_dry_ns, find_sessions
+from loadgen.records.record import Record, Records
 from loadgen.transport.failure import CANCELLED, USER_CANCELLED, Failure, FailureKind
 
 MS = 1_000_000

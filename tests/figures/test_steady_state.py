@@ -14,7 +14,6 @@ from builders.loops import loop_over
 from builders.virtual_engine import closed_loop
 from loadgen.base.errors import UsageError
 from loadgen.figures.per_request import MetricOptions
-from loadgen.figures.record import Record, Records
 from loadgen.figures.steady_state import (
     Margin,
     Steady,
@@ -27,6 +26,7 @@ from loadgen.figures.steady_state import (
 )
 from loadgen.figures.steady_state import encode_steady_state as steady_json
 from loadgen.plan import profile
+from loadgen.records.record import Record, Records
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen_servers.engine import presets
 from loadgen_servers.engine.scheduler import Scheduler

@@ -8,7 +8,7 @@ from typing import Any
 
 from builders.loops import loop_over
 from loadgen.fleet.cluster_session import ClusterFiring
-from loadgen.run.progress import Totals
+from loadgen.run.command.progress import Totals
 from loadgen.run.stop_rules import StopRules
 
 

@@ -13,7 +13,7 @@ from loadgen.fleet.fleet import CLOCK, Answer, Fleet
 from loadgen.fleet.placement import Node
 from loadgen.fleet.shard_order import ShardOrder, ShardStatus, unpack_order
 from loadgen.plan.plan_inputs import Seed
-from loadgen.run.progress import Totals
+from loadgen.run.command.progress import Totals
 from loadgen.transport.sending.share import WHOLE, Share
 
 S_NS = 1_000_000_000

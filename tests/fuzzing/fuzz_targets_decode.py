@@ -8,11 +8,11 @@ from typing import Final
 import numpy as np
 
 from loadgen.base.untrusted import LONGEST
-from loadgen.figures.decode import LONGEST_REASON, Decoder
 from loadgen.figures.metrics import compute
 from loadgen.figures.per_request import MetricOptions
-from loadgen.figures.record import UNKNOWN, Record, Records
-from loadgen.figures.token_counts import SILENT_TOKENS
+from loadgen.records.decode import LONGEST_REASON, Decoder
+from loadgen.records.record import UNKNOWN, Record, Records
+from loadgen.records.token_counts import SILENT_TOKENS
 from loadgen.transport.capture import NO_STAMP, Capture, join_reads, pack_int64s
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire.openai import DIALECTS, MOST, Dialect

@@ -20,8 +20,8 @@ from fuzzing.fuzz_odd import replaced, shortened, spots
 from loadgen.base.errors import UsageError
 from loadgen.figures.metrics import compute
 from loadgen.figures.per_request import MetricOptions
-from loadgen.figures.record import Record, Records
-from loadgen.report import journal
+from loadgen.records import journal
+from loadgen.records.record import Record, Records
 from loadgen.report import run_directory as result
 from loadgen.transport.failure import Failure, FailureKind
 

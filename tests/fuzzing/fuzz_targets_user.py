@@ -21,14 +21,14 @@ from loadgen.features.shards.shard_settings import read_instant as read_start
 from loadgen.fleet.shards_command import launch_plan
 from loadgen.plan import plan, profile
 from loadgen.plan.plan_inputs import Seed
-from loadgen.report import limit_record as limits
-from loadgen.report import sweep_record
-from loadgen.report.limit_record import LIMIT
-from loadgen.report.sweep_record import SWEEP, SweepPoint, SweepRecord
-from loadgen.run import options
+from loadgen.run.command import options
 from loadgen.server.discovery import ServerAddress
+from loadgen.study import limit_record as limits
+from loadgen.study import sweep_record
 from loadgen.study.importers import result_sources
+from loadgen.study.limit_record import LIMIT
 from loadgen.study.series.campaign import campaign_store as campaign_record
+from loadgen.study.sweep_record import SWEEP, SweepPoint, SweepRecord
 
 _WORD = b"\0"  # between the words of a command line
 _NAMED = ("sharegpt", "custom", "timed_trace")

@@ -12,10 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from builders import recorded
-from figures.test_decode import DONE, LAST, USAGE, A
 from fuzzing.fuzz_targets_decode import APIS, STATUSES, captured, check, decode_any
-from loadgen.figures.decode import Decoder
-from loadgen.figures.record import Record
+from loadgen.records.decode import Decoder
+from loadgen.records.record import Record
+from records.test_decode import DONE, LAST, USAGE, A
 
 pytestmark = pytest.mark.long
 

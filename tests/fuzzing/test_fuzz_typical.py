@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import recorded
-from figures.test_decode import DONE, HEAD
 from fuzzing.fuzz_targets_decode import APIS, captured
-from loadgen.figures.decode import Decoder
+from loadgen.records.decode import Decoder
 from loadgen.transport.capture import Capture
 from loadgen.wire import sse, typical
+from records.test_decode import DONE, HEAD
 
 pytestmark = pytest.mark.long
 

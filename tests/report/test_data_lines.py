@@ -9,12 +9,12 @@ import pytest
 from builders import made_data
 from builders.loops import loop_over
 from builders.made_cases import INPUT, changed, closed, observed, open_loop, run
-from loadgen.figures.record import UNKNOWN
+from loadgen.facts.run_facts import Facts
 from loadgen.plan.data_facts import DataFacts
+from loadgen.records.record import UNKNOWN
 from loadgen.report import data_lines, report
 from loadgen.report.run_directory import Result
 from loadgen.verdict.evidence import RunEvidence
-from loadgen.verdict.run_facts import Facts
 
 FILE = {"dataset_path": "rows.jsonl"}
 TRACE = {"trace": "trace.jsonl", "max_concurrency": None}

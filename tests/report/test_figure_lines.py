@@ -13,13 +13,13 @@ import pytest
 from builders.loops import loop_over
 from builders.made_cases import changed, closed, failed, run
 from loadgen.base import archive
-from loadgen.base.record_columns import BOUNDS
 from loadgen.figures import vllm_keys
 from loadgen.figures.figure_table import parse_metrics
 from loadgen.figures.metrics import Metrics, compute
 from loadgen.figures.per_request import MetricOptions
-from loadgen.figures.record import UNKNOWN, Record, Records
 from loadgen.figures.vllm_keys import BlockFacts
+from loadgen.records.record import UNKNOWN, Record, Records
+from loadgen.records.record_columns import BOUNDS
 from loadgen.report import figure_lines, report
 from loadgen.report.figure_lines import describe_sample_counts, describe_token_counts
 from loadgen.report.run_directory import Result

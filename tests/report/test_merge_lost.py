@@ -12,9 +12,9 @@ from builders.shard_runs import divided, named, part, shard
 from loadgen import cli
 from loadgen.base.structs import replace
 from loadgen.features.shards import merge
-from loadgen.figures.record import Record
+from loadgen.records.journal import Journal
+from loadgen.records.record import Record
 from loadgen.report import report, run_directory
-from loadgen.report.journal import Journal
 from loadgen.report.run import Run
 from loadgen.report.run_directory import Result
 from loadgen.report.run_place import JOURNAL
@@ -155,7 +155,7 @@ def test_the_command_writes_a_run_of_its_own_and_prints_it(
 
 
 def test_long_runs_are_joined_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from loadgen.figures import record
+    from loadgen.records import record
 
     monkeypatch.setattr(record, "SPILLED", 100)
     merged = merge.merge_results(named(divided(RUN, 3)), tmp_path)

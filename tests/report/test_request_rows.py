@@ -19,7 +19,7 @@ from builders.made_runs import MS, answers, keep, run
 from loadgen import cli
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.structs import replace
-from loadgen.figures.record import Record, Records
+from loadgen.records.record import Record, Records
 from loadgen.report import report, request_rows
 from loadgen.report.request_rows import FORMS, WORDS
 from loadgen.report.run import Run

@@ -12,8 +12,8 @@ import pytest
 from loadgen.base.errors import UsageError
 from loadgen.figures.metrics import Metrics, compute
 from loadgen.figures.per_request import MetricOptions
-from loadgen.figures.record import Record, Records
 from loadgen.figures.vllm_keys import BlockFacts, list_figures, list_sglang_figures
+from loadgen.records.record import Record, Records
 from loadgen.report.result_block import LAYOUTS, Layout, find_layout, render_block
 from loadgen.study.importers.pasted import pasted_blocks
 
@@ -218,7 +218,7 @@ def test_an_unknown_layout_is_refused_with_the_nearest() -> None:
 
 
 def test_the_help_names_every_layout() -> None:
-    from loadgen.run.options import bench_parser
+    from loadgen.run.command.options import bench_parser
 
     (action,) = (one for one in bench_parser()._actions if "--layout" in one.option_strings)
     assert action.help is not None

@@ -14,12 +14,12 @@ from builders.loops import loop_over
 from builders.made_runs import keep
 from loadgen import cli
 from loadgen.base.errors import UsageError
-from loadgen.figures.record import Record, Records
+from loadgen.facts.run_facts import Client, Facts, Server
 from loadgen.plan import profile
+from loadgen.records.record import Record, Records
 from loadgen.report import report, run_directory, run_place
 from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT, Result
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.verdict.run_facts import Client, Facts, Server
 
 MS = 1_000_000
 SAMPLE = Path(__file__).parents[1] / "data" / "results" / "vllm_bench_serve.json"

@@ -21,15 +21,15 @@ from builders.made_cases import (
     run,
 )
 from builders.provoked_answers import timed
+from loadgen.base.printing import Mark, Screen
 from loadgen.engines.refusals import AdaptedField
+from loadgen.facts.run_facts import Server
 from loadgen.figures.metrics import compute
-from loadgen.figures.record import Records
+from loadgen.records.record import Records
 from loadgen.report import report, run_lines
-from loadgen.report.printing import Mark, Screen
 from loadgen.report.run_directory import Result
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.verdict.evidence import RunEvidence
-from loadgen.verdict.run_facts import Server
 
 RULE = "=" * 50
 DETAIL = "the connection was closed in the middle of an answer that had begun well; " * 3

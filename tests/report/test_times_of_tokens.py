@@ -17,7 +17,7 @@ from builders.made_cases import changed, closed, observed
 from builders.made_cases import run as case
 from features.shapes.test_shape_figures import CLASSES, answered, shaped
 from loadgen.base.structs import replace
-from loadgen.figures.record import Record, Records
+from loadgen.records.record import Record, Records
 from loadgen.report import load_table, report
 from loadgen.report.run import Run
 from loadgen.report.run_directory import Result

@@ -16,14 +16,14 @@ from builders import made_data
 from builders.loops import loop_over
 from builders.made_cases import run
 from loadgen.base.errors import UsageError
+from loadgen.facts.requested_metrics import parse_metadata
+from loadgen.facts.run_facts import Client, Facts, Server
 from loadgen.figures.metrics import compute
-from loadgen.figures.record import Record, Records
+from loadgen.records.record import Record, Records
 from loadgen.report.vllm_json import make_result, name_result_file, write_result
 from loadgen.study.importers.clients import vllm_files
 from loadgen.study.run_summary import summarise_result
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.verdict.requested_metrics import parse_metadata
-from loadgen.verdict.run_facts import Client, Facts, Server
 
 RECORDED = json.loads((Path(__file__).parents[1] / "data" / "results" / "vllm_bench_serve.json").read_text())
 DETAILED = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "generated_texts", "errors")

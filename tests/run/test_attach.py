@@ -17,7 +17,7 @@ from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_por
 from loadgen.base.errors import LoadgenError, UsageError
 from loadgen.plan import profile
 from loadgen.run.attach import attach, check_first_token, collect_settings
-from loadgen.run.options import parse
+from loadgen.run.command.options import parse
 from loadgen.run.session import Session
 from loadgen.settings.validation import ServerSettings, validate_table
 

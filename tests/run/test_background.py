@@ -11,9 +11,9 @@ import pytest
 
 from builders.loops import loop_over
 from fakes.supervised import until
-from loadgen.run import api
-from loadgen.run.api import BackgroundRun
-from loadgen.run.signals import Interrupts
+from loadgen.base.signals import Interrupts
+from loadgen.run.command import api
+from loadgen.run.command.api import BackgroundRun
 
 STARTING = threading.Event.wait.__code__  # until the thread runs
 

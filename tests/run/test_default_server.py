@@ -16,9 +16,10 @@ from fakes.scripted_server import api, closed_port, stream
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.plan.profile import Profile
-from loadgen.run import attach, keywords, options
-from loadgen.run.keywords import BenchOptions
-from loadgen.run.options import DEFAULT_URL, SPEAKING_OF_A_SERVER, Options, parse
+from loadgen.run import attach
+from loadgen.run.command import keywords, options
+from loadgen.run.command.keywords import BenchOptions
+from loadgen.run.command.options import DEFAULT_URL, SPEAKING_OF_A_SERVER, Options, parse
 from loadgen.settings import backends
 from loadgen.study.series.ladder_command import ladder_parser
 

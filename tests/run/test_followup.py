@@ -8,7 +8,8 @@ import loadgen
 from builders import made_cases as made
 from builders.loops import loop_over
 from loadgen.roofline.flags import Flags
-from loadgen.run import followup, options
+from loadgen.run import followup
+from loadgen.run.command import options
 
 
 @loop_over(

@@ -15,7 +15,7 @@ from builders.loops import loop_over
 from builders.serving_scripts import engine_command
 from loadgen import cli
 from loadgen.base.secrecy import hide_argument_secrets
-from loadgen.run.options import Launching, parse
+from loadgen.run.command.options import Launching, parse
 
 ECHO = "--launch-command 'echo {port}'"
 

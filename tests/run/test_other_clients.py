@@ -13,7 +13,7 @@ from fakes.virtual_servers import engine_server
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.base.errors import UsageError
-from loadgen.run.options import bench_parser, parse
+from loadgen.run.command.options import bench_parser, parse
 from loadgen.settings import backends, other_flags, vllm_flags
 from loadgen.settings.other_client import OtherClient
 from loadgen.study.series.ladder_command import ladder_parser

@@ -11,7 +11,7 @@ from fakes.scripted_server import ScriptedServer, api, stream
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT
-from loadgen.report.sample_file import SAMPLES
+from loadgen.server.sample_file import SAMPLES
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 LOAD = ["--random-input-len", "8", "--random-output-len", "3", "--num-prompts", "4", "--max-concurrency", "2"]

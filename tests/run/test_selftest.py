@@ -14,16 +14,16 @@ import pytest
 from builders.loops import loop_over
 from loadgen import cli
 from loadgen.base.errors import MeasureError
-from loadgen.figures.record import Records
+from loadgen.facts import calibration
+from loadgen.facts.calibration import Calibration, Error, Seen
 from loadgen.host.environment import describe_machine
 from loadgen.plan import profile
+from loadgen.records.record import Records
 from loadgen.run.selftest import capacity, command
 from loadgen.run.selftest.capacity import Capacity, format_transport, format_workers, search
 from loadgen.run.selftest.command import MODES, find_fault
 from loadgen.run.selftest.trial import SelftestLoad
 from loadgen.run.transport_choice import list_runnable
-from loadgen.verdict import calibration
-from loadgen.verdict.calibration import Calibration, Error, Seen
 
 MS = 1_000_000
 NOTHING = (np.zeros(0, np.int64), np.zeros(0, np.int64))

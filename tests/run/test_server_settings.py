@@ -9,7 +9,7 @@ from builders.loops import loop_over
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile
 from loadgen.run.attach import collect_settings
-from loadgen.run.options import parse
+from loadgen.run.command.options import parse
 
 SMALL = {"input_len": 1000, "output_len": 100}
 

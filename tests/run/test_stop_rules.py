@@ -20,7 +20,7 @@ from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.plan import profile
 from loadgen.report.run_directory import RESULT
-from loadgen.run.options import Options, parse
+from loadgen.run.command.options import Options, parse
 from loadgen.run.stop_rules import LEAST, SaturationRule, StopRules, has_one_rate, make_stop_rules
 from loadgen.settings.run_settings import Tolerance
 from loadgen.transport.failure import Failure, FailureKind

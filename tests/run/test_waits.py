@@ -13,8 +13,8 @@ from builders.serving_scripts import launch_command
 from fakes.scripted_server import api, stream
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
-from loadgen.run import progress
-from loadgen.run.progress import Display, Shown
+from loadgen.run.command import progress
+from loadgen.run.command.progress import Display, Shown
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 LOAD = ["--random-input-len", "8", "--random-output-len", "3", "--num-prompts", "4", "--num-warmups", "2"]

@@ -13,11 +13,13 @@ import pytest
 from builders.loops import loop_over
 from loadgen import cli
 from loadgen.engines import engines
-from loadgen.figures.record import Record, Records
+from loadgen.facts import calibration
+from loadgen.facts.calibration import Calibration, Error
 from loadgen.host.environment import describe_machine
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.records.record import Record, Records
 from loadgen.report.run_directory import REPORT, RESULT
 from loadgen.run.workers import worker_count
 from loadgen.run.workers.worker_count import (
@@ -28,8 +30,6 @@ from loadgen.run.workers.worker_count import (
     expect_load,
 )
 from loadgen.transport.capture_process import TRANSPORTS
-from loadgen.verdict import calibration
-from loadgen.verdict.calibration import Calibration, Error
 
 MS = 1_000_000
 EXACT = Error(median_us=0, p99_us=0, max_us=0, p99_percent=0)

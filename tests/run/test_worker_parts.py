@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
-from loadgen.figures.record import Record
+from loadgen.records.record import Record
+from loadgen.run.command.progress import NO_TTFTS, LiveTotals, Totals
 from loadgen.run.firing import NO_HEALTH, DecodedTally
-from loadgen.run.progress import NO_TTFTS, LiveTotals, Totals
 from loadgen.run.stop_rules import StopRules
 from loadgen.run.workers import worker_count
 from loadgen.run.workers.worker_process import (

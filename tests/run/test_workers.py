@@ -21,18 +21,18 @@ import loadgen
 from fakes.scripted_server import Answer, ScriptedServer, api, stream, target_of, whole
 from loadgen import cli
 from loadgen.base.errors import MeasureError
+from loadgen.base.signals import CANCELLED, StopRequest
 from loadgen.engines.engines import UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
-from loadgen.report import journal as journals
+from loadgen.records import journal as journals
+from loadgen.records.journal import Journal
 from loadgen.report import run_directory
-from loadgen.report.journal import Journal
 from loadgen.report.run_directory import REPORT, RESULT
+from loadgen.run.command.progress import Display, LiveTotals
 from loadgen.run.firing import TransportOptions, Watch
 from loadgen.run.measure import Outcome, measure
-from loadgen.run.progress import Display, LiveTotals
-from loadgen.run.signals import CANCELLED, StopRequest
 from loadgen.run.stop_rules import StopRules
 from loadgen.run.workers.worker_count import spread_over_workers
 from loadgen.settings.run_settings import Tolerance

@@ -11,9 +11,9 @@ import pytest
 from builders.loops import loop_over
 from fakes.scripted_server import Answer, Asked, ScriptedServer, closed_port, whole
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
+from loadgen.base.signals import Stopped
 from loadgen.engines import engines
 from loadgen.engines.engine import Engine
-from loadgen.run.signals import Stopped
 from loadgen.server import control
 from loadgen.server.discovery import ServerAddress
 

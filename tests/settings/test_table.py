@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from loadgen.plan.profile import SUBJECTS, Profile
-from loadgen.run.options import TABLE, Options, bench_parser
+from loadgen.run.command.options import TABLE, Options, bench_parser
 from loadgen.settings.setting import Makes, Rows, setting
 from loadgen.settings.table import PROFILE_KEYS, join_rows, profile_keys
 from loadgen.settings.validation import ServerSettings

@@ -38,8 +38,8 @@ from fakes.scripted_server import (
     kinds,
     records,
 )
-from loadgen.figures.decode import Decoder
-from loadgen.figures.record import Record
+from loadgen.records.decode import Decoder
+from loadgen.records.record import Record
 from loadgen.verdict import verdict
 from loadgen.wire.openai import Completions
 

@@ -15,7 +15,7 @@ from fakes.virtual_time import VirtualTime
 from loadgen.base.clock import WallOffset
 from loadgen.base.errors import UsageError
 from loadgen.base.urls import check_headers, check_path, check_request_id_prefix
-from loadgen.run.options import parse
+from loadgen.run.command.options import parse
 from loadgen.transport.capture import Capture, join_reads, pack_int64s
 from loadgen.transport.deadlines import (
     Deadlines,

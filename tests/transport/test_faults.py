@@ -46,7 +46,7 @@ from fakes.scripted_server import (
 from fakes.virtual_network import VirtualServer
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.metrics import Metrics, compute
-from loadgen.figures.record import Record, Records
+from loadgen.records.record import Record, Records
 from loadgen.report.run_directory import Result
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.sending.job import Limits

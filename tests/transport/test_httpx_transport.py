@@ -28,7 +28,7 @@ from fakes.scripted_server import (
 )
 from fakes.virtual_network import VirtualServer
 from loadgen.base.urls import is_loopback
-from loadgen.figures.record import Record
+from loadgen.records.record import Record
 from loadgen.transport.failure import USER_CANCELLED, FailureKind
 from loadgen.transport.httpx_transport import Exchange
 

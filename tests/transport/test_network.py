@@ -11,7 +11,7 @@ import pytest
 from builders.loops import loop_over
 from fakes.scripted_server import ScriptedServer, drive, job_of, records, stream
 from fakes.virtual_network import VirtualServer, VirtualSocket
-from loadgen.figures.record import UNKNOWN
+from loadgen.records.record import UNKNOWN
 from loadgen.transport.network import UNKNOWN_LOSSES, Losses, read_least_rtt_ns, read_losses
 
 

@@ -17,7 +17,7 @@ from builders import made_cases
 from builders.loops import loop_over
 from fakes.scripted_server import DONE, HEAD, LAST, Answer, chunk, drive, job_of
 from fakes.virtual_network import VirtualServer
-from loadgen.figures.decode import Decoder
+from loadgen.records.decode import Decoder
 from loadgen.verdict import verdict
 from loadgen.verdict.evidence import RunEvidence
 from loadgen.wire.openai import DIALECTS, Dialect

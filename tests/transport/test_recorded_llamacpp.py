@@ -8,8 +8,8 @@ import pytest
 
 from builders import recorded
 from builders.loops import loop_over
-from loadgen.figures.decode import Decoder
-from loadgen.figures.record import UNKNOWN, Record
+from loadgen.records.decode import Decoder
+from loadgen.records.record import UNKNOWN, Record
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire.openai import DIALECTS
 

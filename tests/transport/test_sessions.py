@@ -14,8 +14,8 @@ from fakes.keep_alive_server import KeepAliveServer
 from fakes.scripted_server import Answer, Asked, Driven, Driver, End, drive, job_of, kinds, stream, whole
 from fakes.virtual_network import LATENCY_NS, WRITE_NS, VirtualServer
 from loadgen.features.sessions.turn_sending import SessionJob, TurnOrder
-from loadgen.figures.decode import Decoder
 from loadgen.plan.planned_requests import Cancellations, make_turns
+from loadgen.records.decode import Decoder
 from loadgen.settings.load_settings import CancelPoint
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import FailureKind

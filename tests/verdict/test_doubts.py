@@ -44,8 +44,8 @@ from builders.provoked_sessions import AT_EASE_IN_SESSIONS, OF_SESSIONS
 from builders.provoked_shards import AT_EASE, OF_SHARDS
 from loadgen.base.arrays import Int64
 from loadgen.base.rule import Rule, Source
-from loadgen.figures.record import Record
 from loadgen.host.cpu_use import CpuUse
+from loadgen.records.record import Record
 from loadgen.server.server_counters import ServerLatency, ServerWindow
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.verdict import verdict

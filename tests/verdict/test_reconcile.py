@@ -11,10 +11,10 @@ from msgspec.structs import asdict
 
 from builders.loops import loop_over
 from builders.recorded import capture, chunk
-from loadgen.figures.decode import Decoder
 from loadgen.figures.metrics import Metrics, compute
 from loadgen.figures.per_request import MetricOptions
-from loadgen.figures.record import UNKNOWN, Record, Records
+from loadgen.records.decode import Decoder
+from loadgen.records.record import UNKNOWN, Record, Records
 from loadgen.server.server_counters import ServerLatency, ServerSample, ServerWindow
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.verdict.reconcile import count_foreign_requests, find_mismatches, reconcile_figures, render_rows

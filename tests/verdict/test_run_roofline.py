@@ -6,6 +6,7 @@ import pytest
 
 from builders import made_cases as made
 from loadgen.base.structs import replace
+from loadgen.facts.run_facts import Server
 from loadgen.host.sensor_summary import WITH_SERVER, SensorSummary
 from loadgen.report import report
 from loadgen.report.run_directory import Result
@@ -14,7 +15,6 @@ from loadgen.roofline.estimate import ModelIdentity
 from loadgen.roofline.flags import Flags
 from loadgen.server.engine_config import EngineConfig
 from loadgen.verdict import run_roofline
-from loadgen.verdict.run_facts import Server
 
 SERVER = Server(
     url="http://127.0.0.1:8000/v1/completions", engine="vLLM", model="m", model_root="Qwen/Qwen3-8B"

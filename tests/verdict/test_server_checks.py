@@ -22,7 +22,7 @@ from builders.made_cases import (
 )
 from builders.provoked_answers import LLAMACPP, MS, slots, timed
 from loadgen.base.structs import replace
-from loadgen.figures.record import Records
+from loadgen.records.record import Records
 from loadgen.verdict import reconcile
 from loadgen.verdict.reconcile import reconcile_answers
 from loadgen.verdict.server_checks import few_slots, queued, server_limit, timings_differ

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from builders.made_cases import INPUT, REQUESTS, changed, closed, observed, run
-from loadgen.figures.record import UNKNOWN
+from loadgen.records.record import UNKNOWN
 from loadgen.report import report
 from loadgen.report.run_directory import Result
 from loadgen.verdict import reconcile, run_roofline, verdict

@@ -15,10 +15,10 @@ from loadgen.base.guard import Broken
 from loadgen.base.rule import Finding, Rule, Severity, Source, table
 from loadgen.base.structs import replace
 from loadgen.engines import engines
+from loadgen.facts.run_facts import Cell, Server
 from loadgen.verdict import verdict
 from loadgen.verdict.doubts import DOUBTS
 from loadgen.verdict.evidence import RunEvidence
-from loadgen.verdict.run_facts import Cell, Server
 from loadgen.verdict.verdict import CHECKABLE, Level, RunVerdict
 
 BY_NAME = {doubt.code: doubt for doubt in DOUBTS}

@@ -13,7 +13,7 @@ import pytest
 from fakes.counting_api import CountingApi
 from fakes.virtual_run import serving
 from loadgen import cli
-from loadgen.figures.record import Records
+from loadgen.records.record import Records
 from loadgen.report.run_directory import ARRIVALS, RESULT
 
 ROOT = Path(__file__).parents[2]

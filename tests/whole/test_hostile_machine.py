@@ -14,7 +14,9 @@ import pytest
 from builders.loops import loop_over
 from builders.made_cases import measured, run
 from builders.recorded_sensors import DATA, RecordedNvml, tree
+from facts.test_calibration import calibrated
 from loadgen.base import files, untrusted
+from loadgen.facts import calibration
 from loadgen.host import environment, sensor_discovery, throttling
 from loadgen.host.jetson import Board
 from loadgen.host.nvml import Gpus
@@ -23,9 +25,7 @@ from loadgen.host.sensor import Absent, Reading, Sensor
 from loadgen.host.sensor_discovery import Processes, System
 from loadgen.host.throttling import HostMachine
 from loadgen.run.selftest import capacity
-from loadgen.verdict import calibration
 from loadgen.verdict.client_checks import beyond_capacity, headroom
-from verdict.test_calibration import calibrated
 
 FAULTS = [
     RuntimeError("driver\nsays \x1b[2J no"),

@@ -19,8 +19,9 @@ from loadgen.engines.engines import UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
-from loadgen.report.journal import Journal
-from loadgen.run import firing, progress
+from loadgen.records.journal import Journal
+from loadgen.run import firing
+from loadgen.run.command import progress
 from loadgen.run.firing import TransportOptions, Watch
 from loadgen.run.measure import Outcome, measure
 from loadgen.transport.capture import Capture, pack_int64s

@@ -19,7 +19,7 @@ import pytest
 
 import loadgen
 from loadgen.report.run import Run
-from loadgen.run.progress import LiveTotals
+from loadgen.run.command.progress import LiveTotals
 from loadgen_servers.process.embedded import Embedded
 
 pytest.importorskip("ray")

@@ -31,9 +31,9 @@ from fakes.surroundings import (
 from fakes.surroundings import report as reported_again
 from loadgen import cli
 from loadgen.base.structs import replace
+from loadgen.records.journal import Journal
 from loadgen.report import report
 from loadgen.report import run_directory as result
-from loadgen.report.journal import Journal
 from loadgen.report.run_directory import RESULT
 from loadgen.report.run_place import JOURNAL
 from loadgen.run.attach import attach

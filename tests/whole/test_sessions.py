@@ -18,7 +18,7 @@ from fakes.surroundings import Service, killed, report, started, succeeded
 from fakes.virtual_run import serving
 from loadgen import cli
 from loadgen.base.errors import ExitCode
-from loadgen.figures.record import Records
+from loadgen.records.record import Records
 from loadgen.report.run_directory import ARRIVALS, RESULT
 
 ROOT = Path(__file__).parents[2]

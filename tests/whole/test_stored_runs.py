@@ -24,7 +24,7 @@ from builders.damaged_columns import NamedColumns, put, turned
 from builders.loops import loop_over
 from loadgen import cli
 from loadgen.base.errors import UsageError
-from loadgen.figures.record import Record, Records
+from loadgen.records.record import Record, Records
 from loadgen.report import report, run_directory
 from loadgen.report.run_directory import ARRIVALS, RESULT
 from loadgen.study.importers import result_sources

@@ -13,7 +13,7 @@ import trustme
 
 from fakes.scripted_server import Answer, ScriptedServer, drive, job_of, kinds, stream, whole
 from loadgen.base.errors import MeasureError, UsageError
-from loadgen.run.options import parse
+from loadgen.run.command.options import parse
 from loadgen.server import exchange
 from loadgen.server.discovery import ServerAddress, ServerProbe
 

@@ -12,7 +12,7 @@ from builders.tiny_tokenizer import make_tokenizer
 from fakes.scripted_server import DONE, HEAD, LAST, Answer, ScriptedServer, api, chunk, token, whole
 from fakes.virtual_run import serving
 from loadgen import cli
-from loadgen.figures.text_tokens import TextTokenizer
+from loadgen.records.text_tokens import TextTokenizer
 from loadgen.report import run_directory
 from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT
 

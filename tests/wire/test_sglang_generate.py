@@ -10,7 +10,7 @@ import pytest
 
 from builders import recorded
 from builders.loops import loop_over
-from loadgen.figures.record import Record
+from loadgen.records.record import Record
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire.openai import CLOSING, ENDING, NOTHING, TOKEN
 from loadgen.wire.sglang_generate import Generate

@@ -11,11 +11,11 @@ import pytest
 
 from builders import recorded
 from builders.loops import loop_over
-from figures.test_decode import DONE, HEAD, LAST, USAGE, event, stream
-from loadgen.figures.decode import Decoder
+from loadgen.records.decode import Decoder
 from loadgen.transport.capture import Capture, pack_int64s
 from loadgen.wire import sse
 from loadgen.wire.openai import DIALECTS
+from records.test_decode import DONE, HEAD, LAST, USAGE, event, stream
 
 TEXTS = ["a", "b", "data: ", "\\n\\ndata: x", "\r\n", "\N{HEDGEHOG}", "", "[DONE]", *"cdefghijklmnopqrs"]
 LONG = ["x" * length for length in [*range(0, 300, 17), 4000]]

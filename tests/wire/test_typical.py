@@ -11,12 +11,12 @@ import pytest
 
 from builders import recorded
 from builders.loops import loop_over
-from figures.test_decode import DONE, USAGE, stream
-from loadgen.figures.decode import Decoder
+from loadgen.records.decode import Decoder
 from loadgen.transport.capture import Capture
 from loadgen.wire import sse, typical
 from loadgen.wire.openai import DIALECTS
 from loadgen.wire.sglang_generate import Generate
+from records.test_decode import DONE, USAGE, stream
 
 Lines = Callable[..., bytes]
 COUNT = 80

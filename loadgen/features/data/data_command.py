@@ -14,6 +14,7 @@ from loadgen.base.arrays import Int64
 from loadgen.base.bounds import integer_between
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.parsing import Parser, parse_arguments, parse_with
+from loadgen.base.printing import print_text
 from loadgen.base.text import format_json
 from loadgen.engines.engines import UNKNOWN
 from loadgen.features.data import export_plan, row_kinds
@@ -23,9 +24,13 @@ from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.planned_requests import UNKNOWN_LEN, PromptRequests
 from loadgen.plan.profile import Profile
-from loadgen.report.printing import print_text
-from loadgen.run import progress
-from loadgen.run.options import add_unheeded_flags, explain_other_flag, lay_over_lengths, refuse_other_flags
+from loadgen.run.command import progress
+from loadgen.run.command.options import (
+    add_unheeded_flags,
+    explain_other_flag,
+    lay_over_lengths,
+    refuse_other_flags,
+)
 from loadgen.settings import backends, setting, table
 
 _OPTIONS = (

@@ -16,11 +16,11 @@ import msgspec
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path, write_output
+from loadgen.base.printing import print_text
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import UNKNOWN_LEN, MadeTurns, PromptRequests, Turns
-from loadgen.report.printing import print_text
+from loadgen.run.command.options import Options
 from loadgen.run.extension import Extension
-from loadgen.run.options import Options
 
 _RECOUNTED = 1000  # texts
 FLAG = "--export-requests"

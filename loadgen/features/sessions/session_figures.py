@@ -11,14 +11,14 @@ import numpy as np
 from loadgen.base.arrays import Bool, Int64, sum_exactly
 from loadgen.base.clock import SECOND_NS
 from loadgen.engines import refusals
+from loadgen.facts.run_facts import Facts
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.metrics import count_cached_tokens, measure_part
 from loadgen.figures.per_request import PerRequest
-from loadgen.figures.record import Records
 from loadgen.figures.session_rows import SessionRows, find_sessions
+from loadgen.records.record import Records
 from loadgen.report.run_directory import Result, ResultPart
 from loadgen.transport.failure import FailureKind
-from loadgen.verdict.run_facts import Facts
 
 _MOST_ENDS = 1000  # that a result lists
 _OWN_ROW = 4  # turns that have a row of their own; after them 5 to 8, 9 to 16, and so on

@@ -7,10 +7,10 @@ from typing import Any
 
 from loadgen.base.errors import UsageError
 from loadgen.features.sessions.turn_sending import Answer, SessionJob, TurnOrder
-from loadgen.figures import decoded_stream
-from loadgen.figures.decode import Decoder
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import Turns
+from loadgen.records import decoded_stream
+from loadgen.records.decode import Decoder
 from loadgen.transport.capture import Capture
 from loadgen.wire import sse
 from loadgen.wire.openai import TOKEN, ChatChoice, Delta, Dialect, Message, read_written

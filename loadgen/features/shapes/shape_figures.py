@@ -10,16 +10,16 @@ import numpy as np
 from loadgen.base.arrays import Int64, sum_exactly
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.structs import replace
+from loadgen.facts.run_facts import Facts
 from loadgen.figures.metrics import mark_good, measure_part
 from loadgen.figures.per_request import PerRequest
-from loadgen.figures.record import Records
 from loadgen.plan import arrival
 from loadgen.plan.arrival import StageWindow
 from loadgen.plan.prompts import random_ids
 from loadgen.plan.random_stream import RandomStream
+from loadgen.records.record import Records
 from loadgen.report.request_rows import RequestColumn
 from loadgen.report.run_directory import Result, ResultPart
-from loadgen.verdict.run_facts import Facts
 
 _NEVER_NS = 1 << 61  # no sum with a reading of a clock overflows
 

@@ -9,19 +9,19 @@ import numpy as np
 from loadgen.base.arrays import Int64
 from loadgen.base.tables import align_cells
 from loadgen.base.text import cut_end, format_cell_ms, list_first
+from loadgen.facts.run_facts import Facts
 from loadgen.features.shapes.shape_figures import (
     divide_by_class,
     divide_by_stage,
     list_unreached,
 )
-from loadgen.figures.record import Records
 from loadgen.plan.planned_requests import draw_cancellations
 from loadgen.plan.random_stream import RandomStream
+from loadgen.records.record import Records
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions, Room, Section
 from loadgen.settings.load_settings import CancelPoint, parse_cancel_rate
 from loadgen.verdict.reconcile import count_finished_after_cancel
-from loadgen.verdict.run_facts import Facts
 
 _STAGE_TITLES = ("Stage", "until", "reqs", "req/s", "in fl.", "max", "TTFT ms", "P99", "E2EL P99")
 _STAGE_WIDTHS = (-22, 7, 5, 6, 6, 4, 7, 7, 8)

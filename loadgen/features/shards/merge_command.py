@@ -11,9 +11,9 @@ from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.guard import Broken, make_guarded
 from loadgen.base.parsing import Parser, parse_arguments
+from loadgen.base.printing import Screen, print_text
 from loadgen.features.shards import merge
 from loadgen.report import report, result_block, run_directory, run_place
-from loadgen.report.printing import Screen, print_text
 from loadgen.report.run_directory import Result
 from loadgen.verdict.verdict import Level
 

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from loadgen.base.errors import UsageError
+from loadgen.facts.calibration import Calibration, Error
+from loadgen.facts.run_facts import Client, Facts, Join, ShardFacts, list_annotations
 from loadgen.transport.sending.job import join_digests
-from loadgen.verdict.calibration import Calibration, Error
-from loadgen.verdict.run_facts import Client, Facts, Join, ShardFacts, list_annotations
 
 _MOST_NAMED = 4  # different values of one fact that are listed
 _PATHS = {"dataset_path", "trace", "prompt_corpus"}  # each machine's own; the plan's digest holds the content

@@ -17,18 +17,18 @@ from loadgen import __version__
 from loadgen.base import clock
 from loadgen.base.clock import SECOND_NS, SYSTEM_CLOCK, Clock
 from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.signals import Interrupts
 from loadgen.base.structs import replace
+from loadgen.facts.run_facts import Facts, ShardFacts
 from loadgen.features.shards.shard_clocks import read_clock
 from loadgen.features.shards.shard_settings import START_AT, PlannedStart
 from loadgen.plan.plan import Plan
+from loadgen.run.command.options import Options
+from loadgen.run.command.progress import Display
 from loadgen.run.extension import Extension, PlanSender, SenderMaker, Step
 from loadgen.run.firing import TransportOptions, Watch
 from loadgen.run.measure import Outcome
-from loadgen.run.options import Options
-from loadgen.run.progress import Display
-from loadgen.run.signals import Interrupts
 from loadgen.transport.sending.share import At
-from loadgen.verdict.run_facts import Facts, ShardFacts
 
 _ONE_RUN = "{} is of one run: leave out --repeat, and name one profile"
 _LEAST_LEAD_S, _MOST_LEAD_S = 1.0, 30.0

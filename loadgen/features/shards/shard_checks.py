@@ -8,8 +8,8 @@ import numpy as np
 
 from loadgen.base.clock import MS_NS
 from loadgen.base.rule import Evidence, Origin, invalid, joined, suspect
+from loadgen.facts.run_facts import MergedShard
 from loadgen.verdict.evidence import RunEvidence, percent
-from loadgen.verdict.run_facts import MergedShard
 
 CLOCK_MS = 10.0  # by which a shard's times may be off
 APART = (0.01, 10.0)  # of the duration, and ms: both exceeded

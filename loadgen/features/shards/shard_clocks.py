@@ -14,7 +14,7 @@ import msgspec
 
 from loadgen.base import clock
 from loadgen.base.clock import SYSTEM_CLOCK, Clock
-from loadgen.verdict.run_facts import ClockReading, ShardFacts
+from loadgen.facts.run_facts import ClockReading, ShardFacts
 
 UNKNOWN_NS = -1
 _BOOT = Path("/proc/sys/kernel/random/boot_id")

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.text import format_count
+from loadgen.facts.run_facts import MergedShard
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions, Room, Section
-from loadgen.verdict.run_facts import MergedShard
 
 
 def describe_shards(result: Result, options: ReportOptions) -> Iterator[str]:

@@ -19,16 +19,17 @@ from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.secrecy import hide_url_secrets
 from loadgen.base.structs import replace
 from loadgen.base.urls import ApiPlace, is_loopback
-from loadgen.figures.record import Records
+from loadgen.facts.run_facts import Facts
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
+from loadgen.records.record import Records
 from loadgen.run import attach
 from loadgen.run.acceptance import Adapter
-from loadgen.run.credentials import collect_credentials
+from loadgen.run.command.credentials import collect_credentials
+from loadgen.run.command.progress import Display
 from loadgen.run.extension import ServerGroup
 from loadgen.run.firing import TransportOptions
 from loadgen.run.observation import Local
-from loadgen.run.progress import Display
 from loadgen.run.session import Session
 from loadgen.run.transport_choice import add_path
 from loadgen.server import control
@@ -37,7 +38,6 @@ from loadgen.server.exchange import ControlLoop
 from loadgen.server.prometheus import MetricLines, parse_metrics
 from loadgen.server.scraper import MetricsScraper, Scrape
 from loadgen.transport.sending.job import Target
-from loadgen.verdict.run_facts import Facts
 
 if TYPE_CHECKING:
     from loadgen.server.server_counters import ServerWindow

@@ -12,7 +12,7 @@ from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import MS_NS
 from loadgen.base.rule import Evidence, joined, suspect
 from loadgen.figures.percentiles import median
-from loadgen.figures.record import Records
+from loadgen.records.record import Records
 from loadgen.transport.failure import FailureKind
 from loadgen.verdict.evidence import RunEvidence, percent
 

@@ -13,16 +13,16 @@ from msgspec.structs import replace
 
 from loadgen.base import clock
 from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.printing import print_text
 from loadgen.base.text import format_count
+from loadgen.facts import calibration
+from loadgen.facts.calibration import Calibration, Error, Seen
+from loadgen.facts.requested_metrics import choose_metrics
 from loadgen.figures.metrics import compute
-from loadgen.figures.record import Records
 from loadgen.host.environment import describe_machine
 from loadgen.plan.profile import Profile
-from loadgen.report.printing import print_text
+from loadgen.records.record import Records
 from loadgen.run.selftest.trial import TTFT_MS, SelftestClient, SelftestLoad, run_trial
-from loadgen.verdict import calibration
-from loadgen.verdict.calibration import Calibration, Error, Seen
-from loadgen.verdict.requested_metrics import choose_metrics
 
 _REQUEST_S = 0.5  # how long a request shall last: short ones give more first tokens
 _STEP_S = 0.4  # how long one of the capacity search shall

@@ -13,9 +13,11 @@ from loadgen.base import clock
 from loadgen.base.bounds import MOST_STREAMS, integer_between, number_between
 from loadgen.base.errors import MeasureError
 from loadgen.base.parsing import Parser, parse_arguments
+from loadgen.base.printing import print_text
 from loadgen.base.text import format_count
-from loadgen.report.printing import print_text
-from loadgen.run.progress import display
+from loadgen.facts import calibration
+from loadgen.facts.calibration import Calibration, Seen, compare
+from loadgen.run.command.progress import display
 from loadgen.run.selftest.capacity import calibrate, format_transport, format_workers, measure_client
 from loadgen.run.selftest.trial import (
     USUAL_STREAMS,
@@ -27,8 +29,6 @@ from loadgen.run.selftest.trial import (
 )
 from loadgen.run.transport_choice import list_runnable
 from loadgen.run.workers.worker_count import count_usable_cpus
-from loadgen.verdict import calibration
-from loadgen.verdict.calibration import Calibration, Seen, compare
 
 _CPUS_EACH = 3  # of a worker: it captures and decodes, and has a null server
 _MOST_WORKERS = 256

@@ -12,22 +12,22 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from loadgen.base import signals
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.text import format_count
 from loadgen.engines import engines
+from loadgen.facts.calibration import Seen, Sent, compare
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.planned_requests import PromptRequests
 from loadgen.plan.profile import Profile
-from loadgen.run import signals
+from loadgen.run.command.progress import Display
 from loadgen.run.firing import TransportOptions, Watch
 from loadgen.run.measure import Outcome, measure
-from loadgen.run.progress import Display
 from loadgen.server.discovery import ServerAddress
 from loadgen.transport.sending.job import Health
-from loadgen.verdict.calibration import Seen, Sent, compare
 from loadgen.wire.openai import DIALECTS
 from loadgen_servers.process.embedded import NULL, Embedded, EngineFailed
 

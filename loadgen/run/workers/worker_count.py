@@ -15,16 +15,16 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.text import format_count
+from loadgen.facts.calibration import Calibration
+from loadgen.facts.requested_metrics import choose_metrics
 from loadgen.figures.metrics import compute
-from loadgen.figures.record import Records
 from loadgen.plan.plan import Plan
+from loadgen.records.record import Records
+from loadgen.run.command.options import Options
+from loadgen.run.command.progress import Display
 from loadgen.run.firing import TransportOptions
-from loadgen.run.options import Options
-from loadgen.run.progress import Display
 from loadgen.settings.run_settings import AUTO
-from loadgen.verdict.calibration import Calibration
 from loadgen.verdict.client_checks import HEADROOM
-from loadgen.verdict.requested_metrics import choose_metrics
 
 _LOG = logging.getLogger("loadgen")
 _GUESSED_MS = 20.0  # between messages, where no warm-up showed the server's pace

@@ -12,11 +12,11 @@ from contextlib import suppress
 
 import msgspec
 
-from loadgen.figures.decode import Decoder
-from loadgen.figures.record import Record
-from loadgen.report.journal import Journal
+from loadgen.records.decode import Decoder
+from loadgen.records.journal import Journal
+from loadgen.records.record import Record
+from loadgen.run.command.progress import LiveTotals, Progress
 from loadgen.run.firing import DecodedTally, OneProcess
-from loadgen.run.progress import LiveTotals, Progress
 from loadgen.run.stop_rules import BegunRequest, StopRules, read_begin
 from loadgen.transport.capture_process import CaptureRun, describe_fault, end_with_parent, start_capture
 from loadgen.transport.failure import Failure

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from loadgen.base import clock
 from loadgen.base.errors import MeasureError
 from loadgen.plan.plan import Plan
+from loadgen.run.command.progress import LiveTotals, Progress, SentCounters, Totals
 from loadgen.run.firing import (
     NO_HEALTH,
     DecodedTally,
@@ -32,7 +33,6 @@ from loadgen.run.firing import (
     decoder_of,
     job_of,
 )
-from loadgen.run.progress import LiveTotals, Progress, SentCounters, Totals
 from loadgen.run.workers.worker_process import (
     EndedRequests,
     ParentEnd,

@@ -16,6 +16,7 @@ import msgspec
 from loadgen.base import rule
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.parsing import Parser, parse_arguments, suggest_name
+from loadgen.base.printing import print_text
 from loadgen.base.rule import Severity
 from loadgen.base.tables import align_cells
 from loadgen.base.text import (
@@ -30,7 +31,6 @@ from loadgen.base.text import (
     wrap_text,
 )
 from loadgen.report.load_table import mark_simulated
-from loadgen.report.printing import print_text
 from loadgen.roofline import models
 from loadgen.roofline.bound import DECODING, PREFILL
 from loadgen.roofline.machines import Machine

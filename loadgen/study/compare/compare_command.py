@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from loadgen.base.parsing import Parser, parse_arguments
+from loadgen.base.printing import print_text
 from loadgen.base.tables import (
     Table,
     escape_markdown,
@@ -16,13 +17,13 @@ from loadgen.base.tables import (
     render_text_table,
 )
 from loadgen.base.text import clean_text, format_json, wrap_text
-from loadgen.report import sweep_record
-from loadgen.report.printing import print_text
 from loadgen.settings import setting
 from loadgen.settings.table import add_groups
-from loadgen.study.compare import comparison, comparison_report, limits, model, rankings
+from loadgen.study import sweep_record
+from loadgen.study.compare import comparison, limits, model
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
+from loadgen.study.compare.tables import comparison_report, rankings
 from loadgen.study.consistency import ceilings
 from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources

@@ -14,6 +14,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
 from loadgen.base.rule import Severity
 from loadgen.base.text import format_count, list_first
+from loadgen.facts.run_facts import FailedCell
 from loadgen.figures.figure_table import LATENCIES, SELECTABLE, find_figure
 from loadgen.report.load_identity import Load
 from loadgen.report.load_table import SIMULATION, Mean
@@ -35,7 +36,6 @@ from loadgen.study.compare.model import (
 from loadgen.study.compare.run_groups import Group
 from loadgen.study.consistency.self_consistency import judge_figures
 from loadgen.study.run_summary import OURS, SESSION_MS, Reported, describe_simulation, group_by, strip_load
-from loadgen.verdict.run_facts import FailedCell
 
 _SPEED = "speed_tok_s"  # of speed tables and ladders
 _CLOSED = (

@@ -23,18 +23,18 @@ from loadgen.base.tables import Table, format_csv_table, make_table
 from loadgen.base.text import clean_line
 from loadgen.figures import repeats
 from loadgen.figures.repeats import t_quantile
-from loadgen.report import limit_record
-from loadgen.report.limit_record import LimitEstimate
 from loadgen.report.load_table import SIMULATION, mark_simulated
-from loadgen.report.sweep_record import LoadAxis
 from loadgen.report.vllm_json import make_strict
+from loadgen.study import limit_record
 from loadgen.study.compare import run_groups, statistics
 from loadgen.study.compare.comparison import find_default_row, match_rows, measure_distance
-from loadgen.study.compare.comparison_report import format_ratio
 from loadgen.study.compare.model import ComparisonOptions, Decision, Effect
 from loadgen.study.compare.statistics import CLOCK_ERROR
+from loadgen.study.compare.tables.comparison_report import format_ratio
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
+from loadgen.study.limit_record import LimitEstimate
 from loadgen.study.run_summary import group_by
+from loadgen.study.sweep_record import LoadAxis
 
 WITHIN = "one search on a side: the interval has the spread within searches, not that between them"
 _OPEN = "the interval of a limit has an open end: nothing is known beyond it"

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from loadgen.base.text import cut_middle
-from loadgen.report import labels
 from loadgen.report.load_identity import Load
 from loadgen.settings.setting import Makes
+from loadgen.study import labels
 from loadgen.study.compare.comparability import (
     LENGTH_TOLERANCE,
     collect_profile_values,

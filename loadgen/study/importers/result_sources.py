@@ -17,11 +17,10 @@ from msgspec.structs import replace
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.text import list_first
-from loadgen.report import labels
-from loadgen.report.limit_record import LIMIT
+from loadgen.facts.run_facts import FailedCell
 from loadgen.report.run_directory import ARRIVALS, RESULT
 from loadgen.report.run_place import JOURNAL
-from loadgen.report.sweep_record import SWEEP
+from loadgen.study import labels
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.clients import (
     aiperf_exports,
@@ -35,8 +34,9 @@ from loadgen.study.importers.clients.loadgen_runs import StoredLimit, StoredSwee
 from loadgen.study.importers.json_fields import ClientFormat
 from loadgen.study.importers.pasted import csv_tables, pasted_blocks, pasted_pages, pasted_tables
 from loadgen.study.importers.pasted.pasted_tables import TableRows
+from loadgen.study.limit_record import LIMIT
 from loadgen.study.run_summary import OURS, Reported
-from loadgen.verdict.run_facts import FailedCell
+from loadgen.study.sweep_record import SWEEP
 
 _MOST_ERRORS = 20
 _MOST_FILES = 200_000  # checked in one directory

@@ -9,12 +9,13 @@ import msgspec
 
 from loadgen.base.tables import Table
 from loadgen.base.text import list_first
-from loadgen.report import sweep_record
-from loadgen.study.compare import loads, rankings
-from loadgen.study.compare.comparison_report import describe_load
+from loadgen.facts.run_facts import FailedCell
+from loadgen.study import sweep_record
 from loadgen.study.compare.limits import ComparedLimits, describe_limits, make_limit_table
-from loadgen.study.compare.loads import SweptLoads
 from loadgen.study.compare.model import ComparedLoad
+from loadgen.study.compare.tables import loads, rankings
+from loadgen.study.compare.tables.comparison_report import describe_load
+from loadgen.study.compare.tables.loads import SweptLoads
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit, StoredSweep
 from loadgen.study.pages import load_charts
 from loadgen.study.pages.comparison_section import LEVELS, Compared, make_compared, plot_ladders
@@ -22,7 +23,6 @@ from loadgen.study.pages.limit_section import make_limit_sections
 from loadgen.study.pages.page_parts import PageSection, Panel, find_section
 from loadgen.study.pages.run_section import Account, make_account
 from loadgen.study.run_summary import Reported
-from loadgen.verdict.run_facts import FailedCell
 
 MOST_DRAWN = 32  # runs whose own pictures a page holds
 

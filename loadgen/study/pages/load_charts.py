@@ -13,14 +13,14 @@ from msgspec.structs import replace
 from loadgen.base.tables import make_table
 from loadgen.figures.knee import find_knee
 from loadgen.report import load_table
-from loadgen.report.limit_record import format_load as shown_load
 from loadgen.report.load_identity import settle_lengths
 from loadgen.report.load_table import LoadRow
 from loadgen.study.compare.comparison import INVALID
-from loadgen.study.compare.loads import SweptLoads
+from loadgen.study.compare.tables.loads import SweptLoads
+from loadgen.study.limit_record import format_load as shown_load
 from loadgen.study.pages.comparison_section import MOST_CURVES
-from loadgen.study.pages.drawing import WIDTH, Drawing, Polyline, Text, draw_panel
 from loadgen.study.pages.page_parts import Curve, CurveStyle, Number, PageSection, Panel, is_wide
+from loadgen.study.pages.pictures.drawing import WIDTH, Drawing, Polyline, Text, draw_panel
 from loadgen.study.run_summary import Reported, group_by
 
 _THROUGHPUT, _PER_GPU, _TTFT, _TPOT = (

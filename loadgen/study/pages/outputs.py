@@ -17,23 +17,25 @@ from msgspec.structs import asdict
 
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.files import ANYONES, write_output
+from loadgen.base.printing import print_text
 from loadgen.base.tables import format_csv_table
 from loadgen.base.text import clean_line, clean_text, make_file_name, wrap_text
-from loadgen.report import limit_record, result_block, run_place, sweep_record
-from loadgen.report.printing import print_text
-from loadgen.study.compare import compare_command, comparison_report, limits, model
+from loadgen.report import result_block, run_place
+from loadgen.study import limit_record, sweep_record
+from loadgen.study.compare import compare_command, limits, model
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
+from loadgen.study.compare.tables import comparison_report
 from loadgen.study.consistency import ceilings
 from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources
 from loadgen.study.pages import load_charts
 from loadgen.study.pages.document import Document, compose_document
-from loadgen.study.pages.drawing import Drawing, draw_panel
 from loadgen.study.pages.markdown import render_markdown
 from loadgen.study.pages.page_parts import PageSection, Panel
-from loadgen.study.pages.picture_files import write_png, write_svg
+from loadgen.study.pages.pictures.drawing import Drawing, draw_panel
+from loadgen.study.pages.pictures.picture_files import write_png, write_svg
 from loadgen.study.run_summary import Reported
 
 _PLOT = "plot"

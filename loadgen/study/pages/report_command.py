@@ -10,8 +10,8 @@ from dataclasses import replace
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.parsing import Parser, parse_arguments
+from loadgen.base.printing import Screen, print_text
 from loadgen.report import report, result_block, run_directory
-from loadgen.report.printing import Screen, print_text
 from loadgen.roofline.flags import Flags
 from loadgen.run.followup import add_ceiling
 from loadgen.settings import setting

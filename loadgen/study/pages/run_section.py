@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from loadgen.base import rule
 from loadgen.base.secrecy import HIDDEN
 from loadgen.base.tables import Table, make_table
+from loadgen.facts.run_facts import Facts
 from loadgen.features.sessions.session_figures import divide_by_turn
 from loadgen.features.targets.target_figures import divide_by_target
 from loadgen.figures.distribution import Distribution
@@ -25,12 +26,11 @@ from loadgen.plan.request_sources import RANDOM
 from loadgen.report import data_lines, load_table, report, result_block
 from loadgen.report.run_directory import Result
 from loadgen.server import engine_config
-from loadgen.study.compare.comparison_report import describe_load
+from loadgen.study.compare.tables.comparison_report import describe_load
 from loadgen.study.pages import run_charts
 from loadgen.study.pages.page_parts import Number, PageSection, find_section, format_number
 from loadgen.study.run_summary import Reported, shorten_name
 from loadgen.verdict.evidence import least_samples
-from loadgen.verdict.run_facts import Facts
 from loadgen.verdict.verdict import Level
 
 _DECIMALS = {"": 0, "ms": 2, "%": 1}

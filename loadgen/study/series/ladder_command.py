@@ -15,27 +15,27 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from msgspec.structs import asdict, replace
 
-from loadgen.base import bounds, untrusted
+from loadgen.base import bounds, signals, untrusted
 from loadgen.base.errors import LoadgenError, MeasureError, ServerDied, UsageError
+from loadgen.base.printing import print_text
 from loadgen.base.text import quote_value
 from loadgen.engines.engines import find_by_name
+from loadgen.facts import requested_metrics
 from loadgen.plan import profile, request_sources
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
 from loadgen.report import run_directory, run_place
-from loadgen.report.printing import print_text
 from loadgen.report.run_directory import Result
-from loadgen.run import progress, signals
 from loadgen.run.attach import attach, collect_settings
-from loadgen.run.bench import check, make_seed
-from loadgen.run.options import Options, bench_parser, parse
+from loadgen.run.command import progress
+from loadgen.run.command.bench import check, make_seed
+from loadgen.run.command.options import Options, bench_parser, parse
 from loadgen.run.session import Session
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.series.series_store import refuse_flags
 from loadgen.study.speed import ladder_rows, speed_tables
 from loadgen.study.speed.ladder_rows import GENERATION, PROMPT, DepthRow, DepthTest
 from loadgen.study.speed.speed_rows import FORMULAS, TOTAL, SpeedRow
-from loadgen.verdict import requested_metrics
 
 DEFAULT_PROFILE = "qwen-speed"
 _PROMPT, _ANSWER, _REPEATS = 2048, 128, 5

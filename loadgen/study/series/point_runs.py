@@ -15,17 +15,17 @@ from msgspec.structs import replace
 
 from loadgen.base import clock, guard
 from loadgen.base.errors import LoadgenError, ServerDied, UsageError
+from loadgen.base.signals import SIGNALS, Interrupts
+from loadgen.facts.run_facts import Cell
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
 from loadgen.report.run_directory import Result
 from loadgen.run.attach import attach
-from loadgen.run.options import Options
+from loadgen.run.command.options import Options
 from loadgen.run.session import Session
-from loadgen.run.signals import SIGNALS, Interrupts
 from loadgen.server.discovery import ServerProbe
 from loadgen.settings.validation import FLAGS, ServerSettings, validate_table
 from loadgen.study.series.series_store import StoreError
-from loadgen.verdict.run_facts import Cell
 
 # With these nothing else can be kept either: the series stops, and what is done stays.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)

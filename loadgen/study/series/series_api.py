@@ -11,24 +11,25 @@ from typing import Annotated, Any, Literal, Unpack, cast
 from msgspec import Meta
 from msgspec.structs import replace
 
+from loadgen.base import signals
 from loadgen.base.bounds import MOST_SECONDS
 from loadgen.base.errors import MeasureError
 from loadgen.base.secrecy import hide_argument_secrets
+from loadgen.base.signals import Interrupts
 from loadgen.plan.profile import Profile
 from loadgen.report import run_directory
-from loadgen.report.limit_record import Limit
 from loadgen.report.run import Place, Run
-from loadgen.report.sweep_record import FINISHED, Sweep
-from loadgen.run import keywords, signals
-from loadgen.run.api import BackgroundRun, Interrupted
-from loadgen.run.keywords import BenchOptions
-from loadgen.run.options import Options
-from loadgen.run.signals import Interrupts
+from loadgen.run.command import keywords
+from loadgen.run.command.api import BackgroundRun, Interrupted
+from loadgen.run.command.keywords import BenchOptions
+from loadgen.run.command.options import Options
+from loadgen.study.limit_record import Limit
 from loadgen.study.series.limit import limit_command
 from loadgen.study.series.limit.limit_command import LimitRequest
 from loadgen.study.series.sweep import grid, sweep_run
 from loadgen.study.series.sweep.grid import Variation
 from loadgen.study.series.sweep.sweep_run import SweepRequest
+from loadgen.study.sweep_record import FINISHED, Sweep
 
 Load = Annotated[float, Meta(gt=0)]
 Time = Annotated[float, Meta(gt=0, le=MOST_SECONDS)]

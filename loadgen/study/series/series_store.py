@@ -21,7 +21,7 @@ from loadgen.base import files
 from loadgen.base.errors import UsageError
 from loadgen.base.secrecy import hide_argument_secrets
 from loadgen.report import run_directory, run_place
-from loadgen.run.options import TABLE, Options, is_given
+from loadgen.run.command.options import TABLE, Options, is_given
 from loadgen.run.session import strip_resume
 
 FAILED, SERVERS, UNFINISHED, INTERRUPTED = "failed", "servers", "unfinished", "interrupted"

@@ -10,7 +10,7 @@ import msgspec
 from loadgen.base.errors import UsageError
 from loadgen.plan import request_sources
 from loadgen.plan.profile import Profile
-from loadgen.run.options import Options
+from loadgen.run.command.options import Options
 
 
 def at_best_s(options: Options, workload: Profile) -> float | None:

@@ -13,8 +13,9 @@ from loadgen.base.arrays import Bool, Float64, Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.tables import Column, Table
 from loadgen.engines import engines
+from loadgen.facts.run_facts import Facts
 from loadgen.figures.per_request import PerRequest
-from loadgen.figures.record import Records
+from loadgen.records.record import Records
 from loadgen.report.run_directory import Result
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.roofline.models import split_gguf
@@ -29,7 +30,6 @@ from loadgen.study.speed.speed_rows import (
     round_speed,
 )
 from loadgen.study.speed.speed_tables import TABLES
-from loadgen.verdict.run_facts import Facts
 from loadgen.verdict.run_roofline import count_devices
 from loadgen.verdict.verdict import Level
 

@@ -11,9 +11,9 @@ from builders import made_runs
 from loadgen.base.structs import replace
 from loadgen.features.shapes.shape_lines import describe_cancelled
 from loadgen.figures.metrics import compute
-from loadgen.figures.record import Records
 from loadgen.plan.planned_requests import draw_cancellations
 from loadgen.plan.random_stream import RandomStream
+from loadgen.records.record import Records
 from loadgen.report.run_directory import Result
 from loadgen.server.server_counters import ServerWindow
 from loadgen.settings.load_settings import CancelPoint

@@ -13,12 +13,12 @@ from builders.made_runs import MS, run
 from loadgen.base.rule import Severity
 from loadgen.base.structs import replace
 from loadgen.features.shapes import shape_figures
-from loadgen.figures.record import Record, Records
 from loadgen.figures.steady_state import Unsteady
 from loadgen.plan import profile
 from loadgen.plan.arrival import make_process
 from loadgen.plan.prompts import random_ids
 from loadgen.plan.random_stream import RandomStream, make_arrival_rng
+from loadgen.records.record import Record, Records
 from loadgen.report import report, request_rows, run_lines
 from loadgen.report.run_directory import Result
 from loadgen.study.compare.comparability import find_differences

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from features.shapes.test_shape_figures import CLASSES, STAGES, cut_off, mixed, shaped
+from loadgen.base.printing import Screen
 from loadgen.features.shapes.shape_figures import divide_by_class
 from loadgen.features.shapes.shape_lines import describe_cancelled
 from loadgen.report import report
-from loadgen.report.printing import Screen
 from loadgen.report.result_block import find_layout
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions

@@ -12,7 +12,7 @@ import pytest
 from builders.loops import loop_over
 from loadgen import cli
 from loadgen.fleet import shards_command
-from loadgen.run.options import parse
+from loadgen.run.command.options import parse
 
 yaml: Any = importlib.import_module("yaml")  # neither has types
 kubernetes_validate: Any = importlib.import_module("kubernetes_validate")

@@ -17,16 +17,17 @@ from builders.loops import loop_over
 from builders.made_cases import changed, client, closed, failed, open_loop, rate
 from builders.shard_runs import by_workers, divided, named, selected, shard
 from loadgen.base.structs import replace
+from loadgen.facts.run_facts import Facts, Join, list_annotations
 from loadgen.features.shards import merge, merge_facts
-from loadgen.figures.record import Records
 from loadgen.host.sensor_summary import SensorSummary
 from loadgen.plan import profile
-from loadgen.report import report, request_rows, run_directory, sample_file
+from loadgen.records.record import Records
+from loadgen.report import report, request_rows, run_directory
 from loadgen.report.run import Run
 from loadgen.report.run_directory import Result
+from loadgen.server import sample_file
 from loadgen.server.answer_check import Fingerprint
 from loadgen.transport.failure import USER_CANCELLED, FailureKind
-from loadgen.verdict.run_facts import Facts, Join, list_annotations
 
 # What names the merge itself in a report that explains.
 ROWS = re.compile("merged from |  shard ").match
@@ -161,7 +162,7 @@ def test_every_join_has_a_rule() -> None:
 
 def test_records_of_many_blocks_are_moved_as_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     from loadgen.features.shards.merge import Shifted
-    from loadgen.figures import record
+    from loadgen.records import record
 
     records = made_runs.run(failed=2).records
     whole = [*Shifted(records, 5).parts()]

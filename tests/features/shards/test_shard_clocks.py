@@ -14,6 +14,7 @@ from builders.loops import loop_over
 from builders.made_cases import open_loop, rate
 from builders.shard_runs import HERE, elsewhere, named, part, shard
 from loadgen.base.structs import replace
+from loadgen.facts.run_facts import ClockReading, ShardFacts
 from loadgen.features.shards import merge, shard_clocks
 from loadgen.features.shards.merge import Shifted
 from loadgen.features.shards.shard_clocks import (
@@ -24,10 +25,9 @@ from loadgen.features.shards.shard_clocks import (
     find_shifts,
     read_clock,
 )
-from loadgen.figures.record import Records
+from loadgen.records.record import Records
 from loadgen.report import report
 from loadgen.report.run_directory import Result
-from loadgen.verdict.run_facts import ClockReading, ShardFacts
 
 
 class Clocks:

@@ -18,12 +18,12 @@ from loadgen.features.targets.replicas import Replica, check_alike
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
-from loadgen.run import keywords
 from loadgen.run.attach import attach, collect_settings
-from loadgen.run.bench import check, check_urls
+from loadgen.run.command import keywords
+from loadgen.run.command.bench import check, check_urls
+from loadgen.run.command.options import Options, bench_parser, parse
 from loadgen.run.firing import TransportOptions
 from loadgen.run.observation import Local
-from loadgen.run.options import Options, bench_parser, parse
 from loadgen.run.session import Session
 from loadgen.run.workers import worker_count
 from loadgen.server.discovery import ServerAddress, ServerInfo

@@ -9,8 +9,8 @@ import pytest
 
 from builders.loops import loop_over
 from builders.recorded import capture
-from loadgen.figures.decode import Decoder
-from loadgen.figures.record import Record
+from loadgen.records.decode import Decoder
+from loadgen.records.record import Record
 from loadgen.wire.openai import DIALECTS
 from loadgen_servers.null.messages import DIALECTS as MESSAGES
 from loadgen_servers.null.messages import SHAPES, Shape, Write

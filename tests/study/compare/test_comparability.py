@@ -13,13 +13,13 @@ from builders.loops import loop_over
 from loadgen.base.rule import Severity, table
 from loadgen.base.structs import replace
 from loadgen.engines.refusals import AdaptedField
+from loadgen.facts.run_facts import Client, Launched, Server
 from loadgen.plan import profile
 from loadgen.plan.data_facts import DataFacts
 from loadgen.server.engine_config import EngineConfig
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.compare.comparability import COMPARABILITY, explain_short_answers, find_differences
 from loadgen.study.run_summary import Reported, summarise_run
-from loadgen.verdict.run_facts import Client, Launched, Server
 
 REFUSED, MARKED = Severity.REFUSED, Severity.MARKED
 PLACE: dict[str, Any] = {"engine": "vLLM 0.11.0", "machine": "Thor", "power_mode": "MAXN"}

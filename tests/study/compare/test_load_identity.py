@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from builders import made_data, made_runs
 from builders.loops import loop_over
 from loadgen.base.rule import Severity
+from loadgen.facts.run_facts import Client
 from loadgen.plan.profile import Profile
 from loadgen.settings.setting import Makes
 from loadgen.settings.table import profile_keys
@@ -20,7 +21,6 @@ from loadgen.study.compare.comparability import find_differences
 from loadgen.study.compare.model import ComparisonOptions, Decision
 from loadgen.study.importers.clients import loadgen_runs
 from loadgen.study.run_summary import Reported, summarise_run
-from loadgen.verdict.run_facts import Client
 
 KEYS: dict[str, Any] = {"name": "made", "input_len": 64, "output_len": 16, "num_prompts": 24}
 BASE = {**KEYS, "max_concurrency": 4, "backend": "openai"}

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from builders import made_runs
 from builders.comparison_samples import HIGH, cell, cells, run, runs
 from builders.loops import loop_over
+from loadgen.facts.run_facts import Server
 from loadgen.plan import profile
 from loadgen.report.load_identity import Load
 from loadgen.study.compare import run_groups, statistics
 from loadgen.study.compare.statistics import ONE_START, STARTS_UNREPORTED, Units
 from loadgen.study.run_summary import Reported
-from loadgen.verdict.run_facts import Server
 
 UNNAMED = replace(HIGH, name="")
 

@@ -11,10 +11,10 @@ import pytest
 from builders import made_runs
 from builders.made_limits import limit_record, limit_run
 from loadgen.base.errors import UsageError
-from loadgen.report.limit_record import LIMIT, LimitRecord
 from loadgen.report.run_place import JOURNAL
-from loadgen.report.sweep_record import SWEEP, SweepPoint, SweepRecord
 from loadgen.study.importers import result_sources
+from loadgen.study.limit_record import LIMIT, LimitRecord
+from loadgen.study.sweep_record import SWEEP, SweepPoint, SweepRecord
 
 
 def kept_run(directory: Path) -> None:

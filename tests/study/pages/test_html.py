@@ -14,6 +14,7 @@ import pytest
 from builders import made_data, made_runs
 from builders.browsing import EVIL
 from loadgen.base.structs import replace
+from loadgen.facts.run_facts import FailedCell, Server
 from loadgen.plan import profile
 from loadgen.report.load_identity import Load
 from loadgen.report.run_directory import Result
@@ -21,7 +22,6 @@ from loadgen.study.compare.model import Decision
 from loadgen.study.pages import run_charts
 from loadgen.study.pages.document import MOST_DRAWN, compose_document
 from loadgen.study.run_summary import Reported, summarise_run
-from loadgen.verdict.run_facts import FailedCell, Server
 
 pytestmark = pytest.mark.long  # whole pages, with pictures
 

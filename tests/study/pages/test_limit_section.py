@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from builders.made_limits import TTFT, limit_record, limit_run
-from loadgen.report.limit_record import LimitRecord
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
+from loadgen.study.limit_record import LimitRecord
 from loadgen.study.pages.limit_section import make_limit_sections
 from loadgen.study.pages.page_parts import CurveStyle, PageSection
 

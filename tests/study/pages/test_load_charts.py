@@ -17,8 +17,8 @@ from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
 from loadgen.study.pages import html, load_charts, markdown, terminal
 from loadgen.study.pages.document import Document, compose_document
-from loadgen.study.pages.drawing import WIDTH, Text
 from loadgen.study.pages.page_parts import Curve, CurveStyle, Number, Panel
+from loadgen.study.pages.pictures.drawing import WIDTH, Text
 from loadgen.study.run_summary import Reported
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from builders import made_runs
 from builders.loops import loop_over
+from loadgen.facts.run_facts import FailedCell
 from loadgen.report.load_identity import Load
 from loadgen.study.compare.model import Decision
 from loadgen.study.pages import comparison_section, markdown, outputs
@@ -17,7 +18,6 @@ from loadgen.study.pages.document import compose_document
 from loadgen.study.pages.page_parts import format_number
 from loadgen.study.pages.run_section import make_account
 from loadgen.study.run_summary import Reported
-from loadgen.verdict.run_facts import FailedCell
 
 EVIL = "<script>alert(1)</script> | **b** `c` [x](http://y) \n # d"
 

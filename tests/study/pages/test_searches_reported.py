@@ -10,10 +10,10 @@ import pytest
 from builders import made_runs
 from builders.made_limits import limit_record, limit_run
 from loadgen.base.errors import UsageError
-from loadgen.report.limit_record import LIMIT
-from loadgen.report.sweep_record import SWEEP, SweepPoint, SweepRecord
 from loadgen.study.compare import compare_command
+from loadgen.study.limit_record import LIMIT
 from loadgen.study.pages import report_command
+from loadgen.study.sweep_record import SWEEP, SweepPoint, SweepRecord
 
 
 def searched(directory: Path, name: str = "m") -> Path:

@@ -282,7 +282,7 @@ def test_what_is_no_ladder_is_refused_before_anything_is_started(
 def test_a_ladder_speaks_the_engines_own_api_where_it_takes_ids_alone(
     words: list[str], engine: str, backend: str
 ) -> None:
-    from loadgen.run.options import parse
+    from loadgen.run.command.options import parse
 
     options = parse(words, ladder_command.ladder_parser())
     workload = ladder_command._load_workload(options)

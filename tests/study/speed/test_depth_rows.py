@@ -9,7 +9,7 @@ import pytest
 
 from builders import made_runs
 from loadgen.base.structs import replace
-from loadgen.figures.record import Record, Records
+from loadgen.records.record import Record, Records
 from loadgen.report.run_directory import Result
 from loadgen.server.server_counters import ServerWindow
 from loadgen.study.speed import ladder_rows

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
-from loadgen.figures.record import Record, Records
+from loadgen.facts.run_facts import Client, Facts, Launched, Server
 from loadgen.host.sensor_summary import MemoryUse, SensorSummary
 from loadgen.plan import profile
+from loadgen.records.record import Record, Records
 from loadgen.report.run_directory import Result
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.server.engine_config import EngineConfig
@@ -32,7 +33,6 @@ from loadgen.study.speed.speed_rows import (
     ThroughputRow,
 )
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.verdict.run_facts import Client, Facts, Launched, Server
 
 MS = 1_000_000
 WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -16,18 +16,19 @@ from pydantic import BaseModel
 from loadgen import __version__
 from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import read_list, read_mapping
+from loadgen.facts.run_facts import FORMATS, Facts, FailedCell
 from loadgen.figures.metrics import DEFINITIONS_VERSION
-from loadgen.report import limit_record, run_directory, sweep_record
-from loadgen.report.limit_record import LIMIT, LimitRecord
+from loadgen.report import run_directory
 from loadgen.report.load_table import mark_simulated
 from loadgen.report.run_directory import ARRIVALS, RESULT, Result
 from loadgen.report.run_place import JOURNAL
-from loadgen.report.sweep_record import SWEEP, SweepRecord
 from loadgen.report.vllm_json import OURS
+from loadgen.study import limit_record, sweep_record
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.json_fields import ClientFormat
+from loadgen.study.limit_record import LIMIT, LimitRecord
 from loadgen.study.run_summary import Reported, summarise_result, summarise_run
-from loadgen.verdict.run_facts import FORMATS, Facts, FailedCell
+from loadgen.study.sweep_record import SWEEP, SweepRecord
 
 LADDER, CAMPAIGN = "ladder.json", "campaign.json"
 CELLS, FAILED = "cells", "failed"

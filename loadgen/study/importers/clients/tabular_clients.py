@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import read_list, read_mapping
-from loadgen.report import labels
+from loadgen.study import labels
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.json_fields import ClientFormat, count, value_at, word
 from loadgen.study.importers.pasted import pasted_tables

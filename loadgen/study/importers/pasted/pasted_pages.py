@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from loadgen.report import labels
 from loadgen.report.load_identity import Load
+from loadgen.study import labels
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.clients.vllm_files import LAST_LINE
 from loadgen.study.importers.pasted import headings, pasted_blocks

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.text import cut_end, list_first
-from loadgen.report import labels
 from loadgen.report.load_identity import Load
 from loadgen.report.load_table import SIMULATED
+from loadgen.study import labels
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.pasted import grids, headings, numbers, pasted_blocks, pasted_pages, row_figures
 from loadgen.study.importers.pasted.column_titles import (

@@ -20,18 +20,18 @@ from loadgen.base.files import expand_path as expanded
 from loadgen.base.parsing import suggest_name
 from loadgen.base.secrecy import hide_argument_secrets
 from loadgen.base.urls import is_this_machine, read_host
+from loadgen.facts import requested_metrics
+from loadgen.facts.run_facts import Cell
 from loadgen.plan import profile, request_sources
 from loadgen.plan.profile import Profile
-from loadgen.run import bench
 from loadgen.run.attach import collect_settings
-from loadgen.run.credentials import DEFAULT_VARIABLE, NO_KEY, read_api_key
-from loadgen.run.options import Options, bench_parser, parse
+from loadgen.run.command import bench
+from loadgen.run.command.credentials import DEFAULT_VARIABLE, NO_KEY, read_api_key
+from loadgen.run.command.options import Options, bench_parser, parse
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.series.campaign import campaign_file
 from loadgen.study.series.campaign.campaign_file import CampaignFile, CheckpointTable, LimitTable, Variables
 from loadgen.study.series.limit.limit_command import LimitRequest
-from loadgen.verdict import requested_metrics
-from loadgen.verdict.run_facts import Cell
 
 
 class Trust(msgspec.Struct, frozen=True):

@@ -12,17 +12,18 @@ from pathlib import Path
 
 import msgspec
 
+from loadgen.base import signals
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.base.parsing import Parser, parse_arguments
+from loadgen.base.printing import print_text
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.tables import align_cells
 from loadgen.base.text import clean_text, format_count, wrap_text
 from loadgen.host import sensor_discovery
 from loadgen.plan.plan_inputs import Seed
 from loadgen.report import run_place
-from loadgen.report.printing import print_text
-from loadgen.run import progress, signals
-from loadgen.run.credentials import read_api_key
+from loadgen.run.command import progress
+from loadgen.run.command.credentials import read_api_key
 from loadgen.settings import table
 from loadgen.settings.server_settings import KeyOptions
 from loadgen.study.series.campaign import arms, campaign_store
@@ -244,8 +245,9 @@ def _report_end(wanted: CampaignRequest, kept: CampaignStore, resume: str) -> in
 
 
 def _print_comparison(kept: CampaignStore) -> None:
-    from loadgen.study.compare import compare_command, comparison_report, limits, model
+    from loadgen.study.compare import compare_command, limits, model
     from loadgen.study.compare.model import ComparisonOptions
+    from loadgen.study.compare.tables import comparison_report
     from loadgen.study.importers import result_sources
 
     places = [str(kept.directory)]

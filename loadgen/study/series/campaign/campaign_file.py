@@ -20,7 +20,7 @@ from loadgen.base.parsing import suggest_name
 from loadgen.base.secrecy import HIDDEN, Secrets
 from loadgen.figures import objectives
 from loadgen.plan import profile
-from loadgen.run.options import TABLE
+from loadgen.run.command.options import TABLE
 from loadgen.settings.setting import OF_A_PROFILE, Makes
 from loadgen.settings.table import profile_keys
 from loadgen.settings.validation import validate_table

@@ -20,17 +20,17 @@ from loadgen import __version__
 from loadgen.base.errors import UsageError
 from loadgen.base.secrecy import Secrets
 from loadgen.base.untrusted import read_file_bytes
+from loadgen.facts.run_facts import Cell
 from loadgen.plan import profile
 from loadgen.plan.plan_inputs import Seed
 from loadgen.report import run_directory
-from loadgen.report.limit_record import LIMIT
-from loadgen.report.sweep_record import LARGEST_BYTES
 from loadgen.report.vllm_json import OURS
+from loadgen.study.limit_record import LIMIT
 from loadgen.study.series.campaign.arms import Arm, Planned, Start, list_cells
 from loadgen.study.series.campaign.campaign_file import CampaignFile, CampaignOptions, hide_flag_secrets
 from loadgen.study.series.series_store import FAILED, INTERRUPTED, SeriesStore, create_directory, list_names
 from loadgen.study.series.time_estimate import TimeLeft, at_best_s
-from loadgen.verdict.run_facts import Cell
+from loadgen.study.sweep_record import LARGEST_BYTES
 
 RECORD = "campaign.json"
 CELLS, ATTEMPTS = "cells", "attempts.json"

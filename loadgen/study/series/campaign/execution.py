@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from loadgen.base import clock
+from loadgen.base import clock, signals
 from loadgen.base.bounds import MOST_SEED
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.base.secrecy import hide_secrets
@@ -19,10 +19,11 @@ from loadgen.base.text import clean_text
 from loadgen.figures import objectives
 from loadgen.host.sensor import Reading, Sensor
 from loadgen.plan.plan_inputs import Seed
-from loadgen.report import limit_record, run_place
-from loadgen.run import progress, signals
-from loadgen.run.progress import Display
+from loadgen.report import run_place
+from loadgen.run.command import progress
+from loadgen.run.command.progress import Display
 from loadgen.run.session import Session
+from loadgen.study import limit_record
 from loadgen.study.series import point_runs
 from loadgen.study.series.campaign.arms import Planned, Start, list_cells
 from loadgen.study.series.campaign.campaign_file import CoolDown, LimitTable

@@ -9,13 +9,13 @@ from typing import Any
 from loadgen.figures.figure_table import JUDGED
 from loadgen.figures.knee import find_knee
 from loadgen.figures.objectives import Objective, Standing
-from loadgen.report.limit_record import Bottleneck, LimitEstimate, LimitRun, SearchEnd
 from loadgen.report.run_directory import Result
-from loadgen.report.sweep_record import LoadAxis
 from loadgen.server.server_counters import ServerWindow
+from loadgen.study.limit_record import Bottleneck, LimitEstimate, LimitRun, SearchEnd
 from loadgen.study.series.limit import search
 from loadgen.study.series.limit.edge import EdgeFit
 from loadgen.study.series.limit.search import SearchSettings, Trial
+from loadgen.study.sweep_record import LoadAxis
 
 
 def estimate_limit(settings: SearchSettings, trials: Sequence[Trial]) -> LimitEstimate | None:

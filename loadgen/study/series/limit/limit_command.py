@@ -14,30 +14,31 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.base import bounds, parsing
+from loadgen.base import bounds, parsing, signals
 from loadgen.base.bounds import integer_between, number_between
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.parsing import parse_with
+from loadgen.base.printing import print_text
 from loadgen.base.secrecy import hide_argument_secrets
+from loadgen.base.signals import Interrupts
 from loadgen.base.text import clean_text, quote_value
+from loadgen.facts import requested_metrics
 from loadgen.figures import objectives
 from loadgen.plan import profile, request_sources
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
-from loadgen.report import limit_record, run_place, sweep_record
-from loadgen.report.limit_record import FORMAT, LIMIT, LimitRecord
-from loadgen.report.printing import print_text
-from loadgen.report.sweep_record import LoadAxis
-from loadgen.run import bench, signals
+from loadgen.report import run_place
 from loadgen.run.attach import collect_settings
-from loadgen.run.options import Options, bench_parser, parse
-from loadgen.run.signals import Interrupts
+from loadgen.run.command import bench
+from loadgen.run.command.options import Options, bench_parser, parse
+from loadgen.study import limit_record, sweep_record
+from loadgen.study.limit_record import FORMAT, LIMIT, LimitRecord
 from loadgen.study.series import series_store
 from loadgen.study.series.limit import limit_answer
 from loadgen.study.series.limit.limit_search import LimitSearch
 from loadgen.study.series.point_runs import PointServers
 from loadgen.study.series.series_store import SeriesStore, digest_options, refuse_flags, split_own_flags
-from loadgen.verdict import requested_metrics
+from loadgen.study.sweep_record import LoadAxis
 from loadgen.verdict.verdict import Level
 
 _MOST_RUNS = 1000

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from loadgen.base import signals
 from loadgen.base.clock import MS_NS
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.rule import Origin, Severity
@@ -26,16 +27,16 @@ from loadgen.figures.per_request import PerRequest
 from loadgen.figures.percentiles import percentiles
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
-from loadgen.report import limit_record, run_directory
-from loadgen.report.limit_record import LimitRecord, LimitRun, ObjectiveFigures, SearchEnd
+from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
-from loadgen.report.sweep_record import LoadAxis
-from loadgen.run import signals
+from loadgen.study import limit_record
+from loadgen.study.limit_record import LimitRecord, LimitRun, ObjectiveFigures, SearchEnd
 from loadgen.study.series.limit import limit_answer, search
 from loadgen.study.series.limit.search import NextRun, SearchSettings, Trial
 from loadgen.study.series.point_runs import MeasuredPoint, PointServers, measure_point
 from loadgen.study.series.series_store import SeriesStore
 from loadgen.study.series.time_estimate import format_duration
+from loadgen.study.sweep_record import LoadAxis
 from loadgen.verdict.verdict import Level
 
 RUNS, PROBE = "runs", "probe"

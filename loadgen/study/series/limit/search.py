@@ -15,9 +15,9 @@ import msgspec
 
 from loadgen.base.text import format_count
 from loadgen.figures.objectives import Objective, ObjectiveEvidence, Standing, join_standings
-from loadgen.report.limit_record import SearchEnd
-from loadgen.report.sweep_record import LoadAxis
+from loadgen.study.limit_record import SearchEnd
 from loadgen.study.series.limit.edge import EdgeFit, EdgePoint, drop_first_part, fit_edge
+from loadgen.study.sweep_record import LoadAxis
 
 _LEAST_RUN_S = 60.0
 _E2EL_TIMES = 10.0  # P99s of E2EL that a run lasts at least

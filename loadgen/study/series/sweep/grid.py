@@ -18,11 +18,11 @@ from loadgen.base.parsing import suggest_name
 from loadgen.base.text import quote_value
 from loadgen.plan import request_sources
 from loadgen.plan.profile import SUBJECTS, Profile
-from loadgen.report.sweep_record import AXES, LoadAxis, format_value, name_point
 from loadgen.settings.conflicts import list_unheeded
 from loadgen.settings.table import ANSWER_LENS, PROFILE_KEYS, join_rows
 from loadgen.settings.validation import find_flag
 from loadgen.study.series.point_runs import parse_value
+from loadgen.study.sweep_record import AXES, LoadAxis, format_value, name_point
 
 T = TypeVar("T")
 Build = Callable[[Mapping[str, Any]], Profile]  # a profile of these keys over the others

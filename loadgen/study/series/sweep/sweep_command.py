@@ -12,22 +12,22 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from loadgen.base import signals
 from loadgen.base.bounds import integer_between
 from loadgen.base.errors import ExitCode, MeasureError, UsageError
+from loadgen.base.printing import print_text
 from loadgen.base.text import clean_text, format_count, wrap_text
 from loadgen.plan.profile import Profile
 from loadgen.report import load_table, run_directory
 from loadgen.report.load_identity import Load
 from loadgen.report.load_table import LoadRow
-from loadgen.report.printing import print_text
-from loadgen.report.sweep_record import FINISHED, SweepRecord
-from loadgen.run import signals
-from loadgen.run.options import bench_parser, parse
+from loadgen.run.command.options import bench_parser, parse
 from loadgen.study.series import series_store
 from loadgen.study.series.series_store import StoreError, split_own_flags
 from loadgen.study.series.sweep import grid, sweep_run
 from loadgen.study.series.sweep.grid import GridPoint, Variation
 from loadgen.study.series.sweep.sweep_run import SweepRequest, SweepStore
+from loadgen.study.sweep_record import FINISHED, SweepRecord
 from loadgen.verdict.verdict import Level
 
 _LATEST = ""  # --resume without a directory

@@ -15,30 +15,23 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from loadgen.base import signals
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.base.secrecy import hide_argument_secrets, hide_secrets
+from loadgen.base.signals import SIGNALS, Interrupts
 from loadgen.base.text import format_count
+from loadgen.facts import requested_metrics
 from loadgen.plan import profile, request_sources
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
-from loadgen.report import load_table, run_directory, run_place, sweep_record
+from loadgen.report import load_table, run_directory, run_place
 from loadgen.report.run_directory import Result
-from loadgen.report.sweep_record import (
-    FINISHED,
-    FORMAT,
-    SWEEP,
-    PointState,
-    SweepPoint,
-    SweepRecord,
-    clear_point,
-)
-from loadgen.run import signals
 from loadgen.run.attach import collect_settings
-from loadgen.run.bench import check, make_seed
-from loadgen.run.options import Options
+from loadgen.run.command.bench import check, make_seed
+from loadgen.run.command.options import Options
 from loadgen.run.session import Session
-from loadgen.run.signals import SIGNALS, Interrupts
 from loadgen.settings.validation import ServerSettings
+from loadgen.study import sweep_record
 from loadgen.study.series.point_runs import MeasuredPoint, PointServers, measure_point, overlay_settings
 from loadgen.study.series.series_store import (
     FAILED,
@@ -52,7 +45,15 @@ from loadgen.study.series.series_store import (
 from loadgen.study.series.sweep import grid, vllm_layout
 from loadgen.study.series.sweep.grid import Build, GridPoint, Variation
 from loadgen.study.series.time_estimate import TimeLeft, simulated_s
-from loadgen.verdict import requested_metrics
+from loadgen.study.sweep_record import (
+    FINISHED,
+    FORMAT,
+    SWEEP,
+    PointState,
+    SweepPoint,
+    SweepRecord,
+    clear_point,
+)
 
 
 def begin_sweep(request: SweepRequest) -> SweepStore:

@@ -13,11 +13,11 @@ from typing import Any
 from loadgen.base import files
 from loadgen.base.errors import UsageError
 from loadgen.report.run_directory import RESULT
-from loadgen.report.sweep_record import FINISHED, SweepPoint, SweepRecord, format_value
 from loadgen.report.vllm_json import OURS
 from loadgen.study.series.point_runs import parse_value
 from loadgen.study.series.series_store import SeriesStore, create_directory
 from loadgen.study.series.sweep.grid import GridPoint
+from loadgen.study.sweep_record import FINISHED, SweepPoint, SweepRecord, format_value
 
 VLLM, SUMMARY = "vllm", "summary.json"
 _LONGEST_NAME = 150

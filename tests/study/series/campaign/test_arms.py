@@ -15,7 +15,7 @@ from fakes.scripted_server import api, stream
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.run import launched_server
-from loadgen.run.credentials import collect_credentials
+from loadgen.run.command.credentials import collect_credentials
 from loadgen.study.series.campaign import arms, campaign_file
 from loadgen.study.series.campaign.arms import Trust
 from loadgen_servers.launch.secrecy import shown

@@ -12,7 +12,7 @@ from builders.loops import loop_over
 from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.plan import profile
-from loadgen.run.options import bench_parser, parse
+from loadgen.run.command.options import bench_parser, parse
 from loadgen.settings.setting import Makes
 from loadgen.settings.table import profile_keys
 from loadgen.study.series.campaign import arms, campaign_file

@@ -12,12 +12,12 @@ from builders.campaign_files import INSTANT, written
 from builders.loops import loop_over
 from loadgen import cli
 from loadgen.base.errors import UsageError
+from loadgen.facts.run_facts import Cell
 from loadgen.plan import profile
 from loadgen.study.series.campaign import arms, campaign_file, campaign_store
 from loadgen.study.series.campaign.arms import Arm, Start
 from loadgen.study.series.campaign.campaign_store import Pace
 from loadgen.study.series.time_estimate import TimeLeft, at_best_s, format_duration
-from loadgen.verdict.run_facts import Cell
 
 AB = ({"name": "A", "preset": "instant"}, {"name": "B", "preset": "instant"})
 ABC = (*AB, {"name": "C", "preset": "instant"})

@@ -22,6 +22,7 @@ from fakes.virtual_serving import virtual_engines
 from loadgen import cli
 from loadgen.base import files
 from loadgen.base.errors import UsageError
+from loadgen.facts.run_facts import Cell
 from loadgen.plan.profile import build
 from loadgen.report import run_directory, run_place
 from loadgen.report.run_directory import load
@@ -30,7 +31,6 @@ from loadgen.study.series.campaign import campaign_command
 from loadgen.study.series.campaign.arms import Planned
 from loadgen.study.series.campaign.campaign_store import CampaignStore
 from loadgen.study.series.series_store import StoreError
-from loadgen.verdict.run_facts import Cell
 
 pytestmark = [
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
@@ -255,7 +255,7 @@ def test_a_full_disk_ends_the_campaign_and_what_is_done_stays(
 def test_a_disk_that_fills_while_a_run_is_written_ends_the_campaign_too(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from loadgen.figures.record import Records
+    from loadgen.records.record import Records
     from loadgen.run.session import Session
 
     def full(*_: Any, **__: Any) -> None:

@@ -8,10 +8,10 @@ import pytest
 
 from builders.loops import loop_over
 from builders.made_runs import run
+from loadgen.facts.run_facts import Client
 from loadgen.figures.objectives import Objective
 from loadgen.server.server_counters import ServerLatency, ServerSample, ServerWindow
 from loadgen.study.series.limit.limit_answer import find_bottleneck, measure_headroom
-from loadgen.verdict.run_facts import Client
 
 TTFT, TPOT = Objective("ttft", 99, 500), Objective("tpot", 99, 50)
 E2EL = Objective("e2el", 90, 1000)

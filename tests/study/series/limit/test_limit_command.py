@@ -20,8 +20,8 @@ from loadgen import cli
 from loadgen.base import parsing
 from loadgen.base.errors import UsageError
 from loadgen.figures.objectives import Objective, Standing
-from loadgen.report.limit_record import LimitRecord, LimitRun
 from loadgen.run import session
+from loadgen.study.limit_record import LimitRecord, LimitRun
 from loadgen.study.series.limit.limit_command import continue_search, read_search
 from loadgen.study.series.limit.limit_search import check_budget, estimate_time
 from loadgen.study.series.limit.search import NextRun, SearchSettings, choose_next_run, first_run

@@ -18,23 +18,23 @@ from builders import made_runs
 from builders.loops import loop_over
 from builders.made_runs import run
 from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.signals import Stopped
 from loadgen.base.structs import replace
+from loadgen.facts.run_facts import Client
 from loadgen.figures.objectives import Standing, parse_objectives
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
-from loadgen.report.limit_record import LimitRecord, LimitRun, SearchEnd
 from loadgen.report.run import Run
 from loadgen.report.run_directory import Result
-from loadgen.run.options import Options
+from loadgen.run.command.options import Options
 from loadgen.run.session import Session
-from loadgen.run.signals import Stopped
 from loadgen.settings.validation import ServerSettings
+from loadgen.study.limit_record import LimitRecord, LimitRun, SearchEnd
 from loadgen.study.series.limit import limit_command, limit_search
 from loadgen.study.series.limit.limit_search import LimitSearch, make_entry, make_trial, set_load
 from loadgen.study.series.limit.search import NextRun
 from loadgen.study.series.point_runs import MeasuredPoint, PointServers
 from loadgen.study.series.series_store import SeriesStore
-from loadgen.verdict.run_facts import Client
 
 OBJECTIVES = parse_objectives("e2el p50 < 400ms")
 TINY = Profile(name="tiny", input_len=8, output_len=4, max_concurrency=1)

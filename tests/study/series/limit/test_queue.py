@@ -11,7 +11,7 @@ from builders.loops import loop_over
 from builders.virtual_engine import open_loop
 from loadgen.figures.objectives import Objective, judge_objectives
 from loadgen.figures.per_request import MetricOptions
-from loadgen.figures.record import Record, Records
+from loadgen.records.record import Record, Records
 from loadgen_servers.engine.scheduler import Limits, Scheduler
 from loadgen_servers.engine.step_times import FittedTiming
 

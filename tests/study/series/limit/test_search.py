@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from builders.loops import loop_over
 from loadgen.figures.objectives import Objective, ObjectiveEvidence
-from loadgen.report.limit_record import LimitEstimate, SearchEnd
+from loadgen.study.limit_record import LimitEstimate, SearchEnd
 from loadgen.study.series.limit.limit_answer import (
     estimate_limit,
     find_binding,

@@ -19,11 +19,11 @@ from fakes.virtual_serving import virtual_engines
 from loadgen import cli
 from loadgen.report import load_identity
 from loadgen.report.run_directory import load
-from loadgen.report.sweep_record import SweepRecord
 from loadgen.run import session
 from loadgen.study.importers import result_sources
 from loadgen.study.series.sweep import sweep_run
 from loadgen.study.series.sweep.sweep_run import SweepStore
+from loadgen.study.sweep_record import SweepRecord
 
 pytestmark = [
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.

@@ -18,8 +18,7 @@ from loadgen.base.errors import UsageError
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
 from loadgen.report.run_directory import load
-from loadgen.report.sweep_record import SweepRecord
-from loadgen.run.options import Options, parse
+from loadgen.run.command.options import Options, parse
 from loadgen.study.series.series_store import split_own_flags
 from loadgen.study.series.sweep import sweep_command, sweep_run
 from loadgen.study.series.sweep.grid import GridPoint
@@ -32,6 +31,7 @@ from loadgen.study.series.sweep.sweep_run import (
     plan_points,
 )
 from loadgen.study.series.time_estimate import TimeLeft
+from loadgen.study.sweep_record import SweepRecord
 
 pytestmark = [
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.

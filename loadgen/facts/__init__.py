@@ -1,0 +1,1 @@
+"""Facts: everything that a run knows of itself beyond its records, each fact declared once."""

@@ -1,0 +1,496 @@
+"""Run facts: everything about a run that is not in its records, each fact declared once.
+
+A fact's type carries its row: how it is joined across shards, and its line in the report where it has one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from enum import StrEnum
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, get_type_hints
+
+import msgspec
+from msgspec.structs import asdict
+from pydantic import BaseModel, ValidationError
+from pydantic_core import to_jsonable_python
+
+from loadgen.base import bounds
+from loadgen.base.structs import replace
+from loadgen.engines.refusals import AdaptedField
+from loadgen.facts.requested_metrics import choose_metrics, make_block_facts
+from loadgen.figures.per_request import MetricOptions
+from loadgen.figures.vllm_keys import BlockFacts
+from loadgen.plan.data_facts import DataFacts
+from loadgen.plan.profile import Profile
+from loadgen.records.record_columns import MOST_COUNT
+from loadgen.settings.validation import ServerSettings
+from loadgen.transport.sending.share import WHOLE, Share
+
+if TYPE_CHECKING:
+    from loadgen.facts.calibration import Calibration
+    from loadgen.host.cpu_use import CpuUse
+    from loadgen.host.sensor_summary import SensorSummary
+    from loadgen.roofline.ceiling import Ceiling
+    from loadgen.roofline.checkpoint import Checkpoint
+    from loadgen.server.answer_check import Fingerprint
+    from loadgen.server.engine_config import EngineConfig
+    from loadgen.server.server_counters import ServerWindow
+
+    pass
+
+# 1: the first. 2: words are stored once (arrivals.npz), what ended the run and what is not known are fields.
+FORMAT, FORMATS = 2, (1, 2)
+# Flags by which an engine takes more GPUs than those that share one copy of the model's layers.
+_PARALLEL = re.compile(r"--(data|pipeline|prefill-context)-parallel-size|--(dp|pp)(-size)?\b|-(dp|pp)\b")
+_NO_DATA = DataFacts()
+_PROMPTS = {"prompt", "prompt_embeds", "messages", "input_ids", "input_embeds"}  # in the body, of any API
+
+
+class Join(StrEnum):
+    """How the facts of shards become that of the run which they are together; merge_facts has the rules."""
+
+    FIRST = "the first shard's: all have the same, or it alone is asked"
+    PRESENT = "the first that is not empty"
+    COMMON = "what all have; None where they differ"
+    DIFFERENT = "the different ones, of the shards that sent something"
+    LINES = "each line once, with its shards unless all have it"
+    WORDS = "what each shard has, in one line"
+    VALUES = "each value of any shard once"
+    SUM = "the sum"
+    LEAST = "the smallest"
+    MOST = "the largest"
+    FARTHEST = "the one farthest from 0"
+    ANY = "whether any shard has it"
+    DIGEST = "the sum of digests, in as many digits"
+    PLACES = "those of all shards, in the plan's order"
+    BY_NAME = "by name what all machines have, or the different ones"
+    COUNTERS = "the first shard's that could read the server's counters: they count every shard's requests"
+    CLIENT = "field by field"
+    SELF_TEST = "the least able client's, with the worst errors of all"
+    DECIDED = "by what makes the whole of the others"
+
+
+class FactLine(msgspec.Struct, frozen=True):
+    """A fact's line in the report: a text with {} in the place of the fact, or of each of its entries."""
+
+    text: str
+    section: str = "notes"  # of the report
+
+
+F = TypeVar("F")
+R = TypeVar("R")
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The server that answered."""
+
+    url: str
+    engine: str
+    version: str = ""
+    model: str
+    model_root: str = ""
+    max_model_len: int = 0
+    slots: int = 0  # requests that it runs at once, where it reports that
+    simulated: str = ""  # the embedded engine's timing preset
+
+
+class Launched(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the server was started for this run, secrets hidden."""
+
+    how: str  # the launcher
+    image: str = ""  # of the container it ran in
+    command: list[str]
+    environment: dict[str, str]  # added to that of the client
+    settings: ServerSettings
+    ready_s: float  # from its start until it answered
+    owned: str  # how it is known that no other process answered
+
+
+class Client(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The capturing process by its own report."""
+
+    transport: Annotated[str, Join.DIFFERENT]
+    why: Annotated[str, Join.DIFFERENT] = ""  # this transport, where it was not asked for
+    cpu_s: Annotated[float, Join.SUM] = 0.0
+    wall_s: Annotated[float, Join.MOST] = 0.0
+    clock_step_ms: Annotated[float, Join.FARTHEST] = 0.0
+    reconnects: Annotated[int, Join.SUM] = 0  # connections that the server closed between turns of a session
+    late_bodies: Annotated[int, Join.SUM] = 0
+    backlog_bytes: Annotated[int, Join.MOST] = 0
+    # The longest time it did not run at all: suspended, or its container paused.
+    stopped_s: Annotated[float, Join.MOST] = 0.0
+    segments: Annotated[int, Join.SUM] = 0  # TCP segments that a packet ring timed
+    dropped_segments: Annotated[int, Join.SUM] = 0  # that the ring had no room for
+    fallen_back: Annotated[int, Join.SUM] = (
+        0  # requests timed by their sockets' reads although there was a ring
+    )
+    # That the server sent as soon as the client had read, late, the one before.
+    held_segments: Annotated[int, Join.SUM] = 0
+    workers: Annotated[int, Join.SUM] = 1  # capturing processes, each with a decoding one
+    why_workers: Annotated[str, Join.DIFFERENT] = ""  # that number, where --workers auto chose it
+    # Of that capturing process with the most, where there are several.
+    busiest_cpu_s: Annotated[float, Join.DECIDED] = 0.0
+    cpus: Annotated[str, Join.DIFFERENT] = ""  # that the workers were pinned to, as 4-7; "": none
+
+    @property
+    def busiest_s(self) -> float:
+        """The CPU time of the capturing process that used most."""
+        return self.busiest_cpu_s or self.cpu_s
+
+    @property
+    def busy_cores(self) -> float:
+        """The share of a core that it kept busy: one loop is one core, however busy the others are."""
+        return self.busiest_s / self.wall_s if self.wall_s > 0 else 0.0
+
+
+_Time = Annotated[int, msgspec.Meta(ge=-(2**61), le=2**61)]  # a sum of two fits into 64 bits
+_Count = Annotated[int, msgspec.Meta(ge=0, le=bounds.MOST_REQUESTS)]
+_Turns = Annotated[int, msgspec.Meta(ge=1, le=bounds.MOST_TURNS)]
+
+
+class ClockReading(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a machine's CLOCK_MONOTONIC stood to a reference, and how sure that is."""
+
+    boot: str  # of the machine: runs of the same boot have the same clock
+    offset_ns: _Time  # the reference − CLOCK_MONOTONIC
+    error_ns: _Time = -1  # it is off by no more; -1: unknown
+    reference: str = "wall clock"  # or that of the driver, measured by round trips
+
+
+class ShardFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which part of a plan a run sent."""
+
+    number: _Count  # counted from 0
+    of: Annotated[int, msgspec.Meta(ge=1, le=bounds.MOST_REQUESTS)]
+    version: str  # loadgen's
+    start_at_ns: _Time = 0  # when all shards were to begin, CLOCK_REALTIME; 0: each at once
+    requests: _Count | None = None  # of the plan, its own; None: as many as it sent
+    sessions: bool = False  # of the plan stay whole; else request i is of shard i mod `of`
+    before: ClockReading
+    after: ClockReading | None = None  # None: the run was killed
+
+    @property
+    def name(self) -> str:
+        """The shard as --shard names it."""
+        return f"{self.number}/{self.of}"
+
+
+class MergedShard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One of the runs that a merged one was made of."""
+
+    number: int
+    of: int
+    requests: int  # that it sent, or planned and lost
+    lost: str = ""  # why it left nothing, or not all
+    began_ns: int = 0  # when it sent its first request, by the clock of the first shard; 0: it sent none
+    offset_ns: int = 0  # added to its times; those of the first shard stay
+    error_ns: int = 0  # by how much that may be off at most; -1: unknown
+    reference: str = ""  # by which its clock was compared with that of the first; "": it is the same clock
+    cores: float = 0.0  # that the busiest of its capturing processes kept busy
+    # Of its requests' ids; None: not stored, or sessions were kept whole.
+    request_id_prefix: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The shard as --shard names it."""
+        return f"{self.number}/{self.of}"
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about a run that is not in its records; the two together make the report."""
+
+    format: Annotated[int, Join.FIRST] = FORMAT
+    started: Annotated[datetime, Join.LEAST]
+    finished: Annotated[datetime, Join.MOST]
+    command: Annotated[list[str], Join.FIRST]
+    profile: Annotated[Profile, Join.FIRST]
+    seed: Annotated[int, Join.FIRST]
+    seed_chosen: Annotated[bool, Join.FIRST]
+    repeat: Annotated[int, Join.FIRST] = 0
+    # How often this run of a series was begun before; prompts are drawn from it too.
+    attempt: Annotated[int, Join.FIRST] = 0
+    runs: Annotated[int, Join.FIRST] = 1  # with prompts of their own, of which this is one: --repeat
+    plan_digest: Annotated[str, Join.FIRST]
+    prompt_format: Annotated[str, Join.FIRST]
+    ids_source: Annotated[str, Join.FIRST] = ""
+    data: Annotated[DataFacts, Join.FIRST] = _NO_DATA
+    server: Annotated[Server, Join.FIRST]
+    tokenizer: Annotated[str | None, Join.PRESENT] = None
+    # The directory of the tokenizer that counts answers without usage; "": none.
+    text_tokenizer: Annotated[str, Join.PRESENT] = ""
+    warmups: Annotated[int, Join.SUM] = 0
+    warmup_failures: Annotated[int, Join.SUM] = 0
+    client: Annotated[Client, Join.CLIENT]
+    environment: Annotated[dict[str, str], Join.BY_NAME]
+    # The engine does not accept it, so it was not sent.
+    ignore_eos_refused: Annotated[bool, Join.FIRST] = False
+    # What the server refused of the requests as planned.
+    adapted: Annotated[tuple[AdaptedField, ...], Join.FIRST, FactLine("{}", "adapted")] = ()
+    reasoned: Annotated[int, Join.SUM] = 0  # answers whose first token was of reasoning
+    # Answers whose reasoning was counted, and not streamed before the first token.
+    hidden_reasoning: Annotated[int, Join.SUM] = 0
+    notes: Annotated[tuple[str, ...], Join.LINES, FactLine("note: {}")] = ()
+    cut_short: Annotated[str, Join.WORDS] = ""  # why the run ended early
+    interrupted: Annotated[bool, Join.ANY] = False
+    signal: Annotated[int, Join.MOST] = 0  # which one ended the run, or what followed it; 0: none did
+    # Only in a journal: the run had not ended when this was written.
+    under_way: Annotated[bool, Join.ANY] = False
+    # What could not be determined after the last request, and why.
+    unknown: Annotated[tuple[str, ...], Join.LINES, FactLine("not known: {}")] = ()
+    # Which rule (--max-failures, --max-duration, …) ended it, in words.
+    stop_rule: Annotated[str, Join.WORDS] = ""
+    # That rule found the server further and further behind the load.
+    saturated: Annotated[bool, Join.ANY] = False
+    recovered: Annotated[str, Join.DECIDED] = ""  # why only its journal is left, if the run ended early
+    # Requests under way when the client was killed, of which nothing else is known.
+    unfinished: Annotated[int, Join.SUM] = 0
+    journal_error: Annotated[str, Join.WORDS] = ""  # why the journal could not be written in full
+    # Of each x-request-id, followed by its index; None: not stored.
+    request_id_prefix: Annotated[str | None, Join.COMMON] = None
+    label: Annotated[str | None, Join.COMMON] = None
+    metadata: Annotated[tuple[str, ...], Join.VALUES] = ()
+    requests: Annotated[int, Join.DECIDED, msgspec.Meta(ge=1)]  # as planned
+    # Requests of each session, in the plan's order; (): no sessions.
+    session_turns: Annotated[tuple[_Turns, ...], Join.FIRST] = ()
+    # Of all bodies that were sent, in any order, without the model's name.
+    bodies_digest: Annotated[str, Join.DIGEST, msgspec.Meta(pattern="^[0-9a-f]*$")] = ""
+    # Where in the data file the turns stand that ended their session early, by plan index: the first ones.
+    turn_places: Annotated[tuple[tuple[int, str], ...], Join.PLACES] = ()
+    repeated_prompts: Annotated[int, Join.FIRST] = 0  # prompts of the plan that equal an earlier one of it
+    # Base URLs, where there were several: slot s is of number s mod as many.
+    targets: Annotated[tuple[str, ...], Join.FIRST] = ()
+    # Which part of the plan this is; None: all of it.
+    shard: Annotated[ShardFacts | None, Join.DECIDED] = None
+    lost: Annotated[tuple[str, ...], Join.DECIDED] = ()  # workers or shards that were lost, and why, in words
+    # What throttled this machine during the run, in words.
+    throttled: Annotated[tuple[str, ...], Join.LINES] = ()
+    # This machine's CPUs; None: the server is elsewhere.
+    cpu_use: Annotated[CpuUse | None, Join.PRESENT] = None
+    # The server's counters over the run; None: not scraped.
+    window: Annotated[ServerWindow | None, Join.COUNTERS] = None
+    launched: Annotated[Launched | None, Join.PRESENT] = None  # None: it was running before
+    checkpoint: Annotated[Checkpoint | None, Join.PRESENT] = None  # what the model's files declare
+    as_run: Annotated[EngineConfig | None, Join.PRESENT] = None  # the configuration that the engine reports
+    # This machine's memory, power, heat; None: the server is elsewhere.
+    sensed: Annotated[SensorSummary | None, Join.PRESENT] = None
+    # How the prefix cache was reset before the run; "": it was not.
+    cache_reset: Annotated[str, Join.PRESENT, FactLine("prefix cache: {}", "launched")] = ""
+    traced: Annotated[str, Join.WORDS] = ""  # where the engine's own profile of the run lies
+    # This client's error when it last measured itself.
+    calibration: Annotated[Calibration | None, Join.SELF_TEST] = None
+    cell: Annotated[Cell | None, Join.FIRST] = None  # its place in a campaign
+    fingerprint: Annotated[Fingerprint | None, Join.PRESENT] = None  # answers to a few greedy prompts
+    ceiling: Annotated[Ceiling | None, Join.PRESENT] = None  # what the machine could do at best
+    no_ceiling: Annotated[str, Join.PRESENT] = ""  # why that is not known, and what to pass
+    # That the server runs on, by --gpus or --hardware; 0: neither.
+    gpus: Annotated[int, Join.MOST, msgspec.Meta(ge=0)] = 0
+    shards: Annotated[tuple[MergedShard, ...], Join.DECIDED] = ()  # of which this run was merged
+
+    @classmethod
+    def read_stored(cls, ours: Mapping[str, Any]) -> Self:
+        """The facts in a result or journal of any format; raises ValueError."""
+        known = {name: ours[name] for name in find_fact_types() if name in ours}
+        # Earlier versions had only a note where there is a field now.
+        notes = known.get("notes")
+        refused = isinstance(notes, list) and any("ignore_eos is not sent" in str(note) for note in notes)
+        facts = {"ignore_eos_refused": refused, **known}
+        try:
+            return cls(**{name: _read_fact(name, value) for name, value in facts.items()})
+        except TypeError as error:  # one is missing
+            raise ValueError(str(error)) from None
+
+    def json(self) -> dict[str, Any]:
+        """The facts as a result and a journal hold them; a number may be NaN or infinite."""
+        facts: dict[str, Any] = to_jsonable_python(asdict(self), by_alias=True, fallback=asdict)
+        return facts
+
+    def encode(self) -> bytes:
+        """The facts as the JSON that a journal holds."""
+        return json.dumps(self.json()).encode()
+
+    def mask_texts(self, mask: Callable[[Any], Any]) -> Self:
+        """The facts with every text in them as `mask` returns it."""
+        return _mask_texts(self, mask)
+
+    def lines(self, section: str) -> Iterator[str]:
+        """The lines that facts have in a section of the report, by their rows; that of its own name last."""
+        rows = sorted(list_annotations(Facts, FactLine).items(), key=lambda item: item[0] == section)
+        for name, line in rows:
+            value = getattr(self, name)
+            if line.section == section and value:
+                for entry in value if isinstance(value, tuple) else (value,):
+                    yield line.text.format(entry)
+
+    @property
+    def partial(self) -> str:
+        """Why these are not all of the plan's requests, in words; "" if they are."""
+        return self.cut_short or self.stop_rule or self.recovered
+
+    @property
+    def prompt_replaced(self) -> bool:
+        """Whether --extra-body replaces every planned prompt by one, as earlier versions allowed."""
+        fields = _PROMPTS | ({"text"} if self.profile.backend == "sglang" else set())
+        return bool(fields & set(self.profile.extra_body))
+
+    @property
+    def gpu_count(self) -> int:
+        """GPUs that the server ran on: as given, else where its memory was, else as started; 0: unknown."""
+        if self.gpus or self.server.simulated:
+            return self.gpus
+        if self.sensed is not None and self.sensed.holds_server:
+            return len(self.sensed.gpus)
+        if self.launched is None or "gpu" not in self.environment:
+            return 0
+        replicated = any(_PARALLEL.match(word) for word in self.launched.command)
+        return 0 if replicated else self.launched.settings.tensor_parallel or 0
+
+    @property
+    def share(self) -> Share:
+        """The part of the plan that this run sent; what is asked of a run is its own part."""
+        return WHOLE if self.shard is None else Share(self.shard.number, self.shard.of)
+
+    @property
+    def whole_load(self) -> bool:
+        """Whether the server had no other part of the plan's load than this run's."""
+        return self.share.of == 1
+
+    @property
+    def own_requests(self) -> int:
+        """How many of the plan's requests were this run's to send."""
+        own = None if self.shard is None else self.shard.requests
+        return self.requests if own is None else own
+
+    @property
+    def own_sessions(self) -> int:
+        """How many of the plan's sessions were this run's to send; 0: there are none."""
+        return self.share.count_slots(len(self.session_turns))
+
+    @property
+    def queues(self) -> int:
+        """How many queues the slots took requests, or sessions, from: slot s from number s mod as many.
+
+        A process has its own sessions; the requests of a shard are for all of its processes.
+        """
+        shards = self.share.of if self.session_turns else max(self.share.of, len(self.shards))
+        processes = self.client.workers if self.session_turns else 1
+        return min(max(shards * processes, 1), MOST_COUNT)
+
+    @property
+    def max_concurrency(self) -> int | None:
+        """The most requests that this run was to have under way at once; None: there was no limit."""
+        most = self.profile.max_concurrency
+        return None if most is None else self.share.count_slots(most)
+
+    @property
+    def held_concurrency(self) -> int | None:
+        """The concurrency, or sessions at once, that this run was to hold; None: the loop was open."""
+        held = self.profile.held_concurrency
+        return None if held is None else self.share.count_slots(held)
+
+    @property
+    def planned_rate_per_s(self) -> float:
+        """Requests per second as planned, the mean of a trace or a schedule; inf: all at once."""
+        return self.data.rate_per_s(self.profile.mean_rate_per_s) / self.share.of
+
+    def ask(self) -> MetricOptions:
+        """Which metrics to compute."""
+        return replace(choose_metrics(self.profile), gpus=self.gpus)
+
+    def block(self) -> BlockFacts:
+        """The load as the result block shows it; a trace's rate is its mean.
+
+        The rate of sessions is not one of requests, as which the block would show it.
+        """
+        rate_per_s, most = math.inf if self.session_turns else self.planned_rate_per_s, self.max_concurrency
+        return replace(make_block_facts(self.profile), request_rate_per_s=rate_per_s, max_concurrency=most)
+
+
+def _read_fact(name: str, value: Any) -> Any:
+    """A fact from its JSON; raises ValueError."""
+    try:
+        return msgspec.convert(value, find_fact_types()[name], strict=False, dec_hook=_validate)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _validate(kind: type[BaseModel], value: Any) -> BaseModel:
+    """The model of a value; raises ValueError with what is wrong first."""
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(": ".join([*map(str, first["loc"]), first["msg"]])) from None
+
+
+def _mask_texts(value: F, mask: Callable[[Any], Any]) -> F:
+    """A value with what `mask` makes of its texts, in the types that it has."""
+    if isinstance(value, BaseModel):
+        return type(value).model_validate(mask(value.model_dump()))
+    if isinstance(value, msgspec.Struct):
+        return type(value)(**{name: _mask_texts(held, mask) for name, held in asdict(value).items()})
+    if isinstance(value, tuple) and not (value and isinstance(value[0], int | float)):  # they may be many
+        return type(value)(_mask_texts(each, mask) for each in value)
+    masked: F = mask(value)
+    return masked
+
+
+@cache
+def find_fact_types() -> dict[str, Any]:
+    """The type of each fact with its row, by name; imports the models that only finished runs have."""
+    from loadgen.facts.calibration import Calibration
+    from loadgen.host.cpu_use import CpuUse
+    from loadgen.host.sensor_summary import SensorSummary
+    from loadgen.roofline.ceiling import Ceiling
+    from loadgen.roofline.checkpoint import Checkpoint
+    from loadgen.server.answer_check import Fingerprint
+    from loadgen.server.engine_config import EngineConfig
+    from loadgen.server.server_counters import ServerWindow
+
+    pass
+
+    models = (
+        Calibration, Ceiling, Cell, Checkpoint, CpuUse, EngineConfig, Fingerprint, SensorSummary,
+        ServerWindow,
+    )  # fmt: skip
+    names = {model.__name__: model for model in models}
+    return get_type_hints(Facts, localns=names, include_extras=True)
+
+
+def list_annotations(kind: type, row: type[R]) -> dict[str, R]:
+    """The row in the type of each fact of `kind`, Facts or Client, by the fact's name."""
+    types = find_fact_types() if kind is Facts else get_type_hints(kind, include_extras=True)
+    return {
+        name: each
+        for name, type_ in types.items()
+        for each in getattr(type_, "__metadata__", ())
+        if isinstance(each, row)
+    }
+
+
+class Cell(BaseModel, extra="forbid", frozen=True):
+    """One checkpoint on one server under one profile, once; runs with the same profile and repeat have one
+    prompt stream."""
+
+    campaign: str
+    checkpoint: str  # its name in the campaign's file: the row it is compared in
+    server: str
+    profile: str
+    repeat: int  # counted from 0
+    start: str  # which start of the server it ran on: runs of one start share what that start had of luck
+
+    @property
+    def arm(self) -> str:
+        """The arm of a comparison: the checkpoint on its server."""
+        return f"{self.checkpoint} on {self.server}"
+
+
+class FailedCell(BaseModel, extra="ignore", frozen=True):
+    """A cell that came to nothing, and why."""
+
+    cell: Cell
+    reason: str

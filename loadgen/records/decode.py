@@ -1,0 +1,481 @@
+"""Decode: from a Capture to a Record, after the response is over."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from loadgen.base.arrays import Int64
+from loadgen.base.clock import MS_NS
+from loadgen.base.untrusted import NOT_JSON, Hide, hide_nothing, read_error_text, read_line
+from loadgen.engines.refusals import is_past_context
+from loadgen.records import decoded_stream
+from loadgen.records.decoded_stream import DecodedStream, content_type, has_many_objects, is_one_body
+from loadgen.records.record import UNKNOWN, Record
+from loadgen.records.text_tokens import join_written, needs_text
+from loadgen.records.token_counts import StreamSummary, count_tokens, drop_usage, explain_excess, summarize
+from loadgen.transport.capture import Capture
+from loadgen.transport.failure import CUT_SHORT, Failure, FailureKind
+from loadgen.wire import sse
+from loadgen.wire.http1 import HttpBody
+from loadgen.wire.openai import TOKEN, Dialect, Message, Usage, read_remark
+from loadgen.wire.typical import TypicalMessages
+
+_OBJECTS = "JSON objects in lines, not server-sent events: is it another API?"
+_FOREIGN = "no message has choices: is it another API? the first"
+LONGEST_REASON = 32  # characters of a finish reason; real ones have up to 28
+_LONGEST_WAIT = 60  # characters of a Retry-After: a date has 29
+_LONGEST_TIME_MS = 1e9  # eleven days: what a server reports beyond it is not the time of a request
+# What the server itself reports explains more than how its connection then ended.
+_OUTRANKED = (FailureKind.TRUNCATED, FailureKind.CONNECT, FailureKind.USER_CANCELLED)
+_TELLING = (FailureKind.HTTP_STATUS, FailureKind.RATE_LIMITED, FailureKind.IN_BAND, FailureKind.ABORTED)
+_MAY_BE_LONG = (FailureKind.HTTP_STATUS, FailureKind.IN_BAND)
+_WAITED_NS = 1_000_000  # a read lag that is seldom the client's own
+EXAMINED = 64  # answers of a run: their texts are parsed a second time
+MORE_TOKENS = 1.25  # than messages with text, in an answer that is examined
+_GAP = re.compile(r"(?<=\S)\s+(?=\S)")
+NEVER = -1  # no message of an answer was visible
+
+
+class Reasoning(msgspec.Struct):
+    """Counts of the answers so far."""
+
+    shown: int = 0  # that began with reasoning
+    hidden: int = 0  # whose usage counts reasoning, and whose first token was none
+
+    def note(self, visible: int, usage: Usage | None) -> None:
+        """Count a stream that carried a token, of which `first_visible` is known."""
+        if visible:
+            self.shown += 1
+        elif usage is not None and usage.thought_tokens:
+            self.hidden += 1
+
+
+class Decoder(msgspec.Struct, eq=False):
+    """Decodes the captures of one run, which share a dialect and whether they were streamed.
+
+    `hide` masks the secrets in every text that is kept of what a server wrote; `planned` are the lengths of
+    each prompt and answer of the plan, int64[requests] each. `keep_uncounted` keeps the text of answers whose
+    tokens the server did not count, for a tokenizer to count them.
+    """
+
+    dialect: Dialect
+    streamed: bool
+    keep_text: bool = False
+    hide: Hide = hide_nothing
+    planned: tuple[Int64, Int64] | None = None
+    keep_uncounted: bool = False
+    uncounted: int = 0  # answers whose text was kept for that
+    examined: int = 0  # answers whose words were counted
+    reasoning: Reasoning = msgspec.field(default_factory=Reasoning)
+
+    def decode(self, capture: Capture) -> Record:
+        """The capture's Record; of one that is too much to read, that it failed."""
+        try:
+            return self._read_capture(capture)
+        except MemoryError:
+            why = f"no memory was left to decode its {len(capture.raw) / (1 << 20):.1f} MiB"
+            failure = Failure(FailureKind.MEMORY, why)
+        except RecursionError:
+            failure = Failure(FailureKind.MALFORMED, "a message is nested too deep to be read")
+        nothing = replace(capture, raw=b"", read_lengths=b"", seen_ns=b"", kernel=b"")
+        nothing.failure = failure
+        return self._read_capture(nothing)
+
+    def _read_capture(self, capture: Capture) -> Record:
+        """The capture's Record.
+
+        `end_ns` is the arrival of the last read, or, where the transport ended the request, when it
+        did. A connection that broke after the last event was whole is not a failure.
+        """
+        record, arrival_ns, lag_ns = _time_reads(capture)
+        if self.planned is not None:
+            input_lens, output_lens = self.planned
+            record.planned_input = int(input_lens[record.index])
+            record.planned_output = int(output_lens[record.index])
+        stream = decoded_stream.read_plain(self.dialect, capture, self.keep_text) if self.streamed else None
+        if stream is not None:
+            record.http_status = 200
+            failure, whole = self._stream(record, stream, arrival_ns, lag_ns)
+        else:
+            failure, whole = self._answer(record, capture, arrival_ns, lag_ns)
+        settled = _settle(capture.failure, failure, whole)
+        given_up = settled is not None and settled is capture.failure
+        if len(arrival_ns) and not given_up:
+            record.end_ns = int(arrival_ns[-1])
+        if settled is not None:
+            # Masked before it is cut: half a secret would no longer be found.
+            detail = read_line(self.hide(settled.detail)) or f"{settled.kind}: unknown cause"
+            past = settled.kind in _MAY_BE_LONG and is_past_context(detail)
+            record.failure = Failure(FailureKind.CONTEXT_LIMIT if past else settled.kind, detail)
+        return record
+
+    def _answer(
+        self, record: Record, capture: Capture, arrival_ns: Int64, lag_ns: Int64
+    ) -> tuple[Failure | None, bool]:
+        """Fill in what any answer holds; why it failed, and whether its last event was seen."""
+        answer = decoded_stream.unframe(capture)
+        record.http_status = answer.status or UNKNOWN  # 0: there was no head
+        if answer.status != 200:
+            return _no_answer(answer, capture.retry_after), False
+        if not self.streamed:
+            return self._fill_whole(record, answer)
+        if is_one_body(answer):
+            return self._not_streamed(record, answer), False
+        return self._stream(record, decoded_stream.take_apart(self.dialect, answer), arrival_ns, lag_ns)
+
+    def _stream(
+        self, record: Record, stream: DecodedStream, arrival_ns: Int64, lag_ns: Int64
+    ) -> tuple[Failure | None, bool]:
+        """Fill in what a stream holds; why it failed, and whether its last event was seen."""
+        messages = stream.messages
+        summary = _summary(messages, stream.lines)
+        counted = count_tokens(messages, summary)
+        excess = explain_excess(counted.total, stream.body_bytes)
+        malformed = stream.malformed or excess
+        if excess:
+            summary = drop_usage(summary)
+            counted = count_tokens(messages, summary)
+        _note_usage(record, summary.usage)
+        _note_timing(record, messages)
+        record.output_tokens, record.usage = counted.total, counted.usage
+        record.exact_tokens, record.tokens = counted.exact, counted.tokens
+        record.finish_reason = self._reason(summary.finish_reason)
+        reads = stream.read_ends.searchsorted(stream.ends[counted.messages])
+        record.arrival_ns = arrival_ns[reads]
+        visible = first_visible(messages, counted.messages)
+        if visible >= 0:
+            record.visible_ns = int(record.arrival_ns[visible])
+        record.text_ns = _first_text_ns(record.arrival_ns, counted.messages, summary.kinds)
+        met = reads[1:] == reads[:-1]
+        if np.count_nonzero(met):
+            coalesced = reads[1:][met]
+            record.shared_reads, record.shared_lag_ns = len(coalesced), int(lag_ns[coalesced].sum())
+        if self._keeps(record):
+            texts = decoded_stream.read_texts(self.dialect, stream, len(summary.kinds))
+            record.text = None if texts is None else self.hide(join_written(texts))
+        if not counted.exact and self.examined < EXAMINED and is_to_examine(record):
+            self.examined += 1
+            texts = decoded_stream.read_texts(self.dialect, stream, len(summary.kinds)) or ()
+            record.word_gaps, record.inner_gaps = count_gaps(join_written([message]) for message in texts)
+        finished = bool(summary.finish_reason)
+        ended = finished and (stream.complete or summary.usage is not None)
+        # A usage that runs along is not an end: what is cut has one too.
+        ended = ended or (stream.done and (finished or summary.own_usage))
+        # Nothing is missing of what has as many tokens as were asked for (Gemini sends no finish reason).
+        ended = ended or ((stream.done or stream.complete) and 0 < record.planned_output <= counted.total)
+        fault = summary.fault or _named_fault(stream.fault)
+        if fault:
+            return Failure(FailureKind.IN_BAND, fault), ended
+        if malformed:
+            return Failure(FailureKind.MALFORMED, malformed), False
+        if summary.failed_end:
+            return Failure(FailureKind.ABORTED, summary.failed_end), ended
+        if not ended and stream.done | stream.complete and len(summary.remarks) == len(messages) > 0:
+            return Failure(FailureKind.MALFORMED, f"{_FOREIGN}: {_first_line(stream.lines)}"), False
+        if not ended and (messages or not (stream.complete or stream.done)):
+            return Failure(FailureKind.TRUNCATED, _truncation(stream)), False
+        if not len(counted.tokens):
+            return Failure(FailureKind.EMPTY, _emptiness(stream, counted.total)), ended
+        self.reasoning.note(visible, summary.usage)
+        return None, ended
+
+    def _keeps(self, record: Record) -> bool:
+        """Whether an answer's text is kept, because that was asked for or its tokens are to be counted."""
+        to_count = self.keep_uncounted and needs_text(record)
+        self.uncounted += to_count
+        return to_count or self.keep_text
+
+    def _reason(self, reason: str) -> str:
+        return read_line(self.hide(reason), LONGEST_REASON) if reason else ""
+
+    def _not_streamed(self, record: Record, answer: HttpBody) -> Failure:
+        """Fill in an answer in one piece where a stream was requested; the error in it, or else that."""
+        failure, _ = self._fill_whole(record, answer)
+        if failure is not None and failure.kind is FailureKind.IN_BAND:
+            return failure
+        if has_many_objects(answer.body):
+            return Failure(FailureKind.NOT_STREAMED, _OBJECTS)
+        return Failure(FailureKind.NOT_STREAMED, "one JSON body where a stream was requested")
+
+    def _fill_whole(self, record: Record, answer: HttpBody) -> tuple[Failure | None, bool]:
+        """Fill in what an answer in one piece holds; why it failed, and whether it was complete."""
+        if answer.malformed:
+            return Failure(FailureKind.MALFORMED, answer.malformed), False
+        if has_many_objects(answer.body):
+            return Failure(FailureKind.MALFORMED, _OBJECTS), False
+        json = sse.join_lines(answer.body)
+        try:
+            messages = self.dialect.read_messages(json)
+        except NOT_JSON as error:
+            if not answer.complete:
+                return Failure(FailureKind.TRUNCATED, "the connection ended inside the answer"), False
+            return Failure(FailureKind.MALFORMED, f"{error}: {answer.body.decode('utf-8', 'replace')}"), False
+        summary = _summary(messages, json)
+        counted = summary.usage.completion_tokens if summary.usage else None
+        malformed = explain_excess(counted or 0, len(answer.body))
+        if malformed:
+            summary = drop_usage(summary)
+        _note_usage(record, summary.usage)
+        _note_timing(record, messages)
+        total = summary.usage.completion_tokens if summary.usage else None
+        record.output_tokens, record.usage = UNKNOWN if total is None else total, total is not None
+        record.finish_reason = self._reason(summary.finish_reason)
+        if self._keeps(record):
+            record.text = self.hide(join_written(messages))
+        if summary.fault is not None:
+            return Failure(FailureKind.IN_BAND, summary.fault), True
+        if malformed:
+            return Failure(FailureKind.MALFORMED, malformed), True
+        if summary.failed_end:
+            return Failure(FailureKind.ABORTED, summary.failed_end), True
+        if not total and TOKEN not in summary.kinds:
+            return Failure(FailureKind.EMPTY, "a complete answer without a token"), True
+        return None, True
+
+
+def _summary(messages: Sequence[Message], lines: bytes | bytearray) -> StreamSummary:
+    """Summarize messages, with the errors in those without choices; each is a line that is not blank."""
+    summary = summarize(messages)
+    if not summary.remarks:
+        return summary
+    written = [json for json in bytes(lines).split(b"\n") if json.strip()]
+    for at in summary.remarks:
+        fault = read_remark(written[at])
+        if fault is not None:
+            return msgspec.structs.replace(summarize(messages[:at]), fault=fault)
+    return summary
+
+
+def _time_reads(capture: Capture) -> tuple[Record, Int64, Int64]:
+    """A record with everything from timestamps; per read its arrival and the read lag, int64[reads]."""
+    arrival_ns, lag_ns, unstamped, impossible = arrivals(capture)
+    reads = len(arrival_ns)
+    record = Record(
+        index=capture.index,
+        slot=capture.slot,
+        intended_ns=capture.intended_ns,
+        sent_ns=capture.sent_ns,
+        end_ns=capture.end_ns,
+        out_of_order=capture.out_of_order,
+        retransmitted=capture.retransmitted,
+        connect_ns=capture.connect_ns,
+        resends=capture.resends,
+        first_byte_ns=int(arrival_ns[0]) if reads else 0,
+        reads=reads,
+        unstamped_reads=unstamped,
+        impossible_stamps=impossible,
+        lag_sum_ns=int(np.add.reduce(lag_ns)),
+        lag_max_ns=int(np.maximum.reduce(lag_ns)) if reads else 0,
+    )
+    return record, arrival_ns, lag_ns
+
+
+def _no_answer(answer: HttpBody, retry_after: str) -> Failure:
+    if answer.status:
+        why = read_error_text(answer.body).strip()
+        wait = " ".join(answer.headers.get("retry-after", retry_after).split())[:_LONGEST_WAIT]
+        status = f"{answer.status} (Retry-After: {wait})" if wait else str(answer.status)
+        kind = FailureKind.RATE_LIMITED if answer.status == 429 else FailureKind.HTTP_STATUS
+        return Failure(kind, f"{status}: {why}" if why else status)
+    if answer.malformed:
+        return Failure(FailureKind.MALFORMED, answer.malformed)
+    return Failure(FailureKind.TRUNCATED, "the connection ended before the response's head")
+
+
+def _settle(transport: Failure | None, decoded: Failure | None, whole: bool) -> Failure | None:
+    """Choose of the transport's failure and the one in the bytes the one that explains more."""
+    if transport is None:
+        return decoded
+    if decoded is not None and decoded.kind in _TELLING and transport.kind in _OUTRANKED:
+        return decoded
+    if decoded is None and whole and transport.kind in CUT_SHORT:
+        return None  # only the end of the framing is missing: nothing of the answer is
+    return transport
+
+
+def _note_usage(record: Record, usage: Usage | None) -> None:
+    if usage is None:
+        return
+    record.hidden_tokens, record.thought_tokens = usage.hidden_tokens, usage.thought_tokens
+    if not usage.prompt_tokens:  # no prompt is empty: a count of 0 is none
+        return
+    record.input_tokens, details = usage.prompt_tokens, usage.prompt_tokens_details
+    cached = details.cached_tokens if details is not None else None
+    # More than the prompt cannot have been found: what is optional and cannot be true is not known.
+    if cached is not None and cached <= record.input_tokens:
+        record.cached_tokens = cached
+
+
+def _note_timing(record: Record, messages: Sequence[Message]) -> None:
+    if not messages:
+        return
+    last = messages[-1]
+    timing, timings = last.timing(), last.slot_timings()
+    if timing is not None:
+        record.server_queue_ns = _from_ms(timing.queue_time_ms)
+        record.server_ttft_ns = _from_ms(timing.time_to_first_token_ms)
+    if timings is not None:
+        record.server_prompt_tokens = _or_unknown(timings.prompt_n)
+        record.server_cached_tokens = _or_unknown(timings.cache_n)
+        record.server_output_tokens = _or_unknown(timings.predicted_n)
+        record.server_prefill_ns = _from_ms(timings.prompt_ms)
+        record.server_decode_ns = _from_ms(timings.predicted_ms)
+
+
+def _first_text_ns(arrival_ns: Int64, carrying: Int64, kinds: bytearray) -> int:
+    """When the first text came, of reasoning too; UNKNOWN where none of the messages with tokens has any."""
+    if len(carrying) and kinds[carrying[0]] == TOKEN:  # nearly always
+        return int(arrival_ns[0])
+    texts = (place for place, at in enumerate(carrying.tolist()) if kinds[at] == TOKEN)
+    first = next(texts, None)
+    return UNKNOWN if first is None else int(arrival_ns[first])
+
+
+def _or_unknown(count: int | None) -> int:
+    return UNKNOWN if count is None else count
+
+
+def _from_ms(time_ms: float | None) -> int:
+    """Nanoseconds of a time that a server reports; UNKNOWN where it cannot be one."""
+    if time_ms is None or not 0 <= time_ms <= _LONGEST_TIME_MS:
+        return UNKNOWN
+    return round(time_ms * MS_NS)
+
+
+def _named_fault(data: bytes | None) -> str:
+    """The text of an event that is an error by its name; "" without one."""
+    return "" if data is None else read_error_text(data).strip() or "an error event without data"
+
+
+def _first_line(lines: bytes | bytearray) -> str:
+    return bytes(lines).partition(b"\n")[0].decode("utf-8", "replace").strip()
+
+
+def _truncation(stream: DecodedStream) -> str:
+    messages = len(stream.messages)
+    if stream.done:
+        return f"[DONE] without a finish reason or usage, after {messages} messages"
+    where = "the stream ended" if stream.complete else "the connection ended inside the stream,"
+    return f"{where} without a finish reason or [DONE], after {messages} messages"
+
+
+def _emptiness(stream: DecodedStream, total: int) -> str:
+    kind, messages = content_type(stream.headers), len(stream.messages)
+    if kind != "text/event-stream":
+        return f"no events in a body of {kind}"
+    if stream.unread:
+        return f"no events in the body: {stream.unread.decode('utf-8', 'replace')}"
+    if total:
+        return f"usage counts {total} tokens, but none of {messages} messages can have carried one"
+    return f"a complete stream of {messages} messages without a token"
+
+
+def arrivals(capture: Capture) -> tuple[Int64, Int64, int, int]:
+    """When each read arrived and the client's lag, int64[reads]; how many reads go by the client's clock.
+
+    The last is how many of these have a kernel timestamp that cannot be true. Segments have no lag: each has
+    its own timestamp, no matter what came by the time it was read.
+    """
+    user_ns, kernel_ns = capture.user_ns(), capture.kernel_ns()
+    reads = len(user_ns)
+    stamped = int(np.count_nonzero(kernel_ns))
+    if not stamped:
+        return user_ns, np.zeros(reads, np.int64), reads, 0
+    if capture.out_of_order > 0 and not capture.segments:
+        arrival_ns = _readable(user_ns, kernel_ns)
+        return arrival_ns, user_ns - arrival_ns, reads - stamped, 0
+    lag_ns = user_ns - kernel_ns
+    usual = stamped == reads and kernel_ns[0] >= capture.sent_ns and np.minimum.reduce(lag_ns) >= 0
+    # Counted, which of all ways to ask whether there is any is the quickest.
+    if usual and not np.count_nonzero(kernel_ns[1:] < kernel_ns[:-1]):
+        return kernel_ns, np.zeros(reads, np.int64) if capture.segments else lag_ns, 0, 0
+    arrival_ns, impossible = _check_stamps(user_ns, kernel_ns, capture.sent_ns)
+    lag_ns = np.zeros(reads, np.int64) if capture.segments else user_ns - arrival_ns
+    return arrival_ns, lag_ns, reads - stamped + impossible, impossible
+
+
+def _readable(user_ns: Int64, kernel_ns: Int64) -> Int64:
+    """When each read of an answer with segments out of order could be read at all, int64[reads].
+
+    A read has the timestamp of its last segment, which may have waited for one before it that was lost or
+    slower: then it was read much later than that, and right after it could be. So of reads with such a lag
+    the client's own time counts.
+    """
+    lag_ns = user_ns - kernel_ns
+    arrival_ns = np.where((lag_ns < 0) | (lag_ns > _WAITED_NS), user_ns, kernel_ns)
+    in_order: Int64 = np.maximum.accumulate(arrival_ns)
+    return in_order
+
+
+def _check_stamps(user_ns: Int64, kernel_ns: Int64, sent_ns: int) -> tuple[Int64, int]:
+    """The kernel's timestamps where they can be true, else the client's own; how many cannot.
+
+    A read arrived after the request was sent, not before the read ahead of it, and before the client
+    read it. Where that does not hold, the kernel's clock was set in between.
+    """
+    arrival_ns, impossible, earliest_ns = user_ns.copy(), 0, sent_ns
+    for i, (seen_ns, stamp_ns) in enumerate(zip(user_ns.tolist(), kernel_ns.tolist(), strict=True)):
+        if stamp_ns == 0:
+            continue
+        if earliest_ns <= stamp_ns <= seen_ns:
+            arrival_ns[i] = earliest_ns = stamp_ns
+        else:
+            impossible += 1
+            earliest_ns = max(earliest_ns, seen_ns)
+    return arrival_ns, impossible
+
+
+def first_visible(messages: Sequence[Message], carrying: Int64) -> int:
+    """Which of the messages that carried tokens is the first one that a user sees; NEVER where none is.
+
+    `carrying` are their positions, int64[messages that carried tokens]. Visible are the answer's text and
+    tool calls. Without reasoning before them it is the first message, even if its token has no text.
+    """
+    if not len(carrying):
+        return NEVER
+    if _shows(messages[int(carrying[0])]):
+        return 0
+    candidates: Iterable[tuple[int, Message]]
+    if isinstance(messages, TypicalMessages) and not _shows(messages.typical):
+        # Thousands of messages that are all of reasoning need not be gone through.
+        reasoned, candidates = _reasons(messages.typical), messages.parsed.items()
+    else:
+        places = carrying.tolist()
+        reasoned, candidates = False, zip(places, map(messages.__getitem__, places), strict=True)
+    for at, message in candidates:
+        if _shows(message):
+            place = int(carrying.searchsorted(at))
+            if place < len(carrying) and carrying[place] == at:
+                return place if reasoned else 0
+        reasoned = reasoned or _reasons(message)
+    return NEVER if reasoned else 0
+
+
+def _shows(message: Message) -> bool:
+    return True in [choice.has_visible_text() for choice in message.choices or ()]  # quicker than any()
+
+
+def _reasons(message: Message) -> bool:
+    return any(choice.has_reasoning() for choice in message.choices or ())
+
+
+def is_to_examine(record: Record) -> bool:
+    """Whether an answer's words may show where its tokens are: usage counts more than there are messages."""
+    more = record.output_tokens >= MORE_TOKENS * max(len(record.tokens), 2)
+    return more and record.usage and not record.exact_tokens
+
+
+def count_gaps(texts: Iterable[str]) -> tuple[int, int]:
+    """The gaps between words in the messages after the first one, and how many of these are within a message.
+
+    A token holds no blank between two words, in any tokenizer that cuts a text into words first. So of
+    messages of one token each nearly none has one within it; of messages of two, about every third.
+    The first one may well hold more tokens than the others.
+    """
+    later = [text for text in texts if text][1:]
+    return len(_GAP.findall("".join(later))), sum(len(_GAP.findall(text)) for text in later)

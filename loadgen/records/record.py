@@ -1,0 +1,405 @@
+"""Record: one request decoded; Records: all of a run as columns, the only thing metrics read."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.base import archive
+from loadgen.base.arrays import SPILLED, Bool, Int64, join_messages, release_pages
+from loadgen.base.files import write_whole
+from loadgen.records.record_columns import (
+    BOUNDS,
+    LATER,
+    Columns,
+    Words,
+    check_columns,
+    decode_text,
+    encode_text,
+    pick_words,
+    unpack_words,
+)
+from loadgen.transport.failure import CUT_OFF, Failure, FailureKind
+
+UNKNOWN = -1
+BLOCK = 1 << 20  # messages that are worked on at once
+_NONE = np.zeros(0, np.int64)
+_FIRST_FRAMES = 23  # columns of the first journals
+_WORDS = ("failure_kind", "failure_detail", "finish_reason")
+_SHARED_WORDS = ("words", "word_start")  # files without them are older
+_STORED = (*BOUNDS, "start", "arrival_ns", "tokens", *_WORDS, *_SHARED_WORDS)
+_WIDTHS = (1, 2, 4, 8)  # bytes of a token count in a frame
+
+
+class Record(msgspec.Struct):
+    """One decoded request; times are CLOCK_MONOTONIC nanoseconds, counts -1 where unknown.
+
+    `arrival_ns` and `tokens` are int64[messages]: the messages that carried tokens, in order,
+    and how many each carried. A failed request keeps what arrived before it failed.
+    """
+
+    index: int
+    slot: int
+    intended_ns: int
+    sent_ns: int
+    end_ns: int  # last byte of the response
+    connect_ns: int = 0
+    resends: int = 0
+    first_byte_ns: int = 0
+    arrival_ns: Int64 = msgspec.field(default_factory=lambda: _NONE)
+    tokens: Int64 = msgspec.field(default_factory=lambda: _NONE)
+    planned_input: int = UNKNOWN  # the plan's prompt tokens
+    planned_output: int = UNKNOWN  # the answer's length that was asked for
+    input_tokens: int = UNKNOWN  # usage.prompt_tokens
+    output_tokens: int = UNKNOWN  # usage.completion_tokens, else `text_tokens`, else the messages counted
+    cached_tokens: int = UNKNOWN  # usage.prompt_tokens_details.cached_tokens
+    server_queue_ns: int = UNKNOWN  # the server's own: queued → scheduled (vLLM's `metrics`)
+    server_ttft_ns: int = UNKNOWN  # the server's own: scheduled → first token, so without the queue
+    http_status: int = UNKNOWN  # of the response
+    text_tokens: int = UNKNOWN  # of the text, by a tokenizer: counted after the run, where there is no usage
+    visible_ns: int = UNKNOWN  # arrival of the first message with text of the answer itself, not reasoning
+    # llama.cpp's `timings`: prompt tokens computed, and found in its cache; taken up → first → last token.
+    server_prompt_tokens: int = UNKNOWN
+    server_cached_tokens: int = UNKNOWN
+    server_output_tokens: int = UNKNOWN
+    server_prefill_ns: int = UNKNOWN
+    server_decode_ns: int = UNKNOWN
+    text_ns: int = UNKNOWN  # arrival of the first message with text, of reasoning too
+    hidden_tokens: int = UNKNOWN  # usage.total_tokens beyond prompt and completion
+    thought_tokens: int = UNKNOWN  # usage's reasoning_tokens
+    word_gaps: int = UNKNOWN  # between words of the text, without the first message's; where it was examined
+    inner_gaps: int = UNKNOWN  # of these, within a message
+    usage: bool = False  # output_tokens is the server's own count
+    exact_tokens: bool = True  # tokens per message are known, not spread evenly
+    shared_reads: int = 0  # token messages coalesced with an earlier one in a read
+    shared_lag_ns: int = 0  # read lag (user-space minus kernel timestamp), summed over these messages
+    reads: int = 0
+    unstamped_reads: int = 0  # reads without a kernel timestamp that can be true
+    impossible_stamps: int = 0  # of these, reads whose kernel timestamp cannot be true: the clock was set
+    out_of_order: int = UNKNOWN  # segments that came before an earlier one, by the kernel's count
+    retransmitted: int = UNKNOWN  # segments of the request that were sent again, by the kernel's count
+    lag_sum_ns: int = 0  # read lag, summed over the reads
+    lag_max_ns: int = 0
+    finish_reason: str = ""
+    failure: Failure | None = None
+    text: str | None = None  # kept only when asked for, and until its tokens are counted
+
+
+class _Frame(msgspec.Struct, array_like=True, frozen=True):
+    """Records as one message: columns of little-endian int64, but for `tokens`, as wide as need be."""
+
+    scalars: bytes  # int64[columns, requests], in the order of BOUNDS
+    counts: bytes  # messages of each request
+    arrival_ns: bytes
+    tokens: bytes  # unsigned; as wide as their number of bytes gives
+    failures: list[tuple[str, bytes] | None]
+    finish_reasons: list[bytes]
+    texts: list[bytes | None]
+
+
+class MessageBlock(msgspec.Struct, frozen=True):
+    """The messages of requests `first` to `last`, the latter not included."""
+
+    first: int
+    last: int
+    start: Int64  # of the block's own arrays, int64[last - first + 1]
+    arrival_ns: Int64
+    tokens: Int64
+
+
+class Records(Columns, frozen=True, kw_only=True):
+    """Every request of a run, sorted by plan index: each scalar of Record is a column, int64[requests].
+
+    The messages of request i are `arrival_ns[start[i]:start[i + 1]]` and `tokens[...]`, int64[messages of all
+    requests].
+    """
+
+    start: Int64
+    arrival_ns: Int64
+    tokens: Int64
+    failures: list[Failure | None]
+    finish_reasons: list[str]
+    texts: list[str | None]
+
+    @property
+    def ok(self) -> Bool:
+        """Which requests succeeded, bool[requests]."""
+        return np.fromiter((f is None for f in self.failures), np.bool_, len(self))
+
+    @property
+    def cancelled(self) -> Bool:
+        """Which requests the client gave up as planned, bool[requests]: neither successes nor failures."""
+        each = (f is not None and f.kind is FailureKind.USER_CANCELLED for f in self.failures)
+        return np.fromiter(each, np.bool_, len(self))
+
+    @property
+    def cut_off(self) -> Bool:
+        """Which requests this side cut off, bool[requests]: the server failed none of them."""
+        each = (f is not None and f.kind in CUT_OFF for f in self.failures)
+        return np.fromiter(each, np.bool_, len(self))
+
+    @property
+    def failed(self) -> list[Failure]:
+        """Why each request failed that did, in their order; those cancelled as planned did not."""
+        failures = (failure for failure in self.failures if failure is not None)
+        return [failure for failure in failures if failure.kind is not FailureKind.USER_CANCELLED]
+
+    @property
+    def in_one_block(self) -> bool:
+        """Whether all messages can be worked on at once."""
+        return len(self.arrival_ns) <= BLOCK
+
+    def spans(self) -> list[tuple[int, int]]:
+        """The requests of each block: at most BLOCK messages together, unless they are of one request."""
+        if self.in_one_block:
+            return [(0, len(self))]
+        spans, first = [], 0
+        while first < len(self):
+            last = int(self.start.searchsorted(self.start[first] + BLOCK, side="right")) - 1
+            spans.append((first, max(last, first + 1)))
+            first = spans[-1][1]
+        return spans
+
+    def blocks(self, spans: Iterable[tuple[int, int]] | None = None) -> Iterator[MessageBlock]:
+        """The messages block by block, or those of some of `spans()`; mapped ones are released after each."""
+        for first, last in self.spans() if spans is None else spans:
+            begin, end = self.start[first], self.start[last]
+            yield MessageBlock(
+                first=first,
+                last=last,
+                start=self.start[first : last + 1] - begin,
+                arrival_ns=self.arrival_ns[begin:end],
+                tokens=self.tokens[begin:end],
+            )
+            release_pages(self.arrival_ns)
+            release_pages(self.tokens)
+
+    def message_tokens(self) -> Int64:
+        """Count the tokens that the messages of each request carried, int64[requests]."""
+        carried = [_NONE]
+        for block in self.blocks():
+            before = _find_starts(block.tokens)
+            carried.append(before[block.start[1:]] - before[block.start[:-1]])
+        return np.concatenate(carried)
+
+    @classmethod
+    def of(cls, records: Iterable[Record]) -> Records:
+        """The columns of these records."""
+        rows = sorted(records, key=lambda record: record.index)
+        counts = np.fromiter((len(r.arrival_ns) for r in rows), np.int64, len(rows))
+        return cls(
+            **{name: np.fromiter(map(attrgetter(name), rows), np.int64, len(rows)) for name in BOUNDS},
+            start=_find_starts(counts),
+            arrival_ns=np.concatenate([_NONE, *(r.arrival_ns for r in rows)]),
+            tokens=np.concatenate([_NONE, *(r.tokens for r in rows)]),
+            failures=[r.failure for r in rows],
+            finish_reasons=[r.finish_reason for r in rows],
+            texts=[r.text for r in rows],
+        )
+
+    @classmethod
+    def join(cls, parts: Iterable[Records], spill: Path | None = None) -> Records:
+        """These parts of a run as one, by plan index; raises ValueError where two hold the same request.
+
+        With `spill`, the messages of a long run go to files without a name in that directory, and are mapped.
+        Parts that can be gone through twice are held one at a time. Raises OSError where the disk is full.
+        """
+        if iter(parts) is parts:
+            parts = list(parts)
+        rows = _Rows.of(parts)
+        order = np.argsort(rows.column(0), kind="stable")
+        columns = {name: rows.column(at)[order] for at, name in enumerate(BOUNDS)}
+        if (np.diff(columns["index"]) == 0).any():
+            raise ValueError("two parts of a run hold the same request")
+        start = _find_starts(rows.counts[order])
+        place = np.empty(len(order), np.int64)  # where the messages of each request go
+        place[order] = start[:-1]
+        arrival_ns, tokens = join_messages(
+            ((part.start, part.arrival_ns, part.tokens) for part in parts),
+            place,
+            int(start[-1]),
+            spill if start[-1] > SPILLED else None,
+        )
+        where = order.tolist()
+        return cls(
+            **columns,
+            start=start,
+            arrival_ns=arrival_ns,
+            tokens=tokens,
+            failures=[rows.failures[i] for i in where],
+            finish_reasons=[rows.finish_reasons[i] for i in where],
+            texts=[rows.texts[i] for i in where],
+        )
+
+    def select_rows(self, mask: Bool) -> Records:
+        """The records that a mask selects, bool[requests], with copies of their messages."""
+        if mask.all():
+            return self
+        rows, counts = np.flatnonzero(mask).tolist(), np.diff(self.start)
+        messages = np.repeat(mask, counts)
+        return Records(
+            **{name: column[mask] for name, column in self.columns.items()},
+            start=_find_starts(counts[mask]),
+            arrival_ns=self.arrival_ns[messages],
+            tokens=self.tokens[messages],
+            failures=[self.failures[row] for row in rows],
+            finish_reasons=[self.finish_reasons[row] for row in rows],
+            texts=[self.texts[row] for row in rows],
+        )
+
+    def pack(self) -> bytes:
+        """Everything of these records, texts too, as one message that `unpack` reads."""
+        narrowest = np.min_scalar_type(int(self.tokens.max(initial=0))).newbyteorder("<")
+        return _ENCODER.encode(
+            _Frame(
+                scalars=np.stack([*self.columns.values()]).astype("<i8").tobytes(),
+                counts=np.diff(self.start).astype("<i8").tobytes(),
+                arrival_ns=self.arrival_ns.astype("<i8", copy=False).tobytes(),
+                tokens=self.tokens.astype(narrowest).tobytes(),
+                failures=[(f.kind.value, encode_text(f.detail)) if f else None for f in self.failures],
+                finish_reasons=[encode_text(reason) for reason in self.finish_reasons],
+                texts=[None if text is None else encode_text(text) for text in self.texts],
+            )
+        )
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Records:
+        """The records that `pack` gave; raises ValueError where they are damaged, or cannot be a run's."""
+        try:
+            frame = _DECODER.decode(data)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise ValueError(f"a frame is damaged: {error}") from None
+        requests = len(frame.failures)
+        if not len(frame.finish_reasons) == len(frame.texts) == requests:
+            raise ValueError("a frame is damaged: its lists differ in length")
+        arrival_ns = np.frombuffer(frame.arrival_ns, "<i8").astype(np.int64)
+        counts = np.frombuffer(frame.counts, "<i8").astype(np.int64)
+        if len(counts) and not (counts.min() >= 0 and counts.max() <= len(arrival_ns)):
+            raise ValueError("a frame is damaged: it counts messages that it does not hold")
+        records = cls(
+            **_read_scalars(frame.scalars, requests),
+            start=_find_starts(counts),
+            arrival_ns=arrival_ns,
+            tokens=_widen_tokens(frame.tokens, len(arrival_ns)),
+            failures=[Failure(FailureKind(f[0]), decode_text(f[1])) if f else None for f in frame.failures],
+            finish_reasons=[decode_text(reason) for reason in frame.finish_reasons],
+            texts=[None if text is None else decode_text(text) for text in frame.texts],
+        )
+        check_columns(records.columns, records.start, records.arrival_ns, records.tokens)
+        return records
+
+    def save(self, path: Path) -> None:
+        """Write every column to an uncompressed `.npz`, whole or not at all; texts are not part of it.
+
+        Raises OSError.
+        """
+        words = Words()
+        arrays: dict[str, NDArray[Any]] = dict(
+            self.columns,
+            start=self.start,
+            arrival_ns=self.arrival_ns,
+            tokens=self.tokens,
+            failure_kind=words.number_words([f.kind.value if f else "" for f in self.failures]),
+            failure_detail=words.number_words([f.detail if f else "" for f in self.failures]),
+            finish_reason=words.number_words(self.finish_reasons),
+        )
+        arrays["words"], arrays["word_start"] = words.pack()
+        write_whole(path, lambda file: archive.write_columns(file, arrays))
+
+    @classmethod
+    def load(cls, path: Path) -> Records:
+        """Read what `save` wrote; long columns stay in the file, and none is to be written to.
+
+        Raises OSError where it cannot be read, ValueError where it is no such file or cannot be a run's.
+        """
+        stored = archive.read_columns(path, _STORED)
+        needed = [name for name in _STORED if name not in LATER and name not in _SHARED_WORDS]
+        if missing := [name for name in needed if name not in stored]:
+            raise ValueError(f"column {missing[0]} is missing")
+        requests = len(stored["index"])
+        unknown = np.full(requests, UNKNOWN, np.int64)
+        scalars = {name: stored.get(name, unknown).astype(np.int64, copy=False) for name in BOUNDS}
+        start, arrival_ns, tokens = (stored[name] for name in ("start", "arrival_ns", "tokens"))
+        check_columns(scalars, start, arrival_ns, tokens)
+        kinds, details, reasons = (_read_words(stored, name, requests) for name in _WORDS)
+        failures = zip(kinds, details, strict=True)
+        return cls(
+            **scalars,
+            start=start,
+            arrival_ns=arrival_ns,
+            tokens=tokens,
+            failures=[Failure(FailureKind(kind), why) if kind else None for kind, why in failures],
+            finish_reasons=reasons,
+            texts=[None] * requests,
+        )
+
+
+_ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(_Frame)
+
+
+def _find_starts(counts: Int64) -> Int64:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+
+
+class _Rows(msgspec.Struct):
+    """Everything of several parts but their messages, part after part."""
+
+    tables: list[Int64]  # of each part, int64[columns, requests]
+    counts: Int64
+    failures: list[Failure | None]
+    finish_reasons: list[str]
+    texts: list[str | None]
+
+    def column(self, at: int) -> Int64:
+        """One of BOUNDS; all of them at once would take their room twice."""
+        return np.concatenate([table[at] for table in self.tables])
+
+    @classmethod
+    def of(cls, parts: Iterable[Records]) -> _Rows:
+        rows, counts = cls([np.zeros((len(BOUNDS), 0), np.int64)], _NONE, [], [], []), [_NONE]
+        for part in parts:
+            rows.tables.append(np.stack([*part.columns.values()]))
+            counts.append(np.diff(part.start))
+            rows.failures += part.failures
+            rows.finish_reasons += map(sys.intern, part.finish_reasons)
+            rows.texts += part.texts
+        rows.counts = np.concatenate(counts)
+        return rows
+
+
+def _widen_tokens(data: bytes, messages: int) -> Int64:
+    if not messages:
+        return _NONE
+    width, over = divmod(len(data), messages)
+    if over or width not in _WIDTHS:
+        raise ValueError("a frame is damaged: its tokens are not those of its arrivals")
+    return np.frombuffer(data, f"<u{width}").astype(np.int64)
+
+
+def _read_scalars(data: bytes, requests: int) -> dict[str, Int64]:
+    """The scalar columns of a frame; those that are younger than it are unknown."""
+    columns = len(data) // (8 * requests) if requests else len(BOUNDS)
+    if len(data) != 8 * requests * columns or not _FIRST_FRAMES <= columns <= len(BOUNDS):
+        raise ValueError("a frame is damaged, or of a newer loadgen: its columns are not those of a run")
+    table = np.full((len(BOUNDS), requests), UNKNOWN, np.int64)
+    table[:columns] = np.frombuffer(data, "<i8").reshape(columns, requests)
+    return dict(zip(BOUNDS, table, strict=True))
+
+
+def _read_words(stored: dict[str, NDArray[Any]], name: str, requests: int) -> list[str]:
+    """A column of strings; files of an earlier version hold them as numpy's own."""
+    column = stored[name]
+    if len(column) != requests:
+        raise ValueError(f"column {name} has {len(column)} values for {requests} requests")
+    if column.dtype.kind == "U":
+        return list(map(str, column.tolist()))
+    if column.dtype != np.int64 or not all(part in stored for part in _SHARED_WORDS):
+        raise ValueError(f"column {name} holds no words")
+    return pick_words(unpack_words(*(stored[part] for part in _SHARED_WORDS)), column)

@@ -1,0 +1,279 @@
+"""Bench: from flags to the result block, against a running server or the embedded engine.
+
+What only results need is imported once there are some.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec.structs import replace
+
+from loadgen.base import signals
+from loadgen.base.errors import ExitCode, UsageError
+from loadgen.base.printing import print_text
+from loadgen.base.urls import parse_base_url
+from loadgen.facts import requested_metrics
+from loadgen.plan import profile, request_sources
+from loadgen.plan.model_files import NOT_HERE, locate_tokenizer
+from loadgen.plan.plan_inputs import Seed
+from loadgen.plan.profile import Profile
+from loadgen.report import result_block, run_place
+from loadgen.run import transport_choice
+from loadgen.run.attach import attach, collect_settings
+from loadgen.run.command import progress
+from loadgen.run.command.credentials import check_key_flags
+from loadgen.run.command.options import Options
+from loadgen.run.extension import find_extensions
+from loadgen.run.session import Session
+from loadgen.server.discovery import ServerAddress
+from loadgen.settings import vllm_flags
+from loadgen.settings.conflicts import list_unheeded
+from loadgen.settings.table import PROFILE_KEYS, join_rows
+
+if TYPE_CHECKING:
+    from loadgen.report.load_table import LoadRow
+    from loadgen.report.run_directory import Result
+    from loadgen_servers.process.embedded import Embedded
+
+_LOG = logging.getLogger(__name__)
+
+
+class Speeds(Protocol):
+    """The tables of speeds that some profiles are shown as; the caller has them."""
+
+    def climb(self, session: Session, workload: Profile, seed: Seed, /) -> int:
+        """Measure a ladder of input lengths and print its table; the exit code."""
+
+    def draw_throughputs(self, runs: Sequence[Result], /) -> str:
+        """Draw runs whose prompts are sent all at once as a table."""
+
+
+def run(options: Options, stack: ExitStack, begun: Embedded | None, find_speeds: Callable[[], Speeds]) -> int:
+    """Run the command, its embedded engine having begun; the exit code is the worst of its profiles'."""
+    profiles = _profiles(options)
+    check(options)
+    for extension in find_extensions(options):
+        extension.check_runs(options, len(profiles) * options.repeat)
+    asked = collect_settings(options, profiles)
+    if options.launching.dry_run:
+        from loadgen.run.launched_server import dry_run
+
+        print_text(dry_run(options, asked), sys.stdout)
+        return 0
+    seed = make_seed(options)
+    if options.print_request and options.launching.wanted:
+        options = _leaving_nothing(options, stack)
+    session = attach(options, asked, profiles[0], stack, begun=begun)
+    if options.print_request:
+        print_text(session.request(profiles[0], seed), sys.stdout)
+        return 0
+    return _run_all(session, profiles, seed, find_speeds)
+
+
+def _leaving_nothing(options: Options, stack: ExitStack) -> Options:
+    """The options with a place for a server's log that is gone when `stack` ends, unless by an error."""
+    import shutil  # few commands need them
+    import tempfile
+
+    directory = tempfile.mkdtemp(prefix="loadgen-")
+
+    def remove(error: object, *_: object) -> None:
+        if error is None:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    stack.push(remove)
+    return replace(options, run_dir=directory)
+
+
+def make_seed(options: Options) -> Seed:
+    """The seed given, or one drawn."""
+    return Seed(options.seed, chosen=True) if options.seed is not None else Seed.draw()
+
+
+def _run_all(session: Session, profiles: list[Profile], seed: Seed, find_speeds: Callable[[], Speeds]) -> int:
+    worst = 0
+    tabled: list[Result] = []
+    loads: list[LoadRow] = []
+    for position, workload in enumerate(profiles):
+        # A profile named twice is a repeat: with the same prompts it would measure the cache.
+        before = [earlier.name for earlier in profiles[:position]].count(workload.name)
+        first = replace(seed, repeat=before * session.options.repeat)
+        if workload.ladder is not None:
+            code = find_speeds().climb(session, workload, first)
+            runs: list[Result] = []
+        else:
+            code, runs = _repeatedly(session, workload, first)
+        worst = max(worst, code)
+        if workload.table is not None:
+            tabled += runs
+        elif len(profiles) > 1 and runs:
+            from loadgen.report import load_table  # few runs need it
+
+            loads += map(load_table.make_load_row, runs)
+        if worst in signals.EXIT_CODES:
+            break
+    if tabled:
+        print_text("\n" + find_speeds().draw_throughputs(tabled), sys.stdout, end="")
+    if len({row.load for row in loads}) > 1:
+        print_text("\n" + load_table.render_load_table(load_table.merge_repeats(loads)), sys.stdout, end="")
+    return worst
+
+
+def _repeatedly(session: Session, workload: Profile, first: Seed) -> tuple[int, list[Result]]:
+    """Run a profile as often as asked, each time with prompts of its own; the worst exit code, the runs."""
+    worst = 0
+    runs: list[Result] = []
+    for repeat in range(session.options.repeat):
+        if runs:
+            gc.collect()  # it is off while anything is measured: see cli.run
+        run, directory = session.run(workload, replace(first, repeat=first.repeat + repeat))
+        worst = max(worst, finish(session, run, directory))
+        if worst in signals.EXIT_CODES:
+            break
+        session.check_alive(failed=bool(run.records.failed))
+        runs.append(run)
+    if len(runs) > 1:
+        from loadgen.figures import repeats
+        from loadgen.report.vllm_json import write_result
+
+        spreads = repeats.measure_spreads([run.metrics for run in runs], [run.steady for run in runs])
+        print_text("\n".join(repeats.render_spreads(spreads)), sys.stdout)
+        path = directory.with_name(f"{directory.name}-repeats.json")
+        write_result(path, repeats.encode_spreads(spreads))
+        print_text(f"repeats: {path}", sys.stdout)
+    return worst, runs
+
+
+def _profiles(options: Options) -> list[Profile]:
+    names, overrides = options.profiles, options.overrides
+    profiles = [profile.load(name, overrides, flags=True) for name in names] or [profile.build(overrides)]
+    for workload in profiles:
+        requested_metrics.check_profile(workload)
+        request_sources.check_files(workload)
+        if options.http2 and workload.cancel_rate:
+            raise UsageError("--cancel-rate closes connections, and --http2 shares one: leave out --http2")
+        if flags := list_unheeded(join_rows(*PROFILE_KEYS), workload.__dict__, overrides):
+            _LOG.warning("no effect here: %s: the data set of this run has none of it", ", ".join(flags))
+        if options.stop_when_saturated:
+            _check_saturation(workload)
+        if workload.ladder is not None and options.repeat > 1:
+            raise UsageError(
+                "--repeat does not apply to a ladder: its num_prompts sets the repeats of each length"
+            )
+    return profiles
+
+
+def _check_saturation(workload: Profile) -> None:
+    """Warn of a load that --stop-when-saturated does not judge."""
+    from loadgen.run import stop_rules  # few runs need it
+
+    if not stop_rules.has_one_rate(workload):
+        _LOG.warning("no effect here: --stop-when-saturated: it judges an open loop of one --request-rate")
+
+
+def check_command(options: Options) -> None:
+    """Check what is wrong with a command wherever it is to run; raises UsageError."""
+    requested_metrics.parse_metadata(options.metadata)
+    result_block.find_layout(options.layout)
+    if options.preset is not None and (options.base_url is not None or options.launching.wanted):
+        raise UsageError(
+            "--preset is the embedded engine's timing: leave out --base-url, --host, --port and --launch"
+        )
+    check_urls(options.urls, options.endpoint)
+    check_key_flags(options)
+    options.roofline.check()
+    for extension in find_extensions(options):
+        extension.check(options)
+    if options.no_effect:
+        _LOG.warning("no effect here: %s", vllm_flags.list_remarks(options.no_effect))
+    if options.http2:
+        if options.transport != "httpx":
+            raise UsageError("--http2 goes with --transport httpx")
+        if not options.urls or not all(url.startswith("https") for url in options.urls):
+            raise UsageError("--http2 is negotiated over TLS: it needs an https base URL")
+
+
+def check_urls(urls: Sequence[str], endpoint: str | None) -> None:
+    """Raises UsageError for an address that no request can be sent to, or that is given twice."""
+    for url in urls:
+        if "${" not in url:  # of a campaign, with a variable that is not set
+            ServerAddress(parse_base_url(url, endpoint).base_url)
+    places = [url.strip().rstrip("/") for url in urls]
+    for url, place in zip(urls, places, strict=True):
+        if places.count(place) > 1:
+            raise UsageError(f"--base-url {url} is given twice: it would get a double share of the requests")
+
+
+def check(options: Options) -> None:
+    """Find before anything is started what could not be done at the end; raises UsageError."""
+    check_command(options)
+    _check_tokenizer(options.tokenizer)
+    if instead := transport_choice.check_transport(options.transport):
+        _LOG.warning("%s", instead)
+    if options.http2 and find_spec("h2") is None:
+        raise UsageError("--http2 needs the http2 extra: in the clone, .venv/bin/pip install '.[http2]'")
+    progress.open_live_totals(options.live_totals)
+    if options.saves and not options.print_request:
+        run_place.create_place(Path(options.result_dir or "."), "--result-dir")
+
+
+def _check_tokenizer(tokenizer: str | None) -> None:
+    """Raise UsageError for a path without a tokenizer; a name of the hub that is not here is only noted."""
+    if tokenizer is None or "${" in tokenizer:  # of a campaign, with a variable that is not set
+        return
+    if locate_tokenizer(tokenizer) is None:
+        without = "prompts of token ids, the default where the API takes them, are drawn without it"
+        _LOG.warning("warning: --tokenizer %s is not here (%s): %s", tokenizer, NOT_HERE, without)
+
+
+def _render(run: Result, directory: Path, options: Options) -> str:
+    """Render what standard output is given of a run: the whole report is in its directory."""
+    from loadgen.base.printing import Screen
+    from loadgen.report import report
+
+    screen = Screen.of(sys.stdout)
+    if options.explain:
+        return report.render(run, True, options.layout, screen)
+    return report.render_short(run, str(directory), options.layout, screen)
+
+
+def finish(session: Session, run: Result, directory: Path) -> int:
+    """Write the files, print what matters of the report, and give the exit code; the files come first."""
+    from loadgen.report.vllm_json import write_result
+    from loadgen.verdict.verdict import Level
+
+    options = session.options
+    kept = session.keep(run, directory, options.explain, options.layout)
+    lines, errors = [_render(run, directory, options), f"run directory: {directory}"], list(kept.errors)
+    if options.saves:
+        path = Path(options.result_dir or ".") / (options.result_filename or run.filename())
+        try:
+            write_result(path, run.json(options.save_detailed), options.append_result)
+            lines.append(f"result file: {path}")
+        except UsageError as failed:
+            errors.append(str(failed))
+    for line in lines:
+        print_text(line, sys.stdout)
+    for error in errors:
+        progress.warn(error)
+    if number := run.facts.signal or kept.signal:
+        return signals.exit_code(number)
+    if run.facts.shard is not None and run.facts.shard.requests == 0:
+        progress.warn(f"shard {options.share.name} has none of the plan's {run.facts.requests} requests")
+    elif not run.records.ok.any():
+        became = "failed or was cancelled" if run.metrics.cancelled else "failed"
+        progress.warn(f"every request {became}: nothing was measured")
+        return ExitCode.NOTHING
+    if run.facts.partial or run.facts.lost:
+        return ExitCode.NOTHING
+    if options.strict and run.verdict.level is Level.INVALID:
+        return ExitCode.INVALID
+    return ExitCode.UNWRITTEN if errors else ExitCode.FIGURES

@@ -1,0 +1,147 @@
+"""Credentials: the API key, from the environment or a file, and what is secret in a command with it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from collections.abc import Sequence
+
+import msgspec
+
+from loadgen.base.errors import UsageError
+from loadgen.base.secrecy import Secrets, hide_argument_secrets
+from loadgen.base.urls import choose_key_header
+from loadgen.run.command.options import Options
+
+_LOG = logging.getLogger("loadgen")
+DEFAULT_VARIABLE = "OPENAI_API_KEY"
+NO_KEY = ""  # as Options.api_key_env: no key at all, whatever the environment holds
+_LONGEST_FILE = 1 << 16  # bytes
+_AUTHORIZATION = "authorization"
+_KEY_HEADERS = (_AUTHORIZATION, "api-key", "x-api-key")
+
+
+class Credentials(msgspec.Struct, frozen=True):
+    """The headers of every request, what in them and elsewhere is secret, and where the key came from."""
+
+    headers: dict[str, str]
+    secrets: Secrets
+    variables: tuple[str, ...] = ()  # of the environment, that no server started here inherits
+    origin: str = ""  # where the key came from, in words; "": there is none
+
+
+def collect_credentials(options: Options, own: bool = False, *more: object) -> Credentials:
+    """Collect a command's credentials; raises UsageError for a key that cannot be one, and never shows it.
+
+    `own`: the server is started here, and gets a key only where one is asked for by name. `more` are
+    tables, as a server's environment, in which names of secrets have values.
+    """
+    check_key_flags(options)
+    headers = dict(options.headers)
+    given = _key_header_given(options)
+    authorized = given.lower() == _AUTHORIZATION
+    asked = bool(options.api_key_env or options.api_key_file)
+    key = "" if authorized or (own and not asked) else read_api_key(options.api_key_env, options.api_key_file)
+    origin = given and f"the header {given}"
+    name = choose_key_header(options.base_url)
+    if key and name.lower() != given.lower():
+        headers[name] = f"Bearer {key}" if name == "Authorization" else key
+        origin = _origin(options)
+    launching = options.launching
+    tables = (options.overrides, launching.settings, *more)
+    secrets = Secrets.collect(headers, tables, url=options.endpoint or "")
+    for url in options.urls:
+        secrets |= Secrets.collect(url=url)
+    secrets |= Secrets.collect(arguments=launching.settings.get("arguments") or ())
+    return Credentials(headers, secrets, (options.api_key_env,) if options.api_key_env else (), origin)
+
+
+def check_key_flags(options: Options) -> None:
+    """Raises UsageError where several flags give the key."""
+    if options.api_key_env and options.api_key_file:
+        raise UsageError("--api-key-env and --api-key-file: give one of them")
+    if _key_header_given(options).lower() == _AUTHORIZATION and (options.api_key_env or options.api_key_file):
+        raise UsageError("--header has an Authorization already: leave out --api-key-env and --api-key-file")
+
+
+def _key_header_given(options: Options) -> str:
+    """The header that was given with a key, as it was written; "" where there is none."""
+    return next((name for name in options.headers if name.lower() in _KEY_HEADERS), "")
+
+
+def flags_with_secrets(words: Sequence[str], options: Options) -> list[str]:
+    """The flags of a command, but for --header, whose values hold what is secret by its name or its form."""
+    known = Secrets.collect(
+        tables=(options.overrides, options.launching.settings), url=options.endpoint or ""
+    )
+    flags: dict[str, None] = {}
+    flag = ""
+    for word, shown in zip(words, hide_argument_secrets(words), strict=True):
+        flag = word.partition("=")[0] if word.startswith("-") else flag
+        if flag != "--header" and (shown != word or known.conceal(word) != word):
+            flags[flag] = None
+    return list(flags)
+
+
+def _origin(options: Options) -> str:
+    """Where the key comes from, as it was typed."""
+    if options.api_key_file is not None:
+        return f"--api-key-file {options.api_key_file}"
+    return f"--api-key-env {options.api_key_env}" if options.api_key_env else DEFAULT_VARIABLE
+
+
+def read_api_key(variable: str | None, file: str | None) -> str:
+    """The key in a variable of the environment or in a file; "" where there is none and none is required.
+
+    Spaces and line ends around it are no part of it. Raises UsageError, which names its source.
+    """
+    if variable and file:
+        raise UsageError("--api-key-env and --api-key-file: give one of them")
+    if file is not None:
+        return check_key(_read(file), f"--api-key-file {file}")
+    if variable == NO_KEY:
+        return ""
+    if variable is None:
+        key = os.environ.get(DEFAULT_VARIABLE, "")
+        return check_key(key, DEFAULT_VARIABLE) if key.strip() else ""
+    if variable not in os.environ:
+        raise UsageError(f"--api-key-env {variable}: it is not set in the environment: export {variable}=…")
+    return check_key(os.environ[variable], f"--api-key-env {variable}")
+
+
+def check_key(text: str, origin: str) -> str:
+    """The key in a text without the spaces around it; raises UsageError, which never shows it."""
+    key = text.strip()
+    if not key:
+        raise UsageError(f"{origin} is empty: write the API key to it")
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise UsageError(
+            f"{origin} is not an API key: a key is one word of printable ASCII, and this has other "
+            "characters (it is not shown): is it the right one, with nothing but the key in it?"
+        )
+    return key
+
+
+def _read(file: str) -> str:
+    try:
+        # A FIFO or a terminal would be waited for.
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "is not a valid path"
+        raise UsageError(f"--api-key-file {file!r}: {why}") from None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise UsageError(f"--api-key-file {file} is not a regular file: write the key to one")
+        if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            why = f"others on this machine may read {file}: chmod 600 {file}"
+            _LOG.warning("warning: %s", why)
+        data = os.read(descriptor, _LONGEST_FILE + 1)
+    except OSError as error:
+        raise UsageError(f"--api-key-file {file}: {error.strerror}") from None
+    finally:
+        os.close(descriptor)
+    if len(data) > _LONGEST_FILE:
+        raise UsageError(f"--api-key-file {file} is too long for a key: write only the key to it")
+    return data.removeprefix(b"\xef\xbb\xbf").decode("latin-1")

@@ -1,0 +1,257 @@
+"""Keywords: the options of `loadgen.bench` next to the server's address and the profile."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, cast, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from loadgen.base.errors import UsageError
+from loadgen.base.parsing import suggest_name
+from loadgen.base.secrecy import hide_secrets
+from loadgen.base.urls import check_headers, check_path
+from loadgen.facts import requested_metrics
+from loadgen.plan import profile, request_sources
+from loadgen.plan.profile import Profile
+from loadgen.run.command import options
+from loadgen.run.command.credentials import NO_KEY, check_key
+from loadgen.run.command.options import TABLE, Options
+from loadgen.settings import backends, setting, table
+from loadgen.settings.run_settings import AUTO, Tolerance
+from loadgen.settings.server_settings import CallOptions
+from loadgen.settings.setting import annotate_bounds
+from loadgen.settings.table import ANSWER_LENS
+
+Call = TypeVar("Call", bound=Callable[..., Any])
+_KEYS = frozenset(row.name for row in table.join_rows(*table.PROFILE_KEYS))
+# In the order of --help.
+KEYWORDS = {
+    row.name: row
+    for rows in (*(table.list_flags(group, TABLE) for group in setting.GROUP_ORDER), CallOptions.rows)
+    for row in rows
+    if row.keyword_type
+}
+_NAMES = {**table.ANNOTATED, "Any": Any, "Literal": Literal}  # that the types of keywords name
+
+if TYPE_CHECKING:  # written by scripts/keyword_types.py
+    from loadgen.settings.keyword_types import BenchOptions as BenchOptions  # noqa: PLC0414
+    from loadgen.settings.keyword_types import WorkloadOptions as WorkloadOptions  # noqa: PLC0414
+else:
+    _TYPES = {name: row.keyword_type for name, row in KEYWORDS.items()}
+    WorkloadOptions = TypedDict(
+        "WorkloadOptions", {name: kind for name, kind in _TYPES.items() if name in _KEYS}, total=False
+    )
+    BenchOptions = TypedDict("BenchOptions", _TYPES, total=False)
+    WorkloadOptions.__doc__ = (
+        "The keys of a profile, laid over the one that is named; docs/profiles.md has units and defaults."
+    )
+    BenchOptions.__doc__ = (
+        "The options of `bench`, with the names and meanings of the flags of `loadgen bench`."
+    )
+
+
+def parse_call(
+    base_url: str | Sequence[str] | None,
+    workload: str | os.PathLike[str] | Profile | None,
+    given: Mapping[str, Any],
+) -> tuple[Options, Profile]:
+    """The command's options and the profile; raises UsageError that names the keyword that is wrong."""
+    options = make_options(base_url, check_keywords(given))
+    return options, make_profile(workload, options.overrides)
+
+
+def check_keywords(
+    given: Mapping[str, Any], kind: Any = BenchOptions, call: str = "bench()"
+) -> dict[str, Any]:
+    """The keywords of a call, as `kind` has them; raises UsageError that names the one that is wrong.
+
+    A `backend` keeps the name that it was given, which may be another client's.
+    """
+    for name, value in given.items():
+        if name not in kind.__annotations__:
+            raise UsageError(f"{call} has no keyword {name!r}{_instead(name, kind)}")
+        _without_zero_bytes(name, value)
+    plain = {name: os.fspath(value) if isinstance(value, Path) else value for name, value in given.items()}
+    if isinstance(api := plain.get("backend"), str):
+        try:
+            plain["backend"] = backends.find_backend(api)
+        except ValueError as error:
+            raise UsageError(f"backend: {error}") from None
+    try:
+        converted = dict(msgspec.convert(plain, _add_bounds(kind)))
+    except msgspec.ValidationError as error:
+        raise UsageError(_words(str(error))) from None
+    return {**converted, "backend": api} if "backend" in converted else converted
+
+
+@cache
+def _add_bounds(kind: Any) -> Any:
+    """The keywords of a call, the numbers among them held to their bounds; a profile checks its own keys."""
+    types = get_type_hints(kind, localns=_NAMES, include_extras=True)
+    for name in types.keys() & KEYWORDS.keys() - _KEYS:
+        types[name] = annotate_bounds(types[name], KEYWORDS[name], Meta)
+    return TypedDict("Bounded", types, total=False)  # type: ignore[operator]
+
+
+def make_options(
+    base_url: str | Sequence[str] | None, given: Mapping[str, Any], varied: Collection[str] = ()
+) -> Options:
+    """The command's options of keywords of `bench` that were checked; raises UsageError.
+
+    `varied` are further keys of a profile, each with several values.
+    """
+    urls = _urls(base_url)
+    for url in urls:
+        _without_zero_bytes("base_url", url)
+    values = dict(given)
+    labels = values.get("backend"), None, values.get("endpoint") or ""
+    if (backend := backends.choose_backend(*labels)) is not None:
+        values["backend"] = backend
+    overrides = {name: values.pop(name) for name in list(values) if name in _KEYS}
+    names_data = {"dataset_name", "dataset_path"} & {*overrides, *varied}
+    if "output_len" in overrides and names_data:  # as --output-len
+        overrides = dict.fromkeys(ANSWER_LENS, overrides["output_len"]) | overrides
+    if values.get("workers") == "auto":
+        values["workers"] = AUTO
+    if "max_failures" in values:
+        try:
+            values["max_failures"] = Tolerance.parse(str(values["max_failures"]))
+        except ValueError as error:
+            raise UsageError(f"max_failures: {error}") from None
+    values |= _read_words(values)
+    headers = values.pop("headers", {})
+    check_headers(headers.items(), "headers")
+    check_path(values.get("endpoint", ""))
+    if "api_key" in values:
+        values["api_key_env"] = NO_KEY
+        if key := values.pop("api_key"):
+            headers = {**headers, "Authorization": f"Bearer {check_key(key, 'api_key')}"}
+    values["source_address"] = tuple(values.get("source_address", ()))
+    values["metadata"] = tuple(map(hide_secrets, values.get("metadata", ())))  # as in every result
+    if "label" in values:
+        values["label"] = hide_secrets(values["label"])
+    values["workers"] = options.count_workers(values.get("workers"), max(len(urls), 1))
+    port = backends.find_default_port(*labels)
+    default_url = options.find_default_url(given.keys(), False, port) if base_url is None else None
+    return Options(
+        base_url=urls[0] if urls else default_url,
+        more_urls=urls[1:],
+        default_url=default_url is not None,
+        default_port=default_url is not None,
+        overrides=cast("WorkloadOptions", overrides),
+        headers=headers,
+        quiet=True,
+        **values,
+    )
+
+
+def _read_words(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of features that are words here as on the command line, read; raises UsageError."""
+    words = {row.name: row.read for row in TABLE if row.extension and row.read and row.name in values}
+    read = {}
+    for name, parse in words.items():
+        if isinstance(values[name], str):
+            try:
+                read[name] = parse(values[name])
+            except ArgumentTypeError as error:
+                raise UsageError(f"{name}: {error}") from None
+    return read
+
+
+def _without_zero_bytes(name: str, value: object) -> None:
+    if "\0" in str(value) and isinstance(value, str | Path):
+        raise UsageError(f"{name}: has a zero byte")
+
+
+class _Bare(str):
+    """A word that a signature shows without quotes: an annotation as the source has it."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+    def __new__(cls, written: Any) -> Self:
+        """The text of an annotation, which a TypedDict holds as a reference."""
+        return super().__new__(cls, getattr(written, "__forward_arg__", written))
+
+
+_UNSET = _Bare("...")
+
+
+def list_keywords(options: type) -> Callable[[Call], Call]:
+    """Give a function of `**options` the signature that help() and notebooks show: every keyword by name."""
+
+    def with_names(function: Call) -> Call:
+        plain = inspect.signature(function)
+        named = [kept for kept in plain.parameters.values() if kept.kind is not kept.VAR_KEYWORD]
+        named += [
+            # What a keyword that is not given stands for is in the pages: most are a profile's to decide.
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_UNSET, annotation=_Bare(kind))
+            for name, kind in options.__annotations__.items()
+        ]
+        vars(function)["__signature__"] = plain.replace(parameters=named)
+        return function
+
+    return with_names
+
+
+def _urls(base_url: object) -> tuple[str, ...]:
+    """The addresses that were given, one or several; raises UsageError."""
+    several = base_url if isinstance(base_url, list | tuple) else () if base_url is None else (base_url,)
+    if wrong := next((url for url in several if not isinstance(url, str)), None):
+        raise UsageError(f"base_url: expected `str` or a list of them, got `{type(wrong).__name__}`")
+    if isinstance(base_url, list | tuple) and not several:
+        raise UsageError("base_url: the list is empty")
+    return tuple(several)
+
+
+def _instead(name: str, kind: Any) -> str:
+    """Explain a name that is not a keyword: the nearest, or what such a flag is here."""
+    from loadgen.run.command.options import bench_parser  # only a wrong call needs these
+    from loadgen.settings import other_flags, vllm_flags
+
+    flag = f"--{name.replace('_', '-')}"
+    if (reason := vllm_flags.VLLM.no_effect.get(flag)) is not None:
+        return f": {flag} of `{vllm_flags.VLLM.command}` has no effect here: {reason}"
+    if near_one := suggest_name(name, ["base_url", "profile", *kind.__annotations__]):
+        return near_one
+    if any(flag in action.option_strings for action in bench_parser()._actions):
+        return f": {flag} is a flag of the command alone"
+    reason = vllm_flags.refuse_vllm_flag(flag) or other_flags.explain_other_flag(flag)
+    return f": {reason}" if reason else ""
+
+
+def make_profile(
+    workload: str | os.PathLike[str] | Profile | None, overrides: Mapping[str, Any], call: str = "bench()"
+) -> Profile:
+    """The profile that is named or given, with keywords over it; raises UsageError."""
+    overrides = dict(overrides)
+    if "range_ratio" in overrides:
+        overrides["range_ratio"] = str(overrides["range_ratio"])
+    if workload is None:
+        made = profile.build(overrides, call)
+    elif isinstance(workload, Profile):
+        given = profile.keep_keys(workload.model_dump(exclude_unset=True, warnings=False), overrides)
+        made = profile.describe_profile(profile.build({**given, **overrides}, call), given, overrides)
+    elif isinstance(workload, str | os.PathLike):
+        made = profile.load(os.fspath(workload), overrides)
+    else:
+        raise UsageError(f"profile: expected a name, a path or a Profile, got `{type(workload).__name__}`")
+    requested_metrics.check_profile(made)
+    request_sources.check_files(made)
+    if made.ladder is not None:
+        raise UsageError(f"profile {made.name!r} is a ladder of input lengths: use `loadgen ladder`")
+    return made
+
+
+def _words(message: str) -> str:
+    """msgspec's message, begun with the keyword that it is about."""
+    reason, _, path = message.partition(" - at ")
+    name = path.rpartition("$.")[2].strip("`")
+    return f"{name}: {reason[:1].lower()}{reason[1:]}" if name else reason

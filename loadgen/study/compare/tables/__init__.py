@@ -1,0 +1,1 @@
+"""Tables: a comparison as text, Markdown, CSV and JSON, its rankings, and its loads in rows."""

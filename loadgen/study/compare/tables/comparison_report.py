@@ -1,0 +1,423 @@
+"""Comparison report: comparisons as text for a terminal, as Markdown, and with every digit as CSV or JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from msgspec.structs import asdict
+
+from loadgen.base.errors import LOG_LINE
+from loadgen.base.tables import (
+    Table,
+    align_cells,
+    escape_markdown,
+    format_csv_table,
+    make_table,
+    render_markdown_table,
+    render_text_table,
+)
+from loadgen.base.text import WIDTH, clean_line, cut_middle, format_count, wrap_first_line, wrap_text
+from loadgen.figures import repeats
+from loadgen.report import load_table
+from loadgen.report.load_identity import Load, format_tokens
+from loadgen.report.load_table import LoadRow
+from loadgen.report.vllm_json import make_strict
+from loadgen.study.compare.comparison import find_column
+from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line, Summary
+from loadgen.study.compare.tables import loads
+from loadgen.study.run_summary import Reported, group_by
+
+SIGNS = {
+    Decision.FASTER: "+",
+    Decision.SLOWER: "-",
+    Decision.EQUIVALENT: "=",
+    Decision.UNDECIDED: "?",
+    Decision.NONE: " ",
+}
+SIGNIFICANT = 4  # digits of a figure on a terminal; JSON and CSV have all
+UNKNOWN_LOAD = "unknown load"
+_LONGEST_NAME = 44
+# Columns without a verdict: their widths on a terminal, and their headings there.
+_MEASURED = {"memory_bytes": (6, "GiB"), "joules_per_token": (7, "J/token")}
+_FIGURE, _ROOF = 13, 5
+_MOST_FIGURES = 4
+_MARK = "  "
+_APART = "lie too far apart to detect any difference"
+_BASELINE, _FAILED = "baseline", "failed"
+FORMAT = 1
+_LOAD = (
+    "requests", "duration_s", "input_len", "output_len", "max_concurrency", "request_rate_per_s", "shape",
+)  # fmt: skip
+_EFFECT = ("ratio", "low", "high", "p", "p_adjusted", "p_equivalent", "p_equivalent_adjusted", "detectable")
+
+
+def render_text(comparisons: Sequence[ComparedLoad]) -> str:
+    """Write one table of the loads that have nothing to compare, then each other load's with its notes."""
+    found = loads.arrange_loads(comparisons)
+    parts = [load_table.render_load_table(found.rows, found.notes).rstrip("\n")] if found.points else []
+    parts += ["\n".join(_draw_load(comparison)) for comparison in found.compared]
+    return "\n\n".join(parts) + "\n"
+
+
+def render_markdown(comparisons: Sequence[ComparedLoad]) -> str:
+    """Write comparisons as Markdown: tables, their remarks and marks as lists."""
+    found = loads.arrange_loads(comparisons)
+    titles, drawn = [], []
+    if found.points:
+        notes = [*load_table.list_legend(found.rows), *found.notes]
+        titles.append(escape_markdown(load_table.describe_common(found.rows) or load_table.UNNAMED))
+        drawn.append(render_markdown_table(load_table.make_load_table(found.rows, narrow=False, notes=notes)))
+    titles += [escape_markdown(describe_load(comparison.load)) for comparison in found.compared]
+    for comparison in found.compared:
+        turns = loads.make_turn_table(comparison)
+        below = "" if turns is None else f"\n\n{loads.TITLE}:\n\n{render_markdown_table(turns)}"
+        drawn.append(render_markdown_table(_make_table(comparison)) + below)
+    return "\n".join(f"### {title}\n\n{table}" for title, table in zip(titles, drawn, strict=True))
+
+
+def describe_load(load: Load) -> str:
+    """Describe a load in one line: its name, lengths, requests and concurrency, as far as known."""
+    asked = load.asked_output_len if load.asked_output_len is not None else load.output_len
+    ways = ((load.input_len, "in"), (asked, "out"))
+    lengths = [f"{format_tokens(tokens)} {way}" for tokens, way in ways if tokens is not None]
+    parts = [" / ".join(lengths)] if lengths else []
+    if load.duration_s is not None:
+        parts.append(f"for {load.duration_s:g} s")
+    elif load.requests is not None:
+        parts.append(format_count(load.requests, "request"))
+    if load.max_concurrency is not None:
+        parts.append("one at a time" if load.max_concurrency == 1 else f"{load.max_concurrency} at a time")
+    if load.request_rate_per_s is not None and math.isfinite(load.request_rate_per_s):
+        parts.append(f"{load.request_rate_per_s:g} requests/s")
+    parts += filter(None, [load.shape])
+    if not parts:
+        return load.name or UNKNOWN_LOAD
+    said = load.name in parts or (load.name == "1 at a time" and load.max_concurrency == 1)
+    return f"{load.name}: {', '.join(parts)}" if load.name and not said else ", ".join(parts)
+
+
+def compute_speed_up(effect: Effect | None) -> tuple[float, float, float]:
+    """Compute how many times as fast as the baseline, with its interval; of latencies the ratio's inverse."""
+    if effect is None:
+        return math.nan, math.nan, math.nan
+    if effect.higher_is_faster is False:
+        return 1 / effect.ratio, 1 / effect.high, 1 / effect.low
+    return effect.ratio, effect.low, effect.high
+
+
+def _draw_load(comparison: ComparedLoad) -> Iterator[str]:
+    """Draw one load: titles, of each row its name with the verdict and its figures below, then the notes."""
+    yield from _wrap(describe_load(comparison.load))
+    yield "=" * WIDTH
+    columns = _list_columns(comparison)
+    widths = [column.width for column in columns]
+    yield _MARK + align_cells([column.heading for column in columns], widths, gap=" ")
+    for line in comparison.lines:
+        left, right = cut_middle(line.shown_name, _LONGEST_NAME), _format_headline(comparison, line)
+        yield f"{left}{' ' * max(1, WIDTH - len(left) - len(right))}{right}".rstrip()
+        if line.runs:
+            yield _MARK + align_cells([column.format_cell(line, True) for column in columns], widths, gap=" ")
+    yield "=" * WIDTH
+    yield from _wrap(_describe_legend(comparison))
+    for remark in comparison.remarks:
+        yield from _wrap(remark)
+    for title, sentences in _list_notes(comparison):
+        yield f"{title}:"
+        laid_out = _wrap_log if title == _FAILED else _wrap
+        yield from (row for sentence in sentences for row in laid_out(f"{_MARK}{sentence}", _MARK * 2))
+    if (turns := loads.make_turn_table(comparison)) is not None:
+        yield from ("", f"{loads.TITLE}:", *render_text_table(turns).rstrip("\n").split("\n"))
+
+
+class _Column(NamedTuple):
+    """A column of a comparison: its title, and on a terminal its heading and width."""
+
+    title: str
+    heading: str
+    width: int
+    figure: ComparedFigure | None = None  # None: the share of the roofline
+
+    def format_cell(self, line: Line, short: bool = False) -> str:
+        """Write the cell of a row, a verdict as its sign if `short`."""
+        if self.figure is None:
+            return "-" if line.roofline is None else f"{100 * line.roofline:.0f} %"
+        effect, summary = line.effects.get(self.figure.key), line.summaries.get(self.figure.key)
+        call = Decision.NONE if effect is None else effect.call
+        if short and self.figure.key in _MEASURED:
+            return _format_mean(self.figure, summary)
+        sign = f" {SIGNS[call]}" if short else "" if call is Decision.NONE else f" ({call})"
+        return f"{format_spread(self.figure, summary)}{sign}"
+
+
+def _list_columns(comparison: ComparedLoad) -> list[_Column]:
+    """List the headline, as many other judged figures as fit, what was measured too, and the roofline."""
+    columns = [_Column(each.label, f"{each.label}  ", _FIGURE, each) for each in _select_judged(comparison)]
+    for figure in comparison.figures:
+        if figure.key in _MEASURED:
+            width, heading = _MEASURED[figure.key]
+            columns.append(_Column(figure.label, heading, width, figure))
+    if any(line.roofline is not None for line in comparison.lines):
+        columns.append(_Column("% of roofline", "roof", _ROOF))
+    return columns
+
+
+def _select_judged(comparison: ComparedLoad) -> list[ComparedFigure]:
+    """Select the headline, then the other figures with a verdict, as many as fit."""
+    judged = [figure for figure in comparison.figures if figure.key not in _MEASURED]
+    return sorted(judged, key=lambda figure: figure.key != comparison.headline)[:_MOST_FIGURES]
+
+
+def _format_headline(comparison: ComparedLoad, line: Line) -> str:
+    """Write the headline figure's verdict: 3.61× (3.55–3.68)      faster."""
+    call = _find_call(comparison, line)
+    return call if call in (_BASELINE, _FAILED) else f"{format_speed_up(comparison, line)}  {call:>10}"
+
+
+def _find_call(comparison: ComparedLoad, line: Line) -> str:
+    if line.name == comparison.baseline or not line.runs:
+        return _BASELINE if line.name == comparison.baseline else _FAILED
+    effect = line.effects.get(comparison.headline)
+    return "" if effect is None else str(effect.call)
+
+
+def format_speed_up(comparison: ComparedLoad, line: Line) -> str:
+    """Write the speed-up with its interval, as 3.61× (3.55–3.68); "" without a speed-up."""
+    ratio, low, high = compute_speed_up(line.effects.get(comparison.headline))
+    return format_ratio(ratio, low, high, 3 if ratio < 0.2 or 0.98 < ratio < 1.02 else 2)
+
+
+def format_ratio(ratio: float, low: float, high: float, digits: int) -> str:
+    """Write a ratio with its interval, in words where that bounds nothing; "" without a ratio."""
+    if not math.isfinite(ratio):
+        return ""
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return f"{ratio:.{digits}f}×"
+    ends = f"{low:.{digits}f}–{high:.{digits}f}"
+    between = ends if repeats.is_bounded(ratio, low, high) else repeats.UNBOUNDED
+    return f"{ratio:.{digits}f}× ({between})"
+
+
+def format_spread(figure: ComparedFigure, summary: Summary | None) -> str:
+    """Write a mean and half its interval with as many decimals, as 298.1 ±1.2; "-" without a value.
+
+    In words where the interval bounds nothing.
+    """
+    if summary is None:
+        return "-"
+    half = figure.scale((summary.high - summary.low) / 2)
+    if not math.isfinite(half):
+        return _format_mean(figure, summary)
+    if is_vague(summary):
+        return f"{_format_mean(figure, summary)} {repeats.VAGUE}"
+    decimals = _count_decimals(figure, summary)
+    if half > 0:  # no more than two digits of what is not known
+        decimals = max(0, min(decimals, 1 - math.floor(math.log10(half))))
+    return f"{figure.scale(summary.mean):.{decimals}f} ±{half:.{decimals}f}"
+
+
+def is_vague(summary: Summary) -> bool:
+    """Whether the runs lie too far apart to bound this mean."""
+    return repeats.is_vague(summary.mean, (summary.high - summary.low) / 2)
+
+
+def _format_mean(figure: ComparedFigure, summary: Summary | None) -> str:
+    if summary is None:
+        return "-"
+    return f"{figure.scale(summary.mean):.{_count_decimals(figure, summary)}f}"
+
+
+def _count_decimals(figure: ComparedFigure, summary: Summary) -> int:
+    value = abs(figure.scale(summary.mean))
+    if not 0 < value < math.inf:
+        return 0
+    return max(0, min(figure.digits, SIGNIFICANT - 1 - math.floor(math.log10(value))))
+
+
+def _describe_legend(comparison: ComparedLoad, signs: bool = True) -> str:
+    parts = []
+    if any(summary.units > 1 for line in comparison.lines for summary in line.summaries.values()):
+        parts.append("± half of the mean's 95 % confidence interval")
+    shown = [
+        line.summaries[figure.key]
+        for line in comparison.lines
+        for figure in _select_judged(comparison)
+        if figure.key in line.summaries
+    ]
+    if any(map(is_vague, shown)):
+        parts.append(repeats.VAGUE_LEGEND)
+    if any(effect.call is not Decision.NONE for line in comparison.lines for effect in line.effects.values()):
+        alike = f"within ± {100 * comparison.margin:g} %"
+        parts.append(f"+ faster, - slower, = {alike}, ? undecided" if signs else f"equivalent: {alike}")
+    if any(line.effects for line in comparison.lines):
+        label = find_column(comparison.headline).label
+        parts.append(f"verdict by {label}, × relative to the baseline")
+    if any(line.roofline is not None for line in comparison.lines):
+        parts.append("roof: of the memory-bandwidth roofline")
+    return "; ".join(parts)
+
+
+def _list_notes(comparison: ComparedLoad) -> Iterator[tuple[str, list[str]]]:
+    """Yield the notes under a table, by kind: what is not decided, marks, answers, failures.
+
+    Of each undecided row what its runs could have found and how many more it takes; then why, if known.
+    """
+    effects = [
+        (line.name, effect)
+        for line in comparison.lines
+        if (effect := line.effects.get(comparison.headline)) is not None
+    ]
+    without = [(name, effect.why) for name, effect in effects if effect.call is Decision.NONE and effect.why]
+    open_effects = [(name, effect) for name, effect in effects if effect.call is Decision.UNDECIDED]
+    powers = [(name, explain_undecided(effect)) for name, effect in open_effects]
+    reasons = [(name, effect.why) for name, effect in open_effects if effect.why]
+    for title, pairs in (
+        ("no verdict", without),
+        ("undecided", powers + reasons),
+        ("marks", [(line.name, mark) for line in comparison.lines for mark in line.marks]),
+        ("answers", [(line.name, line.answers) for line in comparison.lines if line.answers]),
+        (_FAILED, [(line.name, why) for line in comparison.lines for why in line.failures]),
+    ):
+        if pairs:
+            yield title, list(_gather_notes(pairs, len(comparison.lines)))
+
+
+def explain_undecided(effect: Effect) -> str:
+    """Say what these runs could have found, and how many more would settle it."""
+    of = f"{effect.units} {'pairs' if effect.paired else 'runs per side'}"
+    least = repeats.format_difference(effect.detectable)
+    power = f"{of} detect no less than {least} (statistical power 80 %)" if least else f"{of} {_APART}"
+    if effect.more_runs is None:
+        return power
+    return f"{power}; about {format_count(effect.more_runs, 'more run')} per side would decide it"
+
+
+def _gather_notes(pairs: Iterable[tuple[str, str]], lines: int) -> Iterator[str]:
+    """Yield each sentence once, after the names of the rows that it is about."""
+    for sentence, about in group_by(dict.fromkeys(pairs), lambda pair: pair[1]).items():
+        yield f"{'all' if len(about) == lines > 1 else ', '.join(name for name, _ in about)}: {sentence}"
+
+
+def _wrap(text: str, indent: str = _MARK) -> list[str]:
+    return wrap_text(clean_line(text), indent)
+
+
+def _wrap_log(text: str, indent: str) -> list[str]:
+    """Wrap a failed cell's reason; the end of its server's log stays below it as it was written."""
+    return wrap_first_line("\n".join(map(clean_line, text.splitlines())), indent)
+
+
+def _make_table(comparison: ComparedLoad) -> Table:
+    columns = _list_columns(comparison)
+    titles = ["checkpoint", *(column.title for column in columns), "speed-up", "verdict"]
+    rows = (
+        (
+            line.shown_name,
+            *(column.format_cell(line) for column in columns),
+            format_speed_up(comparison, line),
+            _find_call(comparison, line),
+        )
+        for line in comparison.lines
+    )
+    notes = [note for note in (_describe_legend(comparison, signs=False), *comparison.remarks) if note]
+    sentences = [f"{title}: {sentence}" for title, of in _list_notes(comparison) for sentence in of]
+    notes += [sentence.partition(LOG_LINE)[0] for sentence in sentences]  # without the end of a server's log
+    return make_table(titles, rows, notes=notes)
+
+
+def render_csv(comparisons: Sequence[ComparedLoad]) -> str:
+    """Write a line a figure of a row; an unknown value is empty."""
+    rows = [row for each in comparisons for line in each.lines for row in _make_csv_rows(each, line)]
+    finite = ({key: None if value == math.inf else value for key, value in row.items()} for row in rows)
+    return format_csv_table(list(rows[0]) if rows else [], finite)
+
+
+def render_json(comparisons: Sequence[ComparedLoad]) -> dict[str, Any]:
+    """Write everything that a comparison knows, as JSON has it: no NaN, no infinity."""
+    found = loads.arrange_loads(comparisons)
+    points = list(map(_make_json_load_row, found.rows))
+    swept = {"rows": points, "notes": found.notes}
+    made = {"format": FORMAT, "comparisons": list(map(_make_json_comparison, comparisons)), "loads": swept}
+    clean: dict[str, Any] = make_strict(made)
+    return clean
+
+
+def _make_csv_rows(comparison: ComparedLoad, line: Line) -> Iterator[dict[str, Any]]:
+    """Yield the columns of each figure of a row by name; of a row without figures one line."""
+    for key in line.summaries or ("",):
+        summary, effect = line.summaries.get(key), line.effects.get(key)
+        yield {
+            "load": comparison.load.name,
+            "checkpoint": line.name,
+            "baseline": comparison.baseline,
+            "figure": key,
+            "headline": key == comparison.headline if key else None,
+            "runs": len(line.runs),
+            **{name: getattr(summary, name, None) for name in ("units", "mean")},
+            **{f"mean_{end}": getattr(summary, end, None) for end in ("low", "high")},
+            "call": getattr(effect, "call", None),
+            **{name: getattr(effect, name, None) for name in (*_EFFECT, "more_runs")},
+            "pairs": getattr(effect, "units", None),
+            **{name: getattr(effect, name, None) for name in ("paired", "why")},
+            "roofline": line.roofline,
+            "marks": "; ".join(line.marks),
+            "answers": line.answers,
+            "failures": "; ".join(line.failures),
+            "simulated": line.simulated,
+            **{name: getattr(comparison.load, name) for name in _LOAD},
+        }
+
+
+def _make_json_load_row(row: LoadRow) -> dict[str, Any]:
+    load = row.load
+    return {
+        "name": row.name,
+        "load": load.name,
+        **dict(zip(("input_len", "output_len"), load.lengths, strict=True)),
+        **{key: getattr(load, key) for key in ("requests", "duration_s", "shape")},
+        "concurrency": load.max_concurrency,
+        "rate_per_s": load.request_rate_per_s,
+        "figures": {key: asdict(mean) for key, mean in row.figures.items()},
+        **{key: getattr(row, key) for key in ("runs", "verdict", "standing", "saturated", "simulated")},
+        "drawn": False,  # the lengths of a comparison's rows are as they were counted
+        "timed": False,
+    }
+
+
+def _make_json_comparison(comparison: ComparedLoad) -> dict[str, Any]:
+    return {
+        "load": comparison.load.json(),
+        **{key: getattr(comparison, key) for key in ("baseline", "headline", "margin", "alpha")},
+        "figures": [asdict(figure) for figure in comparison.figures],
+        "rows": [_make_json_row(comparison, line) for line in comparison.lines],
+        "remarks": comparison.remarks,
+    }
+
+
+def _make_json_row(comparison: ComparedLoad, line: Line) -> dict[str, Any]:
+    ratio, low, high = compute_speed_up(line.effects.get(comparison.headline))
+    return {
+        "name": line.name,
+        "summaries": {key: asdict(summary) for key, summary in line.summaries.items()},
+        # `beside` held figures of a resampling that is no longer made.
+        "effects": {
+            key: {**asdict(effect), "call": effect.call.value, "beside": {}}
+            for key, effect in line.effects.items()
+        },
+        "speed_up": {"ratio": ratio, "low": low, "high": high},
+        **{key: getattr(line, key) for key in ("roofline", "marks", "answers", "failures", "simulated")},
+        "runs": [_make_json_run(run) for run in line.runs],
+    }
+
+
+def _make_json_run(run: Reported) -> dict[str, Any]:
+    keys = ("name", "source", "told_by", "engine", "machine", "power_mode", "plan_digest", "memory_bytes")
+    more = ("simulated", "weight_bytes", "joules_per_token", "level", "doubts", "remarks", "place", "unread")
+    return {
+        **{key: getattr(run, key) for key in (*keys, *more)},
+        "started": None if run.started is None else run.started.isoformat(),
+        "load": run.load.json(),
+        "cell": None if run.cell is None else run.cell.model_dump(mode="json"),
+        "figures": dict(run.figures),
+    }

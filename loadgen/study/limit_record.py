@@ -1,0 +1,374 @@
+"""Limit record: the search for the highest load that meets objectives: `limit.json`, in words, as a value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, model_validator
+
+from loadgen import __version__
+from loadgen.base.tables import Column, Table, render_text_table
+from loadgen.base.text import clean_line, format_count, wrap_text
+from loadgen.figures.objectives import Standing
+from loadgen.report.load_table import SIMULATION
+from loadgen.report.run import Run
+from loadgen.study.sweep_record import LoadAxis
+
+LIMIT = "limit.json"
+# 1: the first. 2: what a run shows is one of three words, and its doubts are listed.
+FORMAT = 2
+
+# What of the server (or the client) the evidence of the lowest failing load points to.
+Bottleneck = Literal["queue", "prefill", "decode", "kv-cache", "client", "unknown"]
+# within: the interval is as narrow as asked; nothing-passes, everything-passes: the bounds of the search;
+# client-limited: runs stayed disturbed by the client, or its machine, and the search went no higher.
+SearchEnd = Literal[
+    "within", "budget", "most-runs", "nothing-passes", "everything-passes", "client-limited", "interrupted",
+    "server-died",
+]  # fmt: skip
+
+
+class LimitEstimate(BaseModel, extra="forbid", frozen=True):
+    """An estimate and where the truth lies at a confidence; None: on that side nothing is known."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    confidence: float = 0.95
+
+
+class ObjectiveFigures(BaseModel, extra="forbid", frozen=True):
+    """The figures of one objective in one run of the search; milliseconds, None where there is none."""
+
+    objective: str
+    samples: int
+    over: int  # samples above the limit
+    value_ms: float | None
+    bound_ms: float | None  # upper bound at 99 % confidence
+    limit_ms: float
+    standing: Standing = Standing.NOT_SHOWN
+    lower_ms: float | None = None  # lower bound at 99 % confidence
+    batches: tuple[tuple[int, int], ...] = ()  # samples, and those above the limit, of successive parts
+    dispersion: float = 1.0  # see ObjectiveEvidence
+
+
+class LimitRun(BaseModel, extra="forbid", frozen=True):
+    """One whole run of the search."""
+
+    number: int
+    load: float
+    directory: str  # below the search's; "": nothing was measured
+    standing: Standing  # of all objectives together: whether the load is shown to meet them, or to fail
+    reason: str  # why it is not shown to meet them; "" if it is
+    verdict: str = ""
+    doubts: tuple[str, ...] = ()  # that make it SUSPECT or INVALID, the gravest first
+    saturated: bool = False  # ended early: the server fell further and further behind
+    disturbed: bool = False  # by the client or its machine: it says nothing about the server
+    cut: bool = False  # it ended before its time, though not as saturated, or every request failed
+    objectives: tuple[ObjectiveFigures, ...] = ()
+    duration_s: float = 0.0  # that was measured
+    took_s: float = 0.0  # of the budget, warm-up and writing included
+    p99_e2el_ms: float | None = None
+    request_throughput_per_s: float | None = None
+    output_throughput_per_s: float | None = None
+    goodput_per_s: float | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_format_1(cls, data: Any) -> Any:
+        """Take a run of format 1, which had `passed` and `client_limited` for what a run shows."""
+        if not isinstance(data, dict) or "passed" not in data:
+            return data
+        run = {**data, "disturbed": data.get("client_limited", False)}
+        passed = run.pop("passed")
+        run.pop("client_limited", None)
+        values = ((each.get("value_ms"), each.get("limit_ms")) for each in run.get("objectives", ()))
+        above = any(value is None or value > limit for value, limit in values)
+        fails = not run["disturbed"] and (above or run.get("saturated", False))
+        run["standing"] = Standing.MEETS if passed else Standing.FAILS if fails else Standing.NOT_SHOWN
+        return run
+
+    @property
+    def passed(self) -> bool:
+        """Whether every objective is shown to be met at its load."""
+        return self.standing is Standing.MEETS
+
+
+class LimitRecord(BaseModel, extra="forbid", frozen=True):
+    """A search: what was asked, its runs in order, and the answer."""
+
+    format: int = FORMAT
+    loadgen: str = __version__
+    name: str
+    command: tuple[str, ...]  # secrets hidden
+    axis: LoadAxis
+    objectives: tuple[str, ...]
+    within: float  # asked: 0.05 is 5 %
+    budget_s: float | None
+    most_runs: int = 12
+    least_run_s: float | None = None  # asked; None: by the requests' own times
+    fixed: str = ""  # a digest of all that is not varied: a search is resumed only with the same
+    seed: int = 0
+    start: float | None = None  # the first load; with the next three None until the server was probed
+    lowest: float | None = None  # bounds of the search
+    highest: float | None = None
+    alone_s: float | None = None  # that a request takes, alone on the server
+    attempts: int = 0  # how often the next run was begun, and cut off: another one has other prompts
+    runs: tuple[LimitRun, ...] = ()
+    ended: SearchEnd | None = None  # None: it goes on
+    next_run_s: float | None = None  # that the next run takes at least, where the budget has less left
+    limit: LimitEstimate | None = None  # of the highest load that meets the objectives
+    highest_passing: float | None = None  # load that is shown to meet them
+    lowest_failing: float | None = None  # load above it that is shown to fail
+    bound_by: str = ""  # the objective that failed first
+    bottleneck: Bottleneck | None = None
+    evidence: str = ""  # of the bottleneck, in words with figures
+    goodput_per_s: float | None = None  # at the highest passing load
+    headroom: float | None = None  # of the client there, × its load
+    headroom_at_least: bool = False  # its capacity is not known: at least as many
+    knee: LimitEstimate | None = None
+    notes: tuple[str, ...] = ()
+    simulated: bool = False  # the embedded engine answered with a preset's timing
+
+
+UNITS: Mapping[LoadAxis, str] = {"concurrency": "at a time", "rate": "requests/s"}
+_LONG_S = 120.0  # from there on a time is in minutes
+_TITLES: Mapping[LoadAxis, str] = {"concurrency": "concurrency", "rate": "requests/s"}
+_ENDS: Mapping[SearchEnd, str] = {
+    "within": "the interval is as narrow as asked",
+    "budget": "the budget is spent",
+    "most-runs": "no more runs were allowed",
+    "nothing-passes": "no load is shown to meet the objectives",
+    "everything-passes": "the highest load that was allowed meets the objectives",
+    "client-limited": "runs stayed disturbed: the client or its machine, not the server, was the limit",
+    "interrupted": "interrupted, with what is known so far",
+    "server-died": "the server ended, with what is known so far",
+}
+_BOTTLENECKS: Mapping[Bottleneck, str] = {
+    "queue": "the evidence points to waiting in the server's queue",
+    "prefill": "the evidence points to prefill",
+    "decode": "the evidence points to decode",
+    "kv-cache": "the evidence points to the KV cache",
+    "client": "the evidence points to the client or its machine, not the server",
+    "unknown": "no evidence of what the bottleneck is",
+}
+
+
+def render_answer(record: LimitRecord) -> list[str]:
+    """The answer in at most 80 columns, its first line the limit with its interval."""
+    return [line for part in list_statements(record) for line in wrap_text(part)]
+
+
+def describe_limit(record: LimitRecord) -> str:
+    """The limit with its interval, or what is known of it."""
+    known = _describe_value(record)
+    if not known:
+        return "limit: unknown"
+    sure = (
+        _format_interval(record.limit) if record.limit is not None and record.limit.value is not None else ""
+    )
+    return f"limit: {known} {UNITS[record.axis]}{sure}"
+
+
+def format_load(value: float) -> str:
+    """A load in three digits, all of a whole one."""
+    if float(value).is_integer():
+        return f"{value:,.0f}"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def make_run_table(record: LimitRecord) -> Table:
+    """A row a run, by load: each objective's percentile and bound, the verdict, and what the run shows."""
+    shown = [
+        objective
+        for objective in record.objectives
+        if any(_find_objective(run, objective) for run in record.runs)
+    ]
+    columns = [Column("number", "run"), Column("load", _TITLES[record.axis])]
+    for objective in shown:
+        columns += [
+            Column(objective, f"{name_percentile(objective)} ms"),
+            Column(f"{objective}, bound", "≤ at 99 %"),
+        ]
+    if any(run.goodput_per_s is not None for run in record.runs):
+        columns.append(Column("goodput", "goodput req/s"))
+    columns += [
+        Column("verdict", "verdict"),
+        Column("outcome", "objectives" if len(shown) > 1 else "objective"),
+    ]
+    keys = [column.key for column in columns]
+    runs = sorted(record.runs, key=lambda run: (run.load, run.number))
+    body = tuple(tuple(cells[key] for key in keys) for cells in (_format_cells(run, shown) for run in runs))
+    return Table(tuple(columns), body)
+
+
+def render_search(record: LimitRecord) -> str:
+    """The answer, and below it the runs, in 80 columns; each ends with a line feed."""
+    answer = "".join(f"{line}\n" for line in render_answer(record))
+    return f"{answer}\n{render_text_table(make_run_table(record))}" if record.runs else answer
+
+
+def name_percentile(objective: str) -> str:
+    """The percentile that an objective is of, without its limit: ttft p99."""
+    return objective.partition(" < ")[0]
+
+
+def format_latency(value_ms: float) -> str:
+    """Milliseconds in four digits, all of those before the point."""
+    return f"{value_ms:.4g}" if abs(value_ms) < 1e4 else f"{value_ms:.0f}"
+
+
+def describe_standing(run: LimitRun) -> str:
+    """Describe whether a run is shown to meet the objectives, and why it is not."""
+    return f"{run.standing}: {run.reason}" if run.reason else str(run.standing)
+
+
+def list_statements(record: LimitRecord) -> list[str]:
+    """The answer, a sentence an entry, its first the limit with its interval."""
+    return [clean_line(part) for part in _state(record)]
+
+
+def _state(record: LimitRecord) -> Iterator[str]:
+    yield describe_limit(record)
+    yield f"for {', '.join(record.objectives)}"
+    edges = {Standing.MEETS: record.highest_passing, Standing.FAILS: record.lowest_failing}
+    known = [f"{word} at {format_load(value)}" for word, value in edges.items() if value is not None]
+    loads = {run.load for run in record.runs}
+    open_at = sorted(loads - {run.load for run in record.runs if run.standing is not Standing.NOT_SHOWN})
+    if record.highest_passing is None and open_at:
+        known.append(f"{Standing.NOT_SHOWN} at {', '.join(map(format_load, open_at))}")
+    minutes = sum(run.duration_s for run in record.runs) / 60
+    yield ", ".join([*known, f"{format_count(len(record.runs), 'run')} in {minutes:.1f} min"])
+    if record.ended is not None:
+        asked = f" (± {100 * record.within:g} %)" if record.ended == "within" else ""
+        yield f"ended: {_describe_shortage(record) or _ENDS[record.ended]}{asked}"
+    yield from _describe_doubts(record)
+    if record.bound_by:
+        yield f"bound by {record.bound_by}"
+    if record.bottleneck is not None:
+        evidence = f": {record.evidence}" if record.evidence else ""
+        yield f"{_BOTTLENECKS[record.bottleneck]}{evidence}"
+    if record.goodput_per_s is not None and record.highest_passing is not None:
+        yield f"goodput at {format_load(record.highest_passing)}: {record.goodput_per_s:.4g} requests/s"
+    if record.headroom is not None:
+        least = "at least " if record.headroom_at_least else ""
+        yield f"client: could have measured {least}{record.headroom:.3g} × that load"
+    if record.knee is not None and record.knee.value is not None:
+        yield f"knee: the curve bends at {format_load(record.knee.value)}{_format_interval(record.knee)}"
+    yield from (f"note: {note}" for note in record.notes)
+    if record.simulated:
+        yield SIMULATION
+
+
+def _describe_shortage(record: LimitRecord) -> str:
+    """State what the next run needs and what is left of the budget; "" where it was not the budget."""
+    if record.ended != "budget" or record.budget_s is None or record.next_run_s is None:
+        return ""
+    left_s = record.budget_s - sum(run.took_s for run in record.runs)
+    if left_s <= 0:
+        return ""
+    left = f"{_format_time(left_s)} of the budget are left"
+    return f"the next run needs about {_format_time(record.next_run_s)}, {left}"
+
+
+def _format_time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < _LONG_S else f"{seconds / 60:.1f} min"
+
+
+def _describe_doubts(record: LimitRecord) -> Iterator[str]:
+    """How many runs are not VALID, and of which doubts."""
+    doubted = [run for run in record.runs if run.doubts]
+    if not doubted:
+        return
+    codes = dict.fromkeys(code for run in doubted for code in run.doubts)
+    parts = []
+    for code in codes:
+        numbers = [str(run.number) for run in doubted if code in run.doubts]
+        parts.append(f"{code} ({'run' if len(numbers) == 1 else 'runs'} {', '.join(numbers)})")
+    levels = " or ".join(dict.fromkeys(run.verdict for run in doubted))
+    yield f"{len(doubted)} of {format_count(len(record.runs), 'run')} {levels}: {', '.join(parts)}"
+
+
+def _describe_value(record: LimitRecord) -> str:
+    """The limit, else the side on which it is; "" if nothing is known."""
+    if record.limit is not None and record.limit.value is not None:
+        return format_load(record.limit.value)
+    if record.highest_passing is not None:
+        return f"at least {format_load(record.highest_passing)}"
+    return "" if record.lowest_failing is None else f"below {format_load(record.lowest_failing)}"
+
+
+def _format_interval(estimate: LimitEstimate | None) -> str:
+    if estimate is None or (estimate.low is None and estimate.high is None):
+        return ""
+    confidence = f"{100 * estimate.confidence:g} %"
+    if estimate.low is None or estimate.high is None:
+        side, known = ("at least", estimate.low) if estimate.high is None else ("at most", estimate.high)
+        return f" ({confidence}: {side} {format_load(known or 0.0)})"
+    return f" ({confidence}: {format_load(estimate.low)} to {format_load(estimate.high)})"
+
+
+def _find_objective(run: LimitRun, objective: str) -> ObjectiveFigures | None:
+    return next((figures for figures in run.objectives if figures.objective == objective), None)
+
+
+def _format_cells(run: LimitRun, objectives: list[str]) -> dict[str, str]:
+    cells = {"number": f"{run.number}", "load": format_load(run.load), "verdict": run.verdict or "-"}
+    cells["outcome"] = clean_line(describe_standing(run))
+    cells["goodput"] = "-" if run.goodput_per_s is None else f"{run.goodput_per_s:.4g}"
+    for objective in objectives:
+        figures = _find_objective(run, objective)
+        value, bound = (None, None) if figures is None else (figures.value_ms, figures.bound_ms)
+        cells[objective] = "-" if value is None else format_latency(value)
+        cells[f"{objective}, bound"] = "-" if bound is None else format_latency(bound)
+    return cells
+
+
+class Limit:
+    """The highest load that meets objectives, and the search for it. `limit` makes it.
+
+    Loads are requests per second or requests in flight, as `record.axis` has it. `record` has every run's
+    figures, what bound the limit and why the search ended; `runs` are those of which something was measured,
+    in order. `directory` is where the search lies on disk, None for one that was not written.
+    """
+
+    def __init__(self, record: LimitRecord, runs: tuple[Run, ...], directory: Path | None = None) -> None:
+        self.record, self.runs, self.directory = record, runs, directory
+
+    def __repr__(self) -> str:
+        return f"<loadgen.Limit {self.record.name}: {describe_limit(self.record)}>"
+
+    @property
+    def value(self) -> float | None:
+        """The limit; None where only a side of it is known, or nothing."""
+        return None if self.record.limit is None else self.record.limit.value
+
+    @property
+    def low(self) -> float | None:
+        """The lower end of its 95 % interval; None: not known."""
+        return None if self.record.limit is None else self.record.limit.low
+
+    @property
+    def high(self) -> float | None:
+        """The upper end of its 95 % interval; None: not known."""
+        return None if self.record.limit is None else self.record.limit.high
+
+    @property
+    def highest_passing(self) -> float | None:
+        """The highest load at which a whole run is shown to meet every objective; None: no run is."""
+        return self.record.highest_passing
+
+    @property
+    def lowest_failing(self) -> float | None:
+        """The lowest load above that at which a run is shown to fail one; None: no run is."""
+        return self.record.lowest_failing
+
+    def text(self) -> str:
+        """The answer and the runs, as `loadgen limit` prints them."""
+        return render_search(self.record)
+
+    def json(self) -> dict[str, Any]:
+        """The content of limit.json."""
+        return self.record.model_dump(mode="json")

@@ -1,0 +1,191 @@
+"""Picture files: a drawing as SVG, inside a page or a file by itself, and as PNG by matplotlib."""
+
+from __future__ import annotations
+
+import io
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+import numpy as np
+
+from loadgen.study.pages.page_parts import Floats, Panel
+from loadgen.study.pages.pictures.drawing import (
+    DOTS_OPACITY,
+    LIGHT,
+    Axis,
+    Drawing,
+    Part,
+    Polyline,
+    Text,
+    draw_panel,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# On a page the style sheet has what is the same in every tick.
+_TICKS, _BY_STYLE = (Part.X_TICK, Part.Y_TICK, Part.X_LABEL), ("font-size", "text-anchor", "fill")
+_DIGITS = 5  # more than a screen can show of any axis
+_DOTS_PER_INCH = 144  # of 72 CSS pixels
+_METADATA = {"Software": None}
+_SETTINGS: Any = {"text.parse_math": False, "text.usetex": False, "font.family": ["DejaVu Sans"]}
+_ALIGNED = {"start": "left", "middle": "center", "end": "right"}
+
+
+def write_inline_svg(panel: Panel, identity: str) -> str:
+    """Write a panel as an `<svg>` element in the page's colours, whose id begins with `identity`."""
+    drawing = draw_panel(panel)
+    attributes = {"class": "plot"}
+    if drawing.axes is not None:
+        attributes["data-chart"] = write_chart_data(panel, drawing.axes)
+    return _write_element(drawing, panel, identity, lambda role: f"var(--{role})", attributes)
+
+
+def write_svg(drawing: Drawing, panel: Panel) -> str:
+    """Write a drawing as the text of an SVG file, with a panel's title for readers who cannot see it."""
+    attributes = {"xmlns": "http://www.w3.org/2000/svg", "width": f"{drawing.width:g}",
+                  "height": f"{drawing.height:g}", "font-family": "DejaVu Sans, sans-serif",
+                  "stroke-linejoin": "round", "style": f"background:{LIGHT['paper']}"}  # fmt: skip
+    return _write_element(drawing, panel, panel.key, LIGHT.__getitem__, attributes) + "\n"
+
+
+def _write_element(
+    drawing: Drawing, panel: Panel, identity: str, colour: Callable[[str], str], attributes: dict[str, str]
+) -> str:
+    view, title_id = f"0 0 {drawing.width:g} {drawing.height:g}", f"{identity}-title"
+    root = Element("svg", {**attributes, "viewBox": view, "role": "img", "aria-labelledby": title_id})
+    SubElement(root, "title", {"id": title_id}).text = f"{panel.title}: {panel.caption}"
+    for shape in drawing.shapes:
+        if isinstance(shape, Text):
+            element = SubElement(root, "text", _describe_text(shape, colour))
+            element.text = shape.text
+        else:
+            element = SubElement(root, "path", _describe_path(shape, colour))
+        if shape.part is not None and "data-chart" in attributes:
+            element.set("data-part", shape.part)
+            for attribute in _BY_STYLE if shape.part in _TICKS else ():
+                del element.attrib[attribute]
+    return tostring(root, encoding="unicode")
+
+
+def _describe_text(text: Text, colour: Callable[[str], str]) -> dict[str, str]:
+    attributes = {"x": f"{text.x:.4g}", "y": f"{text.y:.4g}", "font-size": f"{text.size:g}",
+                  "text-anchor": text.anchor, "fill": colour(text.colour)}  # fmt: skip
+    return attributes | ({"font-weight": "bold"} if text.bold else {})
+
+
+def _describe_path(outline: Polyline, colour: Callable[[str], str]) -> dict[str, str]:
+    attributes = {"d": _write_steps(outline), "fill": colour(outline.fill) if outline.fill else "none"}
+    if outline.stroke:
+        attributes |= {"stroke": colour(outline.stroke), "stroke-width": f"{outline.width:g}"}
+    if outline.dash:
+        attributes["stroke-dasharray"] = " ".join(f"{part:.3g}" for part in outline.dash)
+    if outline.dots:
+        attributes |= {"stroke-linecap": "round", "stroke-opacity": f"{DOTS_OPACITY}"}
+    return attributes
+
+
+def _write_steps(outline: Polyline) -> str:
+    """Write the path through the points, in tenths of a pixel, each from the one before."""
+    steps, at, pen = [], (0, 0), False
+    for x, y in np.round(outline.points * 10).tolist():
+        if x != x or y != y:
+            pen = False
+            continue
+        point = (int(x), int(y))
+        dx, dy = point[0] - at[0], point[1] - at[1]
+        if outline.dots:
+            steps.append(f"m{_write_tenths(dx, dy)}h0")
+        elif not pen:
+            steps.append(f"m{_write_tenths(dx, dy)}")
+        else:
+            step = f"h{_write_tenths(dx)}" if not dy else f"v{_write_tenths(dy)}"
+            steps.append(step if not dx or not dy else f"l{_write_tenths(dx, dy)}")
+        at, pen = point, True
+    return "".join(steps)
+
+
+def _write_tenths(*values: int) -> str:
+    """Write numbers of tenths as short as a path allows: 3 is .3, and a minus parts two numbers."""
+    written = [f"{value / 10:g}" for value in values]
+    written = [
+        text.replace("0.", ".") if abs(value) < 10 else text
+        for text, value in zip(written, values, strict=True)
+    ]
+    return "".join(text if not at or text[0] == "-" else f" {text}" for at, text in enumerate(written))
+
+
+def write_chart_data(panel: Panel, axes: Sequence[Axis]) -> str:
+    """Write a panel's numbers as JSON, each axis as [low, high, first pixel, last pixel, log or not].
+
+    Curves are [name, form, x, y, labels], spans are [name, begin, end, at]; null where there is no value.
+    """
+    chart: dict[str, object] = {
+        "axes": [
+            [*round_values([axis.low, axis.high, axis.start, axis.end]), int(axis.log)] for axis in axes
+        ],
+        "units": [panel.x_label, panel.y_label],
+        "curves": [
+            [curve.name, curve.form.value, round_values(curve.x), round_values(curve.y), list(curve.labels)]
+            for curve in panel.curves
+        ],
+    }
+    if panel.spans:
+        chart["spans"] = [
+            [spans.name, round_values(spans.begin), round_values(spans.end), round_values(spans.at)]
+            for spans in panel.spans
+        ]
+    if panel.band is not None:
+        chart["band"] = round_values(panel.band)
+    if panel.y_top is not None:
+        chart["top"] = panel.y_top  # the y axis stays as it is
+    return json.dumps(chart, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def round_values(values: Floats | Sequence[float]) -> list[float | int | None]:
+    """Round each to as many digits as are shown, whole numbers without a point; None of NaN."""
+    short = (None if value != value else float(f"{value:.{_DIGITS}g}") for value in map(float, values))
+    return [int(value) if value is not None and value.is_integer() else value for value in short]
+
+
+def write_png(drawing: Drawing) -> bytes:
+    """Write a drawing as the bytes of a PNG file, on white; raises ModuleNotFoundError without matplotlib."""
+    import matplotlib as mpl  # which takes half a second, and is of an extra
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(_SETTINGS), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # they are drawn as boxes
+        figure = Figure(figsize=(drawing.width / 72, drawing.height / 72), dpi=72, facecolor=LIGHT["paper"])
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.set_axis_off()
+        axes.set_xlim(0, drawing.width)
+        axes.set_ylim(drawing.height, 0)
+        for shape in drawing.shapes:
+            if isinstance(shape, Text):
+                axes.text(
+                    shape.x, shape.y, shape.text, color=LIGHT[shape.colour], size=shape.size,
+                    ha=_ALIGNED[shape.anchor], va="baseline", weight="bold" if shape.bold else "normal",
+                )  # fmt: skip
+            else:
+                _add_outline(axes, shape)
+        png = io.BytesIO()
+        figure.savefig(png, format="png", dpi=_DOTS_PER_INCH, metadata=_METADATA)
+    return png.getvalue()
+
+
+def _add_outline(axes: Axes, outline: Polyline) -> None:
+    x, y = outline.points.T
+    if outline.fill:
+        axes.fill(x, y, color=LIGHT[outline.fill], linewidth=0)
+    if outline.dots:
+        axes.plot(x, y, color=LIGHT[outline.stroke], linestyle="none", marker="o", alpha=DOTS_OPACITY,
+                  markersize=outline.width, markeredgewidth=0)  # fmt: skip
+    elif outline.stroke:
+        dashes: dict[str, Any] = (
+            {"dashes": tuple(np.array(outline.dash) / outline.width)} if outline.dash else {}
+        )
+        axes.plot(x, y, color=LIGHT[outline.stroke], linewidth=outline.width, solid_capstyle="butt",
+                  dash_capstyle="butt", solid_joinstyle="round", **dashes)  # fmt: skip

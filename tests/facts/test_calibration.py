@@ -1,0 +1,288 @@
+"""A self-test's arithmetic is right on known stamps, and what is kept of it survives anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from builders.loops import loop_over
+from loadgen.facts import calibration
+from loadgen.facts.calibration import Calibration, Error, Sent, compare
+from loadgen.records.record import Record, Records
+from loadgen.transport.failure import Failure, FailureKind
+
+US = 1000
+MS = 1000 * US
+EXACT = Error(median_us=0, p99_us=0, max_us=0, p99_percent=0)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "loadgen" / "selftest.json"
+
+
+def calibrated(transport: str = "wire", environment: str = "here", **changes: object) -> Calibration:
+    return Calibration.model_validate(
+        {
+            "measured": datetime(2025, 1, 2, 3, 4, 5, tzinfo=UTC),
+            "environment": environment,
+            "transport": transport,
+            "streams": 256,
+            "interval_ms": 20.0,
+            "ttft": Error(median_us=50.5, p99_us=80, max_us=200, p99_percent=0.2),
+            "gap": EXACT,
+            "e2e": EXACT,
+            "events_per_read": 1.25,
+            "capacity_tokens_per_s": 100_000.0,
+            "capacity_streams": 2048,
+            "cpu_us_per_token": 7.5,
+            **changes,
+        }
+    )
+
+
+def record(index: int, sent_ns: int, arrival_ns: list[int], **changes: object) -> Record:
+    found = Record(index, 0, sent_ns, sent_ns, arrival_ns[-1] if arrival_ns else sent_ns)
+    found.arrival_ns = np.array(arrival_ns, np.int64)
+    found.tokens = np.ones(len(arrival_ns), np.int64)
+    found.output_tokens = len(arrival_ns)
+    for name, value in changes.items():
+        setattr(found, name, value)
+    return found
+
+
+# Error.
+
+
+@pytest.mark.parametrize(
+    ("said", "true", "expected"),
+    [
+        ([10 * MS], [10 * MS], (0.0, 0.0, 0.0, 0.0)),
+        ([11 * MS], [10 * MS], (1000.0, 1000.0, 1000.0, 10.0)),
+        ([9 * MS], [10 * MS], (1000.0, 1000.0, 1000.0, 10.0)),  # too early is as wrong as too late
+        ([10 * MS, 19 * MS, 40 * MS], [10 * MS, 20 * MS, 30 * MS], (1000.0, 9820.0, 10000.0, 49.1)),
+    ],
+)
+def test_an_error_is_absolute_and_relative_to_the_true_median(
+    said: list[int], true: list[int], expected: tuple[float, ...]
+) -> None:
+    error = Error.of(np.array(said), np.array(true))
+    assert (error.median_us, error.p99_us, error.max_us, error.p99_percent) == pytest.approx(expected)
+    assert error.percent(error.p99_us) == error.p99_percent
+
+
+def test_the_other_two_are_percent_of_the_same_value() -> None:
+    error = Error(median_us=20, p99_us=50, max_us=1000, p99_percent=0.25)
+    assert [error.percent(us) for us in (error.median_us, error.max_us)] == pytest.approx([0.1, 5.0])
+
+
+# Compare.
+
+
+def logged(*rows: tuple[int, list[int]]) -> Mapping[int, Sent]:
+    return {i: Sent(f"r{i}", received_ns, wrote_ns) for i, (received_ns, wrote_ns) in enumerate(rows)}
+
+
+def test_each_figure_is_set_beside_the_true_one() -> None:
+    records = Records.of(
+        [
+            record(0, 1 * MS, [10 * MS, 20 * MS, 31 * MS]),
+            record(1, 2 * MS, [12 * MS, 22 * MS, 32 * MS], shared_reads=1),
+        ]
+    )
+    wrote = [9 * MS, 20 * MS, 30 * MS]
+    seen = compare(records, logged((1 * MS, wrote), (3 * MS, [ns + MS for ns in wrote])))
+    assert [figure.tolist() for figure in seen.ttft] == [[9 * MS, 10 * MS], [8 * MS, 7 * MS]]
+    assert [figure.tolist() for figure in seen.gap] == [
+        [10 * MS, 11 * MS, 10 * MS, 10 * MS],
+        [11 * MS, 10 * MS, 11 * MS, 10 * MS],
+    ]
+    assert [figure.tolist() for figure in seen.later_gap] == [[11 * MS, 10 * MS], [10 * MS, 10 * MS]]
+    assert [figure.tolist() for figure in seen.e2e] == [[30 * MS, 30 * MS], [29 * MS, 28 * MS]]
+    assert (seen.requests, seen.failed, seen.unlike) == (2, 0, 0)
+    assert (seen.tokens, seen.messages, seen.streams) == (6, 6, 2)
+    assert seen.tokens_per_s == pytest.approx(6 / 0.022)
+    assert seen.events_per_read == 6 / 5
+
+
+@loop_over(
+    ("found", "counts"),
+    [
+        (record(0, MS, [5 * MS, 6 * MS]), (0, 0, 2)),
+        (record(0, MS, [5 * MS]), (0, 1, 0)),  # a message was not seen
+        (record(0, MS, [5 * MS, 6 * MS, 7 * MS]), (0, 1, 0)),
+        (record(9, MS, [5 * MS, 6 * MS]), (0, 1, 0)),  # the server knows nothing of it
+        (record(0, MS, [5 * MS, 6 * MS], failure=Failure(FailureKind.TIMEOUT, "late")), (1, 0, 0)),
+    ],
+)
+def test_what_differs_from_the_log_is_counted_and_not_measured(
+    found: Record, counts: tuple[int, int, int]
+) -> None:
+    seen = compare(Records.of([found]), logged((MS, [5 * MS, 6 * MS])))
+    assert (seen.failed, seen.unlike, seen.messages) == counts
+    assert seen.first_error == ("timeout: late" if seen.failed else "")
+    assert len(seen.gap[0]) == len(seen.gap[1]) == max(0, seen.messages - 1)
+
+
+def stream(index: int, off_ns: int, wrote_ns: list[int]) -> Record:
+    """A record whose last arrival is off."""
+    return record(index, MS, [*wrote_ns[:-1], wrote_ns[-1] + off_ns])
+
+
+@loop_over(
+    ("off_us", "streams", "held"),
+    [(0, 2, True), (400, 2, True), (600, 2, False), (-600, 2, False), (0, 1, True), (0, 3, False)],
+)
+def test_streams_are_held_while_all_are_there_and_their_gaps_are_true(
+    off_us: int, streams: int, held: bool
+) -> None:
+    wrote = [20 * MS, 30 * MS, 40 * MS]
+    found = Records.of([stream(i, off_us * US, wrote) for i in range(2)])
+    assert compare(found, logged((MS, wrote), (MS, wrote))).is_held(streams) is held
+
+
+def test_only_later_gaps_decide_whether_streams_are_held() -> None:
+    wrote = [20 * MS, 30 * MS, 40 * MS]
+    late_start = record(0, MS, [24 * MS, 30 * MS, 40 * MS])
+    assert compare(Records.of([late_start]), logged((MS, wrote))).is_held(1)
+
+
+def test_a_failure_or_a_missing_message_is_not_held() -> None:
+    wrote = [20 * MS, 30 * MS, 40 * MS]
+    good, short = record(0, MS, wrote), record(1, MS, wrote[:2])
+    failed = record(1, MS, wrote, failure=Failure(FailureKind.TRUNCATED, "x"))
+    for other in (short, failed):
+        assert not compare(Records.of([good, other]), logged((MS, wrote), (MS, wrote))).is_held(1)
+
+
+def test_nothing_seen_is_nothing_held() -> None:
+    seen = compare(Records.of([]), {})
+    assert (seen.requests, seen.messages, seen.tokens_per_s, seen.events_per_read) == (0, 0, 0.0, 0.0)
+    assert not seen.is_held(0)
+
+
+# The cache.
+
+
+@pytest.mark.parametrize(("rate", "headroom"), [(50_000.0, 2.0), (400_000.0, 0.25), (0.0, float("inf"))])
+def test_headroom_is_how_often_the_rate_fits(rate: float, headroom: float) -> None:
+    assert calibrated().headroom(rate) == headroom
+
+
+def test_what_is_kept_is_found_again_by_transport_and_environment(cache: Path) -> None:
+    assert calibration.read_remembered("wire", "here") is None
+    wire, httpx = calibrated("wire"), calibrated("httpx", capacity_bounded=False)
+    assert calibration.remember([wire, httpx])
+    assert calibration.cache_path() == cache
+    assert calibration.read_remembered("wire", "here") == wire
+    assert calibration.read_remembered("httpx", "here") == httpx
+    assert calibration.read_remembered("wire", "elsewhere") is None
+
+
+def test_a_run_of_several_workers_has_their_self_test_or_one_worker_s() -> None:
+    one, two = calibrated(), calibrated(workers=2, capacity_tokens_per_s=150_000.0)
+    calibration.remember([one])
+    assert calibration.read_remembered("wire", "here", 2) == one
+    calibration.remember([two])
+    found = [calibration.read_remembered("wire", "here", workers) for workers in (1, 2, 3)]
+    assert found == [one, two, one]
+
+
+def test_a_self_test_from_before_there_were_workers_is_of_one(cache: Path) -> None:
+    calibration.remember([calibrated()])
+    old = cache.read_text("utf-8").replace('   "workers": 1,\n', "")
+    assert "workers" not in old
+    cache.write_text(old, "utf-8")
+    assert calibration.read_remembered("wire", "here") == calibrated()
+
+
+@pytest.mark.parametrize(
+    ("measured", "workers", "headroom"), [(1, 1, 2.0), (1, 3, 6.0), (2, 2, 2.0), (2, 4, 4.0)]
+)
+def test_workers_hold_in_proportion_to_those_that_were_measured(
+    measured: int, workers: int, headroom: float
+) -> None:
+    assert calibrated(workers=measured).headroom(50_000.0, workers) == headroom
+
+
+def test_a_later_one_replaces_its_own_kind_only() -> None:
+    calibration.remember([calibrated("wire"), calibrated("httpx"), calibrated("wire", "elsewhere")])
+    fresh = calibrated("wire", capacity_streams=1)
+    calibration.remember([fresh])
+    assert calibration.read_remembered("wire", "here") == fresh
+    assert calibration.read_remembered("httpx", "here") == calibrated("httpx")
+    assert calibration.read_remembered("wire", "elsewhere") == calibrated("wire", "elsewhere")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff\xfe",
+        b'{"format":1,"calibrations":[{"transport":"wire"}]}',
+        b'{"format":2,"calibrations":[]}',
+        None,
+    ],
+)
+def test_a_damaged_cache_is_ignored_with_a_line(
+    content: bytes | None, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache.parent.mkdir(parents=True)
+    if content is None:
+        cache.mkdir()
+    else:
+        cache.write_bytes(content)
+    assert calibration.read_remembered("wire", "here") is None
+    (warning,) = caplog.messages
+    assert warning.startswith(f"earlier self-tests are ignored: {cache}: ")
+    assert "\n" not in warning
+    if content is not None:
+        assert calibration.remember([calibrated()])
+        assert calibration.read_remembered("wire", "here") == calibrated()
+
+
+def test_a_cache_that_cannot_be_written_is_told_and_no_fault(
+    cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache.parent.parent.write_text("a file where the directory would be")
+    assert calibration.remember([calibrated()]) is False
+    assert caplog.text.count("the self-test's result is not stored: ") == 1
+
+
+def test_without_the_variable_it_is_below_the_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert calibration.cache_path() == tmp_path / ".cache" / "loadgen" / "selftest.json"
+
+
+FACTS = {"cpu": "A", "cpus": "2", "platform": "Linux-6", "python": "CPython 3.11.7", "loadgen": "1"}
+
+
+@loop_over(
+    ("change", "same"),
+    [
+        ({}, True),
+        ({"cpu_governor": "powersave"}, True),
+        ({"transformers": "4.50"}, True),
+        ({"cpu": "B"}, False),
+        ({"cpus": "4"}, False),
+        ({"platform": "Linux-7"}, False),
+        ({"python": "CPython 3.12.1"}, False),
+        ({"loadgen": "2"}, False),
+        ({"httpx": "0.28"}, False),
+    ],
+)
+def test_another_machine_or_software_is_another_environment(change: dict[str, str], same: bool) -> None:
+    before, after = (calibration.environment_digest(facts) for facts in (FACTS, {**FACTS, **change}))
+    assert (before == after) is same
+
+
+def test_headroom_counts_messages_not_the_tokens_in_them() -> None:
+    assert calibrated(tokens_per_message=4).headroom(50_000.0) == 0.5

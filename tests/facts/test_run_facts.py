@@ -1,0 +1,181 @@
+"""A run's facts: their rows, how they are stored and masked, and what follows from them."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from builders import made_cases as made
+from builders import made_runs
+from builders.loops import loop_over
+from loadgen.base.secrecy import Secrets
+from loadgen.base.structs import replace
+from loadgen.engines.refusals import AdaptedField
+from loadgen.facts.run_facts import (
+    Client,
+    ClockReading,
+    FactLine,
+    Facts,
+    Join,
+    Launched,
+    Server,
+    ShardFacts,
+    list_annotations,
+)
+from loadgen.host.sensor_summary import WITH_SERVER, SensorSummary
+from loadgen.report import report
+from loadgen.roofline.flags import Flags
+from loadgen.run import followup
+from loadgen.settings.validation import ServerSettings
+
+SIMULATED = Server(url="http://127.0.0.1:1/v1/completions", engine="vLLM", model="m", simulated="instant")
+SENSED = SensorSummary(duration_s=1, period_s=1, samples=1, cpu_ms_per_sample=1, gpus=("GPU 0", "GPU 1"))
+HOLDING = SENSED.model_copy(update={"gpus_how": WITH_SERVER})
+GPU = {"gpu": "8 × NVIDIA H100"}
+
+
+def launched(*words: str, tensor_parallel: int | None = 4) -> Launched:
+    settings = ServerSettings(tensor_parallel=tensor_parallel)
+    command = ["vllm", "serve", "m", *words]
+    return Launched(how="vllm", command=command, environment={}, settings=settings, ready_s=1, owned="pid")
+
+
+@loop_over(
+    ("facts", "count"),
+    [
+        pytest.param({}, 0, id="not known"),
+        pytest.param({"gpus": 8}, 8, id="as given"),
+        pytest.param({"gpus": 8, "sensed": HOLDING, "launched": launched()}, 8, id="as given, first of all"),
+        pytest.param({"gpus": 8, "server": SIMULATED}, 8, id="as given, of a simulation"),
+        pytest.param({"sensed": HOLDING, "server": SIMULATED}, 0, id="a simulation has none"),
+        pytest.param({"sensed": HOLDING}, 2, id="where the server's memory is"),
+        pytest.param({"sensed": SENSED}, 0, id="some of this machine's"),
+        pytest.param({"launched": launched(), "environment": GPU}, 4, id="as started"),
+        pytest.param({"launched": launched()}, 0, id="started without a GPU"),
+        pytest.param(
+            {"launched": launched(tensor_parallel=None), "environment": GPU}, 0, id="started without a number"
+        ),
+        pytest.param(
+            {"launched": launched("--data-parallel-size", "2"), "environment": GPU},
+            0,
+            id="started as several",
+        ),
+        pytest.param(
+            {"launched": launched("-dp=2"), "environment": GPU}, 0, id="started as several, shortly"
+        ),
+    ],
+)
+def test_the_gpus_are_those_that_are_known_to_serve(facts: dict[str, Any], count: int) -> None:
+    of = made.run(**facts).facts
+    assert of.gpu_count == count
+    assert followup.add_ceiling(of, Flags()).ask().gpus == count
+
+
+def shard(number: int, of: int, requests: int | None = None) -> ShardFacts:
+    before = ClockReading(boot="b", offset_ns=0)
+    return ShardFacts(number=number, of=of, version="1", requests=requests, before=before)
+
+
+CLOSED = {"num_prompts": 10, "max_concurrency": 4}
+OPEN = {"num_prompts": 10, "request_rate": 8.0, "max_concurrency": 5}
+
+
+@loop_over(
+    ("keys", "part", "own"),
+    [
+        pytest.param(CLOSED, None, (10, 4, 4, math.inf, True), id="closed, all of it"),
+        pytest.param(CLOSED, shard(0, 1, 10), (10, 4, 4, math.inf, True), id="closed, the only shard"),
+        pytest.param(CLOSED, shard(0, 3, 4), (4, 2, 2, math.inf, False), id="closed, the first"),
+        pytest.param(CLOSED, shard(2, 3, 3), (3, 1, 1, math.inf, False), id="closed, the last"),
+        pytest.param(CLOSED, shard(2, 3), (10, 1, 1, math.inf, False), id="closed, as many as it sent"),
+        pytest.param(OPEN, shard(1, 4, 3), (3, 1, None, 2.0, False), id="open, with a limit"),
+        pytest.param(
+            {"num_prompts": 10, "max_concurrency": None},
+            shard(1, 4, 3),
+            (3, None, None, math.inf, False),
+            id="open, at once",
+        ),
+        pytest.param(CLOSED, shard(3, 4, 0), (0, 1, 1, math.inf, False), id="none of the plan"),
+    ],
+)
+def test_what_was_asked_of_a_shard_is_its_own_part(
+    keys: dict[str, Any],
+    part: ShardFacts | None,
+    own: tuple[int, int | None, int | None, float, bool],
+) -> None:
+    facts = made.run(None, keys, requests=10, shard=part).facts
+    asked = (facts.own_requests, facts.max_concurrency, facts.held_concurrency, facts.planned_rate_per_s)
+    assert (*asked, facts.whole_load) == own
+    assert (facts.block().max_concurrency, facts.block().request_rate_per_s) == (own[1], own[3])
+
+
+@loop_over(
+    ("key", "value"),
+    [
+        ("number", -1),
+        ("of", 0),
+        ("of", 10**400),
+        ("requests", -1),
+        ("start_at_ns", 2**63),
+        ("before", {"boot": "b", "offset_ns": 2**63}),
+        ("before", {"boot": "b", "offset_ns": 0, "error_ns": -(2**63)}),
+    ],
+)
+def test_a_stored_shard_that_cannot_be_is_refused(key: str, value: object) -> None:
+    stored = made.run(shard=shard(1, 2, 3)).facts.json()
+    assert Facts.read_stored(stored).shard == shard(1, 2, 3)
+    stored["shard"] |= {key: value}
+    with pytest.raises(ValueError, match="shard: "):
+        Facts.read_stored(stored)
+
+
+@pytest.mark.parametrize(
+    ("changes", "refused"),
+    [
+        ({}, False),
+        ({"notes": ["ignore_eos is not sent: SGLang refuses it, so answers may be shorter"]}, True),
+        ({"notes": ["a note"], "ignore_eos_refused": True}, True),
+        ({"notes": ["ignore_eos is not sent: refused"], "ignore_eos_refused": False}, False),
+    ],
+    ids=["new", "earlier, by its note", "new and refused", "the field before the note"],
+)
+def test_a_refused_ignore_eos_is_read_from_the_notes_of_earlier_runs(
+    changes: dict[str, Any], refused: bool
+) -> None:
+    stored = made.run().facts.json()
+    del stored["ignore_eos_refused"]
+    facts = Facts.read_stored({**stored, **changes, "of_another_version": 1})
+    assert (facts.ignore_eos_refused, facts.profile.ignore_eos) == (refused, True)
+
+
+def test_every_fact_is_joined_and_its_line_has_a_section() -> None:
+    for kind in (Facts, Client):
+        assert set(list_annotations(kind, Join)) == set(kind.__struct_fields__)
+    sections = {line.section for line in list_annotations(Facts, FactLine).values()}
+    assert sections <= {section.name for section in report.SECTIONS}
+
+
+def test_facts_are_stored_and_read_as_they_are() -> None:
+    for facts in (
+        made.run().facts,
+        made_runs.run(sensed=SENSED, shard=shard(0, 2), targets=("a", "b")).facts,
+    ):
+        assert Facts.read_stored(json.loads(facts.encode())) == facts
+
+
+def test_what_is_masked_are_the_texts_of_facts_alone() -> None:
+    facts = made.run(
+        environment={"gpu": "a secret-1"}, notes=("a secret-1",), session_turns=(1, 2),
+        turn_places=((1, "row 2"),), launched=launched("--api-key secret-1"),
+        adapted=(AdaptedField(name="f", why="secret-1"),),
+    ).facts  # fmt: skip
+    secrets = Secrets.collect({"authorization": "secret-1-and-more"}) | Secrets(("secret-1",), ("secret-1",))
+    masked = facts.mask_texts(secrets.mask)
+    assert "secret-1" not in masked.encode().decode()
+    assert type(masked.launched) is Launched
+    assert replace(masked, environment={}, notes=(), launched=None, adapted=()) == (
+        replace(facts, environment={}, notes=(), launched=None, adapted=())
+    )

@@ -1,0 +1,307 @@
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import msgspec
+import pytest
+
+from builders import recorded
+from builders.loops import loop_over
+from loadgen.records.decode import Decoder
+from loadgen.transport.failure import Failure, FailureKind
+from loadgen.wire.openai import DIALECTS
+
+K = FailureKind
+DONE = b"data: [DONE]\n\n"
+USED = {"prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}}
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def event(text: str = "", reason: str | None = None, **more: Any) -> bytes:
+    message = {"choices": [{"index": 0, "text": text, "finish_reason": reason}], **more}
+    return b"data: %b\n\n" % msgspec.json.encode(message)
+
+
+def fixed(status: bytes, body: bytes) -> list[bytes]:
+    return [b"HTTP/1.1 %b\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body)]
+
+
+def stream(*events: bytes, end: bytes = b"0\r\n\r\n") -> list[bytes]:
+    return [HEAD, *(recorded.chunk(event) for event in events), *([end] if end else [])]
+
+
+A, B, LAST = event("a"), event("b"), event("c", "length")
+USAGE = b"data: %b\n\n" % msgspec.json.encode({"choices": [], "usage": USED})
+NEVER = "without a finish reason or [DONE], after"
+
+
+@loop_over(
+    ("data", "failure", "tokens"),
+    [
+        (stream(A, LAST, USAGE, DONE), None, [1, 1]),
+        (stream(A, LAST), None, [1, 1]),
+        (stream(A, B, USAGE, DONE), None, [1, 1]),
+        (
+            stream(A, B, DONE),
+            Failure(K.TRUNCATED, "[DONE] without a finish reason or usage, after 2 messages"),
+            [1, 1],
+        ),
+        (stream(A, LAST, USAGE, DONE, end=b""), None, [1, 1]),
+        (stream(A, LAST, USAGE, end=b""), None, [1, 1]),
+        (
+            stream(A, LAST, end=b""),
+            Failure(K.TRUNCATED, f"the connection ended inside the stream, {NEVER} 2 messages"),
+            [1, 1],
+        ),
+        (
+            stream(A, B, end=b""),
+            Failure(K.TRUNCATED, f"the connection ended inside the stream, {NEVER} 2 messages"),
+            [1, 1],
+        ),
+        (
+            stream(A, B[:-20], end=b""),
+            Failure(K.TRUNCATED, f"the connection ended inside the stream, {NEVER} 1 messages"),
+            [1],
+        ),
+        (stream(A, B), Failure(K.TRUNCATED, f"the stream ended {NEVER} 2 messages"), [1, 1]),
+        (
+            stream(end=b""),
+            Failure(K.TRUNCATED, f"the connection ended inside the stream, {NEVER} 0 messages"),
+            [],
+        ),
+        ([HEAD[:20]], Failure(K.TRUNCATED, "the connection ended before the response's head"), []),
+        ([], Failure(K.TRUNCATED, "the connection ended before the response's head"), []),
+        (stream(), Failure(K.EMPTY, "a complete stream of 0 messages without a token"), []),
+        (stream(DONE), Failure(K.EMPTY, "a complete stream of 0 messages without a token"), []),
+        (
+            stream(event("", "stop"), DONE),
+            Failure(K.EMPTY, "a complete stream of 1 messages without a token"),
+            [],
+        ),
+        (
+            stream(USAGE, DONE),
+            Failure(K.EMPTY, "usage counts 2 tokens, but none of 1 messages can have carried one"),
+            [],
+        ),
+        (
+            stream(A, b'data: {"error":{"message":"out of\\nluck","code":500}}\n\n', B, LAST, DONE),
+            Failure(K.IN_BAND, "500: out of luck"),
+            [1],
+        ),
+        (
+            stream(A, event("", "abort"), USAGE, DONE),
+            Failure(K.ABORTED, "finish_reason abort: the server stopped this request"),
+            [1, 1],
+        ),
+        (
+            fixed(b"502 Bad Gateway", b"<h1>\n502\n</h1>"),
+            Failure(K.HTTP_STATUS, "502: <h1> 502 </h1>"),
+            [],
+        ),
+        (
+            fixed(b"503 Busy", b""),
+            Failure(K.HTTP_STATUS, "503"),
+            [],
+        ),
+        (
+            fixed(b"422 No", b'{"detail":[{"msg":"bad field"}]}'),
+            Failure(K.HTTP_STATUS, '422: [{"msg":"bad field"}]'),
+            [],
+        ),
+        (
+            [b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 6\r\n\r\n<html>"],
+            Failure(K.EMPTY, "no events in a body of text/html"),
+            [],
+        ),
+        (
+            fixed(b"200 OK", b'{"error":{"message":"full","code":503}}'),
+            Failure(K.IN_BAND, "503: full"),
+            [],
+        ),
+        (
+            fixed(b"200 OK", b'{"message":{"content":"a"},"done":false}\n{"done":true,"eval_count":1}\n'),
+            Failure(K.NOT_STREAMED, "JSON objects in lines, not server-sent events: is it another API?"),
+            [],
+        ),
+        (fixed(b"200 OK", b"<html>"), Failure(K.EMPTY, "no events in the body: <html>"), []),
+    ],
+)
+def test_how_a_stream_can_end(data: list[bytes], failure: Failure | None, tokens: list[int]) -> None:
+    record = recorded.decode("completions", data)
+    assert (record.failure, record.tokens.tolist()) == (failure, tokens)
+
+
+@loop_over(
+    ("data", "begins", "ends", "tokens"),
+    [
+        (stream(A, b'data: {"choices"\n\n', LAST, DONE), "event 2: ", ': {"choices"', 1),
+        (stream(A, B, b'data: {"choices":7}\n\n', LAST), "event 3: Expected ", ': {"choices":7}', 2),
+        (stream(A, b"data: {},{}\n\n", LAST, DONE), "event 2: ", ": {},{}", 1),
+        (stream(A, A.replace(b'"a"', b'"\xff"'), DONE), "event 2: ", "}", 1),
+        ([*stream(A, end=b""), b"zz\r\n"], "", "", 1),
+        ([b"\x16\x03\x03\x00"], "", "", 0),
+    ],
+)
+def test_malformed_bytes_are_shown_and_end_the_answer(
+    data: list[bytes], begins: str, ends: str, tokens: int
+) -> None:
+    record = recorded.decode("completions", data)
+    assert record.failure is not None
+    assert record.failure.kind is K.MALFORMED
+    assert record.failure.detail.startswith(begins)
+    assert record.failure.detail.endswith(ends)
+    assert record.tokens.tolist() == [1] * tokens
+
+
+REFUSED = fixed(b"503 Busy", b"busy")
+FAILED = stream(A, b'data: {"error":"out"}\n\n', end=b"")
+
+
+@loop_over(
+    ("transport", "data", "kind", "given_up"),
+    [
+        (K.STALL, stream(A, b": ping\n\n", end=b""), K.STALL, True),
+        (K.TIMEOUT, stream(A, end=b""), K.TIMEOUT, True),
+        (K.CANCELLED, FAILED, K.CANCELLED, True),
+        (K.TRUNCATED, stream(A, end=b""), K.TRUNCATED, True),
+        (K.CONNECT, [], K.CONNECT, True),
+        (K.TRUNCATED, FAILED, K.IN_BAND, False),
+        (K.TRUNCATED, REFUSED, K.HTTP_STATUS, False),
+        (K.CONNECT, REFUSED, K.HTTP_STATUS, False),
+        (K.STALL, FAILED, K.STALL, True),
+        (K.TRUNCATED, stream(A, event("", "abort"), end=b""), K.ABORTED, False),
+        (K.TRUNCATED, stream(A, LAST, USAGE, DONE, end=b""), None, False),
+        (K.TRUNCATED, stream(A, LAST, USAGE, end=b""), None, False),
+        (K.TRUNCATED, stream(A, LAST, end=b""), K.TRUNCATED, True),
+        (K.TRUNCATED, [b"HTTP/1.1 200 OK\r\n\r\n" + A + LAST], K.TRUNCATED, True),
+    ],
+)
+def test_of_what_the_transport_and_the_bytes_say_the_more_telling_counts(
+    transport: FailureKind, data: list[bytes], kind: FailureKind | None, given_up: bool
+) -> None:
+    record = recorded.decode("completions", data, failure=Failure(transport, "transport"))
+    assert (record.failure.kind if record.failure else None) is kind
+    assert record.end_ns == (10**15 if given_up else 1000 * len(data))
+
+
+@loop_over(
+    "data",
+    [
+        stream(A + LAST, USAGE + DONE),
+        stream(A[:30], A[30:], LAST + USAGE + DONE),
+        stream(b": ping\n\n", A.replace(b"\n", b"\r\n"), LAST, USAGE, DONE),
+        stream(A.replace(b"data: ", b"data:"), b"event: x\nid: 1\n" + LAST, USAGE, DONE),
+        [HEAD.replace(b"transfer-encoding: chunked", b"connection: close"), A + LAST, USAGE, DONE],
+        [b"HTTP/1.1 100 Continue\r\n\r\n", *stream(A, LAST, USAGE, DONE)],
+    ],
+)
+def test_whatever_the_framing_the_answer_is_the_same(data: list[bytes]) -> None:
+    record = recorded.decode("completions", data, keep_text=True)
+    assert recorded.outcome(record) == (None, "length", 5, 2, True)
+    assert (record.cached_tokens, record.text) == (4, "ac")
+
+
+def test_a_letter_split_between_reads_arrives_with_its_message() -> None:
+    data = stream(event("\N{HEDGEHOG}"), LAST, USAGE, DONE)
+    raw = b"".join(data)
+    cut = raw.index("\N{HEDGEHOG}".encode()) + 2
+    record = recorded.decode("completions", [raw[:cut], raw[cut:]], keep_text=True)
+    assert (record.text, record.arrival_ns.tolist()) == ("\N{HEDGEHOG}c", [2000, 2000])
+
+
+def test_only_the_rest_of_the_empty_line_in_a_later_read_delays_no_token() -> None:
+    body = A + LAST + USAGE + DONE
+    record = recorded.decode("completions", [body[: len(A) - 1], body[len(A) - 1 :]], status=200)
+    assert record.arrival_ns.tolist() == [1000, 2000]
+
+
+def test_a_body_without_framing_is_decoded_with_its_status() -> None:
+    assert recorded.outcome(recorded.decode("completions", [A, LAST + USAGE, DONE], status=200))[3:] == (
+        2,
+        True,
+    )
+    assert recorded.decode("completions", [b"busy"], status=503).failure == Failure(
+        K.HTTP_STATUS, "503: busy"
+    )
+
+
+def test_text_holds_reasoning_and_content_of_a_chat() -> None:
+    deltas = [
+        {"role": "assistant", "content": ""},
+        {"reasoning": "h"},
+        {"reasoning_content": "m"},
+        {"content": "!"},
+    ]
+    events = [b"data: %b\n\n" % msgspec.json.encode({"choices": [{"delta": delta}]}) for delta in deltas]
+    record = recorded.decode("chat", stream(*events, DONE), keep_text=True)
+    assert (record.text, record.tokens.tolist(), record.arrival_ns.tolist()) == (
+        "hm!",
+        [1] * 3,
+        [3000, 4000, 5000],
+    )
+
+
+@loop_over(
+    ("body", "complete", "failure"),
+    [
+        (b'{"choices":[{"text":"a","finish_reason":"length"}]}', True, None),
+        (b'{"choices":[{"text":"a"', False, Failure(K.TRUNCATED, "the connection ended inside the answer")),
+        (b'{"error":{"message":"full","code":503}}', True, Failure(K.IN_BAND, "503: full")),
+        (b'{"choices":[{"text":""}]}', True, Failure(K.EMPTY, "a complete answer without a token")),
+        (
+            b'{"choices":[{"text":"a","finish_reason":"abort"}]}',
+            True,
+            Failure(K.ABORTED, "finish_reason abort: the server stopped this request"),
+        ),
+    ],
+)
+def test_how_an_answer_in_one_piece_can_end(body: bytes, complete: bool, failure: Failure | None) -> None:
+    length = len(body) if complete else len(body) + 1
+    data = [b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % length, body]
+    record = recorded.decode("nostream", data)
+    assert (record.failure, record.output_tokens) == (failure, -1)
+
+
+def test_an_answer_in_one_piece_that_is_no_json_is_malformed() -> None:
+    failure = recorded.decode("nostream", fixed(b"200 OK", b"data: 1")).failure
+    assert failure is not None
+    assert failure.kind is K.MALFORMED
+    assert failure.detail.endswith(": data: 1")
+
+
+def test_the_clients_own_lag_is_kept_apart_from_the_kernels_stamps() -> None:
+    data = stream(A, LAST, USAGE, DONE)
+    capture = recorded.capture(data)
+    record = Decoder(DIALECTS["completions"], streamed=True).decode(capture)
+    assert (record.reads, record.unstamped_reads) == (6, 0)
+    assert (record.lag_sum_ns, record.lag_max_ns) == (6 * recorded.LAG_NS, recorded.LAG_NS)
+    capture.kernel = capture.kernel[:16] + bytes(16) + capture.kernel[32:]
+    record = Decoder(DIALECTS["completions"], streamed=True).decode(capture)
+    assert (record.unstamped_reads, record.lag_sum_ns) == (1, 5 * recorded.LAG_NS)
+    assert record.arrival_ns.tolist() == [2000 + recorded.LAG_NS, 3000]
+    assert (record.index, record.slot, record.intended_ns, record.sent_ns) == (3, 1, 1, 2)
+    assert record.text is None
+
+
+@pytest.mark.parametrize("name", ["completions", "chat", "completions-nostream"])
+def test_decoding_leaves_nothing_to_the_collector_which_is_off_meanwhile(name: str) -> None:
+    body = b'data: {"choices":[{"text":"a","delta":{"content":"a"},"index":0}]}\n\ndata: [DONE]\n\n'
+    reads = [b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body), body]
+    recorded.decode(name, reads)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            recorded.decode(name, reads)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("events", [3, 60])
+def test_a_stream_that_is_labelled_json_is_a_stream(events: int) -> None:
+    plain = b"".join(stream(*[A] * events, LAST, DONE))
+    labelled = plain.replace(b"text/event-stream", b"application/json")
+    assert labelled != plain
+    assert recorded.decode("completions", [labelled]).failure is None

@@ -1,0 +1,199 @@
+"""A search for the highest load: its record of any format, its answer and its runs in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from builders.loops import loop_over
+from builders.made_limits import TTFT, limit_record, limit_run
+from loadgen.figures.objectives import Standing
+from loadgen.study import limit_record as limits
+from loadgen.study.limit_record import LimitEstimate, LimitRun
+
+
+@loop_over(
+    ("stored", "standing", "disturbed"),
+    [
+        ({"passed": True, "client_limited": False}, Standing.MEETS, False),
+        ({"passed": False, "client_limited": False, "value_ms": 610.0}, Standing.FAILS, False),
+        ({"passed": False, "client_limited": False, "value_ms": 173.6}, Standing.NOT_SHOWN, False),
+        ({"passed": False, "client_limited": True, "value_ms": 610.0}, Standing.NOT_SHOWN, True),
+        ({"passed": False, "saturated": True, "value_ms": 173.6}, Standing.FAILS, False),
+    ],
+)
+def test_a_run_of_format_1_shows_one_of_the_three_words(
+    stored: dict[str, Any], standing: Standing, disturbed: bool
+) -> None:
+    figures = {
+        "objective": "ttft p99 < 500 ms",
+        "samples": 104,
+        "over": 0,
+        "bound_ms": None,
+        "limit_ms": 500.0,
+    }
+    objective = figures | {"value_ms": stored.pop("value_ms", 100.0)}
+    run = LimitRun.model_validate(
+        {"number": 1, "load": 2.0, "directory": "runs/a", "reason": "", "objectives": [objective], **stored}
+    )
+    assert (run.standing, run.disturbed) == (standing, disturbed)
+
+
+# What a search knows when it has found nothing.
+NOTHING: dict[str, Any] = {
+    "limit": None, "highest_passing": None, "lowest_failing": None, "runs": (), "bound_by": "",
+    "bottleneck": None, "goodput_per_s": None, "headroom": None, "knee": None, "notes": (),
+}  # fmt: skip
+
+
+def test_the_answer_has_limit_edges_cause_and_knee() -> None:
+    assert limits.render_answer(limit_record()) == [
+        "limit: 10.4 requests/s (95 %: 9.9 to 10.9)",
+        "for ttft p99 < 500 ms",
+        "meets at 9.51, fails at 11.3, 5 runs in 5.0 min",
+        "ended: the interval is as narrow as asked (± 5 %)",
+        "bound by ttft p99 < 500 ms",
+        "the evidence points to waiting in the server's queue: mean queue time 310 ms of",
+        "  330 ms TTFT",
+        "goodput at 9.51: 8.56 requests/s",
+        "client: could have measured 41.2 × that load",
+        "knee: the curve bends at 9.1 (95 %: at least 8.2)",
+        "note: P99 needs 459 requests a run",
+    ]
+
+
+def test_a_search_that_knows_nothing_yet_says_what_it_is_for() -> None:
+    assert limits.render_answer(limit_record(ended=None, **NOTHING)) == [
+        "limit: unknown",
+        "for ttft p99 < 500 ms",
+        "0 runs in 0.0 min",
+    ]
+
+
+@loop_over(
+    ("changes", "first"),
+    [
+        ({"highest_passing": 512}, "limit: at least 512 at a time"),
+        ({"lowest_failing": 1}, "limit: below 1 at a time"),
+        ({"limit": LimitEstimate(value=46.2, low=None, high=48)}, "limit: 46.2 at a time (95 %: at most 48)"),
+        ({"limit": LimitEstimate(value=1234.5, low=None, high=None)}, "limit: 1,234 at a time"),
+        ({"limit": LimitEstimate(value=0.05, low=0.047, high=0.0531, confidence=0.9)},
+         "limit: 0.05 at a time (90 %: 0.047 to 0.0531)"),
+    ],
+)  # fmt: skip
+def test_the_first_line_is_what_is_known(changes: dict[str, Any], first: str) -> None:
+    assert limits.describe_limit(limit_record(axis="concurrency", **(NOTHING | changes))) == first
+
+
+@loop_over(
+    ("ended", "line"),
+    [
+        ("budget", "ended: the budget is spent"),
+        ("most-runs", "ended: no more runs were allowed"),
+        ("nothing-passes", "ended: no load is shown to meet the objectives"),
+        ("everything-passes", "ended: the highest load that was allowed meets the objectives"),
+        ("interrupted", "ended: interrupted, with what is known so far"),
+        ("server-died", "ended: the server ended, with what is known so far"),
+    ],
+)
+def test_every_end_is_named(ended: str, line: str) -> None:
+    assert line in limits.render_answer(limit_record(ended=ended))
+
+
+@pytest.mark.parametrize(
+    ("took_s", "needs_s", "says"),
+    [
+        (24.0, 41.2, "the next run needs about 41 s, 36 s of the budget are left"),
+        (24.0, 126.0, "the next run needs about 2.1 min, 36 s of the budget are left"),
+        (60.5, 41.2, "the budget is spent"),
+        (24.0, None, "the budget is spent"),
+    ],
+)
+def test_a_budget_too_small_for_the_next_run_is_not_called_spent(
+    took_s: float, needs_s: float | None, says: str
+) -> None:
+    run = limit_run(0, 4, 120, 130, took_s=took_s)
+    record = limit_record(ended="budget", budget_s=60.0, runs=(run,), next_run_s=needs_s)
+    assert f"ended: {says}" in limits.render_answer(record)
+
+
+def test_an_unknown_bottleneck_is_said_to_be_unknown_and_why() -> None:
+    lines = limits.render_answer(limit_record(bottleneck="unknown", evidence="no queue time"))
+    assert "no evidence of what the bottleneck is: no queue time" in lines
+
+
+def test_the_table_has_the_runs_by_load_with_their_bounds() -> None:
+    table = limits.make_run_table(limit_record())
+    assert [column.title for column in table.columns] == [
+        "run", "requests/s", "ttft p99 ms", "≤ at 99 %", "goodput req/s", "verdict", "objective",
+    ]  # fmt: skip
+    assert table.body[0] == ("0", "4", "120", "130", "3.6", "VALID", "meets")
+    assert table.body[3] == ("3", "11.3", "460", "520.3", "10.17", "VALID", f"fails: {TTFT} is not met")
+    assert [row[0] for row in table.body] == ["0", "2", "4", "3", "1"]
+
+
+def test_a_run_that_measured_nothing_has_dashes_and_its_reason() -> None:
+    died = limit_run(5, 20, 1, None, objectives=(), goodput_per_s=None, reason="the server ended")
+    died = died.model_copy(update={"standing": "fails", "verdict": ""})
+    table = limits.make_run_table(limit_record(runs=(limit_run(0, 4, 120, None), died)))
+    assert table.body[0][2:4] == ("120", "-")
+    assert table.body[1] == ("5", "20", "-", "-", "-", "-", "fails: the server ended")
+
+
+def test_text_fits_80_columns_and_commands_no_terminal() -> None:
+    record = limit_record(evidence="word " * 40, notes=("\x1b[31mred\n" * 20,))
+    text = limits.render_search(record)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"headroom_at_least": True}, "client: could have measured at least 41.2 × that load"),
+        ({"simulated": True}, "SIMULATED: the embedded engine answered with a preset's timing; no model ran"),
+    ],
+)
+def test_what_bounds_the_answer_is_a_line_of_it(changes: dict[str, Any], line: str) -> None:
+    assert line in limits.render_answer(limit_record(**changes))
+
+
+def test_a_run_that_the_client_disturbed_does_not_fail() -> None:
+    run = limit_run(0, 4, 120, None, disturbed=True, reason="disturbed (sends-late)")
+    assert limits.describe_standing(run) == "not shown: disturbed (sends-late)"
+
+
+def test_doubtful_runs_are_counted_and_their_doubts_named_with_their_runs() -> None:
+    late = {"verdict": "SUSPECT", "doubts": ("sends-late", "reads-late")}
+    runs = (
+        limit_run(1, 4, 120, 130),
+        limit_run(2, 16, 120, None, **late),
+        limit_run(3, 16, 120, 130, verdict="SUSPECT", doubts=("reads-late",)),
+        limit_run(4, 64, 900, 950, verdict="INVALID", doubts=("many-failures",)),
+    )
+    assert (
+        "3 of 4 runs SUSPECT or INVALID: sends-late (run 2), reads-late (runs 2, 3), many-failures (run 4)"
+        in limits.list_statements(limit_record(runs=runs))
+    )
+    assert [row[-2:] for row in limits.make_run_table(limit_record(runs=runs)).body] == [
+        ("VALID", "meets"),
+        ("SUSPECT", f"not shown: {TTFT} is not met"),
+        ("SUSPECT", "meets"),
+        ("INVALID", f"fails: {TTFT} is not met"),
+    ]
+
+
+def test_a_load_of_too_few_samples_neither_fails_nor_is_an_upper_end() -> None:
+    few = limit_run(1, 1, 173.6, None)
+    blank = {"limit": None, "highest_passing": None, "lowest_failing": None, "bound_by": ""}
+    assert limits.list_statements(limit_record(runs=(few,), axis="concurrency", **blank))[:3] == [
+        "limit: unknown",
+        f"for {TTFT}",
+        "not shown at 1, 1 run in 1.0 min",
+    ]
+
+
+@pytest.mark.parametrize(("value_ms", "text"), [(0.7079, "0.7079"), (361.52, "361.5"), (15_930.4, "15930")])
+def test_a_latency_has_four_digits_and_no_exponent(value_ms: float, text: str) -> None:
+    assert limits.format_latency(value_ms) == text
