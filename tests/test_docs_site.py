@@ -146,6 +146,18 @@ def test_every_folder_has_a_row_where_the_folders_are_explained() -> None:
     assert sorted(rows) == sorted(FOLDERS)
 
 
+def test_every_module_that_the_design_names_exists() -> None:
+    page = (ROOT / "docs" / "design.md").read_text("utf-8")
+    named = re.findall(rf"`((?:{'|'.join(sorted(FOLDERS))})/[\w/]+)", page)
+    for folder, begin in re.findall(r"^\| `([a-z/]+)` \|.*\| (`.+) \|$", page, re.MULTILINE):
+        named += [f"{folder}/{name}" for name in re.findall(r"`([\w/]+)`", begin) if name != "ls"]
+    missing = [
+        name for name in named if not [*ROOT.glob(f"loadgen/{name}"), *ROOT.glob(f"loadgen/{name}.py")]
+    ]
+    assert missing == []
+    assert len(named) > 80
+
+
 def test_every_address_of_the_project_begins_with_its_home() -> None:
     urls = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]
     assert {"Homepage", "Documentation", "Changelog", "Issues"} <= set(urls)
