@@ -24,7 +24,7 @@ from builders.loops import loop_over
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream
 from fakes.virtual_serving import VirtualServing
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "docs" / "notebooks" / "first-run.ipynb"
 PATIENCE_S = 20.0
 

@@ -48,7 +48,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
 ]
 LOAD = ["--random-input-len", "8", "--random-output-len", "3", "--num-prompts", "4", "--max-concurrency", "2"]
-TOKENIZER = str(Path(__file__).parents[1] / "data" / "tokenizer")
+TOKENIZER = str(Path(__file__).parents[2] / "data" / "tokenizer")
 
 
 @pytest.fixture

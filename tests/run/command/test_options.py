@@ -14,7 +14,7 @@ from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.run.command.options import Options, bench_parser, parse
 
-FLAGS = Path(__file__).parents[1] / "data" / "flags"
+FLAGS = Path(__file__).parents[2] / "data" / "flags"
 KNOWN = {option for action in bench_parser()._actions for option in action.option_strings}
 VLLM_FLAGS = (FLAGS / "vllm.txt").read_text("utf-8").split()
 REFUSED = sorted(set(VLLM_FLAGS) - KNOWN)
