@@ -166,8 +166,8 @@ def read_sizes(text: str) -> str:
     return f"{len(sizes)} sizes up to {max(sizes)}" if sizes else ""
 
 
-def read_flags(text: str) -> str:
-    """Read flags without secrets; cut at a word's end where too long, as half a secret is not recognized."""
+def read_engine_flags(text: str) -> str:
+    """Read an engine's flags without secrets; cut at a word's end, as half a secret is not known."""
     flags = read_word(text)
     if len(flags) > LONGEST_FLAGS:
         flags = flags[:LONGEST_FLAGS]

@@ -8,7 +8,7 @@ from loadgen.engines.config_patterns import (
     Value,
     read_chunk,
     read_count,
-    read_flags,
+    read_engine_flags,
     read_gib,
     read_graph_mode,
     read_kv_dtype,
@@ -85,7 +85,7 @@ _LOG_PATTERNS = (
 )
 _INFO_FIELDS = (
     InfoField("version", "version", read_word),
-    InfoField("flags", "launch_command", read_flags),
+    InfoField("flags", "launch_command", read_engine_flags),
     InfoField("quantization", "quantization", read_word),
     InfoField("attention_backend", "attention_backend", read_word),
     InfoField("dtype", "dtype", read_word),

@@ -10,7 +10,7 @@ from loadgen.engines.config_patterns import (
     read_backend,
     read_blocks,
     read_count,
-    read_flags,
+    read_engine_flags,
     read_gib,
     read_graph_mode,
     read_kv_dtype,
@@ -60,7 +60,7 @@ def _read_setting(field: str, name: str, value: Value) -> LogPattern:
 
 _LOG_PATTERNS = (
     LogPattern("version", r"version (\d+\.\d\S*)|LLM engine \(v([^()\n]+)\) with config"),
-    LogPattern("flags", r"\A(\{.*\})", read_flags, after=r"non-default args: (?=\{)"),
+    LogPattern("flags", r"\A(\{.*\})", read_engine_flags, after=r"non-default args: (?=\{)"),
     _read_setting("quantization", "quantization", read_method),
     LogPattern("attention_backend", rf"{_SOURCE}Using ([\w. ]+?) backend", read_backend),
     LogPattern("attention_backend", r"Using (\w+) attention backend out of", read_backend, drop_repeats),

@@ -13,8 +13,8 @@ from loadgen.figures.vllm_keys import BlockFacts
 from loadgen.plan.profile import Profile, check_body
 
 
-def choose_metrics(profile: Profile) -> MetricOptions:
-    """The metrics that a profile requests; raises UsageError if they cannot be computed.
+def make_metric_options(profile: Profile) -> MetricOptions:
+    """Make what a profile asks of the figures; raises UsageError if they cannot be computed.
 
     Without --goodput the limits of --slo say which requests are good, each by that of its highest percentile.
     """
@@ -47,7 +47,7 @@ def check_profile(profile: Profile) -> None:
 
 def check_reportable(profile: Profile) -> None:
     """Raises UsageError if a run of this profile, new or stored, cannot be reported."""
-    choose_metrics(profile)
+    make_metric_options(profile)
     make_block_facts(profile)
     Trim.parse(profile.warmup, profile.cooldown)
 

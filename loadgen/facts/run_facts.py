@@ -22,7 +22,7 @@ from pydantic_core import to_jsonable_python
 from loadgen.base import bounds
 from loadgen.base.structs import replace
 from loadgen.engines.refusals import AdaptedField
-from loadgen.facts.requested_metrics import choose_metrics, make_block_facts
+from loadgen.facts.requested_metrics import make_block_facts, make_metric_options
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.vllm_keys import BlockFacts
 from loadgen.plan.data_facts import DataFacts
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from loadgen.server.answer_check import Fingerprint
     from loadgen.server.engine_config import EngineConfig
     from loadgen.server.server_counters import ServerWindow
-
-    pass
 
 # 1: the first. 2: words are stored once (arrivals.npz), what ended the run and what is not known are fields.
 FORMAT, FORMATS = 2, (1, 2)
@@ -399,7 +397,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     def ask(self) -> MetricOptions:
         """Which metrics to compute."""
-        return replace(choose_metrics(self.profile), gpus=self.gpus)
+        return replace(make_metric_options(self.profile), gpus=self.gpus)
 
     def block(self) -> BlockFacts:
         """The load as the result block shows it; a trace's rate is its mean.
@@ -450,8 +448,6 @@ def find_fact_types() -> dict[str, Any]:
     from loadgen.server.answer_check import Fingerprint
     from loadgen.server.engine_config import EngineConfig
     from loadgen.server.server_counters import ServerWindow
-
-    pass
 
     models = (
         Calibration, Ceiling, Cell, Checkpoint, CpuUse, EngineConfig, Fingerprint, SensorSummary,

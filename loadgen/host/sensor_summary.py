@@ -67,10 +67,10 @@ def summarize_window(
         gpus=gpus,
         gpus_how=gpus_how,
         server=_measure_server(window, before_bytes),
-        device=window.measure_level("device_bytes", gpus, "NVML, all processes"),
-        rss=window.measure_level("rss_bytes", ("",), "summed over its processes"),
-        pss=window.measure_level("pss_bytes", ("",), "summed over its processes"),
-        system=window.measure_level("system_bytes", ("",), "what is not available"),
+        device=window.measure_memory("device_bytes", gpus, "NVML, all processes"),
+        rss=window.measure_memory("rss_bytes", ("",), "summed over its processes"),
+        pss=window.measure_memory("pss_bytes", ("",), "summed over its processes"),
+        system=window.measure_memory("system_bytes", ("",), "what is not available"),
         energy=spent,
         temperature_c=window.measure_spreads("temperature_c", left_out),
         sm_mhz=window.measure_spreads("sm_mhz", left_out),
@@ -97,11 +97,11 @@ def _measure_server(window: Window, before_bytes: int | None) -> MemoryUse | Non
     """GPU memory of the server: by process, or what was added to the memory in use before it."""
     ours = window.list_places("server_bytes")
     if ours:
-        return window.measure_level("server_bytes", ours, "NVML, by process")
+        return window.measure_memory("server_bytes", ours, "NVML, by process")
     if before_bytes is None:
         return None
     how = f"NVML, all processes, less the {before_bytes / _GIB:.2f} GiB in use before it"
-    every = window.measure_level("device_bytes", window.list_places("device_bytes"), how)
+    every = window.measure_memory("device_bytes", window.list_places("device_bytes"), how)
     if every is None:
         return None
     peak, steady = (max(n - before_bytes, 0) for n in (every.peak_bytes, every.steady_bytes))
@@ -236,9 +236,9 @@ class Window(msgspec.Struct, frozen=True, dict=True):
         at_s = np.array([(at_ns - self.begin_ns) / 1e9 for at_ns, _ in pairs], np.float64)
         return at_s, np.array([value for _, value in pairs], np.float64)
 
-    def measure_level(self, quantity: Quantity, wheres: Sequence[str], how: str) -> MemoryUse | None:
-        """The sum over these places, of the samples in which they all are known."""
-        keys = [(quantity, where) for where in wheres]
+    def measure_memory(self, quantity: Quantity, places: Sequence[str], how: str) -> MemoryUse | None:
+        """Sum the bytes at these places, in the samples that know them all; `how` says from what."""
+        keys = [(quantity, where) for where in places]
         samples = [s for s in self.inside if keys and all(key in s.reading.values for key in keys)]
         if not samples:
             return None

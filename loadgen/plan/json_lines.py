@@ -95,7 +95,7 @@ class OpenedFile:
         return status
 
     def refusal(self, why: str, row: int | None = None) -> UsageError:
-        """The error that names flag and file, and a row by its line, counted from 1."""
+        """Make the error that names flag and file, and a row by its line, counted from 1."""
         where = self.path if row is None else f"{self.path} row {row}"
         return UsageError(f"{self.flag} {where}: {why}")
 
@@ -168,7 +168,7 @@ class Lines:
         return f"{self.path} row {self.number(i)}"
 
     def refusal(self, i: int, why: str) -> UsageError:
-        """The error that names flag, file and row."""
+        """Make the error that names flag, file and row."""
         return self.file.refusal(why, self.number(i))
 
     def rows(self) -> Iterator[bytes]:

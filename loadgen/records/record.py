@@ -255,7 +255,7 @@ class Records(Columns, frozen=True, kw_only=True):
         )
 
     def pack(self) -> bytes:
-        """Everything of these records, texts too, as one message that `unpack` reads."""
+        """Pack everything of these records, texts too, as a frame of the journal, which `unpack` reads."""
         narrowest = np.min_scalar_type(int(self.tokens.max(initial=0))).newbyteorder("<")
         return _ENCODER.encode(
             _Frame(
@@ -271,7 +271,7 @@ class Records(Columns, frozen=True, kw_only=True):
 
     @classmethod
     def unpack(cls, data: bytes) -> Records:
-        """The records that `pack` gave; raises ValueError where they are damaged, or cannot be a run's."""
+        """Read a frame of the journal; raises ValueError where it is damaged, or cannot be a run's."""
         try:
             frame = _DECODER.decode(data)
         except (msgspec.MsgspecError, RecursionError) as error:

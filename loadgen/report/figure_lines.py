@@ -21,7 +21,7 @@ def describe_bounds(result: Result, options: object) -> Iterator[str]:
     shown = _select_shown(result)
     for rank in dict.fromkeys(rank for of in shown.values() for rank in of.percentiles_ms):
         yield _percentiles(shown, rank)
-    if gaps := [key.upper() for key in shown if _is_of_gaps(key)]:
+    if gaps := [SELECTABLE[key].label for key in shown if _is_of_gaps(key)]:
         yield f"{', '.join(gaps)}: no bound, since the gaps of one answer are alike"
 
 
@@ -61,7 +61,7 @@ def _percentiles(shown: Mapping[str, Distribution], rank: float) -> str:
     for key, of in shown.items():
         bound_ms = of.bounds_ms.get(rank)
         bound = "" if bound_ms is None else f" (≤ {bound_ms:.2f} at 99 %)"
-        parts.append(f"{key.upper()} {of.percentiles_ms[rank]:.2f} ms{bound}")
+        parts.append(f"{SELECTABLE[key].label} {of.percentiles_ms[rank]:.2f} ms{bound}")
     needed = find_least_passing(0, rank) if 0 < rank < 100 else 0
     few = [of.n for key, of in shown.items() if not _is_of_gaps(key) and of.n < needed]
     needs = f"; {format_count(min(few), 'sample')}, a bound needs {needed}" if few else ""
@@ -147,7 +147,7 @@ def describe_sample_counts(metrics: Metrics, selected: Collection[str]) -> Itera
         unit = SELECTABLE[key].of
         for percentile in latency.percentiles_ms:
             if 0 < latency.n < least_samples(percentile)[unit == "requests"]:
-                thin.setdefault((percentile, latency.n, unit), []).append(key.upper())
+                thin.setdefault((percentile, latency.n, unit), []).append(SELECTABLE[key].label)
     of_requests = [key for key, latency in shown.items() if latency.n and SELECTABLE[key].of == "requests"]
     parts = [
         _basis(*basis, () if len(names) == len(of_requests) and basis[2] == "requests" else names)

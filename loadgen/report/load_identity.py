@@ -26,6 +26,7 @@ _AS_GIVEN = {
     for row in join_rows(*PROFILE_KEYS)
     if row.makes is Makes.LOAD and row.compared is Identity.AS_GIVEN
 }
+_NAMED = {data_set for row in _AS_GIVEN.values() for data_set in row.data_sets}
 _COLUMNS = ("num_sessions", "users")  # that tables have anyway, as requests and concurrency
 _SPREAD = "spread"  # of the settings that vary lengths and arrivals
 _EVEN = ("0.0", "0")  # range ratios that vary nothing
@@ -196,6 +197,8 @@ def _list_unusual(facts: Facts) -> Iterator[tuple[str, Any]]:
     alike = profile.range_ratio in _EVEN or data.kind != RANDOM
     for name, row in _AS_GIVEN.items():
         value = getattr(profile, name)
+        if row.answer_len and data.kind in _NAMED and data.kind not in row.data_sets:
+            continue  # --output-len gives it to every data set
         if value != row.default and not (name == "compat" and alike):
             yield name, describe_classes(value) if name == "classes" else value
 

@@ -125,8 +125,8 @@ def take_fingerprint(
     return known[path]
 
 
-def add_self_test(facts: Facts) -> Facts:
-    """The facts with how true this client was when it last measured itself on this machine."""
+def add_calibration(facts: Facts) -> Facts:
+    """Add the errors of this client's last self-test on this machine, if there was one."""
     digest = calibration.environment_digest(facts.environment)
     client = facts.client
     known = calibration.read_remembered(client.transport, digest, client.workers)

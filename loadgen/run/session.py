@@ -247,7 +247,7 @@ class Session(msgspec.Struct, frozen=True):
         return (
             *self.sender.list_steps(),
             ("the engine's configuration", self._add_configuration),
-            ("the last self-test", followup.add_self_test),
+            ("the last self-test", followup.add_calibration),
             ("the fingerprint", lambda known: self._add_fingerprint(known, made, outcome, display)),
             ("the roofline", lambda known: followup.add_ceiling(known, self.options.roofline)),
         )

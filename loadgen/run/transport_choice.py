@@ -71,7 +71,7 @@ def choose_transport(asked: str | None, target: Target, streams: int) -> Transpo
         return TransportChoice("wire", f"not ring: {why_not}")
     if asked == "ring":
         return TransportChoice("ring")
-    if _shares_machine(target):
+    if _is_on_this_machine(target):
         return TransportChoice("ring", "client and server share this machine")
     if streams >= _MANY:
         return TransportChoice("ring", f"{format_count(streams, 'stream')}")
@@ -141,8 +141,8 @@ def choose_sources(
     return choice, replace(target, sources=plan.addresses)
 
 
-def _shares_machine(target: Target) -> bool:
-    """Whether the server's address is one of this machine's: then a route to it begins with the same one."""
+def _is_on_this_machine(target: Target) -> bool:
+    """Whether the server is on this machine: a socket to it has the server's own address."""
     family, address = target.address
     try:
         return find_local_address(family, address)[0] == address[0]

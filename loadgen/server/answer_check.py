@@ -152,7 +152,7 @@ def judge_answers(own: Fingerprint, baseline: Fingerprint | None = None) -> list
     for kind in Flaw:
         lines += _report_flaw(kind, own, reference)
     if reference is not None:
-        lines += _report_forgotten(own, reference)
+        lines += _describe_lost_answers(own, reference)
     return lines
 
 
@@ -227,8 +227,8 @@ def _report_flaw(kind: Flaw, own: Fingerprint, reference: Fingerprint | None) ->
     return [f"{len(flawed)} of {count} answers are {kind.value}{compared}{example}"]
 
 
-def _report_forgotten(own: Fingerprint, reference: Fingerprint) -> list[str]:
-    """Fluent nonsense, which only shows in questions that the baseline answers right."""
+def _describe_lost_answers(own: Fingerprint, reference: Fingerprint) -> list[str]:
+    """Describe in a line, if any, the plain questions that only the reference answered right."""
     pairs = zip(own.answers, reference.answers, strict=True)
     answers = [
         a

@@ -68,7 +68,7 @@ class LoadStage(msgspec.Struct, frozen=True):
         return self.begin + (self.end - self.begin) * share
 
     def integrate(self, after_s: float) -> float:
-        """The integral of a rate from the stage's begin to a time after it."""
+        """Count the requests due from the stage's begin to a time after it: its rate's integral."""
         if self.exponential and not self.constant:
             return (self.level(after_s) - self.begin) / self._growth_per_s
         return (self.begin + self.level(after_s)) / 2 * after_s

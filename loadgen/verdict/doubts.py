@@ -12,7 +12,6 @@ from loadgen.features import combine_rows
 from loadgen.verdict import arrival_checks as arrivals
 from loadgen.verdict import client_checks as client
 from loadgen.verdict import load_checks as load
-from loadgen.verdict import server_checks as answers
 from loadgen.verdict import server_checks as server
 from loadgen.verdict.evidence import RunEvidence
 
@@ -38,7 +37,7 @@ _OF_THE_CORE: tuple[Rule[RunEvidence], ...] = (
     load.concurrency_not_held,
     load.sends_late,
     load.rate_not_reached,
-    answers.few_slots,
+    server.few_slots,
     server.server_limit,
     server.prefill_while_queued,
     # The server was not idle, not alone, or counts differently.
@@ -48,7 +47,7 @@ _OF_THE_CORE: tuple[Rule[RunEvidence], ...] = (
     server.throughput_trend,
     server.preemptions,
     server.tokens_differ,
-    answers.timings_differ,
+    server.timings_differ,
     server.no_abort,
     # This machine, not the server, made the figures.
     client.clock_unusable,

@@ -12,7 +12,7 @@ from loadgen.base.clock import SECOND_NS
 from loadgen.base.rule import Evidence, Origin, invalid, joined, note, suspect
 from loadgen.base.text import format_count
 from loadgen.figures import steady_state
-from loadgen.figures.figure_table import percentile_name
+from loadgen.figures.figure_table import SELECTABLE, percentile_name
 from loadgen.figures.peaks import peak_concurrency
 from loadgen.figures.session_rows import find_dry_ns
 from loadgen.records import text_tokens
@@ -370,7 +370,7 @@ def thin_percentiles(run: RunEvidence) -> Evidence | None:
     for key, distribution in metrics.selectable.items():
         for percentile in distribution.percentiles_ms if key in shown else ():
             if 0 < distribution.n < THIN * least_samples(percentile)[0]:
-                thin.setdefault((percentile, distribution.n), []).append(key.upper())
+                thin.setdefault((percentile, distribution.n), []).append(SELECTABLE[key].label)
     return joined(
         f"P{percentile_name(percentile)} of {', '.join(names)} from {format_count(n, 'sample')}: a point "
         f"estimate needs {least_samples(percentile)[0]}"

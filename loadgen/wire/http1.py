@@ -47,7 +47,7 @@ class Framing(msgspec.Struct, kw_only=True):
     broken: bool = False  # the bytes are not of this framing: the connection cannot be used again
 
     def is_done(self, reads: Reads) -> bool:
-        """Whether the last read ended the response."""
+        """Whether the last read ended the response, or broke its framing; asked once after each read."""
         return False
 
     def begins_well(self, rest: bytes) -> bool:

@@ -102,7 +102,7 @@ def records(data: bytes) -> None:
         with contextlib.suppress(UsageError):
             sweep_record.parse_record(data, place() / name, kind, newest)
     with contextlib.suppress(UsageError):
-        campaign_record.read_record(data.decode("utf-8", "replace"), place() / "campaign.json")
+        campaign_record.parse_campaign_record(data.decode("utf-8", "replace"), place() / "campaign.json")
 
 
 @cache

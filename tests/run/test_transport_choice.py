@@ -84,10 +84,10 @@ def test_without_epoll_only_httpx_runs(asked: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_server_at_an_address_of_this_machine_shares_it() -> None:
-    shares = [transport_choice._shares_machine(target) for target in (HERE, AWAY)]
+    shares = [transport_choice._is_on_this_machine(target) for target in (HERE, AWAY)]
     assert shares == [True, False]
     unroutable = replace(AWAY, address=(HERE.address[0], ("255.255.255.255", 80)))
-    assert not transport_choice._shares_machine(unroutable)
+    assert not transport_choice._is_on_this_machine(unroutable)
 
 
 RING, WIRE = TransportChoice("ring", SHARED), TransportChoice("wire")

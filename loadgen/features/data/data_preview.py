@@ -50,7 +50,7 @@ class PlanPreview(msgspec.Struct, frozen=True):
             first, *more = wrap_text(f"{label:<{_LABEL}}{text}", " " * _LABEL) or [label]
             yield from (first, *more)
         yield "example"
-        yield from wrap_text(f"  {_cut_example(self.made)}", "  ", break_words=True)
+        yield from wrap_text(f"  {_show_first_body(self.made)}", "  ", break_words=True)
 
     def _parts(self) -> Iterator[tuple[str, str]]:
         made, facts = self.made, self.made.facts
@@ -205,8 +205,8 @@ def _describe_arrivals(made: Plan) -> str:
     return "; ".join(parts) + at_most
 
 
-def _cut_example(made: Plan) -> str:
-    """The body of the first request, cut to a few lines."""
+def _show_first_body(made: Plan) -> str:
+    """Show the body of the first request, cut to a few lines, for `loadgen data`."""
     text = clean_line(made.body(0).decode("utf-8", "replace"))
     more = len(text) - _EXAMPLE_LETTERS
     return text if more <= 0 else f"{text[:_EXAMPLE_LETTERS]}… and {more:,} characters more"

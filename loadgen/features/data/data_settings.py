@@ -37,6 +37,13 @@ def _lacks_file(values: Values) -> bool:
     return values["dataset_name"] not in _MADE and not values["dataset_path"]
 
 
+SOURCES = {
+    "sharegpt": RequestSource("loadgen.features.data.sharegpt", reads_file=True),
+    "custom": RequestSource("loadgen.features.data.custom", reads_file=True),
+    "file": RequestSource("loadgen.features.data.recognised_rows", key="dataset_path", reads_file=True),
+}
+# "" is a file that is known by its rows; `trace` and `timed_trace` read one too.
+_FILES = ("", "trace", "timed_trace", *(name for name in SOURCES if name != "file"))
 # fmt: off
 _data = partial(setting, Makes.LOAD, group=DATA)
 _label = partial(_data, metavar="KEY", **_TIMED)
@@ -54,7 +61,7 @@ class DataKeys(KeyRows, frozen=True):
     dataset_path: str = _data("", "without a name: prompts, whole bodies, conversations or "
         "ShareGPT, known by its keys; `loadgen data FILE` shows what it holds", metavar="FILE",
         names_server=True, compared=Identity.AS_READ, replaces=("turns", "think_time"),
-        data_sets=("", "trace", "sharegpt", "custom", "timed_trace"), common=True)
+        data_sets=_FILES, common=True)
     disable_shuffle: bool = _data(False, "rows in the order of the file", **_SWITCH)
     no_oversample: bool = _data(False, "never send a row twice", **_SWITCH)
     skip_chat_template: bool = _data(False,
@@ -85,8 +92,3 @@ class DataKeys(KeyRows, frozen=True):
 # fmt: on
 
 PROFILE_KEYS = {NameKeys: (DataKeys,)}
-SOURCES = {
-    "sharegpt": RequestSource("loadgen.features.data.sharegpt", reads_file=True),
-    "custom": RequestSource("loadgen.features.data.custom", reads_file=True),
-    "file": RequestSource("loadgen.features.data.recognised_rows", key="dataset_path", reads_file=True),
-}

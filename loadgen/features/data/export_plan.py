@@ -66,7 +66,7 @@ def export_requests(made: Plan, file: str, tokenizer: str | None) -> list[str]:
         raise UsageError(f"{FLAG}: cannot write {path}: {error.strerror or error}") from None
     return [
         f"requests: {path}, {_count_rows(made, form)} of {form}; plan {made.digest()}",
-        *_list_readers(made, path, form),
+        *_list_sending_commands(made, path, form),
         *(() if decode is None or tokenizer is None else _recount(made, tokenizer, decode)),
     ]
 
@@ -101,8 +101,8 @@ def _recount(made: Plan, tokenizer: str, decode: Decode) -> Iterator[str]:
         )
 
 
-def _list_readers(made: Plan, path: Path, form: str) -> Iterator[str]:
-    """The command lines that send these rows, and what they cannot say."""
+def _list_sending_commands(made: Plan, path: Path, form: str) -> Iterator[str]:
+    """List the commands of loadgen and vLLM that send an exported file, and what the file lacks."""
     more = ["--ignore-eos"] if made.profile.ignore_eos else []
     chat = made.profile.backend == "openai-chat"
     more += ["--backend", "openai-chat"] if chat else []

@@ -80,7 +80,7 @@ def _separator(file: OpenedFile) -> str | None:
 
 
 def _csv_rows(file: OpenedFile) -> Iterator[bytes]:
-    cells = _cells(file)
+    cells = _read_csv_rows(file)
     names = [name.strip() for name in next(cells, [])]
     try:
         kind = row_kinds.find_kind(names)
@@ -112,8 +112,8 @@ def _read_whole(file: OpenedFile, cell: str, number: int) -> int:
     return int(cell)
 
 
-def _cells(file: OpenedFile) -> Iterator[list[str]]:
-    """The rows of CSV; a blank line has no cells."""
+def _read_csv_rows(file: OpenedFile) -> Iterator[list[str]]:
+    """Read each row of a CSV file as its cells, none of a blank line; raises UsageError."""
     number = 0
     with _text(file) as text:
         try:

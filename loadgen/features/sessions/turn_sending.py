@@ -72,7 +72,7 @@ class SessionJob(msgspec.Struct, frozen=True):
     user_rate_per_s: float = 0.0
 
     def find_session(self, index: int) -> int:
-        """The session of a plan index."""
+        """Find the number, from 0, of the session with the request of a plan index."""
         return bisect_right(self.turns.begins, index) - 1
 
     def find_end(self, index: int) -> int:

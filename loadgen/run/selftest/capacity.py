@@ -17,7 +17,7 @@ from loadgen.base.printing import print_text
 from loadgen.base.text import format_count
 from loadgen.facts import calibration
 from loadgen.facts.calibration import Calibration, Error, Seen
-from loadgen.facts.requested_metrics import choose_metrics
+from loadgen.facts.requested_metrics import make_metric_options
 from loadgen.figures.metrics import compute
 from loadgen.host.environment import describe_machine
 from loadgen.plan.profile import Profile
@@ -153,7 +153,7 @@ def measure_one_worker(workload: Profile, transport: str, warmed: Records) -> Ca
 
 def _add_pace(workload: Profile, warmed: Records) -> SelftestLoad:
     """The load of a run to come, with the warm-up's pace where there was one."""
-    pace, load = compute(warmed, choose_metrics(workload)), SelftestLoad.from_profile(workload)
+    pace, load = compute(warmed, make_metric_options(workload)), SelftestLoad.from_profile(workload)
     if not pace.itl.n:
         return load
     tokens = round(pace.total_output_tokens / pace.health.messages)

@@ -1,0 +1,1 @@
+"""Workers: a plan sent and decoded by several processes of this machine, which one leads."""

@@ -20,9 +20,9 @@ from loadgen.study.consistency.subject import SATURATED, AuditedRun, Interval
 from loadgen.study.importers.pasted.pasted_pages import PAGE
 from loadgen.study.run_summary import OURS, Reported, is_below_zero
 from loadgen.verdict.evidence import least_samples, percent
+from loadgen.verdict.load_checks import FAILED, MANY_FAILED
 from loadgen.verdict.verdict import Level
 
-FAILED, MANY_FAILED = 0.01, 0.1  # of the requests
 SCHEDULE = 1.02  # times the most that a schedule allows
 PER_SLOT = 5  # requests, below which ramp and drain alone empty slots
 BURST = 0.05  # median gap, of the mean time per token
@@ -157,7 +157,7 @@ def _find_disorder(run: AuditedRun, key: str, word: str) -> Iterator[Evidence]:
 
 
 def _find_impossible_spread(run: AuditedRun, key: str, word: str, mean: Interval) -> Iterator[Evidence]:
-    """Yield each statistic that no n values with this mean have; ITL, of more values, is not judged."""
+    """Yield evidence of a std or percentile that n values with this mean cannot have; not of ITL."""
     n, ranks, spread = run.requests, dict(_list_ranks(run, key)), run.interval(f"std_{key}_ms")
     if not n or not run.alike or SELECTABLE[key].of != "requests":
         return

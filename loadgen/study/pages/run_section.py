@@ -326,12 +326,12 @@ def make_run_cards(run: Result, metrics: Metrics) -> Iterator[Card]:
     rates: Sequence[_RateCard] = _RATE_CARDS
     if run.facts.saturated:
         arrived = load_table.saturated_figures(run).get("output_throughput")
-        yield from _make_card("Output", _ARRIVED, _make_figure("", arrived, "tokens/s"))
+        yield from _make_card("Output", _ARRIVED, _make_card_figure("", arrived, "tokens/s"))
         rates = rates[1:]
     for label, about, units in rates:
         named = [(_METRICS + _FIELDS[key], unit) for key, unit in units.items()]
         shown = ((at, getattr(metrics, at.removeprefix(_METRICS)), unit) for at, unit in named)
-        yield from _make_card(label, about, *starmap(_make_figure, shown))
+        yield from _make_card(label, about, *starmap(_make_card_figure, shown))
     for figure, latency in _select_latencies(metrics):
         if figure.has_card:
             yield from _make_latency_card(figure, latency, run.facts.ask().metric_percentiles)
@@ -346,7 +346,7 @@ def make_result_cards(figures: Mapping[str, Any]) -> Iterator[Card]:
     """Make the cards of another client's run, by vLLM's keys."""
 
     def make(key: str, unit: str, rank: str = "") -> CardFigure | None:
-        return _make_figure(key, figures.get(key), unit, rank)
+        return _make_card_figure(key, figures.get(key), unit, rank)
 
     for label, about, units in (*_RATE_CARDS, ("Speed", "", {"speed_tok_s": "tokens/s"})):
         yield from _make_card(label, about, *starmap(make, units.items()))
@@ -364,8 +364,8 @@ def _make_card(label: str, about: str, *figures: CardFigure | None) -> Iterator[
         yield Card(label, known, about)
 
 
-def _make_figure(key: str, value: object, unit: str, rank: str = "") -> CardFigure | None:
-    """Write a value in four digits, with two decimals at most; None without a value."""
+def _make_card_figure(key: str, value: object, unit: str, rank: str = "") -> CardFigure | None:
+    """Make a figure of a card: its value in four digits, two decimals at most; None without a value."""
     digits = 0
     if isinstance(value, int | float) and math.isfinite(value):
         digits = 2 if abs(value) < 100 else 1 if abs(value) < 1000 else 0
@@ -388,7 +388,7 @@ def _make_latency_card(figure: Figure, latency: Distribution, requested: Collect
     values = ((f"{key}.median_ms", latency.median_ms, 50.0), (at, latency.p99_ms, 99.0))
     units = (", ".join(filter(None, ("ms", _note_few_samples(rank, latency.n)))) for *_, rank in values)
     shown = (
-        _make_figure(place, value, unit, f"P{rank:g}")
+        _make_card_figure(place, value, unit, f"P{rank:g}")
         for (place, value, rank), unit in zip(values, units, strict=True)
     )
     yield from _make_card(figure.label, figure.about, *shown)
@@ -421,7 +421,7 @@ def _make_objective_card(evidence: ObjectiveEvidence) -> Card:
     about = _OBJECTIVE.format(f"{objective.limit_ms:g} ms", f"{evidence.over} of {evidence.samples}")
     unit = f"ms: {evidence.standing}"
     label = f"{objective.metric.upper()} P{objective.percentile:g}, objective"
-    figure = _make_figure("", value_ms, unit) if math.isfinite(value_ms) else None
+    figure = _make_card_figure("", value_ms, unit) if math.isfinite(value_ms) else None
     return Card(label, (figure or CardFigure(Number("–", value_ms), unit),), about)
 
 

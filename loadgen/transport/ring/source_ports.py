@@ -88,9 +88,11 @@ class SourcePorts:
 
     def _release(self) -> None:
         """Let go of the ports that are held, the filter first; as many as leave it few ranges."""
-        spare = _FEW_RANGES - sum(1 for _ in _join_ranges(sorted(self.ports)))
+        spare = _FEW_RANGES - sum(1 for _ in _split_into_ranges(sorted(self.ports)))
         gone: list[int] = []
-        for run in sorted(_join_ranges(sorted(self._held)), key=lambda run: (self._divides(run), -len(run))):
+        for run in sorted(
+            _split_into_ranges(sorted(self._held)), key=lambda run: (self._divides(run), -len(run))
+        ):
             if spare < self._divides(run) and self._divides(run) > 0:
                 break
             spare -= self._divides(run)
@@ -112,7 +114,7 @@ class SourcePorts:
     def _admit(self, ports: set[int]) -> bool:
         """Make these ports ours; False where the kernel has no room for the filter."""
         try:
-            self.source.admit(str(self.local[0]), [*_join_ranges(sorted(ports))])
+            self.source.admit(str(self.local[0]), [*_split_into_ranges(sorted(ports))])
         except OSError:
             return False
         self.ports = ports
@@ -132,7 +134,7 @@ class SourcePorts:
                     sockets.append((sock, port))
                 if len(sockets) == count:
                     break
-        scattered = sum(1 for _ in _join_ranges(sorted({*self.ports, *(port for _, port in sockets)})))
+        scattered = sum(1 for _ in _split_into_ranges(sorted({*self.ports, *(port for _, port in sockets)})))
         if len(sockets) == count and scattered <= MOST_RANGES:
             return sockets
         _close_sockets(sockets)
@@ -154,8 +156,8 @@ def _close_sockets(found: Iterable[tuple[Socket, int]]) -> None:
         sock.close()
 
 
-def _join_ranges(ports: list[int]) -> Iterator[range]:
-    """Ascending ports as ranges."""
+def _split_into_ranges(ports: list[int]) -> Iterator[range]:
+    """Yield each run of consecutive ports as a range; `ports` ascend."""
     begin = 0
     for i, port in enumerate(ports, 1):
         if i == len(ports) or ports[i] != port + 1:

@@ -36,7 +36,7 @@ class Gate(Protocol):
         ...
 
     def note_sent(self, stream: Stream) -> None:
-        """Note a request that was sent, or that ended in the attempt."""
+        """Note a request that goes out now, or ended in the attempt; its `sent_ns` may not be set yet."""
         ...
 
     def note_ended(self, end_ns: int) -> None:

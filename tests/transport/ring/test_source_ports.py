@@ -308,7 +308,7 @@ def test_the_ranges_that_are_left_are_as_many_as_was_reckoned(
             ports.end_connection(under_way[port], port)  # type: ignore[arg-type]
         ports._release()
     assert len(machine.admitted) <= max(most, 2)
-    left = len(list(source_ports._join_ranges(sorted({*under_way} - gone))))
+    left = len(list(source_ports._split_into_ranges(sorted({*under_way} - gone))))
     if left <= most:
         assert flat(machine.admitted) == {*under_way} - gone
 

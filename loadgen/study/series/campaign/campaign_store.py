@@ -59,7 +59,7 @@ class CampaignStore(SeriesStore):
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or "not a text file"
             raise UsageError(f"{self.directory} is not a campaign's directory: {path}: {why}") from None
-        return read_record(text, path)
+        return parse_campaign_record(text, path)
 
     def list_finished(self) -> set[str]:
         """List the ids of the cells that are done."""
@@ -219,8 +219,8 @@ def _describe_profile(place: str) -> dict[str, Any]:
     return settings
 
 
-def read_record(text: str, path: Path) -> CampaignRecord:
-    """Read the record in a file's text; raises UsageError if it is not one, or of a newer format."""
+def parse_campaign_record(text: str, path: Path) -> CampaignRecord:
+    """Read the text of a campaign.json; raises UsageError if it is damaged, or of another format."""
     try:
         table = json.loads(text)
         version = table.get("format") if isinstance(table, dict) else None

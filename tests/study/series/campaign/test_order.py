@@ -157,7 +157,7 @@ def test_there_may_be_more_of_everything_and_what_was_run_stays_as_it_was(
     new = the_record(written(tmp_path, *checkpoints, **{"seed": 7, **keys}))
     assert list(campaign_store.list_differences(old, new, cells)) == changed
     assert list(campaign_store.list_differences(old, new, [])) == []
-    assert campaign_store.read_record(old.model_dump_json(), path) == old
+    assert campaign_store.parse_campaign_record(old.model_dump_json(), path) == old
 
 
 def test_a_profile_that_was_run_stays_as_it_was(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_what_goes_on_keeps_its_seed_and_what_is_not_asked_for_now(tmp_path: Pat
 )
 def test_a_record_that_is_none_is_told(text: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=says):
-        campaign_store.read_record(text, tmp_path / "campaign.json")
+        campaign_store.parse_campaign_record(text, tmp_path / "campaign.json")
 
 
 def test_time_left_is_that_of_the_same_cells_before_else_of_others(tmp_path: Path) -> None:
