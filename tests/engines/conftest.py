@@ -25,20 +25,15 @@ def _missing(reason: str) -> NoReturn:
 
 # Engines that live to the end of the session.
 _SHARED = frozenset({"vllm", "transformers_serve"})
-# Files of engines other than vLLM.
-_OTHERS = frozenset({"test_campaign", "test_llamacpp", "test_sglang", "test_transformers"})
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Move the tests of the shared engines to the end; one of two processes gets those of vLLM.
+    """Move the tests of the shared engines to the end.
 
-    A test looks for servers left behind, and must not find one that a test before it, or next to it, uses.
+    The others look for servers left behind, and must not find one that a test before them shares. One process
+    runs them all: next to another engine a run reports other processes, and a search no limit.
     """
     items.sort(key=lambda item: not _SHARED.isdisjoint(getattr(item, "fixturenames", ())))
-    for item in items:
-        other = item.path.stem in _OTHERS or "transformers_serve" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("others" if other else "vllm"))
 
 
 @pytest.fixture(scope="session")
