@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -58,10 +57,9 @@ def llama_server() -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="session")
-def model(engines_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the tiny model with its tokenizer: no server of another process names its path."""
-    made = place.tiny_model(engines_python)
-    return Path(shutil.copytree(made, tmp_path_factory.mktemp("model") / made.name))
+def model(engines_python: Path) -> Path:
+    """The tiny model, which holds its tokenizer too."""
+    return place.tiny_model(engines_python)
 
 
 @pytest.fixture(scope="session")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
-import tempfile
 from pathlib import Path
 
 from engines.running import OFFLINE
@@ -56,13 +54,9 @@ def tiny_model(python: Path, layers: int = 2) -> Path:
     model = DIRECTORY / ("tiny-qwen3" if layers == 2 else f"tiny-qwen3-{layers}-layers")
     if not (model / "config.json").is_file():
         DIRECTORY.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=DIRECTORY) as scratch:
-            made = Path(scratch) / model.name
-            subprocess.run(
-                [str(python), str(_HERE / "tiny_model.py"), str(made), str(layers)],
-                check=True,
-                env={**os.environ, **OFFLINE},
-            )
-            with contextlib.suppress(OSError):  # another process has made it meanwhile
-                made.rename(model)
+        subprocess.run(
+            [str(python), str(_HERE / "tiny_model.py"), str(model), str(layers)],
+            check=True,
+            env={**os.environ, **OFFLINE},
+        )
     return model

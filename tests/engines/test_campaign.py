@@ -70,8 +70,8 @@ def _compared(directory: Path) -> dict[str, Any]:
 def test_a_deeper_model_is_slower_a_copy_is_not_and_kills_resume(
     engines_python: Path, model: Path, tmp_path: Path
 ) -> None:
+    deep = place.tiny_model(engines_python, layers=_LAYERS)
     copy = Path(shutil.copytree(model, tmp_path / "copy"))
-    deep = Path(shutil.copytree(place.tiny_model(engines_python, layers=_LAYERS), tmp_path / "deep"))
     _campaign(tmp_path, engines_python, {"tiny": model, "copy": copy, "deep": deep})
     directory = _killed_after(2, tmp_path)
     until_nothing_is_left(str(model), str(copy), str(deep))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -36,10 +35,9 @@ _OF_TIMES = {"reads-late", "concurrency-not-held", "first-wave", "tpot-trend", "
 
 
 @pytest.fixture(scope="module")
-def model(sglang_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny model, made with what SGLang brings: a copy, as vLLM's tests have one."""
-    made = place.tiny_model(sglang_python)
-    return Path(shutil.copytree(made, tmp_path_factory.mktemp("model") / made.name))
+def model(sglang_python: Path) -> Path:
+    """The tiny model, made with what SGLang brings."""
+    return place.tiny_model(sglang_python)
 
 
 @pytest.fixture(scope="module")
