@@ -112,7 +112,7 @@ class Odd:
         return {"odd": "\x1b[2J"}
 
     def read(self, pids: Sequence[int]) -> Reading:
-        return Reading(values=self.values) if self.values is not None else None  # type: ignore
+        return Reading(values=self.values) if self.values is not None else None  # type: ignore[arg-type, return-value]
 
 
 @loop_over(

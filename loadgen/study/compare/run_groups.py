@@ -251,14 +251,14 @@ def _add_places(runs: Sequence[Reported], words: list[dict[str, str]], by_load: 
     if len({run.place for run in runs} - {""}) < 2:
         return
     shown = name_places(run.place for run in runs if run.place)
-    told = False
+    is_added = False
     for members in _group_alike(words):
         own = [runs[at] for at in members]
         if any(len({own[at].place for at in load} - {""}) > 1 for load in by_load(own)):
-            told = True
+            is_added = True
             for at in members:
                 words[at] |= {_PLACE: shown[runs[at].place]} if runs[at].place else {}
-    if told:
+    if is_added:
         yield _PLACE
 
 
