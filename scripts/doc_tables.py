@@ -7,6 +7,7 @@ site; `mkdocs build` puts the table in place of both. `python scripts/doc_tables
 from __future__ import annotations
 
 import argparse
+import csv
 import importlib
 import json
 import re
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import api_docs
@@ -35,7 +37,7 @@ from loadgen.study.audit.findings import CHECKS
 from loadgen.study.compare.comparability import COMPARABILITY
 from loadgen.verdict.doubts import DOUBTS
 
-_TESTS = str(Path(__file__).parent.parent / "tests")
+_TESTS = Path(__file__).parent.parent / "tests"
 _MARK = re.compile(r"^<!-- table ([\w-]+) -->\n(?:.+\n?)*", re.MULTILINE)
 _PAGE = re.compile(r"\bdocs/([\w-]+\.md)")
 
@@ -153,11 +155,28 @@ def _machines() -> str:
 
 
 def _faults() -> str:
-    sys.path.append(_TESTS)
+    return "\n".join([*_import_test("fakes.faults_table").lines(), ""])
+
+
+def _found_broken() -> str:
+    with (_TESTS / "whole" / "found_broken.csv").open(encoding="utf-8", newline="") as file:
+        titles, *rows = csv.reader(file)
+    return _grid(titles, ((*cells, _listed(tests.split())) for *cells, tests in rows))
+
+
+def _evidence() -> str:
+    tests = _import_test("verdict.test_doubts")
+    found = (f"{rule.code}: {rule.find(tests.PROVOKED[rule.code][0])}" for rule in DOUBTS)
+    return "\n".join(["```", *found, "```", ""])
+
+
+def _import_test(name: str) -> ModuleType:
+    """A module of the tests, as they import it."""
+    sys.path.append(str(_TESTS))
     try:
-        return "\n".join([*importlib.import_module("fakes.faults_table").lines(), ""])
+        return importlib.import_module(name)
     finally:
-        sys.path.remove(_TESTS)
+        sys.path.remove(str(_TESTS))
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -192,6 +211,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "comparability": partial(rule.table, COMPARABILITY, "rule", "###"),
     "machines": _machines,
     "faults": _faults,
+    "found-broken": _found_broken,
+    "evidence": _evidence,
 }
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from test_glossary import WORDS
 
 ROOT = next(parent for parent in Path(__file__).parents if (parent / "pyproject.toml").is_file())
 PAGES = sorted(path.name for path in ROOT.glob("docs/*.md"))
+FOUND_BROKEN = ROOT / "tests" / "whole" / "found_broken.csv"
 FOLDERS = {path.parent.name for path in ROOT.glob("loadgen/*/__init__.py")}
 LINK = re.compile(r"\]\(([\w./-]+\.\w+)(?:#[\w-]+)?\)")
 
@@ -108,6 +110,8 @@ ROWS: dict[str, list[str]] = {
     "comparability": [f"| `{rule.code}` |" for rule in COMPARABILITY],
     "machines": [f"| `{key}` |" for key in list_machines()],
     "faults": [fault.name for faults in faults_table.SECTIONS.values() for fault in faults],
+    "evidence": [f"\n{rule.code}: " for rule in DOUBTS],
+    "found-broken": [f"| {cells[0]} |" for cells in csv.reader(FOUND_BROKEN.read_text("utf-8").splitlines())],
 }
 
 

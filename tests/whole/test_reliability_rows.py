@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -42,7 +43,7 @@ from loadgen.run.verbs import find_verbs
 from loadgen.study.series.campaign import campaign_command
 
 HERE = Path(__file__).parents[1]
-DOCS = HERE.parent / "docs" / "faults.md"
+FOUND_BROKEN = Path(__file__).with_name("found_broken.csv")
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="/proc, /dev/full and ulimit are Linux's")
 FORKS = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the child takes no thread's lock
 NUMBERED = {"M": 2, "D": 16, "F": 18, "H": 9, "C": 7, "L": 8, "I": 8, "S": 6}
@@ -78,16 +79,13 @@ IDS = [
     *SERVERS,
     *LINKS,
 ]
-HEAD_LINE = "| row | what was broken | what happens now | held by |"
 ODD = "m\x1b]0;owned\x07\x1b[2J\u202e\x9b31m"
 
 
 def table() -> list[list[str]]:
     """The cells of the table's rows."""
-    lines = DOCS.read_text("utf-8").splitlines()
-    begin = lines.index(HEAD_LINE) + 2
-    end = next(at for at in range(begin, len(lines)) if not lines[at].startswith("|"))
-    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[begin:end]]
+    with FOUND_BROKEN.open(encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))[1:]
 
 
 def test_every_row_has_its_line() -> None:
@@ -108,7 +106,7 @@ def functions_by_file() -> dict[str, set[str]]:
 def test_every_row_says_what_happens_now_and_its_tests_exist() -> None:
     known, wrong = functions_by_file(), []
     for row in table():
-        named = re.findall(r"`(test_\w+\.py)::(\w+)`", row[3]) if len(row) == 4 else []
+        named = re.findall(r"(test_\w+\.py)::(\w+)", row[3]) if len(row) == 4 else []
         missing = [f"{file}::{test}" for file, test in named if test not in known.get(file, ())]
         if len(row) != 4 or not all(row) or missing or not (named or row[2].startswith("not fixed: ")):
             wrong.append((row[0], missing))
