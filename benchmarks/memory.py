@@ -79,7 +79,7 @@ class Parts:
     def __iter__(self) -> Iterator[Records]:
         for first in range(0, self._tokens // PER_REQUEST, PART):
             some = min(PART * PER_REQUEST, self._tokens - first * PER_REQUEST)
-            packed = Records.of(requests(some, self._per_message, first)).pack()
+            packed = Records.from_records(requests(some, self._per_message, first)).pack()
             yield Records.unpack(packed)
 
 
@@ -136,7 +136,7 @@ def measured(asked: tuple[int, int, str]) -> list[float]:
     assert run.verdict
     assert total == tokens // PER_REQUEST * PER_REQUEST
     peaks.append(peak_rss())
-    assert report.render(run)
+    assert report.render_report(run)
     peaks.append(peak_rss())
     columns = [*run.records.columns.values(), run.records.start, run.records.arrival_ns, run.records.tokens]
     kept = sum(column.nbytes for column in columns) / total

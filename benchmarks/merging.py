@@ -42,7 +42,7 @@ class ShardParts:
             for record in rows:
                 record.index = self._number + self._of * record.index
                 record.slot = self._number + self._of * record.slot
-            yield Records.unpack(Records.of(rows).pack())
+            yield Records.unpack(Records.from_records(rows).pack())
 
 
 def shard(tokens: int, number: int, of: int, directory: Path) -> None:

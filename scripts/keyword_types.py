@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from loadgen.features import contributed
+from loadgen.features import import_rows
 from loadgen.run.command.keywords import KEYWORDS, WorkloadOptions
 from loadgen.settings.table import PROFILE_KEYS, join_rows
 
@@ -58,7 +58,7 @@ def rendered() -> str:
     keys = WorkloadOptions.__annotations__
     own = "".join(line for name, line in lines.items() if name in keys)
     others = "".join(line for name, line in lines.items() if name not in keys)
-    rows = join_rows(*(subject for module in contributed("options") for subject in module.OPTIONS))
+    rows = join_rows(*(subject for module in import_rows("options") for subject in module.OPTIONS))
     fields = "".join(f"    {row.name}: {row.kind} = ...\n" for row in rows)
     return _HEAD + own + _MIDDLE + others + _LAST + fields
 

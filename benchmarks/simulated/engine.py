@@ -61,9 +61,9 @@ class Engine:
 
 def trial(run: NextRun, sent: list[Sequence], objectives: tuple[Objective, ...]) -> Trial:
     """What a run showed, by the same way as that of a real one: records, then what they show."""
-    records = Records.of(_record(index, sequence) for index, sequence in enumerate(sent))
+    records = Records.from_records(_record(index, sequence) for index, sequence in enumerate(sent))
     ask = MetricOptions()
-    e2el_ns = PerRequest.of(records, ask).e2el_ns
+    e2el_ns = PerRequest.from_records(records, ask).e2el_ns
     took_s = max(sequence.last_ns for sequence in sent) / 1e9
     return Trial(
         load=run.load,

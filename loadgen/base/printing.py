@@ -116,7 +116,7 @@ class Screen(msgspec.Struct, frozen=True):
     ink: Ink = leave_plain
 
     @classmethod
-    def of(cls, stream: TextIO | None) -> Screen:
+    def from_stream(cls, stream: TextIO | None) -> Screen:
         """The screen of a stream: a terminal's width, 40 to 120, and its colours; else a file's."""
         if stream is None or stream.closed or not stream.isatty():
             return cls()

@@ -86,23 +86,23 @@ def rule(
 note, suspect, invalid, marked, refused = (partial(rule, severity) for severity in Severity)
 
 
-def findings(rules: Iterable[Rule[Judged]], judged: Judged) -> list[Finding]:
+def apply_rules(rules: Iterable[Rule[Judged]], judged: Judged) -> list[Finding]:
     """Every rule that holds, the gravest first, else in the order of the rules."""
     held = ((each, each.find(judged)) for each in rules)
-    return gravest_first(Finding(each, evidence) for each, evidence in held if evidence is not None)
+    return sort_by_severity(Finding(each, evidence) for each, evidence in held if evidence is not None)
 
 
-def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
+def sort_by_severity(findings: Iterable[Finding]) -> list[Finding]:
     """Findings by severity; as severe ones keep their order."""
     return sorted(findings, key=lambda finding: -finding.rule.severity)
 
 
-def joined(parts: Iterable[Evidence | None]) -> Evidence | None:
+def join_evidence(parts: Iterable[Evidence | None]) -> Evidence | None:
     """Several pieces of evidence as one; None if all are missing."""
     return "; ".join(filter(None, parts)) or None
 
 
-def explained(finding: Finding) -> list[str]:
+def explain_finding(finding: Finding) -> list[str]:
     """A finding with its rule's condition and remedy, each line still to be wrapped."""
     rule = finding.rule
     return [
@@ -112,7 +112,7 @@ def explained(finding: Finding) -> list[str]:
     ]
 
 
-def as_json(finding: Finding) -> dict[str, str]:
+def encode_finding(finding: Finding) -> dict[str, str]:
     """A finding as results and audits store it."""
     rule = finding.rule
     return {
@@ -124,7 +124,7 @@ def as_json(finding: Finding) -> dict[str, str]:
     }
 
 
-def table(rules: Sequence[Rule[Any]], title: str, heading: str = "##") -> str:
+def tabulate_rules(rules: Sequence[Rule[Any]], title: str, heading: str = "##") -> str:
     """Rules as Markdown, gravest first, a table a severity; `title` names the column of codes."""
     return "\n".join(_rows(rules, title, heading))
 

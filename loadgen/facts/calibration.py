@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field, ValidationError
 from loadgen.base import files, untrusted
 from loadgen.base.arrays import Int64
 from loadgen.figures.peaks import peak_concurrency
-from loadgen.figures.percentiles import median, percentiles
+from loadgen.figures.percentiles import compute_medians, compute_percentiles
 from loadgen.records.record import Records
 
 HELD_PERCENT = 5.0  # a load is held while P99 of the gap error is under this share of the true gap
@@ -40,11 +40,11 @@ class Error(BaseModel, extra="forbid", frozen=True):
     p99_percent: NotNegative  # of the true value's median
 
     @classmethod
-    def of(cls, measured_ns: Int64, true_ns: Int64) -> Self:
+    def from_pairs(cls, measured_ns: Int64, true_ns: Int64) -> Self:
         """The error of these pairs, at least one; a true median under 1 ns counts as 1 ns."""
         off_us = np.abs(measured_ns - true_ns) / 1e3
-        median_us, p99_us = percentiles(off_us, (50, 99))
-        percent = 100 * p99_us / (max(float(median(true_ns)), 1.0) / 1e3)
+        median_us, p99_us = compute_percentiles(off_us, (50, 99))
+        percent = 100 * p99_us / (max(float(compute_medians(true_ns)), 1.0) / 1e3)
         return cls(median_us=median_us, p99_us=p99_us, max_us=float(off_us.max()), p99_percent=percent)
 
     def percent(self, value_us: float) -> float:
@@ -89,7 +89,7 @@ class Seen(msgspec.Struct, frozen=True):
         the short ones of a self-test it would be most of what P99 sees.
         """
         whole = not (self.failed or self.unlike) and self.streams >= streams and len(self.later_gap[0])
-        return bool(whole) and Error.of(*self.later_gap).p99_percent < HELD_PERCENT
+        return bool(whole) and Error.from_pairs(*self.later_gap).p99_percent < HELD_PERCENT
 
 
 def compare(records: Records, sent: Mapping[int, Sent]) -> Seen:

@@ -48,7 +48,7 @@ FEATURES: dict[str, dict[str, str]] = {
 }
 
 
-def contributed(table: str) -> list[ModuleType]:
+def import_rows(table: str) -> list[ModuleType]:
     """The modules with the features' rows of a table, in the order of the features."""
     return [
         import_module(f"loadgen.features.{name}.{tables[table]}")
@@ -64,7 +64,7 @@ def combine_rows(rows: Iterable[Row], table: str, name: Callable[[Row], str]) ->
     the name of a row of the core. Rows of one place stand in the order of the features.
     """
     placed: dict[str, list[Row]] = {}
-    for module in contributed(table):
+    for module in import_rows(table):
         for place, own in getattr(module, table.upper()).items():
             placed.setdefault(place, []).extend(own)
     return tuple(

@@ -49,14 +49,14 @@ class Distribution(msgspec.Struct, frozen=True):
         return self.percentiles_ms.get(99.0, math.nan)
 
     @classmethod
-    def of(cls, values_ns: NDArray[Any], percentiles: Sequence[float]) -> Distribution:
+    def from_ns(cls, values_ns: NDArray[Any], percentiles: Sequence[float]) -> Distribution:
         """The distribution of these nanoseconds, which are reordered in place."""
         if not len(values_ns):
             return cls._of_nothing(percentiles)
-        return cls._make(len(values_ns), _figures(values_ns, percentiles), percentiles)
+        return cls._make(len(values_ns), _compute_statistics(values_ns, percentiles), percentiles)
 
     @classmethod
-    def of_requests(cls, values_ns: NDArray[Any], percentiles: Sequence[float]) -> Distribution:
+    def from_requests(cls, values_ns: NDArray[Any], percentiles: Sequence[float]) -> Distribution:
         """The distribution of nanoseconds, one a request, with bounds of percentiles; reordered in place."""
         values_ns.sort()
         places = {percentile: find_upper_index(len(values_ns), percentile) for percentile in percentiles}
@@ -64,10 +64,10 @@ class Distribution(msgspec.Struct, frozen=True):
             percentile: None if place is None else float(values_ns[place]) / MS_NS
             for percentile, place in places.items()
         }
-        return replace(cls.of(values_ns, percentiles), bounds_ms=bounds_ms)
+        return replace(cls.from_ns(values_ns, percentiles), bounds_ms=bounds_ms)
 
     @classmethod
-    def of_weighted(cls, values_ns: Float64, weights: Int64, percentiles: Sequence[float]) -> Distribution:
+    def from_weighted(cls, values_ns: Float64, weights: Int64, percentiles: Sequence[float]) -> Distribution:
         """The distribution of nanoseconds that each count as often as their weight, 0 not at all."""
         count = int(weights.sum())
         if not count:
@@ -79,7 +79,7 @@ class Distribution(msgspec.Struct, frozen=True):
         return cls._make(count, (mean, std, float(some.min()), float(some.max()), *ranked), percentiles)
 
     @classmethod
-    def of_pieces(cls, pieces: Pieces, percentiles: Sequence[float]) -> Distribution:
+    def from_pieces(cls, pieces: Pieces, percentiles: Sequence[float]) -> Distribution:
         """The distribution of all pieces together, read several times and never held at once."""
         count, total, low, high = 0, 0.0, math.inf, -math.inf
         for values_ns, weights in ranks.drop_uncounted(pieces()):
@@ -121,17 +121,17 @@ class RateDistribution(msgspec.Struct, frozen=True):
     percentiles_tok_s: dict[float, float]
 
     @classmethod
-    def of(cls, values_tok_s: NDArray[Any], percentiles: Sequence[float]) -> RateDistribution:
+    def from_speeds(cls, values_tok_s: NDArray[Any], percentiles: Sequence[float]) -> RateDistribution:
         """The distribution of these speeds, which are reordered in place."""
         figures = [math.nan] * (5 + len(percentiles))
         if len(values_tok_s):
-            figures = _figures(values_tok_s, percentiles)
+            figures = _compute_statistics(values_tok_s, percentiles)
         mean, std, low, high, median, *ranked = figures
         ranks_tok_s = dict(zip(percentiles, ranked, strict=True))
         return cls(len(values_tok_s), mean, median, std, low, high, ranks_tok_s)
 
 
-def _figures(values: NDArray[Any], percentiles: Sequence[float]) -> list[float]:
+def _compute_statistics(values: NDArray[Any], percentiles: Sequence[float]) -> list[float]:
     """Mean, standard deviation, least, greatest, median and each percentile; reorders the values."""
     figures = [float(of()) for of in (values.mean, values.std, values.min, values.max)]
-    return [*figures, *ranks.percentiles(values, (50, *percentiles))]
+    return [*figures, *ranks.compute_percentiles(values, (50, *percentiles))]

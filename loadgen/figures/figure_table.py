@@ -374,7 +374,7 @@ def parse_percentiles(text: str) -> tuple[float, ...]:
     return tuple(percentiles)
 
 
-def tables() -> tuple[str, str, str]:
+def tabulate_figures() -> tuple[str, str, str]:
     """The latencies, the speeds and the rates as tables of Markdown, as docs/metrics.md has them."""
     titles = ("figure", "ours", "vLLM 0.32", "where they differ")
     return (

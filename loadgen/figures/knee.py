@@ -43,13 +43,13 @@ def find_knee(loads: Sequence[float], values: Sequence[float], *, rises: bool) -
     if freedom < 1 or len(distinct) < _FEWEST_LOADS:
         return None
     places = np.linspace(distinct[1], distinct[-2], _PLACES)
-    bends = _bends(x, places) * (1.0 if rises else -1.0)
-    residual = _around_a_line(x, y)
+    bends = _make_bend_vectors(x, places) * (1.0 if rises else -1.0)
+    residual = _subtract_line(x, y)
     straight = float(residual @ residual)
     if straight <= _NOISELESS * float(y @ y):
         return None
-    gains = _gains(bends, residual)
-    if _chance(x, bends, float(gains.max()) / straight) > _LEVEL:
+    gains = _measure_gains(bends, residual)
+    if _estimate_p_value(x, bends, float(gains.max()) / straight) > _LEVEL:
         return None
     left = np.maximum(straight - gains, _NOISELESS * straight)
     inside = np.flatnonzero(left <= left.min() * (1 + t_quantile(freedom) ** 2 / freedom))
@@ -68,7 +68,7 @@ def _logarithms(loads: Sequence[float], values: Sequence[float]) -> tuple[Float6
     return x, y
 
 
-def _around_a_line(x: Float64, y: Float64) -> Float64:
+def _subtract_line(x: Float64, y: Float64) -> Float64:
     """Subtract the best straight line from y, float64[…, points]."""
     centred = x - x.mean()
     rest = y - y.mean(axis=-1, keepdims=True)
@@ -76,25 +76,25 @@ def _around_a_line(x: Float64, y: Float64) -> Float64:
     return left
 
 
-def _bends(x: Float64, places: Float64) -> Float64:
+def _make_bend_vectors(x: Float64, places: Float64) -> Float64:
     """The unit vector that a bend at each place adds to a straight line, float64[places, points]."""
-    added = _around_a_line(x, np.maximum(x - places[:, None], 0.0))
+    added = _subtract_line(x, np.maximum(x - places[:, None], 0.0))
     unit: Float64 = added / np.sqrt((added * added).sum(axis=1, keepdims=True))
     return unit
 
 
-def _gains(bends: Float64, residual: Float64) -> Float64:
+def _measure_gains(bends: Float64, residual: Float64) -> Float64:
     """The squares that a bend at each place takes away, 0 where it would bend the other way."""
     gains: Float64 = np.maximum(residual @ bends.T, 0.0) ** 2
     return gains
 
 
-def _chance(x: Float64, bends: Float64, share: float) -> float:
+def _estimate_p_value(x: Float64, bends: Float64, share: float) -> float:
     """How often noise around one straight line gains this share of its squares by a bend: the p-value.
 
     The share depends on neither the line nor the noise's size, so the draws are those of any curve.
     """
     noise = np.random.default_rng(_SEED).standard_normal((_DRAWS, len(x)))
-    residuals = _around_a_line(x, noise)
-    shares = _gains(bends, residuals).max(axis=1) / (residuals * residuals).sum(axis=1)
+    residuals = _subtract_line(x, noise)
+    shares = _measure_gains(bends, residuals).max(axis=1) / (residuals * residuals).sum(axis=1)
     return float(1 + np.count_nonzero(shares >= share)) / (_DRAWS + 1)

@@ -17,7 +17,7 @@ from loadgen.figures.figure_table import LATENCIES, Figure
 from loadgen.figures.peaks import peak_concurrency, peak_of
 from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.figures.percentiles import Piece
-from loadgen.figures.percentiles import percentiles as ranked
+from loadgen.figures.percentiles import compute_percentiles as ranked
 from loadgen.records.record import UNKNOWN, MessageBlock, Records
 from loadgen.records.text_tokens import mark_uncounted
 
@@ -118,9 +118,9 @@ class Metrics(msgspec.Struct, frozen=True):
         }
 
 
-def compute(records: Records, ask: MetricOptions) -> Metrics:
+def compute_metrics(records: Records, ask: MetricOptions) -> Metrics:
     """The figures of these records; it takes 200 MiB on top of them, at any length."""
-    each = PerRequest.of(records, ask)
+    each = PerRequest.from_records(records, ask)
     ok = each.ok
     sent = records.select(records.sent)
     sent_ns, end_ns = sent.sent_ns, np.maximum(sent.end_ns, sent.sent_ns)
@@ -162,8 +162,8 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
         slo_attainment=None if met_count is None else met_count / max(completed + failed, 1),
         **distributions,
         failures=_failures(records),
-        health=ClientHealth.of(records, each.first_ns),
-        **_prefill(records, each),
+        health=ClientHealth.from_records(records, each.first_ns),
+        **_measure_prefill(records, each),
         output_throughput_per_gpu_per_s=_per_s(outputs, duration_s) / ask.gpus if ask.gpus else None,
         total_cached_tokens=cached,
         cached_counts=reporting,
@@ -197,11 +197,11 @@ def measure_latencies(records: Records, each: PerRequest, ask: MetricOptions) ->
     """The distributions among the fields of Metrics, of the requests that `each` has as successful."""
 
     ranks = ask.metric_percentiles
-    none = Distribution.of_requests(np.zeros(0, np.int64), ranks)
-    itl, token_time = _of_gaps(records, each.ok, ranks) if ask.times_tokens else (none, none)
+    none = Distribution.from_requests(np.zeros(0, np.int64), ranks)
+    itl, token_time = _measure_gaps(records, each.ok, ranks) if ask.times_tokens else (none, none)
     of_gaps = {"gaps": itl, "tokens": token_time}
     return {
-        figure.field_name: Distribution.of_requests(_values(figure, each), ranks)
+        figure.field_name: Distribution.from_requests(_select_samples(figure, each), ranks)
         if figure.of == "requests"
         else of_gaps[figure.of]
         for figure in figure_table.LATENCIES
@@ -211,12 +211,12 @@ def measure_latencies(records: Records, each: PerRequest, ask: MetricOptions) ->
 def measure_speeds(each: PerRequest, ask: MetricOptions) -> dict[str, RateDistribution]:
     """The distributions of speeds among the fields of Metrics."""
     return {
-        figure.field_name: RateDistribution.of(_values(figure, each), ask.metric_percentiles)
+        figure.field_name: RateDistribution.from_speeds(_select_samples(figure, each), ask.metric_percentiles)
         for figure in figure_table.SPEEDS
     }
 
 
-def _values(figure: Figure, each: PerRequest) -> Int64 | Float64:
+def _select_samples(figure: Figure, each: PerRequest) -> Int64 | Float64:
     """The samples of the requests that have one."""
     values, has = figure.samples(each)
     return values[has]
@@ -231,7 +231,7 @@ def list_gaps(block: MessageBlock | Records, ok: Bool) -> tuple[Int64, Int64]:
     return np.diff(block.arrival_ns)[keep], block.tokens[1:][keep]
 
 
-def _prefill(records: Records, each: PerRequest) -> dict[str, Any]:
+def _measure_prefill(records: Records, each: PerRequest) -> dict[str, Any]:
     """How many prompts may have waited for another's prefill, and the share of TTFT in the server's queue."""
     some, sent = each.has_prefill, records.sent
     until_ns = np.where(each.first_ns == UNKNOWN, records.end_ns, each.first_ns)
@@ -265,26 +265,28 @@ def count_cached_tokens(records: Records, among: Bool) -> tuple[int, int, int]:
     return hits, looked_up, int(reported.sum())
 
 
-def _of_gaps(records: Records, ok: Bool, percentiles: Sequence[float]) -> tuple[Distribution, Distribution]:
+def _measure_gaps(
+    records: Records, ok: Bool, percentiles: Sequence[float]
+) -> tuple[Distribution, Distribution]:
     """ITL, and the same gaps per token: with one token a message they are the same."""
     if records.in_one_block:
         gap_ns, tokens = list_gaps(records, ok)
         if (tokens == 1).all():
-            itl = Distribution.of(gap_ns, percentiles)
+            itl = Distribution.from_ns(gap_ns, percentiles)
             return itl, itl
         # Before ITL, which reorders the gaps in place.
-        token_time = Distribution.of_weighted(gap_ns / np.maximum(tokens, 1), tokens, percentiles)
-        return Distribution.of(gap_ns, percentiles), token_time
+        token_time = Distribution.from_weighted(gap_ns / np.maximum(tokens, 1), tokens, percentiles)
+        return Distribution.from_ns(gap_ns, percentiles), token_time
 
-    def each() -> Iterator[tuple[Int64, Int64]]:
+    def list_blocks() -> Iterator[tuple[Int64, Int64]]:
         return (list_gaps(block, ok[block.first : block.last]) for block in records.blocks())
 
     def per_token() -> Iterator[Piece]:
-        return ((gap_ns / np.maximum(tokens, 1), tokens) for gap_ns, tokens in each())
+        return ((gap_ns / np.maximum(tokens, 1), tokens) for gap_ns, tokens in list_blocks())
 
-    itl = Distribution.of_pieces(lambda: ((gap_ns, None) for gap_ns, _ in each()), percentiles)
-    single = all((tokens == 1).all() for _, tokens in each())
-    return itl, itl if single else Distribution.of_pieces(per_token, percentiles)
+    itl = Distribution.from_pieces(lambda: ((gap_ns, None) for gap_ns, _ in list_blocks()), percentiles)
+    single = all((tokens == 1).all() for _, tokens in list_blocks())
+    return itl, itl if single else Distribution.from_pieces(per_token, percentiles)
 
 
 def _finish_reasons(records: Records) -> dict[str, int]:
@@ -325,7 +327,7 @@ class ClientHealth(msgspec.Struct, frozen=True):
         return self.shared_reads / self.messages if self.messages else 0.0
 
     @classmethod
-    def of(cls, records: Records, first_ns: Int64) -> ClientHealth:
+    def from_records(cls, records: Records, first_ns: Int64) -> ClientHealth:
         """The health over these records; `first_ns` is PerRequest's, int64[requests]."""
         stamped = int((records.reads - records.unstamped_reads).sum())
         shared = int(records.shared_reads.sum())
@@ -358,7 +360,7 @@ def _p99_gap_excess(records: Records) -> float:
     left out.
     """
     if records.in_one_block:
-        gap_ns, apart_ns = _waits(next(iter(records.blocks())))
+        gap_ns, apart_ns = _spread_gaps(next(iter(records.blocks())))
         if not len(gap_ns):
             return 0.0
         (measured_ns,), (true_ns,) = ranked(gap_ns, (99,)), ranked(apart_ns, (99,))
@@ -368,13 +370,13 @@ def _p99_gap_excess(records: Records) -> float:
 
 
 def _p99_of_waits(records: Records, which: int) -> float:
-    waits = Distribution.of_pieces(
-        lambda: ((_waits(block)[which], None) for block in records.blocks()), (99,)
+    waits = Distribution.from_pieces(
+        lambda: ((_spread_gaps(block)[which], None) for block in records.blocks()), (99,)
     )
     return waits.percentiles_ms[99] if waits.n else 0.0
 
 
-def _waits(block: MessageBlock) -> tuple[Int64, Float64]:
+def _spread_gaps(block: MessageBlock) -> tuple[Int64, Float64]:
     """The gaps by timestamp, and as they were if the messages of one read had come evenly; in any order."""
     counts = np.diff(block.start)
     begins = np.zeros(len(block.arrival_ns), np.bool_)
@@ -402,6 +404,6 @@ def measure_part(row: type[msgspec.Struct], each: PerRequest, part: Bool) -> dic
         ]
         if words:
             values_ns, has = figure.samples(each)
-            latency = Distribution.of(values_ns[part & has], (99.0,))
+            latency = Distribution.from_ns(values_ns[part & has], (99.0,))
             found |= {figure.statistic(word): getattr(latency, f"{word}_ms") for word in words}
     return found

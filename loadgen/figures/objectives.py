@@ -275,7 +275,7 @@ def judge_objectives(
     token has no TPOT). Where no token was timed, nothing has one. The gaps of one answer are alike, so bounds
     of ITL and token time rest on as many observations as there are requests.
     """
-    each = PerRequest.of(records, ask)
+    each = PerRequest.from_records(records, ask)
     return tuple(
         _judge(
             objective,

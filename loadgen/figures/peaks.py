@@ -25,7 +25,7 @@ def peak_tokens(arrival_ns: Int64, tokens: Int64, window_ns: int) -> int:
     """
     if not len(arrival_ns):
         return 0
-    ordered_ns, before = _in_order(arrival_ns, tokens)
+    ordered_ns, before = _sort_arrivals(arrival_ns, tokens)
 
     def begins(ends: Int64) -> Int64:
         """How many arrivals are before each of the windows that end at these."""
@@ -62,19 +62,19 @@ def peak_of(records: Records, ok: Bool, window_ns: int) -> int:
     # Of none, an interval that contains nothing.
     reach = [(int(at_ns.min()), int(at_ns.max())) if len(at_ns) else (0, -1) for at_ns in arrivals]
     best = 0
-    for begin_ns, end_ns in pairwise(_slabs(records, reach)):
+    for begin_ns, end_ns in pairwise(_cut_slabs(records, reach)):
         from_ns = begin_ns - window_ns
         touched = [
             span for span, (low, high) in zip(spans, reach, strict=True) if low < end_ns and high > from_ns
         ]
-        parts = [_during(block, ok, (from_ns, end_ns)) for block in records.blocks(touched)]
+        parts = [_select_between(block, ok, (from_ns, end_ns)) for block in records.blocks(touched)]
         if parts:
             arrival_ns, tokens = (np.concatenate(column) for column in zip(*parts, strict=True))
             best = max(best, peak_tokens(arrival_ns, tokens, window_ns))
     return best
 
 
-def _slabs(records: Records, reach: Sequence[tuple[int, int]]) -> list[int]:
+def _cut_slabs(records: Records, reach: Sequence[tuple[int, int]]) -> list[int]:
     """Moments that cut a run, each piece of about a block's messages where these are spread."""
     low, high = min(first for first, _ in reach), max(last for _, last in reach) + 1
     width = max(1, -(-(high - low) // _BINS))
@@ -85,14 +85,14 @@ def _slabs(records: Records, reach: Sequence[tuple[int, int]]) -> list[int]:
     return [low, *(low + width * np.flatnonzero(full)).tolist(), high]
 
 
-def _during(block: MessageBlock, ok: Bool, window_ns: tuple[int, int]) -> tuple[Int64, Int64]:
+def _select_between(block: MessageBlock, ok: Bool, window_ns: tuple[int, int]) -> tuple[Int64, Int64]:
     """Arrivals of these requests strictly between two moments, and their tokens."""
     inside = np.repeat(ok[block.first : block.last], np.diff(block.start))
     inside &= (block.arrival_ns > window_ns[0]) & (block.arrival_ns < window_ns[1])
     return block.arrival_ns[inside], block.tokens[inside]
 
 
-def _in_order(arrival_ns: Int64, tokens: Int64) -> tuple[Int64, Int64]:
+def _sort_arrivals(arrival_ns: Int64, tokens: Int64) -> tuple[Int64, Int64]:
     """The arrivals sorted, and how many tokens came before each position, int64[arrivals + 1]."""
     if (tokens == 1).all():  # as nearly always; to sort alone takes a fifth of finding the order
         return np.sort(arrival_ns), np.arange(len(arrival_ns) + 1)

@@ -58,7 +58,7 @@ class PerRequest(msgspec.Struct, frozen=True):
     queue_ns: Int64  # sent_ns - intended_ns: lateness (open loop), turn-around (closed loop)
 
     @classmethod
-    def of(cls, records: Records, ask: MetricOptions) -> PerRequest:
+    def from_records(cls, records: Records, ask: MetricOptions) -> PerRequest:
         """The columns of these records."""
         ok, sent_ns = records.ok, records.sent_ns
         first_ns = np.full(len(records), UNKNOWN, np.int64)

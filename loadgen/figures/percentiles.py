@@ -24,14 +24,14 @@ _HELD = 1 << 20  # numbers that are sorted at once
 _SIGN = np.uint64(1 << 63)
 
 
-def percentiles(values: NDArray[Any], wanted: Sequence[float]) -> list[float]:
+def compute_percentiles(values: NDArray[Any], wanted: Sequence[float]) -> list[float]:
     """The percentiles of numbers, linear between closest ranks; the numbers are reordered in place.
 
     Equal to `numpy.percentile(values, wanted)`: of n numbers in order, percentile p lies at
     (n − 1) · p / 100, counted from 0.
     """
     last = len(values) - 1
-    values.partition(_places(last, wanted))
+    values.partition(_find_ranks(last, wanted))
     return [_interpolate(values, rank, last) for rank in _ranks(last, wanted)]
 
 
@@ -43,7 +43,7 @@ def rank_weighted(values: Float64, weights: Int64, wanted: Sequence[float]) -> l
     order = np.argsort(values)
     ends = np.cumsum(weights[order])
     last = int(ends[-1]) - 1
-    places = _places(last, wanted)
+    places = _find_ranks(last, wanted)
     value = values[order[np.searchsorted(ends, places, side="right")]]
     at = dict(zip(places, value, strict=True))
     return [_interpolate(at, rank, last) for rank in _ranks(last, wanted)]
@@ -58,7 +58,7 @@ def rank_pieces(
     what lies in a range can be sorted: two passes where numbers are spread, at most five.
     """
     last = count - 1
-    at = _select(pieces, bounds, _places(last, wanted))
+    at = _select_ranks(pieces, bounds, _find_ranks(last, wanted))
     return [_interpolate(at, rank, last) for rank in _ranks(last, wanted)]
 
 
@@ -73,7 +73,7 @@ def drop_uncounted(pieces: Iterable[Piece]) -> Iterator[Piece]:
                 yield some, often
 
 
-def median(values: NDArray[Any]) -> Float64:
+def compute_medians(values: NDArray[Any]) -> Float64:
     """The median along the last axis, equal to `numpy.median(values, -1)`."""
     ordered, n = np.sort(values, axis=-1), values.shape[-1]
     middle: Float64 = (ordered[..., (n - 1) // 2] + ordered[..., n // 2]) / 2
@@ -84,7 +84,7 @@ def _ranks(last: int, wanted: Sequence[float]) -> list[float]:
     return [last * (percentile / 100) for percentile in wanted]
 
 
-def _places(last: int, wanted: Sequence[float]) -> list[int]:
+def _find_ranks(last: int, wanted: Sequence[float]) -> list[int]:
     """Which numbers, in order, the percentiles lie between."""
     ranks = _ranks(last, wanted)
     return sorted({at for rank in ranks for at in (int(rank), min(int(rank) + 1, last))})
@@ -117,10 +117,10 @@ class _Range(msgspec.Struct):
         return (keys >= np.uint64(self.low)) & (keys <= np.uint64(self.high))
 
 
-def _select(pieces: Pieces, bounds: tuple[float, float], places: list[int]) -> dict[int, Any]:
+def _select_ranks(pieces: Pieces, bounds: tuple[float, float], places: list[int]) -> dict[int, Any]:
     """The number at each place of all numbers in order."""
     kind = next(iter(drop_uncounted(pieces())))[0].dtype
-    low, high = _keys(np.array(bounds, kind)).tolist()
+    low, high = _encode_sortable(np.array(bounds, kind)).tolist()
     wide, narrow = [_Range(low, high, 0, places)], []
     while wide:
         numbers = [part for span in _narrow_ranges(pieces, wide) for part in span]
@@ -135,7 +135,7 @@ def _narrow_ranges(pieces: Pieces, ranges: list[_Range]) -> Iterator[list[_Range
     weight = np.zeros((len(ranges), bins), np.int64)
     numbers = np.zeros((len(ranges), bins), np.int64)
     for values, weights in drop_uncounted(pieces()):
-        keys = _keys(values)
+        keys = _encode_sortable(values)
         for row, span in enumerate(ranges):
             inside = span.inside(keys)
             at = ((keys[inside] - np.uint64(span.low)) >> np.uint64(span.shift)).astype(np.int64)
@@ -161,13 +161,13 @@ def _sort_ranges(pieces: Pieces, ranges: list[_Range], kind: np.dtype[Any]) -> d
     held: list[list[Piece]] = [[] for _ in ranges]
     several = [row for row, span in enumerate(ranges) if span.low < span.high]
     for values, weights in drop_uncounted(pieces()) if several else ():
-        keys = _keys(values)
+        keys = _encode_sortable(values)
         for row in several:
             inside = ranges[row].inside(keys)
             held[row].append((values[inside], None if weights is None else weights[inside]))
     for span, parts in zip(ranges, held, strict=True):
         if not parts:
-            number = _numbers(np.array([span.low], np.uint64), kind)[0]
+            number = _decode_sortable(np.array([span.low], np.uint64), kind)[0]
             numbers |= dict.fromkeys(span.places, number)
             continue
         values = np.concatenate([values for values, _ in parts])
@@ -179,7 +179,7 @@ def _sort_ranges(pieces: Pieces, ranges: list[_Range], kind: np.dtype[Any]) -> d
     return numbers
 
 
-def _keys(values: NDArray[Any]) -> NDArray[np.uint64]:
+def _encode_sortable(values: NDArray[Any]) -> NDArray[np.uint64]:
     """Whole numbers in the same order as these."""
     bits = np.ascontiguousarray(values).view(np.uint64)
     if values.dtype == np.int64:
@@ -187,7 +187,7 @@ def _keys(values: NDArray[Any]) -> NDArray[np.uint64]:
     return np.where(bits & _SIGN, ~bits, bits ^ _SIGN)
 
 
-def _numbers(keys: NDArray[np.uint64], kind: np.dtype[Any]) -> NDArray[Any]:
+def _decode_sortable(keys: NDArray[np.uint64], kind: np.dtype[Any]) -> NDArray[Any]:
     """The numbers that have these keys."""
     if kind == np.int64:
         return (keys ^ _SIGN).view(np.int64)
@@ -226,11 +226,11 @@ def count_allowed_over(n: int, percentile: float) -> int:
         return -1
     # A normal start, and exact steps from there.
     k = max(int(n * chance - 2.5 * math.sqrt(n * chance * (1 - chance))), 0)
-    tail = _tail(n, k, chance)
+    tail = _sum_tail(n, k, chance)
     while tail > 1 - CONFIDENCE:
-        tail -= _term(n, k, chance)
+        tail -= _compute_term(n, k, chance)
         k -= 1
-    while (more := tail + _term(n, k + 1, chance)) <= 1 - CONFIDENCE:
+    while (more := tail + _compute_term(n, k + 1, chance)) <= 1 - CONFIDENCE:
         tail, k = more, k + 1
     return k
 
@@ -261,12 +261,12 @@ def _is_shown(over: int, n: int, percentile: float) -> bool:
     """Whether n samples with `over` above a limit show the percentile to meet it."""
     chance = 1 - percentile / 100
     # From the mean on the tail is one half at least, and its first terms may be too small for a float.
-    return over < n * chance and _tail(n, over, chance) <= 1 - CONFIDENCE
+    return over < n * chance and _sum_tail(n, over, chance) <= 1 - CONFIDENCE
 
 
-def _tail(n: int, k: int, chance: float) -> float:
+def _sum_tail(n: int, k: int, chance: float) -> float:
     """P(X ≤ k) for X binomial of n and a chance between 0 and 1, k below the mean: summed down from k."""
-    term, total = _term(n, k, chance), 0.0
+    term, total = _compute_term(n, k, chance), 0.0
     while k >= 0 and term > 0:
         below = np.arange(k, max(k - _PIECE, -1), -1, dtype=np.float64)
         # From one term to the next below it.
@@ -278,7 +278,7 @@ def _tail(n: int, k: int, chance: float) -> float:
     return total
 
 
-def _term(n: int, k: int, chance: float) -> float:
+def _compute_term(n: int, k: int, chance: float) -> float:
     """P(X = k) for X binomial of n and a chance between 0 and 1."""
     if not 0 <= k <= n:
         return 0.0

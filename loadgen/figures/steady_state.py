@@ -206,7 +206,7 @@ def _trim_window(begin_ns: int, end_ns: int, trim: Trim, records: Records) -> tu
 
 
 def _measure_window(records: Records, begin_ns: int, end_ns: int, ask: MetricOptions) -> Steady:
-    sent, each = records.select(records.sent), PerRequest.of(records, ask)
+    sent, each = records.select(records.sent), PerRequest.from_records(records, ask)
     each = replace(each, ok=each.ok & records.sent)
     first_ns, window_ns = int(sent.sent_ns.min()), end_ns - begin_ns
     under_way_ns = sent.end_ns.clip(begin_ns, end_ns) - sent.sent_ns.clip(begin_ns, end_ns)
@@ -296,7 +296,7 @@ def replace_rates(ended: Metrics, records: Records, until_ns: int, ask: MetricOp
     A request in flight at that moment counts by the share of its time that lies before, its tokens by each
     one's arrival: without them throughput is low by half a request for each slot.
     """
-    each = PerRequest.of(records, ask)
+    each = PerRequest.from_records(records, ask)
     begin_ns = int(records.sent_ns[records.sent].min()) - 1  # (begin, end]: nothing is left out at the begin
     shares, outputs = _count_done(records, each, (begin_ns, until_ns), ask)
     inputs = float(shares @ each.input_tokens.clip(0))

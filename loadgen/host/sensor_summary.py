@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from pydantic import BaseModel
 
 from loadgen.base.arrays import Float64, Int64
-from loadgen.figures.percentiles import median
+from loadgen.figures.percentiles import compute_medians
 from loadgen.host.sensor import Key, Quantity, Sample
 
 _GIB = 1 << 30
@@ -245,7 +245,7 @@ class Window(msgspec.Struct, frozen=True, dict=True):
         sums = np.array([sum(s.reading.values[key] for key in keys) for s in samples])
         late = np.array([2 * s.at_ns >= self.begin_ns + self.end_ns for s in samples])
         second_half = sums[late] if late.any() else sums
-        return MemoryUse(peak_bytes=int(sums.max()), steady_bytes=int(median(second_half)), how=how)
+        return MemoryUse(peak_bytes=int(sums.max()), steady_bytes=int(compute_medians(second_half)), how=how)
 
     def measure_spreads(self, quantity: Quantity, left_out: Sequence[str] = ()) -> dict[str, SampleSpread]:
         """By place, from the samples in the window."""

@@ -163,7 +163,7 @@ class Lines:
         line = i if self._numbers is None else int(self._numbers[i])
         return line + self.file.first_row
 
-    def where(self, i: int) -> str:
+    def name_row(self, i: int) -> str:
         """Row i by file and line, as `data.jsonl row 17`."""
         return f"{self.path} row {self.number(i)}"
 

@@ -15,7 +15,7 @@ from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.engines.engine import Engine
 from loadgen.engines.refusals import Adaptation
-from loadgen.features import contributed
+from loadgen.features import import_rows
 from loadgen.plan.apis import choose_dialect, make_shared_fields, merge_fields
 from loadgen.plan.arrival import cut_offsets_ns, make_process
 from loadgen.plan.data_facts import DataFacts, LengthFacts
@@ -112,7 +112,7 @@ class Plan(msgspec.Struct, frozen=True):
         )
         return int((np.maximum(input_lens, 0) + np.maximum(output_lens, 0)).max(initial=0))
 
-    def adapted(self, adaptation: Adaptation) -> Plan:
+    def apply_adaptation(self, adaptation: Adaptation) -> Plan:
         """The plan whose requests leave out or rename what a server refused; prompts and times stay."""
         dialect = (
             self.dialect.rename_limit(adaptation.limit_field) if adaptation.limit_field else self.dialect
@@ -219,7 +219,7 @@ def _make_plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purp
     inputs = PlanInputs(profile, subject, seed, stream, dialect, profile.num_prompts)
     sourced, offsets_ns, schedule_notes = _make_schedule(inputs)
     made = sourced.requests
-    for feature in contributed("plan"):
+    for feature in import_rows("plan"):
         feature.check_requests(profile.__dict__, sourced.facts.kind, sourced.turns is not None)
     turns = _find_sent_turns(sourced, profile, offsets_ns)
     planned = made.input_lens if offsets_ns is None else offsets_ns

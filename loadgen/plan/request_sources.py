@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
-from loadgen.features import contributed
+from loadgen.features import import_rows
 from loadgen.plan.plan_inputs import ModelTarget, PlanInputs, SourcedRequests
 from loadgen.plan.profile import Profile, list_shipped, read_toml
 from loadgen.settings.setting import RequestSource
@@ -25,7 +25,7 @@ SOURCES: dict[str, RequestSource] = {
     RANDOM: RequestSource("loadgen.plan.prompts.random_prompts", is_made=True, plans_lens=True),
     "prefix_repetition": RequestSource("loadgen.plan.prompts.vllm_texts", is_made=True),
 }
-for module in contributed("settings"):
+for module in import_rows("settings"):
     SOURCES |= module.SOURCES
 TRACES = tuple(name for name, source in SOURCES.items() if source.is_trace)
 # A file has lengths and times at most.

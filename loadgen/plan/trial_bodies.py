@@ -59,9 +59,9 @@ class TrialBodies:
             small["messages"] = [{"role": "user", "content": _with_image()}]
         return {**small, **kept}
 
-    def where(self, i: int) -> str:
+    def name_row(self, i: int) -> str:
         """Which row of a file the body is like, as `data.jsonl row 17`; "" where there is no file."""
-        where = getattr(self._made.requests, "where", None)
+        where = getattr(self._made.requests, "name_row", None)
         return "" if where is None else str(where(self._places[i]))
 
     def digest(self) -> str:

@@ -103,7 +103,7 @@ class Decoder(msgspec.Struct, eq=False):
             failure, whole = self._stream(record, stream, arrival_ns, lag_ns)
         else:
             failure, whole = self._answer(record, capture, arrival_ns, lag_ns)
-        settled = _settle(capture.failure, failure, whole)
+        settled = _choose_failure(capture.failure, failure, whole)
         given_up = settled is not None and settled is capture.failure
         if len(arrival_ns) and not given_up:
             record.end_ns = int(arrival_ns[-1])
@@ -133,7 +133,7 @@ class Decoder(msgspec.Struct, eq=False):
     ) -> tuple[Failure | None, bool]:
         """Fill in what a stream holds; why it failed, and whether its last event was seen."""
         messages = stream.messages
-        summary = _summary(messages, stream.lines)
+        summary = _summarize_lines(messages, stream.lines)
         counted = count_tokens(messages, summary)
         excess = explain_excess(counted.total, stream.body_bytes)
         malformed = stream.malformed or excess
@@ -147,7 +147,7 @@ class Decoder(msgspec.Struct, eq=False):
         record.finish_reason = self._reason(summary.finish_reason)
         reads = stream.read_ends.searchsorted(stream.ends[counted.messages])
         record.arrival_ns = arrival_ns[reads]
-        visible = first_visible(messages, counted.messages)
+        visible = find_first_visible(messages, counted.messages)
         if visible >= 0:
             record.visible_ns = int(record.arrival_ns[visible])
         record.text_ns = _first_text_ns(record.arrival_ns, counted.messages, summary.kinds)
@@ -168,7 +168,7 @@ class Decoder(msgspec.Struct, eq=False):
         ended = ended or (stream.done and (finished or summary.own_usage))
         # Nothing is missing of what has as many tokens as were asked for (Gemini sends no finish reason).
         ended = ended or ((stream.done or stream.complete) and 0 < record.planned_output <= counted.total)
-        fault = summary.fault or _named_fault(stream.fault)
+        fault = summary.fault or _read_error_event(stream.fault)
         if fault:
             return Failure(FailureKind.IN_BAND, fault), ended
         if malformed:
@@ -215,7 +215,7 @@ class Decoder(msgspec.Struct, eq=False):
             if not answer.complete:
                 return Failure(FailureKind.TRUNCATED, "the connection ended inside the answer"), False
             return Failure(FailureKind.MALFORMED, f"{error}: {answer.body.decode('utf-8', 'replace')}"), False
-        summary = _summary(messages, json)
+        summary = _summarize_lines(messages, json)
         counted = summary.usage.completion_tokens if summary.usage else None
         malformed = explain_excess(counted or 0, len(answer.body))
         if malformed:
@@ -238,7 +238,7 @@ class Decoder(msgspec.Struct, eq=False):
         return None, True
 
 
-def _summary(messages: Sequence[Message], lines: bytes | bytearray) -> StreamSummary:
+def _summarize_lines(messages: Sequence[Message], lines: bytes | bytearray) -> StreamSummary:
     """Summarize messages, with the errors in those without choices; each is a line that is not blank."""
     summary = summarize(messages)
     if not summary.remarks:
@@ -253,7 +253,7 @@ def _summary(messages: Sequence[Message], lines: bytes | bytearray) -> StreamSum
 
 def _time_reads(capture: Capture) -> tuple[Record, Int64, Int64]:
     """A record with everything from timestamps; per read its arrival and the read lag, int64[reads]."""
-    arrival_ns, lag_ns, unstamped, impossible = arrivals(capture)
+    arrival_ns, lag_ns, unstamped, impossible = find_arrivals(capture)
     reads = len(arrival_ns)
     record = Record(
         index=capture.index,
@@ -287,7 +287,7 @@ def _no_answer(answer: HttpBody, retry_after: str) -> Failure:
     return Failure(FailureKind.TRUNCATED, "the connection ended before the response's head")
 
 
-def _settle(transport: Failure | None, decoded: Failure | None, whole: bool) -> Failure | None:
+def _choose_failure(transport: Failure | None, decoded: Failure | None, whole: bool) -> Failure | None:
     """Choose of the transport's failure and the one in the bytes the one that explains more."""
     if transport is None:
         return decoded
@@ -347,7 +347,7 @@ def _from_ms(time_ms: float | None) -> int:
     return round(time_ms * MS_NS)
 
 
-def _named_fault(data: bytes | None) -> str:
+def _read_error_event(data: bytes | None) -> str:
     """The text of an event that is an error by its name; "" without one."""
     return "" if data is None else read_error_text(data).strip() or "an error event without data"
 
@@ -375,7 +375,7 @@ def _emptiness(stream: DecodedStream, total: int) -> str:
     return f"a complete stream of {messages} messages without a token"
 
 
-def arrivals(capture: Capture) -> tuple[Int64, Int64, int, int]:
+def find_arrivals(capture: Capture) -> tuple[Int64, Int64, int, int]:
     """When each read arrived and the client's lag, int64[reads]; how many reads go by the client's clock.
 
     The last is how many of these have a kernel timestamp that cannot be true. Segments have no lag: each has
@@ -387,7 +387,7 @@ def arrivals(capture: Capture) -> tuple[Int64, Int64, int, int]:
     if not stamped:
         return user_ns, np.zeros(reads, np.int64), reads, 0
     if capture.out_of_order > 0 and not capture.segments:
-        arrival_ns = _readable(user_ns, kernel_ns)
+        arrival_ns = _find_readable_ns(user_ns, kernel_ns)
         return arrival_ns, user_ns - arrival_ns, reads - stamped, 0
     lag_ns = user_ns - kernel_ns
     usual = stamped == reads and kernel_ns[0] >= capture.sent_ns and np.minimum.reduce(lag_ns) >= 0
@@ -399,7 +399,7 @@ def arrivals(capture: Capture) -> tuple[Int64, Int64, int, int]:
     return arrival_ns, lag_ns, reads - stamped + impossible, impossible
 
 
-def _readable(user_ns: Int64, kernel_ns: Int64) -> Int64:
+def _find_readable_ns(user_ns: Int64, kernel_ns: Int64) -> Int64:
     """When each read of an answer with segments out of order could be read at all, int64[reads].
 
     A read has the timestamp of its last segment, which may have waited for one before it that was lost or
@@ -430,7 +430,7 @@ def _check_stamps(user_ns: Int64, kernel_ns: Int64, sent_ns: int) -> tuple[Int64
     return arrival_ns, impossible
 
 
-def first_visible(messages: Sequence[Message], carrying: Int64) -> int:
+def find_first_visible(messages: Sequence[Message], carrying: Int64) -> int:
     """Which of the messages that carried tokens is the first one that a user sees; NEVER where none is.
 
     `carrying` are their positions, int64[messages that carried tokens]. Visible are the answer's text and

@@ -181,7 +181,7 @@ class Journal:
         self._written_ns = clock.now_ns()
         if self._rows:
             rows, self._rows, self._messages = self._rows, [], 0
-            self._put(REQUESTS, Records.of(rows).pack())
+            self._put(REQUESTS, Records.from_records(rows).pack())
 
     def _put(self, kind: bytes, payload: bytes) -> None:
         nowhere = self.path is None and self._file < 0
@@ -237,7 +237,7 @@ def list_files(path: Path) -> list[Path]:
     return [path, *sorted(part for part in parts if part.stem.rpartition("-")[2].isdecimal())]
 
 
-def read(path: Path) -> JournalContents:
+def read_journal(path: Path) -> JournalContents:
     """How far a journal can be read, all its files together, and the facts in it.
 
     Raises OSError where a file cannot be read and ValueError where it is not a journal.
@@ -246,13 +246,13 @@ def read(path: Path) -> JournalContents:
     for part in list_files(path):
         with part.open("rb") as file:
             last = 0
-            for kind, payload, end in _frames(file):
+            for kind, payload, end in _read_frames(file):
                 facts, last = payload if kind == FACTS else facts, end
             whole, size = whole + last, size + os.fstat(file.fileno()).st_size
     return JournalContents(facts, whole, size)
 
 
-def parts(path: Path) -> Parts:
+def open_parts(path: Path) -> Parts:
     """The requests of a journal's files; going through them raises as `read`, or if a frame is damaged."""
 
     def begin() -> Iterator[Records]:
@@ -264,12 +264,12 @@ def parts(path: Path) -> Parts:
 
 
 def _requests(file: BinaryIO) -> Iterator[Records]:
-    for kind, payload, _ in _frames(file):
+    for kind, payload, _ in _read_frames(file):
         if kind == REQUESTS:
             yield Records.unpack(payload)
 
 
-def _frames(file: BinaryIO) -> Iterator[tuple[bytes, bytes, int]]:
+def _read_frames(file: BinaryIO) -> Iterator[tuple[bytes, bytes, int]]:
     """Kind, payload and end of each frame, up to the first that is cut or damaged."""
     file.seek(0)
     size = os.fstat(file.fileno()).st_size

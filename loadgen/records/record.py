@@ -190,7 +190,7 @@ class Records(Columns, frozen=True, kw_only=True):
         return np.concatenate(carried)
 
     @classmethod
-    def of(cls, records: Iterable[Record]) -> Records:
+    def from_records(cls, records: Iterable[Record]) -> Records:
         """The columns of these records."""
         rows = sorted(records, key=lambda record: record.index)
         counts = np.fromiter((len(r.arrival_ns) for r in rows), np.int64, len(rows))
@@ -213,7 +213,7 @@ class Records(Columns, frozen=True, kw_only=True):
         """
         if iter(parts) is parts:
             parts = list(parts)
-        rows = _Rows.of(parts)
+        rows = _Rows.collect(parts)
         order = np.argsort(rows.column(0), kind="stable")
         columns = {name: rows.column(at)[order] for at, name in enumerate(BOUNDS)}
         if (np.diff(columns["index"]) == 0).any():
@@ -362,7 +362,7 @@ class _Rows(msgspec.Struct):
         return np.concatenate([table[at] for table in self.tables])
 
     @classmethod
-    def of(cls, parts: Iterable[Records]) -> _Rows:
+    def collect(cls, parts: Iterable[Records]) -> _Rows:
         rows, counts = cls([np.zeros((len(BOUNDS), 0), np.int64)], _NONE, [], [], []), [_NONE]
         for part in parts:
             rows.tables.append(np.stack([*part.columns.values()]))

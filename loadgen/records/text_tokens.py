@@ -124,7 +124,7 @@ class TextCounts(msgspec.Struct, frozen=True):
     tokens: Int64
 
     @classmethod
-    def of(cls, parts: Iterable[Records], tokenizer: TextTokenizer) -> TextCounts:
+    def count(cls, parts: Iterable[Records], tokenizer: TextTokenizer) -> TextCounts:
         """Count the answers in these parts of a run whose text was kept; raises UsageError as `count`."""
         index, tokens = array("q"), array("q")
         for part in parts:
@@ -136,7 +136,7 @@ class TextCounts(msgspec.Struct, frozen=True):
         order = np.argsort(np.array(index, np.int64))
         return cls(np.array(index, np.int64)[order], np.array(tokens, np.int64)[order])
 
-    def at(self, index: Int64) -> Int64:
+    def look_up(self, index: Int64) -> Int64:
         """The counts of these answers, UNKNOWN where there is none: int64[answers]."""
         if not len(self.index):
             return np.full(len(index), UNKNOWN, np.int64)
@@ -150,7 +150,7 @@ NO_COUNTS = TextCounts(np.zeros(0, np.int64), np.zeros(0, np.int64))
 def add_counts(part: Records, counts: TextCounts, keep_text: bool = False) -> Records:
     """A part of a run with these counts, spread evenly over the messages; texts go, unless they are kept."""
     texts = part.texts if keep_text else [None] * len(part)
-    by_text = counts.at(part.index)
+    by_text = counts.look_up(part.index)
     known = by_text != UNKNOWN
     if not known.any():
         return replace(part, texts=texts)
@@ -177,7 +177,7 @@ def make_revision(
     counts, why = NO_COUNTS, ""
     if tokenizer is not None:
         try:
-            counts = TextCounts.of(parts, tokenizer)
+            counts = TextCounts.count(parts, tokenizer)
         except UsageError as error:
             why = str(error)
     return partial(add_counts, counts=counts, keep_text=keep_text), why

@@ -20,7 +20,7 @@ def describe_bounds(result: Result, options: object) -> Iterator[str]:
     """Each percentile with its upper bound where it has one, a line each, and why ITL has none."""
     shown = _select_shown(result)
     for rank in dict.fromkeys(rank for of in shown.values() for rank in of.percentiles_ms):
-        yield _percentiles(shown, rank)
+        yield _format_percentiles(shown, rank)
     if gaps := [SELECTABLE[key].label for key in shown if _is_of_gaps(key)]:
         yield f"{', '.join(gaps)}: no bound, since the gaps of one answer are alike"
 
@@ -29,14 +29,14 @@ def describe_highest(result: Result, options: object) -> Iterator[str]:
     """The highest percentile alone, without that of the gaps, which have no bound."""
     shown = {key: of for key, of in _select_shown(result).items() if not _is_of_gaps(key)}
     if ranks := [rank for of in shown.values() for rank in of.percentiles_ms]:
-        yield _percentiles(shown, max(ranks))
+        yield _format_percentiles(shown, max(ranks))
 
 
 def describe_objectives(result: Result, options: object) -> Iterator[str]:
     """Each objective, whether it is met and by what; and, where goodput uses these limits, which."""
     for evidence in result.objectives:
-        bound = "" if evidence.bound_ms is None else f" (≤ {_number(evidence.bound_ms)} at 99 %)"
-        value = f"{_number(evidence.value_ms)} ms{bound}" if evidence.samples else "no samples"
+        bound = "" if evidence.bound_ms is None else f" (≤ {_format_ms(evidence.bound_ms)} at 99 %)"
+        value = f"{_format_ms(evidence.value_ms)} ms{bound}" if evidence.samples else "no samples"
         above = f"{evidence.over} of {evidence.samples} above"
         yield f"{evidence.objective}: {evidence.standing}, {value}, {above}"
     limits_ms = result.facts.ask().goodput_slo_ms
@@ -55,7 +55,7 @@ def _select_shown(result: Result) -> dict[str, Distribution]:
     return {key: of for key, of in result.metrics.selectable.items() if key in selected and of.n}
 
 
-def _percentiles(shown: Mapping[str, Distribution], rank: float) -> str:
+def _format_percentiles(shown: Mapping[str, Distribution], rank: float) -> str:
     """One percentile of these latencies, with how many samples its bounds need where they are too few."""
     parts = []
     for key, of in shown.items():
@@ -68,7 +68,7 @@ def _percentiles(shown: Mapping[str, Distribution], rank: float) -> str:
     return f"P{percentile_name(rank)} {', '.join(parts)}{needs}"
 
 
-def _number(value_ms: float) -> str:
+def _format_ms(value_ms: float) -> str:
     """A latency, which is infinite where a request that failed has its place."""
     return "∞" if math.isinf(value_ms) else f"{value_ms:.2f}"
 
@@ -150,14 +150,14 @@ def describe_sample_counts(metrics: Metrics, selected: Collection[str]) -> Itera
                 thin.setdefault((percentile, latency.n, unit), []).append(SELECTABLE[key].label)
     of_requests = [key for key, latency in shown.items() if latency.n and SELECTABLE[key].of == "requests"]
     parts = [
-        _basis(*basis, () if len(names) == len(of_requests) and basis[2] == "requests" else names)
+        _describe_samples(*basis, () if len(names) == len(of_requests) and basis[2] == "requests" else names)
         for basis, names in thin.items()
     ]
     if parts:
         yield f"percentiles: {'; '.join(parts)}"
 
 
-def _basis(percentile: float, n: int, unit: str, names: Sequence[str]) -> str:
+def _describe_samples(percentile: float, n: int, unit: str, names: Sequence[str]) -> str:
     """One percentile, of these metrics, and how many of its samples lie beyond it."""
     of = f" of {', '.join(names)}" if names else ""
     q, last = max(percentile, 100 - percentile) / 100, n - 1
@@ -174,10 +174,10 @@ def describe_more_figures(metrics: Metrics, reasoned: int = 0) -> Iterator[str]:
 
     In `reasoned` responses the first token was of reasoning.
     """
-    if visible := _visible(metrics, reasoned):
+    if visible := _describe_visible(metrics, reasoned):
         yield visible
     others = (each for each in (*SPEEDS, *OWN, *LATENCIES) if each.key not in ("ttfvt", "prefill_speed"))
-    if sentences := [sentence for figure in others if (sentence := _sentence(figure, metrics))]:
+    if sentences := [sentence for figure in others if (sentence := _write_sentence(figure, metrics))]:
         yield "; ".join(sentences)
     if prefill := _prefill(metrics):
         yield prefill
@@ -186,7 +186,7 @@ def describe_more_figures(metrics: Metrics, reasoned: int = 0) -> Iterator[str]:
         yield f"finish reasons: {', '.join(counts)}"
 
 
-def _visible(metrics: Metrics, reasoned: int) -> str:
+def _describe_visible(metrics: Metrics, reasoned: int) -> str:
     """The time to the first visible token, where reasoning comes before it."""
     ttft, ttfvt = metrics.ttft, metrics.ttfvt
     if not ttft.n or ttfvt == ttft:
@@ -194,12 +194,12 @@ def _visible(metrics: Metrics, reasoned: int) -> str:
     if not ttfvt.n:  # all ended within their reasoning, or the run is older than the figure
         none = "TTFVT: none: no response is known to have text after its reasoning"
         return none if reasoned >= ttft.n else ""
-    sentence, never = _sentence(SELECTABLE["ttfvt"], metrics), ttft.n - ttfvt.n
+    sentence, never = _write_sentence(SELECTABLE["ttfvt"], metrics), ttft.n - ttfvt.n
     ended = f"; {never} of {ttft.n} responses have none: they ended within their reasoning"
     return sentence + ended if never else sentence
 
 
-def _sentence(figure: Figure, metrics: Metrics) -> str:
+def _write_sentence(figure: Figure, metrics: Metrics) -> str:
     """The figure's sentence; "" where it has none, or the run has no value of it."""
     value = getattr(metrics, figure.field_name)
     if not figure.sentence or value is None:
@@ -219,4 +219,4 @@ def _prefill(metrics: Metrics) -> str:
         waits.append(f"{behind} were sent while another had no token yet")
     if metrics.prefill_queued is not None:
         waits.append(f"{100 * metrics.prefill_queued:.0f} % of TTFT was in the server's queue, as it reports")
-    return "; ".join([_sentence(SELECTABLE["prefill_speed"], metrics), *waits])
+    return "; ".join([_write_sentence(SELECTABLE["prefill_speed"], metrics), *waits])

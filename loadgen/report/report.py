@@ -12,7 +12,7 @@ from loadgen.base.rule import Severity
 from loadgen.facts.run_facts import Facts
 from loadgen.features import combine_rows
 from loadgen.figures import steady_state, vllm_keys
-from loadgen.figures.metrics import compute
+from loadgen.figures.metrics import compute_metrics
 from loadgen.host import cpu_use
 from loadgen.report import data_lines, figure_lines, result_block, run_lines
 from loadgen.report.run_directory import Result
@@ -26,7 +26,7 @@ _OF_LEVEL = {Level.VALID: Colour.GOOD, Level.SUSPECT: Colour.WARNING, Level.INVA
 _OF_SEVERITY = {Severity.SUSPECT: Colour.WARNING, Severity.INVALID: Colour.BAD}
 
 
-def render(
+def render_report(
     result: Result, explain: bool = False, layout: str | None = None, screen: Screen | None = None
 ) -> str:
     """The whole report: the server and the workload, the block, the verdict, and remarks.
@@ -69,7 +69,7 @@ def _render_block(result: Result, options: ReportOptions) -> Iterator[str]:
     """The block; a layout that has its own percentiles shows these, and every latency of its own."""
     metrics, facts, layout = result.metrics, result.facts.block(), options.layout
     if layout.percentiles:
-        metrics = compute(result.counted, replace(result.ask, metric_percentiles=layout.percentiles))
+        metrics = compute_metrics(result.counted, replace(result.ask, metric_percentiles=layout.percentiles))
         facts = replace(facts, selected=tuple(section.key for section in layout.sections))
     sglang = {"backend": result.facts.profile.backend, **vllm_keys.list_sglang_figures(metrics)}
     figures = {**sglang, **vllm_keys.list_figures(metrics, facts)}

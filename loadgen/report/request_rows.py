@@ -132,7 +132,7 @@ def list_rows(run: Result) -> Iterator[list[Row]]:
 
 def list_numbers(run: Result) -> dict[str, NDArray[Any]]:
     """The columns of numbers, one value a request; below 0 where there is nothing."""
-    records, each = run.records, PerRequest.of(run.records, run.facts.ask())
+    records, each = run.records, PerRequest.from_records(run.records, run.facts.ask())
     counts = np.diff(records.start)
     first_ns, last_ns = (np.full(len(records), UNKNOWN, np.int64) for _ in range(2))
     first_ns[counts > 0] = records.arrival_ns[records.start[:-1][counts > 0]]

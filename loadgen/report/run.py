@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from loadgen.base.errors import LoadgenError, UsageError
 from loadgen.base.guard import Broken
-from loadgen.base.rule import Finding, as_json
-from loadgen.figures.metrics import Metrics, compute
+from loadgen.base.rule import Finding, encode_finding
+from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.objectives import ObjectiveEvidence
 from loadgen.plan.profile import Profile
 from loadgen.report import report, request_rows, run_directory, run_place
@@ -53,9 +53,11 @@ class Verdict(msgspec.Struct, frozen=True):
     not_checked: tuple[str, ...] = ()  # the checks that matter and could not be made, as "roofline"
 
     @classmethod
-    def of(cls, level: Level, findings: Sequence[Finding], not_checked: tuple[str, ...] = ()) -> Verdict:
+    def from_findings(
+        cls, level: Level, findings: Sequence[Finding], not_checked: tuple[str, ...] = ()
+    ) -> Verdict:
         """The verdict that these findings led to."""
-        doubts = tuple(msgspec.convert(as_json(finding), Doubt) for finding in findings)
+        doubts = tuple(msgspec.convert(encode_finding(finding), Doubt) for finding in findings)
         return cls(level.value, doubts, not_checked)
 
     def __str__(self) -> str:
@@ -91,13 +93,13 @@ class Run:
         """Every figure, latencies in milliseconds with mean, median, standard deviation, P90, P95 and P99."""
         ask = self.result.ask
         wanted = tuple(dict.fromkeys((*_PERCENTILES, *ask.metric_percentiles)))
-        return compute(self.result.counted, replace(ask, metric_percentiles=wanted))
+        return compute_metrics(self.result.counted, replace(ask, metric_percentiles=wanted))
 
     @cached_property
     def verdict(self) -> Verdict:
         """VALID, SUSPECT or INVALID, and the doubts that were found."""
         judged = self.result.verdict
-        return Verdict.of(judged.level, judged.findings, judged.not_checked)
+        return Verdict.from_findings(judged.level, judged.findings, judged.not_checked)
 
     @property
     def objectives(self) -> tuple[ObjectiveEvidence, ...]:
@@ -167,7 +169,7 @@ class Run:
         `layout` is the block's: vllm-0.32 (default), vllm-2025, sglang or sglang-2025; raises LoadgenError on
         another.
         """
-        return report.render(self.result, explain, layout)
+        return report.render_report(self.result, explain, layout)
 
     def json(self, *, detailed: bool = False) -> dict[str, Any]:
         """The result under the keys of vLLM's result file; `detailed` adds every request."""

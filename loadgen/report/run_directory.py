@@ -20,9 +20,9 @@ from loadgen.base.guard import Broken, make_guarded
 from loadgen.base.structs import replace
 from loadgen.facts import requested_metrics
 from loadgen.facts.run_facts import FORMATS, Facts
-from loadgen.features import contributed
+from loadgen.features import import_rows
 from loadgen.figures import objectives, steady_state
-from loadgen.figures.metrics import Metrics, compute
+from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.objectives import ObjectiveEvidence, judge_objectives
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.session_rows import find_dry_ns, find_sessions
@@ -98,10 +98,10 @@ class Result:
 
     def _compute_both(self, ask: MetricOptions) -> tuple[Metrics, Metrics]:
         """The figures of the counted records, and of all."""
-        ended = compute(self.counted, ask)
+        ended = compute_metrics(self.counted, ask)
         if self.counted is self.records:
             return ended, ended
-        whole = compute(self.records, ask)
+        whole = compute_metrics(self.records, ask)
         if not ended.duration_s:
             return ended, whole
         return steady_state.replace_rates(ended, self.records, int(self.counted.end_ns.max()), ask), whole
@@ -171,7 +171,7 @@ class Result:
             "objectives": lambda: list(map(objectives.encode_evidence, self.objectives)),
             "reconciliation": lambda: [asdict(row) for row in self.reconciled],
         }
-        for module in contributed("parts"):
+        for module in import_rows("parts"):
             for name, part in module.PARTS.items():
                 if part.is_there(self.facts):
                     derived[name] = partial(self.part, part.make)
@@ -270,12 +270,12 @@ def _read_facts(directory: Path, ours: Mapping[str, Any]) -> Facts:
 def _recover(directory: Path) -> Result:
     """Recover a run that was never finished from its journal."""
     path = directory / JOURNAL
-    contents = journal.read(path)
+    contents = journal.read_journal(path)
     if not contents.facts:
         raise UsageError(f"{directory}: the run ended before its first request: there is nothing to report")
     facts = _read_facts(directory, json.loads(contents.facts))
     spill = directory if os.access(directory, os.W_OK) else Path(tempfile.gettempdir())
-    parts = journal.parts(path)
+    parts = journal.open_parts(path)
     tokenizer = text_tokens.find_text_tokenizer((facts.text_tokenizer,))
     revise, uncounted = text_tokens.make_revision(parts, tokenizer)
     records = Records.join(journal.Parts(lambda: map(revise, parts)), spill)

@@ -14,7 +14,7 @@ from loadgen.engines import refusals
 from loadgen.facts.run_facts import Client, Facts
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.metrics import FailureTally
-from loadgen.figures.percentiles import percentiles
+from loadgen.figures.percentiles import compute_percentiles
 from loadgen.figures.session_rows import find_sessions
 from loadgen.figures.steady_state import Steady, Unsteady
 from loadgen.host import sensor_summary
@@ -205,7 +205,7 @@ def describe_lateness(records: Records) -> str:
     if not len(late_ns):
         return ""
     mean_ms, most_ms = float(late_ns.mean()) / MS_NS, float(late_ns.max()) / MS_NS
-    median_ms, p99_ms = (value / MS_NS for value in percentiles(late_ns.copy(), (50, 99)))
+    median_ms, p99_ms = (value / MS_NS for value in compute_percentiles(late_ns.copy(), (50, 99)))
     return f"{mean_ms:.2f} ms mean, {median_ms:.2f} P50, {p99_ms:.2f} P99, {most_ms:.2f} max"
 
 

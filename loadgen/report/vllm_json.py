@@ -61,7 +61,7 @@ def make_result(
     reached is 0, as theirs. `detailed` adds every request. A simulation is marked as one, in the model's
     name too: that is what tools which read vLLM's keys show.
     """
-    each, block = PerRequest.of(records, facts.ask()), facts.block()
+    each, block = PerRequest.from_records(records, facts.ask()), facts.block()
     traffic = vllm_keys.describe_traffic(block)
     mark = {"simulated": True} if facts.server.simulated else {}
     return {

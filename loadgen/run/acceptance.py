@@ -92,10 +92,10 @@ class Adapter(msgspec.Struct, frozen=True):
         Raises MeasureError where every request of the warm-up failed, or what is refused cannot be left out.
         """
         if self.accepted is not None:
-            return made.adapted(self.accepted), Records.of([])
+            return made.apply_adaptation(self.accepted), Records.from_records([])
         made = self._check_features(made)
         if not made.profile.warmups:
-            return (self.adapt(made) if self.subject.engine.unproven else made), Records.of([])
+            return (self.adapt(made) if self.subject.engine.unproven else made), Records.from_records([])
         warmup = plan.make_warmup(made.profile, self.subject, made.seed, like=made)
         outcome = self.try_requests(
             warmup, options, lambda: Watch(display, self.title, interrupts=self.interrupts)
@@ -105,7 +105,7 @@ class Adapter(msgspec.Struct, frozen=True):
             self.check_alive(True)  # why it died explains more
             first = failures[0]
             raise MeasureError(f"every warm-up request failed, the first with {first.kind}: {first.detail}")
-        return made.adapted(self.known[_key(made)]), outcome.records
+        return made.apply_adaptation(self.known[_key(made)]), outcome.records
 
     def try_requests(self, asked: Plan, options: TransportOptions, watch: Callable[[], Watch]) -> Outcome:
         """The outcome of requests before a run; where all are refused, of the same without what is.
@@ -113,7 +113,7 @@ class Adapter(msgspec.Struct, frozen=True):
         What the server took is remembered. Raises MeasureError where what is refused cannot be left out.
         """
         key = _key(asked)
-        asked = asked.adapted(self.known.get(key, Adaptation()))
+        asked = asked.apply_adaptation(self.known.get(key, Adaptation()))
         while True:
             outcome = measure(asked, options, watch())
             if outcome.signal:
@@ -123,7 +123,7 @@ class Adapter(msgspec.Struct, frozen=True):
                 self.known[key] = before
             elif set(records.http_status.tolist()) <= self._telling:
                 self.known[key] = self._learn(asked)
-                asked = asked.adapted(self.known[key])
+                asked = asked.apply_adaptation(self.known[key])
             if asked.adaptation == before:
                 return outcome
 
@@ -136,7 +136,7 @@ class Adapter(msgspec.Struct, frozen=True):
         key = _key(made)
         if key not in self.known:
             self.known[key] = self._learn(made, unnamed=True)
-        return made.adapted(self.known[key])
+        return made.apply_adaptation(self.known[key])
 
     @property
     def _telling(self) -> set[int]:
@@ -156,7 +156,7 @@ class Adapter(msgspec.Struct, frozen=True):
             self.known[key] = made.adaptation
             for i in range(len(trials.input_lens)):
                 self.known[key] = self._find_adaptation(_trial(made, trials), i, self.known[key])
-        return made.adapted(self.known[key])
+        return made.apply_adaptation(self.known[key])
 
     def _learn(self, made: Plan, unnamed: bool = False) -> Adaptation:
         """Learn what the server refuses; `unnamed`: raises also where the error names no field."""
@@ -172,7 +172,7 @@ class Adapter(msgspec.Struct, frozen=True):
     ) -> Adaptation:
         """Find what must be left out of a request for the server to take it, by asking until it does."""
         for _ in range(_MOST_TRIALS):
-            trial = asked.adapted(adaptation)
+            trial = asked.apply_adaptation(adaptation)
             body = trial.payload(i)
             with display(self.quiet).waiting("asking what the server takes of a request", _limit_s(trial)):
                 answer = control.try_request(self.access, trial.path, body, _limit_s(trial))
@@ -180,7 +180,7 @@ class Adapter(msgspec.Struct, frozen=True):
             found = refusals.read_refusals(answer.body, refusals.list_paths(body)) if refusing else ()
             fields = [field for refusal in found if (field := self._field(refusal, trial, answer))]
             if not fields and (feature := refusals.find_feature(answer.status, answer.body, body)):
-                where = trials.where(i) if isinstance(trials := asked.requests, TrialBodies) else ""
+                where = trials.name_row(i) if isinstance(trials := asked.requests, TrialBodies) else ""
                 fix = f"{where} needs it; {feature.advice}" if where else feature.advice
                 raise self._error(trial, f"refuses {feature.name}", answer, fix)
             if not refusing:
@@ -296,7 +296,7 @@ def check_takes_ids(probe: ServerProbe, served: ServerInfo) -> ServerInfo:
 class _Placed(Protocol):
     """Requests that know the row of a file that each is of."""
 
-    def where(self, i: int) -> str: ...
+    def name_row(self, i: int) -> str: ...
 
 
 @runtime_checkable
@@ -391,7 +391,7 @@ def _known_lens(lens: Int64, made: Plan) -> Int64:
 def _name_request(made: Plan, i: int) -> str:
     """A request by its row in the file, counted from 1, or by its place in the plan."""
     if isinstance(made.requests, _Placed):
-        return made.requests.where(i)
+        return made.requests.name_row(i)
     return f"request {i}"
 
 

@@ -15,7 +15,7 @@ from loadgen.base.errors import MeasureError, NotReady, UsageError
 from loadgen.base.signals import SIGNALS, Interrupts
 from loadgen.base.urls import ApiPlace, is_this_machine, read_port
 from loadgen.engines.engines import ENGINES
-from loadgen.features import contributed
+from loadgen.features import import_rows
 from loadgen.plan import plan, request_sources
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.profile import Profile
@@ -127,7 +127,7 @@ def _of_running(options: Options, auth: Credentials, loop: ControlLoop, interrup
     session = open_session(options, access, find_local(access), wait_s, interrupts)
     if not more:
         return session
-    (several,) = contributed("servers")
+    (several,) = import_rows("servers")
     joined: Session = several.attach_others(session, (place, *more), loop)
     return joined
 

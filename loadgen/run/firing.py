@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from loadgen.base.errors import UsageError
 from loadgen.base.signals import SIGNALS, Interrupts
 from loadgen.base.untrusted import Hide, hide_nothing
-from loadgen.features import contributed
+from loadgen.features import import_rows
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import UNKNOWN_LEN
 from loadgen.records.decode import Decoder
@@ -107,7 +107,7 @@ def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
     order: Order = part.order or Listed(indices)
     if plan.turns is not None:
         indices = np.unique(plan.turns.numbers()[indices])
-        (feature,) = contributed("turns")
+        (feature,) = import_rows("turns")
         order, sessions = feature.make_turns(plan, plan.turns, indices.tolist(), options.target.headers)
     answer_bytes, open_bytes = _room(plan, options, len(order))
     timeouts_s = profile.turn_timeout, profile.request_timeout

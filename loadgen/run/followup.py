@@ -171,7 +171,7 @@ def write_run(
     broken: list[Broken] = []
     writing = progress.display(options.quiet).waiting(f"writing {directory}")
     with signals.defer_stop(interrupts) as came, writing:
-        text = make_guarded("the report", lambda: report.render(run, explain, layout), "", broken)
+        text = make_guarded("the report", lambda: report.render_report(run, explain, layout), "", broken)
         texts = {run_directory.REPORT: text + "\n"}
         if local is not None and local.log is not None:
             log = local.log  # engines print their keys

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from loadgen.features import contributed
+from loadgen.features import import_rows
 from loadgen.settings import setting
 from loadgen.settings.load_settings import CancelKeys, ClassKeys, LoadKeys, NameKeys, SeedOptions, ShapeKeys
 from loadgen.settings.prompt_settings import LengthFlags, LengthKeys, TextKeys
@@ -31,7 +31,7 @@ def join_rows(*subjects: Subject) -> tuple[Setting, ...]:
     return tuple(row for subject in subjects for row in subject.rows)
 
 
-_OF_FEATURES = [module.PROFILE_KEYS for module in contributed("settings")]
+_OF_FEATURES = [module.PROFILE_KEYS for module in import_rows("settings")]
 # In the order in which a profile is stored: subjects of a feature come before the core's that it names.
 PROFILE_KEYS: tuple[Subject, ...] = tuple(
     subject

@@ -151,7 +151,10 @@ class Audit:
         self._audited = audited
         self.runs = tuple(
             RunAudit(
-                run.reported.name, run.reported.source, Verdict.of(run.level, run.findings), run.unchecked
+                run.reported.name,
+                run.reported.source,
+                Verdict.from_findings(run.level, run.findings),
+                run.unchecked,
             )
             for run in audited.findings
         )

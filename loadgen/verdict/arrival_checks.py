@@ -9,7 +9,7 @@ import numpy as np
 
 from loadgen.base.arrays import Bool, sum_exactly
 from loadgen.base.clock import MS_NS
-from loadgen.base.rule import Evidence, joined, note, suspect
+from loadgen.base.rule import Evidence, join_evidence, note, suspect
 from loadgen.records.decode import MORE_TOKENS
 from loadgen.records.record import UNKNOWN
 from loadgen.verdict.evidence import LATE_GAPS, LEAST_TOKENS, AnswerShapes, RunEvidence, percent
@@ -29,7 +29,7 @@ def _is_most(which: Bool, shapes: AnswerShapes) -> bool:
     return bool(np.count_nonzero(which) > MOST * len(shapes))
 
 
-def _of(which: Bool, shapes: AnswerShapes) -> str:
+def _tally(which: Bool, shapes: AnswerShapes) -> str:
     return f"in {np.count_nonzero(which)} of {len(shapes)} answers"
 
 
@@ -49,7 +49,7 @@ def _find_whole_answers(run: RunEvidence) -> Evidence | None:
     if late:
         return None
     return (
-        f"{_of(which, shapes)} all messages came at one instant, so they were not streamed: a proxy, or a "
+        f"{_tally(which, shapes)} all messages came at one instant, so they were not streamed: a proxy, or a "
         "parser of the server, holds each answer back until its end; TTFT is E2EL, TPOT and ITL are 0"
     )
 
@@ -64,7 +64,7 @@ def _clumps(run: RunEvidence) -> Evidence | None:
     if not _is_most(which, shapes) or _is_late(run):
         return None
     return (
-        f"{_of(which, shapes)} messages came {float(clump[which].mean()):.3g} at a time, "
+        f"{_tally(which, shapes)} messages came {float(clump[which].mean()):.3g} at a time, "
         f"{float(apart_ms[which].mean()):.3g} ms apart: a proxy gathers them; TTFT is that of the first "
         "clump, TPOT leaves out what came with it, and ITL is of clumps"
     )
@@ -79,9 +79,9 @@ def _held_later(run: RunEvidence) -> Evidence | None:
     if not _is_most(which, shapes) or _is_late(run):
         return None
     return (
-        f"{_of(which, shapes)} the messages after the first came {float(clump[which].mean()):.3g} at a time, "
-        f"{float(apart_ms[which].mean()):.3g} ms apart: a proxy, or a parser of the server, holds them back; "
-        "ITL is of clumps, and TPOT is that of the last one"
+        f"{_tally(which, shapes)} the messages after the first came {float(clump[which].mean()):.3g} at a "
+        f"time, {float(apart_ms[which].mean()):.3g} ms apart: a proxy, or a parser of the server, holds them "
+        "back; ITL is of clumps, and TPOT is that of the last one"
     )
 
 
@@ -99,7 +99,7 @@ def _one_message(run: RunEvidence) -> Evidence | None:
     if not _is_most(which, shapes):
         return None
     return (
-        f"{_of(which, shapes)} all tokens ({float(shapes.tokens[which].mean()):.3g}) are counted on one "
+        f"{_tally(which, shapes)} all tokens ({float(shapes.tokens[which].mean()):.3g}) are counted on one "
         "message: the others had no text where an answer has it, or a parser of the server held the answer "
         "back; TTFT is the time of that message, TPOT and ITL are not measured"
     )
@@ -112,9 +112,9 @@ def _late_text(run: RunEvidence) -> Evidence | None:
     if not _is_most(which, shapes):
         return None
     return (
-        f"{_of(which, shapes)} the first message that counts as a token has no text, and the first text came "
-        f"{float(shapes.text_late_ns[which].mean()) / MS_NS:.3g} ms after it: that one is not a token, or "
-        "hides one; TTFT is its time, and TPOT has the wait"
+        f"{_tally(which, shapes)} the first message that counts as a token has no text, and the first text "
+        f"came {float(shapes.text_late_ns[which].mean()) / MS_NS:.3g} ms after it: that one is not a token, "
+        "or hides one; TTFT is its time, and TPOT has the wait"
     )
 
 
@@ -131,7 +131,7 @@ def _extra_first(run: RunEvidence) -> Evidence | None:
     if not _is_most(which, shapes):
         return None
     return (
-        f"{_of(which, shapes)} more messages have text than usage counts tokens, and the first one came "
+        f"{_tally(which, shapes)} more messages have text than usage counts tokens, and the first one came "
         f"{float(shapes.second_ns[which].mean()) / MS_NS:.3g} ms before the others: it is not a token (a "
         "blank to keep the connection open, or the prompt); TTFT is its time, and TPOT has the wait"
     )
@@ -163,7 +163,7 @@ class _Fewer(msgspec.Struct, frozen=True):
     inner: int  # of these, within a message
 
     @classmethod
-    def of(cls, run: RunEvidence) -> _Fewer:
+    def count(cls, run: RunEvidence) -> _Fewer:
         records = run.records
         messages, examined = np.diff(records.start), records.ok & (records.word_gaps >= 0)
         fewer = records.ok & (records.usage > 0) & (records.exact_tokens == 0) & (messages > 0)
@@ -184,7 +184,7 @@ class _Fewer(msgspec.Struct, frozen=True):
 
 def _unseen(run: RunEvidence) -> Evidence | None:
     """Each message carries one token, by its words, and usage counts more of them."""
-    fewer = _Fewer.of(run)
+    fewer = _Fewer.count(run)
     if fewer.gaps < LEAST_GAPS or fewer.inner > INNER_GAPS * fewer.gaps:
         return None
     if fewer.answers <= MOST * fewer.completed or hidden_tokens.find(run) is not None:
@@ -209,7 +209,7 @@ def _full_first(run: RunEvidence) -> Evidence | None:
     if not _is_most(which, shapes):
         return None
     return (
-        f"{_of(which, shapes)} the first message carries {float(first[which].mean()):.3g} tokens and the "
+        f"{_tally(which, shapes)} the first message carries {float(first[which].mean()):.3g} tokens and the "
         f"others {float(later[which].mean()):.3g} each: the first ones were held back; TTFT has their time, "
         "and TPOT counts them and is too low"
     )
@@ -286,7 +286,7 @@ def hidden_tokens(run: RunEvidence) -> Evidence | None:
         if sum_exactly(within) > most
         else None,
     ]
-    return joined(parts)
+    return join_evidence(parts)
 
 
 @note(
@@ -298,7 +298,7 @@ def hidden_tokens(run: RunEvidence) -> Evidence | None:
 )
 def tokens_not_located(run: RunEvidence) -> Evidence | None:
     """Nothing shows which messages the tokens are in, or whether they are in any."""
-    fewer = _Fewer.of(run)
+    fewer = _Fewer.count(run)
     known = not run.metrics.streamed or fewer.gaps >= LEAST_GAPS
     if known or fewer.answers <= MOST * fewer.completed or hidden_tokens.find(run) is not None:
         return None

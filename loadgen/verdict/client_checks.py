@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from loadgen.base.rule import Evidence, Origin, Source, invalid, joined, note, suspect
+from loadgen.base.rule import Evidence, Origin, Source, invalid, join_evidence, note, suspect
 from loadgen.base.urls import is_this_machine
 from loadgen.facts.calibration import HELD_PERCENT
 from loadgen.records.record import UNKNOWN
@@ -154,7 +154,7 @@ def busy_loop(run: RunEvidence) -> Evidence | None:
     "include the client's delay, which `loadgen selftest` measures",
     "use --transport wire on Linux",
 )
-def unstamped(run: RunEvidence) -> Evidence | None:
+def reads_not_timed(run: RunEvidence) -> Evidence | None:
     """The kernel did not time the reads."""
     health = run.metrics.health
     reads = f"{health.unstamped_reads} of {health.reads} reads"
@@ -230,7 +230,7 @@ headroom = note(
 def clock_unusable(run: RunEvidence) -> Evidence | None:
     """The wall clock, which timestamps the reads, was so wrong that no latency can be believed."""
     clock = _clock(run)
-    return joined((clock.step, clock.contradiction)) if clock.unusable else None
+    return join_evidence((clock.step, clock.contradiction)) if clock.unusable else None
 
 
 @suspect(
@@ -296,7 +296,7 @@ class _Clock(msgspec.Struct, frozen=True):
         if self.backwards:
             of = f"in {self.backwards} of {self.answers} answers"
             parts.append(f"{of} a token precedes its request or the token before it")
-        return joined(parts)
+        return join_evidence(parts)
 
 
 def _clock(run: RunEvidence) -> _Clock:
@@ -437,6 +437,6 @@ def journal(run: RunEvidence) -> Evidence | None:
     "throttling counter that rose during the run",
     "cool it, set governor and power mode (cpupower, nvpmodel, jetson_clocks), and run again",
 )
-def throttled(run: RunEvidence) -> Evidence | None:
+def machine_throttled(run: RunEvidence) -> Evidence | None:
     """Something throttled this machine."""
-    return joined(run.facts.throttled)
+    return join_evidence(run.facts.throttled)

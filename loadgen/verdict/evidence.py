@@ -21,7 +21,7 @@ from loadgen.facts.run_facts import Facts
 from loadgen.figures import steady_state
 from loadgen.figures.metrics import Metrics
 from loadgen.figures.per_request import PerRequest
-from loadgen.figures.percentiles import find_least_passing, median, percentiles
+from loadgen.figures.percentiles import compute_medians, compute_percentiles, find_least_passing
 from loadgen.figures.session_rows import SessionRows, find_sessions
 from loadgen.figures.steady_state import Unsteady
 from loadgen.plan.request_sources import RANDOM
@@ -46,7 +46,7 @@ class Trend(msgspec.Struct, frozen=True):
     change: float  # slope × (n − 1) / median: the drift over the series, 0.1 is 10 %
 
     @classmethod
-    def of(cls, values: Sequence[float] | Float64) -> Trend | None:
+    def fit(cls, values: Sequence[float] | Float64) -> Trend | None:
         """The trend of a series in time; None where it is too short to have one, or is not above 0.
 
         S = Σ sign(x_j − x_i) over i < j, Var(S) = n(n − 1)(2n + 5) / 18 (ties make it less: the test
@@ -54,14 +54,14 @@ class Trend(msgspec.Struct, frozen=True):
         """
         series = np.asarray(values, np.float64)
         n = len(series)
-        if n < LEAST_WAVES or not median(series) > 0:
+        if n < LEAST_WAVES or not compute_medians(series) > 0:
             return None
         i, j = np.triu_indices(n, 1)
         rise = series[j] - series[i]
         s = float(np.sign(rise).sum())
         z = (s - math.copysign(1, s)) / math.sqrt(n * (n - 1) * (2 * n + 5) / 18) if s else 0.0
-        slope = float(median(rise / (j - i)))
-        return cls(n, math.erfc(abs(z) / math.sqrt(2)), slope * (n - 1) / float(median(series)))
+        slope = float(compute_medians(rise / (j - i)))
+        return cls(n, math.erfc(abs(z) / math.sqrt(2)), slope * (n - 1) / float(compute_medians(series)))
 
 
 class FirstWave(msgspec.Struct, frozen=True):
@@ -116,7 +116,7 @@ def wave_medians(values: Float64, size: int) -> Float64:
     Requests that ran together are alike, so they count as one observation.
     """
     whole = len(values) // size
-    return median(values[: whole * size].reshape(whole, size))
+    return compute_medians(values[: whole * size].reshape(whole, size))
 
 
 class AnswerShapes(msgspec.Struct, frozen=True):
@@ -134,7 +134,7 @@ class AnswerShapes(msgspec.Struct, frozen=True):
     text_late_ns: Int64  # first message → first text; 0 where it has text, or none has
 
     @classmethod
-    def of(cls, records: Records) -> AnswerShapes:
+    def from_records(cls, records: Records) -> AnswerShapes:
         """The shapes of the answers in these records."""
         messages = np.diff(records.start)
         instants, first = np.zeros_like(messages), np.zeros_like(messages)
@@ -191,12 +191,12 @@ class RunEvidence:
     @cached_property
     def per_request(self) -> PerRequest:
         """The contributions of every request."""
-        return PerRequest.of(self.records, self.facts.ask())
+        return PerRequest.from_records(self.records, self.facts.ask())
 
     @cached_property
     def shapes(self) -> AnswerShapes:
         """How the tokens of each answer lie on its messages and in time."""
-        return AnswerShapes.of(self.records)
+        return AnswerShapes.from_records(self.records)
 
     @property
     def sources(self) -> set[Source]:
@@ -285,7 +285,7 @@ class RunEvidence:
     @property
     def late_p99_ms(self) -> float:
         """P99 of how much later than due requests were sent; NaN if none was."""
-        return percentiles(self.late_ns.copy(), (99,))[0] / MS_NS if len(self.late_ns) else math.nan
+        return compute_percentiles(self.late_ns.copy(), (99,))[0] / MS_NS if len(self.late_ns) else math.nan
 
     @property
     def target(self) -> int:
@@ -359,7 +359,7 @@ class RunEvidence:
         if self.sessions is not None:  # whose contexts grow: each is one value, the mean of its turns
             which, values = self.sessions.means(which, values)
         ordered = which[np.argsort(self.records.sent_ns[which], kind="stable")]
-        return Trend.of(wave_medians(values[ordered], self._wave(len(ordered))))
+        return Trend.fit(wave_medians(values[ordered], self._wave(len(ordered))))
 
     def throughput_trend(self) -> Trend | None:
         """The trend of output tokens per second, over the time that each wave of answers took.
@@ -376,7 +376,7 @@ class RunEvidence:
         wave = self._wave(len(ended))
         tokens = np.cumsum(self.per_request.output_tokens[ended])[wave - 1 :: wave]
         taken_ns = np.diff(self.records.end_ns[ended][wave - 1 :: wave])
-        return Trend.of(np.diff(tokens) / np.maximum(taken_ns, 1) * SECOND_NS)
+        return Trend.fit(np.diff(tokens) / np.maximum(taken_ns, 1) * SECOND_NS)
 
     def _wave(self, requests: int) -> int:
         """Requests in a wave: the target concurrency, more if there would be very many waves."""
@@ -401,12 +401,12 @@ class RunEvidence:
         later = self.middle[of]
         if later.sum() < max(_LEAST_LATER, self.target):
             return None
-        (usual,) = percentiles((values_ns / per)[later], (90,))
+        (usual,) = compute_percentiles((values_ns / per)[later], (90,))
         return FirstWave(
             size=len(first),
-            first_ms=float(median(values_ns[first])) / MS_NS,
-            later_ms=float(median(values_ns[later])) / MS_NS,
-            ratio=float(median((values_ns / per)[first]) / usual) if usual else 0.0,
+            first_ms=float(compute_medians(values_ns[first])) / MS_NS,
+            later_ms=float(compute_medians(values_ns[later])) / MS_NS,
+            ratio=float(compute_medians((values_ns / per)[first]) / usual) if usual else 0.0,
         )
 
     @property

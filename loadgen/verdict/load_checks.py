@@ -9,7 +9,7 @@ import numpy as np
 
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
-from loadgen.base.rule import Evidence, Origin, invalid, joined, note, suspect
+from loadgen.base.rule import Evidence, Origin, invalid, join_evidence, note, suspect
 from loadgen.base.text import format_count
 from loadgen.figures import steady_state
 from loadgen.figures.figure_table import SELECTABLE, percentile_name
@@ -59,7 +59,7 @@ def cut_short(run: RunEvidence) -> Evidence | None:
     "Ctrl-C ended the run: slow requests had less time to finish, so latencies are too low",
     "let it run to its end, or plan fewer requests (--num-prompts)",
 )
-def interrupted(run: RunEvidence) -> Evidence | None:
+def stopped_by_signal(run: RunEvidence) -> Evidence | None:
     """Ctrl-C or a signal ended the run before its plan."""
     return _partial(run) if run.facts.interrupted else None
 
@@ -371,7 +371,7 @@ def thin_percentiles(run: RunEvidence) -> Evidence | None:
         for percentile in distribution.percentiles_ms if key in shown else ():
             if 0 < distribution.n < THIN * least_samples(percentile)[0]:
                 thin.setdefault((percentile, distribution.n), []).append(SELECTABLE[key].label)
-    return joined(
+    return join_evidence(
         f"P{percentile_name(percentile)} of {', '.join(names)} from {format_count(n, 'sample')}: a point "
         f"estimate needs {least_samples(percentile)[0]}"
         for (percentile, n), names in thin.items()

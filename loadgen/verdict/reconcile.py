@@ -213,7 +213,7 @@ def _percentiles(figure: str, ours: Distribution | None, theirs: ServerLatency) 
 def reconcile_answers(metrics: Metrics, records: Records) -> list[ReconciledFigure]:
     """Pair what each answer reports of its own request with the client's figures; it needs no scrape."""
     queued = records.ok & (records.server_queue_ns >= 0)  # vLLM's `metrics` has the queue, and TTFT
-    each = PerRequest.of(records, MetricOptions(streamed=metrics.times_tokens))
+    each = PerRequest.from_records(records, MetricOptions(streamed=metrics.times_tokens))
     both = each.has_ttft & queued & (records.server_ttft_ns >= 0)
     server_ns = (records.server_queue_ns + records.server_ttft_ns)[both]
     rows = [
@@ -309,7 +309,7 @@ def measure_answer_timings(records: Records, streamed: bool = True) -> AnswerTim
     timed = records.ok & (records.server_prefill_ns >= 0)
     if not timed.any():
         return None
-    each = PerRequest.of(records, MetricOptions(streamed=streamed))
+    each = PerRequest.from_records(records, MetricOptions(streamed=streamed))
     begun = timed & each.has_ttft
     prefill_ns, ttft_ns = records.server_prefill_ns, each.ttft_ns
     slack_ns = np.maximum(_PROMPT_EARLY_MS * MS_NS, _PROMPT_EARLY_SHARE * prefill_ns)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from functools import partial
 
-from loadgen.base.rule import Evidence, Origin, Source, invalid, joined, note, suspect
+from loadgen.base.rule import Evidence, Origin, Source, invalid, join_evidence, note, suspect
 from loadgen.base.text import format_count
 from loadgen.roofline import bound
 from loadgen.server.server_counters import ServerSample
@@ -81,7 +81,7 @@ def slow_kernel(run: RunEvidence) -> Evidence | None:
 def first_wave(run: RunEvidence) -> Evidence | None:
     """The first requests were slower than a burst explains."""
     waves = (("TTFT", run.first_ttft(), FIRST_TTFT), ("TPOT", run.first_tpot(), FIRST_TPOT))
-    return joined(_describe_slower(name, wave, least) for name, wave, least in waves)
+    return join_evidence(_describe_slower(name, wave, least) for name, wave, least in waves)
 
 
 def _describe_slower(name: str, wave: FirstWave | None, least: tuple[float, float]) -> Evidence | None:
@@ -155,7 +155,7 @@ def foreign_requests(run: RunEvidence) -> Evidence | None:
             f"{len(crowded)} samples show up to {max(crowded):.0f} requests on the server, "
             f"at most {peak} from this run"
         )
-    return joined(parts)
+    return join_evidence(parts)
 
 
 @suspect(
@@ -206,7 +206,7 @@ def server_limit(run: RunEvidence) -> Evidence | None:
     "read TTFT as queue time plus prefill; lower --max-concurrency to measure prefill alone",
     Source.GAUGES,
 )
-def queued(run: RunEvidence) -> Evidence | None:
+def requests_queued(run: RunEvidence) -> Evidence | None:
     """Requests waited though the server had room."""
     waited, most = _waiting(run)
     if not waited or any(limit.find(run) is not None for limit in (few_slots, server_limit)):
@@ -242,7 +242,7 @@ def prefill_while_queued(run: RunEvidence) -> Evidence | None:
         parts.append(f"{queued_ms:.4g} of {ttft_ms:.4g} ms mean TTFT in the queue")
     if waited:
         parts.append(f"requests waited in {len(waited)} of {len(run.samples)} samples")
-    return f"{joined(parts)}: prefill_speed is not the speed of prefill"
+    return f"{join_evidence(parts)}: prefill_speed is not the speed of prefill"
 
 
 def _waiting(run: RunEvidence) -> tuple[list[ServerSample], float]:
@@ -310,7 +310,7 @@ def no_abort(run: RunEvidence) -> Evidence | None:
 def latencies_differ(run: RunEvidence) -> Evidence | None:
     """The server's clocks measured other latencies."""
     every = find_mismatches(run.window, run.metrics) if run.window else []
-    return joined(_compare(mismatch) for mismatch in every if mismatch.unit == "ms")
+    return join_evidence(_compare(mismatch) for mismatch in every if mismatch.unit == "ms")
 
 
 def _compare(mismatch: Mismatch) -> Evidence:
@@ -336,7 +336,7 @@ def several_models(run: RunEvidence) -> Evidence | None:
     "compare with server-reported figures only after a run that settled",
     Source.COUNTERS,
 )
-def unsettled(run: RunEvidence) -> Evidence | None:
+def counters_unsettled(run: RunEvidence) -> Evidence | None:
     """The server's last count was not final."""
     window = run.window
     moving = window is not None and not window.settled
@@ -378,7 +378,7 @@ def few_slots(run: RunEvidence) -> Evidence | None:
 def timings_differ(run: RunEvidence) -> Evidence | None:
     """Client and server disagree on the same requests."""
     timings = reconcile.measure_answer_timings(run.records, run.metrics.streamed)
-    return None if timings is None else joined(_list_differences(timings))
+    return None if timings is None else join_evidence(_list_differences(timings))
 
 
 def _list_differences(timings: AnswerTimings) -> Iterator[Evidence]:

@@ -28,7 +28,7 @@ class Level(StrEnum):
     UNCHECKED = "UNCHECKED"  # of published figures alone: there was nothing to compare them with
 
     @classmethod
-    def of(cls, findings: Iterable[Finding]) -> Level:
+    def from_findings(cls, findings: Iterable[Finding]) -> Level:
         """The level that the worst of some doubts gives a run; VALID if all are notes."""
         worst = max((finding.rule.severity for finding in findings), default=Severity.NOTE)
         return {Severity.INVALID: cls.INVALID, Severity.SUSPECT: cls.SUSPECT}.get(worst, cls.VALID)
@@ -85,7 +85,7 @@ class RunVerdict(msgspec.Struct, frozen=True):
     @property
     def level(self) -> Level:
         """The worst severity as a word; a run that could not be judged in full is SUSPECT at least."""
-        level = Level.of(self.findings)
+        level = Level.from_findings(self.findings)
         return Level.SUSPECT if self.failed and level is Level.VALID else level
 
     @property
@@ -121,7 +121,7 @@ def judge(run: RunEvidence) -> RunVerdict:
     failed: list[Broken] = []
     nothing: Evidence | None = None
     held = [(doubt, make_guarded(doubt.code, partial(doubt.find, run), nothing, failed)) for doubt in DOUBTS]
-    findings = rule.gravest_first(
+    findings = rule.sort_by_severity(
         Finding(doubt, evidence) for doubt, evidence in held if evidence is not None
     )
     sources = make_guarded("sources", lambda: run.sources, set(Source), failed)
@@ -175,7 +175,7 @@ def _list_unjudged(verdict: RunVerdict) -> Iterator[str]:
 def explain_doubts(verdict: RunVerdict) -> list[str]:
     """Every doubt found, with evidence, condition and remedy; then what was not found or not checked."""
     shown = [f"verdict: {state_verdict(verdict)}"]
-    shown += [line for finding in verdict.findings for line in rule.explained(finding)]
+    shown += [line for finding in verdict.findings for line in rule.explain_finding(finding)]
     shown += _list_unjudged(verdict)
     absent = verdict.checked - len(verdict.findings)
     shown.append(f"checked and not found: {absent} of {len(DOUBTS)} doubts (docs/validity.md)")
@@ -191,7 +191,7 @@ def encode_verdict(verdict: RunVerdict) -> dict[str, Any]:
     """The verdict as it stands in the result."""
     return {
         "level": verdict.level.value,
-        "doubts": [rule.as_json(finding) for finding in verdict.findings],
+        "doubts": [rule.encode_finding(finding) for finding in verdict.findings],
         "looked_at": verdict.checked,
         "not_looked_at": [doubt.code for doubt in verdict.unchecked],
         "not_judged": [asdict(broken) for broken in verdict.failed],

@@ -161,9 +161,9 @@ def test_text_is_as_wide_as_the_terminal_and_80_in_a_file(
     columns: str, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    assert Screen.of(Terminal()).width == width
-    assert Screen.of(io.StringIO()).width == 80
-    assert Screen.of(None).width == 80
+    assert Screen.from_stream(Terminal()).width == width
+    assert Screen.from_stream(io.StringIO()).width == 80
+    assert Screen.from_stream(None).width == 80
 
 
 @loop_over(
@@ -184,10 +184,10 @@ def test_colour_is_for_terminals_that_have_it_and_users_who_want_it(
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    (line,) = Screen.of(Terminal()).paint(["verdict: VALID"], [GOOD])
+    (line,) = Screen.from_stream(Terminal()).paint(["verdict: VALID"], [GOOD])
     assert (line != "verdict: VALID") is coloured
     assert ESCAPE.sub("", line) == "verdict: VALID"
-    assert Screen.of(io.StringIO()).ink is leave_plain
+    assert Screen.from_stream(io.StringIO()).ink is leave_plain
 
 
 @pytest.mark.parametrize("colour", Colour)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from loadgen.facts.calibration import Calibration, Error
 from loadgen.facts.run_facts import Client, Facts, MergedShard, Server
-from loadgen.figures.metrics import compute
+from loadgen.figures.metrics import compute_metrics
 from loadgen.plan import profile
 from loadgen.records.record import Record, Records
 from loadgen.roofline.ceiling import Ceiling
@@ -213,8 +213,8 @@ def run(rows: Rows | None = None, workload: dict[str, Any] | None = None, **fact
         **facts,
     }
     told = Facts(**known)
-    records = Records.of(closed() if rows is None else rows)
-    return RunEvidence(told, records, compute(records, told.ask()))
+    records = Records.from_records(closed() if rows is None else rows)
+    return RunEvidence(told, records, compute_metrics(records, told.ask()))
 
 
 def shared(lag_ms: float, unstamped: int = 1) -> Rows:

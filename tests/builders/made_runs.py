@@ -101,7 +101,7 @@ def run(
         ),
         **facts,
     }
-    return Result(Facts(**given), Records.of(records))
+    return Result(Facts(**given), Records.from_records(records))
 
 
 def reported(of: Result, name: str = "", **changes: Any) -> Reported:

@@ -75,7 +75,7 @@ def made(turns: Sequence[int], rows: Sequence[Record], slots: int = 2, **facts: 
     keys = {"name": "made", "input_len": 64, "output_len": OUTPUT, "num_prompts": sum(turns)}
     keys |= {"max_concurrency": slots, **facts.pop("keys", {})}
     planned = {"profile": profile.build(keys), "requests": sum(turns), "session_turns": tuple(turns)}
-    return Result(run(**{"window": None, **planned, **facts}).facts, Records.of(rows))
+    return Result(run(**{"window": None, **planned, **facts}).facts, Records.from_records(rows))
 
 
 def judged(turns: Sequence[int], rows: list[Record], slots: int = 8, **facts: Any) -> RunEvidence:

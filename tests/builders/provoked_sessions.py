@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from builders.made_cases import client, observed
 from builders.made_sessions import OUTPUT, TURN_MS, judged, rows_of
-from loadgen.figures.metrics import compute
+from loadgen.figures.metrics import compute_metrics
 from loadgen.records.record import Record
 from loadgen.report.run_directory import Result
 from loadgen.transport.failure import Failure, FailureKind
@@ -41,7 +41,7 @@ def with_tail() -> RunEvidence:
     turns = [*[8] * 40, 120]
     case = judged(turns, rows_of(turns, 8))
     counted = Result(case.facts, case.records).counted
-    return RunEvidence(case.facts, case.records, case.metrics, compute(counted, case.facts.ask()))
+    return RunEvidence(case.facts, case.records, case.metrics, compute_metrics(counted, case.facts.ask()))
 
 
 def uncached(rows: list[Record]) -> list[Record]:

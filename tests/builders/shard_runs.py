@@ -51,7 +51,7 @@ def selected(records: Records, which: Int64) -> Records:
                 text=records.texts[at],
             )
         )
-    return Records.of(rows)
+    return Records.from_records(rows)
 
 
 def part(run: Result, number: int, of: int, **changes: Any) -> Result:

@@ -15,7 +15,7 @@ import pytest
 from engines import clients, running
 from engines.clients import Finished, loadgen, read_json, scrape, start_loadgen
 from engines.running import Engine
-from loadgen.figures.metrics import Metrics, compute
+from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.per_request import MetricOptions
 from loadgen.records.record import Records
 from loadgen.server import scraper
@@ -200,7 +200,7 @@ def _observed(engine: Engine, arguments: list[str], directory: Path) -> tuple[Se
         finished = loadgen([*arguments, "--no-observe"], directory)
     assert finished.code == 0, finished.err
     records = Records.load(_run_directory(directory) / "arrivals.npz")
-    return observer.scrape_after(), compute(records, MetricOptions()), records
+    return observer.scrape_after(), compute_metrics(records, MetricOptions()), records
 
 
 def test_client_and_server_count_the_same_and_each_answer_tells_its_queue(

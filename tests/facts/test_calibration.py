@@ -71,7 +71,7 @@ def record(index: int, sent_ns: int, arrival_ns: list[int], **changes: object) -
 def test_an_error_is_absolute_and_relative_to_the_true_median(
     said: list[int], true: list[int], expected: tuple[float, ...]
 ) -> None:
-    error = Error.of(np.array(said), np.array(true))
+    error = Error.from_pairs(np.array(said), np.array(true))
     assert (error.median_us, error.p99_us, error.max_us, error.p99_percent) == pytest.approx(expected)
     assert error.percent(error.p99_us) == error.p99_percent
 
@@ -89,7 +89,7 @@ def logged(*rows: tuple[int, list[int]]) -> Mapping[int, Sent]:
 
 
 def test_each_figure_is_set_beside_the_true_one() -> None:
-    records = Records.of(
+    records = Records.from_records(
         [
             record(0, 1 * MS, [10 * MS, 20 * MS, 31 * MS]),
             record(1, 2 * MS, [12 * MS, 22 * MS, 32 * MS], shared_reads=1),
@@ -123,7 +123,7 @@ def test_each_figure_is_set_beside_the_true_one() -> None:
 def test_what_differs_from_the_log_is_counted_and_not_measured(
     found: Record, counts: tuple[int, int, int]
 ) -> None:
-    seen = compare(Records.of([found]), logged((MS, [5 * MS, 6 * MS])))
+    seen = compare(Records.from_records([found]), logged((MS, [5 * MS, 6 * MS])))
     assert (seen.failed, seen.unlike, seen.messages) == counts
     assert seen.first_error == ("timeout: late" if seen.failed else "")
     assert len(seen.gap[0]) == len(seen.gap[1]) == max(0, seen.messages - 1)
@@ -142,14 +142,14 @@ def test_streams_are_held_while_all_are_there_and_their_gaps_are_true(
     off_us: int, streams: int, held: bool
 ) -> None:
     wrote = [20 * MS, 30 * MS, 40 * MS]
-    found = Records.of([stream(i, off_us * US, wrote) for i in range(2)])
+    found = Records.from_records([stream(i, off_us * US, wrote) for i in range(2)])
     assert compare(found, logged((MS, wrote), (MS, wrote))).is_held(streams) is held
 
 
 def test_only_later_gaps_decide_whether_streams_are_held() -> None:
     wrote = [20 * MS, 30 * MS, 40 * MS]
     late_start = record(0, MS, [24 * MS, 30 * MS, 40 * MS])
-    assert compare(Records.of([late_start]), logged((MS, wrote))).is_held(1)
+    assert compare(Records.from_records([late_start]), logged((MS, wrote))).is_held(1)
 
 
 def test_a_failure_or_a_missing_message_is_not_held() -> None:
@@ -157,11 +157,11 @@ def test_a_failure_or_a_missing_message_is_not_held() -> None:
     good, short = record(0, MS, wrote), record(1, MS, wrote[:2])
     failed = record(1, MS, wrote, failure=Failure(FailureKind.TRUNCATED, "x"))
     for other in (short, failed):
-        assert not compare(Records.of([good, other]), logged((MS, wrote), (MS, wrote))).is_held(1)
+        assert not compare(Records.from_records([good, other]), logged((MS, wrote), (MS, wrote))).is_held(1)
 
 
 def test_nothing_seen_is_nothing_held() -> None:
-    seen = compare(Records.of([]), {})
+    seen = compare(Records.from_records([]), {})
     assert (seen.requests, seen.messages, seen.tokens_per_s, seen.events_per_read) == (0, 0, 0.0, 0.0)
     assert not seen.is_held(0)
 

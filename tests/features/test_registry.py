@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loadgen import features
-from loadgen.features import combine_rows, contributed
+from loadgen.features import combine_rows, import_rows
 from loadgen.report.report import SECTIONS
 from loadgen.report.request_rows import COLUMNS
 from loadgen.verdict.doubts import DOUBTS
@@ -26,12 +26,12 @@ def test_rows_stand_before_and_after_those_that_they_name(monkeypatch: pytest.Mo
         SimpleNamespace(DOUBTS={"after b": ("b1", "b2"), "before a": ("a0",)}),
         SimpleNamespace(DOUBTS={"after b": ("b3",), "before a": ("a1",)}),
     ]
-    monkeypatch.setattr(features, "contributed", lambda table: own)
+    monkeypatch.setattr(features, "import_rows", lambda table: own)
     assert combine_rows("abc", "doubts", str) == ("a0", "a1", "a", "b", "b1", "b2", "b3", "c")
 
 
 def test_each_row_of_a_feature_is_in_its_table_by_a_row_of_the_core() -> None:
     for table, names in NAMES.items():
-        places = [place.split() for module in contributed(table) for place in getattr(module, table.upper())]
+        places = [place.split() for module in import_rows(table) for place in getattr(module, table.upper())]
         assert {word for word, _ in places} <= {"before", "after"}
         assert {name for _, name in places} <= set(names)

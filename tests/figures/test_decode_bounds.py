@@ -10,7 +10,7 @@ import pytest
 
 from builders import recorded
 from builders.loops import loop_over
-from loadgen.figures.metrics import compute
+from loadgen.figures.metrics import compute_metrics
 from loadgen.figures.per_request import MetricOptions
 from loadgen.records.decode import Decoder
 from loadgen.records.record import UNKNOWN, Record, Records
@@ -55,7 +55,7 @@ TOO_DEEP = "maximum recursion depth exceeded while deserializing an object"
 
 def summed(*records: Record) -> tuple[int, int, int]:
     """Successes, and their tokens in and out, by the metrics of a run of these."""
-    found = compute(Records.of(records), MetricOptions())
+    found = compute_metrics(Records.from_records(records), MetricOptions())
     return found.completed, found.total_input_tokens, found.total_output_tokens
 
 

@@ -16,9 +16,9 @@ from fakes.scripted_server import stream as scripted
 from fakes.virtual_network import VirtualServer
 from figures.test_decode_bounds import LAST, A, usage
 from loadgen.base.arrays import Int64
-from loadgen.figures.metrics import compute
+from loadgen.figures.metrics import compute_metrics
 from loadgen.figures.per_request import MetricOptions
-from loadgen.records.decode import Decoder, arrivals
+from loadgen.records.decode import Decoder, find_arrivals
 from loadgen.records.record import UNKNOWN, Records
 from loadgen.transport.capture import Capture, join_reads, pack_int64s
 from loadgen.verdict import verdict
@@ -85,7 +85,7 @@ def test_a_kernel_timestamp_that_cannot_be_true_is_not_used(
     assert record.impossible_stamps == len(impossible)
     assert record.unstamped_reads == len(impossible) + unstamped == sum(own)
     assert record.lag_sum_ns == LATE_NS * (6 - sum(own))
-    figures = compute(Records.of([record]), MetricOptions())
+    figures = compute_metrics(Records.from_records([record]), MetricOptions())
     for found, true in ((figures.ttft, 200.0), (figures.itl, 100.0), (figures.e2el, 500.0)):
         assert found.mean_ms == pytest.approx(true, abs=1.01 * LATE_NS / 1e6)
     assert figures.duration_s == pytest.approx(0.6, abs=1.01 * LATE_NS / 1e9)
@@ -94,7 +94,7 @@ def test_a_kernel_timestamp_that_cannot_be_true_is_not_used(
 def test_a_run_of_before_has_no_count_of_impossible_timestamps(tmp_path: Path) -> None:
     record = Decoder(DIALECTS["completions"], streamed=True).decode(stamped([0, 2, 2, 2, 2, 0]))
     path = tmp_path / "arrivals.npz"
-    Records.of([record]).save(path)
+    Records.from_records([record]).save(path)
     assert Records.load(path).impossible_stamps.tolist() == [4]
     with np.load(path) as stored:
         np.savez(path, **{name: stored[name] for name in stored if name != "impossible_stamps"})
@@ -135,7 +135,7 @@ def after_ms(arrival_ns: Int64) -> list[float]:
 def test_what_waited_for_a_lost_segment_arrived_when_it_could_be_read(
     seen_ms: list[float], kernel_ms: list[float | None], arrived_ms: list[float]
 ) -> None:
-    arrival_ns, lag_ns, unstamped, impossible = arrivals(read_at(seen_ms, kernel_ms, out_of_order=1))
+    arrival_ns, lag_ns, unstamped, impossible = find_arrivals(read_at(seen_ms, kernel_ms, out_of_order=1))
     assert after_ms(arrival_ns) == arrived_ms
     assert (lag_ns >= 0).all()
     assert (unstamped, impossible) == (kernel_ms.count(None), 0)
@@ -143,7 +143,7 @@ def test_what_waited_for_a_lost_segment_arrived_when_it_could_be_read(
 
 @pytest.mark.parametrize("more", [{}, {"out_of_order": 0}, {"out_of_order": 3, "segments": True}])
 def test_a_late_read_of_segments_in_order_keeps_its_timestamp(more: dict[str, Any]) -> None:
-    arrival_ns, *_ = arrivals(read_at([1.0, 40.0], [0.9, 2.0], **more))
+    arrival_ns, *_ = find_arrivals(read_at([1.0, 40.0], [0.9, 2.0], **more))
     assert after_ms(arrival_ns) == [0.9, 2.0]
 
 

@@ -17,7 +17,7 @@ from builders.loops import loop_over
 from loadgen.base.arrays import Int64, sum_exactly
 from loadgen.figures import peaks, percentiles
 from loadgen.figures.distribution import Distribution
-from loadgen.figures.metrics import compute
+from loadgen.figures.metrics import compute_metrics
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.percentiles import Piece
 from loadgen.records import record
@@ -51,7 +51,7 @@ def expanded(found: Distribution, values_ns: NDArray[Any]) -> None:
 def test_weights_are_as_many_values(weighed: list[tuple[int, int]]) -> None:
     gap_ns, tokens = (np.array([pair[at] for pair in weighed], np.int64) for at in range(2))
     values_ns = gap_ns / np.maximum(tokens, 1)
-    expanded(Distribution.of_weighted(values_ns, tokens, WANTED), np.repeat(values_ns, tokens))
+    expanded(Distribution.from_weighted(values_ns, tokens, WANTED), np.repeat(values_ns, tokens))
 
 
 @given(WEIGHED, st.integers(1, 7), st.booleans(), st.sampled_from([1, 3, 1000]), st.sampled_from([2, 16]))
@@ -69,13 +69,13 @@ def test_pieces_are_one_run(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(percentiles, "_HELD", held)
         patch.setattr(percentiles, "_BIN_BITS", bits)
-        found = Distribution.of_pieces(pieces, WANTED)
+        found = Distribution.from_pieces(pieces, WANTED)
     whole = np.repeat(values_ns, tokens) if by_token else gap_ns
     if by_token or not len(gap_ns):
         expanded(found, whole)
     else:
         assert list(found.percentiles_ms.values()) == [
-            value / 1e6 for value in percentiles.percentiles(gap_ns.copy(), WANTED)
+            value / 1e6 for value in percentiles.compute_percentiles(gap_ns.copy(), WANTED)
         ]
         assert (found.n, found.min_ms) == (len(gap_ns), float(gap_ns.min()) / 1e6)
 
@@ -91,7 +91,7 @@ def test_a_message_of_many_tokens_costs_no_more_than_one_of_two() -> None:
     at_ns, tokens = np.array([10, 20, 50]) * 1_000_000, np.array([1, most, most])
     row = Record(0, 0, 1, 1, 60_000_000, arrival_ns=at_ns, tokens=tokens, output_tokens=most, usage=True)
     began = time.process_time()
-    found = compute(Records.of([row]), MetricOptions(metric_percentiles=WANTED)).token_time
+    found = compute_metrics(Records.from_records([row]), MetricOptions(metric_percentiles=WANTED)).token_time
     assert time.process_time() - began < 0.5
     assert found.n == 2 * most
     assert found.mean_ms == pytest.approx((10 + 30) / (2 * most))
@@ -115,7 +115,7 @@ def odd_run(draw: np.random.Generator, per_message: int) -> Result:
                 failure=None if sent and i % 11 else Failure(FailureKind.STALL, "none"),
             )
         )  # fmt: skip
-    return Result(of.facts, Records.of(rows))
+    return Result(of.facts, Records.from_records(rows))
 
 
 def roughly(value: object) -> object:
@@ -132,11 +132,11 @@ def roughly(value: object) -> object:
 def test_blocks_change_no_figure(block: int, per_message: int, monkeypatch: pytest.MonkeyPatch) -> None:
     run = odd_run(np.random.default_rng(per_message), per_message)
     whole = Result(run.facts, run.records)
-    expected, text = roughly(whole.json(detailed=True)), report.render(whole)
+    expected, text = roughly(whole.json(detailed=True)), report.render_report(whole)
     for module in (record, peaks):
         monkeypatch.setattr(module, "BLOCK", block)
     assert roughly(run.json(detailed=True)) == expected
-    assert report.render(run) == text
+    assert report.render_report(run) == text
 
 
 def spans_of(counts: list[int]) -> list[tuple[int, int]]:
@@ -144,7 +144,7 @@ def spans_of(counts: list[int]) -> list[tuple[int, int]]:
         Record(i, 0, 1, 1, 1, arrival_ns=np.zeros(n, np.int64), tokens=np.zeros(n, np.int64))
         for i, n in enumerate(counts)
     ]
-    return Records.of(rows).spans()
+    return Records.from_records(rows).spans()
 
 
 @loop_over(
@@ -171,4 +171,9 @@ def test_the_messages_of_each_request_are_summed() -> None:
         carried: Int64 = np.array(tokens, np.int64)
         return Record(index, 0, 1, 1, 1, arrival_ns=carried * 0, tokens=carried)
 
-    assert Records.of([row(0), row(1, 2, 3), row(2), row(3, 4)]).message_tokens().tolist() == [0, 5, 0, 4]
+    assert Records.from_records([row(0), row(1, 2, 3), row(2), row(3, 4)]).message_tokens().tolist() == [
+        0,
+        5,
+        0,
+        4,
+    ]

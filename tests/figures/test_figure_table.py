@@ -6,7 +6,7 @@ import pytest
 from loadgen.base.arrays import Int64
 from loadgen.figures.distribution import Distribution, RateDistribution
 from loadgen.figures.figure_table import FIGURES, LATENCY, SELECTABLE, SPEED, Figure, find_figure
-from loadgen.figures.metrics import Metrics, compute
+from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.records.record import Record, Records
 
@@ -53,7 +53,7 @@ def _records() -> Records:
     ]
     for row in rows:
         row.output_tokens = len(row.tokens)
-    return Records.of(rows)
+    return Records.from_records(rows)
 
 
 def _ns(*values: int) -> Int64:
@@ -63,8 +63,8 @@ def _ns(*values: int) -> Int64:
 @pytest.mark.parametrize("figure", SELECTABLE.values(), ids=SELECTABLE)
 def test_samples_are_those_that_the_metrics_have(figure: Figure) -> None:
     records, ask = _records(), MetricOptions()
-    values, has = figure.samples(PerRequest.of(records, ask))
-    found: Distribution | RateDistribution = getattr(compute(records, ask), figure.field_name)
+    values, has = figure.samples(PerRequest.from_records(records, ask))
+    found: Distribution | RateDistribution = getattr(compute_metrics(records, ask), figure.field_name)
     assert values.shape == has.shape == (len(records),)
     if figure.of == "requests":
         assert found.n == has.sum()

@@ -35,7 +35,7 @@ def answer(index: int, at_ms: Sequence[float], failure: FailureKind | None = Non
 
 
 def evidence(slo: str, *records: Record) -> ObjectiveEvidence:
-    (shown,) = judge_objectives(Records.of(records), parse_objectives(slo), MetricOptions())
+    (shown,) = judge_objectives(Records.from_records(records), parse_objectives(slo), MetricOptions())
     return shown
 
 

@@ -9,7 +9,7 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.figures.figure_table import parse_metrics, parse_percentiles
-from loadgen.figures.metrics import Metrics, compute
+from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.objectives import parse_goodput
 from loadgen.figures.peaks import peak_concurrency, peak_tokens
 from loadgen.figures.per_request import MetricOptions
@@ -44,7 +44,7 @@ def answer(
 
 
 def measured(*records: Record, **ask: object) -> Metrics:
-    return compute(Records.of(records), MetricOptions(**ask))  # type: ignore[arg-type]
+    return compute_metrics(Records.from_records(records), MetricOptions(**ask))  # type: ignore[arg-type]
 
 
 def test_latencies_of_two_requests_are_the_ones_worked_out_by_hand() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.figures import repeats
-from loadgen.figures.metrics import Metrics, compute
+from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.repeats import Spread, measure_spreads, render_spreads, t_quantile
 from loadgen.figures.steady_state import Trim, Unsteady, find_steady_state
@@ -26,7 +26,7 @@ ASK = MetricOptions()
 def records(ttft_ms: int, **more: Any) -> Records:
     """Ten requests one after another: a first token after `ttft_ms`, the second and last 100 ms later."""
     took_ms = ttft_ms + 100
-    return Records.of(
+    return Records.from_records(
         Record(
             index=i,
             slot=0,
@@ -44,7 +44,7 @@ def records(ttft_ms: int, **more: Any) -> Records:
 
 
 def run(ttft_ms: int, ask: MetricOptions = ASK, **more: Any) -> Metrics:
-    return compute(records(ttft_ms, **more), ask)
+    return compute_metrics(records(ttft_ms, **more), ask)
 
 
 def by_name(runs: Sequence[Metrics], *more: Any) -> dict[str, Spread]:

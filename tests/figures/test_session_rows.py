@@ -21,7 +21,7 @@ TURNS = [3, 1, 2, 4]
 
 
 def rows(turns: Sequence[int], records: Sequence[Record]) -> tuple[SessionRows, Records]:
-    made = Records.of(records)
+    made = Records.from_records(records)
     found = find_sessions(made, turns)
     assert found is not None
     return found, made
@@ -37,12 +37,12 @@ def test_each_request_has_its_session_and_its_turn_from_1() -> None:
 
 
 def test_requests_without_sessions_have_no_rows() -> None:
-    assert find_sessions(Records.of(rows_of([2])), ()) is None
+    assert find_sessions(Records.from_records(rows_of([2])), ()) is None
 
 
 def test_a_request_beyond_the_planned_sessions_is_refused() -> None:
     with pytest.raises(ValueError, match="request 2 is beyond the 1 planned sessions"):
-        find_sessions(Records.of(rows_of([3])), (2,))
+        find_sessions(Records.from_records(rows_of([3])), (2,))
 
 
 @pytest.mark.parametrize(

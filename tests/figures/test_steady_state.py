@@ -51,7 +51,7 @@ def answer(slot: int, sent_ms: int, end_ms: int, at_ms: Sequence[int] = (), **mo
 
 
 def found(rows: Sequence[Record], concurrency: int | None, trim: Trim = WHOLE, **ask: Any) -> Steady:
-    window = find_steady_state(Records.of(rows), concurrency, trim, MetricOptions(**ask))
+    window = find_steady_state(Records.from_records(rows), concurrency, trim, MetricOptions(**ask))
     assert isinstance(window, Steady), window
     return window
 
@@ -78,7 +78,7 @@ def test_steady_from_last_slots_first_request_to_first_slots_last() -> None:
 def test_waves_that_end_together_do_not_hide_an_idle_slot() -> None:
     """Both end together, and the last prompt goes to one of them a little later."""
     rows = [answer(0, 1000, 1400), answer(1, 1000, 1400), answer(0, 1405, 1900)]
-    assert find_held_ns(Records.of(rows), 2) == (1000 * MS, 1400 * MS)
+    assert find_held_ns(Records.from_records(rows), 2) == (1000 * MS, 1400 * MS)
 
 
 LOST = Failure(FailureKind.TRUNCATED, "closed without a byte")
@@ -102,7 +102,7 @@ def test_a_slot_that_connects_again_ends_no_steady_state(
     """Slot 0 goes on sending, its last request at 1800, while slot 1 has no connection."""
     rows = [answer(0, begin, begin + 200) for begin in range(1000, 2000, 200)]
     rows += [answer(1, 1000, 1400), *last]
-    records = Records.of(sorted(rows, key=lambda row: row.index))
+    records = Records.from_records(sorted(rows, key=lambda row: row.index))
     assert find_held_ns(records, 2, None, queues) == (1000 * MS, end_ms * MS)
 
 
@@ -110,7 +110,7 @@ def test_a_closed_loop_has_not_run_out_where_a_slot_connects_again() -> None:
     rows = [answer(0, begin, begin + 200) for begin in range(1000, 2000, 200)]
     rows += [answer(1, 1000, 1400, failure=LOST)]
     keys = {"name": "made", "max_concurrency": 2, "num_prompts": 6, "input_len": 5, "output_len": 3}
-    records = Records.of(sorted(rows, key=lambda row: row.index))
+    records = Records.from_records(sorted(rows, key=lambda row: row.index))
     assert describe_run_out(records, profile.build({**keys, "duration": 0.7})) == ""
     assert "the load fell 0.8 s into" in describe_run_out(records, profile.build({**keys, "duration": 0.9}))
 
@@ -278,7 +278,7 @@ def test_warm_up_and_cool_down_narrow_it_by_requests_or_seconds(
 def test_where_there_is_none_it_says_why(
     rows: list[Record], concurrency: int | None, trim: Trim, why: str
 ) -> None:
-    window = find_steady_state(Records.of(rows), concurrency, trim, MetricOptions())
+    window = find_steady_state(Records.from_records(rows), concurrency, trim, MetricOptions())
     assert isinstance(window, Unsteady)
     assert why in window.why
     assert describe_steady_state(window)[0].startswith("steady state: none: ")
@@ -346,6 +346,6 @@ TIMED: dict[str, Any] = {"max_concurrency": 2, "num_prompts": 4}
     ],
 )
 def test_prompts_that_run_out_before_the_time_is_up_are_told(keys: dict[str, Any], told: str) -> None:
-    said = describe_run_out(Records.of(TWO), profile.build(keys))
+    said = describe_run_out(Records.from_records(TWO), profile.build(keys))
     assert told in said
     assert bool(said) == bool(told)

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from loadgen.base.untrusted import LONGEST
-from loadgen.figures.metrics import compute
+from loadgen.figures.metrics import compute_metrics
 from loadgen.figures.per_request import MetricOptions
 from loadgen.records.decode import LONGEST_REASON, Decoder
 from loadgen.records.record import UNKNOWN, Record, Records
@@ -87,7 +87,7 @@ def check(dialect: Dialect, streamed: bool, capture: Capture) -> Record:
     assert _detail(record).strip()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        figures = compute(Records.of([record, record]), MetricOptions(streamed=streamed))
+        figures = compute_metrics(Records.from_records([record, record]), MetricOptions(streamed=streamed))
     assert figures.total_output_tokens == (0 if record.failure else 2 * max(record.output_tokens, 0))
     return record
 

@@ -18,7 +18,7 @@ import numpy as np
 from fuzzing.fuzz_files import place, written
 from fuzzing.fuzz_odd import replaced, shortened, spots
 from loadgen.base.errors import UsageError
-from loadgen.figures.metrics import compute
+from loadgen.figures.metrics import compute_metrics
 from loadgen.figures.per_request import MetricOptions
 from loadgen.records import journal
 from loadgen.records.record import Record, Records
@@ -49,12 +49,12 @@ def some_records() -> Records:
         )
         for index in range(3)
     ]
-    return Records.of(rows)
+    return Records.from_records(rows)
 
 
 def _usable(records: Records) -> None:
     """What was read can be computed with, and stored again."""
-    compute(records, MetricOptions(streamed=True))
+    compute_metrics(records, MetricOptions(streamed=True))
     assert Records.unpack(records.pack()).pack() == records.pack()
 
 
@@ -93,9 +93,9 @@ def any_journal(data: bytes) -> None:
         rest = journal.MAGIC + b"".join(_framed(piece[:1], piece[1:]) for piece in rest.split(CUT))
     path = written(rest, "journal")
     with contextlib.suppress(ValueError):
-        found = journal.read(path)
+        found = journal.read_journal(path)
         assert 0 <= found.end <= found.size == len(rest)
-        _usable(Records.join(journal.parts(path)))
+        _usable(Records.join(journal.open_parts(path)))
 
 
 def _framed(kind: bytes, payload: bytes) -> bytes:

@@ -51,7 +51,7 @@ def test_rows_are_found_whatever_the_chunks(
     path = written(tmp_path, raw)
     found = Lines.open(path, FLAG)
     assert [found[i] for i in range(len(found))] == rows == list(found.rows())
-    assert [found.where(i) for i in range(len(found))] == [f"{path} row {number}" for number in numbers]
+    assert [found.name_row(i) for i in range(len(found))] == [f"{path} row {number}" for number in numbers]
 
 
 @loop_over(

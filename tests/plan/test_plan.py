@@ -345,7 +345,7 @@ def test_the_path_is_under_the_version_of_the_base_url(subject: ModelTarget, bac
 def test_a_plan_that_is_adapted_has_the_same_prompts_and_another_digest() -> None:
     of = made()
     left_out, renamed = AdaptedField(name="ignore_eos"), AdaptedField(name="max_tokens", sent_as="max_new")
-    adapted = of.adapted(Adaptation((left_out, renamed)))
+    adapted = of.apply_adaptation(Adaptation((left_out, renamed)))
     assert prompts(adapted) == prompts(of)
     assert set(of.payload(0)) - set(adapted.payload(0)) == {"ignore_eos", "max_tokens"}
     assert adapted.payload(0)["max_new"] == 4

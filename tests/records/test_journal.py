@@ -52,7 +52,7 @@ def kept(path: Path | None, rows: list[Record], batch: int = 2) -> Journal:
 def test_what_was_added_comes_back_sorted_by_index(on_disk: bool, tmp_path: Path) -> None:
     made = kept(tmp_path / "j" if on_disk else None, ROWS)
     made.finish()
-    assert same(made.records(), Records.of(ROWS))
+    assert same(made.records(), Records.from_records(ROWS))
     assert (made.requests, made.error) == (5, "")
     made.close()
 
@@ -63,9 +63,9 @@ def test_the_file_alone_gives_facts_and_requests(tmp_path: Path) -> None:
     made.facts(b'{"format": 2, "finished": true}')
     made.finish()
     made.close()
-    found = journal.read(path)
+    found = journal.read_journal(path)
     assert (found.facts, found.end) == (b'{"format": 2, "finished": true}', found.size)
-    assert same(Records.join(journal.parts(path)), Records.of(ROWS))
+    assert same(Records.join(journal.open_parts(path)), Records.from_records(ROWS))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
@@ -77,10 +77,10 @@ def test_a_file_cut_at_any_byte_gives_every_frame_before_the_cut(tmp_path: Path)
     whole, counts = path.read_bytes(), []
     for cut in range(len(whole) + 1):
         path.write_bytes(whole[:cut])
-        found = journal.read(path)
+        found = journal.read_journal(path)
         assert found.size == cut
         assert found.facts in (b"", FACTS)
-        counts.append(sum(len(part) for part in journal.parts(path)))
+        counts.append(sum(len(part) for part in journal.open_parts(path)))
     assert counts == sorted(counts)
     assert set(counts) == {0, 1, 2, 3, 4, 5}
     assert (counts[0], counts[-2], counts[-1]) == (0, 4, 5)
@@ -93,10 +93,10 @@ def test_a_damaged_byte_costs_its_frame_and_what_follows(place: float, tmp_path:
     data = bytearray(path.read_bytes())
     data[int(place * len(data))] ^= 0x40
     path.write_bytes(data)
-    found = journal.read(path)
+    found = journal.read_journal(path)
     assert found.facts == FACTS
     assert found.end < found.size
-    assert 0 <= sum(len(part) for part in journal.parts(path)) < 5
+    assert 0 <= sum(len(part) for part in journal.open_parts(path)) < 5
 
 
 @pytest.mark.parametrize("begin", [b"loadgen journal 9\n", b"PK\x03\x04", b"\0"])
@@ -104,7 +104,7 @@ def test_another_kind_of_file_is_refused(begin: bytes, tmp_path: Path) -> None:
     path = tmp_path / "j"
     path.write_bytes(begin)
     with pytest.raises(ValueError, match="not a journal"):
-        journal.read(path)
+        journal.read_journal(path)
 
 
 def full_disk(monkeypatch: pytest.MonkeyPatch, room: int, code: int = errno.ENOSPC) -> Callable[[], None]:
@@ -138,9 +138,9 @@ def test_a_disk_that_takes_no_more_costs_nothing_that_was_measured(
     made.finish()
     assert made.error == f"{path}: {os.strerror(code)}"
     assert len(warned) == 2  # once when it failed, once when it was tried again at the end
-    assert same(made.records(), Records.of(ROWS))
+    assert same(made.records(), Records.from_records(ROWS))
     made.close()
-    found = journal.read(path)
+    found = journal.read_journal(path)
     assert found.end == found.size  # no half frame stays
 
 
@@ -153,15 +153,15 @@ def test_room_that_comes_back_is_used_at_the_end(tmp_path: Path, monkeypatch: py
     made.finish()
     assert made.error == ""
     made.close()
-    assert journal.read(path).facts == FACTS
-    assert same(Records.join(journal.parts(path)), Records.of(ROWS))
+    assert journal.read_journal(path).facts == FACTS
+    assert same(Records.join(journal.open_parts(path)), Records.from_records(ROWS))
 
 
 def test_a_file_that_is_removed_meanwhile_is_read_all_the_same(tmp_path: Path) -> None:
     path = tmp_path / "j"
     made = kept(path, ROWS)
     path.unlink()
-    assert same(made.records(), Records.of(ROWS))
+    assert same(made.records(), Records.from_records(ROWS))
     made.remove()
 
 
@@ -196,5 +196,5 @@ def test_without_disk_space_a_long_run_is_joined_in_memory(
 
     made = kept(tmp_path / "j", ROWS)
     monkeypatch.setattr(Records, "join", full)
-    assert same(made.records(tmp_path), Records.of(ROWS))
+    assert same(made.records(tmp_path), Records.from_records(ROWS))
     made.close()

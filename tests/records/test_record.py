@@ -68,7 +68,7 @@ def plain(records: Records) -> dict[str, Any]:
 
 @given(some_records())
 def test_a_frame_gives_the_records_again(rows: list[Record]) -> None:
-    records = Records.of(rows)
+    records = Records.from_records(rows)
     assert plain(Records.unpack(records.pack())) == plain(records)
 
 
@@ -76,19 +76,19 @@ def test_a_frame_gives_the_records_again(rows: list[Record]) -> None:
 def test_parts_in_any_order_are_the_run(rows: list[Record], data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=4)))
     bounds = [0, *cuts, len(rows)]
-    parts = [Records.of(rows[a:b]) for a, b in pairwise(bounds)]
-    assert plain(Records.join(parts)) == plain(Records.of(rows))
-    assert plain(Records.join(iter(parts))) == plain(Records.of(rows))
+    parts = [Records.from_records(rows[a:b]) for a, b in pairwise(bounds)]
+    assert plain(Records.join(parts)) == plain(Records.from_records(rows))
+    assert plain(Records.join(iter(parts))) == plain(Records.from_records(rows))
 
 
 @given(some_records(), st.integers(1, 3))
 def test_a_long_run_is_joined_in_a_file_of_no_name(tmp_path: Path, rows: list[Record], size: int) -> None:
-    parts = [Records.of(rows[at : at + size]) for at in range(0, len(rows), size)]
+    parts = [Records.from_records(rows[at : at + size]) for at in range(0, len(rows), size)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record, "SPILLED", 0)
         found = Records.join(parts, spill=tmp_path)
         assert list(tmp_path.iterdir()) == []
-    assert plain(found) == plain(Records.of(rows))
+    assert plain(found) == plain(Records.from_records(rows))
     assert not len(found.tokens) or not found.tokens.flags.writeable
 
 
@@ -102,7 +102,7 @@ class Parts:
         living: list[weakref.ref[Any]] = []
         for i in range(30):
             row = Record(29 - i, 0, 1, 1, 9, arrival_ns=np.arange(5) + i, tokens=np.ones(5, np.int64))
-            part = Records.unpack(Records.of([row]).pack())
+            part = Records.unpack(Records.from_records([row]).pack())
             living.append(weakref.ref(part.arrival_ns))
             self.most = max(self.most, sum(one() is not None for one in living))
             yield part
@@ -123,23 +123,23 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path, monkeypatch:
     before = len(os.listdir("/proc/self/fd"))
     row = Record(0, 0, 1, 1, 9, arrival_ns=np.arange(5), tokens=np.ones(5, np.int64))
     with pytest.raises(OSError, match="No space"):
-        Records.join([Records.of([row])], spill=tmp_path)
+        Records.join([Records.from_records([row])], spill=tmp_path)
     assert (list(tmp_path.iterdir()), len(os.listdir("/proc/self/fd"))) == ([], before)
 
 
 def test_nothing_joined_is_a_run_of_nothing() -> None:
-    assert plain(Records.join([])) == plain(Records.of([]))
+    assert plain(Records.join([])) == plain(Records.from_records([]))
 
 
 def test_a_request_cannot_be_in_two_parts() -> None:
-    part = Records.of([Record(3, 0, 1, 1, 2)])
+    part = Records.from_records([Record(3, 0, 1, 1, 2)])
     with pytest.raises(ValueError, match="the same request"):
         Records.join([part, part])
 
 
 def frame() -> list[Any]:
     rows = [Record(i, 0, 1, 1, 9, arrival_ns=np.array([5, 9]), tokens=np.array([1, 300])) for i in range(2)]
-    values: list[Any] = msgspec.msgpack.decode(Records.of(rows).pack())
+    values: list[Any] = msgspec.msgpack.decode(Records.from_records(rows).pack())
     return values
 
 
@@ -192,7 +192,7 @@ def test_what_is_no_frame_is_refused_in_words(data: bytes) -> None:
 
 @given(st.data())
 def test_a_frame_with_any_bytes_changed_is_refused_or_read(data: st.DataObject) -> None:
-    raw = bytearray(Records.of([data.draw(a_record(0)), data.draw(a_record(1))]).pack())
+    raw = bytearray(Records.from_records([data.draw(a_record(0)), data.draw(a_record(1))]).pack())
     for _ in range(data.draw(st.integers(1, 4))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     try:
@@ -218,7 +218,7 @@ def test_the_columns_of_a_frame_keep_their_order() -> None:
 
 def test_a_mask_selects_columns_and_a_misspelt_one_is_an_error() -> None:
     rows = [Record(i, 0, 1, sent_ns, 9, input_tokens=i) for i, sent_ns in enumerate((5, 0, 7))]
-    records = Records.of(rows)
+    records = Records.from_records(rows)
     sent = records.select(records.sent)
     assert (len(sent), sent.sent_ns.tolist(), sent.input_tokens.tolist()) == (2, [5, 7], [0, 2])
     assert records.select(np.ones(3, np.bool_)) is records

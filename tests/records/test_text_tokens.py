@@ -14,7 +14,7 @@ from builders.loops import loop_over
 from builders.tiny_tokenizer import make_tokenizer
 from fakes.scripted_server import DONE, HEAD, LAST, chunk, token, usage
 from loadgen.base.errors import UsageError
-from loadgen.figures.metrics import compute
+from loadgen.figures.metrics import compute_metrics
 from loadgen.figures.per_request import MetricOptions
 from loadgen.records import text_tokens
 from loadgen.records.decode import Decoder
@@ -102,7 +102,7 @@ def part(first: int, texts: list[str | None], messages: int = 4, **fields: Any) 
     """Requests from a plan index on, each so many messages a millisecond apart and no usage."""
     arrival_ns = np.arange(1, messages + 1, dtype=np.int64) * MS
     known = {"exact_tokens": False, "output_tokens": messages, "finish_reason": "stop", **fields}
-    return Records.of(
+    return Records.from_records(
         Record(
             i, 0, 1, 1, 9 * MS, arrival_ns=arrival_ns, tokens=np.ones(messages, np.int64),
             planned_output=PLANNED, text=text, **known,
@@ -131,7 +131,7 @@ def test_counts_are_those_of_the_model_and_spread_over_messages(model: Path) -> 
     assert records.message_tokens().tolist() == [as_vllm, 4, as_vllm]
     assert np.ptp(records.tokens[:4]) <= 1
     assert records.texts == [None] * 3
-    metrics = compute(records, MetricOptions())
+    metrics = compute_metrics(records, MetricOptions())
     assert (metrics.counted_by_tokenizer, metrics.counted_by_messages, metrics.uncounted) == (2, 1, 1)
     assert metrics.total_output_tokens == 2 * as_vllm + 4
     assert metrics.itl.mean_ms == pytest.approx(1.0)
@@ -186,7 +186,7 @@ def test_an_answer_without_a_planned_length_is_counted_by_its_text(model: Path) 
 def test_an_answer_in_one_piece_has_its_tokens(model: Path) -> None:
     records = revised([part(0, ["one two three"], messages=0, output_tokens=UNKNOWN)], TextTokenizer(model))
     count = TextTokenizer(model).count("one two three")
-    assert compute(records, MetricOptions(streamed=False)).total_output_tokens == count > 1
+    assert compute_metrics(records, MetricOptions(streamed=False)).total_output_tokens == count > 1
 
 
 def test_half_a_character_is_counted_too(model: Path) -> None:
@@ -196,7 +196,7 @@ def test_half_a_character_is_counted_too(model: Path) -> None:
 def test_without_a_tokenizer_messages_are_counted() -> None:
     records = revised([part(0, ["kept by another flag"])], None)
     assert (records.output_tokens.tolist(), records.texts) == ([4], [None])
-    assert compute(records, MetricOptions()).uncounted == 1
+    assert compute_metrics(records, MetricOptions()).uncounted == 1
 
 
 def test_a_tokenizer_that_cannot_be_read_costs_the_counts_alone(tmp_path: Path) -> None:

@@ -258,7 +258,7 @@ def test_the_short_report_has_a_line_of_a_file_and_none_of_random() -> None:
 
 
 def test_a_traces_report_has_how_late_it_was_sent() -> None:
-    text = report.render(result(of_trace()))
+    text = report.render_report(result(of_trace()))
     assert "send delay 0.00 ms mean, 0.00 P50, 0.00 P99, 0.00 max (due → sent)" in " ".join(text.split())
     assert "Request rate configured (RPS):           100.00" in text
 

@@ -15,7 +15,7 @@ from builders.made_cases import changed, closed, failed, run
 from loadgen.base import archive
 from loadgen.figures import vllm_keys
 from loadgen.figures.figure_table import parse_metrics
-from loadgen.figures.metrics import Metrics, compute
+from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.vllm_keys import BlockFacts
 from loadgen.records.record import UNKNOWN, Record, Records
@@ -84,7 +84,7 @@ def test_the_short_report_has_the_highest_percentile(workload: dict[str, Any], l
 def test_an_objective_is_met_missed_or_not_shown(slo: str, line: str) -> None:
     made = result(320, {"slo": slo})
     assert next(figure_lines.describe_objectives(made, None)) == line
-    assert f"\n{line}\n" in report.render(made)
+    assert f"\n{line}\n" in report.render_report(made)
     assert f"\n{line}\n" in report.render_short(made, "runs/r")
 
 
@@ -125,7 +125,7 @@ def test_no_figure_is_shown_that_the_block_leaves_out() -> None:
     case = run(rows)
     whole = Result(case.facts, case.records)
     assert list(figure_lines.describe_bounds(whole, None)) == [f"P99 {_E2EL}; 320 samples, a bound needs 459"]
-    shown = " ".join(report.render(whole).split())
+    shown = " ".join(report.render_report(whole).split())
     assert "see arrivals-not-tokens" in shown
     assert [name for name in ("TTFT (ms)", "ITL (ms)", "P99 of TTFT") if name in shown] == []
 
@@ -145,7 +145,7 @@ def measured(requests: int, tokens: int = 5, single: int = 0, ask: Any = (99.0,)
                 i, 0, MS, MS, int(at_ns[-1]), arrival_ns=at_ns, tokens=np.ones(len(at_ns), np.int64), **fields
             )
         )
-    return compute(Records.of(rows), MetricOptions(metric_percentiles=ask))
+    return compute_metrics(Records.from_records(rows), MetricOptions(metric_percentiles=ask))
 
 
 @loop_over(
@@ -215,7 +215,9 @@ def test_how_tokens_were_counted_is_one_line(known: Any, line: str) -> None:
 
 
 def test_each_way_of_counting_has_its_share() -> None:
-    metrics = compute(Records.of([*_rows(0, 2), *_rows(2, 1, **UNCOUNTED)]), MetricOptions())
+    metrics = compute_metrics(
+        Records.from_records([*_rows(0, 2), *_rows(2, 1, **UNCOUNTED)]), MetricOptions()
+    )
     assert list(describe_token_counts(metrics, "")) == [
         "tokens: 2 of 3 responses: as reported by the server in usage; "
         "1 of 3 responses: no usage: messages were counted instead"
@@ -248,7 +250,7 @@ def answer(index: int, at_ms: Sequence[int], visible: int = 0, **more: Any) -> R
 
 
 def computed(*records: Record, **ask: Any) -> Metrics:
-    return compute(Records.of(records), MetricOptions(**ask))
+    return compute_metrics(Records.from_records(records), MetricOptions(**ask))
 
 
 LOST = Failure(FailureKind.STALL, "")
@@ -417,12 +419,12 @@ def test_answers_that_all_end_within_their_reasoning_are_a_line(
 
 def test_a_file_without_the_column_has_no_first_visible_token(tmp_path: Path) -> None:
     path = tmp_path / "arrivals.npz"
-    Records.of([PLAIN, REASONS]).save(path)
+    Records.from_records([PLAIN, REASONS]).save(path)
     names = [*BOUNDS, "start", "arrival_ns", "tokens"]
     names += ["failure_kind", "failure_detail", "finish_reason", "words", "word_start"]
     stored = archive.read_columns(path, names)
     del stored["visible_ns"]
     with path.open("wb") as file:
         archive.write_columns(file, stored)
-    run = compute(Records.load(path), MetricOptions())
+    run = compute_metrics(Records.load(path), MetricOptions())
     assert (run.ttft.n, run.ttfvt.n) == (2, 0)

@@ -42,7 +42,7 @@ def test_a_missing_shard_costs_its_requests_and_is_named() -> None:
     assert merged.facts.lost == ("shard 2/4 is missing: its 80 requests are lost",)
     assert [row.lost for row in merged.facts.shards] == ["", "", *merged.facts.lost, ""]
     assert grave(merged)[:2] == GRAVE
-    text = report.render(merged)
+    text = report.render_report(merged)
     assert "verdict: INVALID: shard 2/4 is missing: its 80 requests are lost" in text
     assert "not finished: 80 × lost, the first: shard 2/4 was lost" in text
     assert "merged from 3 of 4 shards, lost: 2/4; all of one clock" in text

@@ -44,11 +44,11 @@ def mixed(prefix: str | None = "p-") -> Result:
                      failure=Failure(FailureKind.HTTP_STATUS))  # fmt: skip
     rows[4] = Record(4, 0, BEGIN_NS, 0, BEGIN_NS + 9, failure=Failure(FailureKind.CANCELLED))
     rows[0].cached_tokens, rows[0].visible_ns = 7, BEGIN_NS + 25 * MS
-    return Result(of.facts, Records.of(rows))
+    return Result(of.facts, Records.from_records(rows))
 
 
 def stored(directory: Path, of: Result) -> Path:
-    keep(of, directory, report.render(of))
+    keep(of, directory, report.render_report(of))
     return directory
 
 
@@ -178,12 +178,12 @@ def test_of_several_servers_each_row_names_its_own() -> None:
 def test_the_report_has_a_table_of_several_servers() -> None:
     of = mixed()
     several = Result(replace(of.facts, targets=("http://a", "http://b")), of.records)
-    text = report.render(several)
+    text = report.render_report(several)
     assert "Target                 requests failed  TTFT ms      P99 TPOT ms     P99   tok/s\na " in text
     assert [row["url"] for row in several.json()["loadgen"]["by_target"]] == ["http://a", "http://b"]
     assert several.json()["loadgen"]["targets"] == ["http://a", "http://b"]
     assert "by_target" not in of.json()["loadgen"]
-    assert "\nTarget " not in report.render(of)
+    assert "\nTarget " not in report.render_report(of)
     assert "\nTarget                 requests failed  TTFT ms" in report.render_short(several, "d")
     urls = tuple(f"http://{number}" for number in range(9))
     many = Result(replace(of.facts, targets=urls), of.records)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from loadgen.base.errors import UsageError
-from loadgen.figures.metrics import Metrics, compute
+from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.vllm_keys import BlockFacts, list_figures, list_sglang_figures
 from loadgen.records.record import Record, Records
@@ -35,7 +35,7 @@ def run(**ask: Any) -> Metrics:
         input_tokens=5,
         output_tokens=3,
     )
-    return compute(Records.of([record]), MetricOptions(**ask))
+    return compute_metrics(Records.from_records([record]), MetricOptions(**ask))
 
 
 def labels(text: str) -> list[str]:
@@ -110,7 +110,7 @@ def test_whole_answers_show_e2el_in_place_of_the_stream_s_metrics() -> None:
 
 
 def test_a_metric_of_nothing_is_left_out_rather_than_zero() -> None:
-    nothing = compute(Records.of([]), MetricOptions())
+    nothing = compute_metrics(Records.from_records([]), MetricOptions())
     assert headers(render_block(list_figures(nothing, BlockFacts()))) == []
 
 
@@ -206,7 +206,7 @@ def test_sglangs_concurrency_is_latencies_of_successes_over_duration() -> None:
         "concurrency": 0.12 / 0.5,
         "max_itl_ms": 10.0,
     }
-    assert not any(list_sglang_figures(compute(Records.of([]), MetricOptions())).values())
+    assert not any(list_sglang_figures(compute_metrics(Records.from_records([]), MetricOptions())).values())
 
 
 def test_an_unknown_layout_is_refused_with_the_nearest() -> None:

@@ -72,11 +72,11 @@ def made(**changes: Any) -> Result:
         **changes,
     }
     failed = Failure(FailureKind.TRUNCATED, "cut")
-    return Result(Facts(**facts), Records.of([record(0), record(1), record(2, failed)]))
+    return Result(Facts(**facts), Records.from_records([record(0), record(1), record(2, failed)]))
 
 
 def saved(directory: Path, of: Result) -> str:
-    text = report.render(of)
+    text = report.render_report(of)
     keep(of, directory, text + "\n")
     return text
 

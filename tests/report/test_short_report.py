@@ -24,7 +24,7 @@ from builders.provoked_answers import timed
 from loadgen.base.printing import Mark, Screen
 from loadgen.engines.refusals import AdaptedField
 from loadgen.facts.run_facts import Server
-from loadgen.figures.metrics import compute
+from loadgen.figures.metrics import compute_metrics
 from loadgen.records.record import Records
 from loadgen.report import report, run_lines
 from loadgen.report.run_directory import Result
@@ -101,7 +101,9 @@ def test_failures_of_every_kind_are_counted_the_worst_three_in_words() -> None:
     lines = under(text)
     shown = [line for line in lines if line.startswith("failed: ")]
     assert len(shown) == 4
-    assert sum(int(line.split()[1]) for line in shown) == compute(case.records, case.facts.ask()).failed
+    assert (
+        sum(int(line.split()[1]) for line in shown) == compute_metrics(case.records, case.facts.ask()).failed
+    )
     assert shown[-1].endswith("more, of 2 other kinds")
     assert lines[-1].startswith("more: ")
 
@@ -135,7 +137,7 @@ def test_notes_are_in_the_whole_report_and_counted_here() -> None:
     text = short(case)
     assert "a note" not in text
     assert "\nmore (3 notes): loadgen report runs/r " in text
-    assert "note: a note" in report.render(Result(case.facts, case.records))
+    assert "note: a note" in report.render_report(Result(case.facts, case.records))
 
 
 def test_a_place_is_quoted_for_the_shell() -> None:
@@ -220,7 +222,7 @@ def test_what_answers_report_of_themselves_is_one_line() -> None:
     assert list(run_lines.summarize_reconciled(Result(case.facts, case.records), UNUSED)) == [
         "server's timings: prompt 48.00 of 50.00 ms mean TTFT, first to last token 100.00 ms (client +0.00)"
     ]
-    whole = report.render(Result(case.facts, case.records))
+    whole = report.render_report(Result(case.facts, case.records))
     assert "figures that its answers report of the same run:" in whole
     assert "TTFT, prompt by answer" in whole
 
@@ -245,7 +247,7 @@ def test_colours_are_of_states_verdict_and_doubts_alone() -> None:
 
 def test_no_request_at_all_is_reported_too() -> None:
     case = run()
-    assert "verdict: " in report.render_short(Result(case.facts, Records.of([])), "runs/r")
+    assert "verdict: " in report.render_short(Result(case.facts, Records.from_records([])), "runs/r")
 
 
 def test_where_there_is_little_room_the_servers_counters_stay(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def _plain() -> Result:
 
 def _shaped(**keys: Any) -> Result:
     rows = [answered(index, index * 10**8) for index in range(50)]
-    return replace(shaped(num_prompts=50, **keys), records=Records.of(map(_of_many, rows)))
+    return replace(shaped(num_prompts=50, **keys), records=Records.from_records(map(_of_many, rows)))
 
 
 def _of_many(row: Record) -> Record:
@@ -108,7 +108,7 @@ def _seen(result: Result) -> dict[str, list[str]]:
         for name, tree in trees.items()
     }
     texts = {
-        "report": report.render(result),
+        "report": report.render_report(result),
         "short report": report.render_short(result, ""),
         "point of a sweep": sweep_run._summarize_run(result),
         "cards": " ".join(f"{card.label} {card.figures[0].number}" for card in shown.cards),
@@ -141,7 +141,7 @@ def test_what_was_not_measured_is_in_no_report(name: str) -> None:
     assert "arrivals-not-tokens" not in healthy.verdict.reasons
     assert {where: seen for where, seen in _seen(held).items() if seen} == {}
     assert all(_seen(healthy)[where] for where in ("result.json", "compared", "cards", "pictures", "report"))
-    assert "see arrivals-not-tokens" in " ".join(report.render(held).split())
+    assert "see arrivals-not-tokens" in " ".join(report.render_report(held).split())
     assert held.metrics.e2el == healthy.metrics.e2el
 
 

@@ -18,7 +18,7 @@ from builders.made_cases import run
 from loadgen.base.errors import UsageError
 from loadgen.facts.requested_metrics import parse_metadata
 from loadgen.facts.run_facts import Client, Facts, Server
-from loadgen.figures.metrics import compute
+from loadgen.figures.metrics import compute_metrics
 from loadgen.records.record import Record, Records
 from loadgen.report.vllm_json import make_result, name_result_file, write_result
 from loadgen.study.importers.clients import vllm_files
@@ -57,14 +57,14 @@ def recorded_run() -> Records:
             text=RECORDED["generated_texts"][i],
         )
 
-    return Records.of(record(i) for i in range(32))
+    return Records.from_records(record(i) for i in range(32))
 
 
 def result_of(
     records: Records, workload: dict[str, Any] | None = None, detailed: bool = False, **known: Any
 ) -> dict[str, Any]:
     facts = facts_of(workload, **known)
-    result = make_result(compute(records, facts.ask()), records, facts, {}, detailed)
+    result = make_result(compute_metrics(records, facts.ask()), records, facts, {}, detailed)
     strict: dict[str, Any] = json.loads(json.dumps(result, allow_nan=False))
     assert strict == result
     return strict
@@ -120,7 +120,7 @@ def test_a_failed_request_has_zero_lists_its_error_and_no_latency() -> None:
         failure=Failure(FailureKind.TRUNCATED, "cut"),
         output_tokens=1,
     )
-    result = result_of(Records.of([failed]), detailed=True)
+    result = result_of(Records.from_records([failed]), detailed=True)
     assert (result["latencies"], result["output_lens"], result["input_lens"]) == ([0.0], [0], [0])
     assert (result["errors"], result["ttfts"], result["itls"]) == (["truncated: cut"], [2e-9], [[]])
     assert (result["mean_ttft_ms"], result["failed"]) == (None, 1)
@@ -130,7 +130,7 @@ def test_a_failed_request_has_zero_lists_its_error_and_no_latency() -> None:
 
 def test_a_request_never_sent_waited_for_nothing() -> None:
     unsent = Record(0, 0, intended_ns=9, sent_ns=0, end_ns=9, failure=Failure(FailureKind.CONNECT))
-    assert result_of(Records.of([unsent]))["queue_times"] == [0.0]
+    assert result_of(Records.from_records([unsent]))["queue_times"] == [0.0]
 
 
 def test_metadata_stands_flat_before_the_traffic() -> None:
@@ -180,13 +180,13 @@ def test_with_detail_our_part_says_which_requests_succeeded_and_their_ids(
     facts: dict[str, Any], per_request: object
 ) -> None:
     cut = Record(index=3, slot=0, intended_ns=1, sent_ns=1, end_ns=5, failure=Failure(FailureKind.TRUNCATED))
-    ours = result_of(Records.of([one(), cut]), **facts)["loadgen"]
+    ours = result_of(Records.from_records([one(), cut]), **facts)["loadgen"]
     assert ours.get("per_request") == per_request
 
 
 def test_a_fact_that_is_no_number_is_written_as_a_word_that_reads_back() -> None:
     odd = Client(transport="wire", cpu_s=math.nan, wall_s=math.inf, clock_step_ms=-math.inf)
-    ours = result_of(Records.of([one()]), client=odd)["loadgen"]
+    ours = result_of(Records.from_records([one()]), client=odd)["loadgen"]
     assert [ours["client"][name] for name in ("cpu_s", "wall_s", "clock_step_ms")] == ["nan", "inf", "-inf"]
     again = Facts.read_stored(ours).client
     assert math.isnan(again.cpu_s)

@@ -298,6 +298,6 @@ def test_workers_are_measured_in_growing_number_and_kept_by_it(
 @pytest.mark.whole
 def test_one_worker_is_measured_once_for_all_later_runs() -> None:
     workload = profile.build({"max_concurrency": 2, "input_len": 4})
-    measured = capacity.measure_one_worker(workload, "wire", Records.of([]))
+    measured = capacity.measure_one_worker(workload, "wire", Records.from_records([]))
     assert (measured.transport, measured.workers, measured.streams) == ("wire", 1, 2)
-    assert capacity.measure_one_worker(workload, "wire", Records.of([])) == measured
+    assert capacity.measure_one_worker(workload, "wire", Records.from_records([])) == measured

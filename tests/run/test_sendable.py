@@ -31,7 +31,7 @@ class Rows(PromptRequests):
     def __init__(self, input_lens: list[int], output_lens: list[int]) -> None:
         self.input_lens, self.output_lens = np.array(input_lens), np.array(output_lens)
 
-    def where(self, i: int) -> str:
+    def name_row(self, i: int) -> str:
         return f"f.jsonl row {len(self.input_lens) - i}"  # shuffled
 
     def prompt(self, i: int) -> str:

@@ -33,7 +33,7 @@ from loadgen.transport.capture_process import TRANSPORTS
 
 MS = 1_000_000
 EXACT = Error(median_us=0, p99_us=0, max_us=0, p99_percent=0)
-NOTHING_WARMED = Records.of([])
+NOTHING_WARMED = Records.from_records([])
 
 
 def calibrated(tokens_per_s: float, bounded: bool = True) -> Calibration:
@@ -77,7 +77,7 @@ def warmed(messages: int = 5, gap_ms: int = 10, tokens: int = 1) -> Records:
                 output_tokens=messages * tokens,
             )
         )
-    return Records.of(rows)
+    return Records.from_records(rows)
 
 
 # A profile's keys, its warm-up, of how many parts; messages per second, and from what they are known.

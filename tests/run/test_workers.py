@@ -122,8 +122,8 @@ def test_each_worker_has_a_journal_that_is_read_with_the_others(tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "journal-0.bin", "journal-1.bin", "journal.bin"
     ]  # fmt: skip
-    assert journals.read(tmp_path / "journal.bin").facts == b"{}"
-    read = [index for part in journals.parts(tmp_path / "journal.bin") for index in part.index.tolist()]
+    assert journals.read_journal(tmp_path / "journal.bin").facts == b"{}"
+    read = [index for part in journals.open_parts(tmp_path / "journal.bin") for index in part.index.tolist()]
     assert sorted(read) == outcome.records.index.tolist()
     journal.remove()
     assert list(tmp_path.iterdir()) == []
@@ -151,7 +151,7 @@ def test_what_no_disk_takes_comes_over_the_pipe(
     assert bool(journal.error) is everywhere
     journal.close()
     if not everywhere:
-        kept = sum(len(part) for part in journals.parts(tmp_path / "journal.bin"))
+        kept = sum(len(part) for part in journals.open_parts(tmp_path / "journal.bin"))
         assert kept == 40
 
 

@@ -45,7 +45,7 @@ from fakes.scripted_server import (
 )
 from fakes.virtual_network import VirtualServer
 from loadgen.figures.distribution import Distribution
-from loadgen.figures.metrics import Metrics, compute
+from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.records.record import Record, Records
 from loadgen.report.run_directory import Result
 from loadgen.transport.failure import FailureKind
@@ -170,7 +170,7 @@ def assert_good(row: Record) -> None:
 def assert_figures_are_of_the_good_alone(played: Played) -> None:
     good = [row for row in played.rows if row.failure is None]
     metrics = played.case.metrics
-    alone = compute(Records.of(good), played.case.facts.ask())
+    alone = compute_metrics(Records.from_records(good), played.case.facts.ask())
     for name, found in distributions(metrics).items():
         assert found == distributions(alone)[name] or found.n == 0 == distributions(alone)[name].n, name
         if found.n:

@@ -33,7 +33,7 @@ def test_the_bound_is_the_least_n_that_covers_a_percentile_in_99_percent() -> No
 
 def test_a_rising_series_has_the_trend_that_kendall_gives_it() -> None:
     # n = 10, S = 45, Var S = 125, z = 44 / √125 = 3.935: two-sided p = 8.3e-5; slope 1, median 14.5.
-    found = Trend.of(np.arange(10.0, 20.0))
+    found = Trend.fit(np.arange(10.0, 20.0))
     assert found is not None
     assert found.n == 10
     assert found.probability == pytest.approx(8.30e-5, rel=1e-2)
@@ -41,14 +41,14 @@ def test_a_rising_series_has_the_trend_that_kendall_gives_it() -> None:
 
 
 def test_a_falling_series_is_the_mirror_of_a_rising_one() -> None:
-    up, down = Trend.of(np.arange(10.0, 20.0)), Trend.of(np.arange(19.0, 9.0, -1.0))
+    up, down = Trend.fit(np.arange(10.0, 20.0)), Trend.fit(np.arange(19.0, 9.0, -1.0))
     assert up is not None
     assert down is not None
     assert (down.probability, down.change) == (up.probability, -up.change)
 
 
 def test_one_outlier_neither_makes_a_trend_nor_a_slope() -> None:
-    found = Trend.of([10.0] * 11 + [1000.0])
+    found = Trend.fit([10.0] * 11 + [1000.0])
     assert found is not None
     assert found.probability > 0.3
     assert found.change == 0
@@ -56,16 +56,16 @@ def test_one_outlier_neither_makes_a_trend_nor_a_slope() -> None:
 
 @pytest.mark.parametrize("values", [[], [1.0] * 7, [0.0] * 20], ids=["none", "too few", "nothing above 0"])
 def test_what_is_too_short_or_nothing_has_no_trend(values: list[float]) -> None:
-    assert Trend.of(values) is None
+    assert Trend.fit(values) is None
 
 
 def test_a_constant_has_no_trend() -> None:
-    assert Trend.of([5.0] * 20) == Trend(20, 1.0, 0.0)
+    assert Trend.fit([5.0] * 20) == Trend(20, 1.0, 0.0)
 
 
 def test_noise_rarely_looks_like_a_trend() -> None:
     rng = np.random.default_rng(3)
-    found = [Trend.of(10 + rng.normal(size=12)) for _ in range(1000)]
+    found = [Trend.fit(10 + rng.normal(size=12)) for _ in range(1000)]
     assert sum(one is not None and one.probability < 0.01 for one in found) < 20
 
 

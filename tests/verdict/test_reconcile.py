@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 
 from builders.loops import loop_over
 from builders.recorded import capture, chunk
-from loadgen.figures.metrics import Metrics, compute
+from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.per_request import MetricOptions
 from loadgen.records.decode import Decoder
 from loadgen.records.record import UNKNOWN, Record, Records
@@ -41,8 +41,8 @@ def answer(index: int, tokens: int = 5, **more: Any) -> Record:
 
 
 def run(*records: Record, streamed: bool = True) -> tuple[Metrics, Records]:
-    kept = Records.of(records)
-    return compute(kept, MetricOptions(streamed=streamed)), kept
+    kept = Records.from_records(records)
+    return compute_metrics(kept, MetricOptions(streamed=streamed)), kept
 
 
 def latency(mean_ms: float, low: float = 0.0, high: float | None = 1000.0) -> ServerLatency:
@@ -336,7 +336,7 @@ def test_server_reported_times_are_read_and_unknown_fields_ignored(
 
 
 def test_records_keep_the_servers_times_and_older_files_have_none(tmp_path: Path) -> None:
-    records = Records.of([answer(0, server_queue_ns=3, server_ttft_ns=4), answer(1)])
+    records = Records.from_records([answer(0, server_queue_ns=3, server_ttft_ns=4), answer(1)])
     path = tmp_path / "arrivals.npz"
     records.save(path)
     assert Records.load(path).server_queue_ns.tolist() == [3, UNKNOWN]

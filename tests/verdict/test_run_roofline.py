@@ -66,9 +66,12 @@ def test_tokens_that_prompts_share_leave_ttft_out() -> None:
 
 def test_the_report_has_the_roofline_or_why_there_is_none() -> None:
     case = made.run()
-    text = " ".join(report.render(Result(case.facts, case.records)).split())
+    text = " ".join(report.render_report(Result(case.facts, case.records)).split())
     assert "roofline: 700 tok/s at best (15.2 GB a step of 5.33 requests, this machine at 2000 GB/s)" in text
     without = replace(case.facts, ceiling=None, no_ceiling="pass --hardware KEY")
-    assert "\nroofline: unknown: pass --hardware KEY\n" in report.render(Result(without, case.records)) + "\n"
+    assert (
+        "\nroofline: unknown: pass --hardware KEY\n"
+        in report.render_report(Result(without, case.records)) + "\n"
+    )
     silent = replace(without, no_ceiling="")
-    assert "\nroofline" not in report.render(Result(silent, case.records))
+    assert "\nroofline" not in report.render_report(Result(silent, case.records))

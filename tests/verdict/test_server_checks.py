@@ -25,7 +25,7 @@ from loadgen.base.structs import replace
 from loadgen.records.record import Records
 from loadgen.verdict import reconcile
 from loadgen.verdict.reconcile import reconcile_answers
-from loadgen.verdict.server_checks import few_slots, queued, server_limit, timings_differ
+from loadgen.verdict.server_checks import few_slots, requests_queued, server_limit, timings_differ
 
 DECODE_MS = TPOT_MS * (OUTPUT - 1)
 
@@ -69,7 +69,7 @@ def test_without_timings_there_is_nothing_to_judge() -> None:
 
 
 def test_answers_that_were_not_streamed_have_counts_alone() -> None:
-    records = Records.of(timed())
+    records = Records.from_records(timed())
     found = reconcile.measure_answer_timings(records, streamed=False)
     assert found is not None
     assert (found.decoded, found.early, len(found.counts)) == (0, 0, 3)
@@ -90,4 +90,4 @@ def test_the_same_queue_is_reported_once() -> None:
     server = replace(LLAMACPP, slots=4)
     case = run(timed(), server=server, window=sampled(*[(4, 4)] * 6))
     assert few_slots.find(case) is not None
-    assert (server_limit.find(case), queued.find(case)) == (None, None)
+    assert (server_limit.find(case), requests_queued.find(case)) == (None, None)

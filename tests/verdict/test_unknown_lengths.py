@@ -45,7 +45,7 @@ def test_without_usage_their_prompt_tokens_are_unknown_and_not_planned() -> None
     assert run_roofline.list_bound_figures(case.facts, metrics)[1].input_len == INPUT
     assert metrics.prefill_speed.n == REQUESTS - unknown
     assert [mismatch.figure for mismatch in reconcile.find_mismatches(observed(), metrics)] == []
-    text = " ".join(report.render(Result(case.facts, case.records)).split())
+    text = " ".join(report.render_report(Result(case.facts, case.records)).split())
     assert f"input tokens: unknown for {unknown} requests whose usage has none" in text
     assert "as planned for" not in text
 
@@ -54,7 +54,7 @@ def test_without_usage_their_prompt_tokens_are_unknown_and_not_planned() -> None
 @pytest.mark.parametrize("layout", ["vllm-0.32", "sglang"])
 def test_unknown_prompt_tokens_are_no_zero_in_the_block(input_tokens: int, shown: bool, layout: str) -> None:
     case = run(changed(closed(), 4, **BODIES, input_tokens=input_tokens), window=observed())
-    text = report.render(Result(case.facts, case.records), layout=layout)
+    text = report.render_report(Result(case.facts, case.records), layout=layout)
     assert ("Total input tokens:" in text, "Total token throughput" in text) == (shown, shown)
     rows = {line.split(":")[0] for line in text.splitlines() if line.endswith(" ")}  # of the block
     assert any(row.startswith(("Total input", "Input token", "Total token")) for row in rows) == shown

@@ -12,7 +12,7 @@ import pytest
 from builders.loops import loop_over
 from builders.made_cases import observed, run
 from loadgen.base.guard import Broken
-from loadgen.base.rule import Finding, Rule, Severity, Source, table
+from loadgen.base.rule import Finding, Rule, Severity, Source, tabulate_rules
 from loadgen.base.structs import replace
 from loadgen.engines import engines
 from loadgen.facts.run_facts import Cell, Server
@@ -192,7 +192,7 @@ def test_a_verdict_names_the_checks_that_matter_and_were_not_made(
 
 def test_the_table_has_a_row_of_each_doubt_under_its_severity() -> None:
     severities = (Severity.INVALID, Severity.SUSPECT, Severity.NOTE)
-    sections = table(DOUBTS, "doubt").split("## ")[1:]
+    sections = tabulate_rules(DOUBTS, "doubt").split("## ")[1:]
     assert [section.splitlines()[0] for section in sections] == ["Invalid", "Suspect", "Note"]
     for section, severity in zip(sections, severities, strict=True):
         rows = [line for line in section.splitlines() if line.startswith("| `")]

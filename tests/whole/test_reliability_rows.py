@@ -173,7 +173,7 @@ def test_a_run_of_which_a_journal_is_left_is_named_and_not_compared(
 @pytest.mark.parametrize("fields", [{"capacity_streams": 0}, {"capacity_streams": 0, "streams": 1}, {}])
 def test_a_self_test_that_held_nothing_ends_in_a_report(fields: dict[str, int]) -> None:
     of = made_runs.run(calibration=measured(0.0, **fields))
-    text = report.render(of, explain=True)
+    text = report.render_report(of, explain=True)
     assert "not judged" not in text
     assert "failed:" not in text
     assert "self-test" in text

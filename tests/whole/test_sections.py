@@ -155,10 +155,10 @@ def test_a_section_that_raises_costs_its_own_lines_alone(
     section: Section, how: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = parts(FULL)
-    assert report.render(FULL) == text(whole)
+    assert report.render_report(FULL) == text(whole)
     bad = tuple(replace(one, lines=how) if one is section else one for one in SECTIONS)
     monkeypatch.setattr(report, "SECTIONS", bad)
-    assert report.render(FULL) == text(whole | {section.name: told(section.name)})
+    assert report.render_report(FULL) == text(whole | {section.name: told(section.name)})
 
 
 @loop_over(
@@ -181,7 +181,7 @@ def test_what_a_section_is_made_of_may_raise(
     whole = parts(FULL)
     monkeypatch.setattr(of, function, broken_one)
     fresh = Result(FULL.facts, FULL.records)  # nothing of it is known yet
-    assert report.render(fresh) == text(whole | {section: told(section)})
+    assert report.render_report(fresh) == text(whole | {section: told(section)})
 
 
 def test_sensors_that_raise_cost_their_section(monkeypatch: pytest.MonkeyPatch) -> None:

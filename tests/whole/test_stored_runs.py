@@ -250,7 +250,7 @@ def test_a_run_with_any_numbers_changed_is_a_report_or_one_line(tmp_path: Path, 
         found = run_directory.load(tmp_path)
     except UsageError:
         return
-    assert report.render(found)
+    assert report.render_report(found)
     json.dumps(found.json(detailed=True), allow_nan=False)
 
 
@@ -266,7 +266,7 @@ def test_a_run_with_any_bytes_changed_is_a_report_or_one_line(tmp_path: Path, da
         found = run_directory.load(tmp_path)
     except UsageError:
         return
-    assert report.render(found)
+    assert report.render_report(found)
 
 
 def test_a_file_of_the_first_format_is_read(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_one_long_word_takes_its_own_room_alone(tmp_path: Path) -> None:
     rows = [Record(i, 0, 1, 1, 2, finish_reason="stop", failure=None) for i in range(1000)]
     rows[7].finish_reason = "long" * 250_000
     rows[8].failure = Failure(FailureKind.IN_BAND, "half a pair \ud800, NUL \0")
-    records = Records.of(rows)
+    records = Records.from_records(rows)
     records.save(tmp_path / ARRIVALS)
     assert (tmp_path / ARRIVALS).stat().st_size < 1_500_000
     found = Records.load(tmp_path / ARRIVALS)
@@ -305,7 +305,7 @@ def test_a_long_column_stays_in_its_file(tmp_path: Path) -> None:
     count = 2_200_000
     arrival_ns, tokens = np.arange(count), np.arange(count) % 3
     row = Record(0, 0, 1, 1, count, arrival_ns=arrival_ns, tokens=tokens)
-    Records.of([row]).save(tmp_path / ARRIVALS)
+    Records.from_records([row]).save(tmp_path / ARRIVALS)
     found = Records.load(tmp_path / ARRIVALS)
     for read, written in ((found.arrival_ns, arrival_ns), (found.tokens, tokens)):
         assert read.tobytes() == written.tobytes()

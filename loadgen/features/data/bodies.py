@@ -116,9 +116,9 @@ class WholeBodies:
                 row[key] = self._output_len
         return row
 
-    def where(self, i: int) -> str:
+    def name_row(self, i: int) -> str:
         """Request i by file and line, as `data.jsonl row 17`."""
-        return self._lines.where(int(self._rows[i]))
+        return self._lines.name_row(int(self._rows[i]))
 
     def digest(self) -> str:
         """A fingerprint of the file's bytes, of the rows that are sent and their lengths."""

@@ -178,10 +178,10 @@ class Conversations:
             turns.append(RecordedTurn(row, msgspec.json.decode(fields["role"], type=str), fields))
         return RecordedConversation(turns)
 
-    def where(self, conversation: int, turn: int) -> str:
+    def name_turn(self, conversation: int, turn: int) -> str:
         """A conversation's turn, counted from 1, as `data.jsonl row 17, conversation 'c-3'`."""
         row = int(self.rows[int(self.begins[conversation]) + turn - 1])
-        return f"{self.lines.where(row)}, {_name_conversation(self.lines, row)}"
+        return f"{self.lines.name_row(row)}, {_name_conversation(self.lines, row)}"
 
     def _raw(self, rows: list[int]) -> Iterator[bytes]:
         """The bytes of rows, which usually follow one another: then read at once."""
@@ -355,9 +355,9 @@ class RecordedTurns:
             body[getattr(dialect, "limit_field", bodies.LIMITS[1])] = int(self.output_lens[i])
         return body
 
-    def where(self, i: int) -> str:
+    def name_row(self, i: int) -> str:
         """Request i by the row of the turn that it answers, and by its conversation."""
-        return self._conversations.where(*self._conversations.generated[self._answers[i]].tolist())
+        return self._conversations.name_turn(*self._conversations.generated[self._answers[i]].tolist())
 
     def digest(self) -> str:
         """A fingerprint of the file's bytes, of the answers that are asked for and their lengths."""

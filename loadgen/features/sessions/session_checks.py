@@ -8,7 +8,7 @@ from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.rule import Evidence, Origin, Source, note, suspect
 from loadgen.base.text import format_count
 from loadgen.figures.metrics import count_cached_tokens
-from loadgen.figures.percentiles import percentiles
+from loadgen.figures.percentiles import compute_percentiles
 from loadgen.figures.session_rows import SessionRows
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.sending.gate import NEVER_NS
@@ -60,7 +60,7 @@ def turns_late(run: RunEvidence) -> Evidence | None:
     late_ns = (run.records.sent_ns - run.records.intended_ns)[later]
     if run.sessions is None or not len(late_ns):
         return None
-    most_ms, (p99_ns,) = float(late_ns.max()) / MS_NS, percentiles(late_ns, (99,))
+    most_ms, (p99_ns,) = float(late_ns.max()) / MS_NS, compute_percentiles(late_ns, (99,))
     if p99_ns <= LATE_MS * MS_NS:
         return None
     return f"later turns were sent {p99_ns / MS_NS:.2f} ms late by P99, {most_ms:.2f} ms at most"
@@ -114,7 +114,7 @@ def context_limit(run: RunEvidence) -> Evidence | None:
 def session_forgotten(run: RunEvidence) -> Evidence | None:
     """Nothing of a session was left in the server's cache when its next turn came."""
     sessions = run.sessions
-    shared = 0 if sessions is None else _repeated(run, sessions)
+    shared = 0 if sessions is None else _count_repeated_tokens(run, sessions)
     if sessions is None or not shared:
         return None
     hits, looked_up, _ = count_cached_tokens(run.records, ~run.begins)
@@ -130,7 +130,7 @@ def session_forgotten(run: RunEvidence) -> Evidence | None:
     return f"{repeated}, {hits} ({percent(hits / shared)}) were cached ({source})"
 
 
-def _repeated(run: RunEvidence, sessions: SessionRows) -> int:
+def _count_repeated_tokens(run: RunEvidence, sessions: SessionRows) -> int:
     """The prompt tokens of each answered later turn that its session's turn before had too, by usage."""
     records, later = run.records, np.flatnonzero(~run.begins)
     both = later[
@@ -185,7 +185,7 @@ def sessions_ran_dry(run: RunEvidence) -> Evidence | None:
     "raise the server's keep-alive timeout above the longest delay between turns (vLLM: "
     "VLLM_HTTP_TIMEOUT_KEEP_ALIVE, uvicorn: --timeout-keep-alive)",
 )
-def reconnected(run: RunEvidence) -> Evidence | None:
+def turns_reconnected(run: RunEvidence) -> Evidence | None:
     """Connections did not last from turn to turn."""
     count = run.facts.client.reconnects
     if run.sessions is None or not count:
@@ -197,6 +197,6 @@ def reconnected(run: RunEvidence) -> Evidence | None:
 DOUBTS = {
     "after failures": (sessions_ended_early,),
     "after rate-not-reached": (users_waited, turns_late),
-    "after resent": (reconnected, context_limit, session_forgotten, cached_tokens_differ),
+    "after resent": (turns_reconnected, context_limit, session_forgotten, cached_tokens_differ),
     "after ran-out": (sessions_ran_dry,),
 }

@@ -112,7 +112,7 @@ def divide_by_turn(run: Result) -> list[TurnFigures]:
     sessions = find_sessions(records, run.facts.session_turns)
     if sessions is None:
         return []
-    each, turn = PerRequest.of(records, run.ask), sessions.turn
+    each, turn = PerRequest.from_records(records, run.ask), sessions.turn
     rows, first = [], 1
     while first <= turn.max(initial=0):
         last = first if first <= _OWN_ROW else 2 * (first - 1)
@@ -181,8 +181,8 @@ def measure_sessions(rows: SessionRows, records: Records, planned: int) -> Sessi
         most_turns=int(turns.max(initial=0)),
         mean_planned_turns=float(rows.planned.mean()) if len(rows) else None,
         busy_share=waited_ns / sum_exactly(lasting_ns) if sum_exactly(lasting_ns) else None,
-        duration=Distribution.of(lasting_ns, _P99),
-        lateness=Distribution.of((records.sent_ns - records.intended_ns)[sent], _P99),
+        duration=Distribution.from_ns(lasting_ns, _P99),
+        lateness=Distribution.from_ns((records.sent_ns - records.intended_ns)[sent], _P99),
         mean_in_flight=held_ns / run_ns if run_ns else 0.0,
     )
 

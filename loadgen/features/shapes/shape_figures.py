@@ -82,7 +82,7 @@ def divide_by_stage(run: Result) -> list[StageFigures]:
             for window in windows
             if window.begin_ns < until_ns
         ]
-    each, sent = PerRequest.of(records, run.ask), records.sent
+    each, sent = PerRequest.from_records(records, run.ask), records.sent
     flown_ns = np.sort(records.sent_ns[sent]) - begin_ns, np.sort(records.end_ns[sent]) - begin_ns
     return [_measure_stage(window, each, due_ns - begin_ns, flown_ns) for window in windows]
 
@@ -159,7 +159,7 @@ def divide_by_class(run: Result) -> list[ClassFigures]:
     numbers, rows = _number_classes(run), []
     if numbers is None:
         return []
-    each = PerRequest.of(run.records, run.ask)
+    each = PerRequest.from_records(run.records, run.ask)
     met = mark_good(each, run.ask)
     for number, kind in enumerate(run.facts.profile.classes):
         part = numbers == number

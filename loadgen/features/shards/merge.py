@@ -34,7 +34,7 @@ from loadgen.server.sample_file import NO_SAMPLES, KeptSamples
 from loadgen.transport.failure import Failure, FailureKind
 
 _UNKNOWN: Mapping[int, str] = {}
-_NO_RECORDS = Records.of([])
+_NO_RECORDS = Records.from_records([])
 # Times of a clock, and the value of each that stands for none; the others are differences and counts.
 _TIMES = {
     "intended_ns": 0,
@@ -339,7 +339,7 @@ def make_lost_records(indices: Int64, slots: int, at_ns: int, why: str) -> Recor
     """Requests that were lost with their shard; each is in the slot `index mod slots`, sent never."""
     failure = Failure(FailureKind.LOST, why)
     made: list[Any] = indices.tolist()
-    return Records.of(
+    return Records.from_records(
         Record(index, index % slots, at_ns, 0, at_ns, exact_tokens=False, failure=failure) for index in made
     )
 

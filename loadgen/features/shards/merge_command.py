@@ -52,8 +52,8 @@ def main(argv: Sequence[str]) -> int:
     directory = _directory(asked.output, shards)
     run = merge.merge_results(shards, directory)
     errors = _keep(run, directory, asked.explain, asked.layout)
-    screen = Screen.of(sys.stdout)
-    shown = report.render(run, True, asked.layout, screen) if asked.explain else None
+    screen = Screen.from_stream(sys.stdout)
+    shown = report.render_report(run, True, asked.layout, screen) if asked.explain else None
     print_text(shown or report.render_short(run, str(directory), asked.layout, screen), sys.stdout)
     print_text(f"run directory: {directory}", sys.stdout)
     for error in errors:
@@ -77,7 +77,7 @@ def _directory(output: str | None, shards: Sequence[tuple[str, Result]]) -> Path
 
 def _keep(run: Result, directory: Path, explain: bool, layout: str | None) -> list[str]:
     broken: list[Broken] = []
-    text = make_guarded("the report", lambda: report.render(run, explain, layout), "", broken)
+    text = make_guarded("the report", lambda: report.render_report(run, explain, layout), "", broken)
     errors = run_directory.save(run, directory, {run_directory.REPORT: text + "\n"}, broken)
     return errors + [f"{part.name}: {part.why}" for part in broken]
 

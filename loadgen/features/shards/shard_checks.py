@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from loadgen.base.clock import MS_NS
-from loadgen.base.rule import Evidence, Origin, invalid, joined, suspect
+from loadgen.base.rule import Evidence, Origin, invalid, join_evidence, suspect
 from loadgen.facts.run_facts import MergedShard
 from loadgen.verdict.evidence import RunEvidence, percent
 
@@ -27,7 +27,7 @@ def load_lost(run: RunEvidence) -> Evidence | None:
     """A part of the load was never made."""
     lost = run.facts.lost
     more = f"and {len(lost) - _MOST_NAMED} more were lost" if len(lost) > _MOST_NAMED else None
-    return joined((*lost[:_MOST_NAMED], more))
+    return join_evidence((*lost[:_MOST_NAMED], more))
 
 
 @suspect(
@@ -95,7 +95,9 @@ def _opens_ns(run: RunEvidence, row: MergedShard) -> int:
 def clock_offset(run: RunEvidence) -> Evidence | None:
     """The times of a shard may be off against those of the others."""
     needing = "duration, throughput, concurrency and peaks may be off by it, latencies are not"
-    return joined(f"{how} to the clock of the first one: {needing}" for how in _unsure(run.facts.shards))
+    return join_evidence(
+        f"{how} to the clock of the first one: {needing}" for how in _unsure(run.facts.shards)
+    )
 
 
 def _unsure(shards: tuple[MergedShard, ...]) -> Iterator[str]:

@@ -114,7 +114,7 @@ class Replicas(ServerGroup):
 
         Raises MeasureError where every request of the warm-up of one failed.
         """
-        options, records = replace(options, targets=()), Records.of([])
+        options, records = replace(options, targets=()), Records.from_records([])
         warming = replace(made, profile=_divide_concurrency(made.profile, 1 + len(self.others)))
         first = (adapter.access, options.target)
         rest = ((other.access, add_path(other.root, made)) for other in self.others)
@@ -127,7 +127,7 @@ class Replicas(ServerGroup):
                 raise MeasureError(f"{url}: {error}") from None
             after = int(records.index.max(initial=-1)) + 1
             records = Records.join([records, replace(more, index=more.index + after)])
-        return made.adapted(warming.adaptation), records
+        return made.apply_adaptation(warming.adaptation), records
 
     def reset_caches(self, outcome: str) -> str:
         outcomes = {"the first": outcome}

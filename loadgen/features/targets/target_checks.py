@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import MS_NS
-from loadgen.base.rule import Evidence, joined, suspect
-from loadgen.figures.percentiles import median
+from loadgen.base.rule import Evidence, join_evidence, suspect
+from loadgen.figures.percentiles import compute_medians
 from loadgen.records.record import Records
 from loadgen.transport.failure import FailureKind
 from loadgen.verdict.evidence import RunEvidence, percent
@@ -45,7 +45,7 @@ def targets_unequal(run: RunEvidence) -> Evidence | None:
     if len(run.facts.targets) < 2:
         return None
     of = number_targets(run.facts.targets, run.records)
-    return joined([*_failing(run, of), *_slower(run, of)])
+    return join_evidence([*_failing(run, of), *_slower(run, of)])
 
 
 def _slower(run: RunEvidence, of: Int64) -> Iterator[Evidence]:
@@ -61,7 +61,7 @@ def _slower(run: RunEvidence, of: Int64) -> Iterator[Evidence]:
             ours = targets == number
             if not _throughout(values, ours):
                 continue
-            mine, others = float(median(values[ours])), float(median(values[~ours]))
+            mine, others = float(compute_medians(values[ours])), float(compute_medians(values[~ours]))
             if mine - others < max(least_ms, UNEQUAL * others):
                 continue
             if name == "TTFT" and not _have_like_prompts(inputs[ordered], ours):
@@ -80,7 +80,8 @@ def _throughout(values: NDArray[np.float64], ours: Bool) -> bool:
     """
     parts = zip(np.array_split(values[ours], PARTS), np.array_split(values[~ours], PARTS), strict=True)
     return all(
-        min(len(mine), len(others)) >= _LEAST and median(mine) > median(others) for mine, others in parts
+        min(len(mine), len(others)) >= _LEAST and compute_medians(mine) > compute_medians(others)
+        for mine, others in parts
     )
 
 

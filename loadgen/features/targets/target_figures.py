@@ -43,7 +43,11 @@ def divide_by_target(run: Result) -> list[TargetFigures]:
     targets, duration_s = run.facts.targets, run.whole.duration_s
     if len(targets) < 2:
         return []
-    each, numbers, rows = PerRequest.of(run.records, run.ask), number_targets(targets, run.records), []
+    each, numbers, rows = (
+        PerRequest.from_records(run.records, run.ask),
+        number_targets(targets, run.records),
+        [],
+    )
     for number, url in enumerate(targets):
         part = numbers == number
         tokens = int(each.output_tokens[part & each.ok].sum())

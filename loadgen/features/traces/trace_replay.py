@@ -154,7 +154,7 @@ class ReplayedRequests(PromptRequests):
         self._content = content
         self._texts: IdTexts | None = None  # made with the first body
 
-    def where(self, i: int) -> str:
+    def name_row(self, i: int) -> str:
         """Request i by file and row, as `trace.jsonl row 17`."""
         return f"{self._file} row {int(self.rows[i])}"
 

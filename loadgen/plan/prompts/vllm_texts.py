@@ -194,7 +194,7 @@ class FileTexts(ListedTexts):
         super().__init__(texts, which, *lens)
         self._path, self._rows = path, rows
 
-    def where(self, i: int) -> str:
+    def name_row(self, i: int) -> str:
         """Request i by file and row, as `data.jsonl row 17`."""
         return f"{self._path} row {self._rows[int(self.which[i])]}"
 

@@ -239,9 +239,9 @@ def _render(run: Result, directory: Path, options: Options) -> str:
     from loadgen.base.printing import Screen
     from loadgen.report import report
 
-    screen = Screen.of(sys.stdout)
+    screen = Screen.from_stream(sys.stdout)
     if options.explain:
-        return report.render(run, True, options.layout, screen)
+        return report.render_report(run, True, options.layout, screen)
     return report.render_short(run, str(directory), options.layout, screen)
 
 

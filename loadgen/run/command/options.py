@@ -17,7 +17,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.parsing import Parser, parse_arguments, suggest_name
 from loadgen.base.text import quote_value
 from loadgen.base.urls import check_headers, check_path, check_request_id_prefix
-from loadgen.features import contributed
+from loadgen.features import import_rows
 from loadgen.settings import backends, setting, table, vllm_flags
 from loadgen.settings.load_settings import SeedOptions
 from loadgen.settings.run_settings import AroundOptions, OutputOptions, SendOptions, StopOptions
@@ -48,7 +48,7 @@ _NAMING_DATA = {"dataset_name", "dataset_path", "profile"}
 _HEADER = re.compile(r"\s*([\w!#$%&'*+.^`|~-]+)\s*[=:]\s*(.*?)\s*", re.ASCII | re.DOTALL)
 
 # All settings that a command may have: the core's, and those that features contribute.
-_OF_FEATURES = [subject for module in contributed("options") for subject in module.OPTIONS]
+_OF_FEATURES = [subject for module in import_rows("options") for subject in module.OPTIONS]
 TABLE: tuple[Setting, ...] = (*table.TABLE, *table.join_rows(*_OF_FEATURES))
 DEFAULT_URL = "http://127.0.0.1:8000"  # where `vllm serve` listens, and what `vllm bench serve` measures
 # Flags by their names in the parser, and keywords of `bench()`: each only makes sense of a server that runs.

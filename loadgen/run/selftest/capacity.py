@@ -18,7 +18,7 @@ from loadgen.base.text import format_count
 from loadgen.facts import calibration
 from loadgen.facts.calibration import Calibration, Error, Seen
 from loadgen.facts.requested_metrics import make_metric_options
-from loadgen.figures.metrics import compute
+from loadgen.figures.metrics import compute_metrics
 from loadgen.host.environment import describe_machine
 from loadgen.plan.profile import Profile
 from loadgen.records.record import Records
@@ -116,9 +116,9 @@ def calibrate(load: SelftestLoad, client: SelftestClient, budget_s: float) -> tu
         streams=load.streams,
         interval_ms=load.interval_ms,
         tokens_per_message=load.tokens_per_message,
-        ttft=Error.of(*seen.ttft),
-        gap=Error.of(*seen.gap),
-        e2e=Error.of(*seen.e2e),
+        ttft=Error.from_pairs(*seen.ttft),
+        gap=Error.from_pairs(*seen.gap),
+        e2e=Error.from_pairs(*seen.e2e),
         events_per_read=seen.events_per_read,
         capacity_tokens_per_s=capacity.tokens_per_s,
         capacity_streams=capacity.streams,
@@ -153,7 +153,7 @@ def measure_one_worker(workload: Profile, transport: str, warmed: Records) -> Ca
 
 def _add_pace(workload: Profile, warmed: Records) -> SelftestLoad:
     """The load of a run to come, with the warm-up's pace where there was one."""
-    pace, load = compute(warmed, make_metric_options(workload)), SelftestLoad.from_profile(workload)
+    pace, load = compute_metrics(warmed, make_metric_options(workload)), SelftestLoad.from_profile(workload)
     if not pace.itl.n:
         return load
     tokens = round(pace.total_output_tokens / pace.health.messages)

@@ -17,7 +17,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.text import format_count
 from loadgen.facts.calibration import Calibration
 from loadgen.facts.requested_metrics import make_metric_options
-from loadgen.figures.metrics import compute
+from loadgen.figures.metrics import compute_metrics
 from loadgen.plan.plan import Plan
 from loadgen.records.record import Records
 from loadgen.run.command.options import Options
@@ -118,7 +118,7 @@ def expect_load(made: Plan, warmed: Records, part_of: int = 1) -> ExpectedLoad:
     Requests may wait for a slot, so with a rate and slots the lower of both counts. Streams that share a
     server are slower than a warm-up's few: with slots alone this is the most there can be.
     """
-    pace, streamed = compute(warmed, make_metric_options(made.profile)), made.profile.stream
+    pace, streamed = compute_metrics(warmed, make_metric_options(made.profile)), made.profile.stream
     answers = int(warmed.ok.sum())
     per_answer, interval_ms = float(made.profile.output_len), _GUESSED_MS
     if answers:

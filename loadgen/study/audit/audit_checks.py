@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-from loadgen.base.rule import Evidence, Source, invalid, joined, note, suspect
+from loadgen.base.rule import Evidence, Source, invalid, join_evidence, note, suspect
 from loadgen.base.text import list_first
 from loadgen.roofline import bound
 from loadgen.roofline.ceiling import Ceiling
@@ -328,7 +328,7 @@ def slow_kernel(run: AuditedRun) -> Evidence | None:
     """So far below the roofline that a fallback kernel must have run."""
     if run.ceiling is None:
         return None
-    return joined((_explain_slow_decode(run, run.ceiling), _explain_slow_prefill(run, run.ceiling)))
+    return join_evidence((_explain_slow_decode(run, run.ceiling), _explain_slow_prefill(run, run.ceiling)))
 
 
 def compute_decode_share(reported: Reported, ceiling: Ceiling | None) -> float | None:

@@ -224,7 +224,7 @@ def _explain_run(audited: RunFindings, explain: bool) -> Iterator[str]:
         yield f"  {_BY_REPORT}: its figures alone do not show why"
     for finding in shown:
         short = [f"{finding.rule.code}: {finding.evidence}"]
-        yield from (f"  {clean_line(line)}" for line in (rule.explained(finding) if explain else short))
+        yield from (f"  {clean_line(line)}" for line in (rule.explain_finding(finding) if explain else short))
     if notes:
         yield f"  notes: {', '.join(notes)}"
     yield from (f"  remark: {clean_line(remark)}" for remark in remarks)
@@ -302,7 +302,7 @@ def _encode_run(audited: RunFindings) -> dict[str, Any]:
         "roofline": audited.roofline if audited.roofline is None or math.isfinite(audited.roofline) else None,
         "ceiling": None if ceiling is None else ceiling.model_dump(mode="json"),
         "no_roofline": audited.no_ceiling or None,
-        "doubts": [rule.as_json(finding) for finding in audited.findings],
+        "doubts": [rule.encode_finding(finding) for finding in audited.findings],
         "remarks": list(run.remarks),
     }
 

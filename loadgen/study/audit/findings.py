@@ -43,7 +43,7 @@ class RunFindings(msgspec.Struct, frozen=True):
     @property
     def level(self) -> Level:
         """The worst severity as a word, or what its own report has; UNCHECKED where nothing was checked."""
-        level = Level.of(self.findings)
+        level = Level.from_findings(self.findings)
         if self.by_its_report:
             return Level(self.reported.level)
         return Level.UNCHECKED if level is Level.VALID and len(self.unchecked) == len(CHECKABLE) else level
@@ -52,7 +52,7 @@ class RunFindings(msgspec.Struct, frozen=True):
     def by_its_report(self) -> bool:
         """Whether the verdict in a pasted report is graver than what its figures show."""
         graver = {Level.VALID: (Level.SUSPECT, Level.INVALID), Level.SUSPECT: (Level.INVALID,)}
-        return self.reported.level in graver.get(Level.of(self.findings), ())
+        return self.reported.level in graver.get(Level.from_findings(self.findings), ())
 
     @property
     def verdict(self) -> str:
@@ -119,7 +119,7 @@ def _find_all(audited: AuditedRun) -> tuple[Finding, ...]:
         if (run is None or check.code in OF_OURS or (check.source is Source.ROOFLINE and no_roofline))
         and not {check.code, SAME_AS.get(check.code)} & codes
     )
-    return tuple(rule.gravest_first([*own, *rule.findings(checks, audited)]))
+    return tuple(rule.sort_by_severity([*own, *rule.apply_rules(checks, audited)]))
 
 
 CHECKS: tuple[Rule[AuditedRun], ...] = (

@@ -55,7 +55,7 @@ class Pair(msgspec.Struct, frozen=True):
 
 def find_differences(run: Reported, baseline: Reported) -> list[Finding]:
     """Find every difference of a run from one of the baseline, refused differences first."""
-    return rule.findings(COMPARABILITY, Pair(run, baseline))
+    return rule.apply_rules(COMPARABILITY, Pair(run, baseline))
 
 
 def explain_short_answers(run: Reported, otherwise: float | None) -> Evidence | None:
@@ -112,7 +112,7 @@ def _list_differences(
         every = dict.fromkeys((*own, *other), absent)
         own, other = {**every, **own}, {**every, **other}
     apart = [name for name in own if name in other and own[name] != other[name]]
-    listed = rule.joined(
+    listed = rule.join_evidence(
         f"{name} {format_value(own[name])}, baseline {format_value(other[name])}" for name in apart[:most]
     )
     more = "" if most is None or len(apart) <= most else f", and {len(apart) - most} more"

@@ -14,7 +14,7 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from loadgen.base import rule
-from loadgen.base.rule import Evidence, Rule, invalid, joined, note, suspect
+from loadgen.base.rule import Evidence, Rule, invalid, join_evidence, note, suspect
 from loadgen.figures.figure_table import COMMON, SELECTABLE
 from loadgen.study.consistency.subject import SATURATED, AuditedRun, Interval
 from loadgen.study.importers.pasted.pasted_pages import PAGE
@@ -52,7 +52,7 @@ def figures_disagree(run: AuditedRun) -> Evidence | None:
             count = (total.low + total.high) / 2
             per_s = f"{count / seconds:.2f} {unit}"
             parts.append(f"{count:.0f} {noun} in {seconds:g} s are {per_s}, reported: {reported:g}")
-    return joined(parts)
+    return join_evidence(parts)
 
 
 def _list_rates(run: AuditedRun) -> Iterator[tuple[str, Interval, Interval, Interval]]:
@@ -90,7 +90,7 @@ def has_relations(run: AuditedRun) -> bool:
 def impossible_order(run: AuditedRun) -> Evidence | None:
     """Mean, median and percentiles that no sample has."""
     disorder = (line for key, word in _METRICS.items() for line in _find_disorder(run, key, word))
-    return joined([*disorder, *_find_late_first_tokens(run)])
+    return join_evidence([*disorder, *_find_late_first_tokens(run)])
 
 
 def _find_late_first_tokens(run: AuditedRun) -> Iterator[Evidence]:
@@ -117,7 +117,7 @@ def longer_than_the_run(run: AuditedRun) -> Evidence | None:
     names = filter(long.fullmatch, run.reported.figures)
     each = ((name, run.interval(name)) for name in names)
     most = SCHEDULE * duration.high * 1e3
-    return joined(
+    return join_evidence(
         f"{name} {time_ms.low / 1e3:.2f} s in a run of {duration.high:.2f} s"
         for name, time_ms in each
         if time_ms is not None and time_ms.low > most
@@ -425,7 +425,7 @@ _ROUNDED = 0.006  # of a length or a rate that is printed with two decimals
 )
 def impossible_value(run: AuditedRun) -> Evidence | None:
     """A figure that is no measurement's."""
-    return joined([*_list_impossible(run), *_list_draft_contradictions(run)])
+    return join_evidence([*_list_impossible(run), *_list_draft_contradictions(run)])
 
 
 @suspect(
@@ -491,6 +491,6 @@ def judge_figures(run: Reported) -> Reported:
     """Mark a run INVALID where its figures contradict one another; a run of ours keeps its verdict."""
     if run.told_by == OURS:
         return run
-    found = [finding.rule.code for finding in rule.findings(CONTRADICTIONS, AuditedRun(run))]
+    found = [finding.rule.code for finding in rule.apply_rules(CONTRADICTIONS, AuditedRun(run))]
     doubts = tuple(dict.fromkeys((*found, *run.doubts)))
     return replace(run, level=Level.INVALID.value, doubts=doubts) if found else run

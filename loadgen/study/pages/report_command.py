@@ -62,7 +62,9 @@ def main(argv: Sequence[str]) -> int:
         run, flags = run_directory.load(first), _get_roofline_flags(asked)
         if flags != Flags():
             run = replace(run, facts=add_ceiling(run.facts, flags))
-        print_text(report.render(run, asked.explain, asked.layout, Screen.of(sys.stdout)), sys.stdout)
+        print_text(
+            report.render_report(run, asked.explain, asked.layout, Screen.from_stream(sys.stdout)), sys.stdout
+        )
         return 0
     if asked.explain and not forms:
         raise UsageError("--explain is of one run: name its directory alone")

@@ -54,7 +54,7 @@ def plot_run(run: Result) -> list[Panel]:
 def select_latencies_ms(run: Result, key: str) -> Floats:
     """Select the samples of a latency over successful requests, as Metrics counts them; any order."""
     records = run.counted
-    each = PerRequest.of(records, run.ask)
+    each = PerRequest.from_records(records, run.ask)
     figure = SELECTABLE[key]
     if figure.of == "requests":
         values_ns, has = figure.samples(each)
@@ -124,7 +124,7 @@ def plot_over_time(run: Result) -> Iterator[Panel]:
     band = (steady.begin_s, steady.end_s) if isinstance(steady, Steady) else None
     panels = [_plot_rate(records, begin_ns, window_s, band is not None)] if len(records.arrival_ns) else []
     panels.append(_plot_in_flight(records, sent, begin_ns, window_s))
-    each = PerRequest.of(records, run.ask)
+    each = PerRequest.from_records(records, run.ask)
     begun = each.has_ttft
     if begun.any():
         sent_s = (records.sent_ns[begun] - begin_ns) / SECOND_NS
@@ -224,7 +224,7 @@ def plot_timeline(run: Result) -> Iterator[Panel]:
     sent = np.flatnonzero(records.sent)
     if not len(sent):
         return
-    each = PerRequest.of(records, run.ask)
+    each = PerRequest.from_records(records, run.ask)
     order = sent[np.argsort(records.sent_ns[sent], kind="stable")]
     stride = -(-len(order) // MOST_REQUESTS)
     rows = order[::stride]

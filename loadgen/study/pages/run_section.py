@@ -20,7 +20,7 @@ from loadgen.features.sessions.session_figures import divide_by_turn
 from loadgen.features.targets.target_figures import divide_by_target
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.figure_table import FIGURES, LATENCIES, Figure, percentile_name
-from loadgen.figures.metrics import Metrics, compute
+from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.objectives import ObjectiveEvidence
 from loadgen.plan.request_sources import RANDOM
 from loadgen.report import data_lines, load_table, report, result_block
@@ -174,7 +174,9 @@ def _describe_result(reported: Reported) -> Iterator[PageSection]:
 def _describe_run(run: Result, metrics: Metrics, draw: bool) -> Iterator[PageSection]:
     """Describe a run of ours in sections."""
     yield PageSection("What was sent", "data", menu="What was sent", facts=tuple(_list_data(run)))
-    doubts = tuple(rule.as_json(each) for each in run.verdict.findings if each.rule.code != _IN_ITS_COLUMN)
+    doubts = tuple(
+        rule.encode_finding(each) for each in run.verdict.findings if each.rule.code != _IN_ITS_COLUMN
+    )
     yield PageSection("Doubts", "doubts", menu="Doubts", doubts=doubts)
     latencies = _make_latency_table(run, metrics)
     few = tuple(_explain_few_samples(latencies))
@@ -190,7 +192,9 @@ def _describe_run(run: Result, metrics: Metrics, draw: bool) -> Iterator[PageSec
     again = shlex.join(["loadgen", *run.facts.command[1:]])
     notes = tuple(_explain_command(run.facts))
     yield PageSection("Run it again", "again", menu="Run it again", text=again, remarks=notes)
-    yield PageSection("The report as text", "text", menu="As text", folded=True, text=report.render(run))
+    yield PageSection(
+        "The report as text", "text", menu="As text", folded=True, text=report.render_report(run)
+    )
     lines = (line.removeprefix("note: ") for line in report.list_page_lines("Notes", run))
     yield PageSection("Notes", folded=True, lines=tuple(lines))
     facts = tuple(_list_environment(run))
@@ -222,7 +226,7 @@ def _add_percentiles(run: Result) -> Metrics:
     missing = [rank for rank in _RANKS if rank not in ask.metric_percentiles]
     if not missing:
         return run.metrics
-    return compute(run.counted, replace(ask, metric_percentiles=(*ask.metric_percentiles, *missing)))
+    return compute_metrics(run.counted, replace(ask, metric_percentiles=(*ask.metric_percentiles, *missing)))
 
 
 def _make_latency_table(run: Result, metrics: Metrics) -> Table:

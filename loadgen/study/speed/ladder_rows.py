@@ -276,7 +276,7 @@ def make_depth_row(run: Result, test: DepthTest) -> DepthRow:
     known = replace(known, requests=int(measured.sum()), cached_tokens=least)
     if why := _explain_not_at_depth(test, None if cached is None else cached[measured]):
         return replace(known, note="; ".join([why, *notes]))
-    each = PerRequest.of(run.records, run.ask)
+    each = PerRequest.from_records(run.records, run.ask)
     speeds = _measure_speeds(test, each, cached)[measured]
     speeds = speeds[np.isfinite(speeds)]
     server = _read_server_speeds(test, run.records)[measured]

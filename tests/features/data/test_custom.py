@@ -162,4 +162,6 @@ def test_a_shuffled_request_knows_its_row(tmp_path: Path) -> None:
     prompts = [int(plan.payload(i)["prompt"]) for i in range(12)]
     assert prompts != sorted(prompts)
     lines = [prompt + 1 + (prompt > 0) for prompt in prompts]  # one is blank
-    assert [plan.requests.where(i) for i in range(12)] == [f"{tmp_path}/p.jsonl row {line}" for line in lines]
+    assert [plan.requests.name_row(i) for i in range(12)] == [
+        f"{tmp_path}/p.jsonl row {line}" for line in lines
+    ]

@@ -96,6 +96,6 @@ def test_a_request_knows_its_conversation_in_the_list(tmp_path: Path) -> None:
     file.write_text(json.dumps(rows), "utf-8")
     requests = made(file, num_prompts=8).requests
     assert isinstance(requests, FileTexts)
-    assert [requests.where(i) for i in range(8)] == [
+    assert [requests.name_row(i) for i in range(8)] == [
         f"{file} row {int(requests.prompt(i)[0]) + 2}" for i in range(8)
     ]

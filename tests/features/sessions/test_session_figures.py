@@ -14,7 +14,7 @@ from builders.shard_runs import divided, named, part
 from loadgen.base.structs import replace
 from loadgen.features.sessions import session_figures
 from loadgen.features.shards import merge
-from loadgen.figures.metrics import compute
+from loadgen.figures.metrics import compute_metrics
 from loadgen.figures.session_rows import list_early_places
 from loadgen.report import report, request_rows, run_directory
 from loadgen.report.run_directory import Result
@@ -72,7 +72,7 @@ def test_figures_are_of_what_ended_before_the_first_slot_ran_dry() -> None:
     assert (result.metrics.completed, sessions.measured.left_out) == (10, 2)
     assert result.metrics.duration_s == DRY_MS / 1e3
     assert result.metrics.output_throughput_per_s == pytest.approx(10 * OUTPUT / (DRY_MS / 1e3))
-    assert result.whole == compute(result.records, result.facts.ask())
+    assert result.whole == compute_metrics(result.records, result.facts.ask())
     assert result.whole.completed == 12
 
 
@@ -84,7 +84,7 @@ def test_every_account_of_the_run_has_the_same_figures() -> None:
     assert stored["loadgen"]["metrics"]["output_throughput_per_s"] == throughput
     assert len(stored["latencies"]) == stored["completed"] == 10
     assert summarise_run(Path("runs/made"), result).figure("output_throughput") == throughput
-    assert f"Output token throughput (tok/s):         {throughput:.2f}" in report.render(result)
+    assert f"Output token throughput (tok/s):         {throughput:.2f}" in report.render_report(result)
     assert sum(row["requests"] for row in stored["loadgen"]["by_turn"]) == 10
 
 
@@ -135,7 +135,7 @@ def test_an_early_end_is_named_with_its_turn_and_its_row() -> None:
     assert list(map(str, sessions.ends)) == [
         'session 0, turn 2 (a.jsonl, row 4, conversation "x")', "session 3, turn 1",
     ]  # fmt: skip
-    text = report.render(result)
+    text = report.render_report(result)
     for line in (
         'sessions ended early: 1 × context limit: session 0, turn 2 (a.jsonl, row 4,\n  conversation "x"); '
         "the first: 400: maximum context length is 4096 tokens",
@@ -155,7 +155,7 @@ def test_places_are_asked_for_of_the_turns_that_ended_sessions() -> None:
 
 def test_turns_of_sessions_that_never_began_are_not_sent() -> None:
     few = made([*TURNS, 3], rows_of(TURNS), recovered="the client was killed")
-    text = report.render(few)
+    text = report.render_report(few)
     assert "sessions: 5 begun of 6, 5 finished" in text
     assert "not sent, or not in the journal yet: 3 of 15 requests" in text
 
@@ -169,7 +169,7 @@ def test_a_row_has_its_session_and_turn() -> None:
 
 def test_a_stored_run_has_the_same_sessions(tmp_path: Path) -> None:
     result = ended()
-    keep(result, tmp_path, report.render(result))
+    keep(result, tmp_path, report.render_report(result))
     again = run_directory.load(tmp_path)
     for make in (session_figures.divide_by_turn, session_figures.summarize_sessions):
         assert again.part(make) == result.part(make)
@@ -181,7 +181,7 @@ def test_a_stored_run_has_the_same_sessions(tmp_path: Path) -> None:
 
 
 def test_the_table_by_turn_has_80_columns() -> None:
-    shown = report.render(made([40], rows_of([40], slots=1), slots=1)).splitlines()
+    shown = report.render_report(made([40], rows_of([40], slots=1), slots=1)).splitlines()
     begin = next(at for at, line in enumerate(shown) if line.startswith("Turn "))
     assert max(map(len, shown[begin : begin + 9])) <= 80
     assert shown[begin + 2].split() == [
@@ -209,7 +209,7 @@ def test_a_page_has_the_sessions_and_the_table_by_turn() -> None:
 
 
 def test_sessions_in_flight_include_those_between_two_turns() -> None:
-    text = report.render(made([3, 3], rows_of([3, 3])))
+    text = report.render_report(made([3, 3], rows_of([3, 3])))
     assert "concurrency: 2.00 sessions on average of 2, 1.09 requests in flight" in text
 
 

@@ -10,7 +10,7 @@ import pytest
 from builders import made_runs
 from loadgen.base.structs import replace
 from loadgen.features.shapes.shape_lines import describe_cancelled
-from loadgen.figures.metrics import compute
+from loadgen.figures.metrics import compute_metrics
 from loadgen.plan.planned_requests import draw_cancellations
 from loadgen.plan.random_stream import RandomStream
 from loadgen.records.record import Records
@@ -39,7 +39,7 @@ def cancelled(after: str, counted: dict[str, int] | None = None) -> Result:
         record.end_ns = due_ns + MS // 2
     window = ServerWindow(names="vllm", requests=counted) if counted else None
     facts = replace(made.facts, profile=workload, window=window)
-    return Result(facts, Records.of(records))
+    return Result(facts, Records.from_records(records))
 
 
 @pytest.mark.parametrize("after", ["100ms", "2tok"])
@@ -64,7 +64,7 @@ def test_cancelled_requests_are_neither_successes_nor_failures() -> None:
 
 def test_goodput_is_a_share_of_those_not_cancelled() -> None:
     run = cancelled("100ms")
-    metrics = compute(run.records, replace(run.facts.ask(), goodput_slo_ms={"e2el": 1e9}))
+    metrics = compute_metrics(run.records, replace(run.facts.ask(), goodput_slo_ms={"e2el": 1e9}))
     assert metrics.slo_attainment == 1.0
 
 

@@ -51,7 +51,7 @@ def shaped(late_ns: int = 0, **keys: Any) -> Result:
     count = made.num_prompts or round(made.mean_rate_per_s * (made.duration or 0))
     offsets_ns = make_process(made, count).offsets_ns(count, make_arrival_rng(stream))
     records = [answered(index, due_ns, late_ns) for index, due_ns in enumerate(offsets_ns.tolist())]
-    return replace(run(profile=made, requests=count), records=Records.of(records))
+    return replace(run(profile=made, requests=count), records=Records.from_records(records))
 
 
 def test_each_stage_has_the_requests_that_were_due_in_it() -> None:
@@ -86,7 +86,7 @@ def cut_off(end_s: float, late_ns: int = 0, **keys: Any) -> Result:
     return replace(
         whole,
         facts=replace(whole.facts, interrupted=True, cut_short="Ctrl-C"),
-        records=Records.of(sent),
+        records=Records.from_records(sent),
     )
 
 
@@ -128,7 +128,7 @@ def test_a_stopped_closed_loop_ends_when_its_next_request_was_due() -> None:
 
 def test_a_shard_has_the_stages_of_the_whole_plan() -> None:
     whole = shaped(schedule=STAGES)
-    part = replace(whole, records=Records.of([answered(i, due) for i, due in _due(whole) if i % 2]))
+    part = replace(whole, records=Records.from_records([answered(i, due) for i, due in _due(whole) if i % 2]))
     assert [(row.begin_s, row.requests) for row in part.part(shape_figures.divide_by_stage)] == [
         (0.0, 2),
         (2.0, 0),
@@ -183,15 +183,15 @@ def test_a_load_that_changes_has_no_steady_state() -> None:
 
 
 def test_lateness_is_a_distribution_over_all_that_was_sent() -> None:
-    records = Records.of([answered(i, 0, late_ns=i * MS) for i in range(101)])
+    records = Records.from_records([answered(i, 0, late_ns=i * MS) for i in range(101)])
     assert run_lines.describe_lateness(records) == "50.00 ms mean, 50.00 P50, 99.00 P99, 100.00 max"
-    assert run_lines.describe_lateness(Records.of([])) == ""
+    assert run_lines.describe_lateness(Records.from_records([])) == ""
 
 
 def test_ttft_from_when_due_stands_next_to_ttft_from_sent() -> None:
-    text = " ".join(report.render(shaped(late_ns=600 * MS, schedule=STAGES)).split())
+    text = " ".join(report.render_report(shaped(late_ns=600 * MS, schedule=STAGES)).split())
     assert "TTFT from when due: 700.00 ms mean, 700.00 P99 (from sent: 100.00 ms mean, 100.00 P99)" in text
-    assert "TTFT from when due" not in report.render(shaped(schedule=STAGES))
+    assert "TTFT from when due" not in report.render_report(shaped(schedule=STAGES))
 
 
 def mixed() -> Result:
@@ -202,7 +202,7 @@ def mixed() -> Result:
     records = [answered(i, i * 100 * MS, first_ns=(100, 50)[kind] * MS) for i, kind in enumerate(numbers)]
     records[numbers.tolist().index(0)].failure = Failure(FailureKind.TRUNCATED, "cut")
     records[numbers.tolist().index(1)].failure = USER_CANCELLED
-    return replace(made, records=Records.of(records))
+    return replace(made, records=Records.from_records(records))
 
 
 def test_each_class_has_figures_of_its_own_requests() -> None:

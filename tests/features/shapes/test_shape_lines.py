@@ -16,7 +16,7 @@ from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions
 
 REPORTS: dict[str, Callable[[Result], str]] = {
-    "the whole one": report.render,
+    "the whole one": report.render_report,
     "the short one": lambda result: report.render_short(result, "runs/r"),
     "the short one, in a narrow terminal": lambda result: report.render_short(result, "r", screen=Screen(60)),
 }
@@ -48,7 +48,7 @@ def test_classes_have_their_table_with_cancelled_and_good_requests(name: str) ->
 
 def test_nothing_is_cancelled_by_class_where_the_plan_cancels_nothing() -> None:
     result = shaped(request_rate=10.0, num_prompts=9, classes=CLASSES)
-    assert "by class" not in report.render(result)
+    assert "by class" not in report.render_report(result)
 
 
 @EVERY_REPORT
@@ -66,7 +66,7 @@ def test_tables_leave_the_ten_lines_their_room() -> None:
 def test_a_table_of_many_stages_is_in_the_whole_report_alone() -> None:
     result = shaped(schedule="rate 1" + ",".join([" for 1s", *["2 for 1s"] * 40]))
     assert "\n41 stages: the table by stage is in the whole report\n" in report.render_short(result, "runs/r")
-    assert sum(line.startswith("rate ") for line in report.render(result).splitlines()) == 41
+    assert sum(line.startswith("rate ") for line in report.render_report(result).splitlines()) == 41
 
 
 def test_all_that_is_known_of_cancelled_requests_is_in_the_short_report() -> None:

@@ -99,9 +99,9 @@ def texts(run: Result) -> dict[str, str]:
     ours = stored["loadgen"]
     client = ours.pop("client")
     return {
-        "report": report.render(run),
+        "report": report.render_report(run),
         "explained": "\n".join(
-            line for line in report.render(run, explain=True).split("\n") if not ROWS(line)
+            line for line in report.render_report(run, explain=True).split("\n") if not ROWS(line)
         ),
         "short": report.render_short(run, "runs/1"),
         "client": json.dumps({**client, "cpu_s": round(client["cpu_s"], 9)}),

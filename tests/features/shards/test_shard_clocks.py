@@ -185,12 +185,12 @@ def test_shards_of_two_clocks_are_the_run_of_one() -> None:
     row = both.facts.shards[1]
     assert (row.offset_ns, row.error_ns, row.reference) == (-5 * S, MS + HERE.error_ns, WALL)
     assert [finding.rule.code for finding in both.verdict.findings] == []
-    said = " ".join(report.render(both).split())
+    said = " ".join(report.render_report(both).split())
     assert (
         "merged from 2 of 2 shards; times of 1 moved to the clock of the first shard by wall clock, "
         "± 1 ms at most; no latency depends on it"
     ) in said
-    explained = " ".join(report.render(both, explain=True).split())
+    explained = " ".join(report.render_report(both, explain=True).split())
     assert "shard 1/2: 160 requests, 0.01 of a core busy, times moved by -5.000000 s ± 1 ms" in explained
 
 

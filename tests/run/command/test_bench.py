@@ -30,7 +30,7 @@ from fakes.scripted_server import (
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.facts.requested_metrics import make_metric_options
-from loadgen.figures.metrics import compute
+from loadgen.figures.metrics import compute_metrics
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
 from loadgen.records.record import Records
@@ -357,7 +357,7 @@ def test_the_client_measures_itself_at_the_pace_of_the_warm_up(
     paces: list[float] = []
 
     def seen(workload: Profile, transport: str, warmed: Records, workers: int) -> None:
-        paces.append(compute(warmed, make_metric_options(workload)).itl.mean_ms)
+        paces.append(compute_metrics(warmed, make_metric_options(workload)).itl.mean_ms)
         measure_client(workload, transport, warmed, workers)
 
     measure_client = capacity.measure_at_pace

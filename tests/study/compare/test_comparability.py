@@ -10,7 +10,7 @@ import pytest
 from builders import made_data, made_runs
 from builders.comparison_samples import HIGH, run, thor
 from builders.loops import loop_over
-from loadgen.base.rule import Severity, table
+from loadgen.base.rule import Severity, tabulate_rules
 from loadgen.base.structs import replace
 from loadgen.engines.refusals import AdaptedField
 from loadgen.facts.run_facts import Client, Launched, Server
@@ -112,7 +112,9 @@ def test_the_thor_page_holds_what_the_issue_names() -> None:
 
 
 def test_the_table_has_every_item_once() -> None:
-    rows = [line for line in table(COMPARABILITY, "rule", "###").splitlines() if line.startswith("| `")]
+    rows = [
+        line for line in tabulate_rules(COMPARABILITY, "rule", "###").splitlines() if line.startswith("| `")
+    ]
     assert {row.split("`")[1] for row in rows} == {one.code for one in COMPARABILITY}
     assert len({one.code for one in COMPARABILITY}) == len(COMPARABILITY)
 

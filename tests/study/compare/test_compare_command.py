@@ -14,7 +14,7 @@ from builders import made_runs
 from builders.comparison_samples import PUBLISHED
 from builders.loops import loop_over
 from loadgen import cli
-from loadgen.report.report import render as report
+from loadgen.report.report import render_report as report
 from loadgen.report.run_directory import Result
 from loadgen.study.compare import compare_command, model
 from loadgen.study.compare.model import CampaignSettings, ComparisonOptions

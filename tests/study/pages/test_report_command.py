@@ -38,16 +38,16 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         run = made_runs.run(seed=number, speed=1.0 + number % 2, model=f"org/m{number % 2}")
         directory = tmp_path / "runs" / f"run-{number}"
         directory.mkdir(parents=True)
-        made_runs.keep(run, directory, report.render(run))
+        made_runs.keep(run, directory, report.render_report(run))
     return tmp_path / "runs"
 
 
 def test_one_run_is_printed_as_ever(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = made_runs.run(seed=0, model="org/m0")
     for words, expected in (
-        ([], report.render(run)),
-        (["--explain"], report.render(run, explain=True)),
-        (["--layout", "vllm-2025"], report.render(run, layout="vllm-2025")),
+        ([], report.render_report(run)),
+        (["--explain"], report.render_report(run, explain=True)),
+        (["--layout", "vllm-2025"], report.render_report(run, layout="vllm-2025")),
     ):
         assert cli.main(["report", str(runs / "run-0"), *words]) == 0
         assert capsys.readouterr().out == expected + "\n"

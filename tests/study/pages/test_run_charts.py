@@ -46,7 +46,7 @@ def test_a_run_has_charts_of_distributions_time_and_gauges() -> None:
 @loop_over("failed", [0, 5])
 def test_the_latencies_drawn_are_those_of_the_metrics(key: str, failed: int) -> None:
     run = made_runs.run(failed=failed)
-    drawn = Distribution.of(run_charts.select_latencies_ms(run, key) * 1e6, (99.0,))
+    drawn = Distribution.from_ns(run_charts.select_latencies_ms(run, key) * 1e6, (99.0,))
     found: Distribution = getattr(run.metrics, key)
     assert drawn.n == found.n
     assert drawn.median_ms == pytest.approx(found.median_ms)

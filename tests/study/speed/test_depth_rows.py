@@ -49,7 +49,7 @@ def measured(test: DepthTest, *cached: int, window: ServerWindow | None = None, 
     ]
     plain = made_runs.run(window=None)
     facts = replace(plain.facts, window=window)
-    return make_depth_row(Result(facts, Records.of(records)), test)
+    return make_depth_row(Result(facts, Records.from_records(records)), test)
 
 
 def test_names_are_those_of_llama_bench() -> None:

@@ -95,7 +95,7 @@ def made(requests: Sequence[Req] = THREE, **changes: Any) -> Result:
     records = [
         request.record(index, at) for index, (request, at) in enumerate(zip(requests, ends_ns, strict=False))
     ]
-    return Result(Facts(**(facts | changes)), Records.of(records))
+    return Result(Facts(**(facts | changes)), Records.from_records(records))
 
 
 def server(engine: str = "vLLM", model: str = "org/Qwen3-8B", **changes: Any) -> Server:

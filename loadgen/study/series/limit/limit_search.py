@@ -24,7 +24,7 @@ from loadgen.figures.objectives import (
     judge_objectives,
 )
 from loadgen.figures.per_request import PerRequest
-from loadgen.figures.percentiles import percentiles
+from loadgen.figures.percentiles import compute_percentiles
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
 from loadgen.report import run_directory
@@ -289,7 +289,10 @@ def make_entry(
             disturbed=not point.server_gone,
             took_s=point.duration_s,
         )
-    evidence, each = judge_objectives(run.records, objectives, run.ask), PerRequest.of(run.records, run.ask)
+    evidence, each = (
+        judge_objectives(run.records, objectives, run.ask),
+        PerRequest.from_records(run.records, run.ask),
+    )
     e2el_ns = each.e2el_ns[each.ok]
     saturated = run.facts.saturated
     disturbing = [] if saturated else _list_disturbing(run)
@@ -309,7 +312,7 @@ def make_entry(
         objectives=tuple(map(_store_figures, evidence)),
         duration_s=figures.duration_s,
         took_s=point.duration_s,
-        p99_e2el_ms=percentiles(e2el_ns, (99,))[0] / MS_NS if len(e2el_ns) else None,
+        p99_e2el_ms=compute_percentiles(e2el_ns, (99,))[0] / MS_NS if len(e2el_ns) else None,
         request_throughput_per_s=_drop_infinite(figures.request_throughput_per_s),
         output_throughput_per_s=_drop_infinite(figures.output_throughput_per_s),
         goodput_per_s=_drop_infinite(figures.goodput_per_s),

@@ -43,7 +43,7 @@ def test_waits_after_bursts_show_what_records_of_them_show(percentile: float) ->
     waits_ns = np.rint(1e9 * waits_s(arrivals_s, 0.01)).astype(np.int64)
     arrivals_ns = np.rint(1e9 * arrivals_s).astype(np.int64)
     objective = Objective("ttft", percentile, 150)
-    records = Records.of(
+    records = Records.from_records(
         Record(
             index, 0, sent_ns, sent_ns, sent_ns + wait_ns, arrival_ns=np.array([sent_ns + wait_ns]),
             tokens=np.ones(1, np.int64), output_tokens=1,
