@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 import api_docs
+import field_tables
 
 import loadgen
 from loadgen.base import rule
@@ -164,6 +165,10 @@ def _found_broken() -> str:
     return _grid(titles, ((*cells, _listed(tests.split())) for *cells, tests in rows))
 
 
+def _fields(titles: tuple[str, str], fields: Callable[[], Iterable[tuple[str, str]]]) -> str:
+    return _grid(titles, ((f"`{name}`", _marked(text)) for name, text in fields()))
+
+
 def _evidence() -> str:
     tests = _import_test("verdict.test_doubts")
     found = (f"{rule.code}: {rule.find(tests.PROVOKED[rule.code][0])}" for rule in DOUBTS)
@@ -210,6 +215,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "audit-doubts": partial(rule.tabulate_rules, CHECKS, "doubt", "###"),
     "comparability": partial(rule.tabulate_rules, COMPARABILITY, "rule", "###"),
     "machines": _machines,
+    "facts": partial(_fields, ("key under `loadgen`", "what"), field_tables.describe_facts),
+    "arrivals": partial(_fields, ("array", "what"), field_tables.describe_arrays),
     "faults": _faults,
     "found-broken": _found_broken,
     "evidence": _evidence,

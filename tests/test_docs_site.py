@@ -10,12 +10,15 @@ import tomllib
 from pathlib import Path
 
 import doc_tables
+import field_tables
 import pytest
 
 import loadgen
 from fakes import faults_table
+from loadgen.facts.run_facts import Facts
 from loadgen.figures.figure_table import FIGURES, LATENCY, SPEED
 from loadgen.plan import profile
+from loadgen.records.record_columns import Columns
 from loadgen.roofline.machines import list_machines
 from loadgen.settings import backends, setting
 from loadgen.settings.other_flags import CLIENTS
@@ -109,6 +112,8 @@ ROWS: dict[str, list[str]] = {
     "audit-doubts": [f"| `{rule.code}` |" for rule in CHECKS],
     "comparability": [f"| `{rule.code}` |" for rule in COMPARABILITY],
     "machines": [f"| `{key}` |" for key in list_machines()],
+    "facts": [f"| `{name}` |" for name in Facts.__struct_fields__],
+    "arrivals": [f"| `{name}` |" for name in Columns.__struct_fields__],
     "faults": [fault.name for faults in faults_table.SECTIONS.values() for fault in faults],
     "evidence": [f"\n{rule.code}: " for rule in DOUBTS],
     "found-broken": [f"| {cells[0]} |" for cells in csv.reader(FOUND_BROKEN.read_text("utf-8").splitlines())],
@@ -120,6 +125,34 @@ def test_a_table_has_every_row(name: str) -> None:
     table = doc_tables.TABLES[name]()
     assert [row for row in ROWS[name] if row not in table] == []
     assert len(ROWS[name]) >= 2
+
+
+def test_every_stored_field_is_described() -> None:
+    fields = [*field_tables.describe_facts(), *field_tables.describe_arrays()]
+    assert [name for name, words in fields if not words] == []
+
+
+def test_a_field_is_described_by_its_comment_behind_it_or_else_before_it() -> None:
+    assert field_tables.describe_fields(Described) == {
+        "plain": "",
+        "behind": "a time",
+        "before": "two lines; null: none",
+        "last": '"" if empty',
+    }
+
+
+class Described:
+    """Fields with and without a comment, and a method."""
+
+    plain: int
+    behind: int  # A time.
+    # Two lines;
+    # None: none.
+    before: int | None
+    last: str = ""  # "" if empty
+
+    def method(self) -> None:
+        """A method is not a field."""  # nor is its comment
 
 
 def test_tables_are_in_the_fields_words() -> None:

@@ -89,51 +89,51 @@ class Server(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     url: str
     engine: str
-    version: str = ""
+    version: str = ""  # of the engine
     model: str
-    model_root: str = ""
-    max_model_len: int = 0
-    slots: int = 0  # requests that it runs at once, where it reports that
+    model_root: str = ""  # where the server has its files
+    max_model_len: int = 0  # tokens of its context; 0: not reported
+    slots: int = 0  # requests that it runs at once; 0: not reported
     simulated: str = ""  # the embedded engine's timing preset
 
 
 class Launched(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the server was started for this run, secrets hidden."""
 
-    how: str  # the launcher
+    how: str  # the engine, `container` or `command`
     image: str = ""  # of the container it ran in
-    command: list[str]
-    environment: dict[str, str]  # added to that of the client
-    settings: ServerSettings
-    ready_s: float  # from its start until it answered
+    command: list[str]  # as a list of words
+    environment: dict[str, str]  # variables added to the client's
+    settings: ServerSettings  # the `[server]` table with the flags merged over it
+    ready_s: float  # from its start until its health check succeeded
     owned: str  # how it is known that no other process answered
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The capturing process by its own report."""
 
-    transport: Annotated[str, Join.DIFFERENT]
-    why: Annotated[str, Join.DIFFERENT] = ""  # this transport, where it was not asked for
-    cpu_s: Annotated[float, Join.SUM] = 0.0
-    wall_s: Annotated[float, Join.MOST] = 0.0
-    clock_step_ms: Annotated[float, Join.FARTHEST] = 0.0
+    transport: Annotated[str, Join.DIFFERENT]  # httpx, ring or wire
+    why: Annotated[str, Join.DIFFERENT] = ""  # this transport, if it was not requested
+    cpu_s: Annotated[float, Join.SUM] = 0.0  # CPU time of the capturing processes
+    wall_s: Annotated[float, Join.MOST] = 0.0  # the time in which they used it
+    clock_step_ms: Annotated[float, Join.FARTHEST] = 0.0  # by which the wall clock was set in the run
     reconnects: Annotated[int, Join.SUM] = 0  # connections that the server closed between turns of a session
-    late_bodies: Annotated[int, Join.SUM] = 0
-    backlog_bytes: Annotated[int, Join.MOST] = 0
+    late_bodies: Annotated[int, Join.SUM] = 0  # request bodies that were not built when due
+    backlog_bytes: Annotated[int, Join.MOST] = 0  # the most that waited to be decoded
     # The longest time it did not run at all: suspended, or its container paused.
     stopped_s: Annotated[float, Join.MOST] = 0.0
     segments: Annotated[int, Join.SUM] = 0  # TCP segments that a packet ring timed
-    dropped_segments: Annotated[int, Join.SUM] = 0  # that the ring had no room for
+    dropped_segments: Annotated[int, Join.SUM] = 0  # segments that the ring had no room for
     fallen_back: Annotated[int, Join.SUM] = (
         0  # requests timed by their sockets' reads although there was a ring
     )
-    # That the server sent as soon as the client had read, late, the one before.
+    # Segments that waited until the client, reading late, had acknowledged the one before.
     held_segments: Annotated[int, Join.SUM] = 0
     workers: Annotated[int, Join.SUM] = 1  # capturing processes, each with a decoding one
-    why_workers: Annotated[str, Join.DIFFERENT] = ""  # that number, where --workers auto chose it
-    # Of that capturing process with the most, where there are several.
+    why_workers: Annotated[str, Join.DIFFERENT] = ""  # this number, if `--workers auto` chose it
+    # CPU time of the busiest of several capturing processes.
     busiest_cpu_s: Annotated[float, Join.DECIDED] = 0.0
-    cpus: Annotated[str, Join.DIFFERENT] = ""  # that the workers were pinned to, as 4-7; "": none
+    cpus: Annotated[str, Join.DIFFERENT] = ""  # the CPUs that workers were pinned to, as 4-7; "": none
 
     @property
     def busiest_s(self) -> float:
@@ -164,13 +164,13 @@ class ShardFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Which part of a plan a run sent."""
 
     number: _Count  # counted from 0
-    of: Annotated[int, msgspec.Meta(ge=1, le=bounds.MOST_REQUESTS)]
+    of: Annotated[int, msgspec.Meta(ge=1, le=bounds.MOST_REQUESTS)]  # as many shards
     version: str  # loadgen's
     start_at_ns: _Time = 0  # when all shards were to begin, CLOCK_REALTIME; 0: each at once
-    requests: _Count | None = None  # of the plan, its own; None: as many as it sent
-    sessions: bool = False  # of the plan stay whole; else request i is of shard i mod `of`
-    before: ClockReading
-    after: ClockReading | None = None  # None: the run was killed
+    requests: _Count | None = None  # its own of the plan; None: as many as it sent
+    sessions: bool = False  # whether sessions stay whole; else shard i mod `of` sends request i
+    before: ClockReading  # of its clock, before the run
+    after: ClockReading | None = None  # after it; None: the run was killed
 
     @property
     def name(self) -> str:
@@ -181,16 +181,16 @@ class ShardFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class MergedShard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One of the runs that a merged one was made of."""
 
-    number: int
-    of: int
+    number: int  # counted from 0
+    of: int  # as many shards
     requests: int  # that it sent, or planned and lost
     lost: str = ""  # why it left nothing, or not all
     began_ns: int = 0  # when it sent its first request, by the clock of the first shard; 0: it sent none
     offset_ns: int = 0  # added to its times; those of the first shard stay
     error_ns: int = 0  # by how much that may be off at most; -1: unknown
     reference: str = ""  # by which its clock was compared with that of the first; "": it is the same clock
-    cores: float = 0.0  # that the busiest of its capturing processes kept busy
-    # Of its requests' ids; None: not stored, or sessions were kept whole.
+    cores: float = 0.0  # kept busy by the busiest of its capturing processes
+    # The prefix of its request ids; None: not stored, or sessions were kept whole.
     request_id_prefix: str | None = None
 
     @property
@@ -202,92 +202,92 @@ class MergedShard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a run that is not in its records; the two together make the report."""
 
-    format: Annotated[int, Join.FIRST] = FORMAT
-    started: Annotated[datetime, Join.LEAST]
-    finished: Annotated[datetime, Join.MOST]
-    command: Annotated[list[str], Join.FIRST]
-    profile: Annotated[Profile, Join.FIRST]
-    seed: Annotated[int, Join.FIRST]
-    seed_chosen: Annotated[bool, Join.FIRST]
-    repeat: Annotated[int, Join.FIRST] = 0
-    # How often this run of a series was begun before; prompts are drawn from it too.
+    format: Annotated[int, Join.FIRST] = FORMAT  # version of this layout; a newer one is refused
+    started: Annotated[datetime, Join.LEAST]  # when the run began
+    finished: Annotated[datetime, Join.MOST]  # when it ended
+    command: Annotated[list[str], Join.FIRST]  # the command line; values of headers are hidden
+    profile: Annotated[Profile, Join.FIRST]  # every key of the workload that was run: docs/profiles.md
+    seed: Annotated[int, Join.FIRST]  # that prompts and arrival times are derived from
+    seed_chosen: Annotated[bool, Join.FIRST]  # whether loadgen chose it
+    repeat: Annotated[int, Join.FIRST] = 0  # the run's number in its series, from 0
+    # How often this run of a series was begun before; prompts are derived from it too.
     attempt: Annotated[int, Join.FIRST] = 0
-    runs: Annotated[int, Join.FIRST] = 1  # with prompts of their own, of which this is one: --repeat
-    plan_digest: Annotated[str, Join.FIRST]
-    prompt_format: Annotated[str, Join.FIRST]
-    ids_source: Annotated[str, Join.FIRST] = ""
+    runs: Annotated[int, Join.FIRST] = 1  # how many runs `--repeat` makes, each with its own prompts
+    plan_digest: Annotated[str, Join.FIRST]  # of all requests and their times
+    prompt_format: Annotated[str, Join.FIRST]  # what was sent
+    ids_source: Annotated[str, Join.FIRST] = ""  # where token ids came from
     data: Annotated[DataFacts, Join.FIRST] = _NO_DATA
     server: Annotated[Server, Join.FIRST]
-    tokenizer: Annotated[str | None, Join.PRESENT] = None
+    tokenizer: Annotated[str | None, Join.PRESENT] = None  # as requested
     # The directory of the tokenizer that counts answers without usage; "": none.
     text_tokenizer: Annotated[str, Join.PRESENT] = ""
-    warmups: Annotated[int, Join.SUM] = 0
-    warmup_failures: Annotated[int, Join.SUM] = 0
+    warmups: Annotated[int, Join.SUM] = 0  # requests of the warm-up
+    warmup_failures: Annotated[int, Join.SUM] = 0  # those of them that failed
     client: Annotated[Client, Join.CLIENT]
-    environment: Annotated[dict[str, str], Join.BY_NAME]
-    # The engine does not accept it, so it was not sent.
+    environment: Annotated[dict[str, str], Join.BY_NAME]  # of the client, below
+    # Whether `ignore_eos` was not sent, since the engine does not accept it.
     ignore_eos_refused: Annotated[bool, Join.FIRST] = False
-    # What the server refused of the requests as planned.
+    # Fields that the server refused, and what was sent instead.
     adapted: Annotated[tuple[AdaptedField, ...], Join.FIRST, FactLine("{}", "adapted")] = ()
-    reasoned: Annotated[int, Join.SUM] = 0  # answers whose first token was of reasoning
-    # Answers whose reasoning was counted, and not streamed before the first token.
+    reasoned: Annotated[int, Join.SUM] = 0  # answers whose first token was reasoning
+    # Answers with reasoning in `usage` that was not streamed before their first token.
     hidden_reasoning: Annotated[int, Join.SUM] = 0
-    notes: Annotated[tuple[str, ...], Join.LINES, FactLine("note: {}")] = ()
+    notes: Annotated[tuple[str, ...], Join.LINES, FactLine("note: {}")] = ()  # as in the report
     cut_short: Annotated[str, Join.WORDS] = ""  # why the run ended early
-    interrupted: Annotated[bool, Join.ANY] = False
-    signal: Annotated[int, Join.MOST] = 0  # which one ended the run, or what followed it; 0: none did
-    # Only in a journal: the run had not ended when this was written.
+    interrupted: Annotated[bool, Join.ANY] = False  # by a signal
+    signal: Annotated[int, Join.MOST] = 0  # the number of the one that ended it; 0: none
+    # Whether the run had not ended when this was written: only in a journal.
     under_way: Annotated[bool, Join.ANY] = False
     # What could not be determined after the last request, and why.
     unknown: Annotated[tuple[str, ...], Join.LINES, FactLine("not known: {}")] = ()
-    # Which rule (--max-failures, --max-duration, …) ended it, in words.
+    # The rule (`--max-failures`, `--max-duration`, …) that ended the run, in words.
     stop_rule: Annotated[str, Join.WORDS] = ""
-    # That rule found the server further and further behind the load.
+    # Whether that rule was `--stop-when-saturated`.
     saturated: Annotated[bool, Join.ANY] = False
-    recovered: Annotated[str, Join.DECIDED] = ""  # why only its journal is left, if the run ended early
-    # Requests under way when the client was killed, of which nothing else is known.
+    recovered: Annotated[str, Join.DECIDED] = ""  # why only the journal of the run is left
+    # Requests in flight when the client was killed, of which nothing else is known.
     unfinished: Annotated[int, Join.SUM] = 0
     journal_error: Annotated[str, Join.WORDS] = ""  # why the journal could not be written in full
-    # Of each x-request-id, followed by its index; None: not stored.
+    # The prefix of each `x-request-id`, before its index; None: not stored.
     request_id_prefix: Annotated[str | None, Join.COMMON] = None
-    label: Annotated[str | None, Join.COMMON] = None
-    metadata: Annotated[tuple[str, ...], Join.VALUES] = ()
-    requests: Annotated[int, Join.DECIDED, msgspec.Meta(ge=1)]  # as planned
-    # Requests of each session, in the plan's order; (): no sessions.
+    label: Annotated[str | None, Join.COMMON] = None  # `--label`
+    metadata: Annotated[tuple[str, ...], Join.VALUES] = ()  # `--metadata`
+    requests: Annotated[int, Join.DECIDED, msgspec.Meta(ge=1)]  # how many were planned
+    # Requests of each session, in the plan's order; empty: no sessions.
     session_turns: Annotated[tuple[_Turns, ...], Join.FIRST] = ()
-    # Of all bodies that were sent, in any order, without the model's name.
+    # Digest of all bodies that were sent, in any order, without the model's name.
     bodies_digest: Annotated[str, Join.DIGEST, msgspec.Meta(pattern="^[0-9a-f]*$")] = ""
-    # Where in the data file the turns stand that ended their session early, by plan index: the first ones.
+    # By plan index, the data file's place of the first turns that ended their session early.
     turn_places: Annotated[tuple[tuple[int, str], ...], Join.PLACES] = ()
     repeated_prompts: Annotated[int, Join.FIRST] = 0  # prompts of the plan that equal an earlier one of it
-    # Base URLs, where there were several: slot s is of number s mod as many.
+    # The addresses of several `--base-url`, else empty: slot s sends to number s mod as many.
     targets: Annotated[tuple[str, ...], Join.FIRST] = ()
-    # Which part of the plan this is; None: all of it.
+    # The part of the plan that this run sent; None: all of it.
     shard: Annotated[ShardFacts | None, Join.DECIDED] = None
-    lost: Annotated[tuple[str, ...], Join.DECIDED] = ()  # workers or shards that were lost, and why, in words
+    lost: Annotated[tuple[str, ...], Join.DECIDED] = ()  # the workers and shards that were lost, and why
     # What throttled this machine during the run, in words.
     throttled: Annotated[tuple[str, ...], Join.LINES] = ()
-    # This machine's CPUs; None: the server is elsewhere.
+    # CPUs in use on this machine; None: the server is elsewhere, or `--no-observe`.
     cpu_use: Annotated[CpuUse | None, Join.PRESENT] = None
-    # The server's counters over the run; None: not scraped.
+    # The server's own counters over the run; None: not scraped.
     window: Annotated[ServerWindow | None, Join.COUNTERS] = None
-    launched: Annotated[Launched | None, Join.PRESENT] = None  # None: it was running before
+    launched: Annotated[Launched | None, Join.PRESENT] = None  # how it was started; None: it was not
     checkpoint: Annotated[Checkpoint | None, Join.PRESENT] = None  # what the model's files declare
-    as_run: Annotated[EngineConfig | None, Join.PRESENT] = None  # the configuration that the engine reports
-    # This machine's memory, power, heat; None: the server is elsewhere.
+    as_run: Annotated[EngineConfig | None, Join.PRESENT] = None  # what the engine reports that it runs
+    # Memory, energy, heat, clocks here; None: server elsewhere or simulated, or `--no-observe`.
     sensed: Annotated[SensorSummary | None, Join.PRESENT] = None
     # How the prefix cache was reset before the run; "": it was not.
     cache_reset: Annotated[str, Join.PRESENT, FactLine("prefix cache: {}", "launched")] = ""
-    traced: Annotated[str, Join.WORDS] = ""  # where the engine's own profile of the run lies
-    # This client's error when it last measured itself.
+    traced: Annotated[str, Join.WORDS] = ""  # where the engine's profiler trace is; "": there is none
+    # This client's error when `loadgen selftest` last ran on this machine.
     calibration: Annotated[Calibration | None, Join.SELF_TEST] = None
-    cell: Annotated[Cell | None, Join.FIRST] = None  # its place in a campaign
-    fingerprint: Annotated[Fingerprint | None, Join.PRESENT] = None  # answers to a few greedy prompts
+    cell: Annotated[Cell | None, Join.FIRST] = None  # its place in a campaign; None: in none
+    fingerprint: Annotated[Fingerprint | None, Join.PRESENT] = None  # answers to greedy prompts
     ceiling: Annotated[Ceiling | None, Join.PRESENT] = None  # what the machine could do at best
     no_ceiling: Annotated[str, Join.PRESENT] = ""  # why that is not known, and what to pass
-    # That the server runs on, by --gpus or --hardware; 0: neither.
+    # GPUs that the server runs on, by `--gpus` or `--hardware`; 0: neither was given.
     gpus: Annotated[int, Join.MOST, msgspec.Meta(ge=0)] = 0
-    shards: Annotated[tuple[MergedShard, ...], Join.DECIDED] = ()  # of which this run was merged
+    shards: Annotated[tuple[MergedShard, ...], Join.DECIDED] = ()  # those that this run was merged of
 
     @classmethod
     def read_stored(cls, ours: Mapping[str, Any]) -> Self:

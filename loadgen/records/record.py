@@ -45,18 +45,18 @@ class Record(msgspec.Struct):
     and how many each carried. A failed request keeps what arrived before it failed.
     """
 
-    index: int
-    slot: int
-    intended_ns: int
-    sent_ns: int
+    index: int  # its place in the plan
+    slot: int  # its connection
+    intended_ns: int  # when it was due
+    sent_ns: int  # right before its first byte went to the kernel
     end_ns: int  # last byte of the response
-    connect_ns: int = 0
-    resends: int = 0
-    first_byte_ns: int = 0
+    connect_ns: int = 0  # time to open the connection, if it had to
+    resends: int = 0  # how often it was sent again: the server had closed the idle connection
+    first_byte_ns: int = 0  # of the response
     arrival_ns: Int64 = msgspec.field(default_factory=lambda: _NONE)
     tokens: Int64 = msgspec.field(default_factory=lambda: _NONE)
     planned_input: int = UNKNOWN  # the plan's prompt tokens
-    planned_output: int = UNKNOWN  # the answer's length that was asked for
+    planned_output: int = UNKNOWN  # the answer's length that was requested
     input_tokens: int = UNKNOWN  # usage.prompt_tokens
     output_tokens: int = UNKNOWN  # usage.completion_tokens, else `text_tokens`, else the messages counted
     cached_tokens: int = UNKNOWN  # usage.prompt_tokens_details.cached_tokens
@@ -65,12 +65,11 @@ class Record(msgspec.Struct):
     http_status: int = UNKNOWN  # of the response
     text_tokens: int = UNKNOWN  # of the text, by a tokenizer: counted after the run, where there is no usage
     visible_ns: int = UNKNOWN  # arrival of the first message with text of the answer itself, not reasoning
-    # llama.cpp's `timings`: prompt tokens computed, and found in its cache; taken up → first → last token.
-    server_prompt_tokens: int = UNKNOWN
-    server_cached_tokens: int = UNKNOWN
-    server_output_tokens: int = UNKNOWN
-    server_prefill_ns: int = UNKNOWN
-    server_decode_ns: int = UNKNOWN
+    server_prompt_tokens: int = UNKNOWN  # llama.cpp's `timings`: prompt tokens computed
+    server_cached_tokens: int = UNKNOWN  # and found in its cache
+    server_output_tokens: int = UNKNOWN  # and generated
+    server_prefill_ns: int = UNKNOWN  # from when it was taken up to the first token
+    server_decode_ns: int = UNKNOWN  # from the first token to the last
     text_ns: int = UNKNOWN  # arrival of the first message with text, of reasoning too
     hidden_tokens: int = UNKNOWN  # usage.total_tokens beyond prompt and completion
     thought_tokens: int = UNKNOWN  # usage's reasoning_tokens
@@ -80,13 +79,13 @@ class Record(msgspec.Struct):
     exact_tokens: bool = True  # tokens per message are known, not spread evenly
     shared_reads: int = 0  # token messages coalesced with an earlier one in a read
     shared_lag_ns: int = 0  # read lag (user-space minus kernel timestamp), summed over these messages
-    reads: int = 0
+    reads: int = 0  # of its response by the client
     unstamped_reads: int = 0  # reads without a kernel timestamp that can be true
     impossible_stamps: int = 0  # of these, reads whose kernel timestamp cannot be true: the clock was set
     out_of_order: int = UNKNOWN  # segments that came before an earlier one, by the kernel's count
     retransmitted: int = UNKNOWN  # segments of the request that were sent again, by the kernel's count
     lag_sum_ns: int = 0  # read lag, summed over the reads
-    lag_max_ns: int = 0
+    lag_max_ns: int = 0  # the longest
     finish_reason: str = ""
     failure: Failure | None = None
     text: str | None = None  # kept only when asked for, and until its tokens are counted
