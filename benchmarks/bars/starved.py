@@ -10,7 +10,7 @@ from benchmarks.bars.streams import UNPACED, WIDE
 from benchmarks.bars.trials import Trial, Trials, details, interleaved, itl, ttft
 from benchmarks.clients.adapters import Client, Installed, Load
 from benchmarks.harness.page import Bar, Section, spread
-from loadgen.transport.ring.packet_ring import explain_refusal
+from loadgen.features.ring.ring_choice import explain_refusal
 
 _LOADS = (
     (WIDE, "1024 streams", 0.0002),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 from collections.abc import Iterable
@@ -29,6 +30,7 @@ _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110, 5.6.2
 _VALUE = re.compile(r"[\t -~]*")
 _PATH = re.compile(r"[!-~]*")
 _ID = re.compile(r"[ -~]*")
+_PROXIES = ("all_proxy", "http_proxy", "https_proxy")
 
 
 class ApiPlace(msgspec.Struct, frozen=True):
@@ -102,6 +104,20 @@ def is_loopback(host: str) -> bool:
     mapped = getattr(address, "ipv4_mapped", None) or address
     # To connect to 0.0.0.0 or :: is to connect to this machine.
     return bool(mapped.is_loopback or mapped.is_unspecified)
+
+
+def find_proxy(scheme: str, host: str) -> str:
+    """Find the environment's variable whose proxy applies to a host; "" where none does."""
+    named = any(os.environ.get(name) or os.environ.get(name.upper()) for name in _PROXIES)
+    if not named or is_loopback(host):
+        return ""
+    from urllib.request import getproxies, proxy_bypass  # takes 30 ms, and is rarely asked
+
+    proxies = getproxies()
+    for name in (scheme, "all"):
+        if name in proxies and not proxy_bypass(host):
+            return f"{name}_proxy"
+    return ""
 
 
 def read_host(url: str) -> str:

@@ -44,6 +44,7 @@ FEATURES: dict[str, dict[str, str]] = {
         "turns": "turn_answers",
     },
     "data": {"doubts": "data_checks", "settings": "data_settings"},
+    "ring": {"doubts": "ring_checks", "transports": "ring_choice"},
     "shards": {"doubts": "shard_checks", "options": "shard_settings", "sections": "shard_lines"},
 }
 

@@ -26,12 +26,12 @@ from loadgen.run.command.progress import Display, LiveTotals, Progress, SentCoun
 from loadgen.run.stop_rules import StopRules
 from loadgen.settings.run_settings import Sending
 from loadgen.transport import memory_room
-from loadgen.transport.capture_process import CaptureRun, start_capture
+from loadgen.transport.capture_process import TRANSPORTS, CaptureRun, start_capture
 from loadgen.transport.sending.job import Health, Job, Limits, Sessions, Target
 from loadgen.transport.sending.share import WHOLE, AtOnce, Listed, Order, RunStart, Share
 from loadgen.wire.sglang_generate import Generate
 
-_SPARE_FILES, _HELD_FILES = 64, 512
+_SPARE_FILES = 64
 _LEAST_BYTES = 64 << 20  # that an answer may have
 _TOKEN_BYTES = 16 << 10  # a token's message: twenty logprobs are 3 kB
 _LARGEST = 8  # an answer may have this part of the memory for all: to be decoded it takes several times that
@@ -164,8 +164,7 @@ def allow_files(job: Job, transport: str) -> None:
     """Raise the limit on open files to what the job may need; raises UsageError where it cannot be."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else _SPARE_FILES
-    # A ring holds the ports of connections that ended for a while.
-    held = job.most_slots // 2 + _HELD_FILES if transport == "ring" else 0
+    held = TRANSPORTS[transport].count_held_files(job.most_slots)
     need = job.most_slots + used + _SPARE_FILES + held
     if soft == resource.RLIM_INFINITY or soft >= need:
         return

@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
-from loadgen.base.text import format_count
-from loadgen.base.urls import is_loopback
+from loadgen.base.urls import find_proxy
+from loadgen.transport import source_addresses
 from loadgen.transport.capture_process import DEFAULT_TRANSPORT, TRANSPORTS
-from loadgen.transport.ring import source_ports
-from loadgen.transport.ring.packet_ring import explain_refusal, find_local_address
-from loadgen.transport.sending.job import Target
+from loadgen.transport.sending.job import Target, TransportChoice
 
 if TYPE_CHECKING:
     from loadgen.plan.plan import Plan
     from loadgen.run.command.options import Options
 
 _AUTO = "auto"
-_MANY = 64  # streams, from which on reading every token costs more than a ring does
-_RING_SHARE = 0.9  # of an address's ports that a ring may well get
-_PROXIES = ("all_proxy", "http_proxy", "https_proxy")
-
-
-class TransportChoice(msgspec.Struct, frozen=True):
-    """A transport of `TRANSPORTS`, and why it is this one; "" where it was asked for."""
-
-    name: str
-    why: str = ""
 
 
 def check_transport(asked: str | None) -> str:
@@ -40,10 +26,12 @@ def check_transport(asked: str | None) -> str:
 
     Raises UsageError where the platform has none.
     """
-    if asked in ("wire", "ring") and DEFAULT_TRANSPORT != "wire":
+    if asked in (None, _AUTO):
+        return ""
+    if asked != "httpx" and DEFAULT_TRANSPORT != "wire":
         raise UsageError(f"--transport {asked} needs Linux: use --transport httpx here")
-    why = explain_refusal() if asked == "ring" else ""
-    return why and f"--transport ring: {why}: wire is used instead"
+    why = TRANSPORTS[asked].explain_refusal()
+    return why and f"--transport {asked}: {why}: wire is used instead"
 
 
 def likely_transport(asked: str | None) -> str:
@@ -51,31 +39,19 @@ def likely_transport(asked: str | None) -> str:
     return DEFAULT_TRANSPORT if asked in (None, _AUTO) else asked
 
 
-def list_runnable() -> tuple[tuple[str, ...], str]:
-    """The transports that run on this machine, and why the ring does not; "" where it does."""
-    why_not = explain_refusal()
-    return tuple(name for name in TRANSPORTS if not (why_not and name == "ring")), why_not
+def explain_refusals() -> dict[str, str]:
+    """Explain, by transport, why this machine does not run it; those that run are left out."""
+    return {name: why for name, kind in TRANSPORTS.items() if (why := kind.explain_refusal())}
 
 
 def choose_transport(asked: str | None, target: Target, streams: int) -> TransportChoice:
-    """The transport for about N streams; raises UsageError for a ring where a proxy is in between."""
+    """Choose the transport for about N streams; raises UsageError if the one asked for cannot be used."""
     check_transport(asked)
-    if asked not in (None, _AUTO, "ring"):
-        return TransportChoice(asked)
-    if DEFAULT_TRANSPORT != "wire":
+    if asked in (None, _AUTO) and DEFAULT_TRANSPORT != "wire":
         return TransportChoice(DEFAULT_TRANSPORT, "no other transport than httpx runs here")
-    proxy = _proxy(target)
-    if asked == "ring" and proxy:
-        raise UsageError(f"--transport ring: {proxy}: add the host to NO_PROXY, or use --transport httpx")
-    if why_not := explain_refusal() or proxy:
-        return TransportChoice("wire", f"not ring: {why_not}")
-    if asked == "ring":
-        return TransportChoice("ring")
-    if _is_on_this_machine(target):
-        return TransportChoice("ring", "client and server share this machine")
-    if streams >= _MANY:
-        return TransportChoice("ring", f"{format_count(streams, 'stream')}")
-    return TransportChoice("wire", "few streams, and a server on another machine")
+    kinds = (kind for name, kind in TRANSPORTS.items() if asked in (None, _AUTO, name))
+    choices = (kind.choose(target, streams, asked == kind.name) for kind in kinds)
+    return next(filter(None, choices), TransportChoice(DEFAULT_TRANSPORT))
 
 
 def add_path(root: Target, made: Plan) -> Target:
@@ -114,18 +90,16 @@ def choose_sources(
     is an estimate: too few ports for it are a warning. Raises UsageError where they are too few, or an
     address that was given is not ours.
     """
-    family, address = target.address
-    if choice.name == "httpx" and (proxy := _proxy_variable(target)):
+    if choice.name == "httpx" and (proxy := find_proxy(target.scheme, target.host)):
         if given:
             raise UsageError(f"--source-address: {proxy} applies to {target.host}: add it to NO_PROXY")
         return choice, target
-    source_ports.check_addresses(given, family)
-    # On loopback each ring has ports of its own: where 127.0.0.1 has none left, another address's.
-    alone = choice.name == "ring" and not given and str(address[0]).startswith("127.")
-    if alone and math.ceil(connections / processes) <= _RING_SHARE * source_ports.PortRange.read().count:
+    source_addresses.check_addresses(given, target.address[0])
+    kind = TRANSPORTS[choice.name]
+    if not given and kind.has_own_ports(target, math.ceil(connections / processes)):
         return choice, target
     try:
-        plan = source_ports.choose_sources(target.address, connections, given)
+        plan = source_addresses.choose_sources(target.address, connections, given)
     except UsageError as error:
         if doubtful is None:
             raise
@@ -133,38 +107,8 @@ def choose_sources(
         return choice, replace(target, sources=tuple(given))
     if not plan.addresses:
         return choice, target
-    why = plan.why or "a ring has the ports of one address, and --source-address was given"
-    if choice.name == "ring":
-        choice = TransportChoice("wire", f"not ring: {why}")
+    if kind.one_address:
+        choice = TransportChoice("wire", f"not {kind.name}: {plan.why or kind.one_address}")
     elif plan.why:
         choice = replace(choice, why="; ".join(filter(None, (choice.why, plan.why))))
     return choice, replace(target, sources=plan.addresses)
-
-
-def _is_on_this_machine(target: Target) -> bool:
-    """Whether the server is on this machine: a socket to it has the server's own address."""
-    family, address = target.address
-    try:
-        return find_local_address(family, address)[0] == address[0]
-    except OSError:
-        return False
-
-
-def _proxy(target: Target) -> str:
-    """Which proxy of the environment applies to the target, in words; "" where none does."""
-    variable = _proxy_variable(target)
-    return variable and f"{variable} applies to {target.host}, and a ring sees the server's own packets"
-
-
-def _proxy_variable(target: Target) -> str:
-    """The environment's variable whose proxy applies to the target; "" where none does."""
-    named = any(os.environ.get(name) or os.environ.get(name.upper()) for name in _PROXIES)
-    if not named or is_loopback(target.host):
-        return ""
-    from urllib.request import getproxies, proxy_bypass  # takes 30 ms, and is rarely asked
-
-    proxies = getproxies()
-    for scheme in (target.scheme, "all"):
-        if scheme in proxies and not proxy_bypass(target.host):
-            return f"{scheme}_proxy"
-    return ""

@@ -18,21 +18,20 @@ from pkgutil import resolve_name
 
 from loadgen.base import clock
 from loadgen.base.errors import NO_MEMORY
+from loadgen.features import combine_rows
 from loadgen.transport.capture import Capture
 from loadgen.transport.channel import Inbox, Outbox, open_pair
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.transport.sending.job import CaptureFault, Counters, Health, Job, Transport
+from loadgen.transport.sending.job import CaptureFault, Counters, Health, Job, Transport, TransportKind
 from loadgen.transport.sending.share import Order
 
 Build = Callable[[Job, Outbox, Counters], Transport]
 DEFAULT_TRANSPORT = "wire" if hasattr(select, "epoll") else "httpx"
-# Their modules and types: the first needs epoll, so Linux.
-TRANSPORTS = {
-    "wire": "epoll_transport:EpollTransport",
-    "ring": "ring.ring_transport:RingTransport",
-    "httpx": "httpx_transport:HttpxTransport",
-}
-_PRIVILEGED = ("ring",)  # each opens a socket that needs a capability, and nothing more
+_OF_THE_CORE = (
+    TransportKind("wire", "loadgen.transport.epoll_transport:EpollTransport"),  # needs epoll, so Linux
+    TransportKind("httpx", "loadgen.transport.httpx_transport:HttpxTransport"),
+)
+TRANSPORTS = {kind.name: kind for kind in combine_rows(_OF_THE_CORE, "transports", lambda kind: kind.name)}
 _LOOK_S = 0.25
 _CAPABILITY_VERSION = 0x20080522
 _LONGEST_MESSAGE = 300  # characters of an exception
@@ -124,7 +123,8 @@ def start_capture(
     `with_parent`: the kernel ends that process with this one, even where it is stopped.
     """
     # Here, as a child that imports would wait for whatever other threads import.
-    build: Build = resolve_name(f"loadgen.transport.{TRANSPORTS[transport]}")
+    kind = TRANSPORTS[transport]
+    build: Build = resolve_name(kind.made_by)
     counters = counters or Counters()
     flush_standard_streams()
     parent = os.getpid()
@@ -146,7 +146,7 @@ def start_capture(
         gc.disable()
         set_scheduling("SCHED_OTHER")  # an earlier run left the parent another one
         ready = build(job, outbox, counters)
-        if transport in _PRIVILEGED:
+        if kind.privileged:
             drop_privileges()
         health = ready.run()
         outbox.finish(health)

@@ -18,7 +18,6 @@ from loadgen.verdict.evidence import LATE_GAPS, RunEvidence, percent
 SHARED = 0.01  # of the messages; of the mean TTFT; of P99 ITL
 LAG_GAPS, CORES = 0.1, 0.8  # of the mean gap, of a core
 LATE_BODIES = 0.01  # of the requests
-HELD = 0.01  # of the segments: P99 ITL is of a hundredth of the gaps
 HEADROOM = 2  # times
 STEP_MS, FAR_STEP_MS = 1.0, 1000.0
 IMPOSSIBLE = 0.01  # of the reads, of the answers
@@ -53,7 +52,7 @@ def reads_late(run: RunEvidence) -> Evidence | None:
     lag = f"read lag {health.shared_lag_ms:.3g} ms mean of these, {health.lag_mean_ms:.3g} ms of all"
     why = f"{lag}, {health.lag_max_ms:.3g} ms max" if run.stamped else "without kernel timestamps"
     share = percent(health.shared_share)
-    return f"{share} of messages coalesced into a read, {why}{_explain_starving(run)}: {', '.join(harms)}"
+    return f"{share} of messages coalesced into a read, {why}{explain_starving(run)}: {', '.join(harms)}"
 
 
 def _list_harms(run: RunEvidence) -> list[str]:
@@ -90,32 +89,12 @@ def _is_late(run: RunEvidence) -> bool:
     return run.reads_late or not run.stamped
 
 
-def _explain_starving(run: RunEvidence) -> str:
+def explain_starving(run: RunEvidence) -> str:
     """The likely cause on one machine: the scheduler shares CPU time by session, not by need."""
     environment = run.facts.environment
     if not is_this_machine(run.facts.server.url) or environment.get("sched_autogroup") != "1":
         return ""
     return f"; client and server share {environment.get('cpus', 'few')} CPUs by session (sched_autogroup)"
-
-
-@suspect(
-    "acks-late",
-    f"over the packet ring more than {percent(HELD)} of the segments came as soon as the client had read, "
-    "over 2 ms late, the one before them (less those by chance): a server with Nagle's algorithm sends on "
-    "once that is acknowledged",
-    "leave the client a core (taskset), or switch Nagle's algorithm off in the server (TCP_NODELAY)",
-    origin=Origin.CLIENT,
-)
-def acks_late(run: RunEvidence) -> Evidence | None:
-    """The server waited for acknowledgements, which the client sent late."""
-    client = run.facts.client
-    if client.held_segments <= HELD * client.segments:
-        return None
-    share = percent(client.held_segments / client.segments)
-    return (
-        f"{share} of the segments waited for the client to acknowledge the one before, which it read late"
-        f"{_explain_starving(run)}: percentiles of ITL have the client's delay in them"
-    )
 
 
 @suspect(
@@ -159,23 +138,6 @@ def reads_not_timed(run: RunEvidence) -> Evidence | None:
     health = run.metrics.health
     reads = f"{health.unstamped_reads} of {health.reads} reads"
     return None if run.stamped else f"{reads} have the client's own timestamp, not the kernel's"
-
-
-@note(
-    "ring-incomplete",
-    "the packet ring did not show every segment of some requests, as it had no room or did not see the "
-    "connection: those have the timestamps of their sockets' reads (reads-late shows what that costs)",
-    "leave the client a core, or spread the load over several clients",
-)
-def ring_incomplete(run: RunEvidence) -> Evidence | None:
-    """Some requests are timed by reads although there was a packet ring."""
-    client = run.facts.client
-    if not client.fallen_back:
-        return None
-    return (
-        f"{client.fallen_back} of {run.metrics.requests} requests are timed by reads: the packet ring lost "
-        f"{client.dropped_segments} of {client.segments + client.dropped_segments} segments"
-    )
 
 
 @note(

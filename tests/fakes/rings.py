@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from loadgen.transport.ring.packet_ring import explain_refusal
+from loadgen.features.ring.ring_choice import explain_refusal
 
 needs_ring = pytest.mark.skipif(bool(explain_refusal()), reason=explain_refusal() or "a ring can be had")

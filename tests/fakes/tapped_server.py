@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from fakes.scripted_server import Driven, drive, job_of, records
 from fakes.virtual_network import LATENCY_NS, WRITE_NS, Connection, VirtualServer
 from fakes.virtual_ring import VirtualRing
+from loadgen.features.ring.ring_transport import RingTransport
 from loadgen.transport.channel import Outbox
-from loadgen.transport.ring.ring_transport import RingTransport
 from loadgen.transport.sending.job import Counters, Job, Transport
 
 GAP_S = 0.003

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fakes.packet_filters import ACK, SYN, packet, passed
+from loadgen.features.ring.packet_filter import HEADERS, build_program
+from loadgen.features.ring.packet_ring import Frames, make_frame_type
 from loadgen.transport.network import Poller
-from loadgen.transport.ring.packet_filter import HEADERS, build_program
-from loadgen.transport.ring.packet_ring import Address, Frames, make_frame_type
+from loadgen.transport.source_addresses import Address
 
 if TYPE_CHECKING:
     from fakes.virtual_network import VirtualServer

@@ -12,8 +12,9 @@ import pytest
 from fakes.scripted_server import Answer, Asked
 from fakes.virtual_loop import VirtualLoop
 from fakes.virtual_network import Connection, VirtualServer
+from loadgen.features.ring import ring_choice
 from loadgen.host import throttling
-from loadgen.run import attach, firing, session, transport_choice
+from loadgen.run import attach, firing, session
 from loadgen.server import scraper
 from loadgen.server.exchange import ControlLoop
 from loadgen.server.prometheus import SAMPLED, select_lines
@@ -33,7 +34,7 @@ def run_on(server: VirtualServer, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(firing, "start_capture", partial(_started, server))
     patch.setattr(attach, "ControlLoop", partial(ControlLoop, new_loop=lambda: VirtualLoop(server)))
     patch.setattr(attach, "find_local", lambda access: None)  # no process of this machine is the server
-    patch.setattr(transport_choice, "explain_refusal", lambda: "")  # a virtual ring needs no capability
+    patch.setattr(ring_choice, "explain_refusal", lambda: "")  # a virtual ring needs no capability
     patch.setattr(session, "read_git_state", lambda: "")  # which starts a process, as this does
     patch.setattr(throttling, "take_snapshot", throttling.HostState)
     patch.setattr(MetricsScraper, "sampling", lambda observer: _sampling(server, observer))

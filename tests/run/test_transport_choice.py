@@ -8,16 +8,18 @@ from msgspec.structs import replace
 from builders.loops import loop_over
 from fakes.scripted_server import target_of
 from loadgen.base.errors import UsageError
+from loadgen.features.ring import ring_choice
 from loadgen.run import transport_choice
 from loadgen.run.transport_choice import (
-    TransportChoice,
     check_transport,
     choose_sources,
     choose_transport,
-    list_runnable,
+    explain_refusals,
 )
-from loadgen.transport.ring import source_ports
-from loadgen.transport.sending.job import Target
+from loadgen.settings.run_settings import SendOptions
+from loadgen.transport import source_addresses
+from loadgen.transport.capture_process import TRANSPORTS
+from loadgen.transport.sending.job import Target, TransportChoice
 
 HERE, AWAY = target_of("127.0.0.1", 8000), target_of("192.0.2.1", 8000)
 FORBIDDEN = "packet sockets need CAP_NET_RAW"
@@ -26,7 +28,7 @@ SHARED = "client and server share this machine"
 
 @pytest.fixture(autouse=True)
 def allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport_choice, "explain_refusal", lambda: "")
+    monkeypatch.setattr(ring_choice, "explain_refusal", lambda: "")
     monkeypatch.setattr(transport_choice, "DEFAULT_TRANSPORT", "wire")
 
 
@@ -53,11 +55,11 @@ def test_a_ring_is_taken_where_tokens_may_be_read_late(
 def test_without_privilege_wire_is_used_and_the_reason_given(
     asked: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport_choice, "explain_refusal", lambda: FORBIDDEN)
+    monkeypatch.setattr(ring_choice, "explain_refusal", lambda: FORBIDDEN)
     assert choose_transport(asked, HERE, 64) == TransportChoice("wire", f"not ring: {FORBIDDEN}")
     told = f"--transport ring: {FORBIDDEN}: wire is used instead"
     assert check_transport(asked) == (told if asked == "ring" else "")
-    assert list_runnable() == (("wire", "httpx"), FORBIDDEN)
+    assert explain_refusals() == {"ring": FORBIDDEN}
 
 
 @loop_over("variable", ["http_proxy", "HTTP_PROXY", "all_proxy"])
@@ -83,11 +85,16 @@ def test_without_epoll_only_httpx_runs(asked: str, monkeypatch: pytest.MonkeyPat
         choose_transport(asked, HERE, 64)
 
 
+def test_the_flag_names_the_transports_of_the_table() -> None:
+    row = next(row for row in SendOptions.rows if row.name == "transport")
+    assert {*(row.choices or ())} == {"auto", *TRANSPORTS}
+
+
 def test_a_server_at_an_address_of_this_machine_shares_it() -> None:
-    shares = [transport_choice._is_on_this_machine(target) for target in (HERE, AWAY)]
+    shares = [ring_choice.is_on_this_machine(target) for target in (HERE, AWAY)]
     assert shares == [True, False]
     unroutable = replace(AWAY, address=(HERE.address[0], ("255.255.255.255", 80)))
-    assert not transport_choice._is_on_this_machine(unroutable)
+    assert not ring_choice.is_on_this_machine(unroutable)
 
 
 RING, WIRE = TransportChoice("ring", SHARED), TransportChoice("wire")
@@ -100,8 +107,8 @@ PAIR = ("127.0.0.1", "127.0.0.2")
 
 @pytest.fixture
 def ports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_ports, "read_local_ports", lambda: (32768, 60999))
-    monkeypatch.setattr(source_ports, "list_used_ports", lambda *_: ())
+    monkeypatch.setattr(source_addresses, "read_local_ports", lambda: (32768, 60999))
+    monkeypatch.setattr(source_addresses, "list_used_ports", lambda *_: ())
 
 
 @pytest.mark.usefixtures("ports")

@@ -23,10 +23,15 @@ from fakes.scripted_server import (
     kinds,
 )
 from loadgen.base.errors import UsageError
-from loadgen.transport.ring import source_ports
-from loadgen.transport.ring.packet_ring import Address
-from loadgen.transport.ring.source_ports import PortRange, SourcePlan, choose_sources, list_used_ports
+from loadgen.transport import source_addresses
 from loadgen.transport.sending.share import Share
+from loadgen.transport.source_addresses import (
+    Address,
+    PortRange,
+    SourcePlan,
+    choose_sources,
+    list_used_ports,
+)
 
 HERE = (int(socket.AF_INET), ("127.0.0.1", 8000))
 AWAY = (int(socket.AF_INET), ("192.0.2.1", 8000))
@@ -40,7 +45,7 @@ def free(family: int, source: str, server: Address) -> Iterable[int]:
 
 @pytest.fixture(autouse=True)
 def routed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_ports, "find_local_address", lambda *_: ("10.0.0.1", 0))
+    monkeypatch.setattr(source_addresses, "find_local_address", lambda *_: ("10.0.0.1", 0))
 
 
 @loop_over(
@@ -103,13 +108,13 @@ def test_too_few_ports_are_refused_with_what_to_do(
 )
 def test_an_address_that_cannot_be_ours_is_refused(family: int, address: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        source_ports.check_addresses([address], family)
-    source_ports.check_addresses(["127.0.0.1", "127.9.8.7"], socket.AF_INET)
+        source_addresses.check_addresses([address], family)
+    source_addresses.check_addresses(["127.0.0.1", "127.9.8.7"], socket.AF_INET)
 
 
 def test_the_kernels_tables_give_the_ports_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "tcp"
-    monkeypatch.setattr(source_ports, "_TABLES", {socket.AF_INET: table})
+    monkeypatch.setattr(source_addresses, "_TABLES", {socket.AF_INET: table})
     rows = [
         "0100007F:9C40 0100007F:1F90 01 0",  # connected to the server
         "0100007F:9C41 0100007F:1F90 06 0",  # TIME_WAIT, of which loopback has no need to wait
@@ -136,8 +141,8 @@ def test_reserved_ports_are_not_the_kernels_to_give(
     text: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "reserved").write_text(text, "ascii")
-    monkeypatch.setattr(source_ports, "_RESERVED", tmp_path / "reserved")
-    monkeypatch.setattr(source_ports, "read_local_ports", lambda: (32768, 60999))
+    monkeypatch.setattr(source_addresses, "_RESERVED", tmp_path / "reserved")
+    monkeypatch.setattr(source_addresses, "read_local_ports", lambda: (32768, 60999))
     assert PortRange.read().count == count
 
 
@@ -155,3 +160,16 @@ def test_connections_come_from_their_sources_in_turn(transport: str) -> None:
         driven = drive(job_of(target, 4, 4, share=Share(1, 3)), transport)
     assert kinds(driven) == [None] * 4
     assert sorted(peers.values()) == ["127.0.0.1", "127.0.0.1", "127.0.0.2", "127.0.0.2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("32768\t60999\n", (32768, 60999)), ("1024 65535", (1024, 65535)), ("", None), ("a b", None)],
+)
+def test_the_machines_range_is_read_or_the_usual_one(
+    text: str, found: tuple[int, int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_addresses, "_RANGE", tmp_path / "range")
+    assert source_addresses.read_local_ports() == (32768, 60999)
+    (tmp_path / "range").write_text(text)
+    assert source_addresses.read_local_ports() == (found or (32768, 60999))

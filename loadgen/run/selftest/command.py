@@ -27,11 +27,14 @@ from loadgen.run.selftest.trial import (
     null_server,
     plan_load,
 )
-from loadgen.run.transport_choice import list_runnable
+from loadgen.run.transport_choice import choose_transport, explain_refusals
 from loadgen.run.workers.worker_count import count_usable_cpus
+from loadgen.server.discovery import ServerAddress
+from loadgen.transport.capture_process import TRANSPORTS
 
 _CPUS_EACH = 3  # of a worker: it captures and decodes, and has a null server
 _MOST_WORKERS = 256
+_HERE = "http://127.0.0.1"  # where null servers are
 _SECONDS, _MODES_S, _STEP_S = 14.0, 8.0, 8.0
 _COUNT, _POSITIVE = integer_between(1, MOST_STREAMS), number_between(0.001, 10_000)  # of its flags
 
@@ -39,11 +42,13 @@ _COUNT, _POSITIVE = integer_between(1, MOST_STREAMS), number_between(0.001, 10_0
 def main(argv: Sequence[str]) -> int:
     """Measure, print, keep; 1 where the client does not see what is sent. Raises MeasureError."""
     options = parse_arguments(_parser(), argv)
-    transports, why_not = list_runnable()
+    refusals = explain_refusals()
+    transports = tuple(name for name in TRANSPORTS if name not in refusals)
     if options.transport in transports:
         transports = (options.transport,)
-    elif why_not and options.transport != "httpx":
-        print_text(f"ring is not measured: {why_not}", sys.stdout)
+    else:
+        for name, why in refusals.items():
+            print_text(f"{name} is not measured: {why}", sys.stdout)
     load = SelftestLoad(options.streams, options.interval_ms, options.tokens_per_message, options.input_len)
     steps = len(_list_steps(options.workers))
     seconds = options.seconds or (_SECONDS if steps == 1 else _MODES_S + _STEP_S * steps)
@@ -53,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
     print_text("\n".join([*lines, f"\n{load.words}, against the null server on this machine:\n"]), sys.stdout)
     if options.workers > 1:
         if options.transport is None:
-            transports = ("ring",) if "ring" in transports else transports[:1]
+            transports = (choose_transport(None, ServerAddress(_HERE).target("/"), load.streams).name,)
         measured = _measure_growing(load, options.workers, transports, deadline_ns)
     else:
         measured = _measure_transports(load, transports, deadline_ns)
@@ -123,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--input-len", type=_COUNT, default=64, metavar="N", help="prompt tokens (default 64)")
     add(
         "--transport",
-        choices=("ring", "wire", "httpx", "all", "both"),
+        choices=(*TRANSPORTS, "all", "both"),
         help="all (default of one worker): each that runs here; else the one that bench takes by itself; "
         "both: earlier name of all",
     )

@@ -301,3 +301,35 @@ class Transport(Protocol):
     """Sends a job's requests and delivers one Capture for each."""
 
     def run(self) -> Health: ...
+
+
+class TransportChoice(msgspec.Struct, frozen=True):
+    """A transport's name, and why it is this one; "" where it was asked for."""
+
+    name: str
+    why: str = ""
+
+
+class TransportKind(msgspec.Struct, frozen=True):
+    """How a transport is made and chosen, a row of the table of transports; a feature's row does more."""
+
+    name: str
+    made_by: str  # its module and type, which the runs import that use it
+    privileged: bool = False  # it opens a socket that needs a capability, and nothing more
+    one_address: str = ""  # why its connections cannot come from several addresses; "": they can
+
+    def explain_refusal(self) -> str:
+        """Explain why it cannot be had on this machine, and what to grant; "" where it can."""
+        return ""
+
+    def choose(self, target: Target, streams: int, asked: bool) -> TransportChoice | None:
+        """Choose it, or another in its place, for about N streams; None: leave the choice to others."""
+        return TransportChoice(self.name) if asked else None
+
+    def has_own_ports(self, target: Target, connections: int) -> bool:
+        """Whether it finds source ports for N connections itself."""
+        return False
+
+    def count_held_files(self, slots: int) -> int:
+        """Count the open files that it holds next to the connections of N slots."""
+        return 0

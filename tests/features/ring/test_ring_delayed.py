@@ -30,8 +30,8 @@ from fakes.scripted_server import (
     stream,
     token,
 )
+from loadgen.features.ring import ring_transport
 from loadgen.transport.failure import FailureKind
-from loadgen.transport.ring import ring_transport
 from loadgen.transport.sending.job import Limits, Target
 
 pytestmark = [pytest.mark.whole, needs_ring]

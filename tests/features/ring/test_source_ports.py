@@ -8,17 +8,16 @@ import random
 import socket as sockets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.features.ring import source_ports
+from loadgen.features.ring.packet_filter import MOST_RANGES
+from loadgen.features.ring.source_ports import SourcePorts
 from loadgen.transport.network import SystemNetwork
-from loadgen.transport.ring import source_ports
-from loadgen.transport.ring.packet_filter import MOST_RANGES
-from loadgen.transport.ring.source_ports import SourcePorts
 
 LOW, HIGH = 40000, 40999
 LOCAL = "10.0.0.1"
@@ -329,20 +328,6 @@ def test_at_the_end_every_socket_is_closed_once() -> None:
 
 
 # The machine's own ports.
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [("32768\t60999\n", (32768, 60999)), ("1024 65535", (1024, 65535)), ("", None), ("a b", None)],
-)
-def test_the_machines_range_is_read_or_the_usual_one(
-    text: str, found: tuple[int, int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.undo()
-    monkeypatch.setattr(source_ports, "_RANGE", tmp_path / "range")
-    assert source_ports.read_local_ports() == (32768, 60999)
-    (tmp_path / "range").write_text(text)
-    assert source_ports.read_local_ports() == (found or (32768, 60999))
 
 
 def test_no_one_else_gets_a_port_that_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:

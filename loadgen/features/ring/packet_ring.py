@@ -15,14 +15,14 @@ import select
 import socket
 import struct
 from collections.abc import Sequence
-from functools import cache
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.features.ring.packet_filter import HEADERS, Headers, build_program
 from loadgen.transport.network import Poller
-from loadgen.transport.ring.packet_filter import HEADERS, Headers, build_program
+from loadgen.transport.source_addresses import Address, find_local_address
 from loadgen.transport.tcp_connection import SO_TIMESTAMPNS
 
 _SOL_PACKET, _PACKET_RX_RING, _PACKET_STATISTICS, _PACKET_VERSION, _PACKET_IGNORE_OUTGOING = 263, 5, 6, 10, 23
@@ -38,7 +38,6 @@ _STATISTICS = struct.Struct("II")
 _SOCKADDR = struct.Struct("=HHiHBB8s")
 
 
-Address = tuple[str | int, ...]  # sockaddr
 Frames = NDArray[np.void]  # with the fields of `frame_type`
 
 
@@ -87,14 +86,6 @@ def make_frame_type(headers: Headers, frame_bytes: int) -> np.dtype[np.void]:
     }
     formats, offsets = zip(*fields.values(), strict=True)
     return np.dtype({"names": list(fields), "formats": formats, "offsets": offsets, "itemsize": frame_bytes})
-
-
-def find_local_address(family: int, server: Address) -> Address:
-    """Our end's address of a connection to a server; raises OSError where no route leads to it."""
-    with socket.socket(family, socket.SOCK_DGRAM) as unsent:  # connected, it is given a route
-        unsent.connect(server)
-        address: Address = unsent.getsockname()
-        return address
 
 
 class PacketRing:
@@ -207,17 +198,3 @@ def _bind(sock: socket.socket, protocol: int, interface: int) -> None:
     if libc.bind(sock.fileno(), address, len(address)):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-
-
-@cache
-def explain_refusal() -> str:
-    """Explain why no packet ring can be had here, and what to grant; "" where one can."""
-    if not hasattr(socket, "AF_PACKET"):
-        return "packet sockets are Linux's"
-    try:
-        socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0).close()
-    except PermissionError:
-        return "packet sockets need CAP_NET_RAW (run as root, or docker run --cap-add NET_RAW)"
-    except OSError as error:
-        return f"packet sockets are not available here ({error.strerror})"
-    return ""

@@ -13,8 +13,8 @@ import pytest
 from fakes.own_network import inside, ip
 from fakes.rings import needs_ring
 from fakes.scripted_server import Driven, ScriptedServer, drive, job_of, kinds, stream
+from loadgen.features.ring.ring_choice import explain_refusal
 from loadgen.transport import capture_process
-from loadgen.transport.ring.packet_ring import explain_refusal
 
 
 @needs_ring

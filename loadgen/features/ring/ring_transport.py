@@ -16,13 +16,8 @@ from msgspec.structs import replace
 
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
-from loadgen.transport.capture import A_READ, NO_STAMP, Capture, pack_int64s
-from loadgen.transport.channel import Outbox
-from loadgen.transport.epoll_transport import EpollTransport
-from loadgen.transport.failure import Failure, FailureKind
-from loadgen.transport.network import Network, SystemNetwork, read_least_rtt_ns
-from loadgen.transport.ring.packet_ring import PacketRing, SegmentSource
-from loadgen.transport.ring.ring_network import (
+from loadgen.features.ring.packet_ring import PacketRing, SegmentSource
+from loadgen.features.ring.ring_network import (
     ANCILLARY_BYTES,
     SEQUENCE,
     RingNetwork,
@@ -32,8 +27,13 @@ from loadgen.transport.ring.ring_network import (
     list_places,
     restore_timestamps,
 )
-from loadgen.transport.ring.segments import Rows, count_held_back, join_rows, measure_payload, order_segments
-from loadgen.transport.ring.source_ports import SourcePorts
+from loadgen.features.ring.segments import Rows, count_held_back, join_rows, measure_payload, order_segments
+from loadgen.features.ring.source_ports import SourcePorts
+from loadgen.transport.capture import A_READ, NO_STAMP, Capture, pack_int64s
+from loadgen.transport.channel import Outbox
+from loadgen.transport.epoll_transport import EpollTransport
+from loadgen.transport.failure import Failure, FailureKind
+from loadgen.transport.network import Network, SystemNetwork, read_least_rtt_ns
 from loadgen.transport.sending.job import Counters, Health, Job
 from loadgen.transport.tcp_connection import READ_BYTES, Slot, State
 

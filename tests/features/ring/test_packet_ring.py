@@ -32,10 +32,10 @@ from fakes.scripted_server import (
     stream,
     whole,
 )
+from loadgen.features.ring import packet_ring
+from loadgen.features.ring.packet_ring import PacketRing
+from loadgen.features.ring.ring_transport import RingTransport
 from loadgen.transport.channel import open_pair
-from loadgen.transport.ring import packet_ring
-from loadgen.transport.ring.packet_ring import PacketRing
-from loadgen.transport.ring.ring_transport import RingTransport
 from loadgen.transport.sending.job import Counters
 
 V4, V6 = socket.AF_INET, socket.AF_INET6

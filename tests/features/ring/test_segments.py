@@ -15,9 +15,9 @@ from builders.loops import loop_over
 from fakes.packet_filters import SYN, packet
 from fakes.virtual_ring import frame, frames
 from loadgen.base.arrays import Int64
-from loadgen.transport.ring.packet_filter import HEADERS
-from loadgen.transport.ring.packet_ring import Frames
-from loadgen.transport.ring.segments import (
+from loadgen.features.ring.packet_filter import HEADERS
+from loadgen.features.ring.packet_ring import Frames
+from loadgen.features.ring.segments import (
     SEGMENT,
     TAIL,
     Rows,

@@ -28,12 +28,12 @@ from fakes.scripted_server import (
 from fakes.tapped_server import FIRST_NS, GAP_NS, GAP_S, See, Tapped, driven_by, exact
 from fakes.virtual_network import VirtualPoller, VirtualSocket
 from fakes.virtual_ring import VirtualRing
+from loadgen.features.ring import ring_transport, source_ports
+from loadgen.features.ring.ring_network import RingSocket
+from loadgen.features.ring.ring_transport import RingTransport, _Ring
+from loadgen.features.ring.segments import Rows
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.network import Received
-from loadgen.transport.ring import ring_transport, source_ports
-from loadgen.transport.ring.ring_network import RingSocket
-from loadgen.transport.ring.ring_transport import RingTransport, _Ring
-from loadgen.transport.ring.segments import Rows
 from loadgen.transport.sending.job import Limits
 
 MS = 1_000_000

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
+from loadgen.features.ring.packet_ring import Frames, SegmentSource
+from loadgen.features.ring.segments import TAIL, Rows, SegmentLog, measure_payload
+from loadgen.features.ring.source_ports import SourcePorts
 from loadgen.transport.capture import A_READ
 from loadgen.transport.network import Network, Poller, Received, Socket
-from loadgen.transport.ring.packet_ring import Frames, SegmentSource
-from loadgen.transport.ring.segments import TAIL, Rows, SegmentLog, measure_payload
-from loadgen.transport.ring.source_ports import SourcePorts
 from loadgen.transport.tcp_connection import SO_TIMESTAMPNS, TIMESPEC, ReadBuffer, State
 
 _WAITING_BYTES = 64 << 20  # unread in all sockets together, about

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from builders.loops import loop_over
 from fakes.packet_filters import ACK, FIN, SYN, packet, passed
-from loadgen.transport.ring.packet_filter import HEADERS, MOST_RANGES, build_program
+from loadgen.features.ring.packet_filter import HEADERS, MOST_RANGES, build_program
 
 RST, PUSH = 0x04, 0x08
 V4, V6 = socket.AF_INET, socket.AF_INET6

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.base.arrays import Int64
-from loadgen.transport.ring.packet_filter import Headers
-from loadgen.transport.ring.packet_ring import Frames
+from loadgen.features.ring.packet_filter import Headers
+from loadgen.features.ring.packet_ring import Frames
 
 # Segments of all streams that wait to be sorted by stream: one sort, or one search, is over these.
 TAIL = 1 << 15

@@ -1,0 +1,83 @@
+"""Ring choice: when a run takes the packet ring, which the machine must permit and a proxy prevents."""
+
+from __future__ import annotations
+
+import socket
+from functools import cache
+
+from loadgen.base.errors import UsageError
+from loadgen.base.text import format_count
+from loadgen.base.urls import find_proxy
+from loadgen.transport.sending.job import Target, TransportChoice, TransportKind
+from loadgen.transport.source_addresses import PortRange, find_local_address
+
+_MANY = 64  # streams, from which on reading every token costs more than a ring does
+_PORTS_SHARE = 0.9  # of an address's ports that a ring may well get
+_HELD_FILES = 512
+
+
+class RingKind(TransportKind, frozen=True):
+    """The transport whose arrivals are the segments of a packet ring."""
+
+    def explain_refusal(self) -> str:
+        return explain_refusal()
+
+    def choose(self, target: Target, streams: int, asked: bool) -> TransportChoice:
+        """Raises UsageError for a ring that was asked for where a proxy is in between."""
+        proxy = find_proxy(target.scheme, target.host)
+        if proxy:
+            proxy = f"{proxy} applies to {target.host}, and a ring sees the server's own packets"
+            if asked:
+                raise UsageError(
+                    f"--transport ring: {proxy}: add the host to NO_PROXY, or use --transport httpx"
+                )
+        if why_not := self.explain_refusal() or proxy:
+            return TransportChoice("wire", f"not ring: {why_not}")
+        if asked:
+            return TransportChoice(self.name)
+        if is_on_this_machine(target):
+            return TransportChoice(self.name, "client and server share this machine")
+        if streams >= _MANY:
+            return TransportChoice(self.name, format_count(streams, "stream"))
+        return TransportChoice("wire", "few streams, and a server on another machine")
+
+    def has_own_ports(self, target: Target, connections: int) -> bool:
+        """Each ring has an address of its own on loopback, where 127.0.0.1 has no ports left."""
+        loopback = str(target.address[1][0]).startswith("127.")
+        return loopback and connections <= _PORTS_SHARE * PortRange.read().count
+
+    def count_held_files(self, slots: int) -> int:
+        """A ring holds the ports of connections that ended for a while."""
+        return slots // 2 + _HELD_FILES
+
+
+@cache
+def explain_refusal() -> str:
+    """Explain why no packet ring can be had here, and what to grant; "" where one can."""
+    if not hasattr(socket, "AF_PACKET"):
+        return "packet sockets are Linux's"
+    try:
+        socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0).close()
+    except PermissionError:
+        return "packet sockets need CAP_NET_RAW (run as root, or docker run --cap-add NET_RAW)"
+    except OSError as error:
+        return f"packet sockets are not available here ({error.strerror})"
+    return ""
+
+
+def is_on_this_machine(target: Target) -> bool:
+    """Whether the server is on this machine: a socket to it has the server's own address."""
+    family, address = target.address
+    try:
+        return find_local_address(family, address)[0] == address[0]
+    except OSError:
+        return False
+
+
+RING = RingKind(
+    "ring",
+    "loadgen.features.ring.ring_transport:RingTransport",
+    privileged=True,
+    one_address="a ring has the ports of one address, and --source-address was given",
+)
+TRANSPORTS = {"after wire": (RING,)}

@@ -1,0 +1,157 @@
+"""Source ports: ports that no other program uses while a packet filter admits them.
+
+Each is bound before the filter admits it and until after the filter no longer does: what a connection leaves
+behind when it ends is held. They follow one another as far as they are free, so the filter has few ranges.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from loadgen.features.ring.packet_filter import MOST_RANGES
+from loadgen.features.ring.packet_ring import SegmentSource
+from loadgen.transport.network import Network, Socket
+from loadgen.transport.source_addresses import Address, read_local_ports
+
+_LEAST_MORE, _MOST_MORE = 64, 4096  # ports that are added once all are used
+_FEW_RANGES = 128  # Linux before 6.9 has room for some 150 in a filter (net.core.optmem_max)
+_LEAST_HELD = 256  # sockets: with fewer it is not worth a new filter to close them
+
+
+class SourcePorts:
+    """Sockets bound to ports that the source admits; `most_files` is how many may be open at once."""
+
+    def __init__(
+        self, network: Network, server: tuple[int, Address], source: SegmentSource, most_files: int
+    ) -> None:
+        self.network, self.source = network, source
+        self.family, (_, self._servers_port, *_) = server
+        self.most_files = most_files
+        self.local: Address = source.local
+        self.ports: set[int] = set()
+        self._unused: deque[tuple[Socket, int]] = deque()
+        self._held: dict[int, Socket] = {}  # of connections that ended, by port
+        self._enough = _LEAST_HELD  # held: then they are let go
+        self._closed = False
+
+    def reserve(self, count: int) -> bool:
+        """Make `count` more ports ours; False where not enough are free, or allowed."""
+        if len(self.ports) + count > self.most_files:
+            return False
+        sockets = self._bind_ports(count)
+        if sockets is None and not self.ports and str(self.local[0]).startswith("127."):
+            # All of 127.0.0.0/8 is this machine: an address that no one else uses has all its ports.
+            own = (random.randint(1, 254) for _ in range(3))  # nosec B311
+            self.local = (".".join(map(str, (127, *own))), *self.local[1:])
+            sockets = self._bind_ports(count)
+        if sockets is None:
+            return False
+        if not self._admit(self.ports.union(port for _, port in sockets)):
+            _close_sockets(sockets)
+            return False
+        self._unused += sockets
+        self._enough = max(self._enough, len(self.ports) // 4)
+        return True
+
+    def take(self) -> tuple[Socket, int] | None:
+        """A socket that is bound to one of our ports, and the port; None where there is none to be had."""
+        if not self._unused:
+            more = min(max(len(self.ports) // 4, _LEAST_MORE), _MOST_MORE)
+            if not self.reserve(more):
+                self._release()
+                if not self.reserve(more):
+                    return None
+        return self._unused.popleft()
+
+    def end_connection(self, sock: Socket, port: int) -> None:
+        """End a connection; its port is held until the filter no longer admits it."""
+        if self._closed:
+            sock.close()
+            return
+        with contextlib.suppress(OSError):  # not connected any more
+            sock.shutdown(socket.SHUT_RDWR)
+        self._held[port] = sock
+        if len(self._held) >= self._enough:
+            self._release()
+
+    def _release(self) -> None:
+        """Let go of the ports that are held, the filter first; as many as leave it few ranges."""
+        spare = _FEW_RANGES - sum(1 for _ in _split_into_ranges(sorted(self.ports)))
+        gone: list[int] = []
+        for run in sorted(
+            _split_into_ranges(sorted(self._held)), key=lambda run: (self._divides(run), -len(run))
+        ):
+            if spare < self._divides(run) and self._divides(run) > 0:
+                break
+            spare -= self._divides(run)
+            gone += run
+        if self._admit(self.ports.difference(gone)):
+            for port in gone:
+                self._held.pop(port).close()
+        self._enough = len(self._held) + max(_LEAST_HELD, len(self.ports) // 4)
+
+    def _divides(self, run: range) -> int:
+        """How many ranges there are more without a run of ports: -1 to 1."""
+        return (run.start - 1 in self.ports) + (run.stop in self.ports) - 1
+
+    def close(self) -> None:
+        """Close what is unused or held, once no packet is taken any more; the others close at their end."""
+        self._closed = True
+        _close_sockets([*self._unused, *((sock, port) for port, sock in self._held.items())])
+
+    def _admit(self, ports: set[int]) -> bool:
+        """Make these ports ours; False where the kernel has no room for the filter."""
+        try:
+            self.source.admit(str(self.local[0]), [*_split_into_ranges(sorted(ports))])
+        except OSError:
+            return False
+        self.ports = ports
+        return True
+
+    def _bind_ports(self, count: int) -> list[tuple[Socket, int]] | None:
+        """Free ports, each bound, from a random one on; None where there are too few, or too scattered."""
+        low, high = read_local_ports()
+        size = high - low + 1
+        first, sockets = random.randrange(size), []  # nosec B311
+        with contextlib.suppress(OSError):  # as many files are open as may be
+            for i in range(size):
+                port = low + (first + i) % size
+                # A connection from the server's own port is one to itself where no server listens.
+                sock = None if port in self.ports or port == self._servers_port else self._bind_port(port)
+                if sock is not None:
+                    sockets.append((sock, port))
+                if len(sockets) == count:
+                    break
+        scattered = sum(1 for _ in _split_into_ranges(sorted({*self.ports, *(port for _, port in sockets)})))
+        if len(sockets) == count and scattered <= MOST_RANGES:
+            return sockets
+        _close_sockets(sockets)
+        return None
+
+    def _bind_port(self, port: int) -> Socket | None:
+        """A socket at a port, if it is free: no one else can have it then, as no reuse is allowed."""
+        sock = self.network.socket(self.family)
+        try:
+            sock.bind((self.local[0], port, *self.local[2:]))
+        except OSError:
+            sock.close()
+            return None
+        return sock
+
+
+def _close_sockets(found: Iterable[tuple[Socket, int]]) -> None:
+    for sock, _ in found:
+        sock.close()
+
+
+def _split_into_ranges(ports: list[int]) -> Iterator[range]:
+    """Yield each run of consecutive ports as a range; `ports` ascend."""
+    begin = 0
+    for i, port in enumerate(ports, 1):
+        if i == len(ports) or ports[i] != port + 1:
+            yield range(ports[begin], port + 1)
+            begin = i

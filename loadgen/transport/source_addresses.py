@@ -1,0 +1,194 @@
+"""Source addresses: which addresses of this machine connections come from, where one has too few ports."""
+
+from __future__ import annotations
+
+import math
+import socket
+import struct
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from loadgen.base.errors import UsageError
+
+Address = tuple[str | int, ...]  # sockaddr
+_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_USUAL_RANGE = (32768, 60999)
+_RESERVED = Path("/proc/sys/net/ipv4/ip_local_reserved_ports")
+_TABLES = {socket.AF_INET: Path("/proc/net/tcp"), socket.AF_INET6: Path("/proc/net/tcp6")}
+_LISTENS, _TIME_WAIT = "0A", "06"
+_WIDEST = 65535 - 1024 + 1
+_MOST_LOOPBACK = 254
+_SPARE = 64  # ports of an address: others connect as well
+
+
+def read_local_ports() -> tuple[int, int]:
+    """The first and last port that this machine gives to connections."""
+    try:
+        low, high = map(int, _RANGE.read_text("ascii").split())
+    except (OSError, ValueError):
+        return _USUAL_RANGE
+    return low, high
+
+
+class PortRange(msgspec.Struct, frozen=True):
+    """The ports that this machine gives to connections."""
+
+    low: int
+    high: int
+    reserved: frozenset[int] = frozenset()
+
+    @classmethod
+    def read(cls) -> PortRange:
+        """This machine's."""
+        low, high = read_local_ports()
+        return cls(low, high, frozenset(port for port in _read_reserved_ports() if low <= port <= high))
+
+    @property
+    def count(self) -> int:
+        return self.high - self.low + 1 - len(self.reserved)
+
+
+class SourcePlan(msgspec.Struct, frozen=True):
+    """Which addresses of ours the connections to one server come from; none: the kernel chooses."""
+
+    addresses: tuple[str, ...] = ()
+    why: str = ""  # in words; "" where there are none, or they were given
+
+
+def check_addresses(addresses: Sequence[str], family: int) -> None:
+    """Raises UsageError for an address that is not one of this machine's, or not of the server's family."""
+    kind = "an IPv4 address" if family == socket.AF_INET else "an IPv6 address"
+    for address in addresses:
+        try:
+            socket.inet_pton(family, address)
+        except (OSError, ValueError):
+            raise UsageError(
+                f"--source-address {address}: the server has {kind}: give one of those"
+            ) from None
+        with socket.socket(family, socket.SOCK_STREAM) as sock:
+            try:
+                sock.bind((address, 0))
+            except OSError as error:
+                raise UsageError(
+                    f"--source-address {address} is not one of this machine's: {error.strerror}; "
+                    "`ip address` lists them"
+                ) from None
+
+
+def choose_sources(
+    server: tuple[int, Address],
+    connections: int,
+    given: Sequence[str] = (),
+    ports: PortRange | None = None,
+    occupied: Callable[[int, str, Address], Iterable[int]] | None = None,
+) -> SourcePlan:
+    """From which addresses the connections to a server come, each with ports for its part.
+
+    Raises UsageError where they have too few ports, with what to do.
+    """
+    ports, occupied = ports or PortRange.read(), occupied or list_used_ports
+    family, address = server
+    if not given and connections <= ports.count // 2:
+        return SourcePlan()  # not looked at closely: looking takes time where there are many connections
+    loopback = family == socket.AF_INET and str(address[0]).startswith("127.")
+    names = given or (_list_loopback() if loopback else [str(find_local_address(family, address)[0])])
+    free, used = 0, []
+    for name in names:
+        taken = len({port for port in occupied(family, name, address) if _has_port(ports, port)})
+        free += max(ports.count - taken - _SPARE, 0)
+        used.append(name)
+        if not given and free >= connections:
+            break
+    if free < connections:
+        raise UsageError(_explain_shortage(connections, free, used, ports, address))
+    if given or len(used) == 1:
+        return SourcePlan(tuple(given))
+    return SourcePlan(
+        tuple(used),
+        f"{connections} connections come from {len(used)} addresses, {used[0]} to {used[-1]}: "
+        f"one has {ports.count} ports for each server",
+    )
+
+
+def list_used_ports(family: int, source: str, server: Address) -> Iterable[int]:
+    """The local ports of an address that cannot connect to a server now: connected, closing, or listened on.
+
+    As /proc/net/tcp has them; none where it cannot be read. On loopback a connection that is only in
+    TIME_WAIT is replaced after a second (net.ipv4.tcp_tw_reuse).
+    """
+    replaced = _TIME_WAIT if source.startswith("127.") else ""
+    packed = _pack_address(family, source)
+    anywhere = "0" * len(packed)
+    peer = f"{_pack_address(family, str(server[0]))}:{int(server[1]):04X}"
+    try:
+        with _TABLES[socket.AddressFamily(family)].open("r", encoding="ascii") as lines:
+            next(lines, "")
+            for line in lines:
+                _, local, remote, state, *_ = line.split(maxsplit=4)
+                host, _, port = local.partition(":")
+                if state == replaced:
+                    continue
+                if (host == packed and remote == peer) or (state == _LISTENS and host in (packed, anywhere)):
+                    yield int(port, 16)
+    except (OSError, KeyError):
+        return
+
+
+def _pack_address(family: int, address: str) -> str:
+    """An address as /proc/net/tcp writes it: words of 32 bits, each in this machine's order of bytes."""
+    data = socket.inet_pton(family, address.partition("%")[0])
+    return "".join(
+        f"{int.from_bytes(struct.pack('4B', *data[at : at + 4]), sys.byteorder):08X}"
+        for at in range(0, len(data), 4)
+    )
+
+
+def _list_loopback() -> list[str]:
+    return [f"127.0.0.{last}" for last in range(1, _MOST_LOOPBACK + 1)]
+
+
+def _has_port(ports: PortRange, port: int) -> bool:
+    return ports.low <= port <= ports.high and port not in ports.reserved
+
+
+def _explain_shortage(
+    connections: int, free: int, addresses: Sequence[str], ports: PortRange, server: Address
+) -> str:
+    """Why connections cannot be made, and what to do."""
+    named = addresses[0] if len(addresses) == 1 else f"{len(addresses)} addresses"
+    need = math.ceil(connections / max(ports.count - _SPARE, 1))
+    wider = ""
+    if connections <= len(addresses) * (_WIDEST - _SPARE):
+        wider = ", or widen the range: sysctl -w net.ipv4.ip_local_port_range='1024 65535'"
+    busy = len(addresses) * (ports.count - _SPARE) - free
+    waits = (
+        f", {busy} are in use (those of closed connections for a minute)" if busy > ports.count // 50 else ""
+    )
+    return (
+        f"{connections} connections to {server[0]} port {server[1]} need as many source ports, and {named} "
+        f"{'has' if len(addresses) == 1 else 'have'} {free} free (net.ipv4.ip_local_port_range is "
+        f"{ports.low} to {ports.high}{waits}): pass {need} addresses of this machine with "
+        f"--source-address A,B,…{wider}, or lower --max-concurrency"
+    )
+
+
+def _read_reserved_ports() -> Iterable[int]:
+    """The ports that are kept out of that range, written as 8080,9000-9010."""
+    try:
+        parts = _RESERVED.read_text("ascii").strip().split(",")
+        for part in filter(None, parts):
+            first, _, last = part.partition("-")
+            yield from range(int(first), int(last or first) + 1)
+    except (OSError, ValueError):
+        return
+
+
+def find_local_address(family: int, server: Address) -> Address:
+    """Our end's address of a connection to a server; raises OSError where no route leads to it."""
+    with socket.socket(family, socket.SOCK_DGRAM) as unsent:  # connected, it is given a route
+        unsent.connect(server)
+        address: Address = unsent.getsockname()
+        return address
