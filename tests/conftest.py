@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No key, no proxy and no self-test of the person who runs the tests; no pause for a server or a disk."""
-    from loadgen.run import session
+    from loadgen.run import attach
     from loadgen.server import discovery, scraper
 
     with pytest.MonkeyPatch.context() as patch:
@@ -44,7 +45,7 @@ def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         for name in ("OPENAI_API_KEY", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"):
             patch.delenv(name, raising=False)
         patch.setattr(os, "fsync", lambda file: None)  # no test cuts the power
-        patch.setattr(session, "read_git_state", lambda: "")  # a process for each run
+        patch.setattr(attach, "start_git", lambda: nullcontext(str))  # a process for each session
         patch.setattr(discovery, "_POLLS_PER_S", 50)
         patch.setattr(scraper, "_SCRAPES_PER_S", 50)
         patch.setattr(scraper, "_BETWEEN_S", 0.02)

@@ -6,6 +6,9 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -55,30 +58,52 @@ def _find_version(package: str) -> str:
 
 
 def run_command(*command: str, timeout_s: float) -> str:
-    """Run a command about this machine; "" where it does not exist or fails, else its output.
+    """Run a command about this machine; "" where it does not exist or fails, else its output."""
+    with _start_command(*command) as read_output:
+        return read_output(timeout_s)
+
+
+@contextmanager
+def _start_command(*command: str) -> Iterator[Callable[[float], str]]:
+    """Start a command, and yield what waits that long for its output; it has ended when the block has.
 
     It gets only what it needs of the environment: no key, no hook's GIT_DIR.
     """
     needed = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH")
     env = {name: os.environ[name] for name in needed if name in os.environ}
+    nothing = subprocess.DEVNULL
     try:
-        done = subprocess.run(
-            command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
-        )
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return ""
-    return "" if done.returncode else done.stdout.decode("utf-8", "replace").strip()
+        started = subprocess.Popen(command, env=env, stdin=nothing, stdout=subprocess.PIPE, stderr=nothing)
+    except (OSError, ValueError):
+        yield lambda timeout_s: ""
+        return
+
+    def read_output(timeout_s: float) -> str:
+        try:
+            output, _ = started.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            return ""
+        return "" if started.returncode else output.decode("utf-8", "replace").strip()
+
+    with started:
+        try:
+            yield read_output
+        finally:
+            started.kill()  # nothing, where it has ended
 
 
-def read_git_state(root: Path = _ROOT) -> str:
-    """The commit we run from, with `+dirty` where a tracked file differs; "" of an installed package.
+@contextmanager
+def start_git(root: Path = _ROOT) -> Iterator[Callable[[], str]]:
+    """Start git, and yield what waits for its answer: the commit we run from, "" of an installed package.
 
-    It starts a process of some milliseconds, so it is not part of `describe_machine()`.
+    It has `+dirty` where a tracked file differs. git takes some 20 ms, in which much else can be done.
     """
     if not (root / ".git").exists():
-        return ""
+        yield str
+        return
     git = ("git", "--no-optional-locks", "-C", str(root))
-    return run_command(*git, "describe", "--always", "--dirty=+dirty", "--exclude=*", timeout_s=_GIT_S)
+    with _start_command(*git, "describe", "--always", "--dirty=+dirty", "--exclude=*") as read_output:
+        yield cache(lambda: read_output(_GIT_S))
 
 
 def _describe_platform() -> str:

@@ -16,6 +16,7 @@ from loadgen.base.signals import SIGNALS, Interrupts
 from loadgen.base.urls import ApiPlace, is_this_machine, read_port
 from loadgen.engines.engines import ENGINES
 from loadgen.features import import_rows
+from loadgen.host.environment import start_git
 from loadgen.plan import plan, request_sources
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.profile import Profile
@@ -60,8 +61,10 @@ def attach(
 
     Raises UsageError or MeasureError; a server that was started has given a token in the workload's way.
     """
+    read_commit = stack.enter_context(start_git())  # it answers while the server is reached
     makers = [each.begin_sender(options, stack, interrupts) for each in find_extensions(options)]
     session = _attach_server(options, asked, workload, stack, interrupts, begun)
+    session = replace(session, read_commit=read_commit)
     for make_sender in filter(None, makers):
         sender = make_sender(session.options, session.access, session.word_counts)
         session = replace(session, sender=sender)

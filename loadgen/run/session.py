@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
@@ -25,7 +25,7 @@ from loadgen.base.urls import is_loopback
 from loadgen.engines.refusals import Adaptation
 from loadgen.facts.run_facts import Client, Facts, Server
 from loadgen.host import throttling
-from loadgen.host.environment import describe_machine, read_git_state
+from loadgen.host.environment import describe_machine
 from loadgen.host.sampler import Sampler
 from loadgen.plan import plan
 from loadgen.plan.plan import Plan, count_repeated_prompts
@@ -97,6 +97,7 @@ class Session(msgspec.Struct, frozen=True):
     adaptations: dict[str, Adaptation] = msgspec.field(default_factory=dict)
     word_counts: dict[str, WordCounts] = msgspec.field(default_factory=dict)  # see `counting`; shared too
     cell: Cell | None = None  # of a campaign, whose runs these are
+    read_commit: Callable[[], str] = str  # that we run from; "": unknown
     heading: str = ""  # where a run stands in a series, for its display: `3/12 `
     interrupts: Interrupts = signals.SIGNALS
 
@@ -367,7 +368,7 @@ class Session(msgspec.Struct, frozen=True):
         local = self.local
         # This machine and our own software; its GPUs too where the server is on it.
         sensed = describe_devices(sensing) if sensing is not None else {}
-        environment = {**describe_machine(), "git": read_git_state(), **sensed}
+        environment = {**describe_machine(), "git": self.read_commit(), **sensed}
         known = Facts(
             started=started,
             finished=started,

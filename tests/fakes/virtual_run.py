@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 
 import pytest
@@ -14,7 +14,7 @@ from fakes.virtual_loop import VirtualLoop
 from fakes.virtual_network import Connection, VirtualServer
 from loadgen.features.ring import ring_choice
 from loadgen.host import throttling
-from loadgen.run import attach, firing, session
+from loadgen.run import attach, firing
 from loadgen.server import scraper
 from loadgen.server.exchange import ControlLoop
 from loadgen.server.prometheus import SAMPLED, select_lines
@@ -35,7 +35,7 @@ def run_on(server: VirtualServer, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(attach, "ControlLoop", partial(ControlLoop, new_loop=lambda: VirtualLoop(server)))
     patch.setattr(attach, "find_local", lambda access: None)  # no process of this machine is the server
     patch.setattr(ring_choice, "explain_refusal", lambda: "")  # a virtual ring needs no capability
-    patch.setattr(session, "read_git_state", lambda: "")  # which starts a process, as this does
+    patch.setattr(attach, "start_git", lambda: nullcontext(str))  # which starts a process, as this does
     patch.setattr(throttling, "take_snapshot", throttling.HostState)
     patch.setattr(MetricsScraper, "sampling", lambda observer: _sampling(server, observer))
 

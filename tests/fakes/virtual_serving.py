@@ -28,7 +28,6 @@ def _run_on(server: VirtualServer, patch: pytest.MonkeyPatch) -> None:
     run_on(server, patch)
     patch.setattr(sender, "_MOST_READY", 64)  # no time passes while a body is built
     patch.setattr(session, "watch_cpus", lambda *_, **__: None)
-    patch.setattr(session, "read_git_state", lambda: "")
     patch.setattr(throttling, "take_snapshot", throttling.HostState)
 
 

@@ -11,7 +11,7 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base.secrecy import hide_argument_secrets, hide_secrets
 from loadgen.host import environment
-from loadgen.host.environment import read_git_state
+from loadgen.host.environment import start_git
 
 
 @loop_over(
@@ -98,6 +98,11 @@ def git(place: Path, *words: str) -> str:
     return subprocess.run(command, env=own, check=True, capture_output=True, text=True).stdout.strip()
 
 
+def read_commit(place: Path) -> str:
+    with start_git(place) as read:
+        return read()
+
+
 @pytest.mark.whole
 def test_a_checkout_names_its_commit_and_whether_it_is_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -109,17 +114,17 @@ def test_a_checkout_names_its_commit_and_whether_it_is_that(
     git(tmp_path, "tag", "v1")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
     commit = git(tmp_path, "rev-parse", "--short", "HEAD")
-    assert read_git_state(tmp_path) == commit
+    assert read_commit(tmp_path) == commit
     (tmp_path / "untracked").write_text("1")
-    assert read_git_state(tmp_path) == commit
+    assert read_commit(tmp_path) == commit
     (tmp_path / "file").write_text("2")
-    assert read_git_state(tmp_path) == f"{commit}+dirty"
+    assert read_commit(tmp_path) == f"{commit}+dirty"
 
 
 @pytest.mark.whole
 def test_an_installed_package_has_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert read_git_state(tmp_path) == ""
+    assert read_commit(tmp_path) == ""
     (tmp_path / ".git").write_text("gitdir: nowhere")
-    assert read_git_state(tmp_path) == ""
+    assert read_commit(tmp_path) == ""
     monkeypatch.setenv("PATH", "")
-    assert read_git_state(tmp_path) == ""
+    assert read_commit(tmp_path) == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from functools import cache
+from threading import Thread
 
 from loadgen.base.errors import UsageError
 from loadgen.base.text import format_count
@@ -57,11 +58,13 @@ def explain_refusal() -> str:
     if not hasattr(socket, "AF_PACKET"):
         return "packet sockets are Linux's"
     try:
-        socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0).close()
+        tried = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
     except PermissionError:
         return "packet sockets need CAP_NET_RAW (run as root, or docker run --cap-add NET_RAW)"
     except OSError as error:
         return f"packet sockets are not available here ({error.strerror})"
+    # The kernel takes 10 ms and more to close one, as it waits for every CPU.
+    Thread(target=tried.close, name="close", daemon=True).start()
     return ""
 
 
