@@ -34,7 +34,7 @@ _EXTRA_ZIP64 = 20  # bytes that zipfile adds to the local header of a member of 
 
 
 def write_columns(file: BinaryIO, columns: Mapping[str, NDArray[Any]]) -> None:
-    """Write these columns to a file that can be sought in; raises OSError."""
+    """Write named columns, in order, to an open seekable file as an uncompressed `.npz`; raises OSError."""
     with ZipFile(file, "w", ZIP_STORED) as archive:
         for name, column in columns.items():
             head = io.BytesIO()
@@ -50,7 +50,7 @@ def write_columns(file: BinaryIO, columns: Mapping[str, NDArray[Any]]) -> None:
 
 
 def _make_padding(at: int) -> bytes:
-    """Make an extra field so long that the column after it can be mapped as it is."""
+    """Make the zip extra field for the next member at byte `at`, so that its array can be memory-mapped."""
     length = -at % _ALIGNED
     length += _ALIGNED if 0 < length < 4 else 0
     return struct.pack("<HH", 0xD935, length - 4).ljust(length, b"\0") if length else b""
@@ -105,7 +105,7 @@ def _read_column(archive: ZipFile, file: BinaryIO, info: ZipInfo, kinds: re.Patt
 
 
 def _read_header(member: IO[bytes], kinds: re.Pattern[str]) -> tuple[np.dtype[Any], int]:
-    """Read the type and the number of a column's values."""
+    """Read the dtype and the length of an array of one dimension from its `.npy` header."""
     from tokenize import TokenError  # slow to import; numpy takes a damaged header for one of Python 2
 
     try:

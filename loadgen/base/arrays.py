@@ -25,7 +25,7 @@ _Column = Int64 | IO[bytes]  # held, or in a file without a name
 
 
 def sum_exactly(values: Int64) -> int:
-    """Sum the values, exactly even where an int64 cannot hold the sum."""
+    """Sum an int64 column as a Python int, which cannot overflow."""
     return (int((values >> 32).sum()) << 32) + int((values & 0xFFFF_FFFF).sum())
 
 
@@ -36,7 +36,7 @@ def split_blocks(column: NDArray[Any], size: int = _BLOCK) -> Iterator[NDArray[A
 
 
 def release_pages(column: NDArray[Any]) -> None:
-    """Give back the memory that pages of a mapped column take until they are read again."""
+    """Give a memory-mapped column's pages back to the kernel; they are read from disk when used again."""
     base: Any = column
     while isinstance(base, np.ndarray):
         base = base.base
@@ -48,11 +48,11 @@ def release_pages(column: NDArray[Any]) -> None:
 def join_messages(
     parts: Iterable[tuple[Int64, Int64, Int64]], place: Int64, count: int, spill: Path | None
 ) -> tuple[Int64, Int64]:
-    """Join arrivals and tokens of all parts, each request's at its place: int64[messages] each.
+    """Join the per-message columns of several parts of a run, arrivals (ns) and tokens: int64[count] each.
 
-    A part is where its requests begin, its arrivals and its tokens; `place` goes through the requests of
-    all parts. Held in memory, or with `spill` (and a message at least) in that directory; raises OSError
-    where the disk is full.
+    A part is (start, arrivals, tokens), where `start` is int64[its requests + 1]. `place` is int64[requests
+    of all parts], the index of each request's first message in the joined columns. With `spill` these lie in
+    files of that directory; raises OSError where the disk is full.
     """
     with ExitStack() as files:
         columns: list[_Column] = [
@@ -75,7 +75,7 @@ def join_messages(
 
 
 def _put_values(column: _Column, at: int, values: Int64) -> None:
-    """Set the values from a place on; a file is written, since in a mapping a full disk is a signal."""
+    """Write values into a column from index `at` on; into a file by pwrite, so that a full disk raises."""
     if isinstance(column, np.ndarray):
         column[at : at + len(values)] = values
         return
@@ -85,7 +85,7 @@ def _put_values(column: _Column, at: int, values: Int64) -> None:
 
 
 def _take_column(column: _Column, count: int) -> Int64:
-    """Take a whole column; a file's is mapped and read-only, and its room free once no mapping is left."""
+    """Return the finished column: the array, or the file mapped read-only, freed with its last reference."""
     if isinstance(column, np.ndarray):
         return column
     mapping = mmap.mmap(column.fileno(), count * _BYTES, access=mmap.ACCESS_READ)

@@ -27,7 +27,7 @@ N = TypeVar("N", int, float)
 
 
 def read_figure(value: object) -> float | None:
-    """Read a number that a figure can be: 0, or 1e-15 to 1e15 of either sign; None for all else."""
+    """Read a number that a figure can be: 0 or ±1e-15 to ±1e15; None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return value if value == 0 or _LEAST <= abs(value) <= _MOST else None

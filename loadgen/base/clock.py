@@ -65,7 +65,7 @@ class WallOffset:
         self._earlier: deque[tuple[int, int]] = deque(maxlen=_MOST_STEPS)  # when it ended, what it was
 
     def measure(self) -> None:
-        """Measure it: 3 µs."""
+        """Measure the offset again and note a change as a step; takes 3 µs."""
         offset_ns = realtime_offset_ns(self.clock)
         self.step_ns = max(self.step_ns, abs(offset_ns - self.first_ns))
         if abs(offset_ns - self.now_ns) > _STEP_NS:
@@ -73,10 +73,10 @@ class WallOffset:
         self.now_ns = offset_ns
 
     def check(self) -> None:
-        """Measure it if it seems to have been stepped: 0.2 µs where it was not."""
+        """Measure the offset again if the wall clock seems to have been stepped; else takes 0.2 µs."""
         if abs(self.clock.wall_ns() - self.clock.now_ns() - self.now_ns) > _STEP_NS:
             self.measure()
 
     def earlier(self, since_ns: int) -> tuple[int, ...]:
-        """List the offsets that were in force at some time since then and no longer are."""
+        """List the offsets (ns) that were in force at some time since `since_ns` and no longer are."""
         return tuple(offset_ns for until_ns, offset_ns in self._earlier if until_ns >= since_ns)

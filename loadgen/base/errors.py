@@ -35,7 +35,7 @@ class LoadgenError(Exception):
 
     @property
     def summary(self) -> str:
-        """The message without the details."""
+        """The message in one line, without the details."""
         return str(self.args[0]) if self.args else ""
 
 

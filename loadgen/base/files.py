@@ -48,16 +48,16 @@ def expand_path(path: str | Path) -> Path:
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Make the file hold what `write` writes; if anything stops it, the name is as it was before.
+    """Replace a file by what `write` writes; if anything fails, the old file stays as it was.
 
-    The bytes go to a temporary file in the same directory, mode 0600, and are on the disk before it takes the
-    name. Raises OSError, or what `write` raises; either way nothing is left behind.
+    The bytes go to a temporary file in the same directory, mode 0600, and are on the disk before it is
+    renamed. Raises OSError, or what `write` raises; either way no temporary file is left behind.
     """
     _replace(path, write, OWN)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Make the file hold a text as UTF-8; letters that it cannot hold are escaped."""
+    """Replace a file by a text in UTF-8, whole or not at all; lone surrogates are escaped."""
     data = text.encode("utf-8", "backslashreplace")
     write_whole(path, lambda file: file.write(data))
 
@@ -65,12 +65,10 @@ def write_text(path: Path, text: str) -> None:
 def write_output(
     path: Path, write: Callable[[BinaryIO], object], append: bool = False, mode: int = OWN
 ) -> None:
-    """Write an output that the user names; `append` puts it after what is there, on a new line.
+    """Write a file that the user named; `append` adds to it on a new line, a new file gets `mode`.
 
-    A new file gets the `mode`.
-
-    A file is replaced whole or not at all and keeps its mode; a pipe, a device or a file that is open here
-    (/dev/stdout) is written to. Raises OSError, of a symbolic link too, or what `write` raises.
+    A regular file is replaced whole or not at all and keeps its mode; a pipe, a device or a file that is open
+    here (/dev/stdout) is written to. Raises OSError, also for a symbolic link, or what `write` raises.
     """
     if (handle := _open_file(path)) is not None:
         _write_on(handle, write, append)
@@ -89,7 +87,7 @@ def write_output(
 
 
 def open_unlinked(path: Path, flags: int, mode: int = OWN) -> int:
-    """Open a file that is to be written in place; raises OSError for a symbolic link."""
+    """Open a file to write to it in place and return the descriptor; raises OSError for a symbolic link."""
     try:
         return os.open(path, flags | _NO_LINK, mode)
     except OSError as error:
@@ -118,7 +116,7 @@ def _replace(
 
 
 def _write_on(handle: int, write: Callable[[BinaryIO], object], append: bool) -> None:
-    """Write to an open file, and close it."""
+    """Write to an open file descriptor what `write` writes, on a new line if `append`, and close it."""
     with os.fdopen(handle, "wb") as file:
         status = os.fstat(handle)
         if append and stat.S_ISREG(status.st_mode) and status.st_size:
@@ -140,7 +138,7 @@ def _open_file(path: Path) -> int | None:
 
 
 def _read_status(path: Path) -> os.stat_result | None:
-    """Read the status of a name, not of what it links to; None: nothing has the name."""
+    """Read the status of a path without following a symbolic link; None if there is no such path."""
     try:
         return path.lstat()
     except FileNotFoundError:
@@ -148,7 +146,7 @@ def _read_status(path: Path) -> os.stat_result | None:
 
 
 def _sync_directory(directory: Path) -> None:
-    """Put a new name on the disk; where the file system has no such thing, the file is there all the same."""
+    """Flush a directory to disk, so that a renamed file survives a crash; errors are ignored."""
     with contextlib.suppress(OSError):
         handle = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -158,7 +156,7 @@ def _sync_directory(directory: Path) -> None:
 
 
 def read_system_text(path: Path) -> str:
-    """Read the text of a file of the system, without zero bytes at its end; "" where it cannot be read."""
+    """Read a file of /proc or /sys as text, without trailing zero bytes; "" if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(_MOST_SYSTEM_BYTES).decode("utf-8", "replace").strip().strip("\0")

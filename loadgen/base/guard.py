@@ -18,14 +18,14 @@ T = TypeVar("T")
 
 
 class Broken(msgspec.Struct, frozen=True):
-    """A part that could not be made, and the exception that it raised."""
+    """The name of a part of a report or result that could not be made, and the exception it raised."""
 
     name: str
     why: str  # as "ZeroDivisionError: division by zero"
 
 
 def make_guarded(name: str, make: Callable[[], T], otherwise: T, broken: list[Broken]) -> T:
-    """What `make` makes; where it raises, `otherwise`, and the part is added to `broken`."""
+    """Return make(); if it raises, return `otherwise` and append (name, exception) to `broken`."""
     try:
         return make()
     except Exception as error:
@@ -34,7 +34,7 @@ def make_guarded(name: str, make: Callable[[], T], otherwise: T, broken: list[Br
 
 
 def describe_exception(error: BaseException) -> str:
-    """An exception in one printable line."""
+    """Describe an exception in one printable line: its type and its message."""
     text = " ".join(str(error).split())[:_LONGEST]
     plain = "".join(letter if letter.isprintable() else "?" for letter in text)
     return f"{type(error).__name__}: {plain}" if plain else type(error).__name__

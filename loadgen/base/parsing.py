@@ -55,16 +55,16 @@ for _name, _words in _SYNONYMS.items():
 
 
 def suggest_name(word: str, names: Collection[str]) -> str:
-    """Suggest a known name that is near in meaning or a slip away: `, did you mean 'x'?`, or ""."""
+    """Write a hint for a misspelt word: `, did you mean 'x'?` with the nearest name, or ""."""
     name = find_nearest(word, names)
     return f", did you mean {name!r}?" if name else ""
 
 
 def find_nearest(word: str, names: Collection[str]) -> str | None:
-    """Find the known name that this one must mean; None if there is none.
+    """Find the known name that a misspelt word must mean; None if there is none, or several.
 
-    It has the same words, or the same meaning, or one slip less (two in a word of eight letters or more), or
-    is the only one that begins so. A slip is a letter too many, too few, another, or two in the wrong order.
+    It has the same words in another order, or the same meaning, or one typing slip (two in a word of eight
+    letters or more), or is the only one that begins so. A slip is a letter added, missing, wrong or swapped.
     """
     stem = _strip_ending(word)
     stems = {_strip_ending(name): name for name in reversed(list(names))}
@@ -89,7 +89,7 @@ def _strip_ending(name: str) -> str:
 
 
 def _has_same_words(one: str, other: str) -> bool:
-    """Whether the words are the same in another order, or each is a beginning of the other's."""
+    """Whether two dashed names have the same words in another order, or abbreviate each other's."""
     words, others = one.split("-"), other.split("-")
     if sorted(words) == sorted(others):
         return True
@@ -99,7 +99,7 @@ def _has_same_words(one: str, other: str) -> bool:
 
 
 def _count_slips(one: str, other: str, most: int) -> int:
-    """Count the slips of the finger from one word to the other; `most` + 1 where there are more."""
+    """Count the letters to add, drop, change or swap to turn one word into the other; `most` + 1 if more."""
     if abs(len(one) - len(other)) > most:
         return most + 1
     before, row = [], list(range(len(other) + 1))
@@ -114,7 +114,7 @@ def _count_slips(one: str, other: str, most: int) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """Argparse whose errors are this tool's."""
+    """An ArgumentParser that raises UsageError, where argparse prints to standard error and exits."""
 
     help_flag = "--help"  # that lists all flags
 
@@ -129,9 +129,9 @@ def parse_arguments(
     intermixed: bool = False,
     explained: Callable[[str], str | None] = lambda flag: None,
 ) -> argparse.Namespace:
-    """Parse a command line; its positional arguments stand anywhere if `intermixed`.
+    """Parse a command line; positional arguments may stand between flags if `intermixed`.
 
-    Raises UsageError for what the parser does not know: in the words of `explained`, else with the nearest
+    Raises UsageError for an unknown flag, with what `explained` returns for it, else with the nearest known
     flag.
     """
     parse = parser.parse_known_intermixed_args if intermixed else parser.parse_known_args
@@ -148,7 +148,7 @@ def parse_arguments(
 
 
 def parse_with(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """Make a flag's type: the value that `parse` returns; its ValueError is the message."""
+    """Make an argparse type of a parser function: its ValueError becomes the flag's error message."""
 
     def parse_flag(text: str) -> T:
         try:
@@ -169,7 +169,7 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_share(text: str, least: float, most: float = 1.0) -> float:
-    """Parse a share such as `5%` or `0.05`, from `least` to `most` (parts of 1); raises ValueError."""
+    """Parse a share such as `5%` or `0.05` as 0.05; raises ValueError if it is not in [least, most]."""
     match = _SHARE.fullmatch(text.strip())
     part = float(match[1]) / (100 if match[2] else 1) if match else math.nan
     if not least <= part <= most:
@@ -180,7 +180,7 @@ def parse_share(text: str, least: float, most: float = 1.0) -> float:
 
 
 def refuse_blank(form: str) -> Callable[[str], str]:
-    """Make a flag's type: a text that is not blank, unlike that of an unset shell variable."""
+    """Make an argparse type that refuses a blank text (an unset variable); `form` names what to write."""
 
     def check_text(value: str) -> str:
         if not value.strip():

@@ -21,10 +21,10 @@ from loadgen.base.text import DUMB, WIDTH
 
 
 def print_text(text: str, stream: TextIO | None, end: str = "\n") -> bool:
-    """Write a text and its end to a stream, at once; whether it took them.
+    """Write a text and `end` to a stream and flush it; returns whether the stream took it, never raises.
 
-    What the stream's encoding cannot hold is written as its escape. False where the stream is closed,
-    absent (`2>&-`), full (/dev/full, a full disk), or no longer read (`| head -1`).
+    Characters that the stream's encoding lacks are backslash-escaped. False if the stream is closed, absent
+    (`2>&-`), full (/dev/full, a full disk), or no longer read (`| head -1`).
     """
     if stream is None:
         return False
@@ -37,9 +37,9 @@ def print_text(text: str, stream: TextIO | None, end: str = "\n") -> bool:
 
 
 def flush_stream(stream: TextIO | None) -> bool:
-    """Write out what a stream still holds; False where it does not take that.
+    """Flush a stream; returns whether it took what it still held.
 
-    An absent stream holds nothing, and a reader that went away (`| head -1`) has read what it wanted.
+    True for an absent stream, which holds nothing, and for one whose reader is gone (`| head -1`).
     """
     try:
         if stream is not None:
@@ -56,7 +56,7 @@ logging.getLogger("loadgen").addHandler(logging.NullHandler())
 
 
 class Warnings(logging.Handler):
-    """Prints what the package logs as a warning, as the command's own lines on standard error."""
+    """Prints each warning that the package logs as a line of the command's on standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one warning."""
@@ -65,7 +65,7 @@ class Warnings(logging.Handler):
 
 @contextmanager
 def print_warnings() -> Iterator[None]:
-    """Within it, warnings of the package are printed; as a library it logs and prints nothing."""
+    """Print the package's log warnings on standard error inside the block; as a library it prints nothing."""
     log, handler = logging.getLogger("loadgen"), Warnings(logging.WARNING)
     log.addHandler(handler)
     try:
@@ -75,7 +75,7 @@ def print_warnings() -> Iterator[None]:
 
 
 def escape_unencodable(text: str, encoding: str | None) -> str:
-    """The text in characters that an encoding has, the others as backslash escapes; None: UTF-8."""
+    """Backslash-escape the characters that an encoding lacks; None stands for UTF-8."""
     try:
         return text.encode(encoding or "utf-8", "backslashreplace").decode(encoding or "utf-8")
     except (LookupError, UnicodeError):  # no such encoding, or one that takes no escapes
@@ -94,7 +94,7 @@ class Colour(StrEnum):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """A phrase of a text that has a colour where there are any: its first occurrence, as whole words."""
+    """A phrase of a report and the colour of its first occurrence in a text, as whole words."""
 
     phrase: str
     colour: Colour
@@ -105,26 +105,26 @@ Ink = Callable[[str, Mark], str]
 
 
 def leave_plain(text: str, mark: Mark) -> str:
-    """The text as it is."""
+    """Return the text without colour; the ink of files and of terminals without colours."""
     return text
 
 
 class Screen(msgspec.Struct, frozen=True):
-    """Where text is shown; the default is a file."""
+    """The width in columns and the colours of an output; the default is a file: 80 columns, no colour."""
 
     width: int = WIDTH
     ink: Ink = leave_plain
 
     @classmethod
     def from_stream(cls, stream: TextIO | None) -> Screen:
-        """The screen of a stream: a terminal's width, 40 to 120, and its colours; else a file's."""
+        """Return a terminal's screen (40 to 120 columns, its colours), or a file's for any other stream."""
         if stream is None or stream.closed or not stream.isatty():
             return cls()
         columns = shutil.get_terminal_size((WIDTH, 0)).columns
         return cls(max(_LEAST, min(columns, _MOST)), make_terminal_ink())
 
     def paint(self, lines: Sequence[str], marks: Iterable[Mark]) -> list[str]:
-        """The lines with their marks in colour; a phrase may go on in the next line."""
+        """Colour the marked phrases in wrapped lines; a phrase may go on in the next line."""
         text, end = "\n".join(lines), 0
         if self.ink is leave_plain or not lines:
             return list(lines)
@@ -137,7 +137,7 @@ class Screen(msgspec.Struct, frozen=True):
         return "".join([*parts, text[end:]]).split("\n")
 
     def _ink_phrase(self, phrase: str, mark: Mark) -> str:
-        """A phrase in colour, its lines one by one: no indent is coloured, and no line ends in colour."""
+        """Colour a phrase line by line, so that no indent is coloured and no line ends in colour."""
         pieces = re.split(r"(\n\s*)", phrase)
         return "".join(piece if piece.isspace() else self.ink(piece, mark) for piece in pieces)
 
@@ -150,7 +150,7 @@ def _find_marks(text: str, marks: Iterable[Mark]) -> Iterable[tuple[re.Match[str
 
 
 def make_terminal_ink() -> Ink:
-    """Make the function that colours text; with NO_COLOR and on a terminal without colours it does not."""
+    """Make the function (text, mark) → coloured text; it adds no colour under NO_COLOR or a dumb terminal."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") in DUMB:
         return leave_plain
     from rich.color import ColorSystem  # a file needs none of it

@@ -19,7 +19,7 @@ Find = Callable[[Judged], Evidence | None]
 
 
 class Severity(IntEnum):
-    """The effect of a finding on the verdict; the gravest decides."""
+    """The effect of a finding on the verdict; the gravest finding of a run decides."""
 
     NOTE = 0  # good to know, changes nothing
     SUSPECT = 1  # a figure may not be what it is called
@@ -34,7 +34,7 @@ class Severity(IntEnum):
 
 
 class Source(StrEnum):
-    """The data that a rule is judged by."""
+    """The data that a rule needs: the run alone, the server's counters, a self-test, …"""
 
     RUN = "the run alone"
     COUNTERS = "the server's /metrics"
@@ -45,7 +45,7 @@ class Source(StrEnum):
 
 
 class Origin(StrEnum):
-    """What brings about what a rule finds, as far as a search for a limit must know it."""
+    """The cause of a finding, as a search for a limit distinguishes it: this client, the load, or other."""
 
     CLIENT = "client"  # or its machine, or the load was not sent: the run shows nothing of the server
     LOAD = "load"  # the server did not stand it
@@ -53,7 +53,7 @@ class Origin(StrEnum):
 
 
 class Rule(msgspec.Struct, Generic[Judged], frozen=True):
-    """One thing that can be wrong with what is judged."""
+    """One thing that can be wrong: a function that finds evidence of it, its code, condition and remedy."""
 
     code: str
     severity: Severity
@@ -65,7 +65,7 @@ class Rule(msgspec.Struct, Generic[Judged], frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A rule that holds, with the figures that show it."""
+    """A rule that applies to what was judged, and the sentence with figures that shows it."""
 
     rule: Rule[Any]
     evidence: Evidence
@@ -79,7 +79,7 @@ def rule(
     source: Source = Source.RUN,
     origin: Origin = Origin.OTHER,
 ) -> Callable[[Find[Judged]], Rule[Judged]]:
-    """Make a rule of the function that finds it."""
+    """Make a decorator that turns a function from evidence to a sentence (or None) into a Rule."""
     return lambda find: Rule(code, severity, find, condition, remedy, source, origin)
 
 
@@ -87,23 +87,23 @@ note, suspect, invalid, marked, refused = (partial(rule, severity) for severity 
 
 
 def apply_rules(rules: Iterable[Rule[Judged]], judged: Judged) -> list[Finding]:
-    """Every rule that holds, the gravest first, else in the order of the rules."""
+    """Apply each rule to what is judged; return the findings, gravest first, else in the rules' order."""
     held = ((each, each.find(judged)) for each in rules)
     return sort_by_severity(Finding(each, evidence) for each, evidence in held if evidence is not None)
 
 
 def sort_by_severity(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings by severity; as severe ones keep their order."""
+    """Sort findings, gravest first; equally grave ones keep their order."""
     return sorted(findings, key=lambda finding: -finding.rule.severity)
 
 
 def join_evidence(parts: Iterable[Evidence | None]) -> Evidence | None:
-    """Several pieces of evidence as one; None if all are missing."""
+    """Join several sentences of evidence by "; "; None if there is none."""
     return "; ".join(filter(None, parts)) or None
 
 
 def explain_finding(finding: Finding) -> list[str]:
-    """A finding with its rule's condition and remedy, each line still to be wrapped."""
+    """Write a finding's evidence, condition and remedy as lines, not yet wrapped."""
     rule = finding.rule
     return [
         f"{rule.severity.word}: {rule.code}: {finding.evidence}",
@@ -113,7 +113,7 @@ def explain_finding(finding: Finding) -> list[str]:
 
 
 def encode_finding(finding: Finding) -> dict[str, str]:
-    """A finding as results and audits store it."""
+    """Encode a finding as the JSON object that results and audits store."""
     rule = finding.rule
     return {
         "name": rule.code,
@@ -125,7 +125,7 @@ def encode_finding(finding: Finding) -> dict[str, str]:
 
 
 def tabulate_rules(rules: Sequence[Rule[Any]], title: str, heading: str = "##") -> str:
-    """Rules as Markdown, gravest first, a table a severity; `title` names the column of codes."""
+    """Write rules as Markdown tables, one per severity, gravest first; `title` heads the codes' column."""
     return "\n".join(_rows(rules, title, heading))
 
 

@@ -74,13 +74,13 @@ _HEADER = re.compile(r"\s*[\w!#$%&'*+.^`|~-]+(?=\s*[=:])")
 
 
 def is_secret(name: str) -> bool:
-    """Whether a key, a header or a variable is named as secrets are: api_key, authToken; not max_tokens."""
+    """Whether a key, header or variable is named like a secret: api_key, authToken; not max_tokens."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.strip())
     return _SECRET_NAME.fullmatch(words) is not None
 
 
 def hide_secrets(text: str) -> str:
-    """Hide the values in a text that look like secrets: of keys and tokens, in URLs, behind Bearer."""
+    """Replace in a text what looks like a secret: values of keys and tokens, URL logins, Bearer tokens."""
     return _remove_matches(_SECRETS, text)
 
 
@@ -99,9 +99,9 @@ def hide_url_secrets(url: str) -> str:
 
 
 class Secrets(msgspec.Struct, frozen=True):
-    """Texts that must not be written, the longest first: each secret in every form it may be echoed in.
+    """The secret texts of this command, longest first, in every encoding in which a server may echo them.
 
-    Of what may be escaped one character and not the next, as in a URL, only `values` are kept.
+    A secret that may be escaped character by character, as in a URL, is matched by a pattern of `values`.
     """
 
     forms: tuple[str, ...] = ()
@@ -115,7 +115,7 @@ class Secrets(msgspec.Struct, frozen=True):
         url: str = "",
         arguments: Iterable[str] = (),
     ) -> Secrets:
-        """Collect the secrets of headers, tables and arguments (by name), of a URL's query and password."""
+        """Collect the secrets in headers, tables and arguments, by their names, and in a URL's query."""
         values = {
             *(value for name, header in (headers or {}).items() for value in _find_in_header(name, header)),
             *(value for table in tables for value in _find_in_table(table)),
@@ -137,7 +137,7 @@ class Secrets(msgspec.Struct, frozen=True):
         return f"Secrets({len(self.forms)} forms)"
 
     def conceal(self, text: str) -> str:
-        """Hide these secrets in a text, also the beginning of one at its end, where the text was cut."""
+        """Replace these secrets in a text, also one that is cut off at the text's end."""
         if len(text) < _LEAST_CHARACTERS:
             return text
         if any(mark in text for mark in _ESCAPES):
@@ -155,13 +155,13 @@ class Secrets(msgspec.Struct, frozen=True):
         return text
 
     def hide(self, text: str) -> str:
-        """Hide these secrets in a server's text, and others that are recognized by their form."""
+        """Replace these secrets in a server's text, and whatever else looks like a secret."""
         return _remove_matches(_CREDENTIALS, self.conceal(text))
 
     def mask(self, value: Any, names_too: bool = False) -> Any:
-        """Mask these secrets in a JSON value, and values under the names of secrets.
+        """Replace these secrets in the texts of a JSON value, and the values under secret names.
 
-        With `names_too` also without what `hide` finds inside texts.
+        With `names_too`, also what `hide_secrets` recognizes inside the texts.
         """
         if isinstance(value, str):
             return hide_secrets(self.conceal(value)) if names_too else self.conceal(value)
@@ -180,7 +180,7 @@ class Secrets(msgspec.Struct, frozen=True):
 
     @contextmanager
     def hide_in_errors(self) -> Iterator[None]:
-        """Hide these secrets in errors of this tool that leave the block."""
+        """Replace these secrets in the message of a LoadgenError that leaves the block."""
         try:
             yield
         except LoadgenError as error:
@@ -205,7 +205,7 @@ def hide_argument_secrets(argv: Sequence[str] | None = None) -> list[str]:
 
 
 def _find_in_header(name: str, value: str) -> Iterator[str]:
-    """Find a header's value if its name or form is that of a secret; in `Bearer X` the X too."""
+    """Yield a header's value if its name or form marks it as a secret; of `Bearer X` also X."""
     if not is_secret(name) and name.lower() not in _COOKIES and hide_secrets(value) == value:
         return
     yield value
@@ -232,7 +232,7 @@ def _find_in_table(table: Any, secret: bool = False) -> Iterator[str]:
 
 
 def _find_in_arguments(arguments: Iterable[str]) -> Iterator[str]:
-    """Find the values of flags that are named as secrets are, up to the next flag."""
+    """Yield the arguments after flags that are named like secrets, up to the next flag."""
     secret = False
     for word in arguments:
         if word.startswith("-"):
@@ -256,7 +256,7 @@ def _find_in_url(url: str) -> Iterator[str]:
 
 
 def _encode_forms(value: str) -> Iterator[str]:
-    """Encode a secret as it is, and as JSON, URLs, HTML, Python, base64, hex and other cases do."""
+    """Yield a secret as it is, and as JSON, URL, HTML, Python, base64, hex and case changes write it."""
     escaped, encoded = json.dumps(value)[1:-1], value.encode("utf-8", "surrogateescape")
     yield from (escaped, escaped.replace("/", "\\/"), json.dumps(value, ensure_ascii=False)[1:-1])
     yield from (value, quote(value, safe=""), quote(value), quote_plus(value), html.escape(value))
@@ -272,7 +272,10 @@ def _encode_forms(value: str) -> Iterator[str]:
 
 
 def _encode_base64_cores(data: bytes, offset: int) -> Iterator[str]:
-    """Encode bytes in base64, `offset` bytes into a group: at the end of a text, and before more of it."""
+    """Yield the base64 characters of `data` that do not depend on the bytes around it.
+
+    `offset`, 0 to 2, is where `data` begins in a group of three bytes.
+    """
     whole = base64.b64encode(bytes(offset) + data).decode().rstrip("=")
     core = whole[offset + 1 if offset else 0 :]  # the characters before it hold bits of other bytes, too
     yield core
@@ -281,16 +284,16 @@ def _encode_base64_cores(data: bytes, offset: int) -> Iterator[str]:
 
 @lru_cache(maxsize=64)
 def _compile_spellings(value: str) -> re.Pattern[str]:
-    """Match a secret whose characters may be escaped by JSON, JavaScript, URLs or HTML, also repeatedly.
+    """Compile a pattern that matches a secret however JSON, JavaScript, URLs or HTML escape it.
 
-    A long one is known by its beginning: what follows it in one word is hidden with it.
+    Of a long secret only the beginning is matched, and the rest of its word with it.
     """
     begin = "".join(map(_match_spellings, value[:_MOST_SPELLED]))
     return re.compile(begin + (r"[\w.~+/=%\\&#;:-]*" if len(value) > _MOST_SPELLED else ""))
 
 
 def _match_spellings(character: str) -> str:
-    """Match every way in which a character is written."""
+    """Write a pattern that matches one character in each of its escaped forms."""
     number, itself = ord(character), re.escape(character)
     octets = character.encode("utf-8", "surrogateescape")
     words = character.encode("utf-16-be", "surrogatepass")

@@ -17,7 +17,7 @@ EXIT_CODES = frozenset(_FAILED + number for number in NAMES)
 
 
 class Stopped(KeyboardInterrupt):
-    """One of these signals came while nothing was measured."""
+    """One of these signals came while no run was being measured; `number` is the signal's."""
 
     def __init__(self, number: int) -> None:
         super().__init__(explain_stop(number))
@@ -25,12 +25,12 @@ class Stopped(KeyboardInterrupt):
 
 
 def explain_stop(number: int) -> str:
-    """Why a run ended that was asked to, in words."""
+    """Explain in a phrase that signal `number` ended a run."""
     return "cancelled" if number == CANCELLED else f"stopped by {NAMES[number]}"
 
 
 def read_number(stop: KeyboardInterrupt) -> int:
-    """Which signal it was."""
+    """Return the number of the signal behind a KeyboardInterrupt; SIGINT if it has none."""
     return stop.number if isinstance(stop, Stopped) else int(signal.SIGINT)
 
 
@@ -40,24 +40,24 @@ def exit_code(number: int) -> int:
 
 
 def stop(number: int) -> None:
-    """End what is under way by an exception, as Ctrl-C does."""
+    """Raise Stopped with a signal's number, as Ctrl-C raises KeyboardInterrupt."""
     raise Stopped(number)
 
 
 class Interrupts:
-    """Where requests to end a run early come from: the signals of the process, for its main thread alone."""
+    """The source of requests to end a run early: this process's signals, in its main thread only."""
 
     @property
     def pending(self) -> bool:
-        """Whether `poll` has something to deliver."""
+        """Whether a stop request waits for `poll` to deliver it."""
         return False
 
     def poll(self) -> None:
-        """React now to a request that does not deliver itself: a signal does."""
+        """Deliver a waiting stop request; a no-op here, since a signal interrupts by itself."""
 
     @contextmanager
     def catch(self, react: Callable[[int], None]) -> Iterator[None]:
-        """Call `react` with the number of each signal that comes meanwhile.
+        """Within the block, call `react` with the number of each stop signal that arrives.
 
         Under nohup, which ignores SIGHUP, a closed terminal ends nothing.
         """
@@ -75,7 +75,7 @@ SIGNALS = Interrupts()
 
 
 class StopRequest(Interrupts):
-    """A request that another thread of the program makes, and `poll` delivers as a signal."""
+    """A stop request by another thread of the program, which `poll` delivers as a signal would be."""
 
     def __init__(self) -> None:
         self._pending = 0  # the signal's number, or CANCELLED; 0: none
@@ -83,16 +83,16 @@ class StopRequest(Interrupts):
 
     @property
     def pending(self) -> bool:
-        """Whether `poll` has something to deliver."""
+        """Whether a stop request waits for `poll` to deliver it."""
         return self._pending > 0
 
     def make(self, number: int) -> None:
-        """Ask for the end, from any thread."""
+        """Request the end of the run, from any thread; `number` is the signal it counts as."""
         self._pending = number
 
     @contextmanager
     def catch(self, react: Callable[[int], None]) -> Iterator[None]:
-        """Call `react` for each request, once `poll` finds it."""
+        """Within the block, have `poll` call `react` with the number of each request."""
         previous, self._react = self._react, react
         try:
             yield
@@ -100,7 +100,7 @@ class StopRequest(Interrupts):
             self._react = previous
 
     def poll(self) -> None:
-        """React to a request that was made since the last time."""
+        """Deliver the request that was made since the last call, if any."""
         number = self._pending
         if number:  # where it is 0, a request that another thread makes now must not be written over
             self._pending = 0
@@ -109,7 +109,7 @@ class StopRequest(Interrupts):
 
 @contextmanager
 def defer_stop(interrupts: Interrupts) -> Iterator[list[int]]:
-    """Let what must be whole end first: the list holds the signal that came; a second one stops at once."""
+    """Within the block, put off a stop signal and list its number; a second signal raises Stopped at once."""
     came: list[int] = []
 
     def react(number: int) -> None:
@@ -123,7 +123,7 @@ def defer_stop(interrupts: Interrupts) -> Iterator[list[int]]:
 
 @contextmanager
 def stop_afterwards(interrupts: Interrupts) -> Iterator[None]:
-    """Stop after what must be whole, where a signal came meanwhile."""
+    """Put off a stop signal until the block, which must not be interrupted, has ended; then raise Stopped."""
     with defer_stop(interrupts) as came:
         yield
     if came:

@@ -21,14 +21,14 @@ _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:inf
 
 
 def format_csv_table(keys: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """Write a header and a line for each row, empty where a row lacks the key."""
+    """Write mappings as CSV under a header of `keys`, with an empty cell where a row lacks a key."""
     return format_csv([keys, *([row.get(key) for key in keys] for row in rows)])
 
 
 def format_csv(rows: Iterable[Iterable[Any]]) -> str:
-    """Write rows, a header among them: None and NaN are empty, booleans as in JSON.
+    """Write rows as CSV, None and NaN as empty cells, booleans as in JSON.
 
-    A text that a spreadsheet would compute begins with an apostrophe.
+    A text that a spreadsheet would take for a formula gets an apostrophe in front.
     """
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows([_format_cell(value) for value in row] for row in rows)
@@ -45,7 +45,7 @@ def _format_cell(value: Any) -> Any:
 
 
 def align_cells(cells: Sequence[str], widths: Sequence[int], gap: str = "") -> str:
-    """Align the cells of a line: each to the right of its width, to the left if that is negative."""
+    """Pad cells to their widths and join them by `gap`: aligned right, left if the width is negative."""
     padded = (
         cell.rjust(width) if width > 0 else cell.ljust(-width)
         for cell, width in zip(cells, widths, strict=True)
@@ -54,7 +54,7 @@ def align_cells(cells: Sequence[str], widths: Sequence[int], gap: str = "") -> s
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A column: the cell it takes, its title, and how wide a grid draws it at least."""
+    """A table's column: the key of its cells, its title, and its least width in a drawn grid."""
 
     key: str
     title: str
@@ -62,7 +62,7 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """A table: cells under columns, and lines below."""
+    """A table for terminal, Markdown or CSV: columns, rows of text cells, and notes below."""
 
     columns: tuple[Column, ...]
     body: tuple[tuple[str, ...], ...]
@@ -70,7 +70,7 @@ class Table(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
     def count_spans(self) -> list[list[int]]:
-        """Count, for each row and spanned column, the rows of the cell that begins here; 0: it goes on."""
+        """Count the rows over which each cell of a spanned column extends; 0: as the cell above."""
         counts = [[1] * self.spanned for _ in self.body]
         for index in range(len(self.body) - 1, 0, -1):
             for column in range(self.spanned):
@@ -80,7 +80,7 @@ class Table(msgspec.Struct, frozen=True):
         return counts
 
     def list_shown(self) -> list[tuple[str, ...]]:
-        """List the rows of the body, a cell that goes on left blank."""
+        """List the rows with the cells of spanned columns left blank where they repeat the row above."""
         rows = (zip_longest(*pair, fillvalue=1) for pair in zip(self.body, self.count_spans(), strict=True))
         return [tuple(str(cell) if count else "" for cell, count in row) for row in rows]
 
@@ -91,7 +91,7 @@ def make_table(
     spanned: int = 0,
     notes: Iterable[str] = (),
 ) -> Table:
-    """Make a table of columns (key and title, or a title alone) and rows; cells and notes become lines."""
+    """Make a table; a column is (key, title) or a title alone; `spanned` columns merge equal cells."""
     named = (Column(each, each) if isinstance(each, str) else Column(*each) for each in columns)
     # A cell may be a number that a page shows with more digits: a text that needs no change is kept.
     body = tuple(tuple(cell if cell.isprintable() else clean_line(cell) for cell in row) for row in rows)
@@ -118,14 +118,14 @@ def render_csv_table(table: Table) -> str:
 
 
 def measure_table(table: Table) -> int:
-    """Measure the columns of a terminal that a table takes if its titles wrap and its cells do not."""
+    """Compute the least width, in columns, of a table in a terminal: titles may wrap, cells may not."""
     head = min(1, table.spanned)
     across = list(zip(table.columns, *table.body, strict=True))[head:]
     return sum(1 + max(map(len, [*column.title.split(), *cells])) for column, *cells in across)
 
 
 def render_text_table(table: Table, width: int = WIDTH) -> str:
-    """Write a table for a terminal: a spanning first column is a heading, the widest wrap to fit `width`."""
+    """Draw a table for a terminal of `width` columns; a spanned first column becomes headings."""
     head = min(1, table.spanned)
     titles = tuple(column.title for column in table.columns[head:])
     body = [row[head:] for row in table.list_shown()]

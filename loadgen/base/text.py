@@ -42,12 +42,12 @@ def wrap_first_line(text: str, indent: str = "  ", width: int = WIDTH) -> list[s
 
 
 def cut_end(text: str, width: int) -> str:
-    """Cut a text's end, so that `width` letters are left."""
+    """Shorten a text to `width` characters by cutting its end."""
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def cut_middle(name: str, width: int) -> str:
-    """Cut a name's middle, so that `width` letters are left: quantizations stand at the end."""
+    """Shorten a name to `width` characters by cutting its middle: quantizations stand at the end."""
     if len(name) <= width:
         return name
     tail = (width - 1) * 2 // 3
@@ -55,7 +55,7 @@ def cut_middle(name: str, width: int) -> str:
 
 
 def list_first(names: Sequence[str], most: int) -> str:
-    """List the first `most` of the names, and how many more there are."""
+    """Join the first `most` names, and say how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
@@ -66,14 +66,14 @@ def format_count(number: int, noun: str) -> str:
 
 
 def format_cell_ms(value_ms: float) -> str:
-    """Write a latency in milliseconds, as wide as a cell."""
+    """Format a latency in milliseconds for a table's cell, with digits by its size."""
     if value_ms != value_ms:
         return "-"
     return f"{value_ms:.1f}" if value_ms < 1e4 else f"{value_ms:.0f}"
 
 
 def quote_value(value: Any) -> str:
-    """Quote a value for a message, a long one by its beginning; never recurses far itself."""
+    """Quote a value for an error message, cut to its beginning if it is long."""
     if isinstance(value, str):
         return repr(value) if len(value) <= _SHOWN else f"{value[:_SHOWN]!r}…"
     text = _REPR.repr(value)
@@ -105,5 +105,5 @@ def format_json(value: Any, indent: int | None = None) -> str:
 
 
 def make_file_name(name: str) -> str:
-    """Make a name part of a file's: no separator or control character, not hidden, 100 characters at most."""
+    """Make a name safe as a part of a file's name: no separators, not hidden, at most 100 characters."""
     return _UNSAFE.sub("-", name)[:_LONGEST_NAME].lstrip(". ").rstrip() or "-"

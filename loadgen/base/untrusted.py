@@ -29,7 +29,7 @@ Hide = Callable[[str], str]  # a text with its secrets masked
 
 
 def hide_nothing(text: str) -> str:
-    """Return the text itself: a Hide for where no secret is known."""
+    """Return a text as it is; the `Hide` function for where no secret is known."""
     return text
 
 
@@ -48,7 +48,7 @@ def read_line(value: str, longest: int = LONGEST) -> str:
 
 
 def read_error_text(body: bytes) -> str:
-    """Read the message in an error's body, in any JSON, else the body as text; not shortened."""
+    """Read the message in the body of an HTTP error, from JSON of any form, else the body as text."""
     try:
         value = msgspec.json.decode(body)
         while isinstance(value, dict):
@@ -118,10 +118,10 @@ def read_list(value: object) -> list[Any]:
 
 
 def read_file_bytes(place: Path, most_bytes: int) -> bytes:
-    """Read a regular file of at most `most_bytes`; raises OSError for any other.
+    """Read a regular file of at most `most_bytes` bytes; raises OSError for any other.
 
-    A device, a FIFO or a file of /proc may answer for ever, or do something when it is read: what is not a
-    regular file is never opened, and what claims to be empty is not read, as /proc's do.
+    A device, a FIFO or a file of /proc may never end, or act when it is read: what is not a regular file is
+    never opened, and a file that claims to be empty, as those of /proc do, is not read.
     """
     raw = read_file_head(place, most_bytes + 1)
     if len(raw) > most_bytes:

@@ -34,7 +34,7 @@ _PROXIES = ("all_proxy", "http_proxy", "https_proxy")
 
 
 class ApiPlace(msgspec.Struct, frozen=True):
-    """Where an API is: what comes before every path, its version, and the endpoint and the query if given."""
+    """A server's base URL in parts: what precedes every path, version, and endpoint and query if given."""
 
     base_url: str
     prefix: str = VERSION  # before /models, /completions and /chat/completions
@@ -43,9 +43,9 @@ class ApiPlace(msgspec.Struct, frozen=True):
 
 
 def parse_base_url(base_url: str, endpoint: str | None = None) -> ApiPlace:
-    """Split a base URL and an endpoint into parts; raises UsageError where the two contradict.
+    """Split a pasted base URL into server, version, endpoint and query; raises UsageError on a conflict.
 
-    A URL that is not valid is left as it is.
+    An invalid URL is returned unsplit. `endpoint` is the user's --endpoint, which must agree with the URL's.
     """
     base_url = base_url.strip()
     try:
@@ -78,7 +78,7 @@ def parse_base_url(base_url: str, endpoint: str | None = None) -> ApiPlace:
 
 
 def _read_endpoint(endpoint: str | None, version: str) -> str | None:
-    """Read an endpoint's path, which follows the version of the URL or names it again."""
+    """Put the URL's version before the user's endpoint path, unless it is there already."""
     if endpoint is None or not version:
         return endpoint
     endpoint = endpoint if endpoint.startswith("/") else f"/{endpoint}"
@@ -87,7 +87,7 @@ def _read_endpoint(endpoint: str | None, version: str) -> str | None:
 
 
 def choose_key_header(base_url: str | None) -> str:
-    """Choose the header in which a server takes its key, with `Bearer` if it is Authorization."""
+    """Choose the header for the API key by the server's URL: `Authorization`, or `api-key` for Azure."""
     try:
         host = urlsplit(base_url or "").hostname or ""
     except ValueError:
@@ -96,7 +96,7 @@ def choose_key_header(base_url: str | None) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, for which the environment's proxies do not apply."""
+    """Whether a host name or address means this machine by loopback, so that proxies do not apply."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -140,7 +140,7 @@ def is_this_machine(url: str) -> bool:
 
 
 def is_public(url: str) -> bool:
-    """Whether a URL's host is one of the internet: every address of it is global; one look-up of its name."""
+    """Whether every address of a URL's host is a global internet address; resolves the name once."""
     host = read_host(url)
     try:
         addresses = {entry[4][0] for entry in socket.getaddrinfo(host, None)} if host else set()
@@ -152,7 +152,7 @@ def is_public(url: str) -> bool:
 
 
 def check_headers(headers: Iterable[tuple[str, str]], origin: str = "--header") -> None:
-    """Raises UsageError that names the header, never its value, where one cannot be sent as it is meant."""
+    """Raise UsageError, naming the header but not its value, if one cannot be sent as given."""
     for name, value in headers:
         if not _NAME.fullmatch(name):
             raise UsageError(f"{origin} {name!r}: not a valid header name: use letters, digits and hyphens")
@@ -166,13 +166,13 @@ def check_headers(headers: Iterable[tuple[str, str]], origin: str = "--header") 
 
 
 def check_path(path: str, origin: str = "--endpoint") -> None:
-    """Raises UsageError where a path cannot stand in a request line as it is."""
+    """Raise UsageError if a path cannot stand in an HTTP request line as it is."""
     if not _PATH.fullmatch(path):
         raise UsageError(f"{origin} {path!r}: has a space or a non-ASCII character: percent-encode it (%20)")
 
 
 def check_request_id_prefix(prefix: str) -> None:
-    """Raises UsageError where a prefix of x-request-id cannot stand in a header."""
+    """Raise UsageError if a prefix of x-request-id cannot stand in a header."""
     if not _ID.fullmatch(prefix):
         raise UsageError(
             f"--request-id-prefix {prefix!r} has a character that no header may hold: use printable ASCII"

@@ -28,7 +28,7 @@ Value = Callable[[str], Any]
 
 
 def drop_repeats(values: list[Any]) -> Any:
-    """Join the different ones of several values."""
+    """Join the distinct values among several."""
     return " + ".join(dict.fromkeys(values))
 
 
@@ -47,7 +47,7 @@ class LogPattern(msgspec.Struct, frozen=True):
     lines: int = 1
 
     def read(self, log: str) -> dict[str, Any]:
-        """The field with its value; {} where the log does not have it."""
+        """Return {field: value} as the log shows it; {} if it does not."""
         texts = (next(filter(None, match.groups()), "") for match in self._matches(log))
         values = [value for text in texts if not is_empty(value := self.value(text))]
         return {self.field: self.pick(values)} if values else {}
@@ -87,7 +87,7 @@ class InfoField(msgspec.Struct, frozen=True):
     prefix: str | None = None
 
     def read(self, info: Mapping[str, Any]) -> dict[str, Any]:
-        """The field with its value; {} where the answer does not have it."""
+        """Return {field: value} as the engine's answer has it; {} if it does not."""
         item = _find_value(info, self.path) if self.path else info
         if self.prefix is not None:
             prefix, table = self.prefix, untrusted.read_mapping(item)
@@ -132,23 +132,23 @@ def read_word(text: str) -> str:
 
 
 def read_method(text: str) -> str:
-    """Read a method of quantization; none is `none`."""
+    """Read the name of a quantization method; "" becomes `none`."""
     return read_word(text) or "none"
 
 
 def read_kv_dtype(text: str) -> str:
-    """Read the type of the KV cache, of which `auto` is one."""
+    """Read the type of the KV cache; `auto` is kept."""
     return text.strip("'\" ").removeprefix("torch.")
 
 
 def read_backend(text: str) -> str:
-    """Read a backend of attention, of whichever spelling."""
+    """Read the name of an attention backend, however the engine spells it."""
     name = read_word(text).rpartition(".")[2].upper().replace(" ", "_")
     return {"FLASH_ATTENTION": "FLASH_ATTN"}.get(name, name)
 
 
 def map_words(words: Mapping[str, str], other: str | None = None) -> Value:
-    """Make a reader that maps some words; any other is `other`, or itself."""
+    """Make a function that translates the words in a table; any other word becomes `other`, or itself."""
     return lambda text: words.get(text, text if other is None else other)
 
 
@@ -161,13 +161,13 @@ read_chunk = map_words({"-1": "off", "None": "off"})
 
 
 def read_sizes(text: str) -> str:
-    """Read a list of sizes as how many there are and the greatest."""
+    """Summarize a list of sizes as their number and the greatest."""
     sizes = [size for word in re.findall(r"\d+", text) if (size := untrusted.read_digits(word)) is not None]
     return f"{len(sizes)} sizes up to {max(sizes)}" if sizes else ""
 
 
 def read_engine_flags(text: str) -> str:
-    """Read an engine's flags without secrets; cut at a word's end, as half a secret is not known."""
+    """Read an engine's command line without secrets, cut between words to a bounded length."""
     flags = read_word(text)
     if len(flags) > LONGEST_FLAGS:
         flags = flags[:LONGEST_FLAGS]
@@ -176,7 +176,7 @@ def read_engine_flags(text: str) -> str:
 
 
 def read_kernel(text: str) -> str:
-    """Read the name of a kernel; "" for any other word."""
+    """Read the name of a quantization kernel; "" for any other word."""
     return text if text.find("Kernel") > 0 else ""
 
 
@@ -197,13 +197,13 @@ def _read_numbers(text: str) -> list[float]:
 
 
 def read_gib(text: str) -> int | None:
-    """Read GiB as bytes; both engines also write GB and mean 2³⁰. A difference of memory may be negative."""
+    """Read GiB as bytes; both engines also write GB and mean 2³⁰. A difference may be negative."""
     size = sum(_read_numbers(text))
     return round(size * _GIB) if size > 0 and not text.startswith("-") else None
 
 
 def read_blocks(text: str) -> int | None:
-    """Read KV tokens of `BLOCKS … for LENGTH tokens per request: TIMESx`, without the tokens per block."""
+    """Read the KV cache's tokens from `BLOCKS … for LENGTH tokens per request: TIMESx` of a log."""
     numbers = _read_numbers(text)
     if len(numbers) < 3 or not numbers[0]:
         return None

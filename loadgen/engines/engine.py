@@ -22,12 +22,12 @@ class SelfDescription(msgspec.Struct, frozen=True):
 
 
 def describe_version(answer: Mapping[str, Any]) -> SelfDescription:
-    """The description of a server that reports its version alone."""
+    """Make the description of a server that reports its version alone."""
     return SelfDescription(untrusted.read_text(answer.get("version")))
 
 
 class MetricSeries(msgspec.Struct, frozen=True):
-    """The meaning of a metric's name: a quantity, and its part, fixed or by a label."""
+    """The meaning of a Prometheus metric name: a quantity, and its part, fixed or given by a label."""
 
     quantity: str
     part: str = ""
@@ -44,7 +44,7 @@ class EngineMetrics(msgspec.Struct, frozen=True):
 
 
 def name_histogram(name: str, quantity: str) -> dict[str, MetricSeries]:
-    """Name the series of a histogram: its buckets by their bounds, and its sum."""
+    """Map the Prometheus series of a histogram (buckets, sum) to their meanings."""
     return {
         f"{name}_bucket": MetricSeries(quantity, label="le"),
         f"{name}_sum": MetricSeries(quantity, "sum"),

@@ -24,16 +24,16 @@ METRICS = {engine.metrics.prefix: engine.metrics for engine in ENGINES if engine
 
 
 def find_by_name(name: str) -> Engine:
-    """Find the engine of this name, in capitals or not; UNKNOWN for any other."""
+    """Find the engine of this name, in any case; UNKNOWN if there is none."""
     sought = name.lower()
     return next((engine for engine in (*ENGINES, HOSTED) if engine.name.lower() == sought), UNKNOWN)
 
 
 def find_by_owner(owned_by: str) -> Engine | None:
-    """Find the engine that signs its models so."""
+    """Find the engine whose /v1/models reports this `owned_by`; None if there is none."""
     return next((engine for engine in ENGINES if engine.owned_by and engine.owned_by == owned_by), None)
 
 
 def find_by_paths(paths: set[str]) -> Engine | None:
-    """Find the engine whose API description has a path that no other has."""
+    """Find the engine by the paths of a server's /openapi.json; None if no path is one's own."""
     return next((engine for engine in ENGINES if engine.own_path in paths), None)

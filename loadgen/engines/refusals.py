@@ -18,7 +18,7 @@ _MOST_BYTES = 1 << 14  # of an error that is read
 
 
 class Field(msgspec.Struct, frozen=True):
-    """A field that a request may hold: what to type to do without it, and whether a run may go without."""
+    """A field of a request that a server may refuse: what to type to omit it, and if a run may go without."""
 
     advice: str
     cost: str = ""  # of leaving it out; "" where it cannot be left out
@@ -61,7 +61,7 @@ TOOLS_REFUSED = (
 
 
 class Feature(msgspec.Struct, frozen=True):
-    """A feature that rows of a file may ask for and not every server has: its refusal, and what to do."""
+    """A feature that a file's rows may use and a server may lack: how it is refused, and what to do."""
 
     name: str
     asked: bytes  # a pattern of requests that ask for it
@@ -111,7 +111,7 @@ FEATURES = (
 
 
 class AdaptedField(BaseModel, extra="forbid", frozen=True):
-    """A field that is not sent as planned, and the server's words."""
+    """A field that is omitted or renamed because the server refused it, and the server's words."""
 
     name: str  # inside another one: `a.b`
     sent_as: str = ""  # its other name; "" where it is left out
@@ -125,7 +125,7 @@ class AdaptedField(BaseModel, extra="forbid", frozen=True):
 
 
 class Adaptation(msgspec.Struct, frozen=True):
-    """The fields that every request leaves out or renames, since the server refused them."""
+    """The fields that all requests of a run omit or rename because the server refused them."""
 
     fields: tuple[AdaptedField, ...] = ()
 
@@ -134,16 +134,16 @@ class Adaptation(msgspec.Struct, frozen=True):
 
     @property
     def left_out(self) -> frozenset[str]:
-        """The names of what is not sent."""
+        """The names of the fields that are omitted."""
         return frozenset(field.name for field in self.fields if not field.sent_as)
 
     @property
     def limit_field(self) -> str:
-        """The name under which the length of an answer is sent; "" for the API's own."""
+        """The name under which an answer's length limit is sent; "" for the API's usual name."""
         return next((field.sent_as for field in reversed(self.fields) if field.sent_as), "")
 
     def apply_to(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Leave the refused fields out of a request; a table that is empty then goes too."""
+        """Return the fields of a request without the refused ones, and without tables left empty."""
         kept = {name: value for name, value in fields.items() if name not in self.left_out}
         for outer, _, inner in (name.partition(".") for name in self.left_out):
             if inner and isinstance(kept.get(outer), dict):
@@ -153,12 +153,12 @@ class Adaptation(msgspec.Struct, frozen=True):
         return kept
 
     def add_field(self, field: AdaptedField) -> Adaptation:
-        """Add one more field."""
+        """Return the adaptation with one more field."""
         return Adaptation((*self.fields, field))
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """A field that a server refused, as far as its error names one."""
+    """A field that a server's error refuses, as far as the error names one."""
 
     name: str = ""  # of the request's fields; "" where the error names none of them
     clear: bool = False  # that it does not take the field, or any value of it; else the value may be wrong
@@ -189,7 +189,7 @@ _OTHER_CASE = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def read_refusals(body: bytes, sent: Collection[str]) -> tuple[Refusal, ...]:
-    """Read which of the `sent` fields an error refuses; else one that it names at all.
+    """Read which of the `sent` fields an error refuses; else the first of them that it quotes or names.
 
     `sent` has the request's own fields, and as `a.b` those in its tables.
     """
@@ -207,7 +207,7 @@ def read_refusals(body: bytes, sent: Collection[str]) -> tuple[Refusal, ...]:
 
 
 def find_feature(status: int, body: bytes, request: Mapping[str, Any]) -> Feature | None:
-    """Find the feature that a request asks for and its answer refuses, by the error's words; None if none."""
+    """Find the feature that a request uses and an error refuses, by the error's words; None if none."""
     if status < REFUSING[0] or status in _ABOUT_THE_KEY:
         return None
     text, sent = body[:_MOST_BYTES].decode("utf-8", "replace"), msgspec.json.encode(request)
@@ -228,26 +228,26 @@ def list_paths(request: Mapping[str, Any]) -> frozenset[str]:
 
 
 def suggest_removal(name: str, extra: Collection[str] = ()) -> str:
-    """Suggest what to type to do without a field; `extra` are those of --extra-body."""
+    """Suggest the flag to type so that a field is not sent; `extra` are the keys of --extra-body."""
     if name.partition(".")[0] in extra:
         return f"leave {name} out of --extra-body"
     return FIELDS[name].advice if name in FIELDS else "--print-request shows what is sent"
 
 
 def suggest_fix(detail: str) -> str:
-    """Suggest what to type after a request that failed by a refusal with its status; "" for any other."""
+    """Suggest the flag that fixes a failed request, by its status and error; "" if none is known."""
     status = untrusted.read_digits(detail[:3])
     refusals = read_refusals(detail.encode(), FIELDS) if status in REFUSING else ()
     return FIELDS[refusals[0].name].advice if refusals else ""
 
 
 def format_message(status: int, body: bytes) -> str:
-    """Write the status and the server's message on one line."""
+    """Format an HTTP status and the server's error message on one line."""
     return untrusted.read_line(f"{status}: {untrusted.read_error_text(body)}".rstrip(": "), 200)
 
 
 def _split_names(written: str) -> Iterator[str]:
-    """Split a list of names; Python's camel case becomes underscores, a path of two `a.b`."""
+    """Split a list of field names; camelCase becomes snake_case, a nested path `a.b`."""
     if re.fullmatch(r"""\w+["'], ?["']\w+""", written):
         written = re.sub(r"""["'], ?["']""", ".", written)
     for name in re.findall(r"[\w.]+", written):
@@ -255,7 +255,7 @@ def _split_names(written: str) -> Iterator[str]:
 
 
 def _match_field(name: str, sent: Collection[str]) -> str:
-    """Match a name with a sent field; "" if none. An inner one may stand without its table."""
+    """Match a name in an error with a sent field, `b` also with `a.b`; "" if none matches."""
     if name in sent:
         return name
     return next((field for field in sorted(sent) if field.endswith(f".{name}")), "")
@@ -284,6 +284,6 @@ def is_past_context(message: str) -> bool:
 
 
 def name_refused_part(message: str) -> str:
-    """Name the part of a conversation that an error refuses, in a few words; "" if none is known."""
+    """Name what an error refuses of a conversation (system role, tools, …); "" if unknown."""
     parts = (name for name, words in _REFUSED_PARTS.items() if re.search(words, message, re.IGNORECASE))
     return next(parts, "")

@@ -48,7 +48,7 @@ _METRICS = EngineMetrics(
 
 
 def _read_argument(field: str, name: str, value: Value) -> LogPattern:
-    """One of SGLang's arguments, logged as a call or, in 0.5.23, as a dict: {'tp_size': 1, …}."""
+    """Make the pattern of an SGLang argument, logged as a call or, in 0.5.23, as a dict."""
     return LogPattern(field, rf"\b{name}(?:=|': )([^,)}}]+)", value, after=_SGLANG)
 
 

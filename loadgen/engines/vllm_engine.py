@@ -54,7 +54,7 @@ _METRICS = EngineMetrics(
 
 
 def _read_setting(field: str, name: str, value: Value) -> LogPattern:
-    """A setting in the line in which vLLM logs its configuration."""
+    """Make the pattern of a setting in the line in which vLLM logs its configuration."""
     return LogPattern(field, rf"\b{name}=([^,\s)]+)", value, after=_VLLM)
 
 

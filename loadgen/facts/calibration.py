@@ -32,7 +32,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Error(BaseModel, extra="forbid", frozen=True):
-    """Reported minus true, of one figure over many events."""
+    """The absolute difference between reported and true values of one figure, over many events."""
 
     median_us: NotNegative  # of the absolute error, as the others
     p99_us: NotNegative
@@ -41,14 +41,14 @@ class Error(BaseModel, extra="forbid", frozen=True):
 
     @classmethod
     def from_pairs(cls, measured_ns: Int64, true_ns: Int64) -> Self:
-        """The error of these pairs, at least one; a true median under 1 ns counts as 1 ns."""
+        """Compute the error of (measured, true) pairs in ns, at least one; a true median < 1 ns is 1 ns."""
         off_us = np.abs(measured_ns - true_ns) / 1e3
         median_us, p99_us = compute_percentiles(off_us, (50, 99))
         percent = 100 * p99_us / (max(float(compute_medians(true_ns)), 1.0) / 1e3)
         return cls(median_us=median_us, p99_us=p99_us, max_us=float(off_us.max()), p99_percent=percent)
 
     def percent(self, value_us: float) -> float:
-        """Any of the three as `p99_percent` is given: of the true value's median."""
+        """Convert an error in µs to percent of the true median."""
         return value_us / self.p99_us * self.p99_percent if self.p99_us else 0.0
 
 
@@ -61,7 +61,7 @@ class Sent(msgspec.Struct):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """A run as the client measured it and as it was; times in nanoseconds, as (measured, true)."""
+    """A self-test's run as the client measured it next to the null server's log; (measured, true) in ns."""
 
     requests: int
     failed: int
@@ -79,21 +79,21 @@ class Seen(msgspec.Struct, frozen=True):
 
     @property
     def events_per_read(self) -> float:
-        """Messages with a token seen in one read: 1 where each had its own."""
+        """Messages with a token per read: 1 if each had a read of its own."""
         return self.messages / max(1, self.messages - self.shared_reads)
 
     def is_held(self, streams: int) -> bool:
-        """Whether all streams ran at once and were whole, and their gaps were accurate enough.
+        """Whether all `streams` ran at once, arrived whole, and had accurate gaps.
 
-        An answer's first gap is left out: in an answer of a hundred messages it is beyond P99, and in
-        the short ones of a self-test it would be most of what P99 sees.
+        An answer's first gap is left out: in an answer of a hundred messages it is beyond P99, and in the
+        short ones of a self-test it would be most of what P99 sees.
         """
         whole = not (self.failed or self.unlike) and self.streams >= streams and len(self.later_gap[0])
         return bool(whole) and Error.from_pairs(*self.later_gap).p99_percent < HELD_PERCENT
 
 
 def compare(records: Records, sent: Mapping[int, Sent]) -> Seen:
-    """The records of a run against the null server's log by plan index."""
+    """Compare a self-test's records with the null server's log, which is by plan index."""
     ok, alike, rows = records.ok, [], []
     for i, index in enumerate(records.index.tolist()):
         row = sent.get(index)
@@ -149,15 +149,15 @@ class Calibration(BaseModel, extra="forbid", frozen=True):
 
     @property
     def capacity_messages_per_s(self) -> float:
-        """The capacity in what costs the client: messages, however many tokens they hold."""
+        """The highest load held, in messages per second, whatever tokens they carry."""
         return self.capacity_tokens_per_s / self.tokens_per_message
 
     def capacity_of(self, workers: int) -> float:
-        """Messages per second of N workers, each with two cores: in proportion to those measured."""
+        """Estimate the messages per second that N workers hold, in proportion to those measured."""
         return self.capacity_messages_per_s * workers / self.workers
 
     def headroom(self, messages_per_s: float, workers: int = 1) -> float:
-        """The capacity of N workers as a multiple of a run's rate; 0 if no load was held."""
+        """Compute the capacity of N workers ÷ a run's messages per second; 0 if no load was held."""
         return self.capacity_of(workers) / messages_per_s if messages_per_s > 0 else float("inf")
 
 
@@ -169,28 +169,25 @@ class _Cache(BaseModel, extra="forbid"):
 
 
 def environment_digest(facts: Mapping[str, str]) -> str:
-    """A fingerprint of the machine and software in `loadgen.host.environment.describe_machine()`."""
+    """Hash the facts of `loadgen.host.environment.describe_machine()`, to match stored self-tests."""
     named = msgspec.json.encode([[name, facts.get(name, "")] for name in _DECIDING])
     return hashlib.blake2b(named, digest_size=8).hexdigest()
 
 
 def cache_path() -> Path:
-    """Where self-tests are kept: $XDG_CACHE_HOME or ~/.cache, then loadgen/selftest.json."""
+    """Return the file of stored self-tests: $XDG_CACHE_HOME or ~/.cache, then loadgen/selftest.json."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "loadgen" / "selftest.json"
 
 
 def read_remembered(transport: str, environment: str, workers: int = 1) -> Calibration | None:
-    """The last self-test of a transport in this environment; None if it cannot be read.
-
-    That of N workers, or else of one.
-    """
+    """Read the last self-test of a transport here with N workers, else with one; None if there is none."""
     kept = _read()
     return kept.get((transport, environment, workers)) or kept.get((transport, environment, 1))
 
 
 def remember(measured: Iterable[Calibration]) -> bool:
-    """Store these in place of older ones of their kind; False, and a line of why, if that fails."""
+    """Store self-tests in the cache, replacing older ones; on failure warn and return False."""
     path = cache_path()
     latest = _read() | {_key(each): each for each in measured}
     cache = _Cache(calibrations=tuple(latest.values()))
@@ -208,7 +205,7 @@ def _key(each: Calibration) -> tuple[str, str, int]:
 
 
 def _read() -> dict[tuple[str, str, int], Calibration]:
-    """The cache by transport, environment and workers; empty, and a line of why, if the file is damaged."""
+    """Read the cache by (transport, environment, workers); if damaged, warn and return {}."""
     path = cache_path()
     try:
         cache = _Cache.model_validate_json(untrusted.read_file_bytes(path, _MOST_BYTES))

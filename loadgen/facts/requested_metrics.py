@@ -14,7 +14,7 @@ from loadgen.plan.profile import Profile, check_body
 
 
 def make_metric_options(profile: Profile) -> MetricOptions:
-    """Make what a profile asks of the figures; raises UsageError if they cannot be computed.
+    """Make the options of which figures a profile needs; raises UsageError if they cannot be computed.
 
     Without --goodput the limits of --slo say which requests are good, each by that of its highest percentile.
     """
@@ -31,7 +31,7 @@ def make_metric_options(profile: Profile) -> MetricOptions:
 
 
 def make_block_facts(profile: Profile) -> BlockFacts:
-    """The block's account of the load of a profile; raises UsageError if it names an unknown metric."""
+    """Make the settings that the result block shows; raises UsageError for an unknown metric."""
     return BlockFacts(
         request_rate_per_s=profile.request_rate,
         max_concurrency=profile.max_concurrency,
@@ -40,20 +40,20 @@ def make_block_facts(profile: Profile) -> BlockFacts:
 
 
 def check_profile(profile: Profile) -> None:
-    """Find before a run what could not be reported after it, or would be untrue; raises UsageError."""
+    """Raise UsageError before a run if its profile's figures could not be reported, or would be untrue."""
     check_reportable(profile)
     check_body(profile)
 
 
 def check_reportable(profile: Profile) -> None:
-    """Raises UsageError if a run of this profile, new or stored, cannot be reported."""
+    """Raise UsageError if a run of this profile, new or stored, cannot be reported."""
     make_metric_options(profile)
     make_block_facts(profile)
     Trim.parse(profile.warmup, profile.cooldown)
 
 
 def parse_metadata(pairs: Iterable[str]) -> dict[str, str]:
-    """The pairs of `--metadata KEY=VALUE`; raises UsageError."""
+    """Parse the pairs of `--metadata KEY=VALUE`; raises UsageError."""
     metadata: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

@@ -50,7 +50,7 @@ _PROMPTS = {"prompt", "prompt_embeds", "messages", "input_ids", "input_embeds"} 
 
 
 class Join(StrEnum):
-    """How the facts of shards become that of the run which they are together; merge_facts has the rules."""
+    """The rule by which a fact of several shards becomes one of the whole run; merge_facts applies them."""
 
     FIRST = "the first shard's: all have the same, or it alone is asked"
     PRESENT = "the first that is not empty"
@@ -110,7 +110,7 @@ class Launched(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The capturing process by its own report."""
+    """The client's settings, and what its capturing processes reported of themselves."""
 
     transport: Annotated[str, Join.DIFFERENT]  # httpx, ring or wire
     why: Annotated[str, Join.DIFFERENT] = ""  # this transport, if it was not requested
@@ -137,12 +137,12 @@ class Client(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def busiest_s(self) -> float:
-        """The CPU time of the capturing process that used most."""
+        """CPU seconds of the capturing process that used most."""
         return self.busiest_cpu_s or self.cpu_s
 
     @property
     def busy_cores(self) -> float:
-        """The share of a core that it kept busy: one loop is one core, however busy the others are."""
+        """The cores that the busiest capturing process kept busy, 0 to 1: its loop is one thread."""
         return self.busiest_s / self.wall_s if self.wall_s > 0 else 0.0
 
 
@@ -152,7 +152,7 @@ _Turns = Annotated[int, msgspec.Meta(ge=1, le=bounds.MOST_TURNS)]
 
 
 class ClockReading(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a machine's CLOCK_MONOTONIC stood to a reference, and how sure that is."""
+    """The offset between a machine's CLOCK_MONOTONIC and a reference clock, and its error."""
 
     boot: str  # of the machine: runs of the same boot have the same clock
     offset_ns: _Time  # the reference − CLOCK_MONOTONIC
@@ -161,7 +161,7 @@ class ClockReading(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class ShardFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which part of a plan a run sent."""
+    """Which shard of a plan a run sent, and when it began."""
 
     number: _Count  # counted from 0
     of: Annotated[int, msgspec.Meta(ge=1, le=bounds.MOST_REQUESTS)]  # as many shards
@@ -179,7 +179,7 @@ class ShardFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class MergedShard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One of the runs that a merged one was made of."""
+    """One of the shards that a merged run was made of."""
 
     number: int  # counted from 0
     of: int  # as many shards
@@ -291,7 +291,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read_stored(cls, ours: Mapping[str, Any]) -> Self:
-        """The facts in a result or journal of any format; raises ValueError."""
+        """Read the facts of a stored result or journal, of any format; raises ValueError."""
         known = {name: ours[name] for name in find_fact_types() if name in ours}
         # Earlier versions had only a note where there is a field now.
         notes = known.get("notes")
@@ -303,20 +303,20 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(str(error)) from None
 
     def json(self) -> dict[str, Any]:
-        """The facts as a result and a journal hold them; a number may be NaN or infinite."""
+        """Encode the facts as in results and journals; a number may be NaN or infinite."""
         facts: dict[str, Any] = to_jsonable_python(asdict(self), by_alias=True, fallback=asdict)
         return facts
 
     def encode(self) -> bytes:
-        """The facts as the JSON that a journal holds."""
+        """Encode the facts as JSON bytes for the journal."""
         return json.dumps(self.json()).encode()
 
     def mask_texts(self, mask: Callable[[Any], Any]) -> Self:
-        """The facts with every text in them as `mask` returns it."""
+        """Return the facts with `mask` applied to every text in them."""
         return _mask_texts(self, mask)
 
     def lines(self, section: str) -> Iterator[str]:
-        """The lines that facts have in a section of the report, by their rows; that of its own name last."""
+        """Yield the report lines of the facts of a section, by their rows; that of its own name last."""
         rows = sorted(list_annotations(Facts, FactLine).items(), key=lambda item: item[0] == section)
         for name, line in rows:
             value = getattr(self, name)
@@ -326,7 +326,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def partial(self) -> str:
-        """Why these are not all of the plan's requests, in words; "" if they are."""
+        """Why the run has only some of the plan's requests, in words; "" if it has all."""
         return self.cut_short or self.stop_rule or self.recovered
 
     @property
@@ -337,7 +337,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gpu_count(self) -> int:
-        """GPUs that the server ran on: as given, else where its memory was, else as started; 0: unknown."""
+        """The number of GPUs the server ran on: as given, as its memory shows, or as started; 0: unknown."""
         if self.gpus or self.server.simulated:
             return self.gpus
         if self.sensed is not None and self.sensed.holds_server:
@@ -349,28 +349,28 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def share(self) -> Share:
-        """The part of the plan that this run sent; what is asked of a run is its own part."""
+        """The share of the plan that this run was to send."""
         return WHOLE if self.shard is None else Share(self.shard.number, self.shard.of)
 
     @property
     def whole_load(self) -> bool:
-        """Whether the server had no other part of the plan's load than this run's."""
+        """Whether this run sent the server's whole load, not one of several shards'."""
         return self.share.of == 1
 
     @property
     def own_requests(self) -> int:
-        """How many of the plan's requests were this run's to send."""
+        """The number of the plan's requests that this run was to send."""
         own = None if self.shard is None else self.shard.requests
         return self.requests if own is None else own
 
     @property
     def own_sessions(self) -> int:
-        """How many of the plan's sessions were this run's to send; 0: there are none."""
+        """The number of the plan's sessions that this run was to send; 0 without sessions."""
         return self.share.count_slots(len(self.session_turns))
 
     @property
     def queues(self) -> int:
-        """How many queues the slots took requests, or sessions, from: slot s from number s mod as many.
+        """The number of queues from which slots take requests or sessions: slot s from queue s mod this.
 
         A process has its own sessions; the requests of a shard are for all of its processes.
         """
@@ -380,13 +380,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def max_concurrency(self) -> int | None:
-        """The most requests that this run was to have under way at once; None: there was no limit."""
+        """The most requests that this run may have in flight; None: no limit."""
         most = self.profile.max_concurrency
         return None if most is None else self.share.count_slots(most)
 
     @property
     def held_concurrency(self) -> int | None:
-        """The concurrency, or sessions at once, that this run was to hold; None: the loop was open."""
+        """The concurrency, or sessions at once, that this run keeps up; None: an open loop."""
         held = self.profile.held_concurrency
         return None if held is None else self.share.count_slots(held)
 
@@ -396,11 +396,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return self.data.rate_per_s(self.profile.mean_rate_per_s) / self.share.of
 
     def ask(self) -> MetricOptions:
-        """Which metrics to compute."""
+        """Make the options of which figures to compute."""
         return replace(make_metric_options(self.profile), gpus=self.gpus)
 
     def block(self) -> BlockFacts:
-        """The load as the result block shows it; a trace's rate is its mean.
+        """Make the settings of the load that the result block shows; a trace's rate is its mean.
 
         The rate of sessions is not one of requests, as which the block would show it.
         """
@@ -409,7 +409,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _read_fact(name: str, value: Any) -> Any:
-    """A fact from its JSON; raises ValueError."""
+    """Convert a fact from its stored JSON; raises ValueError."""
     try:
         return msgspec.convert(value, find_fact_types()[name], strict=False, dec_hook=_validate)
     except msgspec.ValidationError as error:
@@ -417,7 +417,7 @@ def _read_fact(name: str, value: Any) -> Any:
 
 
 def _validate(kind: type[BaseModel], value: Any) -> BaseModel:
-    """The model of a value; raises ValueError with what is wrong first."""
+    """Validate a value as a pydantic model; raises ValueError with the first error."""
     try:
         return kind.model_validate(value)
     except ValidationError as error:
@@ -426,7 +426,7 @@ def _validate(kind: type[BaseModel], value: Any) -> BaseModel:
 
 
 def _mask_texts(value: F, mask: Callable[[Any], Any]) -> F:
-    """A value with what `mask` makes of its texts, in the types that it has."""
+    """Apply `mask` to all texts in a value, keeping its types."""
     if isinstance(value, BaseModel):
         return type(value).model_validate(mask(value.model_dump()))
     if isinstance(value, msgspec.Struct):
@@ -439,7 +439,7 @@ def _mask_texts(value: F, mask: Callable[[Any], Any]) -> F:
 
 @cache
 def find_fact_types() -> dict[str, Any]:
-    """The type of each fact with its row, by name; imports the models that only finished runs have."""
+    """Return each fact's annotated type by name; imports the models that only finished runs have."""
     from loadgen.facts.calibration import Calibration
     from loadgen.host.cpu_use import CpuUse
     from loadgen.host.sensor_summary import SensorSummary
@@ -458,7 +458,7 @@ def find_fact_types() -> dict[str, Any]:
 
 
 def list_annotations(kind: type, row: type[R]) -> dict[str, R]:
-    """The row in the type of each fact of `kind`, Facts or Client, by the fact's name."""
+    """Map the facts of `kind` (Facts or Client) to the rows of class `row` in their type annotations."""
     types = find_fact_types() if kind is Facts else get_type_hints(kind, include_extras=True)
     return {
         name: each

@@ -18,7 +18,7 @@ from loadgen.figures.percentiles import Pieces, find_upper_index
 
 
 class Distribution(msgspec.Struct, frozen=True):
-    """One latency over a run, in milliseconds; if empty, `n` is 0 and the rest NaN.
+    """Statistics of one latency over a run, in milliseconds; without samples `n` is 0, the rest NaN.
 
     `std_ms` is the population's (ddof 0), percentiles are linear between closest ranks: vLLM's choices.
     """
@@ -50,14 +50,17 @@ class Distribution(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_ns(cls, values_ns: NDArray[Any], percentiles: Sequence[float]) -> Distribution:
-        """The distribution of these nanoseconds, which are reordered in place."""
+        """Compute the statistics of samples in nanoseconds, which are reordered in place."""
         if not len(values_ns):
             return cls._of_nothing(percentiles)
         return cls._make(len(values_ns), _compute_statistics(values_ns, percentiles), percentiles)
 
     @classmethod
     def from_requests(cls, values_ns: NDArray[Any], percentiles: Sequence[float]) -> Distribution:
-        """The distribution of nanoseconds, one a request, with bounds of percentiles; reordered in place."""
+        """Compute the statistics of one sample (ns) per request, with upper bounds of the percentiles.
+
+        `values_ns` is sorted in place.
+        """
         values_ns.sort()
         places = {percentile: find_upper_index(len(values_ns), percentile) for percentile in percentiles}
         bounds_ms = {
@@ -68,7 +71,7 @@ class Distribution(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_weighted(cls, values_ns: Float64, weights: Int64, percentiles: Sequence[float]) -> Distribution:
-        """The distribution of nanoseconds that each count as often as their weight, 0 not at all."""
+        """Compute the statistics of samples (ns) that each count as often as their weight, 0: not at all."""
         count = int(weights.sum())
         if not count:
             return cls._of_nothing(percentiles)
@@ -80,7 +83,7 @@ class Distribution(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_pieces(cls, pieces: Pieces, percentiles: Sequence[float]) -> Distribution:
-        """The distribution of all pieces together, read several times and never held at once."""
+        """Compute the statistics of all pieces together, read several times and never held at once."""
         count, total, low, high = 0, 0.0, math.inf, -math.inf
         for values_ns, weights in ranks.drop_uncounted(pieces()):
             count += len(values_ns) if weights is None else int(weights.sum())
@@ -101,7 +104,7 @@ class Distribution(msgspec.Struct, frozen=True):
 
     @classmethod
     def _make(cls, count: int, figures_ns: Sequence[float], percentiles: Sequence[float]) -> Distribution:
-        """From mean, standard deviation, least, greatest, median and each percentile."""
+        """Make a distribution of mean, std, min, max, median and the percentiles, given in nanoseconds."""
         mean, std, low, high, median, *ranked = (figure_ns / MS_NS for figure_ns in figures_ns)
         return cls(count, mean, median, std, low, high, dict(zip(percentiles, ranked, strict=True)))
 
@@ -122,7 +125,7 @@ class RateDistribution(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_speeds(cls, values_tok_s: NDArray[Any], percentiles: Sequence[float]) -> RateDistribution:
-        """The distribution of these speeds, which are reordered in place."""
+        """Compute the statistics of speeds in tokens per second, which are reordered in place."""
         figures = [math.nan] * (5 + len(percentiles))
         if len(values_tok_s):
             figures = _compute_statistics(values_tok_s, percentiles)
@@ -132,6 +135,6 @@ class RateDistribution(msgspec.Struct, frozen=True):
 
 
 def _compute_statistics(values: NDArray[Any], percentiles: Sequence[float]) -> list[float]:
-    """Mean, standard deviation, least, greatest, median and each percentile; reorders the values."""
+    """Return mean, std, min, max, median and each percentile of values, which are reordered in place."""
     figures = [float(of()) for of in (values.mean, values.std, values.min, values.max)]
     return [*figures, *ranks.compute_percentiles(values, (50, *percentiles))]

@@ -27,7 +27,7 @@ DEFAULT_METRICS = ("ttft", "tpot", "itl")
 
 
 def _of_no_request(each: PerRequest) -> tuple[Int64, Bool]:
-    """Give no request a sample: those of gaps lie within a response."""
+    """Give no request a sample, for figures of gaps, which have several samples per response."""
     return each.e2el_ns, each.ok & ~each.ok
 
 
@@ -73,26 +73,26 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def field_name(self) -> str:
-        """The field of Metrics that holds it."""
+        """The name of the field of Metrics that holds it."""
         return self.field or self.key
 
     @property
     def suffix(self) -> str:
-        """The end of its statistics' keys: ttft_ms; a speed's have no unit, as vLLM's throughputs."""
+        """The end of its keys in a result: ttft_ms for p99_ttft_ms; a speed's has no unit, as in vLLM."""
         return f"{self.key}_ms" if self.kind == LATENCY else self.key
 
     def statistic(self, word: str) -> str:
-        """The key of one statistic: mean, median, std, max, p99."""
+        """Make the key of one statistic, as p99_ttft_ms of p99; words are mean, median, std, max, p99."""
         return f"{word}_{self.suffix}"
 
     def words_of(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of its distribution without their unit: mean, median, std, min, max, percentiles."""
+        """Strip the unit from a distribution's field names: mean_ms becomes mean."""
         return {name.removesuffix(f"_{_UNITS[self.unit]}"): value for name, value in values.items()}
 
     def statistics(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Mean, median, std and percentiles under their keys, from the fields of its distribution.
+        """Map a distribution's fields to result keys: mean, median, std, percentiles; None if no sample.
 
-        None each where it has no values: vLLM's 0.00 would be a latency that no request had.
+        vLLM's 0.00 would be a latency that no request had.
         """
         words = self.words_of(values)
         named = {self.statistic(word): words[word] for word in _WORDS}
@@ -337,17 +337,17 @@ _BY_KEY = {figure.key: figure for figure in FIGURES}
 
 
 def find_figure(key: str) -> Figure | None:
-    """The figure that a key of a result is of, as p99_itl_ms or output_throughput; None: of no row."""
+    """Find the figure of a result's key, as p99_itl_ms or output_throughput; None if no figure has it."""
     return _BY_KEY.get(key) or _BY_SUFFIX.get(key.partition("_")[2])
 
 
 def figures_named_by(client: str) -> dict[str, Figure]:
-    """The figures that another client has, by its names."""
+    """Map another client's names of figures to the figures."""
     return {figure.names[client]: figure for figure in FIGURES if client in figure.names}
 
 
 def percentile_name(percentile: float) -> str:
-    """The percentile as keys and labels spell it: 99, 99.9."""
+    """Write a percentile as keys and labels do: 99, 99.9."""
     return str(int(percentile)) if percentile == int(percentile) else str(percentile)
 
 
@@ -375,7 +375,7 @@ def parse_percentiles(text: str) -> tuple[float, ...]:
 
 
 def tabulate_figures() -> tuple[str, str, str]:
-    """The latencies, the speeds and the rates as tables of Markdown, as docs/metrics.md has them."""
+    """Write the latencies, the speeds and the rates as three Markdown tables, for docs/metrics.md."""
     titles = ("figure", "ours", "vLLM 0.32", "where they differ")
     return (
         _table(_LATENCIES, titles),

@@ -19,7 +19,7 @@ _NOISELESS = 1e-12  # a rounding error, of the squares around one straight line
 
 
 class Knee(msgspec.Struct, frozen=True):
-    """Where the two lines meet, with its 95 % interval; None: it reaches the second load from that end.
+    """The load at which a curve bends, and its 95 % interval; an end is None where no bound can be given.
 
     Beyond the second load from an end a single point is left, which any line meets.
     """
@@ -30,9 +30,9 @@ class Knee(msgspec.Struct, frozen=True):
 
 
 def find_knee(loads: Sequence[float], values: Sequence[float], *, rises: bool) -> Knee | None:
-    """The bend of one figure over the load: to a steeper line if it `rises`, as a latency, else to a flatter.
+    """Find the load at which a figure's curve bends: upwards if it `rises`, as a latency, else to flatter.
 
-    Repeated loads are points of their own; points without a logarithm are left out. None of fewer than five
+    Repeated loads are points of their own; points without a logarithm are left out. None with fewer than five
     points or four different loads, and where one straight line does as well: that is tested at 5 % against
     999 curves of one line with normal noise, since the bend's place was chosen to fit. The interval is that
     of the profile of squares by F(1, n - 4).
@@ -69,7 +69,7 @@ def _logarithms(loads: Sequence[float], values: Sequence[float]) -> tuple[Float6
 
 
 def _subtract_line(x: Float64, y: Float64) -> Float64:
-    """Subtract the best straight line from y, float64[…, points]."""
+    """Subtract the best straight line from each curve y, float64[…, points]."""
     centred = x - x.mean()
     rest = y - y.mean(axis=-1, keepdims=True)
     left: Float64 = rest - (rest @ centred)[..., None] * centred / (centred @ centred)
@@ -77,20 +77,20 @@ def _subtract_line(x: Float64, y: Float64) -> Float64:
 
 
 def _make_bend_vectors(x: Float64, places: Float64) -> Float64:
-    """The unit vector that a bend at each place adds to a straight line, float64[places, points]."""
+    """Make the unit vector that a bend at each place adds to a straight line, float64[places, points]."""
     added = _subtract_line(x, np.maximum(x - places[:, None], 0.0))
     unit: Float64 = added / np.sqrt((added * added).sum(axis=1, keepdims=True))
     return unit
 
 
 def _measure_gains(bends: Float64, residual: Float64) -> Float64:
-    """The squares that a bend at each place takes away, 0 where it would bend the other way."""
+    """Compute by how much a bend at each place reduces the residual's squares; 0 for a wrong-way bend."""
     gains: Float64 = np.maximum(residual @ bends.T, 0.0) ** 2
     return gains
 
 
 def _estimate_p_value(x: Float64, bends: Float64, share: float) -> float:
-    """How often noise around one straight line gains this share of its squares by a bend: the p-value.
+    """Estimate how often noise around one line gains `share` of its squares by a bend: the p-value.
 
     The share depends on neither the line nor the noise's size, so the draws are those of any curve.
     """

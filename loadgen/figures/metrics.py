@@ -26,7 +26,7 @@ _MOST_REASONS = 16  # real servers have a handful; what a server writes is bound
 
 
 class FailureTally(msgspec.Struct, frozen=True):
-    """How often requests failed in one way, and the first one's error text."""
+    """The number of requests that failed in one way, and the error text of the first."""
 
     count: int
     detail: str
@@ -88,17 +88,17 @@ class Metrics(msgspec.Struct, frozen=True):
 
     @property
     def times_tokens(self) -> bool:
-        """Whether the run has TTFT, TPOT, ITL and what is made of them."""
+        """Whether token times were measured, so that TTFT, TPOT and ITL exist."""
         return self.streamed and self.arrivals_are_tokens
 
     @property
     def messages_per_s(self) -> float:
-        """Token messages per second of the duration, of every request."""
+        """Messages with tokens per second of the run's duration, over all requests."""
         return _per_s(self.health.messages, self.duration_s)
 
     @property
     def selectable(self) -> dict[str, Distribution]:
-        """The distributions that `--percentile-metrics` can name, where the run has them.
+        """The latencies that `--percentile-metrics` can name and this run has, by key.
 
         The queue metrics are vLLM's names for what ours measure from the intended time.
         """
@@ -106,11 +106,11 @@ class Metrics(msgspec.Struct, frozen=True):
 
     @property
     def selectable_rates(self) -> dict[str, RateDistribution]:
-        """The speeds that `--percentile-metrics` can name, where the run has them."""
+        """The speeds that `--percentile-metrics` can name and this run has, by key."""
         return self._of_selectable(figure_table.SPEEDS)
 
     def _of_selectable(self, table: Sequence[Figure]) -> dict[str, Any]:
-        """The distributions of those figures that the run has, by their keys."""
+        """Select this run's distributions of the figures in a table, by key."""
         return {
             figure.key: getattr(self, figure.field_name)
             for figure in table
@@ -119,7 +119,7 @@ class Metrics(msgspec.Struct, frozen=True):
 
 
 def compute_metrics(records: Records, ask: MetricOptions) -> Metrics:
-    """The figures of these records; it takes 200 MiB on top of them, at any length."""
+    """Compute every figure of a run from its records; needs 200 MiB besides them, at any length."""
     each = PerRequest.from_records(records, ask)
     ok = each.ok
     sent = records.select(records.sent)
@@ -180,7 +180,7 @@ def _per_s(count: float, duration_s: float) -> float:
 
 
 def mark_good(each: PerRequest, ask: MetricOptions) -> Bool | None:
-    """Which requests met --goodput, bool[requests]; None: it names no objective, or what was not measured."""
+    """Mark the requests that met --goodput, bool[requests]; None if it is not set or was not measured."""
     if not ask.goodput_slo_ms or (ask.token_goals and not ask.times_tokens):
         return None
     values_ms = {
@@ -194,7 +194,7 @@ def mark_good(each: PerRequest, ask: MetricOptions) -> Bool | None:
 
 
 def measure_latencies(records: Records, each: PerRequest, ask: MetricOptions) -> dict[str, Distribution]:
-    """The distributions among the fields of Metrics, of the requests that `each` has as successful."""
+    """Compute the latency fields of Metrics over the requests that `each` marks as successful."""
 
     ranks = ask.metric_percentiles
     none = Distribution.from_requests(np.zeros(0, np.int64), ranks)
@@ -209,7 +209,7 @@ def measure_latencies(records: Records, each: PerRequest, ask: MetricOptions) ->
 
 
 def measure_speeds(each: PerRequest, ask: MetricOptions) -> dict[str, RateDistribution]:
-    """The distributions of speeds among the fields of Metrics."""
+    """Compute the speed fields of Metrics."""
     return {
         figure.field_name: RateDistribution.from_speeds(_select_samples(figure, each), ask.metric_percentiles)
         for figure in figure_table.SPEEDS
@@ -217,13 +217,13 @@ def measure_speeds(each: PerRequest, ask: MetricOptions) -> dict[str, RateDistri
 
 
 def _select_samples(figure: Figure, each: PerRequest) -> Int64 | Float64:
-    """The samples of the requests that have one."""
+    """Select a figure's samples: the values of those requests that have one."""
     values, has = figure.samples(each)
     return values[has]
 
 
 def list_gaps(block: MessageBlock | Records, ok: Bool) -> tuple[Int64, Int64]:
-    """Gaps between token messages of one successful request, and the tokens of each gap's later one."""
+    """List the gaps (ns) between messages of each success, and the tokens of each gap's later message."""
     counts = np.diff(block.start)
     keep = np.repeat(ok, counts)  # position i stands for the gap from message i to i + 1
     keep[block.start[1:][counts > 0] - 1] = False  # not from one request to the next
@@ -232,7 +232,7 @@ def list_gaps(block: MessageBlock | Records, ok: Bool) -> tuple[Int64, Int64]:
 
 
 def _measure_prefill(records: Records, each: PerRequest) -> dict[str, Any]:
-    """How many prompts may have waited for another's prefill, and the share of TTFT in the server's queue."""
+    """Count the prompts sent while others had no token yet, and the share of TTFT queued in the server."""
     some, sent = each.has_prefill, records.sent
     until_ns = np.where(each.first_ns == UNKNOWN, records.end_ns, each.first_ns)
     ahead = np.zeros(len(records), np.int64)
@@ -246,7 +246,7 @@ def _measure_prefill(records: Records, each: PerRequest) -> dict[str, Any]:
 
 
 def count_prefills_ahead(sent_ns: Int64, until_ns: Int64) -> Int64:
-    """How many others each request found without a token when it was sent, int64[requests].
+    """Count, for each request, the others that had no token yet when it was sent, int64[requests].
 
     `until_ns` is each one's first token, or its end without one.
     """
@@ -256,9 +256,9 @@ def count_prefills_ahead(sent_ns: Int64, until_ns: Int64) -> Int64:
 
 
 def count_cached_tokens(records: Records, among: Bool) -> tuple[int, int, int]:
-    """The prompt tokens of some successes, bool[requests], that were cached by usage, and of how many.
+    """Return cached prompt tokens, all prompt tokens, and requests, of the successes that report both.
 
-    Last is how many of these requests report it.
+    `among`, bool[requests], selects the requests to count.
     """
     reported = among & records.ok & (records.cached_tokens >= 0) & (records.input_tokens >= 0)
     hits, looked_up = int(records.cached_tokens[reported].sum()), int(records.input_tokens[reported].sum())
@@ -268,7 +268,7 @@ def count_cached_tokens(records: Records, among: Bool) -> tuple[int, int, int]:
 def _measure_gaps(
     records: Records, ok: Bool, percentiles: Sequence[float]
 ) -> tuple[Distribution, Distribution]:
-    """ITL, and the same gaps per token: with one token a message they are the same."""
+    """Compute ITL, and the gaps divided by the tokens of each message: the same if each has one token."""
     if records.in_one_block:
         gap_ns, tokens = list_gaps(records, ok)
         if (tokens == 1).all():
@@ -306,7 +306,7 @@ def _failures(records: Records) -> dict[str, FailureTally]:
 
 
 class ClientHealth(msgspec.Struct, frozen=True):
-    """Counts and lags of the client itself, over every request: what it may have done to the figures."""
+    """The client's own delays and counts over all requests, which show whether it distorted the figures."""
 
     messages: int  # token messages of every request
     shared_reads: int  # of these, how many were coalesced with an earlier one, whose timestamp they share
@@ -328,7 +328,7 @@ class ClientHealth(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_records(cls, records: Records, first_ns: Int64) -> ClientHealth:
-        """The health over these records; `first_ns` is PerRequest's, int64[requests]."""
+        """Compute the client's delays from records; `first_ns` is PerRequest's, int64[requests]."""
         stamped = int((records.reads - records.unstamped_reads).sum())
         shared = int(records.shared_reads.sum())
         answers = int(np.count_nonzero(first_ns != UNKNOWN))
@@ -354,10 +354,9 @@ class ClientHealth(msgspec.Struct, frozen=True):
 
 
 def _p99_gap_excess(records: Records) -> float:
-    """The share by which P99 of the gaps is too long, 0 to 1, if the messages of one read came evenly.
+    """Compute the share, 0 to 1, by which P99 of the gaps falls if messages of one read came evenly.
 
-    That is over the wait before the read. What came with an answer's first message has no such wait, and is
-    left out.
+    Evenly means over the wait before the read. What came with an answer's first message is left out.
     """
     if records.in_one_block:
         gap_ns, apart_ns = _spread_gaps(next(iter(records.blocks())))
@@ -377,7 +376,7 @@ def _p99_of_waits(records: Records, which: int) -> float:
 
 
 def _spread_gaps(block: MessageBlock) -> tuple[Int64, Float64]:
-    """The gaps by timestamp, and as they were if the messages of one read had come evenly; in any order."""
+    """List the gaps (ns) by timestamp, and those with the messages of each read spread evenly; unordered."""
     counts = np.diff(block.start)
     begins = np.zeros(len(block.arrival_ns), np.bool_)
     begins[block.start[:-1][counts > 0]] = True
@@ -392,10 +391,9 @@ def _spread_gaps(block: MessageBlock) -> tuple[Int64, Float64]:
 
 
 def measure_part(row: type[msgspec.Struct], each: PerRequest, part: Bool) -> dict[str, Any]:
-    """The statistics of latencies that are fields of a row, over some requests, bool[requests].
+    """Compute the statistics that are fields of the struct `row` over the requests in `part`, a Bool mask.
 
-    Fields are called as the keys of a result: mean_ttft_ms, median_tpot_ms, p99_e2el_ms. NaN where no request
-    has one.
+    Fields are named as the keys of a result: mean_ttft_ms, median_tpot_ms, p99_e2el_ms. NaN without samples.
     """
     found: dict[str, Any] = {}
     for figure in LATENCIES:

@@ -105,12 +105,12 @@ class ObjectiveEvidence(msgspec.Struct, frozen=True):
 
     @property
     def passes(self) -> bool:
-        """Whether the percentile is shown to meet the objective: its upper bound does."""
+        """Whether the percentile is shown to meet the objective: its upper bound is below the limit."""
         return self.bound_ms is not None and self.bound_ms <= self.objective.limit_ms
 
     @property
     def standing(self) -> Standing:
-        """Whether the objective is shown to be met, or to be missed."""
+        """Whether the objective is shown to be met, shown to be missed, or neither."""
         if self.passes:
             return Standing.MEETS
         missed = self.lower_ms is not None and self.lower_ms > self.objective.limit_ms
@@ -118,10 +118,10 @@ class ObjectiveEvidence(msgspec.Struct, frozen=True):
 
 
 def parse_objectives(text: str) -> tuple[Objective, ...]:
-    """The objectives of `--slo "ttft p90 < 500ms, tpot p90 < 50ms"` or `--slo mlperf/llama3.1-8b`.
+    """Parse `--slo "ttft p90 < 500ms, tpot p90 < 50ms"` or a published set, as mlperf/llama3.1-8b.
 
-    Clauses and names of published sets may be mixed; () of "". Raises UsageError that names the first one
-    that is wrong, or two that contradict each other.
+    Clauses and names of sets may be mixed; () for "". Raises UsageError that names the first wrong clause, or
+    two that contradict each other.
     """
     if not text.strip():
         return ()
@@ -133,7 +133,7 @@ def parse_objectives(text: str) -> tuple[Objective, ...]:
 
 
 def parse_goodput(pairs: Iterable[str]) -> dict[str, float]:
-    """The objectives of `--goodput ttft:500 tpot:50`, name → milliseconds; raises UsageError."""
+    """Parse `--goodput ttft:500 tpot:50` into name → milliseconds; raises UsageError."""
     slo_ms: dict[str, float] = {}
     for pair in pairs:
         name, colon, text = pair.partition(":")
@@ -156,31 +156,31 @@ def parse_goodput(pairs: Iterable[str]) -> dict[str, float]:
 
 
 def encode_evidence(evidence: ObjectiveEvidence) -> dict[str, Any]:
-    """The evidence as a result has it, with its standing; null for an infinite figure."""
+    """Encode the evidence and its standing as JSON; an infinite figure becomes null."""
     row = {**asdict(evidence), "standing": evidence.standing}
     return {name: None if value in (math.inf, -math.inf) else value for name, value in row.items()}
 
 
 def join_standings(standings: Iterable[Standing]) -> Standing:
-    """Join the standings of several objectives: one that is missed decides, then one that is not shown."""
+    """Return the worst standing of several objectives: missed, then not shown, then met."""
     shown = set(standings)
     gravest = (Standing.FAILS, Standing.NOT_SHOWN, Standing.MEETS)
     return next((standing for standing in gravest if standing in shown), Standing.NOT_SHOWN)
 
 
 def is_judgeable(objective: Objective, times_tokens: bool) -> bool:
-    """Whether a run has what the objective is of: one that is not streamed has no time of a token."""
+    """Whether a run has the latency of an objective: without token times only E2EL exists."""
     return times_tokens or not JUDGED[objective.metric].needs_tokens
 
 
 def find_goodput_limits(objectives: Sequence[Objective]) -> dict[str, float]:
-    """The limits of one request, name → milliseconds: of each metric that of its highest percentile."""
+    """Derive limits for each request from --slo: name → milliseconds, by each metric's highest percentile."""
     highest = sorted(objectives, key=lambda objective: objective.percentile)
     return {objective.metric: objective.limit_ms for objective in highest if objective.metric in GOODPUT}
 
 
 def _parse_clause(clause: str) -> Iterator[Objective]:
-    """The objective of one clause, or those of a published set."""
+    """Parse one clause of --slo into its objective, or a published set's name into several."""
     if clause in PUBLISHED:
         yield from (Objective(*row) for row in PUBLISHED[clause])
         return
@@ -244,7 +244,7 @@ def _parse_limit_ms(clause: str, number: str, unit: str) -> float:
 
 
 def _check_together(one: Objective, other: Objective) -> None:
-    """Raises UsageError where two objectives are of one percentile, or one follows from the other."""
+    """Raise UsageError if two objectives limit the same percentile, or one implies the other."""
     if one.metric != other.metric:
         return
     if one.percentile == other.percentile:
@@ -255,7 +255,7 @@ def _check_together(one: Objective, other: Objective) -> None:
 
 
 class _Samples(msgspec.Struct, frozen=True):
-    """The samples of one latency: nanoseconds, infinite of a request that failed, and whose each is."""
+    """The samples of one latency: nanoseconds, infinite for a failed request, and each sample's request."""
 
     values_ns: Float64
     request: Int64  # row of the records
@@ -268,12 +268,12 @@ _NO_SAMPLES = _Samples(np.zeros(0), np.zeros(0, np.int64), 0)
 def judge_objectives(
     records: Records, objectives: Iterable[Objective], ask: MetricOptions
 ) -> tuple[ObjectiveEvidence, ...]:
-    """Judge each objective by the requests of a run, in order.
+    """Judge each objective by a run's requests; return the evidence in order.
 
-    A request that failed counts as above any limit, of ITL and token time with as many samples as were
-    planned; left out are those that the client ended or lost, and answers that have no such latency (one
-    token has no TPOT). Where no token was timed, nothing has one. The gaps of one answer are alike, so bounds
-    of ITL and token time rest on as many observations as there are requests.
+    A request that failed counts as above any limit, for ITL and token time with as many samples as were
+    planned. Left out are requests that the client ended or lost, and answers without such a latency (one
+    token has no TPOT). If no token was timed, no objective of tokens has samples. The gaps of one answer are
+    alike, so bounds of ITL and token time rest on as many observations as there are requests.
     """
     each = PerRequest.from_records(records, ask)
     return tuple(
@@ -312,7 +312,7 @@ def _judge(objective: Objective, samples: _Samples, records: Records) -> Objecti
 
 
 def _measure_slow_dispersion(samples: _Samples, order: Int64, records: Records, share: float) -> float:
-    """The variance of counts of slow samples, of a few long parts of the run, ÷ the binomial one."""
+    """Compute how many times more the counts of slow samples vary between parts of a run than by chance."""
     if not len(order):
         return 1.0
     slow = samples.values_ns > samples.values_ns[order[math.ceil(share * len(order)) - 1]]
@@ -320,7 +320,7 @@ def _measure_slow_dispersion(samples: _Samples, order: Int64, records: Records, 
 
 
 def slow_share(objective: Objective) -> float:
-    """The share of a run's samples above which the others are slow for it.
+    """Return the share of samples that count as not slow: 0.9, or the objective's percentile if lower.
 
     Above P90 there are too few to count; but waits of half of all requests last longer than those of a tenth,
     so a median's dispersion is taken at the median.
@@ -329,7 +329,7 @@ def slow_share(objective: Objective) -> float:
 
 
 def measure_dispersion(batches: Sequence[tuple[int, int]]) -> float:
-    """How many times as much counts in parts of a run vary as binomial ones; at least 1.
+    """Compute the variance of (samples, slow samples) over a run's parts ÷ the binomial one; at least 1.
 
     The first part is left out: the queue is empty when a run begins.
     """
@@ -345,7 +345,7 @@ def measure_dispersion(batches: Sequence[tuple[int, int]]) -> float:
 
 
 def _find_percentile(ordered: Float64, percentile: float) -> float:
-    """The percentile of ascending values, linear between closest ranks; the last of them may be infinite."""
+    """Return a percentile of ascending values, linear between ranks; the last ones may be infinite."""
     if not len(ordered):
         return math.nan
     rank = (len(ordered) - 1) * (percentile / 100)
@@ -354,7 +354,7 @@ def _find_percentile(ordered: Float64, percentile: float) -> float:
 
 
 def _count_batches(request: Int64, over: Bool, records: Records) -> tuple[tuple[int, int], ...]:
-    """Samples, and those above the limit, of parts of the requests that were sent one after another."""
+    """Count (samples, samples above the limit) in successive parts of the run, by time of sending."""
     having = np.unique(request)
     having = having[np.argsort(records.sent_ns[having], kind="stable")]
     parts = max(min(_BATCHES, len(having) // _BATCH), 1)
@@ -382,7 +382,7 @@ def _list_samples(metric: str, records: Records, each: PerRequest) -> _Samples:
 
 
 def _list_gap_samples(records: Records, ok: Bool, per_token: bool) -> tuple[Float64, Int64]:
-    """The gaps between messages of successes, or these shared by their tokens, and whose each is."""
+    """List the gaps (ns) of successes, divided by their tokens if `per_token`, and each gap's request."""
     values: list[Float64] = [np.zeros(0)]
     rows: list[Int64] = [np.zeros(0, np.int64)]
     for block in records.blocks():

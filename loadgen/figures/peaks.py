@@ -16,12 +16,12 @@ _BINS = 1 << 16  # of time, in which the arrivals of a long run are counted
 
 
 def peak_tokens(arrival_ns: Int64, tokens: Int64, window_ns: int) -> int:
-    """The most tokens in any half-open window (t - window_ns, t].
+    """Count the most tokens that arrive in any half-open window (t - window_ns, t].
 
-    Exact: any window can be moved until it ends at an arrival without losing one, so only those are
-    counted. Half-open, because tokens exactly one window apart belong to two windows. No window that
-    ends in a block of arrivals holds more than came after the first one's begin and up to the block's
-    end: the blocks that may hold most are searched first, and those that cannot hold more never.
+    Exact: any window can be moved until it ends at an arrival without losing one, so only those are counted.
+    Half-open, because tokens exactly one window apart belong to two windows. No window that ends in a block
+    of arrivals holds more than came after the first one's begin and up to the block's end: the blocks that
+    may hold most are searched first, and those that cannot hold more never.
     """
     if not len(arrival_ns):
         return 0
@@ -47,9 +47,10 @@ def peak_tokens(arrival_ns: Int64, tokens: Int64, window_ns: int) -> int:
 
 
 def peak_of(records: Records, ok: Bool, window_ns: int) -> int:
-    """The peak over all messages of some requests, bool[requests]; their columns need not fit into memory.
+    """Count the most tokens in any window over the messages of the requests in `ok`, bool[requests].
 
-    Longer columns are cut by time: a window lies whole in a slab and the time of a window before it.
+    Columns that do not fit into memory are cut by time: a window lies whole in a slab and the window before
+    it.
     """
     if records.in_one_block:
         arrival_ns, tokens = records.arrival_ns, records.tokens
@@ -75,7 +76,7 @@ def peak_of(records: Records, ok: Bool, window_ns: int) -> int:
 
 
 def _cut_slabs(records: Records, reach: Sequence[tuple[int, int]]) -> list[int]:
-    """Moments that cut a run, each piece of about a block's messages where these are spread."""
+    """Choose the moments (ns) at which to cut a run, about a block of messages between two of them."""
     low, high = min(first for first, _ in reach), max(last for _, last in reach) + 1
     width = max(1, -(-(high - low) // _BINS))
     counts = np.zeros(_BINS, np.int64)
@@ -86,14 +87,14 @@ def _cut_slabs(records: Records, reach: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _select_between(block: MessageBlock, ok: Bool, window_ns: tuple[int, int]) -> tuple[Int64, Int64]:
-    """Arrivals of these requests strictly between two moments, and their tokens."""
+    """Select arrivals and their tokens of some requests, strictly between the two moments."""
     inside = np.repeat(ok[block.first : block.last], np.diff(block.start))
     inside &= (block.arrival_ns > window_ns[0]) & (block.arrival_ns < window_ns[1])
     return block.arrival_ns[inside], block.tokens[inside]
 
 
 def _sort_arrivals(arrival_ns: Int64, tokens: Int64) -> tuple[Int64, Int64]:
-    """The arrivals sorted, and how many tokens came before each position, int64[arrivals + 1]."""
+    """Sort arrivals, and sum the tokens before each position, int64[arrivals + 1]."""
     if (tokens == 1).all():  # as nearly always; to sort alone takes a fifth of finding the order
         return np.sort(arrival_ns), np.arange(len(arrival_ns) + 1)
     order = np.argsort(arrival_ns)
@@ -103,7 +104,7 @@ def _sort_arrivals(arrival_ns: Int64, tokens: Int64) -> tuple[Int64, Int64]:
 
 
 def peak_concurrency(sent_ns: Int64, end_ns: Int64) -> int:
-    """The most requests under way at once; one that ends as another starts is over by then."""
+    """Count the most requests in flight at once; one that ends as another starts is over by then."""
     if not len(sent_ns):
         return 0
     starts, ends = np.sort(sent_ns), np.sort(end_ns)

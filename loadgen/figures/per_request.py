@@ -14,7 +14,7 @@ from loadgen.records.record import UNKNOWN, Records
 
 
 class MetricOptions(msgspec.Struct, frozen=True):
-    """Which figures a run is to have, and what its records do not hold.
+    """The settings of which figures to compute, with facts of the run that its records lack.
 
     Raises UsageError where an objective cannot be judged.
     """
@@ -33,17 +33,17 @@ class MetricOptions(msgspec.Struct, frozen=True):
 
     @property
     def times_tokens(self) -> bool:
-        """Whether the run has TTFT, TPOT, ITL and what is made of them."""
+        """Whether token times were measured, so that TTFT, TPOT and ITL exist."""
         return self.streamed and self.arrivals_are_tokens
 
     @property
     def token_goals(self) -> list[str]:
-        """The latencies of --goodput that need the time of a token."""
+        """The latencies of --goodput that need token times."""
         return sorted(self.goodput_slo_ms.keys() - {"e2el"})
 
 
 class PerRequest(msgspec.Struct, frozen=True):
-    """The contributions of each request, as columns int64[requests], -1 where there is nothing."""
+    """The quantities of each request that figures are computed from, int64[requests], -1 if it has none."""
 
     ok: Bool
     failed: Bool  # neither succeeded, nor cancelled as planned, nor cut off by this side
@@ -59,7 +59,7 @@ class PerRequest(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_records(cls, records: Records, ask: MetricOptions) -> PerRequest:
-        """The columns of these records."""
+        """Compute these columns from a run's records."""
         ok, sent_ns = records.ok, records.sent_ns
         first_ns = np.full(len(records), UNKNOWN, np.int64)
         last_ns = np.where(ok, records.end_ns, UNKNOWN)
@@ -90,54 +90,54 @@ class PerRequest(msgspec.Struct, frozen=True):
 
     @property
     def has_ttft(self) -> Bool:
-        """Which requests count towards TTFT, bool[requests]."""
+        """Marks the requests that count towards TTFT, bool[requests]."""
         begun: Bool = self.ttft_ns != UNKNOWN
         return self.ok & begun
 
     @property
     def has_ttfvt(self) -> Bool:
-        """Which requests count towards TTFVT, bool[requests]: an answer may end within its reasoning."""
+        """Marks the requests with a visible token, bool[requests]: an answer may end in its reasoning."""
         visible: Bool = self.ttfvt_ns != UNKNOWN
         return self.ok & visible
 
     @property
     def has_tpot(self) -> Bool:
-        """Which requests count towards TPOT, bool[requests]: one token has no time after the first."""
+        """Marks the requests that count towards TPOT, bool[requests]: those of two tokens or more."""
         return self.has_ttft & (self.output_tokens > 1)
 
     def tpot_ns(self) -> Float64:
-        """(E2EL - TTFT) / (output tokens - 1), float64[requests]; 0 for a request without one."""
+        """Compute (E2EL - TTFT) / (output tokens - 1), float64[requests]; 0 for a request without TPOT."""
         after_first = np.where(self.has_tpot, self.e2el_ns - self.ttft_ns, 0)
         return after_first / np.maximum(self.output_tokens - 1, 1)
 
     @property
     def has_tokens(self) -> Bool:
-        """Which requests succeeded with a token, bool[requests]."""
+        """Marks the successes with a token, bool[requests]."""
         counted: Bool = self.output_tokens > 0
         return self.ok & counted
 
     def e2el_per_token_ns(self) -> Float64:
-        """E2EL / output tokens, float64[requests]: vLLM's paper calls it normalized latency."""
+        """Compute E2EL / output tokens, float64[requests], "normalized latency" in vLLM's paper."""
         return self.e2el_ns / np.maximum(self.output_tokens, 1)
 
     @property
     def has_prefill(self) -> Bool:
-        """Which requests count towards the prefill speed, bool[requests]: their prompt tokens are known."""
+        """Marks the requests that count towards the prefill speed, bool[requests]: prompt tokens known."""
         known: Bool = (self.input_tokens > 0) & (self.ttft_ns > 0)
         return self.has_ttft & known
 
     def prefill_tok_s(self) -> Float64:
-        """Input tokens / TTFT in tokens per second, float64[requests]."""
+        """Compute input tokens / TTFT in tokens per second, float64[requests]."""
         return self.input_tokens * SECOND_NS / np.where(self.has_prefill, self.ttft_ns, 1)
 
     @property
     def has_user_speed(self) -> Bool:
-        """Which requests have a TPOT above 0, bool[requests]."""
+        """Marks the requests with a TPOT above 0, bool[requests]."""
         timed: Bool = self.tpot_ns() > 0
         return self.has_tpot & timed
 
     def user_tok_s(self) -> Float64:
-        """1 / TPOT in tokens per second, float64[requests]."""
+        """Compute 1 / TPOT in tokens per second, float64[requests]."""
         return SECOND_NS / np.where(self.has_user_speed, self.tpot_ns(), 1)
 
 

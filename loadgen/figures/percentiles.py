@@ -25,10 +25,9 @@ _SIGN = np.uint64(1 << 63)
 
 
 def compute_percentiles(values: NDArray[Any], wanted: Sequence[float]) -> list[float]:
-    """The percentiles of numbers, linear between closest ranks; the numbers are reordered in place.
+    """Compute percentiles as `numpy.percentile(values, wanted)` does; values are reordered in place.
 
-    Equal to `numpy.percentile(values, wanted)`: of n numbers in order, percentile p lies at
-    (n − 1) · p / 100, counted from 0.
+    Of n numbers in order, percentile p lies at (n − 1) · p / 100, counted from 0, linear between neighbours.
     """
     last = len(values) - 1
     values.partition(_find_ranks(last, wanted))
@@ -36,10 +35,7 @@ def compute_percentiles(values: NDArray[Any], wanted: Sequence[float]) -> list[f
 
 
 def rank_weighted(values: Float64, weights: Int64, wanted: Sequence[float]) -> list[float]:
-    """The percentiles of numbers which each count as often as their weight, 0 not at all.
-
-    Equal to those of `numpy.repeat(values, weights)`, without holding that.
-    """
+    """Compute percentiles of `numpy.repeat(values, weights)` without making that array."""
     order = np.argsort(values)
     ends = np.cumsum(weights[order])
     last = int(ends[-1]) - 1
@@ -52,10 +48,11 @@ def rank_weighted(values: Float64, weights: Int64, wanted: Sequence[float]) -> l
 def rank_pieces(
     pieces: Pieces, count: int, bounds: tuple[float, float], wanted: Sequence[float]
 ) -> list[float]:
-    """The percentiles of numbers that come in pieces, `count` by weight between the least and the greatest.
+    """Compute percentiles of values (with weights) that come in pieces and are never held at once.
 
-    Equal to those of all pieces together. Each pass narrows every place down to one of 65536 ranges, until
-    what lies in a range can be sorted: two passes where numbers are spread, at most five.
+    `count` is the sum of weights, `bounds` the least and the greatest value. Each pass narrows every rank
+    down to one of 65536 ranges, until what lies in a range can be sorted: two passes where values are spread,
+    at most five.
     """
     last = count - 1
     at = _select_ranks(pieces, bounds, _find_ranks(last, wanted))
@@ -63,7 +60,7 @@ def rank_pieces(
 
 
 def drop_uncounted(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """The pieces without what counts for nothing, none of them empty or too long to be counted in floats."""
+    """Yield the pieces without values of weight 0, cut so that counts stay exact in floats; none empty."""
     for values, weights in pieces:
         for at in range(0, len(values), _HELD):
             some, often = values[at : at + _HELD], None if weights is None else weights[at : at + _HELD]
@@ -74,7 +71,7 @@ def drop_uncounted(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def compute_medians(values: NDArray[Any]) -> Float64:
-    """The median along the last axis, equal to `numpy.median(values, -1)`."""
+    """Compute the median along the last axis, as `numpy.median(values, -1)`."""
     ordered, n = np.sort(values, axis=-1), values.shape[-1]
     middle: Float64 = (ordered[..., (n - 1) // 2] + ordered[..., n // 2]) / 2
     return middle
@@ -85,7 +82,7 @@ def _ranks(last: int, wanted: Sequence[float]) -> list[float]:
 
 
 def _find_ranks(last: int, wanted: Sequence[float]) -> list[int]:
-    """Which numbers, in order, the percentiles lie between."""
+    """List the ranks, 0 to `last`, between which the percentiles lie, ascending."""
     ranks = _ranks(last, wanted)
     return sorted({at for rank in ranks for at in (int(rank), min(int(rank) + 1, last))})
 
@@ -100,7 +97,7 @@ def _interpolate(values: NDArray[Any] | Mapping[int, Any], rank: float, last: in
 
 
 class _Range(msgspec.Struct):
-    """Numbers from one key to another, both included, and the places of some among all numbers."""
+    """A range of sort keys from `low` to `high`, both included, and the wanted ranks that lie in it."""
 
     low: int
     high: int
@@ -110,7 +107,7 @@ class _Range(msgspec.Struct):
 
     @property
     def shift(self) -> int:
-        """How many bits of a key one bin leaves out."""
+        """The number of low bits of a key that the bins of this range ignore."""
         return max(0, (self.high - self.low).bit_length() - _BIN_BITS)
 
     def inside(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
@@ -118,7 +115,7 @@ class _Range(msgspec.Struct):
 
 
 def _select_ranks(pieces: Pieces, bounds: tuple[float, float], places: list[int]) -> dict[int, Any]:
-    """The number at each place of all numbers in order."""
+    """Find the value at each rank (place) among all values of the pieces in ascending order."""
     kind = next(iter(drop_uncounted(pieces())))[0].dtype
     low, high = _encode_sortable(np.array(bounds, kind)).tolist()
     wide, narrow = [_Range(low, high, 0, places)], []
@@ -130,7 +127,7 @@ def _select_ranks(pieces: Pieces, bounds: tuple[float, float], places: list[int]
 
 
 def _narrow_ranges(pieces: Pieces, ranges: list[_Range]) -> Iterator[list[_Range]]:
-    """Each range as those of its bins that places lie in."""
+    """Split each range into bins, by one pass over the pieces; yield those that hold wanted ranks."""
     bins = 1 << _BIN_BITS
     weight = np.zeros((len(ranges), bins), np.int64)
     numbers = np.zeros((len(ranges), bins), np.int64)
@@ -156,7 +153,7 @@ def _narrow_ranges(pieces: Pieces, ranges: list[_Range]) -> Iterator[list[_Range
 
 
 def _sort_ranges(pieces: Pieces, ranges: list[_Range], kind: np.dtype[Any]) -> dict[int, Any]:
-    """The number at each place of these ranges, of which each can be held, or is one number many times."""
+    """Find the value at each wanted rank by sorting the values in each range, which fit into memory."""
     numbers: dict[int, Any] = {}
     held: list[list[Piece]] = [[] for _ in ranges]
     several = [row for row, span in enumerate(ranges) if span.low < span.high]
@@ -180,7 +177,7 @@ def _sort_ranges(pieces: Pieces, ranges: list[_Range], kind: np.dtype[Any]) -> d
 
 
 def _encode_sortable(values: NDArray[Any]) -> NDArray[np.uint64]:
-    """Whole numbers in the same order as these."""
+    """Map numbers to uint64 keys that sort in the same order."""
     bits = np.ascontiguousarray(values).view(np.uint64)
     if values.dtype == np.int64:
         return bits ^ _SIGN
@@ -188,7 +185,7 @@ def _encode_sortable(values: NDArray[Any]) -> NDArray[np.uint64]:
 
 
 def _decode_sortable(keys: NDArray[np.uint64], kind: np.dtype[Any]) -> NDArray[Any]:
-    """The numbers that have these keys."""
+    """Map the keys of `_encode_sortable` back to numbers of type `kind`."""
     if kind == np.int64:
         return (keys ^ _SIGN).view(np.int64)
     return np.where(keys & _SIGN, keys ^ _SIGN, ~keys).view(np.float64)
@@ -199,7 +196,7 @@ _PIECE = 4096  # terms of a tail that are summed at once
 
 
 def find_least_passing(over: int, percentile: float) -> int:
-    """The least number of samples within a limit which, with `over` above it, show the percentile to meet it.
+    """Find the least n of samples within a limit that show a percentile to meet it, with `over` above it.
 
     459 with 0 over for P99 at 99 %, 44 for P90; with 1 over 661 for P99, 662 samples together. The percentile
     lies between 0 and 100, both excluded.
@@ -217,7 +214,7 @@ def find_least_passing(over: int, percentile: float) -> int:
 
 
 def count_allowed_over(n: int, percentile: float) -> int:
-    """How many of n samples may exceed a limit that the percentile is still shown to meet; -1: n is too few.
+    """Count how many of n samples may exceed a limit that the percentile still meets; -1: n is too small.
 
     The largest k with P(X ≤ k) ≤ 1 − C for X binomial of n and 1 − p/100; C is above one half.
     """
@@ -236,11 +233,11 @@ def count_allowed_over(n: int, percentile: float) -> int:
 
 
 def find_upper_index(n: int, percentile: float) -> int | None:
-    """Which of n samples in ascending order, from 0, is the percentile's upper bound; None: n is too few.
+    """Find the index, among n ascending samples, of a percentile's upper bound; None: n is too small.
 
-    n − k for k = `allowed_over`, as in LoadGen: the bound is itself counted among those over it, so that it
-    would pass as a limit with < too. Of 10,000 it is 9923 for P99 at 99 %. Where none may be over (459 to 661
-    samples for P99) it is the greatest, which bounds the percentile at that confidence.
+    n − k for k = `count_allowed_over`, as in LoadGen: the bound is itself counted among those over it, so
+    that it would pass as a limit with < too. Of 10,000 it is 9923 for P99 at 99 %. Where none may be over
+    (459 to 661 samples for P99) it is the greatest, which bounds the percentile at that confidence.
     """
     if not 0 < percentile < 100 or n < 1:
         return None
@@ -249,23 +246,23 @@ def find_upper_index(n: int, percentile: float) -> int | None:
 
 
 def find_lower_index(n: int, percentile: float) -> int | None:
-    """Which of n samples in ascending order, from 0, is the percentile's lower bound; None: n is too few.
+    """Find the index, among n ascending samples, of a percentile's lower bound; None: n is too small.
 
-    The upper bound of the mirrored percentile of the mirrored samples.
+    This is the upper bound of the mirrored percentile of the mirrored samples.
     """
     index = find_upper_index(n, 100 - percentile)
     return None if index is None else n - 1 - index
 
 
 def _is_shown(over: int, n: int, percentile: float) -> bool:
-    """Whether n samples with `over` above a limit show the percentile to meet it."""
+    """Whether n samples with `over` of them above a limit show the percentile to meet it."""
     chance = 1 - percentile / 100
     # From the mean on the tail is one half at least, and its first terms may be too small for a float.
     return over < n * chance and _sum_tail(n, over, chance) <= 1 - CONFIDENCE
 
 
 def _sum_tail(n: int, k: int, chance: float) -> float:
-    """P(X ≤ k) for X binomial of n and a chance between 0 and 1, k below the mean: summed down from k."""
+    """Compute P(X ≤ k) for X binomial of n and a chance between 0 and 1, with k below the mean."""
     term, total = _compute_term(n, k, chance), 0.0
     while k >= 0 and term > 0:
         below = np.arange(k, max(k - _PIECE, -1), -1, dtype=np.float64)
@@ -279,7 +276,7 @@ def _sum_tail(n: int, k: int, chance: float) -> float:
 
 
 def _compute_term(n: int, k: int, chance: float) -> float:
-    """P(X = k) for X binomial of n and a chance between 0 and 1."""
+    """Compute P(X = k) for X binomial of n and a chance between 0 and 1."""
     if not 0 <= k <= n:
         return 0.0
     ways = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)

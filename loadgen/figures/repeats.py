@@ -39,7 +39,7 @@ VAGUE_LEGEND = f"{VAGUE}: the runs lie too far apart to bound their mean"
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """One figure over runs; the interval is that of the mean at 95 %, by Student's t."""
+    """One figure over repeated runs: mean, standard deviation, and Student's 95 % interval of the mean."""
 
     name: str  # as in the JSON of a run
     label: str
@@ -53,12 +53,12 @@ class Spread(msgspec.Struct, frozen=True):
 
     @property
     def reach(self) -> float:
-        """The half width as a share of the mean; 0 where nothing varies."""
+        """The interval's half width as a share of the mean; 0 where nothing varies."""
         return self.half_width / abs(self.mean) if self.half_width else 0.0
 
 
 def measure_spreads(runs: Sequence[Metrics], steadies: Sequence[Steady | Unsteady] = ()) -> list[Spread]:
-    """Each headline figure that at least two runs have, over those runs."""
+    """Compute the spread of each headline figure over those runs that have it, at least two."""
     values: dict[tuple[str, str], list[float]] = {}
     for figures in (
         *(_list_run_figures(run) for run in runs),
@@ -73,9 +73,9 @@ def measure_spreads(runs: Sequence[Metrics], steadies: Sequence[Steady | Unstead
 
 
 def t_quantile(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t: a table to 30 degrees of freedom, then an expansion in 1 / freedom.
+    """Return the 97.5 % quantile of Student's t for `freedom` degrees of freedom.
 
-    The expansion is Abramowitz and Stegun's 26.7.5 with three terms, off by less than 1e-6 from 31 on.
+    A table to 30, then Abramowitz and Stegun's expansion 26.7.5 with three terms, off by less than 1e-6.
     """
     if freedom <= len(_T):
         return _T[freedom - 1]
@@ -89,7 +89,7 @@ def t_quantile(freedom: int) -> float:
 
 
 def render_spreads(figures: Sequence[Spread]) -> list[str]:
-    """The table over runs and what is not stable in it, in 80 columns; nothing for a single run."""
+    """Draw the table of spreads in 80 columns, with remarks on unstable figures; nothing for a single run."""
     if not figures:
         return []
     most = max(spread.runs for spread in figures)
@@ -104,7 +104,7 @@ def render_spreads(figures: Sequence[Spread]) -> list[str]:
 
 
 def encode_spreads(figures: Sequence[Spread]) -> dict[str, Any]:
-    """The spreads by name, strict JSON; the interval as its two ends."""
+    """Encode the spreads by figure as strict JSON, an interval as its two ends."""
     return {
         spread.name: {
             **{key: value for key, value in asdict(spread).items() if key not in ("name", "label")},
@@ -176,17 +176,17 @@ def _describe_stability(figures: Sequence[Spread]) -> str:
 
 
 def is_vague(mean: float, half: float) -> bool:
-    """Whether the interval of a mean of figures above zero reaches zero."""
+    """Whether the interval (half width `half`) of a mean of positive figures reaches zero."""
     return math.isfinite(half) and 0 < abs(mean) <= half
 
 
 def is_bounded(estimate: float, low: float, high: float) -> bool:
-    """Whether both ends of a ratio's, or a load's, interval are within ten times of it."""
+    """Whether both ends of the interval of a ratio, or a load, lie within a factor of ten of the estimate."""
     return math.isfinite(low) and math.isfinite(high) and estimate / WIDE <= low <= high <= estimate * WIDE
 
 
 def format_difference(share: float) -> str:
-    """A difference of this size, as 79 %, or 3.4 times from 100 % on; "" of one that says nothing."""
+    """Write a relative difference as 79 %, or from 100 % on as 3.4 times; "" if it says nothing."""
     percent = 100 * share
     if share < 1:
         return f"{percent:.{0 if percent >= 10 else 1}f} %"

@@ -17,7 +17,7 @@ _LONG = FailureKind.CONTEXT_LIMIT
 
 
 class SessionRows(msgspec.Struct, frozen=True):
-    """The sessions that a run began, in the plan's order, and the requests that are their turns.
+    """The sessions that a run began, in the plan's order, and which records are their turns.
 
     Session i has the requests `first[i]` to `first[i + 1]`, the latter not included: `first` is
     int64[sessions + 1]. Of each session exactly one of `finished`, `early` and `unfinished` holds.
@@ -38,27 +38,27 @@ class SessionRows(msgspec.Struct, frozen=True):
 
     @property
     def sent(self) -> Int64:
-        """The turns of each session that have a record, int64[sessions begun]."""
+        """The number of turns of each session that have a record, int64[sessions]."""
         return np.diff(self.first)
 
     @property
     def last(self) -> Int64:
-        """The row of each session's last turn so far, int64[sessions begun]."""
+        """The row, in the records, of each session's last turn, int64[sessions]."""
         return self.first[1:] - 1
 
     @property
     def begins(self) -> Bool:
-        """Which requests are the first turn of a session, bool[requests]."""
+        """Marks the requests that are the first turn of a session, bool[requests]."""
         begins: Bool = self.turn == 1
         return begins
 
     @property
     def dropped(self) -> int:
-        """Turns that were not sent since an earlier one of their session failed."""
+        """The number of turns that were not sent because an earlier turn of their session failed."""
         return int((self.planned - self.sent)[self.early].sum())
 
     def dropped_indices(self, records: Records) -> Int64:
-        """The plan indices of these turns, ascending."""
+        """List the plan indices of the turns not sent because an earlier one failed, ascending."""
         next_index = records.index[self.last] + 1
         counts = np.where(self.early, self.planned - self.sent, 0)
         offsets = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -66,7 +66,7 @@ class SessionRows(msgspec.Struct, frozen=True):
         return dropped
 
     def means(self, rows: Int64, values: Float64) -> tuple[Int64, Float64]:
-        """The first of some requests of each session, and values in which that has the mean of its own."""
+        """Average values of the requests `rows` by session; returns first rows, and values set there."""
         begins = np.flatnonzero(np.diff(self.session[rows], prepend=-1))
         means = values.copy()
         if len(rows):
@@ -75,12 +75,12 @@ class SessionRows(msgspec.Struct, frozen=True):
         return rows[begins], means
 
     def count_grown(self, records: Records) -> int:
-        """How many sessions ended at the model's context limit, after a turn that succeeded."""
+        """Count the sessions that ended at the model's context limit, after a turn that succeeded."""
         kinds = (failure is not None and failure.kind is _LONG for failure in records.failures)
         return int((np.fromiter(kinds, np.bool_, len(records)) & (self.turn > 1)).sum())
 
     def spans_ns(self, records: Records) -> tuple[Int64, Int64]:
-        """When each session that sent a turn sent its first one, and when its last one ended."""
+        """Return when each session sent its first turn, and when its last one ended, int64[sessions] each."""
         sent = records.sent
         rows = np.flatnonzero(sent)
         of = self.session[rows]
@@ -92,7 +92,7 @@ class SessionRows(msgspec.Struct, frozen=True):
 
 
 def find_sessions(records: Records, session_turns: Sequence[int]) -> SessionRows | None:
-    """The sessions of these records; `session_turns` are the turns of each as planned, empty: there are none.
+    """Group records into sessions; `session_turns` are each session's planned turns, () if there are none.
 
     Raises ValueError where the records hold a request that is of no session.
     """
@@ -125,12 +125,11 @@ def find_sessions(records: Records, session_turns: Sequence[int]) -> SessionRows
 def find_dry_ns(
     rows: SessionRows, records: Records, duration_ns: int, to_begin: int = 0, queues: int = 1
 ) -> int | None:
-    """When the first slot of a closed loop had no session left to begin; None where that is not known.
+    """Find when the first slot of a closed loop had no session left to begin; None if unknown or never.
 
-    A slot whose last session is over ran dry as that ended; where that failed, not before the last of its
-    queue began, or before the time was up where not all `to_begin` did. The others were stopped, after
-    `duration_ns` of sending; 0: they were to go on. Slot s takes from the queue s mod `queues`. One slot
-    alone has no tail, and is none.
+    A slot whose last session is over ran dry as that ended; if that failed, not before the last of its queue
+    began, or before the time was up if not all `to_begin` did. The others were stopped, after `duration_ns`
+    of sending; 0: they were to go on. Slot s takes from queue s mod `queues`. A single slot is never dry.
     """
     slots, sent_ns = records.slot[rows.last], records.sent_ns[records.sent]
     if not len(sent_ns) or (slots == slots[0]).all():
@@ -155,9 +154,9 @@ def find_dry_ns(
 def list_early_places(
     session_turns: Sequence[int], records: Records, where: Callable[[int], str]
 ) -> tuple[tuple[int, str], ...]:
-    """The plan index and the place of each turn that ended its session early, of the first ones.
+    """List (plan index, place in the file) of the turns that ended their sessions early, the first ones.
 
-    `where` is the row and conversation of a plan index, in words.
+    `where` writes the row and conversation of a plan index.
     """
     rows = find_sessions(records, session_turns)
     if rows is None:

@@ -25,32 +25,32 @@ _MARGIN = re.compile(r"(\d{1,9})|(\d{1,9}(?:\.\d{1,9})?)s", re.ASCII)
 
 
 class Margin(msgspec.Struct, frozen=True):
-    """A part that is left out at one side of the window: that many requests, or that much time."""
+    """The part to leave out at one side of the window: a number of requests, or a time."""
 
     requests: int = 0
     time_ns: int = 0
 
 
 class Trim(msgspec.Struct, frozen=True):
-    """By how much the window is narrowed from either side."""
+    """The margins to leave out at both sides of the steady window: --warmup and --cooldown."""
 
     warmup: Margin = Margin()
     cooldown: Margin = Margin()
 
     @classmethod
     def parse(cls, warmup: str, cooldown: str) -> Trim:
-        """The trim of `--warmup` and `--cooldown`: requests as `20`, seconds as `5s`; raises UsageError."""
+        """Parse `--warmup` and `--cooldown`: requests as `20`, seconds as `5s`; raises UsageError."""
         return cls(_parse_margin("--warmup", warmup), _parse_margin("--cooldown", cooldown))
 
 
 class Unsteady(msgspec.Struct, frozen=True):
-    """There is no window, and why."""
+    """The reason why a run has no steady window."""
 
     why: str
 
 
 class Steady(msgspec.Struct, frozen=True):
-    """The window (begin, end] and what happened in it; latencies over requests sent and ended inside."""
+    """The steady window (begin, end] and its figures; latencies are of requests sent and ended inside."""
 
     begin_s: float  # after the run's first request was sent
     end_s: float
@@ -87,10 +87,10 @@ def find_steady_state(
     begins: Bool | None = None,
     queues: int = 1,
 ) -> Steady | Unsteady:
-    """The steady part of a run, or why it has none; `asked_concurrency` None: the loop was open.
+    """Find a run's steady window and its figures, or why it has none.
 
-    `begins`, bool[requests], are the first turns of sessions; None: each request is one of its own. Slot s of
-    a closed loop takes them from the queue s mod `queues`.
+    `asked_concurrency` None: the loop was open. `begins`, bool[requests], marks the first turns of sessions;
+    None: each request counts. Slot s of a closed loop takes its requests from queue s mod `queues`.
     """
     held = find_held_ns(records, asked_concurrency, begins, queues)
     if isinstance(held, Unsteady):
@@ -104,11 +104,11 @@ def find_steady_state(
 def find_held_ns(
     records: Records, asked_concurrency: int | None, begins: Bool | None = None, queues: int = 1
 ) -> tuple[int, int] | Unsteady:
-    """From when to when the load asked for was held, untrimmed, or why it never was.
+    """Find from when to when (ns) the requested load was held, untrimmed, or why it never was.
 
-    Closed loop: from when the last slot sent its first request, to when the first slot ended its last:
-    from there on a request is not replaced. A slot's turn-around is not its end, nor is its wait to connect
-    again. Open loop (None): from the first request sent to the last, of sessions to the last one that began.
+    Closed loop: from when the last slot sent its first request, to when the first slot ended its last: from
+    there on a request is not replaced. A slot's turn-around is not its end, nor is its wait to connect again.
+    Open loop (None): from the first request sent to the last, of sessions to the last one that began.
     """
     sent = records.select(records.sent)
     if not len(sent):
@@ -129,7 +129,7 @@ def find_held_ns(
 
 
 def describe_steady_state(part: Steady | Unsteady) -> list[str]:
-    """The steady part as the report has it: one line, or two."""
+    """Describe the steady window, or why there is none, in one or two lines."""
     if isinstance(part, Unsteady):
         return [f"steady state: none: {part.why}"]
     latencies_of = {"TTFT": part.ttft, "TPOT": part.tpot, "E2EL": part.e2el}
@@ -144,7 +144,7 @@ def describe_steady_state(part: Steady | Unsteady) -> list[str]:
 
 
 def encode_steady_state(part: Steady | Unsteady) -> dict[str, Any]:
-    """Encode every figure by its name as strict JSON, null for a latency without samples, or `why` alone."""
+    """Encode the steady figures by name as strict JSON, null without samples; or `why` alone."""
     figures = asdict(part)
     for name, value in figures.items():
         if isinstance(value, Distribution):
@@ -154,7 +154,7 @@ def encode_steady_state(part: Steady | Unsteady) -> dict[str, Any]:
 
 
 def describe_run_out(records: Records, profile: Profile, queues: int = 1) -> str:
-    """State that a closed loop had sent its last prompt while there was time for more; "" if it had not."""
+    """State that a closed loop sent its last prompt before --duration was over; "" if it did not."""
     sent = records.select(records.sent)
     timed_loop = profile.duration is not None and profile.held_concurrency is not None
     if not timed_loop or len(records) < profile.most_prompts or not len(sent):
@@ -171,7 +171,7 @@ def describe_run_out(records: Records, profile: Profile, queues: int = 1) -> str
 
 
 def _find_slot_times(records: Records, begins: Bool | None, queues: int) -> tuple[Int64, Int64]:
-    """When each slot first sent, and when it had nothing left to send, int64[slots] each."""
+    """Find when each slot first sent, and when it had nothing left to send, int64[slots] (ns) each."""
     sent = records.select(records.sent)
     order = np.argsort(sent.slot, kind="stable")
     first = np.flatnonzero(np.diff(sent.slot[order], prepend=-1))  # slots count from 0
@@ -188,10 +188,10 @@ def _find_slot_times(records: Records, begins: Bool | None, queues: int) -> tupl
 
 
 def _trim_window(begin_ns: int, end_ns: int, trim: Trim, records: Records) -> tuple[int, int]:
-    """The window without what is to be left out.
+    """Narrow a window (ns) by --warmup and --cooldown.
 
-    N requests of warm-up are the first N that end inside, N of cool-down the last N sent inside: the
-    one is the other with time reversed.
+    N requests of warm-up are the first N that end inside, N of cool-down the last N sent inside: the one is
+    the other with time reversed.
     """
     sent = records.select(records.sent)
     sent_ns, ended_ns = np.sort(sent.sent_ns), np.sort(sent.end_ns)
@@ -236,9 +236,9 @@ def _measure_window(records: Records, begin_ns: int, end_ns: int, ask: MetricOpt
 def _count_done(
     records: Records, each: PerRequest, window: tuple[int, int], ask: MetricOptions
 ) -> tuple[Float64, float]:
-    """Measure each success's share of its time, sent to end, in (begin, end], float64[requests], and tokens.
+    """Compute the share of each success's time in the window, float64[requests], and the tokens in it.
 
-    To count those that end inside is wrong at the edges, which are no random moments: right after the last
+    To count requests that end inside is wrong at the edges, which are no random moments: right after the last
     slot began none can have ended, and the end is the first of many ends. Over two waves it was 42 % too low.
     Tokens count by each message's own arrival; where they were not streamed, by that share.
     """
@@ -259,13 +259,13 @@ def _count_done(
 
 
 def mark_failed(failures: Sequence[Failure | None], rows: Int64) -> Bool:
-    """Which of these rows failed while the run went on, bool[rows]."""
+    """Mark which of these rows failed by the server or network, not cut off by the client, bool[rows]."""
     ended = (failures[row] for row in rows.tolist())
     return np.fromiter((f is not None and f.kind not in CUT_OFF for f in ended), np.bool_, len(rows))
 
 
 def find_last_rows(slot: Int64, end_ns: Int64) -> Int64:
-    """The row in which each slot ended last, by ascending slot: int64[slots]."""
+    """Find the row with each slot's last end, by ascending slot: int64[slots]."""
     order = np.lexsort((end_ns, slot))
     last: Int64 = order[np.diff(slot[order], append=-1) != 0]
     return last
@@ -274,11 +274,10 @@ def find_last_rows(slot: Int64, end_ns: Int64) -> Int64:
 def find_slot_ends(
     slot: Int64, end_ns: Int64, failed: Bool, begun: tuple[Int64, Int64], queues: int
 ) -> Int64:
-    """The ends of slots, int64[slots]; one that failed is not at its end before its queue was empty.
+    """Correct the ends (ns) of slots, int64[slots]: one that failed lasts until its queue was empty.
 
-    It may wait to connect again, and what it would have begun is begun by others: where the plan ran out
-    meanwhile, it had something to begin until then.
-    `begun` are the slot and the time of all that was begun. Slot s takes from the queue s mod `queues`.
+    It may wait to connect again while others begin what it would have begun. `begun` are the slot and the
+    time of all that was begun. Slot s takes from queue s mod `queues`.
     """
     slots, times_ns = begun
     taken, own = slots % queues, slot[failed] % queues
@@ -291,7 +290,7 @@ def find_slot_ends(
 
 
 def replace_rates(ended: Metrics, records: Records, until_ns: int, ask: MetricOptions) -> Metrics:
-    """The figures of what had `ended` by then, with the rates of all that was done by then.
+    """Return the figures of requests `ended` by a moment, with rates of all work done by then.
 
     A request in flight at that moment counts by the share of its time that lies before, its tokens by each
     one's arrival: without them throughput is low by half a request for each slot.

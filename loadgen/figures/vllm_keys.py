@@ -16,7 +16,7 @@ Figures = Mapping[str, Any]
 
 
 class BlockFacts(msgspec.Struct, frozen=True):
-    """The load as it was asked for, as far as the block shows it."""
+    """The settings of the load that the printed result block shows."""
 
     request_rate_per_s: float = math.inf
     max_concurrency: int | None = None
@@ -24,7 +24,7 @@ class BlockFacts(msgspec.Struct, frozen=True):
 
 
 def list_figures(metrics: Metrics, facts: BlockFacts) -> dict[str, Any]:
-    """Everything the block prints, under vLLM's result keys."""
+    """Collect all that the result block prints, under vLLM's result keys."""
     return {
         **describe_traffic(facts),
         **list_throughputs(metrics),
@@ -34,12 +34,12 @@ def list_figures(metrics: Metrics, facts: BlockFacts) -> dict[str, Any]:
 
 
 def drop_unknown(figures: Mapping[str, Any], metrics: Metrics) -> dict[str, Any]:
-    """The figures without those that rest on prompt tokens, where some are not known: these count 0."""
+    """Drop the figures that rest on prompt tokens if some prompts' tokens are unknown (they count 0)."""
     return {key: figures[key] for key in figures if not metrics.unknown_inputs or key not in OF_PROMPTS}
 
 
 def list_known_throughputs(metrics: Metrics) -> dict[str, Any]:
-    """Counts and rates over the whole run; None of those that rest on prompt tokens where some are not known.
+    """Collect counts and rates of the whole run; None for those that rest on unknown prompt tokens.
 
     A file has null for them: vLLM's own readers take the keys that they name as columns, which must be there.
     """
@@ -48,28 +48,28 @@ def list_known_throughputs(metrics: Metrics) -> dict[str, Any]:
 
 
 def describe_traffic(facts: BlockFacts) -> dict[str, Any]:
-    """The load as configured; an unlimited rate is the word "inf", as in vLLM's file."""
+    """Return the requested load under vLLM's keys; an unlimited rate is the text "inf"."""
     rate = facts.request_rate_per_s
     word = "inf" if math.isinf(rate) else float(rate)
     return {"request_rate": word, "max_concurrency": facts.max_concurrency}
 
 
 def list_throughputs(metrics: Metrics) -> dict[str, Any]:
-    """Counts and rates over the whole run."""
+    """Collect the counts and rates of the whole run under vLLM's keys."""
     return {figure.key: getattr(metrics, figure.field_name) for figure in COUNTS}
 
 
 def list_peaks(metrics: Metrics) -> dict[str, Any]:
-    """The busiest second and the most requests at once; rtfx is for audio, which is never sent."""
+    """Collect the peak tokens per second and peak concurrency under vLLM's keys; rtfx (audio) is 0."""
     return {**{figure.key: getattr(metrics, figure.field_name) for figure in PEAKS}, "rtfx": 0.0}
 
 
 def list_latencies(metrics: Metrics, facts: BlockFacts) -> dict[str, float | None]:
-    """Mean, median, std and percentiles of each selected metric, in milliseconds.
+    """Collect mean, median, std and percentiles (ms) of each selected metric under vLLM's keys.
 
-    vLLM's conditions: queue time only under --max-concurrency, E2EL with it only at a finite rate too.
-    A run in which no token was timed always shows E2EL. A distribution of nothing is None
-    (vLLM's 0.00 would be a latency that no request had), and its section is left out.
+    vLLM's conditions: queue time only under --max-concurrency, E2EL with it only at a finite rate too. A run
+    in which no token was timed always shows E2EL. A distribution of nothing is None (vLLM's 0.00 would be a
+    latency that no request had), and its section is left out.
     """
     shown = {*facts.selected} if metrics.times_tokens else {*facts.selected, "e2el"}
     values: dict[str, float | None] = {}

@@ -42,13 +42,13 @@ NEVER = -1  # no message of an answer was visible
 
 
 class Reasoning(msgspec.Struct):
-    """Counts of the answers so far."""
+    """Counts of answers so far whose reasoning a user saw none of, or that hid reasoning tokens."""
 
     shown: int = 0  # that began with reasoning
     hidden: int = 0  # whose usage counts reasoning, and whose first token was none
 
     def note(self, visible: int, usage: Usage | None) -> None:
-        """Count a stream that carried a token, of which `first_visible` is known."""
+        """Count a stream of which message `visible` is the first that a user sees; 0: the very first one."""
         if visible:
             self.shown += 1
         elif usage is not None and usage.thought_tokens:
@@ -74,7 +74,7 @@ class Decoder(msgspec.Struct, eq=False):
     reasoning: Reasoning = msgspec.field(default_factory=Reasoning)
 
     def decode(self, capture: Capture) -> Record:
-        """The capture's Record; of one that is too much to read, that it failed."""
+        """Decode a capture to a Record; a capture too large to decode becomes a failed Record."""
         try:
             return self._read_capture(capture)
         except MemoryError:
@@ -87,10 +87,10 @@ class Decoder(msgspec.Struct, eq=False):
         return self._read_capture(nothing)
 
     def _read_capture(self, capture: Capture) -> Record:
-        """The capture's Record.
+        """Decode a capture to a Record.
 
-        `end_ns` is the arrival of the last read, or, where the transport ended the request, when it
-        did. A connection that broke after the last event was whole is not a failure.
+        `end_ns` is the arrival of the last read, or, where the transport ended the request, when it did. A
+        connection that broke after the last event was whole is not a failure.
         """
         record, arrival_ns, lag_ns = _time_reads(capture)
         if self.planned is not None:
@@ -117,7 +117,7 @@ class Decoder(msgspec.Struct, eq=False):
     def _answer(
         self, record: Record, capture: Capture, arrival_ns: Int64, lag_ns: Int64
     ) -> tuple[Failure | None, bool]:
-        """Fill in what any answer holds; why it failed, and whether its last event was seen."""
+        """Fill a record from an answer of any form; return its failure, and whether its last event came."""
         answer = decoded_stream.unframe(capture)
         record.http_status = answer.status or UNKNOWN  # 0: there was no head
         if answer.status != 200:
@@ -131,7 +131,7 @@ class Decoder(msgspec.Struct, eq=False):
     def _stream(
         self, record: Record, stream: DecodedStream, arrival_ns: Int64, lag_ns: Int64
     ) -> tuple[Failure | None, bool]:
-        """Fill in what a stream holds; why it failed, and whether its last event was seen."""
+        """Fill a record from a stream; return its failure, and whether its last event came."""
         messages = stream.messages
         summary = _summarize_lines(messages, stream.lines)
         counted = count_tokens(messages, summary)
@@ -185,7 +185,7 @@ class Decoder(msgspec.Struct, eq=False):
         return None, ended
 
     def _keeps(self, record: Record) -> bool:
-        """Whether an answer's text is kept, because that was asked for or its tokens are to be counted."""
+        """Whether to keep an answer's text: on request, or because its tokens must be counted later."""
         to_count = self.keep_uncounted and needs_text(record)
         self.uncounted += to_count
         return to_count or self.keep_text
@@ -194,7 +194,7 @@ class Decoder(msgspec.Struct, eq=False):
         return read_line(self.hide(reason), LONGEST_REASON) if reason else ""
 
     def _not_streamed(self, record: Record, answer: HttpBody) -> Failure:
-        """Fill in an answer in one piece where a stream was requested; the error in it, or else that."""
+        """Fill a record from an answer in one piece where a stream was requested; return its failure."""
         failure, _ = self._fill_whole(record, answer)
         if failure is not None and failure.kind is FailureKind.IN_BAND:
             return failure
@@ -203,7 +203,7 @@ class Decoder(msgspec.Struct, eq=False):
         return Failure(FailureKind.NOT_STREAMED, "one JSON body where a stream was requested")
 
     def _fill_whole(self, record: Record, answer: HttpBody) -> tuple[Failure | None, bool]:
-        """Fill in what an answer in one piece holds; why it failed, and whether it was complete."""
+        """Fill a record from an answer in one piece; return its failure, and whether it was complete."""
         if answer.malformed:
             return Failure(FailureKind.MALFORMED, answer.malformed), False
         if has_many_objects(answer.body):
@@ -239,7 +239,7 @@ class Decoder(msgspec.Struct, eq=False):
 
 
 def _summarize_lines(messages: Sequence[Message], lines: bytes | bytearray) -> StreamSummary:
-    """Summarize messages, with the errors in those without choices; each is a line that is not blank."""
+    """Summarize messages, with the errors in those without choices; `lines` holds one message per line."""
     summary = summarize(messages)
     if not summary.remarks:
         return summary
@@ -252,7 +252,7 @@ def _summarize_lines(messages: Sequence[Message], lines: bytes | bytearray) -> S
 
 
 def _time_reads(capture: Capture) -> tuple[Record, Int64, Int64]:
-    """A record with everything from timestamps; per read its arrival and the read lag, int64[reads]."""
+    """Make a record from a capture's timestamps; return it, arrivals and read lags (ns, int64[reads])."""
     arrival_ns, lag_ns, unstamped, impossible = find_arrivals(capture)
     reads = len(arrival_ns)
     record = Record(
@@ -288,7 +288,7 @@ def _no_answer(answer: HttpBody, retry_after: str) -> Failure:
 
 
 def _choose_failure(transport: Failure | None, decoded: Failure | None, whole: bool) -> Failure | None:
-    """Choose of the transport's failure and the one in the bytes the one that explains more."""
+    """Choose between the transport's failure and the decoded one; None if the answer is whole after all."""
     if transport is None:
         return decoded
     if decoded is not None and decoded.kind in _TELLING and transport.kind in _OUTRANKED:
@@ -328,7 +328,7 @@ def _note_timing(record: Record, messages: Sequence[Message]) -> None:
 
 
 def _first_text_ns(arrival_ns: Int64, carrying: Int64, kinds: bytearray) -> int:
-    """When the first text came, of reasoning too; UNKNOWN where none of the messages with tokens has any."""
+    """Find when the first text or reasoning arrived (ns); UNKNOWN if no message with tokens has text."""
     if len(carrying) and kinds[carrying[0]] == TOKEN:  # nearly always
         return int(arrival_ns[0])
     texts = (place for place, at in enumerate(carrying.tolist()) if kinds[at] == TOKEN)
@@ -341,14 +341,14 @@ def _or_unknown(count: int | None) -> int:
 
 
 def _from_ms(time_ms: float | None) -> int:
-    """Nanoseconds of a time that a server reports; UNKNOWN where it cannot be one."""
+    """Convert a time that a server reports from ms to ns; UNKNOWN if it is impossible."""
     if time_ms is None or not 0 <= time_ms <= _LONGEST_TIME_MS:
         return UNKNOWN
     return round(time_ms * MS_NS)
 
 
 def _read_error_event(data: bytes | None) -> str:
-    """The text of an event that is an error by its name; "" without one."""
+    """Read the text of an error event (`event: error`); "" if there was none."""
     return "" if data is None else read_error_text(data).strip() or "an error event without data"
 
 
@@ -376,10 +376,10 @@ def _emptiness(stream: DecodedStream, total: int) -> str:
 
 
 def find_arrivals(capture: Capture) -> tuple[Int64, Int64, int, int]:
-    """When each read arrived and the client's lag, int64[reads]; how many reads go by the client's clock.
+    """Choose each read's arrival (ns), the kernel's or the client's timestamp, and the client's read lag.
 
-    The last is how many of these have a kernel timestamp that cannot be true. Segments have no lag: each has
-    its own timestamp, no matter what came by the time it was read.
+    Returns int64[reads] twice, then how many reads use the client's clock, and how many of these have an
+    impossible kernel timestamp. Segments have no lag: each has its own timestamp, however late it was read.
     """
     user_ns, kernel_ns = capture.user_ns(), capture.kernel_ns()
     reads = len(user_ns)
@@ -400,7 +400,7 @@ def find_arrivals(capture: Capture) -> tuple[Int64, Int64, int, int]:
 
 
 def _find_readable_ns(user_ns: Int64, kernel_ns: Int64) -> Int64:
-    """When each read of an answer with segments out of order could be read at all, int64[reads].
+    """Find when each read of an answer with segments out of order could first be read, int64[reads].
 
     A read has the timestamp of its last segment, which may have waited for one before it that was lost or
     slower: then it was read much later than that, and right after it could be. So of reads with such a lag
@@ -413,10 +413,10 @@ def _find_readable_ns(user_ns: Int64, kernel_ns: Int64) -> Int64:
 
 
 def _check_stamps(user_ns: Int64, kernel_ns: Int64, sent_ns: int) -> tuple[Int64, int]:
-    """The kernel's timestamps where they can be true, else the client's own; how many cannot.
+    """Replace impossible kernel timestamps by the client's own; return them and how many were impossible.
 
-    A read arrived after the request was sent, not before the read ahead of it, and before the client
-    read it. Where that does not hold, the kernel's clock was set in between.
+    A read arrived after the request was sent, not before the read ahead of it, and before the client read it.
+    Where that does not hold, the kernel's clock was set in between.
     """
     arrival_ns, impossible, earliest_ns = user_ns.copy(), 0, sent_ns
     for i, (seen_ns, stamp_ns) in enumerate(zip(user_ns.tolist(), kernel_ns.tolist(), strict=True)):
@@ -431,7 +431,7 @@ def _check_stamps(user_ns: Int64, kernel_ns: Int64, sent_ns: int) -> tuple[Int64
 
 
 def find_first_visible(messages: Sequence[Message], carrying: Int64) -> int:
-    """Which of the messages that carried tokens is the first one that a user sees; NEVER where none is.
+    """Find which of the messages with tokens is the first that a user sees, from 0; NEVER if none is.
 
     `carrying` are their positions, int64[messages that carried tokens]. Visible are the answer's text and
     tool calls. Without reasoning before them it is the first message, even if its token has no text.
@@ -465,17 +465,17 @@ def _reasons(message: Message) -> bool:
 
 
 def is_to_examine(record: Record) -> bool:
-    """Whether an answer's words may show where its tokens are: usage counts more than there are messages."""
+    """Whether an answer's words may show where its tokens are: usage counts more tokens than messages."""
     more = record.output_tokens >= MORE_TOKENS * max(len(record.tokens), 2)
     return more and record.usage and not record.exact_tokens
 
 
 def count_gaps(texts: Iterable[str]) -> tuple[int, int]:
-    """The gaps between words in the messages after the first one, and how many of these are within a message.
+    """Count the blanks between words after the first message, and how many of them lie within a message.
 
     A token holds no blank between two words, in any tokenizer that cuts a text into words first. So of
-    messages of one token each nearly none has one within it; of messages of two, about every third.
-    The first one may well hold more tokens than the others.
+    messages of one token each nearly none has one within it; of messages of two, about every third. The first
+    one may well hold more tokens than the others.
     """
     later = [text for text in texts if text][1:]
     return len(_GAP.findall("".join(later))), sum(len(_GAP.findall(text)) for text in later)

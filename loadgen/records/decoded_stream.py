@@ -1,4 +1,4 @@
-"""Streams: the bytes of a streamed answer taken apart into messages, each with where it ends."""
+"""Decoded stream: the bytes of a streamed answer taken apart into messages, each with where it ends."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from loadgen.wire.sse import PlainStream
 
 
 class DecodedStream(msgspec.Struct, frozen=True):
-    """A streamed answer taken apart; `read_ends` is int64[reads], `ends` int64[events].
+    """A streamed answer as messages; `read_ends` is int64[reads], `ends` int64[events].
 
-    They are how much there was after each read, and must be for an event's data to be complete: of the body,
-    or of all the response.
+    `read_ends` is how many bytes had come after each read, `ends` how many must have come for each event's
+    data to be complete: bytes of the body, or of the whole response.
     """
 
     read_ends: Int64
@@ -39,7 +39,7 @@ class DecodedStream(msgspec.Struct, frozen=True):
 
 
 def read_plain(dialect: Dialect, capture: Capture, keep_text: bool) -> DecodedStream | None:
-    """A stream in the form that servers send; None for any other answer."""
+    """Decode a stream in the exact form that most servers send; None for any other answer."""
     if not capture.framed or capture.failure is not None:
         return None
     stream = sse.read_plain_stream(capture.raw)
@@ -66,7 +66,7 @@ def read_plain(dialect: Dialect, capture: Capture, keep_text: bool) -> DecodedSt
 
 
 def take_apart(dialect: Dialect, answer: HttpBody) -> DecodedStream:
-    """Any stream, up to the first malformed message."""
+    """Decode a stream of any form into messages, up to the first malformed one."""
     events, malformed = sse.read_events(answer.body, answer.complete), ""
     messages = _read_messages(dialect, events.lines, len(events.ends))
     if messages is None:
@@ -88,7 +88,7 @@ def take_apart(dialect: Dialect, answer: HttpBody) -> DecodedStream:
 
 
 def read_texts(dialect: Dialect, stream: DecodedStream, messages: int) -> Sequence[Message] | None:
-    """A stream's first messages with their texts; None where they cannot be parsed one by one."""
+    """Decode a stream's first messages again, with their texts; None if they cannot be parsed one by one."""
     every: Sequence[Message] | None = stream.messages
     if stream.plain is not None:
         every = _read_messages(dialect, stream.plain.lines(), len(stream.messages))
@@ -96,7 +96,7 @@ def read_texts(dialect: Dialect, stream: DecodedStream, messages: int) -> Sequen
 
 
 def unframe(capture: Capture) -> HttpBody:
-    """Take the body out of its framing; one that the transport cut short is never complete."""
+    """Remove HTTP framing from a capture; a body that the transport cut short is never complete."""
     ends = capture.read_ends()
     if not capture.framed:
         return HttpBody(capture.status, {}, capture.raw, ends, capture.failure is None, None)
@@ -105,18 +105,18 @@ def unframe(capture: Capture) -> HttpBody:
 
 
 def content_type(headers: Headers) -> str:
-    """The content type, without its parameters."""
+    """Return the Content-Type of a response, without parameters."""
     return headers.get("content-type", "text/event-stream").partition(";")[0].strip()
 
 
 def is_one_body(answer: HttpBody) -> bool:
-    """Whether an answer in one piece came where a stream was asked for; some name a stream JSON."""
+    """Whether an answer came in one piece, not as events; some servers label a stream as JSON."""
     body = answer.body.lstrip()
     return body[:1] == b"{" or (content_type(answer.headers) == "application/json" and b"data:" not in body)
 
 
 def has_many_objects(body: bytes) -> bool:
-    """Whether a body is JSON objects, each in a line: Ollama's own API streams so."""
+    """Whether a body is one JSON object per line, as Ollama's own API streams."""
     first, _, others = body.strip().partition(b"\n")
     if not others:
         return False
@@ -127,7 +127,7 @@ def has_many_objects(body: bytes) -> bool:
 
 
 def _read_messages(dialect: Dialect, lines: bytes | bytearray, events: int) -> Sequence[Message] | None:
-    """One message an event; None where some event is no JSON."""
+    """Parse one message per line; None if some event is not JSON."""
     try:
         messages = dialect.read_messages(lines)
     except NOT_JSON:
@@ -136,7 +136,7 @@ def _read_messages(dialect: Dialect, lines: bytes | bytearray, events: int) -> S
 
 
 def _split_at_malformed(dialect: Dialect, answer: HttpBody) -> tuple[sse.Events, str]:
-    """All events, with the lines of those before the first malformed one; and what is wrong with it."""
+    """Return all events, with the lines of those before the first malformed one, and what is wrong."""
     datas, ends, done, fault = sse.split_events(answer.body, answer.complete)
     good: list[bytes] = []
     malformed = ""

@@ -41,7 +41,7 @@ class JournalContents(msgspec.Struct, frozen=True):
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """The requests of a journal, a frame at a time and as often as is needed: never all in memory."""
+    """The records of a journal, read again from disk at each iteration, one frame at a time."""
 
     begin: Callable[[], Iterator[Records]]
 
@@ -50,7 +50,7 @@ class Parts(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """Takes decoded requests while a run goes on, and gives them back as Records when it is over.
+    """Stores decoded records on disk while a run goes on, and returns them all as Records at its end.
 
     Without a `path` it is kept in memory. A path that can no longer be written costs nothing that was
     measured: `error` has the reason, what follows is kept in memory, and `close` tries once more. Where
@@ -72,9 +72,9 @@ class Journal:
         self._files: list[Journal] = []  # of other processes
 
     def part(self, number: int) -> Journal:
-        """The part of this journal that another process writes: make it before the fork.
+        """Open the part of this journal that another process will write; call it before the fork.
 
-        What that could not write is for it to send, and for the part's `take` to keep.
+        What that process cannot write it sends back, for `take` of the part to keep.
         """
         part = Journal(None if self.path is None else name_part(self.path, number))
         if not part._attempt(part._open):
@@ -83,20 +83,20 @@ class Journal:
         return part
 
     def take(self, frames: Iterable[tuple[bytes, bytes]]) -> None:
-        """Keep in memory what another process could not write of this part: kind and payload of each."""
+        """Keep in memory the frames, (kind, payload), that another process could not write to this part."""
         self._unwritten += frames
 
     @property
     def unwritten(self) -> list[tuple[bytes, bytes]]:
-        """The frames that are in memory alone: kind and payload of each."""
+        """The frames, (kind, payload), that are in memory alone because the file failed."""
         return self._unwritten
 
     def facts(self, text: bytes) -> None:
-        """Keep what is known of the run, as JSON; what was kept before is superseded."""
+        """Store the run's facts as JSON; readers take the last ones stored."""
         self._put(FACTS, text)
 
     def add(self, record: Record) -> None:
-        """Keep a decoded request; it is written with others, by `write` or once there are enough."""
+        """Store a decoded record; it is written to disk with others, by `write` or once there are enough."""
         self.requests += 1
         self._rows.append(record)
         self._messages += len(record.arrival_ns)
@@ -104,12 +104,12 @@ class Journal:
             self._flush()
 
     def write(self) -> None:
-        """Write what waits, if it has waited long enough: to be called a few times a second."""
+        """Write the waiting records if they have waited long enough; call it a few times a second."""
         if self._rows and clock.now_ns() - self._written_ns >= _EVERY_NS:
             self._flush()
 
     def start_syncing(self) -> None:
-        """Have the file reach the disk at intervals, from a thread: begin it after the last fork."""
+        """Start a thread that syncs the file to disk at intervals; call it after the last fork."""
         if self._file >= 0:
             self._over.clear()
             self._syncing = threading.Thread(target=self._sync, name="journal", daemon=True)
@@ -136,9 +136,9 @@ class Journal:
     def records(
         self, spill: Path | None = None, revise: Callable[[Records], Records] = lambda part: part
     ) -> Records:
-        """Every request so far, sorted by plan index; long columns may lie in a file under `spill`.
+        """Join every stored record, sorted by plan index; long columns lie in files under `spill`.
 
-        `revise` makes of each part what it is to be.
+        `revise` is applied to each part of the run before they are joined.
         """
         revised = Parts(lambda: map(revise, self.parts()))
         try:
@@ -147,12 +147,12 @@ class Journal:
             return Records.join(revised)
 
     def parts(self) -> Parts:
-        """Every request so far, a frame at a time."""
+        """Iterate over the stored records, one frame at a time."""
         self._flush()
         return Parts(self._read_kept)
 
     def remove(self) -> None:
-        """Take the file away: all of it is kept elsewhere by now."""
+        """Delete the journal's files, once all of their content is stored elsewhere."""
         self.close()
         for journal in (self, *self._files):
             if journal.path is not None:
@@ -189,7 +189,7 @@ class Journal:
             self._unwritten.append((kind, payload))
 
     def _open(self) -> None:
-        """Open the file, or one without a name where there is no path."""
+        """Open the file, or an unnamed temporary one if there is no path."""
         if self.path is not None:
             self._file = open_unlinked(self.path, _FLAGS)
         else:
@@ -232,13 +232,13 @@ def name_part(path: Path, number: int) -> Path:
 
 
 def list_files(path: Path) -> list[Path]:
-    """A journal's file and those of its parts, as many as there are."""
+    """List the files of a journal that exist: its own, and those of its parts."""
     parts = path.parent.glob(f"{path.stem}-*{path.suffix}")
     return [path, *sorted(part for part in parts if part.stem.rpartition("-")[2].isdecimal())]
 
 
 def read_journal(path: Path) -> JournalContents:
-    """How far a journal can be read, all its files together, and the facts in it.
+    """Read a journal's facts, and how far its files are intact.
 
     Raises OSError where a file cannot be read and ValueError where it is not a journal.
     """
@@ -253,7 +253,7 @@ def read_journal(path: Path) -> JournalContents:
 
 
 def open_parts(path: Path) -> Parts:
-    """The requests of a journal's files; going through them raises as `read`, or if a frame is damaged."""
+    """Iterate over the records in a journal's files; raises as `read_journal`, or for a damaged frame."""
 
     def begin() -> Iterator[Records]:
         for part in list_files(path):
@@ -270,7 +270,7 @@ def _requests(file: BinaryIO) -> Iterator[Records]:
 
 
 def _read_frames(file: BinaryIO) -> Iterator[tuple[bytes, bytes, int]]:
-    """Kind, payload and end of each frame, up to the first that is cut or damaged."""
+    """Yield the kind, payload and end (bytes) of each frame, up to the first cut or damaged one."""
     file.seek(0)
     size = os.fstat(file.fileno()).st_size
     magic = file.read(len(MAGIC))

@@ -92,7 +92,7 @@ class Record(msgspec.Struct):
 
 
 class _Frame(msgspec.Struct, array_like=True, frozen=True):
-    """Records as one message: columns of little-endian int64, but for `tokens`, as wide as need be."""
+    """Records as one serialized message: columns of little-endian int64; `tokens` in the least width."""
 
     scalars: bytes  # int64[columns, requests], in the order of BOUNDS
     counts: bytes  # messages of each request
@@ -104,7 +104,7 @@ class _Frame(msgspec.Struct, array_like=True, frozen=True):
 
 
 class MessageBlock(msgspec.Struct, frozen=True):
-    """The messages of requests `first` to `last`, the latter not included."""
+    """The messages of the requests from `first` up to `last`, not included."""
 
     first: int
     last: int
@@ -114,7 +114,7 @@ class MessageBlock(msgspec.Struct, frozen=True):
 
 
 class Records(Columns, frozen=True, kw_only=True):
-    """Every request of a run, sorted by plan index: each scalar of Record is a column, int64[requests].
+    """Every request of a run, sorted by plan index, as columns: each scalar of Record is int64[requests].
 
     The messages of request i are `arrival_ns[start[i]:start[i + 1]]` and `tokens[...]`, int64[messages of all
     requests].
@@ -129,34 +129,34 @@ class Records(Columns, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> Bool:
-        """Which requests succeeded, bool[requests]."""
+        """Marks the requests that succeeded, bool[requests]."""
         return np.fromiter((f is None for f in self.failures), np.bool_, len(self))
 
     @property
     def cancelled(self) -> Bool:
-        """Which requests the client gave up as planned, bool[requests]: neither successes nor failures."""
+        """Marks the requests that the client cancelled as planned, bool[requests]: neither ok nor failed."""
         each = (f is not None and f.kind is FailureKind.USER_CANCELLED for f in self.failures)
         return np.fromiter(each, np.bool_, len(self))
 
     @property
     def cut_off(self) -> Bool:
-        """Which requests this side cut off, bool[requests]: the server failed none of them."""
+        """Marks the requests that the client cut off, bool[requests]: not failures of the server."""
         each = (f is not None and f.kind in CUT_OFF for f in self.failures)
         return np.fromiter(each, np.bool_, len(self))
 
     @property
     def failed(self) -> list[Failure]:
-        """Why each request failed that did, in their order; those cancelled as planned did not."""
+        """The failures of the requests that failed, in plan order, without those cancelled as planned."""
         failures = (failure for failure in self.failures if failure is not None)
         return [failure for failure in failures if failure.kind is not FailureKind.USER_CANCELLED]
 
     @property
     def in_one_block(self) -> bool:
-        """Whether all messages can be worked on at once."""
+        """Whether all messages fit into one block."""
         return len(self.arrival_ns) <= BLOCK
 
     def spans(self) -> list[tuple[int, int]]:
-        """The requests of each block: at most BLOCK messages together, unless they are of one request."""
+        """List (first, last) requests of each block: at most BLOCK messages, unless one request has more."""
         if self.in_one_block:
             return [(0, len(self))]
         spans, first = [], 0
@@ -167,7 +167,7 @@ class Records(Columns, frozen=True, kw_only=True):
         return spans
 
     def blocks(self, spans: Iterable[tuple[int, int]] | None = None) -> Iterator[MessageBlock]:
-        """The messages block by block, or those of some of `spans()`; mapped ones are released after each."""
+        """Yield the messages block by block, of all or some `spans()`; mapped pages are freed after each."""
         for first, last in self.spans() if spans is None else spans:
             begin, end = self.start[first], self.start[last]
             yield MessageBlock(
@@ -190,7 +190,7 @@ class Records(Columns, frozen=True, kw_only=True):
 
     @classmethod
     def from_records(cls, records: Iterable[Record]) -> Records:
-        """The columns of these records."""
+        """Make columns of single records, sorted by plan index."""
         rows = sorted(records, key=lambda record: record.index)
         counts = np.fromiter((len(r.arrival_ns) for r in rows), np.int64, len(rows))
         return cls(
@@ -205,7 +205,7 @@ class Records(Columns, frozen=True, kw_only=True):
 
     @classmethod
     def join(cls, parts: Iterable[Records], spill: Path | None = None) -> Records:
-        """These parts of a run as one, by plan index; raises ValueError where two hold the same request.
+        """Join parts of a run by plan index; raises ValueError if two hold the same request.
 
         With `spill`, the messages of a long run go to files without a name in that directory, and are mapped.
         Parts that can be gone through twice are held one at a time. Raises OSError where the disk is full.
@@ -238,7 +238,7 @@ class Records(Columns, frozen=True, kw_only=True):
         )
 
     def select_rows(self, mask: Bool) -> Records:
-        """The records that a mask selects, bool[requests], with copies of their messages."""
+        """Select records by a mask, bool[requests]; messages are copied."""
         if mask.all():
             return self
         rows, counts = np.flatnonzero(mask).tolist(), np.diff(self.start)
@@ -254,7 +254,7 @@ class Records(Columns, frozen=True, kw_only=True):
         )
 
     def pack(self) -> bytes:
-        """Pack everything of these records, texts too, as a frame of the journal, which `unpack` reads."""
+        """Serialize these records, texts too, as a frame of the journal, which `unpack` reads."""
         narrowest = np.min_scalar_type(int(self.tokens.max(initial=0))).newbyteorder("<")
         return _ENCODER.encode(
             _Frame(
@@ -270,7 +270,7 @@ class Records(Columns, frozen=True, kw_only=True):
 
     @classmethod
     def unpack(cls, data: bytes) -> Records:
-        """Read a frame of the journal; raises ValueError where it is damaged, or cannot be a run's."""
+        """Deserialize a frame of the journal; raises ValueError if it is damaged or impossible."""
         try:
             frame = _DECODER.decode(data)
         except (msgspec.MsgspecError, RecursionError) as error:
@@ -295,10 +295,7 @@ class Records(Columns, frozen=True, kw_only=True):
         return records
 
     def save(self, path: Path) -> None:
-        """Write every column to an uncompressed `.npz`, whole or not at all; texts are not part of it.
-
-        Raises OSError.
-        """
+        """Write every column but the texts to an uncompressed `.npz`, whole or not at all; raises OSError."""
         words = Words()
         arrays: dict[str, NDArray[Any]] = dict(
             self.columns,
@@ -348,7 +345,7 @@ def _find_starts(counts: Int64) -> Int64:
 
 
 class _Rows(msgspec.Struct):
-    """Everything of several parts but their messages, part after part."""
+    """The columns of several parts, all but their messages, one part after another."""
 
     tables: list[Int64]  # of each part, int64[columns, requests]
     counts: Int64
@@ -357,7 +354,7 @@ class _Rows(msgspec.Struct):
     texts: list[str | None]
 
     def column(self, at: int) -> Int64:
-        """One of BOUNDS; all of them at once would take their room twice."""
+        """Concatenate column `at` of BOUNDS over the parts; all at once would double the memory."""
         return np.concatenate([table[at] for table in self.tables])
 
     @classmethod
@@ -383,7 +380,7 @@ def _widen_tokens(data: bytes, messages: int) -> Int64:
 
 
 def _read_scalars(data: bytes, requests: int) -> dict[str, Int64]:
-    """The scalar columns of a frame; those that are younger than it are unknown."""
+    """Read the scalar columns of a frame; columns newer than the frame are filled with UNKNOWN."""
     columns = len(data) // (8 * requests) if requests else len(BOUNDS)
     if len(data) != 8 * requests * columns or not _FIRST_FRAMES <= columns <= len(BOUNDS):
         raise ValueError("a frame is damaged, or of a newer loadgen: its columns are not those of a run")
@@ -393,7 +390,7 @@ def _read_scalars(data: bytes, requests: int) -> dict[str, Int64]:
 
 
 def _read_words(stored: dict[str, NDArray[Any]], name: str, requests: int) -> list[str]:
-    """A column of strings; files of an earlier version hold them as numpy's own."""
+    """Read a column of strings; files of earlier versions hold them as numpy strings."""
     column = stored[name]
     if len(column) != requests:
         raise ValueError(f"column {name} has {len(column)} values for {requests} requests")

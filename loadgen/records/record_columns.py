@@ -77,12 +77,12 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def columns(self) -> dict[str, Int64]:
-        """Each column by its name, in order."""
+        """Each column by its name, in the stored order."""
         return {name: getattr(self, name) for name in BOUNDS}
 
     @property
     def sent(self) -> Bool:
-        """Which requests were sent, bool[requests]."""
+        """Marks the requests that were sent, bool[requests]."""
         return self.sent_ns > 0
 
     def select(self, mask: Bool) -> Columns:
@@ -106,7 +106,7 @@ _HIGHEST = np.array([high for _, high in BOUNDS.values()], np.int64)[:, None]
 
 
 def check_columns(columns: Mapping[str, Int64], start: Int64, arrival_ns: Int64, tokens: Int64) -> None:
-    """Raise ValueError unless these can be a run's: int64, alike in length, in order, within bounds."""
+    """Raise ValueError unless these columns can be a run's: int64, equally long, in order, within bounds."""
     requests = _check_length("index", columns["index"])
     for name in BOUNDS:
         if _check_length(name, columns[name]) != requests:
@@ -151,23 +151,20 @@ def _check_start(start: Int64, requests: int, messages: int) -> None:
 
 
 class Words:
-    """Strings that repeat, each kept once as UTF-8 and referred to by its number.
-
-    numpy's own strings would each take the room of the longest, four bytes a character.
-    """
+    """A set of strings, each stored once as UTF-8 and referred to by its number."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 
     def number_words(self, words: Sequence[str]) -> Int64:
-        """Give each word its number, int64[words]."""
+        """Return the number of each word, int64[words], adding new words to the set."""
         number_of = self._numbers
         return np.fromiter(
             (number_of.setdefault(word, len(number_of)) for word in words), np.int64, len(words)
         )
 
     def pack(self) -> tuple[NDArray[np.uint8], Int64]:
-        """Join the different strings; also where each begins, and the end of the last one."""
+        """Join the distinct strings as bytes; also return where each begins, and the end of the last."""
         parts = [encode_text(word) for word in self._numbers]
         lengths = np.fromiter(map(len, parts), np.int64, len(parts))
         return np.frombuffer(b"".join(parts), np.uint8), np.concatenate([[0], np.cumsum(lengths)])
@@ -185,7 +182,7 @@ def unpack_words(stored: NDArray[np.uint8], start: Int64) -> list[str]:
 
 
 def pick_words(words: Sequence[str], numbers: Int64) -> list[str]:
-    """Pick the word of each number; raises ValueError for a number without a word."""
+    """Return the word of each number; raises ValueError for a number without a word."""
     if len(numbers) and not (numbers.min() >= 0 and numbers.max() < len(words)):
         raise ValueError("a word's number is beyond the words")
     return [words[number] for number in numbers.tolist()]

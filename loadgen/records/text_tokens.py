@@ -57,13 +57,13 @@ class TextTokenizer:
         return lambda text: len(fast.encode(text, add_special_tokens=False).ids)
 
     def count(self, text: str) -> int:
-        """How many tokens a text is, without special tokens; raises UsageError if it cannot be loaded."""
+        """Count the tokens of a text, without special ones; raises UsageError if loading fails."""
         whole = text.encode("utf-8", "replace").decode()  # a server may have written half a character
         return self._encode(whole)
 
 
 def find_text_tokenizer(models: Iterable[str | None]) -> TextTokenizer | None:
-    """The tokenizer of the first of these models that has one here, by path or name, and can be loaded."""
+    """Find the first of these models (path or hub name) whose tokenizer is on this machine and loads."""
     directory = find_tokenizer(*(model for model in models if model))
     if directory is None:
         return None
@@ -72,7 +72,7 @@ def find_text_tokenizer(models: Iterable[str | None]) -> TextTokenizer | None:
 
 
 def join_written(messages: Iterable[Message]) -> str:
-    """All that a model wrote in these messages, one choice after another."""
+    """Join all text that a model wrote in these messages, one choice after another."""
     parts = [
         (choice.index, choice.read_content()) for message in messages for choice in message.choices or ()
     ]
@@ -80,15 +80,15 @@ def join_written(messages: Iterable[Message]) -> str:
 
 
 def has_one_token_each(finish_reason: str, messages: int, planned: int) -> bool:
-    """Whether a stream shows that each of its messages carried one token.
+    """Whether each message of a stream carried one token: it has as many as were requested.
 
-    It ended at the length that was asked for, and has as many messages.
+    It must have ended at the requested length.
     """
     return finish_reason == "length" and 0 < messages == planned
 
 
 def settle_count(count: int, finish_reason: str, planned: int) -> int:
-    """The tokens of a text of `count`: those requested, where the server ended it there and they can be.
+    """Return the tokens of an answer: the planned length if it ended there, else the tokenizer's count.
 
     It writes no more than these; odd bytes, as a model of random weights writes them, are more tokens when
     encoded again. Far fewer are an answer that the context's length ended.
@@ -97,7 +97,7 @@ def settle_count(count: int, finish_reason: str, planned: int) -> int:
 
 
 def needs_text(record: Record) -> bool:
-    """Whether nothing but its text shows how many tokens an answer has."""
+    """Whether only its text can show how many tokens an answer has."""
     if record.usage:
         return False
     if record.output_tokens == UNKNOWN:  # in one piece
@@ -108,7 +108,7 @@ def needs_text(record: Record) -> bool:
 
 
 def mark_uncounted(records: Records) -> Bool:
-    """The successes whose tokens are not known: their messages stand for them, bool[requests]."""
+    """Mark the successes without a token count, whose messages are counted instead, bool[requests]."""
     unknown: Bool = records.ok & (records.usage == 0) & (records.text_tokens < 0)
     unknown &= (records.output_tokens < 0) | (records.exact_tokens == 0)
     for row in np.flatnonzero(unknown).tolist():
@@ -118,14 +118,14 @@ def mark_uncounted(records: Records) -> Bool:
 
 
 class TextCounts(msgspec.Struct, frozen=True):
-    """The tokens of answers by their text: plan indices, ascending, and counts, int64[answers] each."""
+    """Answers' token counts by the tokenizer: ascending plan indices and counts, int64[answers] each."""
 
     index: Int64
     tokens: Int64
 
     @classmethod
     def count(cls, parts: Iterable[Records], tokenizer: TextTokenizer) -> TextCounts:
-        """Count the answers in these parts of a run whose text was kept; raises UsageError as `count`."""
+        """Count the tokens of the answers in a run whose text was kept; raises UsageError."""
         index, tokens = array("q"), array("q")
         for part in parts:
             for row in np.flatnonzero(mark_uncounted(part)).tolist():
@@ -137,7 +137,7 @@ class TextCounts(msgspec.Struct, frozen=True):
         return cls(np.array(index, np.int64)[order], np.array(tokens, np.int64)[order])
 
     def look_up(self, index: Int64) -> Int64:
-        """The counts of these answers, UNKNOWN where there is none: int64[answers]."""
+        """Return the counts of the requests with these plan indices, UNKNOWN for those without one."""
         if not len(self.index):
             return np.full(len(index), UNKNOWN, np.int64)
         place = np.minimum(self.index.searchsorted(index), len(self.index) - 1)
@@ -148,7 +148,7 @@ NO_COUNTS = TextCounts(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 def add_counts(part: Records, counts: TextCounts, keep_text: bool = False) -> Records:
-    """A part of a run with these counts, spread evenly over the messages; texts go, unless they are kept."""
+    """Set the token counts of a part of a run, spread evenly over messages; drop texts unless kept."""
     texts = part.texts if keep_text else [None] * len(part)
     by_text = counts.look_up(part.index)
     known = by_text != UNKNOWN
@@ -170,9 +170,9 @@ def add_counts(part: Records, counts: TextCounts, keep_text: bool = False) -> Re
 def make_revision(
     parts: Iterable[Records], tokenizer: TextTokenizer | None, keep_text: bool = False
 ) -> tuple[Callable[[Records], Records], str]:
-    """Make the function that gives each part of a run its counts, and say why there are none ("": there are).
+    """Make the function that adds tokenizer counts to a part of a run; also say why it cannot, or "".
 
-    The parts are gone through once, a part at a time: what stays of a text is its count.
+    The parts are gone through once, a part at a time: of each text only its count stays in memory.
     """
     counts, why = NO_COUNTS, ""
     if tokenizer is not None:

@@ -1,4 +1,4 @@
-"""Counting: which messages of a stream carried tokens, and how many each, by the server's own count."""
+"""Token counts: which messages of a stream carried tokens, and how many each, by the server's own count."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNCOUNTED_TEXT: Final = 0.1  # of the messages with text, that a running count m
 
 
 class StreamSummary(msgspec.Struct, frozen=True):
-    """A stream's messages up to the first that reports an error."""
+    """Kinds, text, usage and errors of a stream's messages, up to the first that reports an error."""
 
     kinds: bytearray  # what each message carries by itself: TOKEN, MAYBE, …
     finish_reason: str  # the last one; one of FAILED_ENDS where any choice has it
@@ -45,13 +45,13 @@ class StreamSummary(msgspec.Struct, frozen=True):
 
     @property
     def failed_end(self) -> str:
-        """Why the finish reason makes the answer a failure; "" where it does not."""
+        """The reason why the finish reason makes the answer a failure; "" if it does not."""
         meaning = FAILED_ENDS.get(self.finish_reason, "")
         return meaning and f"finish_reason {self.finish_reason}: {self.why or meaning}"
 
 
 def summarize(messages: Sequence[Message]) -> StreamSummary:
-    """One pass over the messages, but for those that are known to carry text and nothing else."""
+    """Summarize messages in one pass, passing over those that are known to carry text alone."""
     kinds = bytearray([TOKEN]) * len(messages)
     reason, why, fault, usage, own_usage, ids = "", "", None, None, False, False
     usage_at: list[int] = []
@@ -87,7 +87,7 @@ def summarize(messages: Sequence[Message]) -> StreamSummary:
 
 
 def explain_excess(total: int, body_bytes: int) -> str:
-    """Explain a token count that the answer's bytes cannot have carried; "" if they can.
+    """Explain that an answer's bytes cannot carry `total` tokens; "" if they can.
 
     A token leaves a byte at least, but for those that are not shown.
     """
@@ -97,7 +97,7 @@ def explain_excess(total: int, body_bytes: int) -> str:
 
 
 def drop_usage(summary: StreamSummary) -> StreamSummary:
-    """Drop the usage of a stream, which cannot be true."""
+    """Return the summary without usage that cannot be true."""
     return msgspec.structs.replace(summary, usage=None, usage_at=[], own_usage=False)
 
 
@@ -112,11 +112,11 @@ class TokenCounts(msgspec.Struct, frozen=True):
 
 
 def count_tokens(messages: Sequence[Message], summary: StreamSummary) -> TokenCounts:
-    """Tokens per message, from the best that the server offers.
+    """Count the tokens of each message, from the best source that the server offers.
 
-    In this order: its token ids, its running usage, one token a message where their number is the
-    usage's, else the usage spread evenly. A count of zero next to text does not count, nor do counts of
-    messages that go past those with text.
+    In this order: its token ids, its running usage, one token a message where their number is the usage's,
+    else the usage spread evenly. A count of zero next to text does not count, nor do counts of messages that
+    go past those with text.
     """
     total = summary.usage.completion_tokens if summary.usage else None
     if total == 0 and TOKEN in summary.kinds:
@@ -137,7 +137,7 @@ def count_tokens(messages: Sequence[Message], summary: StreamSummary) -> TokenCo
 
 
 def spread_tokens(total: int, messages: int) -> Int64:
-    """`total` tokens over `messages` messages as evenly as whole numbers go, int64[messages].
+    """Divide `total` tokens over `messages` messages as evenly as integers allow, int64[messages].
 
     The first message always carries one: text cannot have come from none.
     """
@@ -149,7 +149,7 @@ def spread_tokens(total: int, messages: int) -> Int64:
 
 
 def _count_ids(messages: Sequence[Message], summary: StreamSummary, total: int | None) -> Int64 | None:
-    """From `return_token_ids`; None where the lists are not complete."""
+    """Count tokens by the ids of `return_token_ids`; None if the lists are incomplete."""
     listed = [
         sum(len(choice.token_ids or ()) for choice in message.choices or ())
         for message, _ in zip(messages, summary.kinds, strict=False)
@@ -164,7 +164,7 @@ def _count_ids(messages: Sequence[Message], summary: StreamSummary, total: int |
 def _count_running_usage(
     messages: Sequence[Message], summary: StreamSummary, total: int | None
 ) -> tuple[Int64 | None, int | None]:
-    """From `continuous_usage_stats`, and the total; (None, total) where it does not add up.
+    """Count tokens by `continuous_usage_stats`, and the total; (None, total) if it does not add up.
 
     vLLM and SGLang count per choice on the way, and all choices in the usage message at the end.
     """
@@ -184,7 +184,7 @@ def _count_running_usage(
 
 
 def _move_to_text(tokens: Int64, kinds: NDArray[np.uint8]) -> Int64 | None:
-    """Counts of each message, moved to where the text is; None where most of them cannot be its tokens.
+    """Move token counts to the messages with their text; None if most cannot be tokens of these messages.
 
     What is counted on a message without a place for text (a role, at admission) is of the next text, and so
     is what comes before the first text and is reached again by it. Text cannot have come from no token: where
@@ -208,7 +208,7 @@ def _move_to_text(tokens: Int64, kinds: NDArray[np.uint8]) -> Int64 | None:
 
 
 def _find_texts(kinds: bytearray, count: int) -> Int64:
-    """Where the messages with text are, int64[count]."""
+    """Find the positions of the messages with text, int64[count]."""
     begin, end = kinds.find(TOKEN), kinds.rfind(TOKEN) + 1
     if end - begin == count:  # nearly always, and no array to search
         return np.arange(begin, end)
@@ -217,12 +217,12 @@ def _find_texts(kinds: bytearray, count: int) -> Int64:
 
 
 def _find_carrying(summary: StreamSummary, total: int | None) -> tuple[Int64, bool]:
-    """Which messages carried tokens, int64 positions, and whether the total leaves no doubt about each.
+    """Find the positions of messages with tokens, int64[…], and whether the total confirms them.
 
-    An empty text may be a token (incomplete UTF-8, a special one), so of TOKEN, then MAYBE, then
-    ENDING as many are taken as make the total. An empty end that brings the only usage with it is
-    not one: `transformers serve` closes every stream so. A bare finish reason is one only where the
-    usage counts a token and nothing else can have carried it (an eos at once).
+    An empty text may be a token (incomplete UTF-8, a special one), so of TOKEN, then MAYBE, then ENDING as
+    many are taken as make the total. An empty end that brings the only usage with it is not one:
+    `transformers serve` closes every stream so. A bare finish reason is one only where the usage counts a
+    token and nothing else can have carried it (an eos at once).
     """
     if summary.kinds.count(TOKEN) == total:
         return _find_texts(summary.kinds, total), True

@@ -23,7 +23,7 @@ _TEXT = "text whose length depends on the server's tokenizer{tokenizer}"
 
 
 def describe_prompts(facts: Facts) -> str:
-    """Describe the prompts: the file they are of, with what was left out; else how they were made."""
+    """Describe the prompts in a line: their file and what of it was left out, or how they were generated."""
     if facts.prompt_replaced:
         return "from --extra-body, the same in every request"
     form, data = facts.prompt_format, facts.data
@@ -41,7 +41,7 @@ def describe_prompts(facts: Facts) -> str:
 
 
 def describe_data(result: Result) -> Iterator[str]:
-    """Describe lengths, reuse, classes, load over time and a trace's schedule, a line each."""
+    """Yield lines on lengths, prefix reuse, classes, the load over time and a trace's schedule."""
     facts = result.facts
     if parts := list(_list_lengths(facts, result.records)):
         yield f"lengths: {'; '.join(parts)}"
@@ -56,19 +56,19 @@ def describe_data(result: Result) -> Iterator[str]:
 
 
 def summarize_data(result: Result, options: object) -> Iterator[str]:
-    """Kind, file and rows in a line; nothing of random prompts."""
+    """Yield one line with the data's kind, file and rows; nothing for random prompts."""
     if result.facts.data.kind != RANDOM:
         yield f"prompts: {_describe_rows(result.facts, why=False)}"
 
 
 def name_data(facts: Facts) -> str:
-    """Kind and file in a few words; "" of random prompts."""
+    """Name the data's kind and file in a few words; "" for random prompts."""
     data = facts.data
     return "" if data.kind == RANDOM else " ".join(filter(None, (data.kind, Path(data.file).name)))
 
 
 def _describe_rows(facts: Facts, why: bool = True) -> str:
-    """Kind and file, how many of its rows are sent, and what is not sent as it stands."""
+    """Describe the data's kind and file, how many rows are sent, and what is changed or left out."""
     data = facts.data
     parts = [data.kind]
     if data.file:
@@ -86,7 +86,7 @@ def _describe_rows(facts: Facts, why: bool = True) -> str:
 
 
 def _list_lengths(facts: Facts, records: Records) -> Iterator[str]:
-    """Lengths as planned, and as the server counted what the plan could not; nothing where all are alike."""
+    """Yield lines on planned lengths, and on those only the server counted; none if all are alike."""
     data, profile = facts.data, facts.profile
     if facts.prompt_format == _WORDS:
         yield from _list_server_lengths(facts, records)
@@ -108,7 +108,7 @@ def _list_lengths(facts: Facts, records: Records) -> Iterator[str]:
 
 
 def _describe_spread(what: str, lengths: LengthFacts, how: str) -> str:
-    """Bounds, mean and percentiles as they were sent."""
+    """Describe lengths in tokens: least, greatest, mean and percentiles."""
     by = f", {how}" if how else ""
     if lengths.least == lengths.most:
         return f"{what} {lengths.most:,} tokens each{by}"
@@ -117,7 +117,7 @@ def _describe_spread(what: str, lengths: LengthFacts, how: str) -> str:
 
 
 def _explain_lengths(dist: str, way: str, facts: Facts) -> str:
-    """How lengths were drawn, by flag; "" where a file has them."""
+    """Explain by which flag lengths were drawn; "" if they come from a file."""
     profile = facts.profile
     if facts.data.kind != RANDOM:
         return ""
@@ -129,7 +129,7 @@ def _explain_lengths(dist: str, way: str, facts: Facts) -> str:
 
 
 def _list_server_lengths(facts: Facts, records: Records) -> Iterator[str]:
-    """The lengths that were asked for, and what the server counted."""
+    """Yield a line on requested prompt lengths compared with the server's count."""
     planned, counted = facts.data.input, LengthFacts.measure(records.input_tokens[records.ok])
     asked = planned.mean if planned is not None else facts.profile.prefix_len + facts.profile.input_len
     if counted is None:
@@ -148,7 +148,7 @@ def _list_server_lengths(facts: Facts, records: Records) -> Iterator[str]:
 
 
 def _list_reuse(facts: Facts, records: Records) -> Iterator[str]:
-    """The share of prompt tokens that a prefix cache should hold, next to what it held."""
+    """Yield a line on the share of prompt tokens that a prefix cache should hold, and the share it held."""
     expected, by = evidence.expected_reuse(facts), evidence.reported_reuse(facts, records)
     if not expected and (facts.data.kind == RANDOM or not any(hits for hits, _ in by.values())):
         return
@@ -161,7 +161,7 @@ def _list_reuse(facts: Facts, records: Records) -> Iterator[str]:
 
 
 def _list_schedule(schedule: ScheduleFacts) -> Iterator[str]:
-    """A trace's window, span and rate, and what was changed of its times."""
+    """Yield lines on a trace's window, span and rate, and on how its times were changed."""
     end = "its end" if schedule.end_s is None else f"{schedule.end_s:,g} s"
     whole = schedule.end_s is None and not schedule.start_s
     part = "the whole trace" if whole else f"{schedule.start_s:,g} s to {end} of the trace"

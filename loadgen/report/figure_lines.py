@@ -1,4 +1,4 @@
-"""Figure lines: what stands under the block: bounds, objectives, what counts rest on, figures it lacks."""
+"""Figure lines: the report's lines below the block: bounds, objectives, token counts, more figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from loadgen.verdict.evidence import least_samples
 
 
 def describe_bounds(result: Result, options: object) -> Iterator[str]:
-    """Each percentile with its upper bound where it has one, a line each, and why ITL has none."""
+    """Yield a line per percentile, with its upper bound if it has one, and why ITL has none."""
     shown = _select_shown(result)
     for rank in dict.fromkeys(rank for of in shown.values() for rank in of.percentiles_ms):
         yield _format_percentiles(shown, rank)
@@ -26,14 +26,14 @@ def describe_bounds(result: Result, options: object) -> Iterator[str]:
 
 
 def describe_highest(result: Result, options: object) -> Iterator[str]:
-    """The highest percentile alone, without that of the gaps, which have no bound."""
+    """Yield a line on the highest percentile, without gaps, which have no bound."""
     shown = {key: of for key, of in _select_shown(result).items() if not _is_of_gaps(key)}
     if ranks := [rank for of in shown.values() for rank in of.percentiles_ms]:
         yield _format_percentiles(shown, max(ranks))
 
 
 def describe_objectives(result: Result, options: object) -> Iterator[str]:
-    """Each objective, whether it is met and by what; and, where goodput uses these limits, which."""
+    """Yield a line per objective (met or not, value, samples), and whether goodput uses these limits."""
     for evidence in result.objectives:
         bound = "" if evidence.bound_ms is None else f" (≤ {_format_ms(evidence.bound_ms)} at 99 %)"
         value = f"{_format_ms(evidence.value_ms)} ms{bound}" if evidence.samples else "no samples"
@@ -50,13 +50,13 @@ def _is_of_gaps(key: str) -> bool:
 
 
 def _select_shown(result: Result) -> dict[str, Distribution]:
-    """The latencies that the block has, and there are."""
+    """Select the latencies that the block shows and that have samples."""
     selected = result.choose_measured(result.facts.block().selected)
     return {key: of for key, of in result.metrics.selectable.items() if key in selected and of.n}
 
 
 def _format_percentiles(shown: Mapping[str, Distribution], rank: float) -> str:
-    """One percentile of these latencies, with how many samples its bounds need where they are too few."""
+    """Format one percentile of several latencies, with the samples its bound needs if there are too few."""
     parts = []
     for key, of in shown.items():
         bound_ms = of.bounds_ms.get(rank)
@@ -69,18 +69,18 @@ def _format_percentiles(shown: Mapping[str, Distribution], rank: float) -> str:
 
 
 def _format_ms(value_ms: float) -> str:
-    """A latency, which is infinite where a request that failed has its place."""
+    """Format a latency in ms; it is infinite if a failed request holds that rank."""
     return "∞" if math.isinf(value_ms) else f"{value_ms:.2f}"
 
 
 def describe_tokens(result: Result, options: object) -> Iterator[str]:
-    """Describe from how many samples percentiles are, and how tokens were counted."""
+    """Yield lines on the samples behind the percentiles, and on how tokens were counted."""
     yield from describe_sample_counts(result.metrics, result.choose_measured(result.facts.block().selected))
     yield from summarize_tokens(result, options)
 
 
 def summarize_tokens(result: Result, options: object) -> Iterator[str]:
-    """Describe how tokens were counted, and which latencies were not measured."""
+    """Yield lines on how tokens were counted, and which latencies were not measured."""
     metrics = result.metrics
     if not metrics.streamed:
         yield "TTFT, TPOT and ITL need a stream: leave out --disable-stream to measure them"
@@ -100,7 +100,7 @@ def summarize_tokens(result: Result, options: object) -> Iterator[str]:
 
 
 def describe_reasoning(shown: int, hidden: int, every: int) -> Iterator[str]:
-    """Describe in how many of `every` responses the first token was of reasoning, or after it."""
+    """Yield a line on how many of `every` responses began with reasoning, shown or hidden."""
     if shown:
         yield f"TTFT: to the first token of any kind; in {shown} of {every} responses that is reasoning"
     if hidden:
@@ -111,7 +111,7 @@ def describe_reasoning(shown: int, hidden: int, every: int) -> Iterator[str]:
 
 
 def describe_token_counts(metrics: Metrics, tokenizer: str) -> Iterator[str]:
-    """How the tokens of the answers were counted, `tokenizer` being the directory of the one that counted."""
+    """Yield lines on how tokens of answers were counted; `tokenizer` is a directory, or ""."""
     unknown = "messages were counted instead" if metrics.streamed else "their tokens count 0"
     ways = (
         (metrics.counted_by_usage, "as reported by the server in usage"),
@@ -137,7 +137,7 @@ def describe_token_counts(metrics: Metrics, tokenizer: str) -> Iterator[str]:
 
 
 def describe_sample_counts(metrics: Metrics, selected: Collection[str]) -> Iterator[str]:
-    """From how many samples the percentiles of these metrics are, where they are too few for a bound at 99 %.
+    """Yield lines on percentiles with too few samples for a bound at 99 %, and how many they have.
 
     Gaps are many more than requests: they are named only where none is expected beyond the percentile.
     """
@@ -158,7 +158,7 @@ def describe_sample_counts(metrics: Metrics, selected: Collection[str]) -> Itera
 
 
 def _describe_samples(percentile: float, n: int, unit: str, names: Sequence[str]) -> str:
-    """One percentile, of these metrics, and how many of its samples lie beyond it."""
+    """Describe how many samples a percentile of these metrics rests on, and how many lie beyond it."""
     of = f" of {', '.join(names)}" if names else ""
     q, last = max(percentile, 100 - percentile) / 100, n - 1
     beyond = last - math.floor(round(last * q, 6))  # linear between the closest ranks
@@ -170,7 +170,7 @@ def _describe_samples(percentile: float, n: int, unit: str, names: Sequence[str]
 
 
 def describe_more_figures(metrics: Metrics, reasoned: int = 0) -> Iterator[str]:
-    """Describe what one user, one GPU, a prompt and an answer got of the server, as far as it is known.
+    """Yield lines on figures outside the block: visible tokens, speeds per user and GPU, finish reasons.
 
     In `reasoned` responses the first token was of reasoning.
     """
@@ -187,7 +187,7 @@ def describe_more_figures(metrics: Metrics, reasoned: int = 0) -> Iterator[str]:
 
 
 def _describe_visible(metrics: Metrics, reasoned: int) -> str:
-    """The time to the first visible token, where reasoning comes before it."""
+    """Describe the time to the first visible token, if reasoning comes before it; else ""."""
     ttft, ttfvt = metrics.ttft, metrics.ttfvt
     if not ttft.n or ttfvt == ttft:
         return ""
@@ -200,7 +200,7 @@ def _describe_visible(metrics: Metrics, reasoned: int) -> str:
 
 
 def _write_sentence(figure: Figure, metrics: Metrics) -> str:
-    """The figure's sentence; "" where it has none, or the run has no value of it."""
+    """Write a figure's sentence; "" if it has none, or the run has no value."""
     value = getattr(metrics, figure.field_name)
     if not figure.sentence or value is None:
         return ""

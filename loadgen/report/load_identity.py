@@ -36,7 +36,7 @@ Lengths = tuple[float | None, float | None]  # tokens in and out
 
 
 class Load(msgspec.Struct, frozen=True):
-    """The load as requested; None where unknown."""
+    """The load that a run was requested to make; a field is None where it is unknown."""
 
     name: str = ""  # high-load, low, "input 6144"
     requests: int | None = None  # asked for
@@ -55,7 +55,7 @@ class Load(msgspec.Struct, frozen=True):
 
     @property
     def lengths(self) -> Lengths:
-        """Tokens of a prompt and of an answer: as requested where that is known, else as counted."""
+        """Mean tokens of a prompt and of an answer: as requested if that is known, else as counted."""
         asked = self.asked_input_len, self.asked_output_len
         return (
             self.input_len if asked[0] is None else asked[0],
@@ -64,29 +64,29 @@ class Load(msgspec.Struct, frozen=True):
 
     @property
     def length_words(self) -> str:
-        """The lengths as 2048 / 128; "" where neither is known."""
+        """The lengths as `2048 / 128`; "" if neither is known."""
         known = [format_tokens(length) for length in self.lengths]
         return " / ".join(known) if any(known) else ""
 
     @property
     def duration_words(self) -> str:
-        """How long requests were sent, as 20 s; "" where their number was asked for."""
+        """How long requests were sent, as `20 s`; "" if their number was given instead."""
         return "" if self.duration_s is None else f"{self.duration_s:g} s"
 
     @property
     def count_words(self) -> str:
-        """How many requests were asked for; "" where they were sent for a time."""
+        """The requested number of requests; "" if they were sent for a time."""
         return "" if self.requests is None or self.duration_s is not None else str(self.requests)
 
     @property
     def pressure(self) -> tuple[float, float]:
-        """Requests at a time and requests a second, infinite where nothing limits them."""
+        """The limits (requests in flight, requests per second), infinite where there is none."""
         limit, rate = self.max_concurrency, self.request_rate_per_s
         return (math.inf if limit is None else float(limit), math.inf if rate is None else float(rate))
 
     @property
     def pressure_words(self) -> str:
-        """The limits of the load, in short: 8 at a time, 2.5 requests/s, all at once."""
+        """The limits of the load in words: 8 at a time, 2.5 requests/s, all at once."""
         limit, rate = self.max_concurrency, self.request_rate_per_s
         parts = [f"{limit} at a time"] if limit is not None else []
         parts += [f"{rate:g} requests/s"] if rate is not None and math.isfinite(rate) else []
@@ -94,36 +94,36 @@ class Load(msgspec.Struct, frozen=True):
 
     @property
     def is_drawn(self) -> bool:
-        """Whether a run of ours drew its lengths: they have another mean in every run."""
+        """Whether the client drew random lengths, whose means differ from run to run."""
         return self.settings is not None and bool(self.shape)
 
     @property
     def spread(self) -> str:
-        """How lengths and arrivals vary, and what prompts share, usual or not; "" where unknown."""
+        """How lengths and arrivals vary and what prompts share, in words; "" if unknown."""
         return str(dict(self.settings or ()).get(_SPREAD, ""))
 
     @property
     def unusual(self) -> dict[str, Any] | None:
-        """The settings that make the load and are not as usual, by name; None of another client's run."""
+        """The settings of the load that differ from the defaults, by name; None for another client's run."""
         if self.settings is None:
             return None
         return {name: value for name, value in self.settings if name != _SPREAD}
 
     @property
     def series(self) -> tuple[str, str, str]:
-        """The facts that loads share which differ in concurrency or rate alone."""
+        """The key that loads share which differ in concurrency or rate alone: name, lengths, shape."""
         return self.name, self.length_words, self.shape
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """The facts that two runs of ours share where they were under one load."""
+        """The key that two of our runs share exactly if they were under the same load."""
         return (self.name, *self.list_facts().values())
 
     def list_facts(self, limited: bool = False, shaped: bool = False) -> dict[str, Any]:
-        """List what decides whether two loads are one, by name; None where unknown.
+        """List the values that must be equal for two loads to be the same, by name; None: unknown.
 
-        Of another client's run: `limited` where no concurrency means no limit, `shaped` where no shape means
-        that all is alike.
+        For another client's run, `limited`: no concurrency means no limit; `shaped`: no shape means constant
+        load.
         """
         ours = self.settings is not None
         drawn = _DRAWN if self.is_drawn else None
@@ -141,12 +141,12 @@ class Load(msgspec.Struct, frozen=True):
         }
 
     def json(self) -> dict[str, Any]:
-        """Return the load as JSON has it; the settings of a run are in its own facts."""
+        """Encode the load for JSON; a run's settings are left to its facts."""
         return {name: value for name, value in asdict(self).items() if name != "settings"}
 
 
 def identify_load(facts: Facts, input_len: float | None, output_len: float | None) -> Load:
-    """Make the value of the load that a run of ours was under; lengths are means, as counted or planned."""
+    """Make the Load of one of our runs; lengths are mean tokens, as counted or planned."""
     return Load(
         name=facts.profile.name,
         requests=facts.own_requests,
@@ -165,9 +165,9 @@ def identify_load(facts: Facts, input_len: float | None, output_len: float | Non
 
 
 def settle_lengths(loads: Iterable[Load], share: float, tokens: float = 0.0) -> Iterator[Load]:
-    """Yield each load; a counted length near that of an earlier load becomes the same.
+    """Yield the loads, with counted lengths that are nearly those of an earlier load set equal to them.
 
-    Near is within a share of it, or within some tokens: a server may count one more.
+    Nearly is within `share` of it, or within `tokens`: a server may count one more.
     """
     earlier: dict[str, list[float]] = {"input_len": [], "output_len": []}
     for load in loads:
@@ -184,7 +184,7 @@ def settle_lengths(loads: Iterable[Load], share: float, tokens: float = 0.0) -> 
 
 
 def _list_unusual(facts: Facts) -> Iterator[tuple[str, Any]]:
-    """Yield what makes the load and is not as usual, by name; nothing of plain random prompts.
+    """Yield (name, value) of the settings that make the load and are not the default.
 
     Not in it: lengths, counts, concurrency, rate and duration, which a run has as planned, and the spread.
     """
@@ -209,7 +209,7 @@ def _describe_spread(facts: Facts) -> str:
 
 
 def _describe_shape(facts: Facts) -> str:
-    """Describe what is not as usual in data, lengths and arrivals, and in what prompts share; "" if nothing.
+    """Describe unusual data, lengths, arrivals and shared prefixes in words; "" if all are default.
 
     What a table has a column for is left out, so that the loads of a sweep have the same words.
     """
@@ -229,22 +229,22 @@ def _describe_shape(facts: Facts) -> str:
 
 
 def has_range(facts: Facts) -> bool:
-    """Whether the lengths of random prompts vary by a ratio."""
+    """Whether random lengths vary by --random-range-ratio."""
     return facts.profile.range_ratio not in _EVEN
 
 
 def shorten_digest(facts: Facts) -> str:
-    """Shorten the file's digest to its first characters; "" without a file."""
+    """Return the first characters of the data file's digest; "" without a file."""
     return facts.data.file_digest[:_DIGEST]
 
 
 def describe_classes(classes: Sequence[RequestClass]) -> str:
-    """Describe each class by its share and lengths, as `long 30 % 8000/200`."""
+    """Describe classes of requests by share and mean lengths, as `long 30 % 8000/200`."""
     return ", ".join(f"{kind.name} {kind.share:g} % {kind.input_len}/{kind.output_len}" for kind in classes)
 
 
 def format_tokens(length: float | None) -> str:
-    """Write a mean of tokens, with a decimal where it is not whole; "" of an unknown one."""
+    """Format a mean number of tokens, with a decimal if it is not whole; "" if unknown."""
     if length is None:
         return ""
     return f"{length:.0f}" if length == round(length) else f"{length:.1f}"
@@ -255,14 +255,14 @@ def _format_value(value: Any) -> str:
 
 
 def find_asked_input(facts: Facts) -> int | None:
-    """Find the tokens that every prompt was asked to have; None where they differ, or only a file knows."""
+    """Find the requested length of every prompt, in tokens; None if they differ, or a file decides."""
     data, profile = facts.data, facts.profile
     known = data.kind == RANDOM and not (profile.input_dist or profile.classes)
     return profile.input_len if known else _find_one_length(facts, data.input)
 
 
 def find_asked_output(facts: Facts) -> int | None:
-    """Find the tokens that every answer was asked to have; None where they differ, or only a file knows."""
+    """Find the requested length of every answer, in tokens; None if they differ, or a file decides."""
     data, profile = facts.data, facts.profile
     known = data.kind == RANDOM and not (profile.output_dist or profile.classes)
     return profile.output_len if known else _find_one_length(facts, data.output)

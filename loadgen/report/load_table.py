@@ -33,19 +33,19 @@ _SIGNIFICANT = 4  # digits in text; HTML, CSV and JSON have all
 
 
 def mark_simulated(name: str, simulated: bool) -> str:
-    """Write a row's name, with a mark where no model ran."""
+    """Return a row's name, with a mark if the embedded engine answered and no model ran."""
     return f"{name} ({SIMULATED})" if simulated else name
 
 
 class Mean(msgspec.Struct, frozen=True):
-    """A figure over the runs of a row; `half` of its 95 % interval is NaN of a single run."""
+    """A figure's mean over the runs of a row; `half`, of its 95 % interval, is NaN for a single run."""
 
     mean: float
     half: float = math.nan
 
     @classmethod
     def average(cls, values: Sequence[float]) -> Mean:
-        """Average runs, with half of the interval by Student's t; ValueError if there is no run."""
+        """Compute the mean and half of Student's 95 % interval; raises ValueError without values."""
         n, mean = len(values), math.fsum(values) / len(values)
         if n == 1:
             return cls(mean)
@@ -53,7 +53,7 @@ class Mean(msgspec.Struct, frozen=True):
 
 
 class LoadRow(msgspec.Struct, frozen=True):
-    """One model under one load, over its runs."""
+    """A row of a load table: one model under one load, and its figures over one or more runs."""
 
     name: str
     load: Load = Load()
@@ -66,12 +66,12 @@ class LoadRow(msgspec.Struct, frozen=True):
 
     @property
     def shown_name(self) -> str:
-        """The name, with a mark where no model ran."""
+        """The name, with a mark if no model ran."""
         return mark_simulated(self.name, self.simulated)
 
     @property
     def judged(self) -> str:
-        """The verdict as a table has it: that a row is saturated says more than a doubt about its runs."""
+        """The word for the verdict's column: saturated, or else the verdict of its runs."""
         if not self.saturated:
             return self.verdict
         invalid = f"{Level.INVALID.value}, " if self.verdict == Level.INVALID.value else ""
@@ -79,7 +79,7 @@ class LoadRow(msgspec.Struct, frozen=True):
 
 
 class LoadFigure(NamedTuple):
-    """A column of figures: its key and its title."""
+    """A column of a load table that shows a figure: its key and its title."""
 
     key: str
     title: str
@@ -106,7 +106,7 @@ _SPREAD = ("output_throughput",)  # what has room for its interval on a terminal
 
 
 class LoadFact(NamedTuple):
-    """A column of what was asked for: its title, the whole of it, its cell, and whether it always shows."""
+    """A column that shows a setting: its title, a text for a whole table, its cell, and if always shown."""
 
     title: str
     label: str
@@ -127,7 +127,7 @@ FACTS = (
 
 
 def select_facts(rows: Sequence[LoadRow]) -> list[LoadFact]:
-    """Select the columns in which these rows differ, and the concurrency; no load that each name has."""
+    """Select the columns of settings in which rows differ, and concurrency; no name that rows repeat."""
     limited = any(row.load.max_concurrency is not None for row in rows)
     differ = [
         fact for fact in FACTS if len({fact.cell(row) for row in rows}) > 1 or (fact.always and limited)
@@ -137,7 +137,7 @@ def select_facts(rows: Sequence[LoadRow]) -> list[LoadFact]:
 
 
 def select_figures(rows: Sequence[LoadRow]) -> list[LoadFigure]:
-    """Select the columns of figures that any row has; failed requests if any failed."""
+    """Select the columns of figures that any row has; failed requests only if some failed."""
     known = {figure: _list_means(figure, rows) for figure in FIGURES}
     return [figure for figure, means in known.items() if (any(means) if figure.key == "failed" else means)]
 
@@ -148,7 +148,7 @@ def _list_means(figure: LoadFigure, rows: Sequence[LoadRow]) -> list[float]:
 
 
 def describe_common(rows: Sequence[LoadRow]) -> str:
-    """Describe what all rows have in common: lengths, requests, spread; "" if nothing."""
+    """Describe the settings that all rows share: lengths, requests, spread; "" if none."""
     first = rows[0]
     common = {fact.title: fact.cell(first) for fact in FACTS if len({fact.cell(row) for row in rows}) == 1}
     parts = []
@@ -165,7 +165,7 @@ def describe_common(rows: Sequence[LoadRow]) -> str:
 
 
 def make_load_table(rows: Sequence[LoadRow], narrow: bool = True, notes: Sequence[str] = ()) -> Table:
-    """Make a table of rows, a section a model; numbers with four digits, short titles if `narrow`."""
+    """Make a table of rows with a section per model; `narrow`: four digits and short titles."""
     shown_figures = select_figures(rows)
     decimals = {figure: _count_decimals(min(map(abs, _list_means(figure, rows)))) for figure in shown_figures}
     columns: list[tuple[str, str, Callable[[LoadRow], str]]] = [
@@ -185,7 +185,7 @@ def make_load_table(rows: Sequence[LoadRow], narrow: bool = True, notes: Sequenc
 
 
 def render_load_table(rows: Sequence[LoadRow], notes: Sequence[str] = ()) -> str:
-    """Write the table under its title for a terminal, in 80 columns; then its legend and the notes."""
+    """Draw the load table for a terminal, in 80 columns, with title, legend and notes."""
     lines = wrap_text(clean_line(describe_common(rows) or UNNAMED), "  ")
     drawn = render_text_table(_fit_width(make_load_table(rows))).splitlines()
     below = (
@@ -197,7 +197,7 @@ def render_load_table(rows: Sequence[LoadRow], notes: Sequence[str] = ()) -> str
 
 
 def _fit_width(whole: Table) -> Table:
-    """Leave columns out of a table, as far as needed for its cells to stay whole."""
+    """Drop columns until the table's cells fit into 80 columns."""
     for key in _SPARED:
         if measure_table(whole) <= WIDTH:
             break
@@ -210,7 +210,7 @@ def _fit_width(whole: Table) -> Table:
 
 
 def find_dips(rows: Sequence[LoadRow]) -> list[str]:
-    """Describe where throughput falls and rises again with the load: more of it is not a reason for that.
+    """Describe where throughput falls and rises again as the load grows, which load alone cannot explain.
 
     Rows of one model and load are compared that differ in it alone, none of them ended early; several at one
     load count as their mean.
@@ -227,7 +227,7 @@ def find_dips(rows: Sequence[LoadRow]) -> list[str]:
 
 
 def _describe_dips(loads: Sequence[Sequence[tuple[float, LoadRow]]]) -> Iterator[str]:
-    """Yield the lines of one curve, whose loads go up, each with the throughput of its rows."""
+    """Yield a line per dip of one curve: (throughput, row) pairs grouped by ascending load."""
     means = [math.fsum(tokens_per_s for tokens_per_s, _ in rows) / len(rows) for rows in loads]
     for place, tokens_per_s in enumerate(means[1:-1], 1):
         before, after = max(means[:place]), max(means[place + 1 :])
@@ -240,7 +240,7 @@ def _describe_dips(loads: Sequence[Sequence[tuple[float, LoadRow]]]) -> Iterator
 
 
 def list_legend(rows: Sequence[LoadRow]) -> list[str]:
-    """List what the signs in the table mean, and that nothing ran where nothing did."""
+    """List the meanings of the marks in the table."""
     lines = ["± half of the mean's 95 % confidence interval"] * any(row.runs > 1 for row in rows)
     spreads = [row.figures[key] for row in rows for key in _SPREAD if key in row.figures]
     if any(repeats.is_vague(each.mean, each.half) for each in spreads):
@@ -253,7 +253,7 @@ def list_legend(rows: Sequence[LoadRow]) -> list[str]:
 
 
 def make_load_row(run: Result) -> LoadRow:
-    """Make a row of one run."""
+    """Make the table row of a single run."""
     facts, metrics = run.facts, run.metrics
     planned = facts.data.input, facts.data.output
     counted = metrics.total_input_tokens, metrics.total_output_tokens
@@ -273,14 +273,14 @@ def make_load_row(run: Result) -> LoadRow:
 
 
 def judge_standing(run: Result) -> Standing | None:
-    """Judge by a run all its objectives together; None where it has none."""
+    """Judge all objectives of a run together: met, missed or not shown; None if it has none."""
     if not (shown := run.objectives):
         return None
     return Standing.FAILS if run.facts.saturated else join_standings(each.standing for each in shown)
 
 
 def merge_repeats(rows: Sequence[LoadRow]) -> list[LoadRow]:
-    """Merge rows that are repeats of one load into one, a figure over those runs that have it."""
+    """Merge rows of the same model and load into one; each figure is the mean of the runs that have it."""
     by_load: dict[object, list[LoadRow]] = {}
     for row in rows:
         by_load.setdefault((row.name, row.load.identity, row.simulated), []).append(row)
@@ -301,7 +301,7 @@ def _merge_rows(rows: Sequence[LoadRow]) -> LoadRow:
 
 
 def compute_means(values: Sequence[Mapping[str, float]], saturated: bool) -> dict[str, Mean]:
-    """Average each figure over those runs that have it; of a saturated row only what every run has.
+    """Average each figure over the runs that have it; if saturated, only figures that all runs have.
 
     A run that was not ended early is one that was lucky: its latencies are not those of the load.
     """
@@ -311,7 +311,7 @@ def compute_means(values: Sequence[Mapping[str, float]], saturated: bool) -> dic
 
 
 def find_gravest(levels: Sequence[str]) -> str:
-    """Find the gravest of verdicts; "" if none is known."""
+    """Return the gravest of several verdicts; "" if none is known."""
     known = [level for level in levels if level in _LEVELS]
     return max(known, key=_LEVELS.index, default="")
 
@@ -362,7 +362,7 @@ SATURATED_LEGEND = (
 
 
 def saturated_figures(run: Result) -> Figures:
-    """Collect by vLLM's keys output tokens a second of all requests, and failures but those cut off."""
+    """Collect the only figures a saturated run has: output tokens per second, and failures."""
     metrics = run.metrics
     if not metrics.duration_s:
         return {}

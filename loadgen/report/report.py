@@ -29,7 +29,7 @@ _OF_SEVERITY = {Severity.SUSPECT: Colour.WARNING, Severity.INVALID: Colour.BAD}
 def render_report(
     result: Result, explain: bool = False, layout: str | None = None, screen: Screen | None = None
 ) -> str:
-    """The whole report: the server and the workload, the block, the verdict, and remarks.
+    """Render the whole report: the server and the workload, the block, the verdict, and remarks.
 
     A section that cannot be made is a line that names it, in its place; what UTF-8 cannot hold is escaped.
     `layout` is a key of block.LAYOUTS; raises UsageError where there is no such one.
@@ -41,10 +41,10 @@ def render_report(
 def render_short(
     result: Result, directory: str, layout: str | None = None, screen: Screen | None = None
 ) -> str:
-    """Render what matters at once: the block, what was measured above it, and ten lines at most under it.
+    """Render the short report: headline lines, the block, and at most ten lines under it.
 
-    More they are only where the verdict and the failures need them, and by the tables of a load that changes
-    or has several classes. Raises UsageError as `render` does.
+    The verdict, failures, and tables of stages or classes may take more. Raises UsageError as
+    `render_report`.
     """
     options = ReportOptions(False, result_block.find_layout(layout), screen or Screen(), directory)
     sections = [section for section in SECTIONS if section.room]
@@ -59,14 +59,14 @@ def render_short(
 
 
 def list_page_lines(page: PageTitle, result: Result) -> tuple[str, ...]:
-    """List the lines that a part of an HTML page has of the report, none of them broken; it cannot raise."""
+    """List the report's lines for a section of the HTML page, not wrapped; never raises."""
     options = ReportOptions(False, result_block.find_layout(None), Screen(sys.maxsize))
     shown = [make_section(section, result, options) for section in SECTIONS if section.page == page]
     return tuple(line for section in shown for line in section.lines)
 
 
 def _render_block(result: Result, options: ReportOptions) -> Iterator[str]:
-    """The block; a layout that has its own percentiles shows these, and every latency of its own."""
+    """Yield the result block's lines; a layout with percentiles of its own shows these and its latencies."""
     metrics, facts, layout = result.metrics, result.facts.block(), options.layout
     if layout.percentiles:
         metrics = compute_metrics(result.counted, replace(result.ask, metric_percentiles=layout.percentiles))
@@ -77,7 +77,7 @@ def _render_block(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def _explain_verdict(result: Result, options: ReportOptions) -> list[str]:
-    """The verdict and its doubts; with --explain each with its condition and remedy."""
+    """List the verdict and its doubts; with --explain also their conditions and remedies."""
     return (verdict.explain_doubts if options.explain else verdict.summarize_doubts)(result.verdict)
 
 
@@ -92,18 +92,18 @@ def _compare_answers(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def _leave_out(result: Result, options: ReportOptions) -> Iterable[str]:
-    """Leave a section out of the long report: it is one of the short report alone."""
+    """Yield no line: the long form of a section that only the short report has."""
     return ()
 
 
 def _mark_states(result: Result) -> Iterator[Mark]:
-    """Mark that a run is not whole, or not of a real model."""
+    """Yield colour marks for the words that the run is incomplete or simulated."""
     yield Mark("PARTIAL", Colour.WARNING, bold=True)
     yield Mark("SIMULATED", Colour.WARNING, bold=True)
 
 
 def _mark_verdict(result: Result) -> Iterator[Mark]:
-    """The verdict's word, and each doubt that decided it."""
+    """Yield colour marks for the verdict's word and each doubt that decided it."""
     level = result.verdict.level
     yield from _mark_states(result)
     yield Mark(level.value, _OF_LEVEL[level], bold=True)
@@ -112,7 +112,7 @@ def _mark_verdict(result: Result) -> Iterator[Mark]:
 
 
 def _is_whole_load(facts: Facts) -> bool:
-    """Whether the server's figures are of this run's requests: a shard's server had the others' too."""
+    """Whether the server's figures are of this run alone: a shard's server served other shards too."""
     return facts.whole_load
 
 

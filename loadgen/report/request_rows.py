@@ -78,7 +78,7 @@ WORDS = {
 
 
 class RequestColumn(msgspec.Struct, frozen=True):
-    """A column of the requests: its type in Parquet, in which runs it is there, and a feature's values."""
+    """A column of exported requests: its type in Parquet, in which runs it exists, a feature's values."""
 
     name: str
     kind: str = "string"
@@ -99,12 +99,12 @@ def _choose_columns(run: Result) -> list[RequestColumn]:
 
 
 def list_columns(run: Result) -> dict[str, str]:
-    """The columns of a run with their types: those of all, and those of sessions, classes and targets."""
+    """Map a run's export columns to their types; sessions, classes and targets only if it has them."""
     return {column.name: column.kind for column in _choose_columns(run)}
 
 
 def list_rows(run: Result) -> Iterator[list[Row]]:
-    """The requests in plan order, some thousand at once: a run may have more than memory holds as rows."""
+    """Yield the exported requests in plan order, some thousand rows at a time to bound memory."""
     arrays, wanted, records = list_numbers(run), list_columns(run), run.records
     texts = {column.name: column.make(run) for column in _choose_columns(run) if column.make is not None}
     for begin in range(0, len(records), _ROWS_AT_ONCE):
@@ -131,7 +131,7 @@ def list_rows(run: Result) -> Iterator[list[Row]]:
 
 
 def list_numbers(run: Result) -> dict[str, NDArray[Any]]:
-    """The columns of numbers, one value a request; below 0 where there is nothing."""
+    """Return the numeric export columns, one value per request; negative where there is none."""
     records, each = run.records, PerRequest.from_records(run.records, run.facts.ask())
     counts = np.diff(records.start)
     first_ns, last_ns = (np.full(len(records), UNKNOWN, np.int64) for _ in range(2))
@@ -187,7 +187,7 @@ FORMS: dict[str, Callable[[Iterator[list[Row]], Mapping[str, str], IO[bytes]], N
 
 
 def write(run: Result, form: str, path: Path) -> None:
-    """Write a run's requests in a form of FORMS to a file, which is whole or absent.
+    """Write a run's requests as JSONL, CSV or Parquet (`form`) to a file, whole or not at all.
 
     Raises UsageError where it cannot be written.
     """
@@ -200,14 +200,14 @@ def write(run: Result, form: str, path: Path) -> None:
 
 
 def save(run: Result, directory: Path) -> Path:
-    """Write `requests.jsonl` into a run's directory, as --save-requests asks; raises UsageError."""
+    """Write `requests.jsonl` into a run's directory, for --save-requests; raises UsageError."""
     path = directory / f"{REQUESTS}.jsonl"
     write(run, "jsonl", path)
     return path
 
 
 def export_parser() -> argparse.ArgumentParser:
-    """The parser of `loadgen export`."""
+    """Make the argument parser of `loadgen export`."""
     parser = Parser(
         prog="loadgen export",
         allow_abbrev=False,
@@ -230,7 +230,7 @@ def export_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; where the rows went is printed. The exit code."""
+    """Run `loadgen export`, print where the rows went, and return the exit code."""
     parser = export_parser()
     if {"-h", "--help"} & set(argv):
         parser.print_help()

@@ -19,7 +19,7 @@ from loadgen.figures.vllm_keys import Figures
 
 
 class BlockRow(msgspec.Struct, frozen=True):
-    """One line: printed when the figure is a number (with `positive`, above zero; with `text`, or a word)."""
+    """One line of the block, printed if its figure is a number (`positive`: above 0; `text`: or a word)."""
 
     label: str
     key: str
@@ -31,7 +31,7 @@ class BlockRow(msgspec.Struct, frozen=True):
 
 
 class BlockSection(msgspec.Struct, frozen=True):
-    """One metric: a ruled header, then its mean, median and every percentile there is."""
+    """The block's section of one metric: a header, then its mean, median and every percentile."""
 
     header: str
     name: str
@@ -43,7 +43,7 @@ class BlockSection(msgspec.Struct, frozen=True):
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """How a block is laid out."""
+    """The rows, sections and percentiles of one form of the block, as of a vLLM or SGLang version."""
 
     title: str
     rows: tuple[BlockRow, ...]
@@ -155,7 +155,7 @@ LAYOUTS = {
 
 
 def find_layout(name: str | None) -> Layout:
-    """The layout of that name, None being the default; raises UsageError with the nearest."""
+    """Find a block layout by name; None: the default. Raises UsageError with the nearest name."""
     layout = LAYOUTS.get(name or DEFAULT_LAYOUT)
     if layout is None:
         raise UsageError(
@@ -166,7 +166,7 @@ def find_layout(name: str | None) -> Layout:
 
 
 def render_block(figures: Figures, layout: Layout = _VLLM_0_32, named: Collection[str] | None = None) -> str:
-    """The block as text, trailing spaces kept, without a final newline.
+    """Render the block as text, trailing spaces kept, without a final newline.
 
     With `named`, the sections that vLLM does not have are printed only where their keys are in it.
     """
@@ -184,7 +184,7 @@ def render_block(figures: Figures, layout: Layout = _VLLM_0_32, named: Collectio
 
 
 def _choose_value(figures: Figures, row: BlockRow) -> tuple[float | str, str] | None:
-    """Choose what a row prints, and its format; None where it is left out."""
+    """Choose the value a row prints, and its format; None if the row is left out."""
     value = figures.get(row.key)
     if row.text and isinstance(value, str | int | float):
         return str(value), ""

@@ -56,7 +56,7 @@ class Verdict(msgspec.Struct, frozen=True):
     def from_findings(
         cls, level: Level, findings: Sequence[Finding], not_checked: tuple[str, ...] = ()
     ) -> Verdict:
-        """The verdict that these findings led to."""
+        """Make the verdict of a level and the findings that led to it."""
         doubts = tuple(msgspec.convert(encode_finding(finding), Doubt) for finding in findings)
         return cls(level.value, doubts, not_checked)
 
@@ -85,7 +85,7 @@ class Run:
         )
 
     def _repr_html_(self) -> str:
-        """The run as a notebook shows it at the end of a cell: the block, and what matters under it."""
+        """Render the run for a notebook's cell: the block, and the short report's lines under it."""
         return f"<pre>{escape(report.render_short(self.result, str(self.directory or '')))}</pre>"
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Result: a run on disk, and everything about it that is not in its records."""
+"""Run directory: a run's files on disk, and Result, which computes everything else from them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ RESULT, ARRIVALS, REPORT = "result.json", "arrivals.npz", "report.txt"
 
 @dataclass(frozen=True, eq=False)  # columns of numbers are not to be compared by accident
 class Result:
-    """One run: its facts, its records and what was sampled meanwhile; each is equal to itself alone."""
+    """One run: its facts, records and samples; metrics, verdict and JSON are computed from them on demand."""
 
     facts: Facts
     records: Records
@@ -54,11 +54,11 @@ class Result:
 
     @cached_property
     def counted(self) -> Records:
-        """The records that the figures are of.
+        """The records that figures are computed from.
 
-        Of sessions in a closed loop those that ended before the first slot had no session left to begin: what
-        follows is under less and less load. All, where the run was cut short, or nothing succeeded before
-        that.
+        In a closed loop of sessions, those that ended before the first slot had no session left to begin:
+        what follows is under less and less load. All, where the run was cut short, or nothing succeeded
+        before that.
         """
         facts, records = self.facts, self.records
         rows = find_sessions(records, facts.session_turns)
@@ -72,19 +72,19 @@ class Result:
 
     @cached_property
     def ask(self) -> MetricOptions:
-        """Which figures the run has: where what arrived is not tokens, none of a token's time."""
+        """The options of which figures to compute; no token times where what arrived is not tokens."""
         ask = self.facts.ask()
         believed = arrivals_not_tokens.code not in self.verdict.reasons
         return ask if believed else replace(ask, arrivals_are_tokens=False)
 
     @property
     def metrics(self) -> Metrics:
-        """The figures of the run, those to be quoted."""
+        """The figures of the counted records: those to be quoted."""
         return self._figures[0]
 
     @property
     def whole(self) -> Metrics:
-        """The figures of all records, to be held against what was planned and what the server counted."""
+        """The figures of all records, to compare with the plan and the server's counters."""
         return self._figures[1]
 
     @cached_property
@@ -93,11 +93,11 @@ class Result:
 
     @cached_property
     def _arrived(self) -> tuple[Metrics, Metrics]:
-        """The figures as if each arrival were a token: what the verdict judges, to find whether it is."""
+        """Figures, of counted and of all records, if each arrival were a token: the verdict judges that."""
         return self._compute_both(self.facts.ask())
 
     def _compute_both(self, ask: MetricOptions) -> tuple[Metrics, Metrics]:
-        """The figures of the counted records, and of all."""
+        """Compute the figures of the counted records, and of all."""
         ended = compute_metrics(self.counted, ask)
         if self.counted is self.records:
             return ended, ended
@@ -108,12 +108,12 @@ class Result:
 
     @cached_property
     def verdict(self) -> RunVerdict:
-        """Whether the figures can be believed."""
+        """The verdict: whether the figures can be believed, and the doubts found."""
         metrics, whole = self._arrived
         return verdict.judge(RunEvidence(self.facts, self.records, whole, metrics))
 
     def choose_measured(self, latencies: Sequence[str]) -> tuple[str, ...]:
-        """Choose of some latencies those that were measured: where what arrived is not tokens, E2EL alone."""
+        """Keep those of some latencies that the run measured; E2EL alone if arrivals are not tokens."""
         if self.ask.arrivals_are_tokens:
             return tuple(latencies)
         known = {**self.metrics.selectable, **self.metrics.selectable_rates}
@@ -121,7 +121,7 @@ class Result:
 
     @cached_property
     def steady(self) -> Steady | Unsteady:
-        """The part of the run in which the load asked for was held."""
+        """The steady window of the run with its figures, or why there is none."""
         profile = self.facts.profile
         if profile.shaped:
             return Unsteady(f"the load changes ({', '.join(profile.shape_words)})")
@@ -143,7 +143,7 @@ class Result:
 
     @property
     def reconciled(self) -> list[reconcile.ReconciledFigure]:
-        """Our figures next to the server-reported ones."""
+        """The client's figures next to those the server's counters give."""
         window = self.facts.window
         if not self.facts.whole_load:
             return []
@@ -156,14 +156,14 @@ class Result:
         return {}
 
     def part(self, make: Callable[[Result], T]) -> T:
-        """The part of the result that `make` makes of this run, made once."""
+        """Return make(self), computed once per run; for what features derive from a run."""
         if make not in self._parts:
             self._parts[make] = make(self)
         part: T = self._parts[make]
         return part
 
     def json(self, detailed: bool = False) -> dict[str, Any]:
-        """The result as vLLM's file has it, ours under one key."""
+        """Encode the result as vLLM's result file has it, ours under one key; `detailed`: every request."""
         # What follows from the facts is computed again when the file is read.
         derived: dict[str, Callable[[], Any]] = {
             "verdict": lambda: verdict.encode_verdict(self.verdict),
@@ -178,22 +178,22 @@ class Result:
         return make_result(self.metrics, self.counted, self.facts, derived, detailed)
 
     def filename(self) -> str:
-        """The name vLLM would give the result file."""
+        """Return the file name that vLLM would give the result."""
         return name_result_file(self.facts)
 
 
 class ResultPart(msgspec.Struct, frozen=True):
-    """A part that a feature adds to a result: in which runs it is there, and how it is made."""
+    """A key that a feature adds to a result: in which runs it exists, and the function that makes it."""
 
     is_there: Callable[[Facts], bool]
     make: Callable[[Result], Any]
 
 
 def save(run: Result, directory: Path, texts: Mapping[str, str], broken: list[Broken]) -> list[str]:
-    """Write a run's directory, the result last: where it is, all is there; what could not be, in words.
+    """Write a run's directory, the result file last; return what could not be written, in words.
 
-    `texts` are written by their names. Parts that cannot be made are added to `broken`. The journal is taken
-    away once arrivals and result are on the disk.
+    `texts` are further files by name. Parts that cannot be made are added to `broken`. The journal is deleted
+    once arrivals and result are on the disk.
     """
     errors = [_attempt(directory / ARRIVALS, run.records.save)]
     if run.samples.series:
@@ -209,7 +209,7 @@ def save(run: Result, directory: Path, texts: Mapping[str, str], broken: list[Br
 
 
 def write_text(path: Path, text: str) -> str:
-    """Make a file hold a text, whole or not at all; why that could not be done, or ""."""
+    """Write a text file whole or not at all; return "" or why that failed."""
     return _attempt(path, partial(files.write_text, text=text))
 
 
@@ -222,12 +222,12 @@ def _attempt(path: Path, write: Callable[[Path], None]) -> str:
 
 
 def is_run(directory: Path) -> bool:
-    """Whether a directory holds a run, or what was journalled of one."""
+    """Whether a directory holds a finished run, or the journal of one."""
     return any((directory / name).exists() for name in (RESULT, JOURNAL))
 
 
 def load(directory: Path) -> Result:
-    """The run in a directory; raises UsageError when it is not one, damaged, or of a newer format.
+    """Load the run in a directory; raises UsageError if it is no run, damaged, or of a newer format.
 
     A run whose result was never written, since the client was killed, is read from its journal.
     """
@@ -253,7 +253,7 @@ def load(directory: Path) -> Result:
 
 
 def _read_facts(directory: Path, ours: Mapping[str, Any]) -> Facts:
-    """The facts, in any format that this loadgen reads; raises UsageError and ValueError."""
+    """Read a run's facts in any format this version knows; raises UsageError or ValueError."""
     version = ours.get("format")
     if version not in FORMATS:
         raise UsageError(
@@ -268,7 +268,7 @@ def _read_facts(directory: Path, ours: Mapping[str, Any]) -> Facts:
 
 
 def _recover(directory: Path) -> Result:
-    """Recover a run that was never finished from its journal."""
+    """Recover an unfinished run from its journal."""
     path = directory / JOURNAL
     contents = journal.read_journal(path)
     if not contents.facts:

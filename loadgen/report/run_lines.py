@@ -35,7 +35,7 @@ _DIFFERS = 0.01  # of TTFT: below it the two are the same figure
 
 
 def describe_state(result: Result, options: ReportOptions) -> Iterator[str]:
-    """State that a run is not whole, was simulated, or is a shard's."""
+    """Yield lines if a run was cut short, was simulated, or is one shard's."""
     facts = result.facts
     if facts.partial:
         yield f"PARTIAL: {facts.partial}; the figures cover the requests that had ended by then"
@@ -50,7 +50,7 @@ def describe_state(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def describe_server(result: Result, options: ReportOptions) -> Iterator[str]:
-    """The workload by its name, and the server that answered."""
+    """Yield a line on the workload, by its description or its load, and one on the server that answered."""
     facts, server, profile = result.facts, result.facts.server, result.facts.profile
     if profile.name and profile.description:
         yield f"{profile.name}: {profile.description}"
@@ -63,7 +63,7 @@ def describe_server(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def describe_workload(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Describe what the requests were made of, and how they were sent."""
+    """Yield lines on what the requests were made of, and how they were sent."""
     facts = result.facts
     seed = f"seed {facts.seed} ({'given' if facts.seed_chosen else 'drawn'})"
     yield f"prompts: {data_lines.describe_prompts(facts)}; {seed}, plan {facts.plan_digest[:12]}"
@@ -87,7 +87,7 @@ def _name_requests(facts: Facts) -> str:
 
 
 def describe_launch(result: Result, options: ReportOptions) -> Iterator[str]:
-    """How the server was started, and what it reports that it runs."""
+    """Yield lines on how the server was started, and on the configuration it reports."""
     facts = result.facts
     if facts.launched is not None:
         server = facts.launched
@@ -99,33 +99,33 @@ def describe_launch(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def describe_trace(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Where the engine's own profile of the run lies, if it wrote one."""
+    """Yield a line on where the engine's profiler trace lies, if it wrote one."""
     if result.facts.traced:
         yield f"TRACED: the engine's profiler wrote to {result.facts.traced}: it was slower than without"
 
 
 def describe_failures(result: Result, options: ReportOptions) -> Iterator[str]:
-    """List each kind of failure with its first error, and a fix where one is known."""
+    """Yield each kind of failure with its count and first error, and a fix if one is known."""
     for kind, tally in result.whole.failures.items():
         yield _describe_failure(kind, tally)
         yield from _suggest_fix(tally.detail)
 
 
 def _describe_failure(kind: str, tally: FailureTally) -> str:
-    """One kind of failure, or of what was cut off: how often, and its first error."""
+    """Describe one kind of failure: how often it occurred, and its first error."""
     return f"{describe_outcome(kind)}: {tally.count} × {kind}" + (
         f", the first: {tally.detail}" if tally.detail else ""
     )
 
 
 def _suggest_fix(detail: str) -> Iterator[str]:
-    """The flag that leaves out what a server refuses, where its error names a field."""
+    """Yield what to do about a failure by which a server refuses a field of the request, if it names one."""
     if advice := refusals.suggest_fix(detail):
         yield f"the request is refused: {advice}"
 
 
 def describe_worst_failures(result: Result, options: ReportOptions) -> Iterator[str]:
-    """The most frequent kinds of failures, and what was cut off."""
+    """Yield the most frequent kinds of failures, and what was cut off."""
     tallies = result.whole.failures
     kinds = [(kind, tally) for kind, tally in tallies.items() if kind not in CUT_OFF]
     for kind, tally in kinds[:_MOST_KINDS]:
@@ -140,7 +140,7 @@ def describe_worst_failures(result: Result, options: ReportOptions) -> Iterator[
 
 
 def describe_missing(result: Result, options: ReportOptions) -> Iterator[str]:
-    """The requests that have no record: lost with the client, or never sent."""
+    """Yield a line on planned requests without a record: lost with the client, or never sent."""
     facts, sessions = result.facts, find_sessions(result.records, result.facts.session_turns)
     missing = facts.own_requests - len(result.records) - (0 if sessions is None else sessions.dropped)
     lost = min(facts.unfinished, max(missing, 0))
@@ -152,13 +152,13 @@ def describe_missing(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def describe_resends(result: Result, options: ReportOptions) -> Iterator[str]:
-    """The requests that were sent again."""
+    """Yield a line on requests that were sent again over a new connection."""
     if resent := int((result.records.resends > 0).sum()):
         yield f"sent again: {format_count(resent, 'request')}, after the server closed their idle connection"
 
 
 def describe_load(result: Result, options: ReportOptions) -> Iterator[str]:
-    """How many requests were under way, and how late each was sent."""
+    """Yield lines on how many requests were in flight, and how late each was sent."""
     facts, metrics = result.facts, result.metrics
     line = f"concurrency: {metrics.mean_concurrency:.2f} on average"
     if not metrics.queue_time.n:
@@ -171,7 +171,7 @@ def describe_load(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def summarize_load(result: Result, options: ReportOptions) -> Iterator[str]:
-    """How many requests were under way, and how late each was sent, in few words."""
+    """Yield one line on how many requests were in flight, and how late each was sent."""
     facts, metrics = result.facts, result.metrics
     line = f"concurrency: {metrics.mean_concurrency:.2f} on average"
     if facts.held_concurrency is not None or facts.profile.stepped:
@@ -183,12 +183,12 @@ def summarize_load(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def _name_limit(facts: Facts) -> str:
-    """The limit of requests at once that was held, or that changed."""
+    """Name the concurrency limit, or that it changed."""
     return f"at most {facts.max_concurrency}" if facts.profile.stepped else f"{facts.max_concurrency}"
 
 
 def describe_due_ttft(result: Result, options: ReportOptions) -> Iterator[str]:
-    """TTFT from when requests were due next to TTFT from when they were sent, where the two differ."""
+    """Yield TTFT counted from due times next to TTFT from sending, if the two differ."""
     due, sent = result.metrics.ttft_intended, result.metrics.ttft
     if result.facts.profile.open_loop and sent.n and due.mean_ms > (1 + _DIFFERS) * sent.mean_ms:
         yield f"TTFT from when due: {_format_spread(due)} (from sent: {_format_spread(sent)})"
@@ -200,7 +200,7 @@ def _format_spread(latency: Distribution) -> str:
 
 
 def describe_lateness(records: Records) -> str:
-    """How much later than due requests were sent, in words; "" where none was sent."""
+    """Describe how much later than due requests were sent; "" if none was sent."""
     late_ns = (records.sent_ns - records.intended_ns)[records.sent]
     if not len(late_ns):
         return ""
@@ -210,7 +210,7 @@ def describe_lateness(records: Records) -> str:
 
 
 def describe_client(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Describe what timed the tokens, and how much the client itself was behind."""
+    """Yield lines on what timed the tokens, the client's read lag, and its load."""
     health, client = result.metrics.health, result.facts.client
     if client.segments:
         clock = "a kernel timestamp for each TCP segment"
@@ -233,7 +233,7 @@ def describe_client(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def summarize_client(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Describe what timed the tokens, and its error where that was measured."""
+    """Yield one line on what timed the tokens, and the measured error of it."""
     health, facts = result.metrics.health, result.facts
     if facts.client.segments:
         clock = "a kernel timestamp per TCP segment"
@@ -248,14 +248,14 @@ def summarize_client(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def _name_workers(client: Client) -> str:
-    """How many workers there were, and the CPUs that they were pinned to; "" of one."""
+    """Name the number of workers and the CPUs they were pinned to; "" for one worker."""
     if client.workers == 1:
         return ""
     return f"{client.workers} workers{f' on CPUs {client.cpus}' if client.cpus else ''}, "
 
 
 def describe_calibration(result: Result, options: ReportOptions) -> Iterator[str]:
-    """This client's error by its last self-test, and how much more it could have measured."""
+    """Yield a line on the client's error in its last self-test, and its spare capacity."""
     selftest, rate_per_s = result.facts.calibration, result.metrics.messages_per_s
     if selftest is None:
         yield "client error: not measured on this machine: run `loadgen selftest`"
@@ -271,13 +271,13 @@ def describe_calibration(result: Result, options: ReportOptions) -> Iterator[str
 
 
 def explain_changing_load(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Explain that a load which changes has no steady state, and how it changes."""
+    """Yield lines on why a changing load has no steady state, and how it changes."""
     if result.facts.profile.shaped and isinstance(result.steady, Unsteady):
         yield cut_end(f"steady state: none: {result.steady.why}", _MOST_SHAPE)
 
 
 def summarize_steady_state(result: Result, options: ReportOptions) -> Iterator[str]:
-    """The throughput while the load was held, where it was."""
+    """Yield the throughput of the steady window, if there is one."""
     part = result.steady
     if isinstance(part, Steady) and part.whole:
         span = f"{part.begin_s:.1f} to {part.end_s:.1f} s, {100 * part.share:.0f} % of the run"
@@ -285,7 +285,7 @@ def summarize_steady_state(result: Result, options: ReportOptions) -> Iterator[s
 
 
 def describe_reconciled(result: Result, options: ReportOptions) -> Iterator[str]:
-    """The figures that the server reports next to the client's, as a table."""
+    """Yield the table of the server's figures next to the client's."""
     window, rows = result.facts.window, result.reconciled
     if window is not None and window.error:
         yield from wrap_text(f"server-reported figures: none: {window.error}", width=options.screen.width)
@@ -297,7 +297,7 @@ def describe_reconciled(result: Result, options: ReportOptions) -> Iterator[str]
 
 
 def summarize_reconciled(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Whether the server's counters agree with the client's figures, and its TTFT and ITL."""
+    """Yield a line on whether the server's counters agree, and on its TTFT and ITL."""
     window, metrics = result.facts.window, result.whole
     yield from _describe_answer_timings(result)
     if window is None or window.error or window.reset:
@@ -316,7 +316,7 @@ def summarize_reconciled(result: Result, options: ReportOptions) -> Iterator[str
 
 
 def _describe_answer_timings(result: Result) -> Iterator[str]:
-    """Describe what answers report of themselves: how much of TTFT was their prompt, and their time."""
+    """Yield lines on the times that answers report themselves, as of the prompt."""
     timings = reconcile.measure_answer_timings(result.records, result.metrics.times_tokens)
     if timings is None or not timings.decoded:
         return
@@ -328,7 +328,7 @@ def _describe_answer_timings(result: Result) -> Iterator[str]:
 
 
 def summarize_roofline(result: Result, options: ReportOptions) -> Iterator[str]:
-    """How much of what the machine could decode at best was reached, where that is known."""
+    """Yield a line on the share of the machine's best decoding speed that was reached, if known."""
     ceiling = result.facts.ceiling
     step = ceiling and bound.compare_decode(
         ceiling, *run_roofline.list_bound_figures(result.facts, result.metrics)
@@ -340,13 +340,13 @@ def summarize_roofline(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def describe_sensors(result: Result, options: ReportOptions) -> Iterator[str]:
-    """This machine's memory, power and heat."""
+    """Yield lines on this machine's memory, power and temperature."""
     if result.facts.sensed is not None:
         yield from sensor_summary.render_summary(result.facts.sensed, result.whole.total_output_tokens)
 
 
 def summarize_sensors(result: Result, options: ReportOptions) -> Iterator[str]:
-    """GPU memory, energy and heat, where they were read."""
+    """Yield a line on GPU memory, energy and temperature, if sensors reported them."""
     sensed = result.facts.sensed
     if sensed is None:
         return
@@ -364,7 +364,7 @@ def summarize_sensors(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def list_unknown(result: Result, options: ReportOptions) -> Iterator[str]:
-    """List what is not known on this machine, in one line, each with the way to it."""
+    """Yield one line that lists what is not known of this machine, each with the way to learn it."""
     facts, sensed = result.facts, result.facts.sensed
     absent = {
         "server's counters": facts.window is not None and bool(facts.window.error),
@@ -377,7 +377,7 @@ def list_unknown(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def point_to_rest(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Where the rest is, of a run that lies somewhere."""
+    """Yield the `loadgen report` command that prints the rest of the report, for a run on disk."""
     if not options.directory:
         return
     facts = result.facts

@@ -17,7 +17,7 @@ JOURNAL = "journal.bin"  # while a run goes on, and for good where its result co
 
 
 def create_directory(base: Path, name: str, started: datetime, flag: str = "--run-dir") -> Path:
-    """A new directory for a run under `base`; raises UsageError with the flag when it cannot be written."""
+    """Create a new directory for a run under `base`; raises UsageError with the flag if it cannot."""
     plain = re.sub(r"[^\w.-]+", "-", name)  # a profile's own name may hold anything, and much of it
     plain = plain.encode()[:_MOST_NAME_BYTES].decode(errors="ignore")
     stem = f"{started.astimezone():%Y%m%d-%H%M%S}-{plain}"
@@ -34,13 +34,13 @@ def create_directory(base: Path, name: str, started: datetime, flag: str = "--ru
 
 
 def number_paths(path: Path) -> Iterator[Path]:
-    """The path, then with the numbers 2 to 999 after it: one for each that is taken."""
+    """Yield the path itself, then with 2 to 999 appended, for the caller to take the first free one."""
     yield path
     yield from (path.with_name(f"{path.name}-{number}") for number in range(2, 1000))
 
 
 def create_place(directory: Path, flag: str) -> None:
-    """See to it that files can be written to a directory; raises UsageError that names the flag."""
+    """Create a directory and check that files can be written in it; raises UsageError with the flag."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -50,11 +50,11 @@ def create_place(directory: Path, flag: str) -> None:
 
 
 def remove_empty(directory: Path) -> None:
-    """Take away the directory of a run that left nothing."""
+    """Remove the directory of a run that left no file."""
     with contextlib.suppress(OSError):
         directory.rmdir()
 
 
 def read_wall_clock() -> datetime:
-    """The wall clock, for people; nothing is measured by it."""
+    """Return the local date and time, for people; nothing is measured by it."""
     return datetime.now(UTC)

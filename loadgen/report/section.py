@@ -18,7 +18,7 @@ from loadgen.report.run_directory import Result
 
 
 class ReportOptions(msgspec.Struct, frozen=True):
-    """How the report is to be, and where it is shown."""
+    """The form of a report (long, short, explained) and the screen it is written for."""
 
     explain: bool
     layout: Layout
@@ -33,7 +33,7 @@ PageTitle = Literal["", "Roofline", "Sessions", "Notes", "Environment"]
 
 
 class Room(IntEnum):
-    """Whether the lines of a section are in the short report, with ten and tables under its block."""
+    """When a section's lines are in the short report, which has ten lines and the tables under its block."""
 
     NEVER = 0
     LAST = 1  # where the others leave room
@@ -43,7 +43,7 @@ class Room(IntEnum):
 
 
 class Section(msgspec.Struct, frozen=True):
-    """One part of the report: its name, its lines of a run, long and short, and in which runs it is there."""
+    """A part of the report: its name, functions for its long and short lines, and in which runs it exists."""
 
     name: str
     lines: SectionLines
@@ -56,7 +56,7 @@ class Section(msgspec.Struct, frozen=True):
 
 
 class ShownSection(msgspec.Struct, frozen=True):
-    """A section as it is shown: its entries, each the lines that one of its own was wrapped into."""
+    """A section laid out for a screen: its entries, each a list of wrapped lines."""
 
     room: Room
     entries: list[list[str]]
@@ -64,11 +64,11 @@ class ShownSection(msgspec.Struct, frozen=True):
 
     @property
     def lines(self) -> list[str]:
-        """All of them."""
+        """The wrapped lines of all entries."""
         return [line for entry in (*self.entries, *self.failures) for line in entry]
 
     def fitting(self, room: int) -> list[list[str]]:
-        """The entries that may be shown where there is room for that many lines, the first ones first."""
+        """Select the first entries that fit into `room` lines of the short report."""
         fitting = []
         for entry in self.entries:
             if self.room >= Room.ALWAYS or len(entry) <= room:
@@ -80,7 +80,7 @@ class ShownSection(msgspec.Struct, frozen=True):
 def make_section(
     section: Section, result: Result, options: ReportOptions, lines: SectionLines | None = None
 ) -> ShownSection:
-    """A section of a run, of its own lines or of these; it cannot raise."""
+    """Lay out a section of a run, from its own lines or from `lines`; never raises."""
     broken: list[Broken] = []
     none: list[list[str]] = []
     screen = options.screen

@@ -34,7 +34,7 @@ Derived = Mapping[str, Callable[[], Any]]
 
 
 def name_result_file(facts: Facts) -> str:
-    """The name vLLM would give the file, of what a name can hold: it leaves no directory."""
+    """Make the file name that vLLM would give the result, without characters of a path."""
     profile, rate = facts.profile, facts.profile.request_rate
     if facts.data.schedule is not None or profile.shaped:
         rate = float(f"{facts.planned_rate_per_s:.4g}")
@@ -48,18 +48,18 @@ def name_result_file(facts: Facts) -> str:
 
 
 def _date(facts: Facts) -> str:
-    """When the run finished, in local time as vLLM writes it."""
+    """Format when the run finished, in local time, as vLLM does."""
     return facts.finished.astimezone().strftime("%Y%m%d-%H%M%S")
 
 
 def make_result(
     metrics: Metrics, records: Records, facts: Facts, derived: Derived, detailed: bool = False
 ) -> dict[str, Any]:
-    """The result as `vllm bench serve` 0.32 saves it, ours under one more key; every value is strict JSON.
+    """Make the result as `vllm bench serve` 0.32 saves it, ours under one more key, as strict JSON.
 
-    Times are seconds, `start_times` on CLOCK_MONOTONIC as theirs; what a failed request never
-    reached is 0, as theirs. `detailed` adds every request. A simulation is marked as one, in the model's
-    name too: that is what tools which read vLLM's keys show.
+    Times are seconds, `start_times` on CLOCK_MONOTONIC as theirs; what a failed request never reached is 0,
+    as theirs. `detailed` adds every request. A simulation is marked as one, in the model's name too: that is
+    what tools which read vLLM's keys show.
     """
     each, block = PerRequest.from_records(records, facts.ask()), facts.block()
     traffic = vllm_keys.describe_traffic(block)
@@ -88,7 +88,7 @@ def make_result(
 
 
 def _describe_ramp(profile: Profile) -> dict[str, Any]:
-    """vLLM's keys of a ramp, which it has only where there is one."""
+    """Return vLLM's keys of a rate ramp; empty without one."""
     if profile.ramp is None:
         return {}
     return {
@@ -121,14 +121,14 @@ def _make_ours(
 
 
 def _check_part(make: Callable[[], Any]) -> Any:
-    """A part as strict JSON; raises TypeError or ValueError where it cannot be."""
+    """Return make() as strict JSON values; raises TypeError or ValueError if that is impossible."""
     part = make_strict(make())
     json.dumps(part, allow_nan=False)
     return part
 
 
 def _list_successes(records: Records, facts: Facts) -> dict[str, Any]:
-    """List whether each request succeeded and the x-request-id it carried, in plan order."""
+    """List, in plan order, whether each request succeeded and its x-request-id."""
     ids = list_request_ids(facts, records.index)
     return {"success": records.ok.tolist(), "request_ids": ids if any(ids) else None}
 
@@ -149,7 +149,7 @@ def write_result(path: Path, result: Mapping[str, Any], append: bool = False) ->
 
 
 def _list_requests(records: Records, each: PerRequest, detailed: bool) -> dict[str, Any]:
-    """The per-request lists, in plan order; without `detailed` only the two vLLM always keeps."""
+    """List the per-request values in plan order; without `detailed` only the two vLLM always keeps."""
     queue_ns = np.where(records.sent_ns > 0, records.sent_ns - records.intended_ns, 0)
     always = {"latencies": _seconds(each.e2el_ns), "queue_times": (queue_ns / 1e9).tolist()}
     if not detailed:
@@ -176,7 +176,7 @@ def _seconds(times_ns: Int64) -> list[float]:
 
 
 def make_strict(value: Any, nan: str | None = None) -> Any:
-    """The value as strict JSON: NaN becomes null or what is given for it, an infinity its name."""
+    """Convert a value to strict JSON: NaN becomes null or `nan`, an infinity its name."""
     if isinstance(value, msgspec.Struct):
         value = asdict(value)
     if isinstance(value, Mapping):
@@ -192,7 +192,7 @@ def make_strict(value: Any, nan: str | None = None) -> Any:
 
 
 def list_request_ids(facts: Facts, indices: Int64) -> list[str | None]:
-    """The x-request-id of each request of these plan indices; None where it was not stored."""
+    """List the x-request-id of the requests with these plan indices; None where it was not stored."""
     shards = {row.number: row.request_id_prefix for row in facts.shards}
     common, of = facts.request_id_prefix, max(len(shards), 1)
     prefixes = [common if common is not None else shards.get(number) for number in range(of)]

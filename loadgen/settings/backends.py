@@ -45,7 +45,7 @@ REFUSED = {name: reason for reason, names in _REASONS.items() for name in names.
 
 
 def find_backend(name: str) -> str:
-    """Our name of the API that some client calls so; raises ValueError that says what to use instead."""
+    """Translate a client's name of an API (`vllm`, `openai-chat`) to ours; raises ValueError with advice."""
     if name in OWN:
         return name
     if name in ALIASES:
@@ -61,30 +61,27 @@ def find_backend(name: str) -> str:
 
 
 def check_backend(name: str) -> str:
-    """The name, where some client calls an API so; raises ValueError that says what to use instead."""
+    """Return the name of an API if some client uses it; raises ValueError that says what to use instead."""
     find_backend(name)
     return name
 
 
 def find_default_port(backend: str | None, endpoint_type: str | None = None, endpoint: str = "") -> int:
-    """The port that the client measures whose names of an API these are, where it is given none.
-
-    A path of completions next to `sglang` is vLLM's client's, as in `meant`.
-    """
+    """Return the default port of the client that uses these names of an API; vLLM's 8000 for others."""
     if backend is None or (backend == "sglang" and endpoint.endswith("completions")):
         backend = endpoint_type
     return _PORTS.get(backend or "", _VLLMS[0])
 
 
 def name_port_owner(port: int | None) -> str:
-    """Whose default a port is, as `vLLM's`."""
+    """Name the client whose default a port is, as `vLLM's`."""
     return _OWNERS.get(port or 0, _VLLMS[1])
 
 
 def choose_backend(backend: str | None, endpoint_type: str | None, endpoint: str) -> str | None:
-    """The API, by our name, that --backend, --endpoint-type and --endpoint mean together; raises UsageError.
+    """Choose our API from --backend, --endpoint-type and --endpoint together; raises UsageError.
 
-    Both names were given in 2025, the first often as a label of completions. Where vLLM is the client,
+    In 2025 both names were given, the first often as a label of completions. Where vLLM is the client,
     `sglang` is a server that is asked for OpenAI's completions at the endpoint.
     """
     labels = backend, endpoint_type

@@ -14,9 +14,9 @@ _TRACES = ("trace", "timed_trace")
 
 
 def check_conflicts(rows: Iterable[Setting], values: Values, typed: Collection[str] = ()) -> None:
-    """Raises UsageError of the first key without what it needs, or with one that it does not go with.
+    """Raise UsageError for the first setting that lacks one it needs, or contradicts another.
 
-    `values` are a profile's, by key; `typed` are those given as flags or keywords.
+    `values` are a profile's, by key; `typed` are the keys that were given as flags or keywords.
     """
     by_name = {row.name: row for row in rows}
     for row in by_name.values():
@@ -39,7 +39,7 @@ def _find_other(conflict: Conflict, rows: Mapping[str, Setting], values: Values)
 def _write_message(
     conflict: Conflict, row: Setting, rows: Mapping[str, Setting], values: Values, found: Any = ""
 ) -> str:
-    """The message of a conflict, with the flags and values that it names."""
+    """Fill a conflict's message with the flags and values that it names."""
     other = "" if callable(conflict.other) else rows[conflict.other].option
     flag = row.option
     if row.action is argparse.BooleanOptionalAction and not values[row.name]:
@@ -49,7 +49,7 @@ def _write_message(
 
 
 def list_unheeded(rows: Sequence[Setting], values: Values, typed: Collection[str]) -> list[str]:
-    """The flags that were typed and are of another data set, which vLLM takes without a word."""
+    """List the typed flags that belong to another data set than the one in use; vLLM ignores them."""
     kind, _ = find_data(values)
     every = {row.name for row in rows if row.answer_len}
     every = every if every <= set(typed) else set()  # --output-len
@@ -62,7 +62,7 @@ def list_unheeded(rows: Sequence[Setting], values: Values, typed: Collection[str
 
 
 def find_data(values: Values) -> tuple[str, str]:
-    """The data set, "" for a file that is recognised, and the flag that names it."""
+    """Return the data set's name and the flag that names it; name "": a file whose kind is not known yet."""
     name = values["dataset_name"]
     if values["trace"]:
         return "trace", "--trace"
@@ -72,12 +72,12 @@ def find_data(values: Values) -> tuple[str, str]:
 
 
 def reads_data(values: Values) -> bool:
-    """Whether the requests come from a data set, and not from random prompts."""
+    """Whether the requests come from a data set rather than random prompts."""
     return find_data(values)[0] != "random"
 
 
 def replays_trace(values: Values) -> bool:
-    """Whether the requests are those of a trace."""
+    """Whether the requests come from a trace."""
     return find_data(values)[0] in _TRACES
 
 
@@ -87,5 +87,5 @@ def is_timed(values: Values) -> bool:
 
 
 def is_stepped(values: Values) -> bool:
-    """Whether a schedule is one of concurrency."""
+    """Whether the schedule's stages are concurrency levels rather than rates."""
     return str(values.get("schedule") or "").strip().startswith("concurrency")

@@ -43,7 +43,7 @@ _LEAST_PERIOD_S = 0.001
 
 
 class LoadStage(msgspec.Struct, frozen=True):
-    """A level for some time: requests a second, or requests in flight; equal ends are a constant one."""
+    """A stage: a load, in requests per second or in flight, that holds or ramps from `begin` to `end`."""
 
     span_s: float
     begin: float
@@ -52,29 +52,29 @@ class LoadStage(msgspec.Struct, frozen=True):
 
     @property
     def constant(self) -> bool:
-        """Whether the level holds."""
+        """Whether the load is the same from the stage's begin to its end."""
         return self.begin == self.end
 
     @property
     def count(self) -> float:
-        """The integral of a rate over the stage: how many requests are due in it on average."""
+        """The mean number of requests due in the stage: the integral of its rate."""
         return float(self.integrate(self.span_s))
 
     def level(self, after_s: float) -> float:
-        """The level at a time after the stage's begin."""
+        """The load, in requests per second or in flight, `after_s` seconds into the stage."""
         share = after_s / self.span_s
         if self.exponential:
             return float(self.begin * (self.end / self.begin) ** share)
         return self.begin + (self.end - self.begin) * share
 
     def integrate(self, after_s: float) -> float:
-        """Count the requests due from the stage's begin to a time after it: its rate's integral."""
+        """The mean number of requests due in the first `after_s` seconds: the integral of the rate."""
         if self.exponential and not self.constant:
             return (self.level(after_s) - self.begin) / self._growth_per_s
         return (self.begin + self.level(after_s)) / 2 * after_s
 
     def after_s(self, counts: Float64) -> Float64:
-        """When the integral of a rate reaches each of these counts, in seconds after the stage's begin.
+        """Seconds into the stage at which the integral of the rate reaches each count, float64[counts].
 
         The rate must be above 0 somewhere.
         """
@@ -92,10 +92,10 @@ class LoadStage(msgspec.Struct, frozen=True):
         return float(np.log(self.end / self.begin)) / self.span_s
 
     def steps(self) -> tuple[Float64, Int64]:
-        """Whole levels on the way, and when each begins, in seconds after the stage's begin.
+        """Seconds into the stage at which each whole level of concurrency begins, and the levels.
 
-        Each whole number from one end to the other holds for its part of the time: a linear ramp gives all
-        the same, an exponential one as long as an exponential curve to `most + 1` takes from it to the next.
+        A linear ramp holds each whole number for the same time, an exponential one as long as an exponential
+        curve to `most + 1` takes from it to the next.
         """
         begin, end = round(self.begin), round(self.end)
         least, most = min(begin, end), max(begin, end)
@@ -111,10 +111,10 @@ class LoadStage(msgspec.Struct, frozen=True):
 
 
 class ConcurrencySteps(msgspec.Struct, frozen=True):
-    """A limit that holds from one time after the start to the next; the first time is 0.
+    """A concurrency limit that changes at fixed times after the start; the first time is 0.
 
-    `from_ns` is int64[steps], ascending; `limits` int64[steps], each at least 1, in a part of it at
-    least 0. The last one holds on.
+    `from_ns` is int64[steps], ascending; `limits` int64[steps], at least 1 each, for one of several processes
+    at least 0. The last one holds to the end.
     """
 
     from_ns: Int64
@@ -127,11 +127,11 @@ class ConcurrencySteps(msgspec.Struct, frozen=True):
 
     @property
     def opens_ns(self) -> int:
-        """How long after the start the limit is first above 0; 0 where it never is."""
+        """Nanoseconds after the start at which the limit is first above 0; 0 if it never is."""
         return int(self.from_ns[np.argmax(self.limits > 0)])
 
     def limit(self, elapsed_ns: int) -> int:
-        """The limit at a time after the start; what is before the start has the first one."""
+        """The concurrency limit in force `elapsed_ns` after the start."""
         return int(self.limits[max(int(np.searchsorted(self.from_ns, elapsed_ns, "right")) - 1, 0)])
 
     def part(self, number: int, of: int) -> ConcurrencySteps:
@@ -139,7 +139,7 @@ class ConcurrencySteps(msgspec.Struct, frozen=True):
         return ConcurrencySteps(self.from_ns, np.maximum(self.limits - number + of - 1, 0) // of)
 
     def next_ns(self, elapsed_ns: int) -> int:
-        """When it changes next, after the start; -1: never again."""
+        """Nanoseconds after the start at which the limit changes next; -1: never again."""
         at = int(np.searchsorted(self.from_ns, elapsed_ns, "right"))
         return int(self.from_ns[at]) if at < len(self.from_ns) else -1
 
@@ -152,11 +152,11 @@ class RampEnds(msgspec.Struct, frozen=True):
     exponential: bool
 
     def mean_rate_per_s(self, requests: int) -> float:
-        """Requests per second over a ramp of this many, on average."""
+        """The mean rate, in requests per second, of a ramp over this many requests."""
         return 1 / float(np.mean(1 / self.rates_per_s(max(requests, 2))[1:]))
 
     def rates_per_s(self, requests: int, first: int | None = None) -> Float64:
-        """The rate at each of `requests`, or at the `first` of them: `_get_current_request_rate` of vLLM."""
+        """The rate at each of `requests`, or of the `first` ones, as vLLM's `_get_current_request_rate`."""
         progress = np.arange(requests if first is None else first) / max(requests - 1, 1)
         if self.exponential:
             return np.asarray(self.begin * (self.end / self.begin) ** progress)
@@ -164,7 +164,7 @@ class RampEnds(msgspec.Struct, frozen=True):
 
 
 class LoadSchedule(msgspec.Struct, frozen=True):
-    """Stages of one kind, without a gap between them."""
+    """The stages of a load that changes over time, one after another: all rates, or all concurrencies."""
 
     concurrency: bool  # the levels are requests in flight; else requests a second
     stages: tuple[LoadStage, ...]
@@ -176,18 +176,19 @@ class LoadSchedule(msgspec.Struct, frozen=True):
 
     @property
     def most(self) -> float:
-        """The highest level."""
+        """The highest rate or concurrency of any stage."""
         return max(max(stage.begin, stage.end) for stage in self.stages)
 
     @property
     def mean_rate_per_s(self) -> float:
-        """Requests per second over all stages of a rate, on average."""
+        """The mean rate over all stages, in requests per second."""
         return sum(stage.count for stage in self.stages) / self.duration_s
 
     def offsets_s(self, counts: Float64) -> Float64:
-        """When the integral of the rate passes each of these counts, which ascend: the duration where never.
+        """Seconds after the start at which the rate's integral passes each count; at most the duration.
 
-        A count that is reached as a pause begins is passed at its end: stages are [begin, end).
+        `counts` ascend. A count reached as a pause begins is passed at the pause's end: stages are [begin,
+        end).
         """
         until = np.cumsum([stage.count for stage in self.stages])
         begins = np.cumsum([0.0, *(stage.span_s for stage in self.stages)])
@@ -201,7 +202,7 @@ class LoadSchedule(msgspec.Struct, frozen=True):
         return ended_s
 
     def steps(self) -> ConcurrencySteps:
-        """The limits of a closed loop; a ramp goes through every whole number."""
+        """The concurrency limits of a closed loop over all stages; a ramp takes every whole number."""
         begin_s, from_s, limits = 0.0, [], []
         for stage in self.stages:
             times_s, levels = stage.steps()
@@ -215,7 +216,7 @@ class LoadSchedule(msgspec.Struct, frozen=True):
 
 
 def parse_schedule(text: str) -> LoadSchedule:
-    """The schedule that a text writes; raises ValueError that names the stage, and what to write instead."""
+    """Parse the stages of `--schedule`; raises ValueError that names the wrong stage and what to write."""
     parts = [" ".join(part.split()) for part in text.split(",")]
     if len(parts) > _MOST_STAGES:
         raise ValueError(f"has {len(parts)} stages: {_MOST_STAGES} are the most")
@@ -241,7 +242,7 @@ def parse_schedule(text: str) -> LoadSchedule:
 
 
 def _explain_stage(part: str) -> str:
-    """Explain why a stage cannot be read: its first wrong part, or the form of all."""
+    """Explain why a stage of `--schedule` cannot be parsed: its first wrong field, or the form of all."""
     match = _LOOSE.fullmatch(part)
     if match is None:
         return _FORM
@@ -269,18 +270,18 @@ def _make_stage(match: re.Match[str], kind: str, where: str) -> LoadStage:
 
 
 class Bursts(msgspec.Struct, frozen=True):
-    """Requests that are due at once, at the start and after every period again."""
+    """Bursts of requests that are due all at once: at the start, and again after every period."""
 
     requests: int
     every_s: float
 
     @property
     def mean_rate_per_s(self) -> float:
-        """Requests per second on average."""
+        """The mean rate of the bursts, in requests per second."""
         return self.requests / self.every_s
 
     def offsets_ns(self, n: int) -> Int64:
-        """When each of the first n requests is due, int64[n]."""
+        """Nanoseconds after the start at which each of the first n requests is due, int64[n]."""
         offsets_ns: Int64 = np.rint(np.arange(n) // self.requests * (self.every_s * SECOND_NS)).astype(
             np.int64
         )
@@ -288,7 +289,7 @@ class Bursts(msgspec.Struct, frozen=True):
 
 
 def parse_bursts(text: str) -> Bursts:
-    """The bursts that a text writes; raises ValueError that says what to write."""
+    """Parse the text of `--bursts`; raises ValueError that says what to write."""
     match = _BURSTS.fullmatch(" ".join(text.split()))
     if match is None:
         raise ValueError("write it as `50 every 10s`")

@@ -46,7 +46,7 @@ _CANCEL_FORM = "write 2s, 500ms or 50tok"
 
 
 class CancelPoint(msgspec.Struct, frozen=True):
-    """When a request is given up: a time after it was sent, or once N messages with text have come."""
+    """When a request is cancelled: a time after it was sent, or after N messages with text."""
 
     after_ns: int = 0
     after_tokens: int = 0  # 0: the time decides
@@ -60,7 +60,7 @@ class CancelPoint(msgspec.Struct, frozen=True):
 
 
 def parse_cancel_rate(text: str) -> float:
-    """The share that `10%` or `0.1` stands for, above 0 and up to 1; raises ValueError."""
+    """Parse the share of requests to cancel, `10%` or `0.1`, above 0 and at most 1; raises ValueError."""
     try:
         return parsing.parse_share(text, _LEAST_SHARE)
     except ValueError:  # what refuses a key shows its value already
@@ -68,7 +68,7 @@ def parse_cancel_rate(text: str) -> float:
 
 
 def parse_cancel_point(text: str) -> CancelPoint:
-    """Parse `2s`, `1.5m` or `50tok`; raises ValueError."""
+    """Parse when a request is cancelled, `2s`, `1.5m` or `50tok`; raises ValueError."""
     written = text.strip()
     if (tokens := _TOKENS.fullmatch(written)) is not None:
         if not 1 <= int(tokens[1]) <= _MOST_TOKENS:
@@ -95,7 +95,7 @@ def _classes(value: tuple[RequestClass, ...]) -> tuple[RequestClass, ...]:
 
 
 def _unless_blank(parse: Callable[[str], object]) -> Callable[[str], str]:
-    """A check of a text that is not empty, by what parses it."""
+    """Make a check that parses a text, unless it is empty, and returns it unchanged."""
 
     def check_text(text: str) -> str:
         if text:
@@ -118,7 +118,7 @@ def _parse_bursts(text: str) -> object:
 
 
 def _write_number(value: Any) -> Any:
-    """TOML and Python may give the share as a number."""
+    """Turn a share that TOML or Python gives as a number into text; other values pass."""
     return str(value) if type(value) in (int, float) else value
 
 
@@ -131,7 +131,7 @@ def _warmups(text: str) -> int | str:
 
 
 def _explain_ramp(values: Values) -> str:
-    """Explain what is wrong with the rates of a ramp; "" where nothing is, or one is missing."""
+    """Explain what is wrong with the rates of a ramp; "" if nothing is, or a rate is missing."""
     from loadgen.settings.load_schedule import LEAST_RATE_PER_S  # numpy, which the parser does without
 
     strategy, begin, end = (values[key] for key in _RAMP)
@@ -158,7 +158,7 @@ def _explain_ramp(values: Values) -> str:
 
 
 def _find_other_duration(values: Values) -> str:
-    """How long the stages of a schedule take, where --duration is another time."""
+    """Return a schedule's total seconds as text if --duration contradicts them; else ""."""
     from loadgen.settings.load_schedule import parse_schedule  # numpy, which the parser does without
 
     all_s, asked_s = parse_schedule(values["schedule"]).duration_s, values["duration"]
@@ -166,7 +166,7 @@ def _find_other_duration(values: Values) -> str:
 
 
 def _has_other_limit(values: Values) -> bool:
-    """Whether the concurrency of a schedule is another than --max-concurrency."""
+    """Whether --max-concurrency differs from the highest concurrency of the schedule."""
     from loadgen.settings.load_schedule import parse_schedule
 
     return is_stepped(values) and values["max_concurrency"] != int(parse_schedule(values["schedule"]).most)
@@ -216,7 +216,7 @@ class NameKeys(KeyRows, frozen=True):
 
 
 class ShapeKeys(KeyRows, frozen=True):
-    """How the load changes over time."""
+    """The settings of how the load changes over time."""
 
     schedule: str = _shape("", '"rate 2 for 60s, 8 for 120s", "rate 2 to 16 over 60s exponentially", '
         '"concurrency 1 to 64 over 120s, 64 for 60s": the stages are the duration',
@@ -251,7 +251,7 @@ class ShapeKeys(KeyRows, frozen=True):
 
 
 class ClassKeys(KeyRows, frozen=True):
-    """Which classes of requests there are."""
+    """The setting that mixes several classes of requests."""
 
     classes: tuple[RequestClass, ...] = _shape(
         (), '"name=long,share=30%%,input_len=8000,output_len=200", once for each class of random requests; '
@@ -266,7 +266,7 @@ class ClassKeys(KeyRows, frozen=True):
 
 
 class CancelKeys(KeyRows, frozen=True):
-    """A cap on requests in prefill, and requests that are cancelled as planned."""
+    """The settings that limit requests in prefill and cancel some requests on purpose."""
 
     prefill_concurrency: int | None = _load(None, "at most N requests waiting for their first token",
         read=integer_between(1, bounds.MOST_STREAMS), metavar="N", rank=1,
@@ -285,7 +285,7 @@ class CancelKeys(KeyRows, frozen=True):
 
 
 class LoadKeys(KeyRows, frozen=True):
-    """How many requests there are, and how fast they are sent."""
+    """The settings of how many requests are sent and how fast."""
 
     # None: as many as there is time for, or rows in a file
     num_prompts: int | None = _load(VLLM_PROMPTS,

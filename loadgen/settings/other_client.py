@@ -69,9 +69,9 @@ NEAREST = {
 
 
 class OtherClient(msgspec.Struct, frozen=True):
-    """Another client's flags. Each is in one table of these, with what there is to know of it.
+    """Another client's flags, each in the table of how far it is supported here.
 
-    `command` is how it is started, `versions` are those whose flags these are.
+    `command` is how the client is started, `versions` are those whose flags these are.
     """
 
     name: str
@@ -84,7 +84,7 @@ class OtherClient(msgspec.Struct, frozen=True):
     refused: Words  # why, and the nearest way
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """Each flag, what it is here in a word or two, and what there is to know; in alphabetical order."""
+        """List (flag, `same`/`differs`/`no effect`/…, explanation) of every flag, sorted by flag."""
         tables = {
             "same": self.same,
             "differs": self.differs,
@@ -96,7 +96,7 @@ class OtherClient(msgspec.Struct, frozen=True):
         return sorted(rows, key=lambda row: row[0].lstrip("-").lower())
 
     def explain_flag(self, flag: str) -> str | None:
-        """Explain a flag that is not accepted: by ours, or why there is none; None: not its flag."""
+        """Explain a flag that is not accepted: our flag for it, or why there is none; None: unknown."""
         if flag in self.renamed:
             return f"{flag} of `{self.command}` is {self.renamed[flag]} here"
         if flag in self.refused:
@@ -105,12 +105,12 @@ class OtherClient(msgspec.Struct, frozen=True):
 
 
 def map_flags(flags_by_words: Words) -> dict[str, str]:
-    """Flag → words, from words → flags with spaces between them."""
+    """Invert a table of explanation → space-separated flags into flag → explanation."""
     return {flag: words for words, flags in flags_by_words.items() for flag in flags.split()}
 
 
 def refuse_data_set(name: str, known: Iterable[str]) -> str:
-    """Explain why a name is not one of those `known`: by the nearest way where it is another client's."""
+    """Explain that a data set's name is not one of `known`, with what to use for another client's name."""
     if name in NEAREST:
         return f"is not read here: {NEAREST[name]}"
     return (

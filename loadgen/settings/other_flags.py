@@ -369,6 +369,6 @@ CLIENTS = (VLLM, *OTHERS)
 
 
 def explain_other_flag(flag: str) -> str | None:
-    """Ours for another client's flag, or why there is none; None where no client has it."""
+    """Explain which flag of ours replaces another client's flag, or why none does; None: no client has it."""
     words = (client.explain_flag(flag) for client in OTHERS)
     return next((text for text in words if text is not None), None)

@@ -63,7 +63,7 @@ _length = partial(setting, Makes.LOAD, group=LENGTHS)
 
 
 class TextKeys(KeyRows, frozen=True):
-    """The text of prompts that are made here, and how their lengths vary."""
+    """The settings of the text of generated prompts and of how their lengths vary."""
 
     prompt_format: PromptFormat = setting(Makes.REQUEST, "auto",
         "ids: exactly N random token ids (default where the API takes them); corpus: text cut to N "
@@ -99,7 +99,7 @@ class LengthKeys(KeyRows, frozen=True):
 
 
 class LengthFlags(OptionRows, frozen=True):
-    """Flags that are laid over several keys: the lengths of whichever data set there is."""
+    """The flags --input-len and --output-len, which set the lengths of whichever data set is used."""
 
     every_input_len: int | None = _length(None, "as --random-input-len", flag="--input-len", read=int,
         metavar="N", rank=1, keyword=NO_KEYWORD, campaign=OF_A_PROFILE)

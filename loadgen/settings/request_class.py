@@ -34,15 +34,12 @@ class RequestClass(BaseModel, extra="forbid", frozen=True, defer_build=True):
     @field_validator("share", mode="before")
     @classmethod
     def _percent(cls, value: Any) -> Any:
-        """A share may be written 30%."""
+        """Drop the % of a share that is written as `30%`; shares are in percent."""
         return value.strip().removesuffix("%") if isinstance(value, str) else value
 
 
 def parse_class(text: str) -> dict[str, str]:
-    """One class as a table of the profile, from `name=long,share=30%,input_len=8000,output_len=200`.
-
-    Raises ValueError that names the key which is wrong; the profile checks the values.
-    """
+    """Parse `--class name=long,share=30%,input_len=8000,output_len=200` into a table of the profile."""
     known = RequestClass.model_fields
     table: dict[str, str] = {}
     for part in text.split(","):
@@ -61,7 +58,7 @@ def parse_class(text: str) -> dict[str, str]:
 
 
 def check_classes(classes: tuple[RequestClass, ...]) -> tuple[RequestClass, ...]:
-    """The classes of one workload; raises ValueError where their names or shares do not fit together."""
+    """Return the classes of a workload; raises ValueError if names repeat or shares do not sum to 100 %."""
     if len(classes) > _MOST_CLASSES:
         raise ValueError(
             f"Tuple should have at most {_MOST_CLASSES} items after validation, not {len(classes)}"

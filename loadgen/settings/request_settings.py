@@ -28,7 +28,7 @@ def _json_object(text: str) -> dict[str, Any]:
 
 
 def _sendable(value: dict[str, Any]) -> dict[str, Any]:
-    """TOML and Python's JSON have values, NaN among them, that strict JSON does not."""
+    """Return a table of a request's fields; raises ValueError if strict JSON cannot hold it, NaN for one."""
     if bounds.is_too_deep(value):
         raise ValueError(f"is more than {bounds.DEEPEST} tables and lists deep")
     try:
@@ -40,7 +40,7 @@ def _sendable(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _count_or_seconds(value: Any) -> Any:
-    """TOML may give the number of requests as one."""
+    """Turn a number that TOML gives as an integer into text; other values pass."""
     return str(value) if type(value) is int else value
 
 

@@ -54,7 +54,7 @@ class Tolerance(msgspec.Struct, frozen=True):
         return cls(count=int(match[1])) if match[1] else cls(share=float(match[2]) / 100)
 
     def is_exceeded(self, failed: int, ended: int) -> bool:
-        """Whether `failed` of the `ended` requests are too many; a share is not judged too early."""
+        """Whether `failed` of the `ended` requests are too many; a share waits for enough requests."""
         if self.share is None:
             return self.count is not None and failed > self.count
         return ended >= JUDGED_FROM and failed > self.share * ended
@@ -110,7 +110,7 @@ class SendOptions(OptionRows, frozen=True):
 
 
 class AroundOptions(OptionRows, frozen=True):
-    """Measurements and prints around the requests of a run."""
+    """The settings of what is measured and printed around the requests of a run."""
 
     print_request: bool = setting(Makes.NOTHING, False, "print one request as it would be sent, then exit",
         group=REQUESTS, rank=3, action="store_true", keyword=NO_KEYWORD, campaign=_NOT_THERE,
@@ -136,7 +136,7 @@ class AroundOptions(OptionRows, frozen=True):
 
 
 class StopOptions(OptionRows, frozen=True):
-    """Rules that end a run before its plan."""
+    """The settings of the rules that end a run before its plan is carried out."""
 
     max_failures: Tolerance | None = _stop(None,
         f"end the run after more than N failures; N%% of the ended, from {JUDGED_FROM} on",
@@ -156,7 +156,7 @@ class StopOptions(OptionRows, frozen=True):
 
 
 class OutputOptions(OptionRows, frozen=True):
-    """The output of a run that is printed and kept."""
+    """The settings of what a run prints and which files it writes."""
 
     # Of the block; a key of block.LAYOUTS.
     layout: str | None = _output(None, "of the result block: vllm-0.32 (default), vllm-2025, sglang, "
@@ -201,5 +201,5 @@ else:
 
 
 def select_sending(options: SendOptions) -> Sending:
-    """The settings of how requests are sent, out of all options of a run: what a transport may know."""
+    """Select from all options of a run those of how requests are sent, which a transport may know."""
     return Sending(**{row.name: getattr(options, row.name) for row in SendOptions.rows})

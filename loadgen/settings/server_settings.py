@@ -33,7 +33,7 @@ _machine = partial(setting, Makes.NOTHING, None, group=ROOFLINE, names_server=Tr
 
 
 class AddressFlags(OptionRows, frozen=True):
-    """Where the server is: these become the addresses of `Options`."""
+    """The flags of the server's address, which become the addresses of `Options`."""
 
     base_url: list[str] | None = _place("address of a running server, http or https; several times: servers "
         "of one model that share the requests (docs/targets.md)", action="append", metavar="URL", common=True)
@@ -61,7 +61,7 @@ class TargetOptions(OptionRows, frozen=True):
 
 
 class KeyOptions(OptionRows, frozen=True):
-    """The API key's place: no flag takes the key itself, which other users would see."""
+    """The settings of where the API key is read from: no flag takes the key itself, which `ps` would show."""
 
     # None: OPENAI_API_KEY where it is set; "": no key
     api_key_env: str | None = _key("environment variable with the API key (default OPENAI_API_KEY)",
@@ -70,7 +70,7 @@ class KeyOptions(OptionRows, frozen=True):
 
 
 class CallOptions(OptionRows, frozen=True):
-    """Keywords of a call that no flag has."""
+    """The keywords of a call from Python that have no flag."""
 
     # "": none; default: OPENAI_API_KEY of the environment
     api_key: str | None = setting(Makes.NOTHING, None, names_server=True)
@@ -92,7 +92,7 @@ class TrustOptions(OptionRows, frozen=True):
 
 
 class MachineOptions(OptionRows, frozen=True):
-    """Machine and model, where neither can be detected."""
+    """The settings that name machine and model for the roofline where neither can be detected."""
 
     hardware: str | None = _machine("as jetson-thor or 4xh100 (default: detected from the GPU's name)",
         metavar="KEY")
@@ -112,7 +112,7 @@ _MOST_RUNNING = 1 << 20
 
 
 def _line(value: Any) -> Any:
-    """One string is a command line, as of --server-args."""
+    """Split one string of flags, as of --server-args, into a tuple of arguments; other values pass."""
     words = shlex.split(value) if isinstance(value, str) else value
     return tuple(words) if isinstance(words, list) else words
 

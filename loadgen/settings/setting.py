@@ -25,7 +25,7 @@ OF_A_PROFILE = "belongs in a profile: all checkpoints get the same requests"
 
 
 class Makes(Enum):
-    """The things that a setting may make; each with what follows where two runs differ in it."""
+    """The thing a setting changes: load, requests, client or nothing; by it compare judges a difference."""
 
     LOAD = "load"  # which requests are sent, how many, and when: no verdict, and two loads are shown
     REQUEST = "request"  # what each of them asks of the server: a row of its own, and a mark
@@ -119,7 +119,7 @@ class Setting(msgspec.Struct):
 
     @property
     def dest(self) -> str:
-        """Its name in the parser."""
+        """The attribute name of the setting in argparse's result."""
         return self.option[2:].replace("-", "_") if self.apart else self.name
 
     @property
@@ -149,7 +149,7 @@ class RequestSource(msgspec.Struct, frozen=True):
 
 
 class Rows:
-    """Settings of one subject, or those of several together."""
+    """Base of the classes whose attributes are the settings of one subject; `rows` lists them in order."""
 
     rows: ClassVar[tuple[Setting, ...]] = ()
 
@@ -178,13 +178,13 @@ Subject: TypeAlias = type[Rows] | type[KeyRows] | type[OptionRows]
 
 
 def make_option_struct(name: str, *subjects: Subject) -> Any:
-    """A frozen struct with a field for each setting of these subjects."""
+    """Make a frozen struct class with a field for each setting of these subjects."""
     fields = [(row.name, Any, row.default) for subject in subjects for row in subject.rows]
     return msgspec.defstruct(name, fields, frozen=True)
 
 
 def annotate_bounds(kind: Any, row: Setting, constraint: Callable[..., Any]) -> Any:
-    """A type whose numbers are held to the row's bounds, as `constraint` makes them of ge, gt and le."""
+    """Add the row's bounds to a type by `constraint`, pydantic's or msgspec's, which takes ge, gt and le."""
     if not row.bounds:
         return kind
     members = [
@@ -195,9 +195,9 @@ def annotate_bounds(kind: Any, row: Setting, constraint: Callable[..., Any]) -> 
 
 
 def make_model_fields(subjects: Iterable[Subject], names: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a pydantic model with these keys, as `create_model` takes them.
+    """Make the fields of a pydantic model, as `create_model` takes them, from the settings of subjects.
 
-    `names` are types that the annotations name, and the subjects' modules do without.
+    `names` are the types that the annotations name and the subjects' modules do not import.
     """
     from pydantic import AfterValidator, BeforeValidator, Field  # parsers are made without it
 

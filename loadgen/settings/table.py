@@ -27,7 +27,7 @@ from loadgen.settings.setting import Makes, Setting, Subject
 
 
 def join_rows(*subjects: Subject) -> tuple[Setting, ...]:
-    """The rows of subjects, in their order."""
+    """List the settings of several subjects, in order."""
     return tuple(row for subject in subjects for row in subject.rows)
 
 
@@ -66,17 +66,17 @@ ARRIVALS = tuple(row.name for row in join_rows(*PROFILE_KEYS) if row.arrivals)
 
 
 def profile_keys(*makes: Makes) -> tuple[str, ...]:
-    """The keys of a profile that make one of these, in the order of the table."""
+    """List the keys of a profile whose settings make one of these (load, requests, …), in order."""
     return tuple(row.name for row in join_rows(*PROFILE_KEYS) if row.makes in makes)
 
 
 def list_flags(group: str, rows: Iterable[Setting] = TABLE) -> list[Setting]:
-    """The settings with a flag in a group of --help, in the order of its lines."""
+    """List the settings that have a flag in a group of --help, in the order of its lines."""
     return sorted((row for row in rows if row.group == group), key=lambda row: row.rank)
 
 
 def add_flag(container: argparse._ActionsContainer, row: Setting) -> None:
-    """Add the flag of a setting, named and read as its row says."""
+    """Add a setting's flag to an argparse parser or group."""
     columns = {
         "action": row.action, "nargs": row.nargs, "choices": row.choices, "metavar": row.metavar,
         "type": row.read,

@@ -50,7 +50,7 @@ class ServerSettings(
     """The `[server]` table of a profile, or the flags of the same names; None leaves it to the engine."""
 
     def overlaid(self, other: ServerSettings) -> ServerSettings:
-        """These, with whatever the other gives instead; variables of the environment one by one."""
+        """Merge with `other`, whose given settings win; environment variables merge one by one."""
         given = other.model_dump(exclude_none=True)
         if self.environment and other.environment:
             given["environment"] = {**self.environment, **other.environment}
@@ -60,9 +60,10 @@ class ServerSettings(
 def validate_table(
     kind: type[Table], table: Mapping[str, Any], origin: str, typed: Collection[str] = ()
 ) -> Table:
-    """Validate these keys; raises UsageError that names each wrong key, an unknown one with the nearest.
+    """Validate a table's keys as the pydantic model `kind`; raises UsageError that names each wrong key.
 
-    The `typed` keys were given as flags and are named so; all are where the origin is FLAGS.
+    An unknown key gets the nearest known one. The `typed` keys were given as flags and are named so; all are
+    where the origin is FLAGS.
     """
     try:
         return kind.model_validate(dict(table))
@@ -71,14 +72,14 @@ def validate_table(
 
 
 def find_flag(key: str) -> str:
-    """The flag that gives a key of a profile or of a server's settings."""
+    """Find the flag of a profile's or server setting's key."""
     return _FLAGS.get(key, f"--{key.replace('_', '-')}")
 
 
 def explain_errors(
     error: ValidationError, origin: str, keys: Collection[str], typed: Collection[str] = ()
 ) -> UsageError:
-    """pydantic's error as ours."""
+    """Convert a pydantic ValidationError to a UsageError in this tool's words."""
     return UsageError("; ".join(_explain(item, origin, keys, typed) for item in error.errors()))
 
 
@@ -102,5 +103,5 @@ def _explain(item: Mapping[str, Any], origin: str, keys: Collection[str], typed:
 
 
 def _explain_why(item: Mapping[str, Any]) -> str:
-    """pydantic's message of one key."""
+    """Explain one pydantic error of a key in this tool's words."""
     return str(item["msg"]).lower().removeprefix("value error, ")

@@ -140,7 +140,7 @@ _FAMILIES = {
 
 
 def refuse_vllm_flag(flag: str) -> str | None:
-    """Why a flag of vLLM is not supported, and the nearest way; None where it is, or is none of vLLM's."""
+    """Explain why a vLLM flag is not supported, and what to use; None if it is, or vLLM lacks it."""
     if flag == _KEY:
         return f"{flag} is not supported: {VLLM.refused[flag]}"
     if flag in VLLM.refused or flag in VLLM.renamed:
@@ -152,12 +152,12 @@ def refuse_vllm_flag(flag: str) -> str | None:
 
 
 def list_remarks(flags: tuple[str, ...]) -> str:
-    """List why these flags have no effect, in one line."""
+    """Join, in one line, why each of these vLLM flags has no effect."""
     return "; ".join(f"{flag}: {VLLM.no_effect[flag]}" for flag in dict.fromkeys(flags))
 
 
 def refuse_vllm_value(flag: str, value: str) -> str | None:
-    """Why a flag without effect is not supported with this value; None where it is."""
+    """Explain why a vLLM flag without effect is refused with this value; None if it is accepted."""
     only, why = ONLY_VALUES.get(flag, (None, ""))
     try:
         heeded = only is not None and float(value) != only
