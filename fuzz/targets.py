@@ -121,7 +121,7 @@ TARGETS = {
     "trace": Target(f"{_DATA}:trace", ("loadgen.features.traces", *_ROWS), ("traces/*",), 1024),
     "named_dataset": Target(f"{_USER}:named_dataset", _ROWS, ("datasets/*.jsonl",), 1024),
     "servegen": Target(f"{_USER}:servegen", ("loadgen.features.traces", *_ROWS), (), 1024),
-    "corpus": Target(f"{_USER}:corpus", ("loadgen.plan.prompts",), (), 512),
+    "corpus": Target(f"{_USER}:corpus", ("loadgen.features.texts",), (), 512),
     # words of a command line
     "command_words": Target(
         f"{_USER}:command_words", ("loadgen.run.command.options", "loadgen.settings.table"), (), 256

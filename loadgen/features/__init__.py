@@ -1,6 +1,6 @@
 """Features: each is a folder whose rows join the tables of the core, which names none of them.
 
-A feature imports the core and no other feature; the core reaches it through `contributed` alone.
+A feature imports the core and no other feature; the core reaches it through `import_rows` alone.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ FEATURES: dict[str, dict[str, str]] = {
         "settings": "session_settings",
         "turns": "turn_answers",
     },
+    "texts": {"counts": "prompt_counts", "settings": "text_settings", "texts": "prompt_texts"},
     "data": {"doubts": "data_checks", "settings": "data_settings"},
     "ring": {"doubts": "ring_checks", "transports": "ring_choice"},
     "shards": {"doubts": "shard_checks", "options": "shard_settings", "sections": "shard_lines"},

@@ -80,6 +80,10 @@ class Vocabulary(msgspec.Struct, frozen=True):
         if len(self.allowed) == 0:
             raise UsageError(f"no token id is left to draw prompts from ({self.source})")
 
+    def draw(self, rng: np.random.Generator, n: int) -> Int64:
+        """Any of the ids, int64[n], each as likely."""
+        return self.allowed[rng.integers(0, len(self.allowed), n)]
+
     def keep_below(self, bound: int, bounded_by: str) -> Vocabulary:
         """Keep the ids under `bound`, with `bounded_by` added to the source; itself where all are."""
         if int(self.allowed[-1]) < bound:

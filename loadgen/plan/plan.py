@@ -19,22 +19,21 @@ from loadgen.features import import_rows
 from loadgen.plan.apis import choose_dialect, make_shared_fields, merge_fields
 from loadgen.plan.arrival import cut_offsets_ns, make_process
 from loadgen.plan.data_facts import DataFacts, LengthFacts
-from loadgen.plan.plan_inputs import ModelTarget, PlanInputs, Seed, SourcedRequests
+from loadgen.plan.plan_inputs import WORDS, ModelTarget, PlanInputs, Seed, SourcedRequests
 from loadgen.plan.planned_requests import Cancellations, Requests, TurnRequests, Turns, draw_cancellations
 from loadgen.plan.profile import Profile, check_body
-from loadgen.plan.prompts.random_prompts import WORDS
 from loadgen.plan.random_stream import Purpose, RandomStream, make_arrival_rng
 from loadgen.plan.request_sources import MADE, RANDOM, SOURCES, find_source, import_source
 from loadgen.settings.load_schedule import ConcurrencySteps
 from loadgen.settings.load_settings import ShapeKeys, parse_cancel_rate
-from loadgen.settings.table import FEATURE_KEYS, join_rows
+from loadgen.settings.table import SOURCE_KEYS, join_rows
 from loadgen.wire.openai import Dialect
 
 _USUAL_S = 5  # of a request
 _USUAL_LENS = {"input_len": 64, "output_len": 16}  # of a warm-up, where only the server counts
 _ENDS = "requests are sent for {:g} s; those still running then are finished"
 # A profile whose prompts are made here, each request of its own, at a load that does not change.
-_PLAIN = {row.name: row.default for row in join_rows(*FEATURE_KEYS, ShapeKeys)}
+_PLAIN = {row.name: row.default for row in join_rows(*SOURCE_KEYS, ShapeKeys)}
 _COMPARED_PROMPTS = 2048
 _NEVER_EQUAL_IDS = 8  # of a thousand ids or more: a chance of 10⁻¹⁸ among _COMPARED_PROMPTS
 
@@ -184,7 +183,7 @@ def _find_usual(like: Plan, subject: ModelTarget) -> dict[str, Any]:
     halves = {key: _USUAL_LENS[key] if lengths is None else lengths.p50 for key, lengths in lens.items()}
     fixed = {"range_ratio": "0", "prefix_len": 0, "prefix_groups": 1, "input_dist": "", "output_dist": ""}
     text = subject.engine.unproven and not like.ids_source
-    return halves | fixed | ({"prompt_format": "words"} if text else {})
+    return halves | fixed | ({"prompt_format": WORDS} if text else {})
 
 
 def is_counted_by_server(profile: Profile, subject: ModelTarget) -> bool:

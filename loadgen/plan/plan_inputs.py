@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import secrets
+from functools import cache
+from pathlib import Path
 
 import msgspec
 
@@ -16,15 +18,35 @@ from loadgen.plan.random_stream import RandomStream
 from loadgen.wire.openai import Chat, Dialect
 
 SEED_BITS = 32
+WORDS = "words"  # the form of prompts that are sized by the server's own count
+# The first word has no blank before it, and so may be more tokens than elsewhere: it is always the same.
+FIRST_WORD = "the"
+_WORDS_FILE = Path(__file__).with_name("common_words.txt")
+
+
+@cache
+def list_common_words() -> tuple[str, ...]:
+    """List 512 of the commonest lower-case words of three English texts, the commonest first.
+
+    Each, with a blank before it, is one token in the vocabularies of Qwen (`qwen.tiktoken` of dashscope
+    2.0.2), of Mistral's Tekken (2024-07 and 2024-09) and of Mistral's SentencePiece models v1, which is of
+    Llama 2's size, and v3 (all of mistral-common 1.13.1).
+    """
+    return tuple(_WORDS_FILE.read_text("utf-8").split())
 
 
 class WordCounts(msgspec.Struct, frozen=True):
     """How a server counts prompts of words: its own tokens of each prompt, and tokens a word."""
 
-    words: tuple[str, ...] = ()  # those that prompts are made of; (): all of words.common()
+    words: tuple[str, ...] = ()  # those that prompts are made of; (): all common ones
     overhead: float = 0.0  # tokens of a prompt without any word: the chat template's
     per_word: float = 1.0
     how: str = ""  # the count was learned; "": one token a word is assumed
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The words that prompts are made of."""
+        return self.words or list_common_words()
 
     @property
     def explanation(self) -> str:

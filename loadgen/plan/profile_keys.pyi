@@ -2,9 +2,10 @@
 
 from loadgen.features.data.data_settings import DataKeys
 from loadgen.features.sessions.session_settings import SessionKeys
+from loadgen.features.texts.text_settings import TextKeys
 from loadgen.features.traces.trace_settings import TraceKeys
 from loadgen.settings.load_settings import CancelKeys, ClassKeys, LoadKeys, NameKeys, ShapeKeys
-from loadgen.settings.prompt_settings import LengthKeys, TextKeys
+from loadgen.settings.prompt_settings import LengthKeys, VariationKeys
 from loadgen.settings.request_settings import FigureKeys, RequestKeys
 
 class ProfileKeys(
@@ -14,6 +15,7 @@ class ProfileKeys(
     CancelKeys,
     TraceKeys,
     TextKeys,
+    VariationKeys,
     DataKeys,
     NameKeys,
     LengthKeys,

@@ -15,15 +15,14 @@ from loadgen.plan.profile import Profile, list_shipped, read_toml
 from loadgen.settings.setting import RequestSource
 
 if TYPE_CHECKING:
-    from loadgen.plan.json_lines import OpenedFile
+    from loadgen.base.json_lines import OpenedFile
     from loadgen.wire.openai import Dialect
 
 RANDOM = "random"
 _FILE = "file"
 # By the kind that DataFacts have.
 SOURCES: dict[str, RequestSource] = {
-    RANDOM: RequestSource("loadgen.plan.prompts.random_prompts", is_made=True, plans_lens=True),
-    "prefix_repetition": RequestSource("loadgen.plan.prompts.vllm_texts", is_made=True),
+    RANDOM: RequestSource("loadgen.plan.random_prompts", is_made=True, plans_lens=True),
 }
 for module in import_rows("settings"):
     SOURCES |= module.SOURCES
@@ -75,11 +74,11 @@ def check_files(profile: Profile) -> None:
     dists = {way: (getattr(profile, f"{way}_dist"), getattr(profile, f"{way}_len")) for way in _DISTS}
     for way, (text, usual) in dists.items():
         if text:
-            from loadgen.plan.prompts import lengths  # few runs have any
+            from loadgen.plan import lengths  # few runs have any
 
             lengths.parse_lengths(text, f"--{way}-dist", usual)
     if profile.think_time:
-        from loadgen.plan.prompts import lengths
+        from loadgen.plan import lengths
 
         lengths.parse_seconds(profile.think_time, "--think-time")
 
@@ -121,6 +120,6 @@ def _is_directory(path: str) -> bool:
 
 
 def _open_file(path: str, flag: str) -> OpenedFile:
-    from loadgen.plan.json_lines import OpenedFile  # few runs read a file
+    from loadgen.base.json_lines import OpenedFile  # few runs read a file
 
     return OpenedFile(path, flag)

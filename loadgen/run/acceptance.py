@@ -28,8 +28,7 @@ from loadgen.engines import refusals
 from loadgen.engines.refusals import FIELDS, REFUSING, Adaptation, AdaptedField, Refusal
 from loadgen.plan import plan, request_sources
 from loadgen.plan.plan import Plan
-from loadgen.plan.plan_inputs import ModelTarget, Seed, WordCounts
-from loadgen.plan.profile import Profile
+from loadgen.plan.plan_inputs import ModelTarget
 from loadgen.plan.trial_bodies import TrialBodies
 from loadgen.records.record import Records
 from loadgen.run.command.progress import Display, display
@@ -247,32 +246,6 @@ def _limit_s(trial: Plan) -> float:
     """How long the first byte of an answer may take, in seconds."""
     profile = trial.profile
     return min(limit for limit in (_TRIAL_S, profile.request_timeout, profile.stall_timeout) if limit)
-
-
-def add_word_counts(
-    adapter: Adapter, known: dict[str, WordCounts], workload: Profile, seed: Seed, limit: int
-) -> ModelTarget:
-    """The adapter's model, with the server's own count of words where prompts are made of words.
-
-    It is asked once for all requests of one form, of which it takes `limit` tokens (0: not known). What it
-    refuses of a request is learned before, as it would be for the run. Raises MeasureError.
-    """
-    subject = adapter.subject
-    if not plan.is_counted_by_server(workload, subject):
-        return subject
-    from loadgen.server.prompt_counts import PromptCounter  # no other run needs it
-
-    asked = plan.make_warmup(
-        workload.model_copy(update={"num_warmups": 1, "prefix_len": 0, "prefix_groups": 1}), subject, seed
-    )
-    key = f"{asked.path} {asked.fields.get('chat_template_kwargs')}"
-    if key not in known:
-        if subject.engine.unproven:
-            asked = adapter.adapt(asked)
-        counter = PromptCounter(adapter.access, asked, subject.engine.hosted, limit)
-        with display(adapter.quiet).waiting("asking how the server counts words"):
-            known[key] = counter.learn_counts(workload.input_len + workload.prefix_len)
-    return replace(subject, word_counts=known[key])
 
 
 def check_takes_ids(probe: ServerProbe, served: ServerInfo) -> ServerInfo:

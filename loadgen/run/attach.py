@@ -280,7 +280,7 @@ def _longest(profile: Profile) -> int | None:
         or profile.output_dist
     ):
         return None
-    from loadgen.plan.prompts.random_ids import RANGE_RULES, parse_range_ratio  # few need it
+    from loadgen.plan.random_prompts import RANGE_RULES, parse_range_ratio  # few need it
 
     input_ratio, output_ratio = parse_range_ratio(profile.range_ratio, profile.compat)
     bounds = RANGE_RULES[profile.compat].bounds

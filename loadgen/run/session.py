@@ -24,6 +24,7 @@ from loadgen.base.structs import replace
 from loadgen.base.urls import is_loopback
 from loadgen.engines.refusals import Adaptation
 from loadgen.facts.run_facts import Client, Facts, Server
+from loadgen.features import import_rows
 from loadgen.host import throttling
 from loadgen.host.environment import describe_machine
 from loadgen.host.sampler import Sampler
@@ -36,7 +37,7 @@ from loadgen.records.journal import Journal
 from loadgen.records.record import Records
 from loadgen.records.text_tokens import TextTokenizer
 from loadgen.report import run_place
-from loadgen.run import acceptance, transport_choice
+from loadgen.run import transport_choice
 from loadgen.run.acceptance import Adapter, check_digest, check_divisible, check_sendable
 from loadgen.run.command import progress
 from loadgen.run.command.options import Options
@@ -162,8 +163,11 @@ class Session(msgspec.Struct, frozen=True):
 
     def _count_words(self, workload: Profile, seed: Seed) -> Session:
         """This session, with the server's own count where prompts are made of words; raises MeasureError."""
+        if not plan.is_counted_by_server(workload, self.subject):
+            return self
+        (texts,) = import_rows("counts")  # no other run needs it
         known, limit = self.word_counts, self.context_limit
-        return replace(self, subject=acceptance.add_word_counts(self.adapter, known, workload, seed, limit))
+        return replace(self, subject=texts.add_word_counts(self.adapter, known, workload, seed, limit))
 
     def _run(self, workload: Profile, seed: Seed) -> tuple[Result, Path]:
         display = progress.display(self.options.quiet)

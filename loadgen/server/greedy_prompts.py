@@ -22,7 +22,7 @@ from loadgen.base.untrusted import NOT_JSON, Hide, hide_nothing
 from loadgen.plan.apis import merge_fields
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget
-from loadgen.plan.prompts.tokenizers import Tokenizer, load_tokenizer
+from loadgen.plan.tokenizers import Tokenizer, load_tokenizer
 from loadgen.records.decode import Decoder
 from loadgen.records.record import Record
 from loadgen.server import answer_check

@@ -4,8 +4,9 @@ from typing import Any, Literal, TypedDict
 
 from loadgen.features.data.data_settings import DatasetName
 from loadgen.features.shards.shard_settings import PlannedStart
+from loadgen.features.texts.text_settings import PromptFormat
 from loadgen.features.traces.trace_settings import TraceFormat
-from loadgen.settings.prompt_settings import Compat, PromptFormat
+from loadgen.settings.prompt_settings import Compat
 from loadgen.settings.setting import OptionRows
 from loadgen.transport.sending.share import Share
 

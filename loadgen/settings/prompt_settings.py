@@ -1,4 +1,4 @@
-"""Prompt settings: what the text of prompts that are made here is, and how long prompts and answers are."""
+"""Prompt settings: how long prompts and answers are, how lengths vary, and which prefixes prompts share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from loadgen.base import bounds
 from loadgen.base.bounds import integer_between, number_between
-from loadgen.settings.conflicts import find_data, reads_data
+from loadgen.settings.conflicts import reads_data
 from loadgen.settings.setting import (
     LENGTHS,
     NO_KEYWORD,
@@ -22,16 +22,11 @@ from loadgen.settings.setting import (
     setting,
 )
 
-PromptFormat = Literal["auto", "ids", "text-vllm", "text-vllm-0.9", "corpus", "words"]
 Compat = Literal["vllm", "vllm-0.9", "sglang", "inferencex"]
 _N = {"read": integer_between(1, bounds.MOST_TOKENS), "metavar": "N"}
 _LEN = {"read": int, "metavar": "N", "least": 1, "most": bounds.MOST_TOKENS}
 
 _NO_RANGE = ("0.0", "0", "")
-
-
-def _reads_texts(values: Values) -> bool:
-    return find_data(values)[0] not in ("random", "trace")  # a trace has the form of its prompts to choose
 
 
 def _has_prefix(values: Values) -> bool:
@@ -42,9 +37,8 @@ def _varies_lengths(values: Values) -> bool:
     return values["range_ratio"] not in _NO_RANGE
 
 
-_OF_ITS_OWN = "{flag} is of random prompts, and {data} has prompts of its own: leave out one of them"
-_MADE = Conflict(reads_data, _OF_ITS_OWN, Given.WRITTEN)
-_TEXTS = Conflict(_reads_texts, _OF_ITS_OWN, Given.WRITTEN)
+OF_ITS_OWN = "{flag} is of random prompts, and {data} has prompts of its own: leave out one of them"
+_MADE = Conflict(reads_data, OF_ITS_OWN, Given.WRITTEN)
 _RANGE = Conflict(
     _varies_lengths,
     "{flag} and --random-range-ratio {range_ratio} both vary the lengths: leave one "
@@ -62,15 +56,9 @@ _dist = partial(setting, Makes.LOAD, group=LENGTHS, metavar="DIST", rank=3,
 _length = partial(setting, Makes.LOAD, group=LENGTHS)
 
 
-class TextKeys(KeyRows, frozen=True):
-    """The settings of the text of generated prompts and of how their lengths vary."""
+class VariationKeys(KeyRows, frozen=True):
+    """The settings of how the lengths of generated prompts vary, and of the prefixes that prompts share."""
 
-    prompt_format: PromptFormat = setting(Makes.REQUEST, "auto",
-        "ids: exactly N random token ids (default where the API takes them); corpus: text cut to N "
-        "tokens; words: sized by the server's own count", group=LENGTHS, rank=6,
-        choices=get_args(PromptFormat), not_with=(_TEXTS,))
-    prompt_corpus: str = _length("", "text for the format corpus (default: the one shipped)", metavar="FILE",
-        rank=6, compared=Identity.AS_READ, not_with=(_TEXTS,))
     compat: Compat = _made("vllm", "whose meaning of --random-range-ratio (default vllm)", rank=3,
         choices=get_args(Compat))
     # As lognormal:mean=1024,sd=512,min=16,max=8192; "": by input_len, range_ratio.

@@ -10,7 +10,7 @@ from typing import Any
 from loadgen.features import import_rows
 from loadgen.settings import setting
 from loadgen.settings.load_settings import CancelKeys, ClassKeys, LoadKeys, NameKeys, SeedOptions, ShapeKeys
-from loadgen.settings.prompt_settings import LengthFlags, LengthKeys, TextKeys
+from loadgen.settings.prompt_settings import LengthFlags, LengthKeys, VariationKeys
 from loadgen.settings.request_settings import FigureKeys, RequestKeys
 from loadgen.settings.run_settings import AroundOptions, CommandFlags, OutputOptions, SendOptions, StopOptions
 from loadgen.settings.server_settings import (
@@ -31,18 +31,23 @@ def join_rows(*subjects: Subject) -> tuple[Setting, ...]:
     return tuple(row for subject in subjects for row in subject.rows)
 
 
-_OF_FEATURES = [module.PROFILE_KEYS for module in import_rows("settings")]
+_FEATURES = import_rows("settings")
 # In the order in which a profile is stored: subjects of a feature come before the core's that it names.
 PROFILE_KEYS: tuple[Subject, ...] = tuple(
     subject
     for core in (
-        *(ShapeKeys, ClassKeys, CancelKeys, TextKeys, NameKeys, LengthKeys, LoadKeys, RequestKeys),
+        *(ShapeKeys, ClassKeys, CancelKeys, VariationKeys, NameKeys, LengthKeys, LoadKeys, RequestKeys),
         FigureKeys,
     )
-    for subject in (*(own for keys in _OF_FEATURES for own in keys.get(core, ())), core)
+    for subject in (*(own for module in _FEATURES for own in module.PROFILE_KEYS.get(core, ())), core)
 )
-FEATURE_KEYS: tuple[Subject, ...] = tuple(
-    subject for keys in _OF_FEATURES for subjects in keys.values() for subject in subjects
+# Those of features with sources of requests: without them, requests are random prompts.
+SOURCE_KEYS: tuple[Subject, ...] = tuple(
+    subject
+    for module in _FEATURES
+    if module.SOURCES
+    for subjects in module.PROFILE_KEYS.values()
+    for subject in subjects
 )
 OPTIONS: tuple[Subject, ...] = (
     *(TargetOptions, KeyOptions, TrustOptions, MachineOptions, SeedOptions, SendOptions, AroundOptions),

@@ -25,7 +25,7 @@ from loadgen.facts.calibration import Calibration, Error
 from loadgen.facts.run_facts import Facts
 from loadgen.host import throttling
 from loadgen.host.environment import describe_machine
-from loadgen.plan.prompts.random_ids import TokenIds
+from loadgen.plan.random_prompts import TokenIds
 from loadgen.report.run_directory import Result
 
 Server = Callable[[], VirtualServer]

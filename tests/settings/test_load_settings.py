@@ -9,8 +9,8 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
+from loadgen.plan import random_prompts
 from loadgen.plan.profile import build, load
-from loadgen.plan.prompts import random_ids
 from loadgen.plan.random_stream import RandomStream
 
 RAMP = {"ramp_up_strategy": "linear", "ramp_up_start_rps": 1.0, "ramp_up_end_rps": 8.0}
@@ -93,7 +93,7 @@ def test_two_loads_are_refused_by_name(keys: dict[str, Any], why: str) -> None:
 def test_a_wrong_ratio_of_a_class_is_named_by_the_class() -> None:
     classes = build({"classes": [LONG, {**SHORT, "range_ratio": "2"}]}).classes
     with pytest.raises(UsageError, match=r"^--class short: range_ratio 2: give a number from 0"):
-        random_ids.draw_class_lens(classes, RandomStream(7), 4, "vllm")
+        random_prompts.draw_class_lens(classes, RandomStream(7), 4, "vllm")
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from loadgen.plan import random_prompts
 from loadgen.plan.profile import build
-from loadgen.plan.prompts import random_ids
 from loadgen.plan.random_stream import RandomStream
 from loadgen.settings.request_class import RequestClass, parse_class
 
@@ -21,14 +21,14 @@ STREAM = RandomStream(7, "mix")
 
 
 def test_classes_have_their_shares() -> None:
-    counts = Counter(random_ids.draw_classes(CLASSES, STREAM, 100_000).tolist())
+    counts = Counter(random_prompts.draw_classes(CLASSES, STREAM, 100_000).tolist())
     assert counts[0] + counts[1] == 100_000
     assert abs(counts[0] - 30_000) < 5 * 145  # standard deviations of a binomial count
 
 
 def test_each_request_has_the_lengths_of_its_class() -> None:
-    numbers = random_ids.draw_classes(CLASSES, STREAM, 2000)
-    inputs, outputs = random_ids.draw_class_lens(CLASSES, STREAM, 2000, "vllm")
+    numbers = random_prompts.draw_classes(CLASSES, STREAM, 2000)
+    inputs, outputs = random_prompts.draw_class_lens(CLASSES, STREAM, 2000, "vllm")
     assert set(inputs[numbers == 0].tolist()) == {8000}
     assert set(outputs[numbers == 0].tolist()) == {200}
     assert (inputs[numbers == 1].min(), inputs[numbers == 1].max()) == (450, 550)
@@ -37,15 +37,17 @@ def test_each_request_has_the_lengths_of_its_class() -> None:
 
 
 def test_a_longer_plan_begins_with_the_classes_of_the_shorter() -> None:
-    long, short = (random_ids.draw_classes(CLASSES, STREAM, n).tolist() for n in (1000, 100))
+    long, short = (random_prompts.draw_classes(CLASSES, STREAM, n).tolist() for n in (1000, 100))
     assert long[:100] == short
-    columns = zip(*(random_ids.draw_class_lens(CLASSES, STREAM, n, "vllm") for n in (1000, 100)), strict=True)
+    columns = zip(
+        *(random_prompts.draw_class_lens(CLASSES, STREAM, n, "vllm") for n in (1000, 100)), strict=True
+    )
     assert all(many[:100].tolist() == few.tolist() for many, few in columns)
 
 
 def test_another_seed_draws_other_classes() -> None:
     other = RandomStream(8, "mix")
-    drawn = [random_ids.draw_classes(CLASSES, stream, 100).tolist() for stream in (STREAM, other)]
+    drawn = [random_prompts.draw_classes(CLASSES, stream, 100).tolist() for stream in (STREAM, other)]
     assert drawn[0] != drawn[1]
 
 

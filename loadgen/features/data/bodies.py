@@ -11,9 +11,9 @@ import numpy as np
 from loadgen.base.arrays import Int64
 from loadgen.base.bounds import MOST_TOKENS
 from loadgen.base.errors import UsageError
+from loadgen.base.json_lines import Lines
 from loadgen.features.data import recognised_rows, row_kinds
 from loadgen.features.data.row_kinds import RowObject
-from loadgen.plan.json_lines import Lines
 from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests
 from loadgen.plan.planned_requests import UNKNOWN_LEN, fingerprint
 from loadgen.wire.openai import Chat, Completions, Dialect

@@ -17,11 +17,11 @@ from loadgen.base.arrays import Int64
 from loadgen.base.bounds import MOST_TOKENS, YEAR_S
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
+from loadgen.base.json_lines import Lines, explain_json
 from loadgen.base.text import format_count, quote_value
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.data import bodies, recognised_rows, row_kinds
 from loadgen.features.data.row_kinds import RowObject
-from loadgen.plan.json_lines import Lines, explain_json
 from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests
 from loadgen.plan.planned_requests import UNKNOWN_LEN, Turns, fingerprint, make_turns
 from loadgen.wire.openai import Chat, Dialect

@@ -13,19 +13,14 @@ import numpy as np
 from loadgen.base import bounds
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
+from loadgen.base.json_lines import Lines, OpenedFile, explain_fault
 from loadgen.features.data import sheets
+from loadgen.features.data.listed_texts import FileTexts, oversample_rows, shuffle_rows
 from loadgen.plan.data_facts import DataFacts
-from loadgen.plan.json_lines import Lines, OpenedFile, explain_fault
 from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests
 from loadgen.plan.planned_requests import UNKNOWN_LEN
 from loadgen.plan.profile import Profile
-from loadgen.plan.prompts.tokenizers import (
-    apply_template,
-    count_tokens,
-    find_optional_tokenizer,
-    load_tokenizer,
-)
-from loadgen.plan.prompts.vllm_texts import FileTexts, oversample_rows, shuffle_rows
+from loadgen.plan.tokenizers import apply_template, count_tokens, find_optional_tokenizer, load_tokenizer
 from loadgen.wire.openai import Chat
 
 KIND = "custom"

@@ -158,7 +158,7 @@ def _count_lens(made: Plan, tokenizer: str | None) -> Int64 | None:
     lens = made.requests.input_lens[: len(made)]
     if tokenizer is None or not (lens == UNKNOWN_LEN).any():
         return None
-    from loadgen.plan.prompts.tokenizers import load_tokenizer  # slow, and only lengths need it
+    from loadgen.plan.tokenizers import load_tokenizer  # slow, and only lengths need it
 
     encode = load_tokenizer(tokenizer, "auto").encode
     counted = [

@@ -38,12 +38,13 @@ def _lacks_file(values: Values) -> bool:
 
 
 SOURCES = {
+    "prefix_repetition": RequestSource("loadgen.features.data.listed_texts", is_made=True),
     "sharegpt": RequestSource("loadgen.features.data.sharegpt", reads_file=True),
     "custom": RequestSource("loadgen.features.data.custom", reads_file=True),
     "file": RequestSource("loadgen.features.data.recognised_rows", key="dataset_path", reads_file=True),
 }
-# "" is a file that is known by its rows; `trace` and `timed_trace` read one too.
-_FILES = ("", "trace", "timed_trace", *(name for name in SOURCES if name != "file"))
+# "" is a file that is known by its rows.
+_FILES = ("", "trace", "timed_trace", "sharegpt", "custom")
 # fmt: off
 _data = partial(setting, Makes.LOAD, group=DATA)
 _label = partial(_data, metavar="KEY", **_TIMED)

@@ -80,14 +80,14 @@ def _find_decode(made: Plan, tokenizer: str | None) -> Decode | None:
     """The function that makes text of a plan's ids; None where there are none, or no tokenizer."""
     if tokenizer is None or find_form(made) != IDS:
         return None
-    from loadgen.plan.prompts.tokenizers import load_tokenizer  # slow, and only ids need it
+    from loadgen.plan.tokenizers import load_tokenizer  # slow, and only ids need it
 
     return load_tokenizer(tokenizer, "ids").decode
 
 
 def _recount(made: Plan, tokenizer: str, decode: Decode) -> Iterator[str]:
     """How many of the texts that ids became are other tokens when they are read; of the first thousand."""
-    from loadgen.plan.prompts.tokenizers import load_tokenizer
+    from loadgen.plan.tokenizers import load_tokenizer
 
     encode = load_tokenizer(tokenizer, "ids").encode
     assert isinstance(made.requests, PromptRequests)

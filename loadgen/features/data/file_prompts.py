@@ -10,8 +10,8 @@ import numpy as np
 
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.bounds import MOST_TOKENS
+from loadgen.base.json_lines import Lines
 from loadgen.features.data import recognised_rows, row_kinds
-from loadgen.plan.json_lines import Lines
 from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests
 from loadgen.plan.planned_requests import UNKNOWN_LEN, PromptRequests, fingerprint
 from loadgen.wire.openai import Chat
@@ -148,7 +148,7 @@ class PromptTokens:
         if chat and profile.skip_chat_template:
             self.why_not = "--skip-chat-template, and the server applies its own"
             return None
-        from loadgen.plan.prompts import tokenizers
+        from loadgen.plan import tokenizers
 
         loaded = tokenizers.load_tokenizer(name, "auto")
         if not chat:

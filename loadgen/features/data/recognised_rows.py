@@ -9,9 +9,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen.base.arrays import Int64
+from loadgen.base.json_lines import Lines, OpenedFile
 from loadgen.features.data import row_kinds, sheets
 from loadgen.plan.data_facts import DataFacts
-from loadgen.plan.json_lines import Lines, OpenedFile
 from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests
 
 FLAG = "--dataset-path"

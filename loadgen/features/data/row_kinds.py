@@ -13,9 +13,9 @@ import msgspec
 
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
+from loadgen.base.json_lines import Lines, explain_json
 from loadgen.base.text import quote_value
 from loadgen.base.untrusted import NOT_JSON, read_file_head
-from loadgen.plan.json_lines import Lines, explain_json
 
 T = TypeVar("T")
 RowObject = dict[str, msgspec.Raw]  # a row's keys and the bytes of its values, in their order

@@ -17,9 +17,9 @@ import msgspec
 
 from loadgen.base.bounds import MOST_TOKENS
 from loadgen.base.files import expand_path
+from loadgen.base.json_lines import MOST_ROW_BYTES, Lines, OpenedFile
 from loadgen.base.text import quote_value
 from loadgen.features.data import row_kinds
-from loadgen.plan.json_lines import MOST_ROW_BYTES, Lines, OpenedFile
 
 _PARQUET = b"PAR1"  # the first bytes of the file
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}

@@ -14,13 +14,12 @@ from loadgen.base.bounds import MOST_REQUESTS
 from loadgen.base.clock import MS_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.text import format_count as number_of
+from loadgen.plan import lengths, random_prompts
 from loadgen.plan.data_facts import DataFacts
-from loadgen.plan.plan_inputs import ModelTarget, PlanInputs, SourcedRequests, WordCounts
+from loadgen.plan.plan_inputs import WORDS, ModelTarget, PlanInputs, SourcedRequests, WordCounts
 from loadgen.plan.planned_requests import DIGESTED_PROMPTS, PromptRequests, Turns, fingerprint, make_turns
 from loadgen.plan.profile import Profile
-from loadgen.plan.prompts import lengths, random_prompts
-from loadgen.plan.prompts.random_ids import PrefixGroups, PromptShape, draw_lens
-from loadgen.plan.prompts.random_prompts import WORDS
+from loadgen.plan.random_prompts import PrefixGroups, PromptShape, draw_lens
 from loadgen.plan.random_stream import RandomStream
 from loadgen.wire.openai import Chat, Dialect
 
@@ -164,49 +163,27 @@ def _make_texts(
     form: str, shape: PromptShape, lens: tuple[Int64, Int64], inputs: PlanInputs
 ) -> tuple[TurnTexts, str, list[str]]:
     """The texts of a form, where they come from, and notes on them."""
-    stream = inputs.stream
-    own, answered = lens
-    system = np.full(shape.prefix_groups, shape.prefix_len, dtype=np.int64) if shape.prefix_len else None
-    named = {"": own, "answers": answered, "systems": system}
-    parts = {
-        name: (
-            _make_own_shape(shape, tokens),
-            stream if not name else replace(stream, profile=_name_stream(stream, name)),
-        )
-        for name, tokens in named.items()
-        if tokens is not None
-    }
-    if form == CORPUS:
-        made, text = _cut_corpus(parts, shape, inputs)
-        return _gather_texts(made), text, []
-    from loadgen.plan.prompts import prompt_texts  # few runs send any
-
     counts = inputs.subject.word_counts or WordCounts()
-    bare = replace(counts, overhead=0.0)  # the chat template's is counted with the user's messages
-    written = {
-        name: prompt_texts.WordTexts(part, bare if name else counts, of) for name, (part, of) in parts.items()
-    }
-    text = f"{len(counts.words or prompt_texts.list_common_words())} common words"
-    return _gather_texts(written), text, [f"messages of words: {counts.explanation}"]
-
-
-def _cut_corpus(
-    parts: dict[str, tuple[PromptShape, RandomStream]], shape: PromptShape, inputs: PlanInputs
-) -> tuple[dict[str, PromptRequests], str]:
-    """Passages of real text for each of the parts, and the text's name."""
-    from loadgen.plan.prompts import prompt_texts
-
-    text = prompt_texts.load_corpus(inputs.profile.prompt_corpus)
-    tokens, encoder = prompt_texts.encode_corpus(
-        text, random_prompts.find_text_tokenizer(inputs.profile, inputs.subject)
+    # The chat template's overhead is counted with the user's messages.
+    bare = replace(inputs.subject, word_counts=replace(counts, overhead=0.0))
+    messages, others = (
+        random_prompts.import_texts().open_source(form, replace(inputs, subject=subject))
+        for subject in (inputs.subject, bare)
     )
-    random_prompts.check_count(CORPUS, shape, inputs.profile)
-    cut = {name: prompt_texts.CorpusIds(part, text, tokens, of) for name, (part, of) in parts.items()}
-    return {name: prompt_texts.CorpusTexts(ids, tokens, encoder) for name, ids in cut.items()}, text.name
+    system = np.full(shape.prefix_groups, shape.prefix_len, dtype=np.int64)
 
+    def make(part: str, tokens: Int64) -> PromptRequests:
+        """Texts of these lengths, which have nothing in common with the messages."""
+        stream = replace(inputs.stream, profile=f"{inputs.stream.profile} {part}")
+        return others.make(_make_own_shape(shape, tokens), stream)
 
-def _gather_texts(made: dict[str, Any]) -> TurnTexts:
-    return TurnTexts(made[""], made["answers"], made.get("systems"))
+    texts = TurnTexts(
+        messages.make(_make_own_shape(shape, lens[0]), inputs.stream),
+        make("answers", lens[1]),
+        make("systems", system) if shape.prefix_len else None,
+    )
+    notes = [f"messages of words: {counts.explanation}"] if form == WORDS else []
+    return texts, messages.facts.text, notes
 
 
 def _make_own_shape(shape: PromptShape, tokens: Int64) -> PromptShape:
@@ -219,11 +196,6 @@ def _make_own_shape(shape: PromptShape, tokens: Int64) -> PromptShape:
         prefix_groups=1,
         class_lens=(tokens, tokens),
     )
-
-
-def _name_stream(stream: RandomStream, name: str) -> str:
-    """The profile's name in a stream that has nothing in common with that of the messages."""
-    return f"{stream.profile} {name}"
 
 
 def _draw_delays_ns(

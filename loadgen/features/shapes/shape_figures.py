@@ -13,9 +13,8 @@ from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Facts
 from loadgen.figures.metrics import mark_good, measure_part
 from loadgen.figures.per_request import PerRequest
-from loadgen.plan import arrival
+from loadgen.plan import arrival, random_prompts
 from loadgen.plan.arrival import StageWindow
-from loadgen.plan.prompts import random_ids
 from loadgen.plan.random_stream import RandomStream
 from loadgen.records.record import Records
 from loadgen.report.request_rows import RequestColumn
@@ -186,7 +185,9 @@ def _number_classes(run: Result) -> Int64 | None:
     classes = run.facts.profile.classes
     if not classes:
         return None
-    return random_ids.draw_classes(classes, _make_stream(run.facts), run.facts.requests)[run.records.index]
+    return random_prompts.draw_classes(classes, _make_stream(run.facts), run.facts.requests)[
+        run.records.index
+    ]
 
 
 def _make_stream(facts: Facts) -> RandomStream:

@@ -20,6 +20,7 @@ from loadgen.base import bounds
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
+from loadgen.base.json_lines import Lines
 from loadgen.base.text import quote_value
 from loadgen.features.traces.trace_blocks import BlockContent, chain_hashes
 from loadgen.features.traces.trace_replay import MadeRequests, ReplayedRequests, replay
@@ -31,11 +32,10 @@ from loadgen.features.traces.trace_rows import (
     make_trace_rows,
 )
 from loadgen.features.traces.trace_schedule import TraceSelection
-from loadgen.plan.json_lines import Lines
 from loadgen.plan.model_files import find_vocabulary
 from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests
 from loadgen.plan.profile import Profile
-from loadgen.plan.prompts.tokenizers import find_optional_tokenizer, load_tokenizer
+from loadgen.plan.tokenizers import find_optional_tokenizer, load_tokenizer
 
 TIMED_TRACE = "timed_trace"
 FLAG = "--dataset-path"

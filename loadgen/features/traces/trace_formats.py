@@ -11,11 +11,11 @@ import numpy as np
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
+from loadgen.base.json_lines import Lines
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.traces import servegen, trace_rows, weka
 from loadgen.features.traces.trace_rows import SheetColumns, TraceRows
 from loadgen.features.traces.trace_schedule import TraceWindow
-from loadgen.plan.json_lines import Lines
 from loadgen.plan.random_stream import RandomStream
 
 FLAG = "--trace"

@@ -20,11 +20,9 @@ from loadgen.features.traces.trace_rows import Hashes, TraceRows
 from loadgen.features.traces.trace_schedule import TraceSchedule, TraceSelection, TraceWindow
 from loadgen.plan.data_facts import DataFacts
 from loadgen.plan.model_files import find_vocabulary
-from loadgen.plan.plan_inputs import ModelTarget, PlanInputs, SourcedRequests, WordCounts
+from loadgen.plan.plan_inputs import FIRST_WORD, WORDS, ModelTarget, PlanInputs, SourcedRequests, WordCounts
 from loadgen.plan.planned_requests import PromptRequests, fingerprint
 from loadgen.plan.profile import Profile
-from loadgen.plan.prompts import prompt_texts
-from loadgen.plan.prompts.random_prompts import WORDS
 from loadgen.plan.random_stream import make_arrival_rng
 from loadgen.wire.openai import Dialect
 
@@ -210,7 +208,7 @@ class ReplayedWords(ReplayedRequests):
         content: BlockContent,
         counts: WordCounts,
     ) -> None:
-        self._words = np.array(counts.words or prompt_texts.list_common_words())
+        self._words = np.array(counts.choices)
         spelled = BlockContent(
             counts.words_of(content.block), content.seed, content.own_seed, np.arange(len(self._words))
         )
@@ -222,7 +220,7 @@ class ReplayedWords(ReplayedRequests):
     def prompt(self, i: int) -> str:
         """Prompt i; its first word is that of every prompt, as there is no blank before it."""
         count = self._counts.words_of(int(self.input_lens[i]) - self._counts.overhead) - 1
-        return " ".join([prompt_texts.FIRST_WORD, *self._words[self.places(i, max(0, count))].tolist()])
+        return " ".join([FIRST_WORD, *self._words[self.places(i, max(0, count))].tolist()])
 
     def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
         """The fields of request i."""

@@ -17,8 +17,8 @@ from loadgen.base import bounds
 from loadgen.base.arrays import Float64, Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
+from loadgen.base.json_lines import Lines, row_cells
 from loadgen.base.text import quote_value
-from loadgen.plan.json_lines import Lines, row_cells
 
 NO_BLOCKS = 0
 _INT64 = 2**63

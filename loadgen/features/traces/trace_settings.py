@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from loadgen.base import bounds
 from loadgen.base.bounds import integer_between, number_between
 from loadgen.settings.conflicts import replays_trace
-from loadgen.settings.prompt_settings import TextKeys
+from loadgen.settings.prompt_settings import VariationKeys
 from loadgen.settings.setting import TRACES, Conflict, Given, Identity, KeyRows, Makes, RequestSource, setting
 
 TraceFormat = Literal[
@@ -52,7 +52,7 @@ class TraceKeys(KeyRows, frozen=True):
         "uniform: spread the requests of one instant over the timestamps' grid", choices=("none", "uniform"))
 # fmt: on
 
-PROFILE_KEYS = {TextKeys: (TraceKeys,)}
+PROFILE_KEYS = {VariationKeys: (TraceKeys,)}
 SOURCES = {
     "trace": RequestSource("loadgen.features.traces.trace_replay", key="trace", is_made=True, is_trace=True),
     "timed_trace": RequestSource("loadgen.features.traces.timed_trace", is_trace=True, reads_file=True),

@@ -19,10 +19,10 @@ from loadgen.base import bounds
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
+from loadgen.base.json_lines import Lines, explain_json
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.traces.trace_blocks import scope_hashes
 from loadgen.features.traces.trace_rows import Hashes, TraceRows
-from loadgen.plan.json_lines import Lines, explain_json
 
 _DEFAULT_BLOCK = 64
 _MOST_FILE_BYTES = 1 << 30

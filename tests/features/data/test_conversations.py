@@ -12,8 +12,8 @@ import pytest
 from builders.data_files import jsonl, planned
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
+from loadgen.base.json_lines import Lines
 from loadgen.features.data.conversations import Conversations, RecordedTurns
-from loadgen.plan.json_lines import Lines
 
 TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {}}}]
 CALL = {"id": "bash:0", "type": "function", "function": {"name": "bash", "arguments": '{"a": 1}'}}

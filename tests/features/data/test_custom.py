@@ -10,9 +10,9 @@ import pytest
 from builders.drop_in import DIRECTORY, TOKENIZER, planned
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
+from loadgen.features.data.listed_texts import FileTexts
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
-from loadgen.plan.prompts.vllm_texts import FileTexts
 
 ROWS = ['{"prompt": "One", "output_tokens": 3}', '{"prompt": "Two two", "output_tokens": 4}']
 

@@ -12,8 +12,8 @@ from builders.drop_in import DIRECTORY, TOKENIZER, planned
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.features.data import sharegpt
+from loadgen.features.data.listed_texts import FileTexts
 from loadgen.plan.plan import Plan
-from loadgen.plan.prompts.vllm_texts import FileTexts
 
 GOOD = {"conversations": [{"value": "A question of some words"}, {"value": "An answer of some words"}]}
 

@@ -14,9 +14,8 @@ from loadgen.base.rule import Severity
 from loadgen.base.structs import replace
 from loadgen.features.shapes import shape_figures
 from loadgen.figures.steady_state import Unsteady
-from loadgen.plan import profile
+from loadgen.plan import profile, random_prompts
 from loadgen.plan.arrival import make_process
-from loadgen.plan.prompts import random_ids
 from loadgen.plan.random_stream import RandomStream, make_arrival_rng
 from loadgen.records.record import Record, Records
 from loadgen.report import report, request_rows, run_lines
@@ -198,7 +197,7 @@ def mixed() -> Result:
     """Two classes, of which the short ones answer sooner; one long one fails, one short one is cancelled."""
     keys: dict[str, Any] = {"cancel_rate": "2%", "cancel_after": "2tok", "goodput": ["ttft:80"]}
     made = shaped(request_rate=10.0, num_prompts=50, classes=CLASSES, **keys)
-    numbers = random_ids.draw_classes(made.facts.profile.classes, RandomStream(7, "made"), 50)
+    numbers = random_prompts.draw_classes(made.facts.profile.classes, RandomStream(7, "made"), 50)
     records = [answered(i, i * 100 * MS, first_ns=(100, 50)[kind] * MS) for i, kind in enumerate(numbers)]
     records[numbers.tolist().index(0)].failure = Failure(FailureKind.TRUNCATED, "cut")
     records[numbers.tolist().index(1)].failure = USER_CANCELLED

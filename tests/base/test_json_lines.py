@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from builders.loops import loop_over
+from loadgen.base import json_lines
 from loadgen.base.errors import UsageError
-from loadgen.plan import json_lines
-from loadgen.plan.json_lines import Lines
+from loadgen.base.json_lines import Lines
 
 FLAG = "--dataset-path"
 

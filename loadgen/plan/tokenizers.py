@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Protocol, cast
@@ -14,6 +14,8 @@ from typing import Any, Protocol, cast
 from loadgen.base.errors import UsageError
 from loadgen.plan.model_files import find_tokenizer
 from loadgen.plan.plan_inputs import ModelTarget
+
+_MAX_ROUNDS = 10  # of fitting a text
 
 
 class Tokenizer(Protocol):
@@ -99,6 +101,25 @@ def find_needed_tokenizer(subject: ModelTarget, what: str, instead: str = "") ->
             f"has the server's count){instead}"
         )
     return str(found)
+
+
+def fit_text(
+    tokenizer: Tokenizer, ids: list[int], length: int, draw_ids: Callable[[int], list[int]]
+) -> tuple[str, list[int]]:
+    """A text that encodes to `length` tokens, and that encoding, starting from the text of `ids`.
+
+    What is too long is cut, what is too short gets random ids (`draw_ids(n)`), and the result is decoded
+    again; after ten rounds it is what it is.
+    """
+    for rounds_left in range(_MAX_ROUNDS, -1, -1):
+        text = tokenizer.decode(ids)
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        if len(ids) == length or rounds_left == 0:
+            break
+        if len(ids) < length:
+            ids = ids + draw_ids(length - len(ids))
+        ids = ids[:length]
+    return text, ids
 
 
 def apply_template(tokenizer: FullTokenizer, name: str, text: str, more: Mapping[str, Any]) -> str:

@@ -14,8 +14,7 @@ from loadgen.engines.engine import Engine
 from loadgen.engines.engines import ENGINES, HOSTED, UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
-from loadgen.plan.plan_inputs import ModelTarget, Seed, WordCounts
-from loadgen.plan.prompts import prompt_texts
+from loadgen.plan.plan_inputs import ModelTarget, Seed, WordCounts, list_common_words
 
 SEED = Seed(7)
 TEXT_ONLY = next(engine for engine in ENGINES if not engine.takes_ids)
@@ -46,10 +45,8 @@ def texts(of: Plan) -> list[str]:
 
 
 def test_the_words_are_512_and_different() -> None:
-    assert len(set(prompt_texts.list_common_words())) == len(prompt_texts.list_common_words()) == 512
-    assert all(
-        word.isascii() and word.islower() and word.isalpha() for word in prompt_texts.list_common_words()
-    )
+    assert len(set(list_common_words())) == len(list_common_words()) == 512
+    assert all(word.isascii() and word.islower() and word.isalpha() for word in list_common_words())
 
 
 @pytest.mark.parametrize(

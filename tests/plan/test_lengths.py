@@ -11,9 +11,8 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import UNKNOWN
-from loadgen.plan import plan, profile
+from loadgen.plan import lengths, plan, profile
 from loadgen.plan.plan_inputs import ModelTarget, Seed
-from loadgen.plan.prompts import lengths
 
 N = 200_000
 

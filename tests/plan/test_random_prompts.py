@@ -14,7 +14,7 @@ from loadgen.base.errors import UsageError
 from loadgen.plan.model_files import Vocabulary, make_default_vocabulary
 from loadgen.plan.planned_requests import PromptRequests
 from loadgen.plan.profile import build
-from loadgen.plan.prompts.random_ids import RANGE_RULES, PromptShape, TokenIds, parse_range_ratio
+from loadgen.plan.random_prompts import RANGE_RULES, PromptShape, TokenIds, parse_range_ratio
 from loadgen.plan.random_stream import RandomStream, make_arrival_rng
 
 PINNED_IDS = [3594, 4953, 3534, 1871]
@@ -26,7 +26,7 @@ VOCABULARY = make_default_vocabulary()
 def token_ids(
     shape: PromptShape, stream: RandomStream = STREAM, vocabulary: Vocabulary = VOCABULARY
 ) -> TokenIds:
-    return TokenIds(shape, vocabulary, stream)
+    return TokenIds(shape, vocabulary.draw, stream)
 
 
 @loop_over(
@@ -241,11 +241,11 @@ def test_the_digest_reads_no_more_than_64_prompts() -> None:
 def test_a_seed_names_the_same_plan_in_every_version_and_process() -> None:
     """Pinned: a change here means that a recorded seed no longer gives the run it was recorded for."""
     script = (
-        "from loadgen.plan.prompts.random_ids import PromptShape, TokenIds\n"
+        "from loadgen.plan.random_prompts import PromptShape, TokenIds\n"
         "from loadgen.plan.random_stream import RandomStream\n"
         "from loadgen.plan.model_files import make_default_vocabulary\n"
         "shape, stream = PromptShape(10, 64, 16, 0.5, 0.5, 8), RandomStream(7, 'high-load')\n"
-        "p = TokenIds(shape, make_default_vocabulary(), stream)\n"
+        "p = TokenIds(shape, make_default_vocabulary().draw, stream)\n"
         "print(p.prompt(3)[8:12], p.digest())\n"
     )
     root = Path(__file__).parents[3]

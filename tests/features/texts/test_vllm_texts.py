@@ -14,22 +14,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders.drop_in import planned
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.plan.prompts.random_ids import PromptShape
-from loadgen.plan.prompts.tokenizers import Tokenizer, load_tokenizer
-from loadgen.plan.prompts.vllm_texts import TextPrompts, make_text_vllm, make_text_vllm_0_9, make_vllm_texts
+from loadgen.features.texts.vllm_texts import TextPrompts, make_text_vllm, make_text_vllm_0_9, make_vllm_texts
+from loadgen.plan.random_prompts import PromptShape
+from loadgen.plan.tokenizers import Tokenizer, load_tokenizer
 
 DATA = Path(__file__).parents[2] / "data"
 PLAIN = DATA / "tokenizer"
 GOLDEN: list[dict[str, Any]] = json.loads((DATA / "vllm_random_prompts.json").read_text("utf-8"))["cases"]
 
 
+@pytest.fixture(autouse=True)
+def _transformers() -> None:
+    pytest.importorskip("transformers", reason="the tokenizer extra is not installed")
+
+
 @pytest.fixture(scope="session")
 def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
     """The committed tokenizer, and the same one with a token put before every prompt (as Llama 3's does)."""
-    pytest.importorskip("transformers", reason="the tokenizer extra is not installed")
     with_bos = tmp_path_factory.mktemp("with_bos")
     for file in PLAIN.iterdir():
         (with_bos / file.name).write_bytes(file.read_bytes())
@@ -264,7 +267,6 @@ def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_directory_that_holds_no_tokenizer_is_refused_in_one_line(
     files: dict[str, str], tmp_path: Path
 ) -> None:
-    pytest.importorskip("transformers", reason="the tokenizer extra is not installed")
     for name, content in files.items():
         (tmp_path / name).write_text(content, "utf-8")
     with pytest.raises(UsageError, match=r"^--tokenizer ") as raised:
@@ -273,16 +275,14 @@ def test_a_directory_that_holds_no_tokenizer_is_refused_in_one_line(
 
 
 def test_a_path_that_does_not_exist_is_not_taken_for_a_name_on_a_hub(tmp_path: Path) -> None:
-    pytest.importorskip("transformers", reason="the tokenizer extra is not installed")
     with pytest.raises(UsageError, match=r"there is no such directory$"):
         load_tokenizer(str(tmp_path / "nothing"), "text-vllm")
 
 
 @pytest.mark.whole
 def test_loading_is_silent_and_transformers_is_imported_late() -> None:
-    pytest.importorskip("transformers", reason="the tokenizer extra is not installed")
     script = (
-        "import sys, loadgen.plan.prompts.vllm_texts as t\n"
+        "import sys, loadgen.features.texts.vllm_texts as t\n"
         "assert 'transformers' not in sys.modules\n"
         f"t.load_tokenizer({str(PLAIN)!r}, 'text-vllm').encode('a b ' * 100_000, add_special_tokens=False)\n"
     )
@@ -291,52 +291,3 @@ def test_loading_is_silent_and_transformers_is_imported_late() -> None:
         [sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
-
-
-SIZES = (
-    "--prefix-repetition-prefix-len 32 --prefix-repetition-suffix-len 8 --prefix-repetition-num-prefixes 3"
-)
-COMMAND = f"--dataset-name prefix_repetition --num-prompts 14 {SIZES}".split()
-
-
-@pytest.fixture(autouse=True)
-def _transformers() -> None:
-    pytest.importorskip("transformers", reason="the tokenizer extra is not installed")
-
-
-def test_all_but_the_first_prompt_of_a_prefix_can_use_it_again() -> None:
-    made = planned([*COMMAND, "--disable-shuffle"])
-    prompts = [made.payload(i)["prompt"] for i in range(len(made))]
-    starts = {prompt[:12] for prompt in prompts}
-    assert (len(prompts), len(starts)) == (12, 3)
-    assert made.facts.reusable_tokens == 9 * 32
-    assert made.facts.sent == 12
-    assert made.notes == ("12 of 14 requests: as many for each of 3 prefixes",)
-
-
-def test_its_answers_may_end_by_themselves_as_in_vllm() -> None:
-    made = planned(COMMAND)
-    assert not made.profile.ignore_eos
-    assert made.payload(0)["max_tokens"] == 128
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ({"num_prompts": 2}, "--num-prompts 2 is less than --prefix-repetition-num-prefixes 3"),
-        ({"dataset_path": "x.jsonl"}, "--dataset-path: --dataset-name prefix_repetition makes its prompts"),
-        (
-            {"num_prompts": None, "duration": 2, "max_concurrency": 1},
-            "--duration with prefix_repetition needs --num-prompts",
-        ),
-    ],
-)
-def test_what_cannot_be_made_is_refused(more: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        planned(COMMAND, **more)
-    assert str(raised.value).startswith(message)
-
-
-def test_a_seed_that_numpy_does_not_take_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"^--seed 4294967296: prefix_repetition takes 0 to 4294967295"):
-        planned([*COMMAND, "--seed", "4294967296"])

@@ -1,23 +1,31 @@
-"""Random ids: prompts of random token ids, their lengths, classes and shared prefixes, all from a seed."""
+"""Random prompts: the requests of a profile without a file: lengths, classes, prefixes and token ids."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar, cast
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from loadgen.base.arrays import Float64, Int64
 from loadgen.base.errors import UsageError
-from loadgen.plan.model_files import Vocabulary
-from loadgen.plan.planned_requests import PromptRequests
-from loadgen.plan.prompts.lengths import LengthDistribution
+from loadgen.features import import_rows
+from loadgen.plan import lengths
+from loadgen.plan.data_facts import DataFacts
+from loadgen.plan.lengths import LengthDistribution
+from loadgen.plan.model_files import find_vocabulary
+from loadgen.plan.plan_inputs import ModelTarget, PlanInputs, SourcedRequests
+from loadgen.plan.planned_requests import PromptRequests, fingerprint
+from loadgen.plan.profile import Profile
 from loadgen.plan.random_stream import RandomStream
 from loadgen.settings.request_class import RequestClass
+from loadgen.wire.openai import Dialect
 
+IDS = "ids"
 P = TypeVar("P")
 _TWO = 'or two such numbers as {"input": R, "output": R}'
 _BELOW_ONE = (
@@ -26,6 +34,100 @@ _BELOW_ONE = (
 )
 _TO_ONE = "give a number from 0 to 1 (every length the same), with --compat {}: lengths from R × L to L;"
 _MOST_KEPT = 256  # prefixes in memory
+
+
+class PromptSource(msgspec.Struct, frozen=True):
+    """Where random prompts come from: `make` makes those of a shape from a stream of random numbers."""
+
+    make: Callable[[PromptShape, RandomStream], RandomPrompts]
+    facts: DataFacts = DataFacts()  # of the text
+    ids_source: str = ""  # where token ids are drawn from; "" for text
+    tokenizer: str = ""  # that makes the texts
+    notes: tuple[str, ...] = ()
+
+
+class TextModule(Protocol):
+    """The feature's module that makes prompts of text."""
+
+    def choose_form(self, profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
+        """Choose the form of a profile's texts; raises UsageError where the API does not take it."""
+        ...
+
+    def open_source(self, form: str, inputs: PlanInputs) -> PromptSource:
+        """Open the source of prompts of a form; raises UsageError where it needs a file that is missing."""
+        ...
+
+
+def import_texts() -> TextModule:
+    """The module that makes prompts of text, which only runs that send any import."""
+    (texts,) = import_rows("texts")
+    return cast(TextModule, texts)
+
+
+def requests(inputs: PlanInputs) -> SourcedRequests:
+    """The random requests of a profile; raises UsageError where profile and server do not fit."""
+    shape, notes = make_shape(inputs)
+    form = choose_form(inputs.profile, inputs.subject, inputs.dialect)
+    source = _open_vocabulary(inputs) if form == IDS else import_texts().open_source(form, inputs)
+    made = source.make(shape, inputs.stream)
+    reusable = made.reusable_tokens if is_count_known(shape, inputs.profile) else None
+    return SourcedRequests(
+        made,
+        source.facts.model_copy(update={"sent": shape.num_prompts, "reusable_tokens": reusable}),
+        ids_source=source.ids_source,
+        tokenizer=source.tokenizer,
+        notes=(*notes, *source.notes),
+    )
+
+
+def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
+    """IDS where the API takes them, unless the profile names another form or a text.
+
+    Raises UsageError where the API does not take the form.
+    """
+    usual = profile.prompt_format in ("auto", IDS) and not profile.prompt_corpus
+    return (
+        IDS if usual and subject.takes_ids(dialect) else import_texts().choose_form(profile, subject, dialect)
+    )
+
+
+def _open_vocabulary(inputs: PlanInputs) -> PromptSource:
+    """Random token ids, each prompt drawn when it is due."""
+    subject = inputs.subject
+    vocabulary = find_vocabulary(subject.tokenizer, subject.model_root, subject.vocab_size)
+    return PromptSource(
+        lambda shape, stream: TokenIds(shape, vocabulary.draw, stream), ids_source=vocabulary.source
+    )
+
+
+def make_shape(inputs: PlanInputs) -> tuple[PromptShape, list[str]]:
+    """How many prompts there are and how long, and notes on lengths that are not as they were asked for."""
+    profile = inputs.profile
+    ratios = parse_range_ratio(profile.range_ratio, profile.compat)
+    dists: list[lengths.LengthDistribution | None] = []
+    notes = []
+    for flag, text, usual in (
+        ("--input-dist", profile.input_dist, profile.input_len),
+        ("--output-dist", profile.output_dist, profile.output_len),
+    ):
+        dists.append(made := lengths.parse_lengths(text, flag, usual) if text else None)
+        if made is not None and (remark := made.remark()):
+            notes.append(f"{flag} {text}: {remark}")
+    count = profile.most_prompts if inputs.most is None else inputs.most
+    shape = PromptShape(
+        count, profile.input_len, profile.output_len, *ratios, profile.prefix_len, profile.compat
+    )
+    groups = {"prefix_groups": profile.prefix_groups, "prefix_zipf": profile.prefix_zipf}
+    by_class = None
+    if profile.classes:
+        by_class = draw_class_lens(profile.classes, inputs.stream, count, profile.compat)
+    dists_of = {"input_dist": dists[0], "output_dist": dists[1]}
+    return replace(shape, **dists_of, **groups, class_lens=by_class), notes
+
+
+def is_count_known(shape: PromptShape, profile: Profile) -> bool:
+    """Whether it is known how many prompts will be sent; else there are as many as time may allow."""
+    return profile.num_prompts is not None or shape.num_prompts < profile.most_prompts
 
 
 class RangeRule(msgspec.Struct, frozen=True):
@@ -109,29 +211,62 @@ def parse_range_ratio(
     return both.input, both.output
 
 
-class TokenIds(PromptRequests):
-    """Prompts of exactly N uniformly random token ids (`--prompt-format ids`).
+class RandomPrompts(PromptRequests):
+    """Prompts of a shape, each made when it is asked for, of which groups may begin with a shared prefix.
 
-    Each is drawn when asked for, from a key of its own: none is kept, and the order of asking does not
-    matter. No two share a first block of 16 but by a chance of one in (ids allowed)^16.
+    `reusable_tokens` are those of prefixes that an earlier prompt begins with too.
     """
 
-    format = "ids"
+    reusable_tokens: int
 
-    def __init__(self, shape: PromptShape, vocabulary: Vocabulary, stream: RandomStream) -> None:
-        self._inner_lens, self.output_lens = draw_lens(shape, stream.rng("lengths"))
-        self.input_lens: Int64 = self._inner_lens + shape.prefix_len
-        self._allowed = vocabulary.allowed
+
+class SharedPrefixes(RandomPrompts, Generic[P]):
+    """Prompts whose lengths, own content and prefixes come from a stream; a class of such has `prompt`."""
+
+    def __init__(
+        self, shape: PromptShape, stream: RandomStream, make_prefix: Callable[[np.random.Generator], P]
+    ) -> None:
+        self._own_lens, self.output_lens = draw_lens(shape, stream.rng("lengths"))
+        self.input_lens = self._own_lens + shape.prefix_len
         self._key = stream.key("prompt")
-        self._groups = make_prefix_groups(shape, stream, lambda rng: self._draw(rng, shape.prefix_len))
+        self._groups = PrefixGroups(
+            shape.num_prompts, shape.prefix_groups, shape.prefix_zipf, stream, make_prefix
+        )
         self.reusable_tokens = self._groups.reusable(shape.prefix_len)
+
+    def make_rng(self, *place: int) -> np.random.Generator:
+        """The generator of what is at a place of the plan, whatever was asked for before."""
+        return np.random.default_rng(np.random.SeedSequence(self._key, spawn_key=place))
+
+    def digest(self) -> str:
+        """A fingerprint of all lengths, of the first 64 prompts, and of which prefix each prompt has."""
+        return self._groups.digest(super().digest())
+
+
+class TokenIds(SharedPrefixes[Int64]):
+    """Prompts of exactly N token ids: random ones (`--prompt-format ids`), or a text's.
+
+    `draw` gives ids, int64[n], from a generator. Each prompt is drawn when asked for, from a key of its own:
+    none is kept, and the order of asking does not matter. No two of random ids share a first block of 16 but
+    by a chance of one in (ids allowed)^16.
+    """
+
+    def __init__(
+        self,
+        shape: PromptShape,
+        draw: Callable[[np.random.Generator, int], Int64],
+        stream: RandomStream,
+        form: str = IDS,
+        text_digest: str = "",
+    ) -> None:
+        super().__init__(shape, stream, lambda rng: draw(rng, shape.prefix_len))
+        self.format, self._draw, self._text_digest = form, draw, text_digest
 
     def ids(self, i: int) -> Int64:
         """Prompt i, int64[input_lens[i]]."""
-        rng = np.random.default_rng(np.random.SeedSequence(self._key, spawn_key=(i,)))
-        inner = self._draw(rng, int(self._inner_lens[i]))
+        own = self._draw(self.make_rng(i), int(self._own_lens[i]))
         prefix = self._groups.prefix(i)
-        return np.concatenate([prefix, inner]) if len(prefix) else inner
+        return np.concatenate([prefix, own]) if len(prefix) else own
 
     def prompt(self, i: int) -> list[int]:
         """Prompt i as the list that goes into the request's JSON."""
@@ -139,18 +274,9 @@ class TokenIds(PromptRequests):
         return ids
 
     def digest(self) -> str:
-        """A fingerprint of all lengths, of the first 64 prompts, and of which prefix each prompt has."""
-        return self._groups.digest(super().digest())
-
-    def _draw(self, rng: np.random.Generator, n: int) -> Int64:
-        return self._allowed[rng.integers(0, len(self._allowed), n)]
-
-
-def make_prefix_groups(
-    shape: PromptShape, stream: RandomStream, make: Callable[[np.random.Generator], P]
-) -> PrefixGroups[P]:
-    """The prefix groups of a shape; `make` makes a prefix from a generator."""
-    return PrefixGroups(shape.num_prompts, shape.prefix_groups, shape.prefix_zipf, stream, make)
+        """A fingerprint as of any prompts with shared prefixes, and of the text where there is one."""
+        own = super().digest()
+        return fingerprint(own, (), (self._text_digest.encode(),)) if self._text_digest else own
 
 
 def draw_lens(

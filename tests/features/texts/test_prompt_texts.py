@@ -11,11 +11,12 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import ENGINES, UNKNOWN
+from loadgen.features.texts import prompt_texts
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
-from loadgen.plan.prompts import prompt_texts
-from loadgen.plan.prompts.tokenizers import load_tokenizer
+from loadgen.plan.random_prompts import TokenIds
+from loadgen.plan.tokenizers import load_tokenizer
 
 pytest.importorskip("transformers")
 TOKENIZER = str(Path(__file__).parents[2] / "data" / "tokenizer")
@@ -98,9 +99,8 @@ def test_a_text_of_ones_own_is_named_and_changes_the_digest(tmp_path: Path) -> N
     before = prompt_texts.load_corpus("")
     tokens, _ = prompt_texts.encode_corpus(before, TOKENIZER)
     shape = made().requests
-    assert isinstance(shape, prompt_texts.CorpusIds)
-    other = prompt_texts.Corpus(before.text, before.name, before.file, "0" * 32)
-    shape._corpus = other
+    assert isinstance(shape, TokenIds)
+    shape._text_digest = "0" * 32
     assert shape.digest() != made().requests.digest()
     assert len(tokens.starts) > len(tokens.ids) / 4
 

@@ -10,20 +10,20 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import MeasureError
-from loadgen.plan.plan_inputs import WordCounts
-from loadgen.plan.prompts import prompt_texts
-from loadgen.plan.prompts.random_ids import PromptShape
+from loadgen.features.texts import prompt_texts
+from loadgen.features.texts.prompt_counts import Count, correct_counts, fit_counts
+from loadgen.plan.plan_inputs import WordCounts, list_common_words
+from loadgen.plan.random_prompts import PromptShape
 from loadgen.plan.random_stream import RandomStream
-from loadgen.server.prompt_counts import Count, correct_counts, fit_counts
 
-TWO = frozenset(prompt_texts.list_common_words()[64:128])  # one group
-THIRD = frozenset(prompt_texts.list_common_words()[::3])
+TWO = frozenset(list_common_words()[64:128])  # one group
+THIRD = frozenset(list_common_words()[::3])
 # Tokens of each of the first 128 common words, by a byte-pair vocabulary of 6000 entries; then 2 in the mean.
 SMALL = (
     "1111111111111111111121112111111111111221111111111111111211111111"
     "1111111111111113111111131111114111321121111212111321311111112111"
 )
-SMALL_TOKENS = dict(zip(prompt_texts.list_common_words(), map(int, SMALL + "123" * 128), strict=True))
+SMALL_TOKENS = dict(zip(list_common_words(), map(int, SMALL + "123" * 128), strict=True))
 
 
 def one_each(text: str) -> int:
@@ -120,16 +120,10 @@ def test_a_real_request_corrects_what_another_path_counts() -> None:
 
 def test_a_count_is_checked_once_at_the_length_of_the_run() -> None:
     asked: list[str] = []
-    asyncio.run(
-        correct_counts(WordCounts(prompt_texts.list_common_words(), 11), asynchronous(one_each, asked), 2000)
-    )
+    asyncio.run(correct_counts(WordCounts(list_common_words(), 11), asynchronous(one_each, asked), 2000))
     assert [one_each(text) for text in asked] == [2000]
     asked.clear()
-    asyncio.run(
-        correct_counts(
-            WordCounts(prompt_texts.list_common_words(), 11), asynchronous(one_each, asked), 500_000
-        )
-    )
+    asyncio.run(correct_counts(WordCounts(list_common_words(), 11), asynchronous(one_each, asked), 500_000))
     assert [one_each(text) for text in asked] == [8192 + 11]
 
 
@@ -211,7 +205,7 @@ def test_prompts_without_a_cached_part_are_counted_right() -> None:
         seen.update(tuple(known[:n]) for n in range(2, len(known) + 1))
         return 11 + len(known) - new
 
-    assert learned(computed, computed, 500) == WordCounts(prompt_texts.list_common_words(), 11)
+    assert learned(computed, computed, 500) == WordCounts(list_common_words(), 11)
 
 
 @loop_over("per_word", [0.02, 0.4])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -14,14 +14,25 @@ from loadgen.base import untrusted
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
-from loadgen.plan.plan_inputs import WordCounts
-from loadgen.plan.planned_requests import PromptRequests, fingerprint
-from loadgen.plan.prompts.random_ids import PromptShape, draw_lens, make_prefix_groups
-from loadgen.plan.prompts.tokenizers import Tokenizer, load_tokenizer
+from loadgen.features.texts.vllm_texts import TEXT_VLLM, TextPrompts, make_vllm_texts
+from loadgen.plan.data_facts import DataFacts
+from loadgen.plan.plan_inputs import FIRST_WORD, WORDS, ModelTarget, PlanInputs, WordCounts, list_common_words
+from loadgen.plan.profile import Profile
+from loadgen.plan.random_prompts import (
+    IDS,
+    PromptShape,
+    PromptSource,
+    SharedPrefixes,
+    TokenIds,
+    is_count_known,
+)
 from loadgen.plan.random_stream import RandomStream
+from loadgen.plan.tokenizers import Tokenizer, find_needed_tokenizer, find_optional_tokenizer, load_tokenizer
+from loadgen.wire.openai import Dialect
 
 SHIPPED = Path(__file__).with_name("alice_in_wonderland.txt")
 _TITLE = "Alice's Adventures in Wonderland"
+CORPUS = "corpus"
 _FLAG = "--prompt-corpus"
 _MOST_BYTES = 32 << 20
 _LEAST_WORDS = 256
@@ -38,9 +49,88 @@ _LEAST_STARTS = 0.1  # of the tokens: with fewer the tokenizer does not show whe
 _MOST_ROUNDS = 10
 _NO_CHARACTER = "\ufffd"  # what a part of one is decoded to
 _FILLER = " a"
-# The first word has no blank before it, and so may be more tokens than elsewhere: it is always the same.
-FIRST_WORD = "the"
-_WORDS_FILE = Path(__file__).with_name("common_words.txt")
+
+
+def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
+    """The form of texts that a profile names; else one that a tokenizer makes, or words without any.
+
+    Raises UsageError where the API does not take it.
+    """
+    wanted, text = profile.prompt_format, profile.prompt_corpus
+    if text and wanted not in ("auto", CORPUS):
+        raise UsageError(f"--prompt-corpus and --prompt-format {wanted} are two texts: leave out one of them")
+    if wanted == IDS:
+        who = subject.name_text_api(dialect)
+        raise UsageError(f"{who} takes text, not token ids: use --prompt-format words or corpus")
+    if wanted != "auto":
+        return wanted
+    if text:
+        return CORPUS
+    return WORDS if find_optional_tokenizer(subject) is None else TEXT_VLLM
+
+
+def open_source(form: str, inputs: PlanInputs) -> PromptSource:
+    """The source of prompts of a form of text; raises UsageError without the file or tokenizer it needs."""
+    open_form = {WORDS: _open_words, CORPUS: _open_corpus}.get(form)
+    return _open_vllm_texts(form, inputs) if open_form is None else open_form(inputs)
+
+
+def _open_words(inputs: PlanInputs) -> PromptSource:
+    """Common words, as many as the server counts as the tokens that are asked for."""
+    counts = inputs.subject.word_counts or WordCounts()
+    return PromptSource(
+        lambda shape, stream: WordTexts(shape, counts, stream),
+        DataFacts(text=f"{len(counts.choices)} common words"),
+        notes=(f"prompts of words: {counts.explanation}",),
+    )
+
+
+def _open_corpus(inputs: PlanInputs) -> PromptSource:
+    """Real text: its ids where the API takes them."""
+    text = load_corpus(inputs.profile.prompt_corpus)
+    facts = DataFacts(file=text.file, file_digest=text.digest if text.file else "", text=text.name)
+    tokenizer = _find_tokenizer(inputs.profile, inputs.subject)
+    tokens, encoder = encode_corpus(text, tokenizer)
+
+    def cut(shape: PromptShape, stream: RandomStream) -> TokenIds:
+        return TokenIds(shape, tokens.passage, stream, CORPUS, text.digest)
+
+    def make_texts(shape: PromptShape, stream: RandomStream) -> TextPrompts:
+        _check_count(CORPUS, shape, inputs.profile)
+        return _fit_texts(cut(shape, stream), tokens, encoder)
+
+    if inputs.subject.takes_ids(inputs.dialect):
+        return PromptSource(cut, facts, ids_source=f"{text.name}, by {tokenizer}", tokenizer=tokenizer)
+    return PromptSource(make_texts, facts, tokenizer=tokenizer)
+
+
+def _open_vllm_texts(form: str, inputs: PlanInputs) -> PromptSource:
+    """Texts as other clients make them, all beforehand."""
+    tokenizer = _find_tokenizer(inputs.profile, inputs.subject)
+
+    def make(shape: PromptShape, stream: RandomStream) -> TextPrompts:
+        _check_count(form, shape, inputs.profile)
+        return make_vllm_texts(form, shape, tokenizer, inputs.shared_seed)
+
+    return PromptSource(make, tokenizer=tokenizer)
+
+
+def _find_tokenizer(profile: Profile, subject: ModelTarget) -> str:
+    """The tokenizer that makes the texts; raises UsageError where there is none."""
+    what, instead = "the data set is text", ""
+    if profile.dataset_name not in (None, "random"):
+        what = f"--dataset-name {profile.dataset_name} is text"
+    elif profile.prompt_format != "auto" or profile.prompt_corpus:
+        given = f"--prompt-format {profile.prompt_format}"
+        what = f"{'--prompt-corpus' if profile.prompt_format == 'auto' else given} sends text"
+        instead = "; --prompt-format words needs none"
+    return find_needed_tokenizer(subject, what, instead)
+
+
+def _check_count(form: str, shape: PromptShape, profile: Profile) -> None:
+    """Raises UsageError where the number of texts, which are made beforehand, is not known."""
+    if not is_count_known(shape, profile):
+        raise UsageError(f"--duration with {form} needs --num-prompts: texts are all built beforehand")
 
 
 class Corpus(msgspec.Struct, frozen=True):
@@ -125,49 +215,11 @@ def _begins_word(text: str) -> bool:
     return text[:1] == " " and text[1:2].isalpha()
 
 
-class CorpusIds(PromptRequests):
-    """Prompts of exactly N token ids of a text, each cut when it is asked for."""
-
-    format = "corpus"
-
-    def __init__(
-        self, shape: PromptShape, corpus: Corpus, tokens: CorpusTokens, stream: RandomStream
-    ) -> None:
-        self._inner_lens, self.output_lens = draw_lens(shape, stream.rng("lengths"))
-        self.input_lens = self._inner_lens + shape.prefix_len
-        self._corpus, self._tokens, self._key = corpus, tokens, stream.key("prompt")
-        self._groups = make_prefix_groups(shape, stream, lambda rng: tokens.passage(rng, shape.prefix_len))
-        self.reusable_tokens = self._groups.reusable(shape.prefix_len)
-
-    def ids(self, i: int) -> Int64:
-        """Prompt i, int64[input_lens[i]]."""
-        rng = np.random.default_rng(np.random.SeedSequence(self._key, spawn_key=(i,)))
-        return np.concatenate([self._groups.prefix(i), self._tokens.passage(rng, int(self._inner_lens[i]))])
-
-    def prompt(self, i: int) -> list[int]:
-        """Prompt i as the list that goes into the request's JSON."""
-        ids: list[int] = self.ids(i).tolist()
-        return ids
-
-    def digest(self) -> str:
-        """A fingerprint of the text, all lengths, the first 64 prompts, and which prefix each prompt has."""
-        return fingerprint(self._groups.digest(super().digest()), (), (self._corpus.digest.encode(),))
-
-
-class CorpusTexts(PromptRequests):
-    """Prompts of a text as text; `input_lens` is how many tokens each is when it is encoded again."""
-
-    format = "corpus"
-
-    def __init__(self, cut: CorpusIds, tokens: CorpusTokens, tokenizer: Tokenizer) -> None:
-        self.output_lens, self.reusable_tokens = cut.output_lens, cut.reusable_tokens
-        fitted = [_fit_passage(cut.ids(i), tokens, tokenizer) for i in range(len(cut.input_lens))]
-        self._texts = [text for text, _ in fitted]
-        self.input_lens = np.array([count for _, count in fitted], np.int64)
-
-    def prompt(self, i: int) -> str:
-        """Prompt i."""
-        return self._texts[i]
+def _fit_texts(cut: TokenIds, tokens: CorpusTokens, tokenizer: Tokenizer) -> TextPrompts:
+    """The prompts of a text as text; `input_lens` is how many tokens each is when it is encoded again."""
+    fitted = [_fit_passage(cut.ids(i), tokens, tokenizer) for i in range(len(cut.input_lens))]
+    lens = np.array([count for _, count in fitted], np.int64)
+    return TextPrompts(CORPUS, [text for text, _ in fitted], lens, cut.output_lens, cut.reusable_tokens)
 
 
 def _fit_passage(ids: Int64, tokens: CorpusTokens, tokenizer: Tokenizer) -> tuple[str, int]:
@@ -195,37 +247,26 @@ def _fit_passage(ids: Int64, tokens: CorpusTokens, tokenizer: Tokenizer) -> tupl
     return text, len(found)
 
 
-@cache
-def list_common_words() -> tuple[str, ...]:
-    """512 words of English, the commonest first; sources.md says how they were chosen."""
-    return tuple(_WORDS_FILE.read_text("utf-8").split())
-
-
-class WordTexts(PromptRequests):
+class WordTexts(SharedPrefixes[str]):
     """Prompts of random words, each made when it is asked for; `input_lens` is as the server will count.
 
     No two share a first block of 16 tokens but by a chance of about one in (words)^15.
     """
 
-    format = "words"
+    format = WORDS
 
     def __init__(self, shape: PromptShape, counts: WordCounts, stream: RandomStream) -> None:
-        inner_lens, self.output_lens = draw_lens(shape, stream.rng("lengths"))
+        super().__init__(shape, stream, lambda rng: self._draw_words(rng, self._prefix_words - 1))
         least = math.ceil(counts.tokens(1))
-        asked = inner_lens + shape.prefix_len
-        if len(asked) and int(asked.max()) < least:
+        if len(self.input_lens) and int(self.input_lens.max()) < least:
             raise UsageError(
                 f"--random-input-len {shape.input_len}: the server adds {counts.overhead:.0f} tokens to each "
                 f"prompt: give {least} or more"
             )
-        self.input_lens: Int64 = np.maximum(asked, least)
-        self._words, self._key = np.array(counts.words or list_common_words()), stream.key("prompt")
+        self.input_lens = np.maximum(self.input_lens, least)
+        self._words = np.array(counts.choices)
         self._prefix_words = counts.words_of(shape.prefix_len) if shape.prefix_len else 0
         self._bounds = self._cuts(counts)
-        self._groups = make_prefix_groups(
-            shape, stream, lambda rng: self._draw_words(rng, self._prefix_words - 1)
-        )
-        self.reusable_tokens = self._groups.reusable(shape.prefix_len)
 
     def prompt(self, i: int) -> str:
         """Prompt i."""
@@ -234,10 +275,6 @@ class WordTexts(PromptRequests):
         return " ".join(
             [FIRST_WORD, *shared, *([self._deal_words(begin, end - begin)] if end > begin else [])]
         )
-
-    def digest(self) -> str:
-        """A fingerprint of all lengths, of the first 64 prompts, and of which prefix each prompt has."""
-        return self._groups.digest(super().digest())
 
     def _cuts(self, counts: WordCounts) -> Int64:
         """Where the deal of the whole plan's words is cut: prompt i has those from [i] to [i + 1].
@@ -258,13 +295,12 @@ class WordTexts(PromptRequests):
         would not be within a hundredth.
         """
         kinds = len(self._words)
-        rounds = -(
-            -len(list_common_words()) // kinds
-        )  # by one generator, whose start takes longer than its shuffling
+        # By one generator, whose start takes longer than its shuffling.
+        rounds = -(-len(list_common_words()) // kinds)
         size = kinds * rounds
         order = []
         for deal in range(begin // size, (begin + n - 1) // size + 1):
-            rng = np.random.default_rng(np.random.SeedSequence(self._key, spawn_key=(deal, 0)))
+            rng = self.make_rng(deal, 0)
             order += [rng.permutation(kinds) for _ in range(rounds)]
         return " ".join(self._words[np.concatenate(order)[begin % size :][:n]].tolist())
 

@@ -11,7 +11,7 @@ from loadgen.engines.engines import UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.model_files import make_default_vocabulary
 from loadgen.plan.plan_inputs import ModelTarget, Seed
-from loadgen.plan.prompts.random_ids import PromptShape, TokenIds
+from loadgen.plan.random_prompts import PromptShape, TokenIds
 from loadgen.plan.random_stream import RandomStream
 
 STREAM = RandomStream(seed=7, profile="high-load")
@@ -19,7 +19,7 @@ STREAM = RandomStream(seed=7, profile="high-load")
 
 def token_ids(groups: int, zipf: float = 0.0, n: int = 200) -> TokenIds:
     shape = PromptShape(n, 20, 4, prefix_len=32, prefix_groups=groups, prefix_zipf=zipf)
-    return TokenIds(shape, make_default_vocabulary(), STREAM)
+    return TokenIds(shape, make_default_vocabulary().draw, STREAM)
 
 
 def prefixes(made: TokenIds) -> list[tuple[int, ...]]:

@@ -17,10 +17,13 @@ from loadgen.base import untrusted
 from loadgen.base.errors import MeasureError
 from loadgen.engines import refusals
 from loadgen.engines.refusals import REFUSING
+from loadgen.plan import plan
 from loadgen.plan.apis import merge_fields
 from loadgen.plan.plan import Plan
-from loadgen.plan.plan_inputs import WordCounts
-from loadgen.plan.prompts import prompt_texts
+from loadgen.plan.plan_inputs import FIRST_WORD, ModelTarget, Seed, WordCounts, list_common_words
+from loadgen.plan.profile import Profile
+from loadgen.run.acceptance import Adapter
+from loadgen.run.command.progress import display
 from loadgen.server import exchange
 from loadgen.server.discovery import ServerAddress
 from loadgen.server.exchange import DENIED, ControlAnswer, ControlClient
@@ -79,9 +82,7 @@ class PromptCounter:
             async def count_by_usage(text: str) -> int:
                 return await self._ask_usage(client, text)
 
-            by_path = not self._hosted and bool(
-                _read_count(await self._ask_tokenize(client, prompt_texts.FIRST_WORD))
-            )
+            by_path = not self._hosted and bool(_read_count(await self._ask_tokenize(client, FIRST_WORD)))
             fitted = await fit_counts(count_by_path if by_path else count_by_usage, self._groups)
             fitted = await correct_counts(fitted, count_by_usage, tokens)
         how = (
@@ -143,6 +144,28 @@ class PromptCounter:
             return await exchange.ask_server(client, "POST", path, min(most_s, self._limit_s), body=body)
 
 
+def add_word_counts(
+    adapter: Adapter, known: dict[str, WordCounts], workload: Profile, seed: Seed, limit: int
+) -> ModelTarget:
+    """The adapter's model, with the server's own count of words.
+
+    It is asked once for all requests of one form, of which it takes `limit` tokens (0: not known). What it
+    refuses of a request is learned before, as it would be for the run. Raises MeasureError.
+    """
+    subject = adapter.subject
+    warmup = plan.make_warmup(
+        workload.model_copy(update={"num_warmups": 1, "prefix_len": 0, "prefix_groups": 1}), subject, seed
+    )
+    key = f"{warmup.path} {warmup.fields.get('chat_template_kwargs')}"
+    if key not in known:
+        if subject.engine.unproven:
+            warmup = adapter.adapt(warmup)
+        counter = PromptCounter(adapter.access, warmup, subject.engine.hosted, limit)
+        with display(adapter.quiet).waiting("asking how the server counts words"):
+            known[key] = counter.learn_counts(workload.input_len + workload.prefix_len)
+    return replace(subject, word_counts=known[key])
+
+
 def _read_count(answer: ControlAnswer) -> int | None:
     """The count of an answer by /tokenize; None where there is no such path, or it is another's."""
     return untrusted.read_count(answer.object.get("count")) or None
@@ -172,14 +195,14 @@ async def fit_counts(count: Count, groups: int) -> WordCounts:
     exactly one token a word, prompts are made of these alone; else of the group with the fewest tokens, whose
     words differ least.
     """
-    common = prompt_texts.list_common_words()[: groups * _GROUP]
+    common = list_common_words()[: groups * _GROUP]
     parts = [common[begin : begin + _GROUP] for begin in range(0, groups * _GROUP, _GROUP)]
     alone = [await count(_join_words(part)) for part in parts]
     # Else its first words may be in a cache, and not counted.
     together = await count(_join_words(common[::-1]))
     first = (sum(alone) - together) / (groups - 1)  # of the overhead and the first word
     if (together - first) / len(common) < _LEAST_PER_WORD:  # all of them may be longer than its context
-        first = await count(prompt_texts.FIRST_WORD)
+        first = await count(FIRST_WORD)
         if (max(alone) - first) / _GROUP < _LEAST_PER_WORD:
             raise _explain_miscount((len(parts[0]) + 1, max(alone)), (len(common) + 1, together))
     own = [tokens - first for tokens in alone]
@@ -267,4 +290,4 @@ def _explain_miscount(fewer: Counted, more: Counted) -> MeasureError:
 
 
 def _join_words(chosen: tuple[str, ...]) -> str:
-    return " ".join((prompt_texts.FIRST_WORD, *chosen))
+    return " ".join((FIRST_WORD, *chosen))
