@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 import api_docs
+import engine_tables
 import field_tables
 
 import loadgen
@@ -31,7 +32,7 @@ from loadgen.settings import backends, setting
 from loadgen.settings.other_client import OtherClient
 from loadgen.settings.other_flags import OTHERS
 from loadgen.settings.server_settings import ServerKeys
-from loadgen.settings.setting import Setting
+from loadgen.settings.setting import Makes, Setting
 from loadgen.settings.table import PROFILE_KEYS, join_rows
 from loadgen.settings.vllm_flags import VLLM
 from loadgen.study.audit.findings import CHECKS
@@ -169,6 +170,21 @@ def _fields(titles: tuple[str, str], fields: Callable[[], Iterable[tuple[str, st
     return _grid(titles, ((f"`{name}`", _marked(text)) for name, text in fields()))
 
 
+def _makes() -> str:
+    """The keys of a profile by what they make, and what follows where two runs differ in one."""
+    rows = []
+    for name, words in field_tables.describe_fields(Makes).items():
+        what, _, follows = words.partition(": ")
+        keys = (row.name for row in join_rows(*PROFILE_KEYS) if row.makes is Makes[name])
+        rows.append((f"{Makes[name].value}: {what}", _listed(keys), follows))
+    return _grid(("what they make", "keys", "where two runs differ in one"), rows)
+
+
+def _engines(rows: Callable[[], Iterator[Iterable[str]]]) -> str:
+    titles, *lines = rows()
+    return _grid(titles, (map(_marked, cells) for cells in lines))
+
+
 def _evidence() -> str:
     tests = _import_test("verdict.test_doubts")
     found = (f"{rule.code}: {rule.find(tests.PROVOKED[rule.code][0])}" for rule in DOUBTS)
@@ -214,7 +230,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "doubts": partial(rule.tabulate_rules, DOUBTS, "doubt"),
     "audit-doubts": partial(rule.tabulate_rules, CHECKS, "doubt", "###"),
     "comparability": partial(rule.tabulate_rules, COMPARABILITY, "rule", "###"),
+    "makes": _makes,
     "machines": _machines,
+    "counters": partial(_engines, engine_tables.list_counters),
+    "launch-flags": partial(_engines, engine_tables.list_launch_flags),
+    "refused-fields": partial(_engines, engine_tables.list_refused_fields),
     "facts": partial(_fields, ("key under `loadgen`", "what"), field_tables.describe_facts),
     "arrivals": partial(_fields, ("array", "what"), field_tables.describe_arrays),
     "faults": _faults,

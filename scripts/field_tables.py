@@ -38,7 +38,7 @@ def describe_arrays() -> Iterator[tuple[str, str]]:
 
 
 def describe_fields(kind: type) -> dict[str, str]:
-    """The fields of a class, each with the comment behind it or, without one, in the lines before it."""
+    """The fields of a class or an enum, each with the comment behind it, else in the lines before it."""
     source = textwrap.dedent(inspect.getsource(kind))
     comments, alone = {}, set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -49,13 +49,15 @@ def describe_fields(kind: type) -> dict[str, str]:
     (definition,) = (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
     fields = {}
     for node in definition.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            first, last = node.lineno, node.end_lineno or node.lineno
-            behind = any(line in comments for line in range(first, last + 1))
-            while not behind and first - 1 in alone:
-                first -= 1
-            lines = (comments[line] for line in range(first, last + 1) if line in comments)
-            fields[node.target.id] = _make_phrase(" ".join(lines))
+        if not isinstance(node, ast.AnnAssign | ast.Assign):
+            continue
+        first, last = node.lineno, node.end_lineno or node.lineno
+        behind = any(line in comments for line in range(first, last + 1))
+        while not behind and first - 1 in alone:
+            first -= 1
+        lines = (comments[line] for line in range(first, last + 1) if line in comments)
+        (target,) = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
+        fields[ast.unparse(target)] = _make_phrase(" ".join(lines))
     return fields
 
 

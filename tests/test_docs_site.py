@@ -7,14 +7,18 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
 import doc_tables
+import engine_tables
 import field_tables
 import pytest
 
 import loadgen
 from fakes import faults_table
+from loadgen.engines.engines import METRICS
+from loadgen.engines.refusals import FIELDS
 from loadgen.facts.run_facts import Facts
 from loadgen.figures.figure_table import FIGURES, LATENCY, SPEED
 from loadgen.plan import profile
@@ -98,6 +102,10 @@ def test_the_hook_puts_a_table_in_place_of_its_paragraph() -> None:
     assert doc_tables.fill(page) == f"before\n\n{doc_tables.TABLES['speeds']()}\n\nafter\n"
 
 
+def _strip_histograms(names: Iterable[str]) -> set[str]:
+    return {name.removesuffix("_bucket").removesuffix("_sum") for name in names}
+
+
 ROWS: dict[str, list[str]] = {
     "api": [f"[`loadgen.{name}`]" for name in loadgen.__all__],
     "apis": [*backends.OWN, *backends.ALIASES, *backends.REFUSED],
@@ -114,6 +122,10 @@ ROWS: dict[str, list[str]] = {
     "machines": [f"| `{key}` |" for key in list_machines()],
     "facts": [f"| `{name}` |" for name in Facts.__struct_fields__],
     "arrivals": [f"| `{name}` |" for name in Columns.__struct_fields__],
+    "makes": [f"`{row.name}`" for row in join_rows(*PROFILE_KEYS)],
+    "counters": [f"`{name}`" for metrics in METRICS.values() for name in _strip_histograms(metrics.meanings)],
+    "launch-flags": [*(row.option for row in ServerKeys.rows if row.kind[0] in "ifsb"), "refused: "],
+    "refused-fields": [f"| `{name}` |" for name in FIELDS],
     "faults": [fault.name for faults in faults_table.SECTIONS.values() for fault in faults],
     "evidence": [f"\n{rule.code}: " for rule in DOUBTS],
     "found-broken": [f"| {cells[0]} |" for cells in csv.reader(FOUND_BROKEN.read_text("utf-8").splitlines())],
@@ -125,6 +137,14 @@ def test_a_table_has_every_row(name: str) -> None:
     table = doc_tables.TABLES[name]()
     assert [row for row in ROWS[name] if row not in table] == []
     assert len(ROWS[name]) >= 2
+
+
+def test_the_flags_of_a_launch_are_those_of_its_commands() -> None:
+    table = [" | ".join(cells) for cells in engine_tables.list_launch_flags()]
+    assert "`--max-running N` | `--max-num-seqs N` | `--max-running-requests N` | refused: " in "\n".join(
+        table
+    )
+    assert [row for row in table if "4243" in row] == []  # a sample value that is not shown by its letter
 
 
 def test_every_stored_field_is_described() -> None:

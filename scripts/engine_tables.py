@@ -1,0 +1,116 @@
+"""Engine tables: what each engine counts, what the flags of a launch become, which fields may be refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from loadgen.engines.engine import EngineMetrics
+from loadgen.engines.engines import ENGINES, METRICS
+from loadgen.engines.refusals import FIELDS
+from loadgen.settings.server_settings import ServerKeys
+from loadgen_servers.launch import llamacpp, sglang, transformers, vllm
+from loadgen_servers.launch.installed import Installation
+from loadgen_servers.launch.spec import LaunchError, ServerSpec
+
+_LAUNCHERS = {  # and the program that each runs
+    "vLLM": (vllm, "vllm"),
+    "SGLang": (sglang, "python"),
+    "transformers serve": (transformers, "transformers"),
+    "llama.cpp": (llamacpp, llamacpp.EXECUTABLE),
+}
+_SPEC = ServerSpec(model="org/M", port=65000)
+_SAMPLES: dict[str, Any] = {"int": 4243, "float": 0.4243, "str": "NAME", "bool": True}
+_SHOWN = {
+    "16972": "4N",
+    "0.4243": "X",
+    "4243": "N",
+    "65000": "P",
+    os.path.abspath("DIR"): "DIR",
+}  # in a command
+
+Row = Iterable[str]
+
+
+def list_counters() -> Iterator[Row]:
+    """The names of each engine's metrics, by the quantity that they are of."""
+    yield "quantity", *(engine.name for engine in ENGINES if engine.metrics is not None)
+    quantities = dict.fromkeys(
+        series.quantity for metrics in METRICS.values() for series in metrics.meanings.values()
+    )
+    for quantity in quantities:
+        yield (
+            f"`{quantity}`",
+            *(_name_metrics(engine.metrics, quantity) for engine in ENGINES if engine.metrics),
+        )
+
+
+def _name_metrics(metrics: EngineMetrics, quantity: str) -> str:
+    names: dict[str, str] = {}
+    for name, series in metrics.meanings.items():
+        if series.quantity == quantity:
+            by = f" by `{series.label}`" if series.label not in ("", "le") else ""
+            part = f" ({series.part})" if series.part not in ("", "sum") else ""
+            names.setdefault(name.removesuffix("_bucket").removesuffix("_sum"), by + part)
+    return ", ".join(f"`{name}`{more}" for name, more in names.items()) or "–"
+
+
+def list_launch_flags() -> Iterator[Row]:
+    """The words that each flag of a launch adds to the command of an engine, or why the engine refuses it."""
+    yield "flag", *_LAUNCHERS
+    yield "always", *(_join(_list_words(*launcher, {})) for launcher in _LAUNCHERS.values())
+    for flag, changes in _list_changes():
+        cells = [_describe_change(*launcher, changes) for launcher in _LAUNCHERS.values()]
+        if set(cells) != {"nothing"}:
+            yield f"`{flag}`", *cells
+
+
+def list_refused_fields() -> Iterator[Row]:
+    """The fields that a server may refuse, what follows for the run, and what to type to do without them."""
+    yield "field", "what is done", "to do without it"
+    for name, field in FIELDS.items():
+        instead = f"sent as `{field.instead}`" if field.instead else ""
+        left_out = f"left out: {field.cost}" if field.cost else ""
+        yield f"`{name}`", instead or left_out or "the command ends", field.advice
+
+
+def _list_changes() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    yield "--served-model-name NAME", {"served_model_name": "NAME"}
+    for row in ServerKeys.rows:
+        kind = row.kind.partition(" ")[0]
+        if kind in _SAMPLES:
+            yield f"{row.option} {row.metavar or ''}".strip(), {row.name: _SAMPLES[kind]}
+        if kind == "bool":
+            yield row.option.replace("--", "--no-", 1), {row.name: False}
+    yield "--server-trace DIR", {"trace_directory": "DIR"}
+
+
+def _describe_change(engine: ModuleType, program: str, changes: Mapping[str, Any]) -> str:
+    try:
+        words = _list_words(engine, program, changes)
+    except LaunchError as error:
+        return f"refused: {_show(str(error).partition(': ')[2] or str(error))}"
+    usual = _list_words(engine, program, {})
+    return _join([word for word in words if word not in usual]) or "nothing"
+
+
+def _list_words(engine: ModuleType, program: str, changes: Mapping[str, Any]) -> list[str]:
+    """The environment and the words of the command that an engine is started with."""
+    spec = msgspec.structs.replace(_SPEC, **changes)
+    command = engine.serve_command(spec, Installation(program, None))
+    return [*(f"{name}={value}" for name, value in command.environment.items()), *command.argv]
+
+
+def _join(words: Iterable[str]) -> str:
+    line = _show(" ".join(words)).replace("|", "\\|")
+    return f"`{line}`" if line else ""
+
+
+def _show(text: str) -> str:
+    for value, letter in _SHOWN.items():
+        text = text.replace(value, letter)
+    return text
