@@ -34,7 +34,7 @@ INSIDE = {
         "sweep_record", "limit_record", "labels", "run_summary", "speed", "importers", "consistency",
         "compare", "audit", "judging_api", "pages", "series",
     ],
-    "features": ["traces", "data", "shapes", "sessions", "ring", "shards", "targets", "texts"],
+    "features": ["traces", "data", "shapes", "sessions", "ring", "workers", "shards", "targets", "texts"],
 }  # fmt: skip
 FIRST, LAST = set[str](), {"cli", "__main__", "__init__"}
 MOST_FILES = 8  # beside the folders

@@ -17,8 +17,8 @@ from benchmarks.clients.adapters import Installed, Load
 from benchmarks.harness import truth
 from benchmarks.harness.page import Bar, Section, markdown, spread
 from benchmarks.harness.process import Command, CouldNotRun, checkout_env, run
+from loadgen.host.environment import count_usable_cpus
 from loadgen.report import run_directory
-from loadgen.run.workers.worker_count import count_usable_cpus
 from loadgen.verdict.evidence import RunEvidence
 
 _WIDER = Load("wider", streams=20_000, requests=20_000, output_tokens=8, interval_ms=2000, ttft_ms=2000)

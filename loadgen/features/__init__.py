@@ -47,6 +47,7 @@ FEATURES: dict[str, dict[str, str]] = {
     "data": {"doubts": "data_checks", "settings": "data_settings"},
     "ring": {"doubts": "ring_checks", "transports": "ring_choice"},
     "shards": {"doubts": "shard_checks", "options": "shard_settings", "sections": "shard_lines"},
+    "workers": {"processes": "workers"},
 }
 
 

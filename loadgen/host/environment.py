@@ -37,12 +37,17 @@ def describe_machine() -> dict[str, str]:
         "os": _read_os_name(),
         "machine": platform.machine(),
         "cpu": _read_cpu_model(),
-        "cpus": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
+        "cpus": str(count_usable_cpus()),
         "memory": _read_memory(),
     }
     settings = {name: untrusted.read_text(read_system_text(Path(path))) for name, path in _SETTINGS.items()}
     optional = {**settings, **{name: _find_version(name) for name in _PACKAGES}}
     return {**described, **{name: text for name, text in optional.items() if text}}
+
+
+def count_usable_cpus() -> int:
+    """Count the CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _find_version(package: str) -> str:

@@ -59,6 +59,16 @@ class Extension:
     def check_runs(self, options: Options, runs: int) -> None:
         """Raises UsageError of what goes with one run alone, where there are several."""
 
+    def arrange_sending(self, options: Options, made: Plan, sent: TransportOptions) -> TransportOptions:
+        """How a plan is sent otherwise; raises UsageError where it cannot be."""
+        return sent
+
+    def adjust_to_warmup(
+        self, options: Options, made: Plan, sent: TransportOptions, warmed: Records, display: Display
+    ) -> TransportOptions:
+        """How a plan is sent once its warm-up has shown the server's pace."""
+        return sent
+
     def show_plan(self, made: Plan, options: Options, tokenizer: str | None) -> None:
         """Show a plan before it is sent."""
 

@@ -11,6 +11,7 @@ import msgspec
 
 from loadgen.base import clock, signals
 from loadgen.base.arrays import Int64
+from loadgen.features import import_rows
 from loadgen.plan.plan import Plan
 from loadgen.records import text_tokens
 from loadgen.records.record import Records
@@ -109,9 +110,9 @@ def _planned_tokens(plan: Plan, indices: Int64) -> int:
 def _begin_firing(plan: Plan, options: TransportOptions, watch: Watch) -> Firing:
     """The plan under way in one process, or in as many workers as the options have."""
     if options.workers > 1:
-        from loadgen.run.workers.workers import Workers  # few runs have several
-
-        return Workers(plan, options, watch)
+        (feature,) = import_rows("processes")  # few runs have several
+        several: Firing = feature.Workers(plan, options, watch)
+        return several
     return begin_process(plan, options, watch)
 
 

@@ -61,7 +61,7 @@ from loadgen.server import control
 from loadgen.server.control import Trace
 from loadgen.server.discovery import ServerAddress, ServerInfo
 from loadgen.server.scraper import MetricsScraper
-from loadgen.settings.run_settings import AUTO, select_sending
+from loadgen.settings.run_settings import select_sending
 from loadgen.transport.sending.job import Target
 
 if TYPE_CHECKING:
@@ -206,10 +206,13 @@ class Session(msgspec.Struct, frozen=True):
         warming = options.for_warm_up(made.profile.warmups)
         made, warmed = self.servers.warm_up(self.adapter, made, warming, display)
         check_digest(made, self.options.expect_plan)
-        if self.options.workers == AUTO or self.options.selftest:
-            from loadgen.run.workers.worker_count import prove_client  # few runs need it
+        for extension in find_extensions(self.options):
+            options = extension.adjust_to_warmup(self.options, made, options, warmed, display)
+        if self.options.selftest:
+            from loadgen.run.selftest import capacity  # no other run pays for it
 
-            options = prove_client(self.options, made, options, warmed, display)
+            with display.waiting("self-test of this client, against a null server", forks=True):
+                capacity.measure_at_pace(made.profile, options.transport, warmed, options.workers)
         tokenizer = self._text_tokenizer()
         known = self._mask(self._facts(made, options, started, sensing, warmed, reset, tokenizer))
         journal.facts(known.encode())
@@ -352,11 +355,9 @@ class Session(msgspec.Struct, frozen=True):
             server_pids=self.local.pids if self.local is not None else tuple,
             part=PlanPart(self.options.share),
         )
-        if options.workers == 1:
-            return sent
-        from loadgen.run.workers import worker_count  # few runs have several
-
-        return worker_count.spread_over_workers(sent, made, options.workers)
+        for extension in find_extensions(options):
+            sent = extension.arrange_sending(options, made, sent)
+        return sent
 
     def _facts(
         self,

@@ -99,7 +99,7 @@ class SendOptions(OptionRows, frozen=True):
     # AUTO: as many as the load needs.
     workers: int = _run(1, "processes that share the load, each with a capturing process (default 1; auto: "
         "as needed)", read=_workers, metavar="N|auto", shard=True, least=1, most=MOST_WORKERS,
-        keyword='int | Literal["auto"]')
+        keyword='int | Literal["auto"]', extension="loadgen.features.workers.worker_count")
     request_id_prefix: str | None = setting(Makes.REQUEST, None, "of x-request-id (default: random)",
         group=REQUESTS, rank=3, metavar="TEXT")
     # The file that running totals are published in.

@@ -35,7 +35,7 @@ LATER = {
     "loadgen.features.shards.part": "for --shard, --start-at and --expect-plan",
     "loadgen.features.targets.replicas": "for several --base-url",
     "loadgen.fleet": "for --cluster",
-    "loadgen.run.workers": "for --workers",
+    "loadgen.features.workers": "for --workers",
     "loadgen.study": "for other verbs",
     "loadgen.study.series": "for other verbs",
 }

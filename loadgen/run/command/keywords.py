@@ -24,7 +24,7 @@ from loadgen.run.command import options
 from loadgen.run.command.credentials import NO_KEY, check_key
 from loadgen.run.command.options import TABLE, Options
 from loadgen.settings import backends, setting, table
-from loadgen.settings.run_settings import AUTO, Tolerance
+from loadgen.settings.run_settings import Tolerance
 from loadgen.settings.server_settings import CallOptions
 from loadgen.settings.setting import annotate_bounds
 from loadgen.settings.table import ANSWER_LENS
@@ -118,8 +118,6 @@ def make_options(
     names_data = {"dataset_name", "dataset_path"} & {*overrides, *varied}
     if "output_len" in overrides and names_data:  # as --output-len
         overrides = dict.fromkeys(ANSWER_LENS, overrides["output_len"]) | overrides
-    if values.get("workers") == "auto":
-        values["workers"] = AUTO
     if "max_failures" in values:
         try:
             values["max_failures"] = Tolerance.parse(str(values["max_failures"]))

@@ -17,6 +17,7 @@ from loadgen.base.printing import print_text
 from loadgen.base.text import format_count
 from loadgen.facts import calibration
 from loadgen.facts.calibration import Calibration, Seen, compare
+from loadgen.host.environment import count_usable_cpus
 from loadgen.run.command.progress import display
 from loadgen.run.selftest.capacity import calibrate, format_transport, format_workers, measure_client
 from loadgen.run.selftest.trial import (
@@ -28,7 +29,6 @@ from loadgen.run.selftest.trial import (
     plan_load,
 )
 from loadgen.run.transport_choice import choose_transport, explain_refusals
-from loadgen.run.workers.worker_count import count_usable_cpus
 from loadgen.server.discovery import ServerAddress
 from loadgen.transport.capture_process import TRANSPORTS
 

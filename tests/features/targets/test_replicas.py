@@ -15,6 +15,7 @@ from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.engines import engines
 from loadgen.features.targets import replicas
 from loadgen.features.targets.replicas import Replica, check_alike
+from loadgen.features.workers import worker_count
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
@@ -25,7 +26,6 @@ from loadgen.run.command.options import Options, bench_parser, parse
 from loadgen.run.firing import TransportOptions
 from loadgen.run.observation import Local
 from loadgen.run.session import Session
-from loadgen.run.workers import worker_count
 from loadgen.server.discovery import ServerAddress, ServerInfo
 from loadgen.study.series.campaign.arms import Trust
 from loadgen.study.series.campaign.campaign_file import make_arguments

@@ -18,10 +18,12 @@ from loadgen.base.text import format_count
 from loadgen.facts.calibration import Calibration
 from loadgen.facts.requested_metrics import make_metric_options
 from loadgen.figures.metrics import compute_metrics
+from loadgen.host.environment import count_usable_cpus
 from loadgen.plan.plan import Plan
 from loadgen.records.record import Records
 from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display
+from loadgen.run.extension import Extension
 from loadgen.run.firing import TransportOptions
 from loadgen.settings.run_settings import AUTO
 from loadgen.verdict.client_checks import HEADROOM
@@ -31,6 +33,32 @@ _GUESSED_MS = 20.0  # between messages, where no warm-up showed the server's pac
 _CPUS_EACH = 2  # of a worker: it captures in one process and decodes in another
 _SYSTEM = Path("/sys/devices/system/cpu")
 _LIST = "cpu{}/topology/thread_siblings_list"
+
+
+class WorkersExtension(Extension):
+    """Several processes send a plan, as many as were asked for or as its load needs."""
+
+    def arrange_sending(self, options: Options, made: Plan, sent: TransportOptions) -> TransportOptions:
+        return spread_over_workers(sent, made, options.workers)
+
+    def adjust_to_warmup(
+        self, options: Options, made: Plan, sent: TransportOptions, warmed: Records, display: Display
+    ) -> TransportOptions:
+        if options.workers != AUTO:
+            return sent
+
+        def calibrate() -> Calibration:
+            from loadgen.run.selftest import capacity  # no other run pays for it
+
+            with display.waiting("self-test of one worker, once on this machine: --workers auto", forks=True):
+                return capacity.measure_one_worker(made.profile, sent.transport, warmed)
+
+        targets = max(len(sent.targets), 1)
+        chosen = choose_automatically(made, warmed, calibrate, sent.part.share.of, targets)
+        return replace(spread_over_workers(sent, made, chosen.workers), why_workers=chosen.why)
+
+
+EXTENSION = WorkersExtension()
 
 
 def spread_over_workers(options: TransportOptions, plan: Plan, asked: int) -> TransportOptions:
@@ -64,38 +92,6 @@ def count_usable(options: TransportOptions, plan: Plan) -> int:
     share, limit = options.part.share, plan.divisible
     requests = len(share.list_indices(len(plan), plan.sessions))
     return max(1, requests if limit is None else min(share.count_slots(limit[1]), requests))
-
-
-def prove_client(
-    asked: Options, made: Plan, options: TransportOptions, warmed: Records, display: Display
-) -> TransportOptions:
-    """How a warmed-up plan is sent: in as many workers as it needs, and after the self-test asked for."""
-    if asked.workers == AUTO:
-        options = _choose_workers(made, options, warmed, display)
-    if asked.selftest:
-        from loadgen.run.selftest import capacity  # no other run pays for it
-
-        with display.waiting("self-test of this client, against a null server", forks=True):
-            capacity.measure_at_pace(made.profile, options.transport, warmed, options.workers)
-    return options
-
-
-def _choose_workers(
-    made: Plan, options: TransportOptions, warmed: Records, display: Display
-) -> TransportOptions:
-    """The options with the workers of `--workers auto`."""
-    pass
-    from loadgen.run.selftest import capacity
-
-    pass
-
-    def calibrate() -> Calibration:
-        with display.waiting("self-test of one worker, once on this machine: --workers auto", forks=True):
-            return capacity.measure_one_worker(made.profile, options.transport, warmed)
-
-    targets = max(len(options.targets), 1)
-    chosen = choose_automatically(made, warmed, calibrate, options.part.share.of, targets)
-    return replace(spread_over_workers(options, made, chosen.workers), why_workers=chosen.why)
 
 
 class WorkerChoice(msgspec.Struct, frozen=True):
@@ -134,11 +130,6 @@ def expect_load(made: Plan, warmed: Records, part_of: int = 1) -> ExpectedLoad:
     if not answers:
         source += " (a guess: there was no warm-up)"
     return ExpectedLoad(min(by_rate, by_slots) / part_of, source)
-
-
-def count_usable_cpus() -> int:
-    """How many CPUs this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def count_affordable() -> int:

@@ -21,6 +21,15 @@ from msgspec.structs import replace
 
 from loadgen.base import clock
 from loadgen.base.errors import MeasureError
+from loadgen.features.workers.worker_process import (
+    EndedRequests,
+    ParentEnd,
+    WorkerEnd,
+    WorkerResult,
+    WorkerTask,
+    work,
+    worker_pipe,
+)
 from loadgen.plan.plan import Plan
 from loadgen.run.command.progress import LiveTotals, Progress, SentCounters, Totals
 from loadgen.run.firing import (
@@ -32,15 +41,6 @@ from loadgen.run.firing import (
     allow_files,
     decoder_of,
     job_of,
-)
-from loadgen.run.workers.worker_process import (
-    EndedRequests,
-    ParentEnd,
-    WorkerEnd,
-    WorkerResult,
-    WorkerTask,
-    work,
-    worker_pipe,
 )
 from loadgen.transport.capture import Capture
 from loadgen.transport.capture_process import FORKING, flush_standard_streams, fork_process, set_scheduling

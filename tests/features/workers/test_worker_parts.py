@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
-from loadgen.records.record import Record
-from loadgen.run.command.progress import NO_TTFTS, LiveTotals, Totals
-from loadgen.run.firing import NO_HEALTH, DecodedTally
-from loadgen.run.stop_rules import StopRules
-from loadgen.run.workers import worker_count
-from loadgen.run.workers.worker_process import (
+from loadgen.features.workers import worker_count
+from loadgen.features.workers.worker_process import (
     EndedRequests,
     EndedRows,
     WorkerMessage,
     WorkerResult,
     worker_pipe,
 )
-from loadgen.run.workers.workers import join_health
+from loadgen.features.workers.workers import join_health
+from loadgen.records.record import Record
+from loadgen.run.command.progress import NO_TTFTS, LiveTotals, Totals
+from loadgen.run.firing import NO_HEALTH, DecodedTally
+from loadgen.run.stop_rules import StopRules
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.sending.job import Health
 from loadgen.transport.sending.share import Listed, Queue, Share, Shared

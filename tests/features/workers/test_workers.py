@@ -23,6 +23,7 @@ from loadgen import cli
 from loadgen.base.errors import MeasureError
 from loadgen.base.signals import CANCELLED, StopRequest
 from loadgen.engines.engines import UNKNOWN
+from loadgen.features.workers.worker_count import spread_over_workers
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
@@ -34,7 +35,6 @@ from loadgen.run.command.progress import Display, LiveTotals
 from loadgen.run.firing import TransportOptions, Watch
 from loadgen.run.measure import Outcome, measure
 from loadgen.run.stop_rules import StopRules
-from loadgen.run.workers.worker_count import spread_over_workers
 from loadgen.settings.run_settings import Tolerance
 from loadgen.transport.failure import FailureKind
 

@@ -12,13 +12,13 @@ import pytest
 from fakes.scripted_server import ScriptedServer, api, stream, target_of
 from loadgen.base.signals import CANCELLED, StopRequest
 from loadgen.engines.engines import UNKNOWN
+from loadgen.features.workers import workers as leading
+from loadgen.features.workers.worker_count import spread_over_workers
 from loadgen.plan import plan, profile
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.run.command.progress import Display, Shown
 from loadgen.run.firing import TransportOptions, Watch
 from loadgen.run.measure import Outcome, measure
-from loadgen.run.workers import workers as leading
-from loadgen.run.workers.worker_count import spread_over_workers
 from loadgen.transport.failure import FailureKind
 
 pytestmark = [
