@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from msgspec.structs import asdict, replace
 
 from loadgen.base import bounds, signals, untrusted
-from loadgen.base.errors import LoadgenError, MeasureError, ServerDied, UsageError
+from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.base.printing import print_text
 from loadgen.base.text import quote_value
 from loadgen.engines.engines import find_by_name
@@ -32,6 +32,7 @@ from loadgen.run.command.bench import check, make_seed
 from loadgen.run.command.options import Options, bench_parser, parse
 from loadgen.run.session import Session
 from loadgen.settings.validation import ServerSettings
+from loadgen.study.series.point_runs import GivenServer, MeasuredPoint, Step, measure_point, run_series
 from loadgen.study.series.series_store import refuse_flags
 from loadgen.study.speed import ladder_rows, speed_tables
 from loadgen.study.speed.ladder_rows import GENERATION, PROMPT, DepthRow, DepthTest
@@ -181,6 +182,7 @@ class Climb(ABC, Generic[Rung, Row]):
     quiet: bool = False  # no line a rung
     rows: list[Row] = field(default_factory=list)  # of the rungs that were measured, or could not be
     left: deque[Rung] = field(init=False)
+    seed: Seed = field(init=False)
 
     name: ClassVar[str]  # of its directory and files
     forms: ClassVar[tuple[str, ...]]  # of the tables that are written
@@ -242,39 +244,43 @@ class Climb(ABC, Generic[Rung, Row]):
     def climb_on(self, session: Session, seed: Seed) -> None:
         """Measure what is left on a server. A rung that cannot be measured is a row with the reason.
 
-        Raises MeasureError where the server has died of one, whose row is kept, and KeyboardInterrupt.
+        Raises ServerDied where the server has died of one, whose row is kept, StoreError, KeyboardInterrupt.
         """
-        inside = replace(session, options=replace(session.options, run_dir=str(self.directory)))
-        while self.left:
-            rung = self.left.popleft()
-            try:
-                self._measure(inside, rung, seed)
-            except MeasureError as error:
-                self._add(self.make_missed_row(rung, error.summary, session))
-                if isinstance(error, ServerDied):
-                    raise
+        self.seed = seed
+        run_series(self, GivenServer(session))
 
     def give_up(self, why: str) -> None:
         """Add a row for each rung that is left, with the reason."""
         while self.left:
             self._add(self.make_missed_row(self.left.popleft(), why, None))
 
-    def _measure(self, session: Session, rung: Rung, seed: Seed) -> None:
-        """Measure a rung and add its row; raises MeasureError, ServerDied and signals.Stopped."""
-        keys = {"ladder": None, "description": "", **self.list_changes(rung)}
-        workload = self.workload.model_copy(update=keys)
-        need = workload.prefix_len + workload.input_len + workload.output_len
+    def choose(self) -> Step[Rung] | None:
+        """Choose the next rung that is left."""
+        if not self.left:
+            return None
+        keys = {"ladder": None, "description": "", **self.list_changes(self.left[0])}
+        return Step(self.left.popleft(), self.workload.model_copy(update=keys))
+
+    def measure(self, step: Step[Rung], session: Session) -> MeasuredPoint:
+        """Measure a rung, where its tokens fit into the context."""
+        need = step.workload.prefix_len + step.workload.input_len + step.workload.output_len
         if 0 < (limit := session.context_limit) < need:
-            raise MeasureError(f"needs {need} tokens, the context limit is {limit}")
-        run, directory = session.run(workload, seed)
-        kept = session.keep(run, directory)
-        for error in kept.errors:
-            progress.warn(error)
-        if run.records.failed and not run.facts.interrupted:
-            session.check_alive(failed=True)
-        self._add(self.make_row(run, rung, directory.name))
-        if number := run.facts.signal or kept.signal:
-            raise signals.Stopped(number)
+            point = MeasuredPoint(reason=f"needs {need} tokens, the context limit is {limit}")
+        else:
+            point = measure_point(session, step.workload, self.seed, self.directory)
+        why = point.reason if point.run is None else ""
+        if point.run is not None and point.died is not None and point.run.records.failed:
+            why = "" if point.run.facts.interrupted else point.died.summary
+        if point.error is not None and not isinstance(point.error, MeasureError):
+            raise point.error
+        if why:
+            self._add(self.make_missed_row(step.what, why, session))
+        elif point.run is not None and point.directory is not None:
+            self._add(self.make_row(point.run, step.what, point.directory.name))
+        return point
+
+    def keep(self, step: Step[Rung], point: MeasuredPoint) -> None:
+        """Keep nothing more: a row that is added is on the disk."""
 
     def _add(self, row: Row) -> None:
         """Keep a row, write every table again, and print the row."""

@@ -1,4 +1,4 @@
-"""Point runs: one run of a series, kept or its failure explained, on a server that is kept between runs."""
+"""Point runs: the loop of every series, a run kept or its failure explained, and the server it is on."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.base import clock, guard
+from loadgen.base import clock, guard, signals
 from loadgen.base.errors import LoadgenError, ServerDied, UsageError
 from loadgen.base.signals import SIGNALS, Interrupts
 from loadgen.facts.run_facts import Cell
@@ -41,7 +42,80 @@ class MeasuredPoint(msgspec.Struct, frozen=True):
     signal: int = 0  # that ended it; 0: none
     server_gone: bool = False  # it ended, or answers no more
     died: LoadgenError | None = None  # how a server that was started here ended
-    hints: tuple[str, ...] = ()  # what follows the reason where nothing was measured
+    error: LoadgenError | None = None  # why nothing was measured, with its details
+    unserved: bool = False  # no server was there to measure, and none started
+
+
+What = TypeVar("What")
+
+
+class Step(msgspec.Struct, Generic[What], frozen=True):
+    """One step of a series: what it is to its chooser, its workload, and the flags of its server."""
+
+    what: What
+    workload: Profile
+    serve: Mapping[str, str] = {}
+
+
+class Chooser(Protocol[What]):
+    """A series: a list, a grid or a search, which chooses each step and keeps what came of it."""
+
+    def choose(self) -> Step[What] | None:
+        """Choose the next step; None where the series is over."""
+
+    def measure(self, step: Step[What], session: Session) -> MeasuredPoint:
+        """Note that a step begins, and measure it."""
+
+    def keep(self, step: Step[What], point: MeasuredPoint) -> None:
+        """Keep what came of a step; one that a signal ended is to be measured again."""
+
+
+class Servers(Protocol):
+    """The server of a series: one that is there, or one that is started where it is needed."""
+
+    def session(self, workload: Profile, serve: Mapping[str, str] | None = None) -> Session:
+        """Open a session with a server that has these flags; raises LoadgenError where there is none."""
+
+    def replace_server(self, died: LoadgenError | None) -> None:
+        """Have the next session on another server, where this one is gone and another can be started."""
+
+
+class GivenServer(msgspec.Struct, frozen=True):
+    """A server that another owns: its death ends the series."""
+
+    given: Session
+
+    def session(self, workload: Profile, serve: Mapping[str, str] | None = None) -> Session:
+        """Give the session with it, whatever is measured."""
+        return self.given
+
+    def replace_server(self, died: LoadgenError | None) -> None:
+        """Raise how it has died; where it only answers no more, each step shows that by itself."""
+        if died is not None:
+            raise died
+
+
+def run_series(chooser: Chooser[What], servers: Servers) -> None:
+    """Measure the steps of a series one by one, on a server that is kept, until its chooser has no more.
+
+    Raises StoreError where nothing can be kept, KeyboardInterrupt of a signal, and what the chooser raises.
+    """
+    while (step := chooser.choose()) is not None:
+        try:
+            session = servers.session(step.workload, step.serve)
+        except Exception as error:  # a server's fault must not cost what other servers measure
+            why = convert_error(error)
+            chooser.keep(step, MeasuredPoint(reason=why.summary, error=why, unserved=True))
+            continue
+        try:
+            point = chooser.measure(step, session)
+        except KeyboardInterrupt as stop:  # while nothing was measured
+            point = MeasuredPoint(signal=signals.read_number(stop))
+        chooser.keep(step, point)
+        if point.signal:
+            raise signals.Stopped(point.signal)
+        if point.server_gone:
+            servers.replace_server(point.died)
 
 
 def measure_point(session: Session, workload: Profile, seed: Seed, place: Path) -> MeasuredPoint:
@@ -60,9 +134,7 @@ def measure_point(session: Session, workload: Profile, seed: Seed, place: Path) 
         why = session.hide_error(convert_error(error))
         died = find_death(session)
         gone, took_s = bool(died or explain_silence(session)), _since_s(began_ns)
-        return MeasuredPoint(
-            reason=why.summary, duration_s=took_s, server_gone=gone, died=died, hints=why.args[1:]
-        )
+        return MeasuredPoint(reason=why.summary, duration_s=took_s, server_gone=gone, died=died, error=why)
     kept = inside.keep(run, directory)
     if kept.errors:
         raise StoreError(kept.errors[0])
@@ -168,6 +240,11 @@ class PointServers:
             self._open = flags, session
         session = self._open[1]
         return session if self.cell is None else replace(session, cell=self.cell)
+
+    def replace_server(self, died: LoadgenError | None) -> None:
+        """End a server that is gone, so that another one is started; one that ran before is left."""
+        if self.restartable:
+            self.close()
 
     def close(self) -> None:
         """End the server, where it was started here; an error of its end is reported, and is no point's."""

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from loadgen.base import clock, signals
 from loadgen.base.bounds import MOST_SEED
-from loadgen.base.errors import LoadgenError, MeasureError, UsageError
+from loadgen.base.errors import LoadgenError, MeasureError, ServerDied, UsageError
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.text import clean_text
 from loadgen.figures import objectives
@@ -31,7 +31,14 @@ from loadgen.study.series.campaign.campaign_store import CELLS, CampaignStore, P
 from loadgen.study.series.ladder_command import LadderClimb
 from loadgen.study.series.limit.limit_command import LimitRequest, continue_search, read_search
 from loadgen.study.series.limit.limit_search import LimitSearch
-from loadgen.study.series.point_runs import PointServers, measure_point
+from loadgen.study.series.point_runs import (
+    GivenServer,
+    MeasuredPoint,
+    PointServers,
+    Step,
+    measure_point,
+    run_series,
+)
 from loadgen.study.series.series_store import SERVERS, SeriesStore, StoreError
 
 
@@ -50,48 +57,46 @@ class Execution:
     limit: LimitTable | None = None  # each cell is a search
     _used: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # names of starts, by arm
     _climbs: dict[str, LadderClimb] = field(default_factory=dict)  # ladders whose server died of a rung
+    _left: deque[Planned] = field(default_factory=deque)  # on the start that is measured now
+    _name: str = ""  # of that start
 
     def run(self) -> None:
         """Measure every cell that is left; raises StoreError where nothing can be kept, KeyboardInterrupt."""
         for start in self.starts:
-            left = deque(planned for planned in start.planned if planned.id not in self.done)
-            if left and len(left) < len(start.planned):
+            self._left.extend(planned for planned in start.planned if planned.id not in self.done)
+            if 0 < len(self._left) < len(start.planned):
                 # Cells that were measured earlier ran on other starts: another start is another name.
                 runs = (run for planned in start.planned for run in self.store.read_facts(planned.id))
                 cells = [run.get("cell") or {} for run in runs]
                 self._used[start.arm.name] |= {cell["start"] for cell in cells if "start" in cell}
-            while left:
-                self._run_on_server(start, left)
+            while self._left:
+                self._run_on_server(start)
 
-    def _name_start(self, start: Start) -> str:
-        used = self._used[start.arm.name]
-        if start.arm.attached:
-            return start.name
-        names = (start.name if n == 1 else f"{start.name}.{n}" for n in range(1, len(used) + 2))
-        name = next(name for name in names if name not in used)
-        used.add(name)
-        return name
-
-    def _run_on_server(self, start: Start, left: deque[Planned]) -> None:
+    def _run_on_server(self, start: Start) -> None:
         """Measure on one start of the server until nothing is left, or it has died.
 
         A search starts its server again where a load killed it.
         """
-        arm, name = start.arm, self._name_start(start)
+        arm, used = start.arm, self._used[start.arm.name]
+        names = (start.name if n == 1 else f"{start.name}.{n}" for n in range(1, len(used) + 2))
+        self._name = start.name if arm.attached else next(name for name in names if name not in used)
+        used.add(self._name)
         searched = {} if self.limit is None else {"reset_cache": True}
         options = replace(arm.options, quiet=self.quiet or bool(searched), **searched)
         servers = PointServers(options, arm.settings, self.store.directory / SERVERS, self.say)
         try:
             with servers:
                 if self.limit is not None:
-                    while left:
+                    while (step := self.choose()) is not None:
                         self._cool()
-                        self._search(servers, _place_on_start(left.popleft(), name), self.limit)
-                elif self._has_started(servers, left, name):
-                    while left and self._measure(servers, left, name):
-                        pass
+                        self._search(servers, step.what, self.limit)
+                elif (session := self._start_server(servers)) is not None:
+                    with suppress(ServerDied):  # what is left has another start
+                        run_series(self, GivenServer(session))
         except StoreError:
             raise
+        except OSError as error:  # a disk that takes nothing more ends the campaign, not the cell
+            raise StoreError(f"cannot write {self.store.directory / CELLS}: {error.strerror}") from None
         except LoadgenError as error:  # of its end
             progress.warn(clean_text(f"{arm.name}: {error}"))
 
@@ -99,32 +104,65 @@ class Execution:
         if self.cooling is not None:
             self.cooling.wait()
 
-    def _has_started(self, servers: PointServers, left: deque[Planned], name: str) -> bool:
-        """Whether the server is there; where it is not, every cell that is left has failed."""
-        arm = left[0].cell.arm
+    def _start_server(self, servers: PointServers) -> Session | None:
+        """Open a session with the server; None where it does not start, and all cells left have failed."""
+        arm = self._left[0].cell.arm
         if servers.restartable:
             self._cool()
         try:
             if servers.options.launching.wanted:
-                self.say(f"{name} {arm}: starting the server")
-            servers.session(left[0].workload)
+                self.say(f"{self._name} {arm}: starting the server")
+            session = servers.session(self._left[0].workload)
         except Exception as error:
-            self._fail_all(left, name, point_runs.convert_error(error))
-            return False
+            why = point_runs.convert_error(error)
+            progress.warn(clean_text(str(why)))
+            while (step := self.choose()) is not None:
+                climb = self._climbs.pop(step.what.id, None)
+                if climb is not None and climb.count_measured():
+                    climb.give_up("the server did not start again")
+                    self._finish_climb(step.what, climb)
+                else:
+                    self._fail(step.what, why)
+            return None
         for start_s in servers.starts_s:
             self.pace.add_start(arm, start_s)
-        return True
+        return session
 
-    def _fail_all(self, left: deque[Planned], name: str, error: LoadgenError) -> None:
-        progress.warn(clean_text(str(error)))
-        while left:
-            planned = left.popleft()
-            climb = self._climbs.pop(planned.id, None)
-            if climb is not None and climb.count_measured():
-                climb.give_up("the server did not start again")
-                self._finish_climb(_place_on_start(planned, name), climb)
-            else:
-                self._fail(_place_on_start(planned, name), error)
+    def choose(self) -> Step[Planned] | None:
+        """Choose the next cell of this start of the server."""
+        if not self._left:
+            return None
+        planned = self._left.popleft()
+        planned = replace(planned, cell=planned.cell.model_copy(update={"start": self._name}))
+        return Step(planned, planned.workload)
+
+    def measure(self, step: Step[Planned], session: Session) -> MeasuredPoint:
+        """Measure a cell once it is cool; a ladder has been kept then."""
+        self._cool()
+        planned, session = step.what, replace(session, cell=step.what.cell)
+        if planned.workload.ladder is not None:
+            return self._climb(session, planned)
+        place = self.store.begin(planned)
+        return measure_point(session, planned.workload, self._seed(session, planned), place)
+
+    def keep(self, step: Step[Planned], point: MeasuredPoint) -> None:
+        """Keep the run of a cell, or why it failed."""
+        planned, died = step.what, point.died
+        if point.signal or planned.workload.ladder is not None:
+            return
+        if point.run is None or point.directory is None:
+            self._fail(planned, point.error or LoadgenError(point.reason))
+        elif reason := point_runs.explain_unfinished(point.run):
+            why = LoadgenError(f"{reason}: {died.summary}", *died.args[1:]) if died else LoadgenError(reason)
+            self._fail(planned, why, point.directory)
+        else:
+            self.store.finish(planned, point.directory)
+            self.pace.add_cell(planned.cell, point.duration_s)
+            figures = point.run.metrics
+            outcome = f"{figures.output_throughput_per_s:.1f} tok/s, {point.run.verdict.level.value}"
+            self._report(planned, outcome)
+            if died:
+                progress.warn(clean_text(str(died)))
 
     def _search(self, servers: PointServers, planned: Planned, table: LimitTable) -> None:
         """Search for the limit of a cell and keep it; raises StoreError, KeyboardInterrupt of a signal."""
@@ -151,41 +189,6 @@ class Execution:
         self.pace.add_cell(planned.cell, (clock.now_ns() - began_ns) / 1e9)
         self._report(planned, limit_record.describe_limit(record))
 
-    def _measure(self, servers: PointServers, left: deque[Planned], name: str) -> bool:
-        """Measure the next cell and keep it; whether the server lives."""
-        planned = _place_on_start(left.popleft(), name)
-        servers.cell = planned.cell
-        session = servers.session(planned.workload)
-        self._cool()
-        try:
-            if planned.workload.ladder is None:
-                return self._run(session, planned)
-            return self._climb(session, planned, left)
-        except OSError as error:  # a disk that takes nothing more ends the campaign, not the cell
-            raise StoreError(f"cannot write {self.store.directory / CELLS}: {error.strerror}") from None
-
-    def _run(self, session: Session, planned: Planned) -> bool:
-        place, seed = self.store.begin(planned), self._seed(session, planned)
-        point = measure_point(session, planned.workload, seed, place)
-        if point.signal:
-            raise signals.Stopped(point.signal)
-        if point.run is None or point.directory is None:
-            self._fail(planned, LoadgenError(point.reason, *point.hints))
-            return not point.died
-        died = point.died
-        if reason := point_runs.explain_unfinished(point.run):
-            why = LoadgenError(f"{reason}: {died.summary}", *died.args[1:]) if died else LoadgenError(reason)
-            self._fail(planned, session.hide_error(why), point.directory)
-            return not died
-        self.store.finish(planned, point.directory)
-        self.pace.add_cell(planned.cell, point.duration_s)
-        figures = point.run.metrics
-        outcome = f"{figures.output_throughput_per_s:.1f} tok/s, {point.run.verdict.level.value}"
-        self._report(planned, outcome)
-        if died:
-            progress.warn(clean_text(str(died)))
-        return not died
-
     def _seed(self, session: Session, planned: Planned) -> Seed:
         """Choose the seed of a cell: of one repeat the same prompts for every arm.
 
@@ -197,30 +200,34 @@ class Execution:
         attached = session.options.base_url is not None
         return replace(self.seed, repeat=planned.cell.repeat, attempt=attempt if attached else 0)
 
-    def _climb(self, session: Session, planned: Planned, left: deque[Planned]) -> bool:
+    def _climb(self, session: Session, planned: Planned) -> MeasuredPoint:
         """Measure a ladder; where the server dies of a rung the next ones wait for another start."""
         climb, began_ns = self._climbs.pop(planned.id, None), clock.now_ns()
         if climb is None:
             place = self.store.begin(planned) / "ladder"
             place.mkdir(mode=0o700)
             climb = LadderClimb(planned.workload, place, session.options, self.quiet)
+        died = None
         try:
             climb.climb_on(session, self._seed(session, planned))
+        except StoreError:
+            raise
         except MeasureError as error:
-            progress.warn(clean_text(str(session.hide_error(error))))
-            if climb.left:
-                self._climbs[planned.id] = climb
-                left.appendleft(planned)
-            else:
-                self._finish_climb(planned, climb)
-            return False
+            died = session.hide_error(error)
+            progress.warn(clean_text(str(died)))
         except Exception as error:  # as of a run; the lengths that were measured stay
             point_runs.check_disk(error)
             self._fail(planned, session.hide_error(point_runs.convert_error(error)), climb.directory)
-            return not point_runs.find_death(session)
-        self.pace.add_cell(planned.cell, (clock.now_ns() - began_ns) / 1e9)
-        self._finish_climb(planned, climb)
-        return True
+            died = point_runs.find_death(session)
+            return MeasuredPoint(server_gone=died is not None, died=died)
+        if died is not None and climb.left:
+            self._climbs[planned.id] = climb
+            self._left.appendleft(planned)
+        else:
+            if died is None:
+                self.pace.add_cell(planned.cell, (clock.now_ns() - began_ns) / 1e9)
+            self._finish_climb(planned, climb)
+        return MeasuredPoint(server_gone=died is not None, died=died)
 
     def _finish_climb(self, planned: Planned, climb: LadderClimb) -> None:
         lengths = f"{climb.count_measured()} of {len(climb.rows)} lengths"
@@ -244,10 +251,6 @@ class Execution:
         later = f"; {left.words} left" if over < len(every) and not left.unknown else ""
         cell = planned.cell
         self.say(f"[{over}/{len(every)}] r{cell.repeat} {cell.arm}, {cell.profile}: {outcome}{later}")
-
-
-def _place_on_start(planned: Planned, start: str) -> Planned:
-    return replace(planned, cell=planned.cell.model_copy(update={"start": start}))
 
 
 _POLL_S = 1.0

@@ -29,11 +29,12 @@ from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
 from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
+from loadgen.run.session import Session
 from loadgen.study import limit_record
 from loadgen.study.limit_record import LimitRecord, LimitRun, ObjectiveFigures, SearchEnd
 from loadgen.study.series.limit import limit_answer, search
 from loadgen.study.series.limit.search import NextRun, SearchSettings, Trial
-from loadgen.study.series.point_runs import MeasuredPoint, PointServers, measure_point
+from loadgen.study.series.point_runs import MeasuredPoint, PointServers, Step, measure_point, run_series
 from loadgen.study.series.series_store import SeriesStore
 from loadgen.study.series.time_estimate import format_duration
 from loadgen.study.sweep_record import LoadAxis
@@ -68,18 +69,59 @@ class LimitSearch:
         A signal ends it with what is known so far: see `signal`.
         """
         try:
-            if self.record.alone_s is None:
-                self._probe()
-            while self.record.ended is None:
-                step = search.choose_next_run(self.settings, self.trials)
-                if isinstance(step, str):
-                    self._end(step)
-                else:
-                    self._run(step)
+            run_series(self, self.servers)
         except KeyboardInterrupt as stop:
             self.signal = signals.read_number(stop)
             self._end("interrupted")
         return self.record
+
+    def choose(self) -> Step[NextRun | None] | None:
+        """Choose the next run, and announce it; first a few requests, one at a time, whose step is None."""
+        if self.record.alone_s is None:
+            self.say("probe: a few requests, one at a time")
+            alone = {"max_concurrency": 1, "request_rate": math.inf, "duration": None, "num_prompts": _PROBED}
+            return Step(None, self.workload.model_copy(update=alone))
+        if self.record.ended is not None:
+            return None
+        step = search.choose_next_run(self.settings, self.trials)
+        if isinstance(step, str):
+            self._end(step)
+            return None
+        asked = f"{format_load(step.load, self.record.axis)} for {format_duration(step.duration_s)}"
+        again, left = f" ({step.why})" if step.why else "", ""
+        if self.record.budget_s is not None:
+            left_s = max(self.record.budget_s - math.fsum(run.took_s for run in self.record.runs), 0.0)
+            left = f"; {format_duration(left_s)} of the budget left"
+        self.say(f"run {len(self.record.runs) + 1}: {asked}{again}{left}")
+        workload = set_load(self.workload, self.record.axis, step)
+        return Step(step, workload.model_copy(update={"slo": ", ".join(map(str, self.objectives))}))
+
+    def measure(self, step: Step[NextRun | None], session: Session) -> MeasuredPoint:
+        """Measure a run with prompts that were not sent before, even if it was begun before, and cut off."""
+        attempt, number = self.record.attempts, 0 if step.what is None else len(self.record.runs) + 1
+        self._keep(attempts=attempt + 1)
+        place = self.kept.directory / (PROBE if step.what is None else RUNS)
+        return measure_point(
+            session, step.workload, replace(self.seed, repeat=number, attempt=attempt), place
+        )
+
+    def keep(self, step: Step[NextRun | None], point: MeasuredPoint) -> None:
+        """Keep what a run shows; raises LoadgenError where nothing can be measured at all."""
+        if point.signal:  # a run that was cut off shows too little
+            return
+        if point.error is not None and point.unserved:  # and none can be started
+            if not self.record.runs or not isinstance(point.error, MeasureError):
+                raise point.error
+            self._keep(notes=(*self.record.notes, hide_secrets(point.error.summary)))
+            self._end("server-died")
+        elif step.what is None:
+            self._begin(point)
+        elif point.run is None and not self.record.runs and not point.server_gone:
+            raise MeasureError(f"nothing could be measured: {point.reason}")
+        else:
+            self._add(len(self.record.runs) + 1, step.what.load, point)
+            if point.server_gone and not self.servers.restartable:
+                self._end("server-died")
 
     @property
     def trials(self) -> list[Trial]:
@@ -93,13 +135,8 @@ class LimitSearch:
         kept = {name: getattr(self.record, name) for name in names if name != "objectives"}
         return SearchSettings(**kept, objectives=self.objectives)
 
-    def _probe(self) -> None:
-        """Learn from a few requests, one at a time, where to begin; raises UsageError of a small budget."""
-        update = {"max_concurrency": 1, "request_rate": math.inf, "duration": None, "num_prompts": _PROBED}
-        self.say("probe: a few requests, one at a time")
-        point = self._measure(self.workload.model_copy(update=update), 0, PROBE)
-        if point.signal:
-            raise signals.Stopped(point.signal)
+    def _begin(self, point: MeasuredPoint) -> None:
+        """Learn from requests one at a time where to begin; raises UsageError of a small budget."""
         if point.run is None or not point.run.records.ok.any():
             raise MeasureError(f"one request at a time was not served: {point.reason}")
         for each in judge_objectives(point.run.records, self.objectives, point.run.ask):
@@ -116,41 +153,6 @@ class LimitSearch:
         self._keep()
         self.say(f"  a request alone takes {1e3 * alone_s:.4g} ms")
         self.say("\n".join(wrap_text(f"time: {estimate_time(self.settings)}", "  ")))
-
-    def _measure(self, workload: Profile, number: int, place: str) -> MeasuredPoint:
-        """Measure a run with prompts that were not sent before, even if it was begun before, and cut off."""
-        session, attempt = self.servers.session(workload), self.record.attempts
-        self._keep(attempts=attempt + 1)
-        seed = replace(self.seed, repeat=number, attempt=attempt)
-        return measure_point(session, workload, seed, self.kept.directory / place)
-
-    def _run(self, step: NextRun) -> None:
-        number = len(self.record.runs) + 1
-        asked = f"{format_load(step.load, self.record.axis)} for {format_duration(step.duration_s)}"
-        again, left = f" ({step.why})" if step.why else "", ""
-        if self.record.budget_s is not None:
-            left_s = max(self.record.budget_s - math.fsum(run.took_s for run in self.record.runs), 0.0)
-            left = f"; {format_duration(left_s)} of the budget left"
-        self.say(f"run {number}: {asked}{again}{left}")
-        workload = set_load(self.workload, self.record.axis, step)
-        judged = {"slo": ", ".join(map(str, self.objectives))}
-        try:
-            point = self._measure(workload.model_copy(update=judged), number, RUNS)
-        except MeasureError as error:  # there is no server, and none can be started
-            if not self.record.runs:
-                raise
-            self._keep(notes=(*self.record.notes, hide_secrets(error.summary)))
-            self._end("server-died")
-            return
-        if point.run is None and not self.record.runs and not point.server_gone:
-            raise MeasureError(f"nothing could be measured: {point.reason}")
-        if point.signal:  # a run that was cut off shows too little
-            raise signals.Stopped(point.signal)
-        self._add(number, step.load, point)
-        if point.server_gone and self.servers.restartable:
-            self.servers.close()
-        elif point.server_gone:
-            self._end("server-died")
 
     def _add(self, number: int, load: float, point: MeasuredPoint) -> None:
         directory = "" if point.directory is None else f"{RUNS}/{point.directory.name}"

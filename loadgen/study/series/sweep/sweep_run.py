@@ -6,6 +6,7 @@ import contextlib
 import math
 import shlex
 import shutil
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +16,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.base import signals
-from loadgen.base.errors import LoadgenError, MeasureError, UsageError
+from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.secrecy import hide_argument_secrets, hide_secrets
 from loadgen.base.signals import SIGNALS, Interrupts
 from loadgen.base.text import format_count
@@ -32,7 +32,14 @@ from loadgen.run.command.options import Options
 from loadgen.run.session import Session
 from loadgen.settings.validation import ServerSettings
 from loadgen.study import sweep_record
-from loadgen.study.series.point_runs import MeasuredPoint, PointServers, measure_point, overlay_settings
+from loadgen.study.series.point_runs import (
+    MeasuredPoint,
+    PointServers,
+    Step,
+    measure_point,
+    overlay_settings,
+    run_series,
+)
 from loadgen.study.series.series_store import (
     FAILED,
     INTERRUPTED,
@@ -269,7 +276,9 @@ class Sweeping:
     servers: PointServers
     seed: Seed
     say: Callable[[str], None]  # a line for each point
-    _unstartable: dict[tuple[tuple[str, str], ...], str] = field(default_factory=dict)  # why, by server flags
+    _queue: deque[GridPoint] = field(default_factory=deque)
+    # Why each start of a server failed, by its flags.
+    _starts: dict[tuple[tuple[str, str], ...], list[str]] = field(default_factory=lambda: defaultdict(list))
 
     @property
     def left(self) -> list[GridPoint]:
@@ -284,33 +293,37 @@ class Sweeping:
         was not started here is gone: what is left can be resumed.
         """
         left = self.left
+        self._queue.extend(left)
         if left and not self.servers.restartable:
-            self._session(left[0])  # where it is not ready, there is no sweep to announce
+            self.servers.session(left[0].workload)  # where it is not ready, there is no sweep to announce
         if left:
             begun = format_count(len(self.points), "point")
             begun = begun if len(left) == len(self.points) else f"{len(left)} of {begun} left"
             time = describe_time(self._estimate(left))
             self.say(f"{', '.join(filter(None, (begun, time)))}, in {self.store.directory}")
-        for point in left:
-            if (session := self._session(point)) is None:
-                continue
-            before = self.record.points[point.number].attempts
-            self._update(point, "under-way", attempts=before + 1)
-            self._begin(point, before)
-            seed = replace(self.seed, repeat=point.number, attempt=before)
-            place = self.store.begin(point)
-            try:
-                outcome = measure_point(
-                    replace(session, heading=self._place(point)), point.workload, seed, place
-                )
-            except KeyboardInterrupt:
-                self._update(point, "planned")
-                raise
-            self._keep(point, outcome)
-            if outcome.server_gone:
-                if not self.servers.restartable:
-                    raise MeasureError("the server answers no more: start it again")
-                self.servers.close()
+        run_series(self, self.servers)
+
+    def choose(self) -> Step[GridPoint] | None:
+        """Choose the next point; those whose server does not start have failed."""
+        while self._queue:
+            point = self._queue[0]
+            tries = self._starts[tuple(point.serve.items())]
+            if len(tries) < _MOST_STARTS:
+                return Step(point, point.workload, point.serve)
+            self._queue.popleft()
+            self._update(point, "failed", reason=tries[-1])
+            self._report(point, f"FAILED: {tries[-1]}")
+        return None
+
+    def measure(self, step: Step[GridPoint], session: Session) -> MeasuredPoint:
+        """Note that a point begins, announce it where it takes long, and measure it."""
+        point = self._queue.popleft()
+        before = self.record.points[point.number].attempts
+        self._update(point, "under-way", attempts=before + 1)
+        self._begin(point, before)
+        seed = replace(self.seed, repeat=point.number, attempt=before)
+        session = replace(session, heading=self._place(point))
+        return measure_point(session, point.workload, seed, self.store.begin(point))
 
     def _place(self, point: GridPoint) -> str:
         """Show where a point stands, as a line about it begins."""
@@ -332,28 +345,22 @@ class Sweeping:
             time = f", {words}" if words else ""
             self.say(f"{self._place(point)}{point.label}: measuring {describe_amount(point.workload)}{time}")
 
-    def _session(self, point: GridPoint) -> Session | None:
-        """Open a session with the point's server; None where it does not start, which is then recorded."""
-        flags = tuple(point.serve.items())
-        if (reason := self._unstartable.get(flags, "")) == "":
-            for _ in range(_MOST_STARTS):
-                try:
-                    return self.servers.session(point.workload, point.serve)
-                except LoadgenError as error:
-                    if not self.servers.restartable:
-                        raise
-                    # The end of its log follows on other lines.
-                    reason = "".join(hide_secrets(str(error)).splitlines()[:1])
-            self._unstartable[flags] = reason
-        self._update(point, "failed", reason=reason)
-        self._report(point, f"FAILED: {reason}")
-        return None
+    def keep(self, step: Step[GridPoint], outcome: MeasuredPoint) -> None:
+        """Record what came of a point, and report it; a start that failed is tried once more.
 
-    def _keep(self, point: GridPoint, outcome: MeasuredPoint) -> None:
-        """Keep what came of a point, and report it; raises Stopped where a signal ended it."""
+        Raises MeasureError where a server that was not started here is gone.
+        """
+        point = step.what
+        if outcome.error is not None and outcome.unserved:
+            if not self.servers.restartable:
+                raise outcome.error
+            # The end of its log follows on other lines.
+            reason = "".join(hide_secrets(str(outcome.error)).splitlines()[:1])
+            self._starts[tuple(point.serve.items())].append(reason)
+            return
         if outcome.signal:
             self._update(point, "planned")
-            raise signals.Stopped(outcome.signal)
+            return
         state: PointState = "failed" if outcome.reason else "done"
         directory, verdict, reason = "", "", outcome.reason
         if outcome.run is not None and outcome.directory is not None:
@@ -375,6 +382,8 @@ class Sweeping:
         else:
             vllm_layout.write_combination(self.store, self.record, self.points, point)
             self._report(point, _summarize_run(outcome.run))
+        if outcome.server_gone and not self.servers.restartable:
+            raise MeasureError("the server answers no more: start it again")
 
     def _update(self, point: GridPoint, state: PointState, **outcome: object) -> None:
         """Record a point's state; raises StoreError."""
