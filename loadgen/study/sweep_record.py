@@ -117,11 +117,11 @@ class _Version(BaseModel, extra="ignore", frozen=True):
 
 
 def read_record(path: Path, kind: type[_Kind], newest: int, of: str) -> _Kind:
-    """The record in a file; `of` is what its directory would be, as "a sweep". Raises UsageError."""
+    """Read the record in a file of `of` directory, as "a sweep's"; raises UsageError."""
     try:
         content = read_file_bytes(path, LARGEST_BYTES)
     except OSError as error:
-        raise UsageError(f"{path.parent} is not the directory of {of}: {path}: {error.strerror}") from None
+        raise UsageError(f"{path.parent} is not {of} directory: {path}: {error.strerror}") from None
     return parse_record(content, path, kind, newest)
 
 

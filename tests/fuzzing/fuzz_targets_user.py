@@ -27,7 +27,7 @@ from loadgen.study import limit_record as limits
 from loadgen.study import sweep_record
 from loadgen.study.importers import result_sources
 from loadgen.study.limit_record import LIMIT
-from loadgen.study.series.campaign import campaign_store as campaign_record
+from loadgen.study.series.campaign import campaign_store
 from loadgen.study.sweep_record import SWEEP, SweepPoint, SweepRecord
 
 _WORD = b"\0"  # between the words of a command line
@@ -35,6 +35,7 @@ _NAMED = ("sharegpt", "custom", "timed_trace")
 _KINDS: dict[str, tuple[type[BaseModel], int]] = {
     SWEEP: (SweepRecord, sweep_record.FORMAT),
     LIMIT: (limits.LimitRecord, limits.FORMAT),
+    campaign_store.RECORD: (campaign_store.CampaignRecord, campaign_store.FORMAT),
 }
 
 
@@ -101,8 +102,6 @@ def records(data: bytes) -> None:
     for name, (kind, newest) in _KINDS.items():
         with contextlib.suppress(UsageError):
             sweep_record.parse_record(data, place() / name, kind, newest)
-    with contextlib.suppress(UsageError):
-        campaign_record.parse_campaign_record(data.decode("utf-8", "replace"), place() / "campaign.json")
 
 
 @cache

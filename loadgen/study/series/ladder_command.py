@@ -183,6 +183,7 @@ class Climb(ABC, Generic[Rung, Row]):
     rows: list[Row] = field(default_factory=list)  # of the rungs that were measured, or could not be
     left: deque[Rung] = field(init=False)
     seed: Seed = field(init=False)
+    session: Session | None = None  # on which the last rung was measured
 
     name: ClassVar[str]  # of its directory and files
     forms: ClassVar[tuple[str, ...]]  # of the tables that are written
@@ -203,8 +204,8 @@ class Climb(ABC, Generic[Rung, Row]):
         """Make the row of a rung from its run."""
 
     @abstractmethod
-    def make_missed_row(self, rung: Rung, why: str, session: Session | None) -> Row:
-        """Make a row without a speed, with the reason; with rows before it no session is needed."""
+    def make_missed_row(self, rung: Rung, why: str) -> Row:
+        """Make a row without a speed, with the reason."""
 
     @abstractmethod
     def draw(self, form: str) -> str:
@@ -252,7 +253,7 @@ class Climb(ABC, Generic[Rung, Row]):
     def give_up(self, why: str) -> None:
         """Add a row for each rung that is left, with the reason."""
         while self.left:
-            self._add(self.make_missed_row(self.left.popleft(), why, None))
+            self._add(self.make_missed_row(self.left.popleft(), why))
 
     def choose(self) -> Step[Rung] | None:
         """Choose the next rung that is left."""
@@ -263,24 +264,23 @@ class Climb(ABC, Generic[Rung, Row]):
 
     def measure(self, step: Step[Rung], session: Session) -> MeasuredPoint:
         """Measure a rung, where its tokens fit into the context."""
+        self.session = session
         need = step.workload.prefix_len + step.workload.input_len + step.workload.output_len
         if 0 < (limit := session.context_limit) < need:
-            point = MeasuredPoint(reason=f"needs {need} tokens, the context limit is {limit}")
-        else:
-            point = measure_point(session, step.workload, self.seed, self.directory)
-        why = point.reason if point.run is None else ""
-        if point.run is not None and point.died is not None and point.run.records.failed:
-            why = "" if point.run.facts.interrupted else point.died.summary
-        if point.error is not None and not isinstance(point.error, MeasureError):
-            raise point.error
-        if why:
-            self._add(self.make_missed_row(step.what, why, session))
-        elif point.run is not None and point.directory is not None:
-            self._add(self.make_row(point.run, step.what, point.directory.name))
-        return point
+            return MeasuredPoint(reason=f"needs {need} tokens, the context limit is {limit}")
+        return measure_point(session, step.workload, self.seed, self.directory)
 
     def keep(self, step: Step[Rung], point: MeasuredPoint) -> None:
-        """Keep nothing more: a row that is added is on the disk."""
+        """Add the row of a rung; raises LoadgenError where loadgen or a setting is why it has none."""
+        if point.error is not None and not isinstance(point.error, MeasureError):
+            raise point.error
+        run, why = point.run, point.reason if point.run is None else ""
+        if run is not None and point.died is not None and run.records.failed and not run.facts.interrupted:
+            why = point.died.summary
+        if why:
+            self._add(self.make_missed_row(step.what, why))
+        elif run is not None and point.directory is not None:
+            self._add(self.make_row(run, step.what, point.directory.name))
 
     def _add(self, row: Row) -> None:
         """Keep a row, write every table again, and print the row."""
@@ -317,13 +317,13 @@ class LadderClimb(Climb[int, SpeedRow]):
         self.runs.append(directory)
         return ladder_rows.make_speed_row(run, self.formula)
 
-    def make_missed_row(self, rung: int, why: str, session: Session | None) -> SpeedRow:
+    def make_missed_row(self, rung: int, why: str) -> SpeedRow:
         """Make a row without a speed; model and machine are those of the row before."""
         self.runs.append("")
         if self.rows:
             previous = self.rows[-1]
         else:
-            base, quantization, backend = ladder_rows.name_served(session)
+            base, quantization, backend = ladder_rows.name_served(self.session)
             previous = SpeedRow(base, backend, "", rung, quantization, None, None)
         return replace(
             previous,
@@ -382,13 +382,13 @@ class DepthClimb(Climb[DepthTest, DepthRow]):
     def make_row(self, run: Result, rung: DepthTest, directory: str) -> DepthRow:
         return replace(ladder_rows.make_depth_row(run, rung), run=directory)
 
-    def make_missed_row(self, rung: DepthTest, why: str, session: Session | None) -> DepthRow:
+    def make_missed_row(self, rung: DepthTest, why: str) -> DepthRow:
         """Make a row without a speed; the model is that of the row before."""
         if self.rows:
             before = self.rows[-1]
             names = before.model, before.quantization, before.backend
         else:
-            names = ladder_rows.name_served(session)
+            names = ladder_rows.name_served(self.session)
         return DepthRow(*names, str(rung), rung.depth, note=why)
 
     def draw(self, form: str) -> str:

@@ -70,16 +70,6 @@ class Chooser(Protocol[What]):
         """Keep what came of a step; one that a signal ended is to be measured again."""
 
 
-class Servers(Protocol):
-    """The server of a series: one that is there, or one that is started where it is needed."""
-
-    def session(self, workload: Profile, serve: Mapping[str, str] | None = None) -> Session:
-        """Open a session with a server that has these flags; raises LoadgenError where there is none."""
-
-    def replace_server(self, died: LoadgenError | None) -> None:
-        """Have the next session on another server, where this one is gone and another can be started."""
-
-
 class GivenServer(msgspec.Struct, frozen=True):
     """A server that another owns: its death ends the series."""
 
@@ -95,7 +85,7 @@ class GivenServer(msgspec.Struct, frozen=True):
             raise died
 
 
-def run_series(chooser: Chooser[What], servers: Servers) -> None:
+def run_series(chooser: Chooser[What], servers: PointServers | GivenServer) -> None:
     """Measure the steps of a series one by one, on a server that is kept, until its chooser has no more.
 
     Raises StoreError where nothing can be kept, KeyboardInterrupt of a signal, and what the chooser raises.

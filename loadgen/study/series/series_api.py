@@ -157,7 +157,7 @@ def _sweep(request: SweepRequest, resume: str | None, interrupts: Interrupts) ->
         )
         partial = ""
         try:
-            record = sweep_run.finish_sweep(request, store, _unsaid, interrupts)
+            record = sweep_run.finish_sweep(request, store, lambda line: None, interrupts)
         except (MeasureError, signals.Stopped) as stop:
             record = store.record()
             if not any(point.state in FINISHED for point in record.points):
@@ -176,7 +176,7 @@ def _limit(options: Options, request: LimitRequest, workload: Profile, interrupt
     """A search in the calling thread; raises LoadgenError, and Stopped where nothing was measured."""
     with _place_runs(options, request.resume) as (placed, written):
         found = limit_command.find_limit(
-            placed, request, hide_argument_secrets(), _unsaid, workload, interrupts
+            placed, request, hide_argument_secrets(), lambda line: None, workload, interrupts
         )
         if found.signal and not found.record.runs:
             raise signals.Stopped(found.signal)
@@ -198,7 +198,3 @@ def _place_runs(options: Options, resume: str | None) -> Iterator[tuple[Options,
         return
     with tempfile.TemporaryDirectory(prefix="loadgen-", ignore_cleanup_errors=True) as unseen:
         yield replace(options, run_dir=unseen), False
-
-
-def _unsaid(line: str) -> None:
-    """A line of progress, which the API does not print."""

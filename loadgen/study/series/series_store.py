@@ -20,6 +20,8 @@ from pydantic import BaseModel
 from loadgen.base import files
 from loadgen.base.errors import UsageError
 from loadgen.base.secrecy import hide_argument_secrets
+from loadgen.plan import profile
+from loadgen.plan.profile import Profile
 from loadgen.report import run_directory, run_place
 from loadgen.run.command.options import TABLE, Options, is_given
 from loadgen.run.session import strip_resume
@@ -210,6 +212,12 @@ def split_own_flags(options: Options, names: Collection[str]) -> tuple[Options, 
     own = {name: value for name, value in options.overrides.items() if name in names}
     overrides = {name: value for name, value in options.overrides.items() if name not in names}
     return replace(options, overrides=overrides), own
+
+
+def load_workload(options: Options, keys: Mapping[str, Any]) -> Profile:
+    """Lay keys over the profile that the options name, or over none; raises UsageError."""
+    names = options.profiles
+    return profile.load(names[0], keys, flags=True) if names else profile.build(keys)
 
 
 def digest_options(options: Options, *more: object) -> str:

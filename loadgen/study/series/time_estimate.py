@@ -1,8 +1,12 @@
-"""Time estimate: how long a run takes at least, by a preset or at the roofline."""
+"""Time estimate: how long the rest of a series takes, by what is done, its loads, or the roofline."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Protocol
 
 import msgspec
@@ -32,13 +36,6 @@ def at_best_s(options: Options, workload: Profile) -> float | None:
     return sum(_run_s(steps, rung) for rung in rungs)
 
 
-def simulated_s(options: Options, workload: Profile) -> float | None:
-    """Estimate the seconds of a run on the embedded engine, by the preset's steps; None without one."""
-    from loadgen.run import embedded_engine
-
-    return None if embedded_engine.preset_steps(options) is None else at_best_s(options, workload)
-
-
 class TimeLeft(msgspec.Struct, frozen=True):
     """Seconds that the rest of a series takes, as far as they are known."""
 
@@ -51,6 +48,70 @@ class TimeLeft(msgspec.Struct, frozen=True):
         """The time in words: about 3 min, or at least 40 s."""
         least = self.unknown or self.at_best
         return f"{'at least' if least else 'about'} {format_duration(self.seconds)}"
+
+
+class TimedStep(msgspec.Struct, frozen=True):
+    """A step of a series, as its time is estimated."""
+
+    workload: Profile
+    options: Options
+    setting: tuple[object, object]  # the same of a step and its repeats, which take the same time
+    group: str = ""  # of steps from whose times another's can be estimated
+
+
+@dataclass
+class Pace:
+    """Seconds that steps, and starts of servers by their names, took so far."""
+
+    steps: list[tuple[TimedStep, float]] = field(default_factory=list)
+    starts: list[tuple[str, float]] = field(default_factory=list)
+
+    def estimate_left(self, left: Iterable[TimedStep], starts: Iterable[str] = ()) -> TimeLeft:
+        """Estimate what these steps and starts of servers take."""
+        every = [seconds for _, seconds in self.starts]
+        waits = [[s for name, s in self.starts if name == start] or every for start in starts]
+        total, unknown, at_best = sum(median(times) for times in waits if times), 0, False
+        for step in left:
+            seconds = self._estimate_step(step)
+            if seconds is None:
+                seconds, at_best = at_best_s(step.options, step.workload), True
+            total += seconds or 0.0
+            unknown += seconds is None
+        return TimeLeft(total, unknown, at_best)
+
+    def _estimate_step(self, step: TimedStep) -> float | None:
+        """Estimate a step by its repeats, its load, or the nearest steps; None where none is known."""
+        if same := [seconds for other, seconds in self.steps if other.setting == step.setting]:
+            return median(same)
+        workload = step.workload
+        begun = workload.num_sessions or workload.num_prompts
+        if workload.duration is not None:
+            return workload.duration
+        if math.isfinite(workload.request_rate) and begun:
+            return begun / workload.request_rate
+        done = [(other.workload, seconds) for other, seconds in self.steps if other.group == step.group]
+        if not done:
+            return None
+        least = min(_measure_distance(other, workload) for other, _ in done)
+        nearest = [timed for timed in done if _measure_distance(timed[0], workload) == least]
+        # As long a request as there: the time goes with the requests of each slot.
+        return median(seconds / _count_turns(other) for other, seconds in nearest) * _count_turns(workload)
+
+
+def _count_turns(workload: Profile) -> float:
+    """Count how many requests, or sessions, follow one another in each of a closed loop's slots."""
+    count = workload.num_sessions or workload.num_prompts or 1
+    return count / min(workload.max_concurrency or count, count)
+
+
+def _measure_distance(one: Profile, other: Profile) -> float:
+    """Measure how far two workloads are from each other: ratios of load and lengths."""
+    pairs = (
+        (one.max_concurrency or 1, other.max_concurrency or 1),
+        (one.input_len, other.input_len),
+        (one.output_len, other.output_len),
+    )
+    return sum(abs(math.log(first / second)) for first, second in pairs)
 
 
 class Steps(Protocol):

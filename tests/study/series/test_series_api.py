@@ -143,7 +143,7 @@ BAD: list[tuple[Callable[..., object], dict[str, Any], str]] = [
     (loadgen.limit, {"slo": "ttft p99 < 1s", "within": 5}, "within: expected `float` <= 1"),
     (loadgen.limit, {"slo": "ttft p99 < 1s", "budget": "3m"}, r"limit\(\) has no keyword 'budget'"),
     (loadgen.limit, {"slo": "ttft p99 < 1s", "num_prompts": 3}, "--num-prompts does not apply"),
-    (loadgen.limit, {"slo": "ttft p99 < 1s", "resume": "nowhere"}, "is not the directory of a search"),
+    (loadgen.limit, {"slo": "ttft p99 < 1s", "resume": "nowhere"}, "is not a search's directory"),
 ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from loadgen.settings.validation import ServerSettings
 from loadgen.study.series.campaign import campaign_file
 from loadgen.study.series.campaign.campaign_file import CampaignFile, CheckpointTable, LimitTable, Variables
 from loadgen.study.series.limit.limit_command import LimitRequest
+from loadgen.study.series.time_estimate import Pace, TimedStep, TimeLeft
 
 
 class Trust(msgspec.Struct, frozen=True):
@@ -183,8 +184,11 @@ def _make_arm(
     for workload in profiles:
         requested_metrics.check_profile(workload)
         request_sources.check_files(workload)
-    if file.limit is not None:
-        _check_searches(file.limit, profiles)
+        if file.limit is not None:
+            try:
+                LimitRequest.read(file.limit.model_dump()).check(workload, file.limit.slo)
+            except UsageError as error:
+                raise UsageError(f"[limit], profile {workload.name}: {error}") from None
     server_settings = collect_settings(options, profiles)
     profile_names = [workload.name for workload in profiles]
     if twice := next((name for name in profile_names if profile_names.count(name) > 1), None):
@@ -195,15 +199,6 @@ def _make_arm(
     server_name = launch.name if launch.wanted else "attached" if options.base_url else "embedded"
     located = dict(zip(profile_names, places, strict=True))
     return Arm(row.name, server or server_name, flags, options, profiles, located, server_settings)
-
-
-def _check_searches(table: LimitTable, profiles: Sequence[Profile]) -> None:
-    """Raises UsageError of a workload that cannot be searched so, by its name."""
-    for workload in profiles:
-        try:
-            LimitRequest.read(table.model_dump()).check(workload, table.slo)
-        except UsageError as error:
-            raise UsageError(f"[limit], profile {workload.name}: {error}") from None
 
 
 def check_allowed(trust: Trust, path: Path, arms: Sequence[Arm]) -> None:
@@ -247,6 +242,12 @@ class Planned(msgspec.Struct, frozen=True):
 
     cell: Cell
     workload: Profile
+    options: Options
+
+    @property
+    def timed(self) -> TimedStep:
+        """The cell as its time is estimated: by its repeats, else by the same profile on other arms."""
+        return TimedStep(self.workload, self.options, (self.cell.arm, self.cell.profile), self.cell.profile)
 
     @property
     def id(self) -> str:
@@ -297,6 +298,15 @@ def list_cells(starts: Iterable[Start]) -> list[Planned]:
     return [planned for start in starts for planned in start.planned]
 
 
+def estimate_left(pace: Pace, starts: Sequence[Start], done: Collection[str]) -> TimeLeft:
+    """Estimate all cells that are not done, by their ids, and the starts of servers for them."""
+    left = [planned for planned in list_cells(starts) if planned.id not in done]
+    begun = [start.arm for start in starts if any(planned in left for planned in start.planned)]
+    return pace.estimate_left(
+        (planned.timed for planned in left), (arm.name for arm in begun if not arm.attached)
+    )
+
+
 def _plan_start(campaign: str, arm: Arm, repeats: range, name: str) -> Start:
     start, planned = ATTACHED if arm.attached else name, []
     for repeat in repeats:
@@ -309,5 +319,5 @@ def _plan_start(campaign: str, arm: Arm, repeats: range, name: str) -> Start:
                 repeat=repeat,
                 start=start,
             )
-            planned.append(Planned(cell, workload))
+            planned.append(Planned(cell, workload, arm.options))
     return Start(arm, start, tuple(planned))

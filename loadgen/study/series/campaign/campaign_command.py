@@ -32,6 +32,7 @@ from loadgen.study.series.campaign.arms import (
     Arm,
     Start,
     Trust,
+    estimate_left,
     list_cells,
     list_unsent_keys,
     show_program,
@@ -42,10 +43,10 @@ from loadgen.study.series.campaign.campaign_file import (
     load_campaign,
     locate_campaign,
 )
-from loadgen.study.series.campaign.campaign_store import CampaignStore, Pace
+from loadgen.study.series.campaign.campaign_store import CampaignStore, read_pace
 from loadgen.study.series.campaign.execution import Cooling, Execution
 from loadgen.study.series.series_store import FAILED, StoreError
-from loadgen.study.series.time_estimate import format_duration
+from loadgen.study.series.time_estimate import Pace, format_duration
 
 _HERE = ""  # --resume without a directory: the latest
 
@@ -74,7 +75,12 @@ def main(argv: Sequence[str]) -> int:
     kept = _find_store(given)
     wanted = _make_request(given, kept)
     if given.dry_run:
-        print_text(_make_preview(wanted, kept, given.retry_failed).render(), sys.stdout)
+        shown = Preview(wanted, set(), Pace(), wanted.file.seed)
+        if kept is not None:
+            _make_record(wanted, kept, given.retry_failed)  # raises where the file has changed since
+            done, pace = _find_done(kept, given.retry_failed), read_pace(kept, wanted.starts)
+            shown = Preview(wanted, done, pace, kept.record.seed)
+        print_text(shown.render(), sys.stdout)
         return 0
     if unset := sorted({name for arm in wanted.arms for name in arm.missing}):
         raise UsageError(f"{wanted.path}: {', '.join(unset)} not set in the environment: export {unset[0]}=…")
@@ -163,13 +169,6 @@ def _find_done(kept: CampaignStore, retry_failed: bool) -> set[str]:
     return kept.list_finished() | (set() if retry_failed else kept.list_failed())
 
 
-def _make_preview(wanted: CampaignRequest, kept: CampaignStore | None, retry_failed: bool) -> Preview:
-    if kept is None:
-        return Preview(wanted, set(), Pace(), wanted.file.seed)
-    _make_record(wanted, kept, retry_failed)  # raises where the file has changed since
-    return Preview(wanted, _find_done(kept, retry_failed), Pace.read(kept), kept.record.seed)
-
-
 def _make_record(
     wanted: CampaignRequest, kept: CampaignStore | None, retry_failed: bool
 ) -> campaign_store.CampaignRecord:
@@ -205,7 +204,7 @@ def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.
             starts=wanted.starts,
             seed=Seed(campaign.seed, campaign.seed_chosen),
             done=_find_done(kept, given.retry_failed),
-            pace=Pace.read(kept),
+            pace=read_pace(kept, wanted.starts),
             say=say,
             quiet=given.quiet,
             cooling=None if cool is None else Cooling(cool, sensor_discovery.find_sensors(), say, shown),
@@ -353,7 +352,7 @@ class Preview(msgspec.Struct, frozen=True):
 
     def _time(self) -> Iterator[str]:
         if (limit := self.wanted.file.limit) is None:
-            left = self.pace.estimate_left(self.wanted.starts, self.done)
+            left = estimate_left(self.pace, self.wanted.starts, self.done)
             words = "unknown until the first cells are done" if left.unknown else left.words
             yield f"estimated time: {words}"
         else:

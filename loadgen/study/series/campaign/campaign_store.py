@@ -6,12 +6,9 @@ import contextlib
 import json
 import os
 import shutil
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -29,8 +26,8 @@ from loadgen.study.limit_record import LIMIT
 from loadgen.study.series.campaign.arms import Arm, Planned, Start, list_cells
 from loadgen.study.series.campaign.campaign_file import CampaignFile, CampaignOptions, hide_flag_secrets
 from loadgen.study.series.series_store import FAILED, INTERRUPTED, SeriesStore, create_directory, list_names
-from loadgen.study.series.time_estimate import TimeLeft, at_best_s
-from loadgen.study.sweep_record import LARGEST_BYTES
+from loadgen.study.series.time_estimate import Pace
+from loadgen.study.sweep_record import LARGEST_BYTES, read_record
 
 RECORD = "campaign.json"
 CELLS, ATTEMPTS = "cells", "attempts.json"
@@ -52,14 +49,8 @@ class CampaignStore(SeriesStore):
 
     @property
     def record(self) -> CampaignRecord:
-        """The record of what is run; raises UsageError where the directory is not a campaign's."""
-        path = self.directory / RECORD
-        try:
-            text = read_file_bytes(path, LARGEST_BYTES).decode("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "not a text file"
-            raise UsageError(f"{self.directory} is not a campaign's directory: {path}: {why}") from None
-        return parse_campaign_record(text, path)
+        """The record of what is run; raises UsageError where it is damaged, or not a campaign's."""
+        return read_record(self.directory / RECORD, CampaignRecord, FORMAT, "a campaign's")
 
     def list_finished(self) -> set[str]:
         """List the ids of the cells that are done."""
@@ -219,26 +210,6 @@ def _describe_profile(place: str) -> dict[str, Any]:
     return settings
 
 
-def parse_campaign_record(text: str, path: Path) -> CampaignRecord:
-    """Read the text of a campaign.json; raises UsageError if it is damaged, or of another format."""
-    try:
-        table = json.loads(text)
-        version = table.get("format") if isinstance(table, dict) else None
-        if version is None:
-            raise UsageError(f"{path} is not a campaign of this loadgen")
-        if version != FORMAT:
-            raise UsageError(
-                f"{path} has format {version}, this loadgen reads {FORMAT}: use the one that wrote it"
-            )
-        return CampaignRecord.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        problem = f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}"
-        raise UsageError(f"{path} is damaged: {problem}") from None
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is damaged: {error}") from None
-
-
 def list_differences(old: CampaignRecord, new: CampaignRecord, ran: Collection[Cell]) -> Iterator[str]:
     """List what differs of what was run, each with its key; additions are not differences."""
     if not ran:
@@ -302,57 +273,20 @@ def _make_arm_key(arm: ArmRecord) -> tuple[str, str]:
     return arm.checkpoint, arm.server
 
 
-@dataclass
-class Pace:
-    """Seconds that cells and starts of servers took."""
-
-    cells: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
-    starts: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-
-    @classmethod
-    def read(cls, store: CampaignStore) -> Pace:
-        """Read those of a directory's finished cells."""
-        pace = cls()
-        for cell_id in sorted(store.list_finished()):
-            runs = list(store.read_facts(cell_id))
-            cell = next((Cell.model_validate(run["cell"]) for run in runs if run.get("cell")), None)
-            if cell is None:
-                continue
-            times = [[datetime.fromisoformat(run[key]) for key in ("started", "finished")] for run in runs]
-            pace.add_cell(cell, sum((ended - began).total_seconds() for began, ended in times))
-            if ready_s := (runs[0].get("launched") or {}).get("ready_s"):
-                pace.add_start(cell.arm, ready_s)
-        return pace
-
-    def add_cell(self, cell: Cell, seconds: float) -> None:
-        """Note a cell that was measured."""
-        self.cells[cell.arm, cell.profile].append(seconds)
-
-    def add_start(self, arm: str, seconds: float) -> None:
-        """Note a server that became ready."""
-        self.starts[arm].append(seconds)
-
-    def estimate_left(self, starts: Iterable[Start], done: set[str]) -> TimeLeft:
-        """Estimate all that is not done: cells as the same before, else as those of other checkpoints."""
-        total, unknown, at_best = 0.0, 0, False
-        for start in starts:
-            left = [planned for planned in start.planned if planned.id not in done]
-            total += self._start_s(start.arm) if left else 0.0
-            for planned in left:
-                seconds = self._cell_s(planned.cell)
-                if seconds is None:
-                    seconds, at_best = at_best_s(start.arm.options, planned.workload), True
-                total += seconds or 0.0
-                unknown += seconds is None
-        return TimeLeft(total, unknown, at_best)
-
-    def _cell_s(self, cell: Cell) -> float | None:
-        same = self.cells.get((cell.arm, cell.profile))
-        times = same or [s for (_, name), took in self.cells.items() if name == cell.profile for s in took]
-        return median(times) if times else None
-
-    def _start_s(self, arm: Arm) -> float:
-        if arm.attached:
-            return 0.0
-        times = self.starts.get(arm.name) or [s for took in self.starts.values() for s in took]
-        return median(times) if times else 0.0
+def read_pace(store: CampaignStore, starts: Sequence[Start]) -> Pace:
+    """Read what the finished cells of a directory took, and the starts of their servers."""
+    pace, every = (
+        Pace(),
+        {(planned.cell.arm, planned.cell.profile): planned for planned in list_cells(starts)},
+    )
+    for cell_id in sorted(store.list_finished()):
+        runs = list(store.read_facts(cell_id))
+        cell = next((Cell.model_validate(run["cell"]) for run in runs if run.get("cell")), None)
+        if cell is None or (planned := every.get((cell.arm, cell.profile))) is None:
+            continue
+        times = [[datetime.fromisoformat(run[key]) for key in ("started", "finished")] for run in runs]
+        took_s = sum((ended - began).total_seconds() for began, ended in times)
+        pace.steps.append((planned.timed, took_s))
+        if ready_s := (runs[0].get("launched") or {}).get("ready_s"):
+            pace.starts.append((cell.arm, ready_s))
+    return pace

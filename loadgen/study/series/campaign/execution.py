@@ -25,9 +25,9 @@ from loadgen.run.command.progress import Display
 from loadgen.run.session import Session
 from loadgen.study import limit_record
 from loadgen.study.series import point_runs
-from loadgen.study.series.campaign.arms import Planned, Start, list_cells
+from loadgen.study.series.campaign.arms import Planned, Start, estimate_left, list_cells
 from loadgen.study.series.campaign.campaign_file import CoolDown, LimitTable
-from loadgen.study.series.campaign.campaign_store import CELLS, CampaignStore, Pace
+from loadgen.study.series.campaign.campaign_store import CELLS, CampaignStore
 from loadgen.study.series.ladder_command import LadderClimb
 from loadgen.study.series.limit.limit_command import LimitRequest, continue_search, read_search
 from loadgen.study.series.limit.limit_search import LimitSearch
@@ -40,6 +40,7 @@ from loadgen.study.series.point_runs import (
     run_series,
 )
 from loadgen.study.series.series_store import SERVERS, SeriesStore, StoreError
+from loadgen.study.series.time_estimate import Pace
 
 
 @dataclass
@@ -124,8 +125,7 @@ class Execution:
                 else:
                     self._fail(step.what, why)
             return None
-        for start_s in servers.starts_s:
-            self.pace.add_start(arm, start_s)
+        self.pace.starts += [(arm, start_s) for start_s in servers.starts_s]
         return session
 
     def choose(self) -> Step[Planned] | None:
@@ -157,7 +157,7 @@ class Execution:
             self._fail(planned, why, point.directory)
         else:
             self.store.finish(planned, point.directory)
-            self.pace.add_cell(planned.cell, point.duration_s)
+            self.pace.steps.append((planned.timed, point.duration_s))
             figures = point.run.metrics
             outcome = f"{figures.output_throughput_per_s:.1f} tok/s, {point.run.verdict.level.value}"
             self._report(planned, outcome)
@@ -186,7 +186,7 @@ class Execution:
             )
             return
         self.store.finish(planned, place)
-        self.pace.add_cell(planned.cell, (clock.now_ns() - began_ns) / 1e9)
+        self.pace.steps.append((planned.timed, (clock.now_ns() - began_ns) / 1e9))
         self._report(planned, limit_record.describe_limit(record))
 
     def _seed(self, session: Session, planned: Planned) -> Seed:
@@ -225,7 +225,7 @@ class Execution:
             self._left.appendleft(planned)
         else:
             if died is None:
-                self.pace.add_cell(planned.cell, (clock.now_ns() - began_ns) / 1e9)
+                self.pace.steps.append((planned.timed, (clock.now_ns() - began_ns) / 1e9))
             self._finish_climb(planned, climb)
         return MeasuredPoint(server_gone=died is not None, died=died)
 
@@ -247,7 +247,7 @@ class Execution:
         self.done.add(planned.id)
         every = [each.id for each in list_cells(self.starts)]
         over = len(self.done & set(every))
-        left = self.pace.estimate_left(self.starts, self.done)
+        left = estimate_left(self.pace, self.starts, self.done)
         later = f"; {left.words} left" if over < len(every) and not left.unknown else ""
         cell = planned.cell
         self.say(f"[{over}/{len(every)}] r{cell.repeat} {cell.arm}, {cell.profile}: {outcome}{later}")

@@ -24,7 +24,7 @@ from loadgen.base.signals import Interrupts
 from loadgen.base.text import clean_text, quote_value
 from loadgen.facts import requested_metrics
 from loadgen.figures import objectives
-from loadgen.plan import profile, request_sources
+from loadgen.plan import request_sources
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
 from loadgen.report import run_place
@@ -37,7 +37,13 @@ from loadgen.study.series import series_store
 from loadgen.study.series.limit import limit_answer
 from loadgen.study.series.limit.limit_search import LimitSearch
 from loadgen.study.series.point_runs import PointServers
-from loadgen.study.series.series_store import SeriesStore, digest_options, refuse_flags, split_own_flags
+from loadgen.study.series.series_store import (
+    SeriesStore,
+    digest_options,
+    load_workload,
+    refuse_flags,
+    split_own_flags,
+)
 from loadgen.study.sweep_record import LoadAxis
 from loadgen.verdict.verdict import Level
 
@@ -140,7 +146,12 @@ def find_limit(
     Without a `workload` it is the one that the options name.
     """
     check_limit_options(options)
-    workload = workload or _load_workload(options)
+    if workload is None:
+        if len(options.profiles) > 1:
+            raise UsageError("--profile: one workload per search")
+        workload = load_workload(options, options.overrides)
+        requested_metrics.check_profile(workload)
+        request_sources.check_files(workload)
     goals = objectives.parse_objectives(request.slo or workload.slo)
     if not goals:
         raise UsageError("--slo is missing: give what must hold, as --slo 'ttft p90 < 500ms'")
@@ -176,7 +187,7 @@ def find_limit(
 
 def read_search(directory: Path) -> LimitRecord:
     """Read the record of a search; raises UsageError where the directory has none, or a damaged one."""
-    return sweep_record.read_record(directory / LIMIT, LimitRecord, FORMAT, "a search")
+    return sweep_record.read_record(directory / LIMIT, LimitRecord, FORMAT, "a search's")
 
 
 def continue_search(before: LimitRecord, asked: LimitRecord, seed: int | None = None) -> LimitRecord:
@@ -202,18 +213,6 @@ def continue_search(before: LimitRecord, asked: LimitRecord, seed: int | None = 
         if not (resumed.lowest or 0.0) <= load <= (resumed.highest or math.inf):
             raise UsageError(f"--resume: the search has a run at {load:g}: give bounds that hold it")
     return resumed
-
-
-def _load_workload(options: Options) -> Profile:
-    if len(options.profiles) > 1:
-        raise UsageError("--profile: one workload per search")
-    names = options.profiles
-    workload = (
-        profile.load(names[0], options.overrides, flags=True) if names else profile.build(options.overrides)
-    )
-    requested_metrics.check_profile(workload)
-    request_sources.check_files(workload)
-    return workload
 
 
 def limit_parser() -> argparse.ArgumentParser:

@@ -145,9 +145,19 @@ class LimitSearch:
                     f"--slo {each.objective}: no answer has this latency (one token has no TPOT or ITL): "
                     "choose another figure, or ask for longer answers"
                 )
-        alone_s, simulated = point.run.metrics.e2el.mean_ms / 1e3, bool(point.run.facts.server.simulated)
-        self.record = self.record.model_copy(
-            update=_bound_loads(self.record, alone_s) | {"simulated": simulated, "attempts": 0}
+        record, alone_s = self.record, point.run.metrics.e2el.mean_ms / 1e3
+        start = 1.0 if record.axis == "concurrency" else record.start or 1 / alone_s
+        ends = (1.0, _MOST_STREAMS) if record.axis == "concurrency" else (start / _REACH, start * _REACH**2)
+        lowest, highest = record.lowest or ends[0], record.highest or ends[1]
+        self.record = record.model_copy(
+            update={
+                "alone_s": alone_s,
+                "start": min(max(record.start or start, lowest), highest),
+                "lowest": lowest,
+                "highest": highest,
+                "simulated": bool(point.run.facts.server.simulated),
+                "attempts": 0,
+            }
         )
         check_budget(self.settings)
         self._keep()
@@ -174,18 +184,6 @@ class LimitSearch:
     def _keep(self, **update: object) -> None:
         self.record = self.record.model_copy(update=update)
         self.kept.write_record(self.record)
-
-
-def _bound_loads(record: LimitRecord, alone_s: float) -> dict[str, float]:
-    """Choose where a search begins and how far it goes, unless asked, by a request's time alone."""
-    if record.axis == "concurrency":
-        start, lowest, highest = 1.0, 1.0, _MOST_STREAMS
-    else:
-        start = record.start or 1 / alone_s
-        lowest, highest = start / _REACH, start * _REACH**2
-    lowest, highest = record.lowest or lowest, record.highest or highest
-    start = min(max(record.start or start, lowest), highest)
-    return {"alone_s": alone_s, "start": start, "lowest": lowest, "highest": highest}
 
 
 def set_load(workload: Profile, axis: LoadAxis, step: NextRun) -> Profile:

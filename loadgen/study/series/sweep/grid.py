@@ -29,6 +29,8 @@ Build = Callable[[Mapping[str, Any]], Profile]  # a profile of these keys over t
 CONCURRENCY, RATE = AXES
 _LOADS = ("--rate", "--concurrency", "rate", "concurrency")  # flags and keywords of a load alone
 FIELDS = tuple(row.name for row in join_rows(*SUBJECTS) if row.swept)
+# Settings that a column of a table shows.
+_SHOWN = (CONCURRENCY, RATE, "input_len", "output_len", "num_prompts", "duration")
 _MOST_POINTS = 10_000
 _LEAST_REQUESTS = 50  # of a point: the P90's bound at 99 % confidence needs 44
 _A_SLOT = 10  # requests for each that is in flight at a time
@@ -211,9 +213,16 @@ def list_points(variation: Variation, given: Mapping[str, Any], build: Build) ->
         try:
             workload = _make_workload(given, settings, build)
         except UsageError as error:
-            raise UsageError(_name_passed_flag(str(error), variation)) from None
-        name = _name_workload(workload.name, settings, serve)
-        made.append(GridPoint(number, settings, serve, repeat, workload.model_copy(update={"name": name})))
+            message = str(error)
+            for dimension in variation.fields:
+                if dimension.flag in _LOADS:  # the flag that varies the load, in place of that of `bench`
+                    message = message.replace(find_flag(dimension.keys[0]), dimension.flag)
+            raise UsageError(message) from None
+        # Two points that differ in what no column of a table shows are no repeats.
+        more = {**serve, **{key: value for key, value in settings.items() if key not in _SHOWN}}
+        words = [workload.name, *(f"{key}={format_value(value)}" for key, value in more.items())]
+        workload = workload.model_copy(update={"name": " ".join(words).strip()})
+        made.append(GridPoint(number, settings, serve, repeat, workload))
     return tuple(made)
 
 
@@ -235,14 +244,6 @@ def _make_workload(given: Mapping[str, Any], settings: Mapping[str, Any], build:
     return workload
 
 
-def _name_passed_flag(message: str, variation: Variation) -> str:
-    """Name in a message about a load the flag that varies it in place of that of `bench`."""
-    for dimension in variation.fields:
-        if dimension.flag in _LOADS:
-            message = message.replace(find_flag(dimension.keys[0]), dimension.flag)
-    return message
-
-
 def count_requests(workload: Profile) -> int | None:
     """Count how many requests, or sessions, a point has where that is not given; None: as its profile has it.
 
@@ -255,15 +256,6 @@ def count_requests(workload: Profile) -> int | None:
     if workload.max_concurrency is None:
         return None
     return max(_LEAST_REQUESTS, _A_SLOT * workload.max_concurrency)
-
-
-def _name_workload(name: str, settings: Mapping[str, Any], serve: Mapping[str, str]) -> str:
-    """Name the workload with what no column of a table shows: two such points are no repeats."""
-    shown_elsewhere = (CONCURRENCY, RATE, "input_len", "output_len", "num_prompts", "duration")
-    more = {key: value for key, value in settings.items() if key not in shown_elsewhere}
-    return " ".join(
-        [name, *(f"{key}={format_value(value)}" for key, value in {**serve, **more}.items())]
-    ).strip()
 
 
 _ELLIPSIS = re.compile(r"\s*,?\s*(?:…|\.\.\.)\s*,?\s*")

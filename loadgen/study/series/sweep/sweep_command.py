@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -52,7 +53,8 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; 0 where any point was measured."""
     options, own = split_own_flags(parse(argv, sweep_parser()), SweepFlags.__struct_fields__)
     flags = msgspec.convert(own, SweepFlags)
-    request = sweep_run.make_request(options, _read_variation(flags), sweep_run.make_builder(options))
+    build = partial(series_store.load_workload, options)
+    request = sweep_run.make_request(options, _read_variation(flags), build)
     store = None
     if flags.resume is not None:
         store = sweep_run.resume_sweep(request, None if flags.resume == _LATEST else Path(flags.resume))

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import shlex
 import shutil
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -21,7 +18,7 @@ from loadgen.base.secrecy import hide_argument_secrets, hide_secrets
 from loadgen.base.signals import SIGNALS, Interrupts
 from loadgen.base.text import format_count
 from loadgen.facts import requested_metrics
-from loadgen.plan import profile, request_sources
+from loadgen.plan import request_sources
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
 from loadgen.report import load_table, run_directory, run_place
@@ -51,7 +48,7 @@ from loadgen.study.series.series_store import (
 )
 from loadgen.study.series.sweep import grid, vllm_layout
 from loadgen.study.series.sweep.grid import Build, GridPoint, Variation
-from loadgen.study.series.time_estimate import TimeLeft, simulated_s
+from loadgen.study.series.time_estimate import Pace, TimedStep, TimeLeft
 from loadgen.study.sweep_record import (
     FINISHED,
     FORMAT,
@@ -95,20 +92,15 @@ def resume_sweep(request: SweepRequest, directory: Path | None) -> SweepStore:
 
     Raises UsageError where there is none, or where it was begun by another command.
     """
-    if directory is None:
-        return _find_latest(request, Path(request.options.run_dir or "runs"))
-    store = SweepStore(directory)
-    record = store.record()
-    if why := _find_difference(record, request, request.fixed):
-        began = shlex.join(record.command)
-        raise UsageError(f"{directory} is another sweep: {why}; resume with its flags: {began}")
-    return store
-
-
-def _find_latest(request: SweepRequest, base: Path) -> SweepStore:
-    """Find the sweep of this request that began last under `base`; raises UsageError."""
-    others: list[str] = []
-    fixed = request.fixed
+    fixed, others = request.fixed, list[str]()
+    if directory is not None:
+        store = SweepStore(directory)
+        record = store.record()
+        if why := _find_difference(record, request, fixed):
+            began = shlex.join(record.command)
+            raise UsageError(f"{directory} is another sweep: {why}; resume with its flags: {began}")
+        return store
+    base = Path(request.options.run_dir or "runs")
     for path in sorted(base.glob(f"*/{SWEEP}"), reverse=True):
         store = SweepStore(path.parent)
         with contextlib.suppress(UsageError):  # a damaged one
@@ -188,7 +180,7 @@ class SweepStore(SeriesStore):
 
     def record(self) -> SweepRecord:
         """Read what the directory holds; raises UsageError where it is damaged, or not a sweep's."""
-        return sweep_record.read_record(self.directory / SWEEP, SweepRecord, FORMAT, "a sweep")
+        return sweep_record.read_record(self.directory / SWEEP, SweepRecord, FORMAT, "a sweep's")
 
     def remove_empty(self) -> bool:
         """Remove a directory that was begun here and holds no run of any point; whether that is so."""
@@ -221,16 +213,6 @@ class SweepRequest(msgspec.Struct, frozen=True):
         workloads = [point.workload for point in self.points]
         measured = [workload.model_dump(mode="json", exclude={"name"}) for workload in workloads]
         return digest_options(self.options, measured, request_sources.hash_files(workloads))
-
-
-def make_builder(options: Options) -> Build:
-    """Make a function that lays keys over the profile of the command line."""
-    names = options.profiles
-
-    def build(keys: Mapping[str, Any]) -> Profile:
-        return profile.load(names[0], keys, flags=True) if names else profile.build(keys)
-
-    return build
 
 
 def make_request(options: Options, variation: Variation, build: Build) -> SweepRequest:
@@ -420,57 +402,24 @@ def _summarize_run(run: Result) -> str:
     return f"{tokens}mean {name} {latency.mean_ms:.1f} ms, {slo}{run.verdict.level.value}{early}"
 
 
-TimedPoints = Sequence[tuple[GridPoint, float]]  # that were measured, and the seconds that each took
-
-
 def describe_time(left: TimeLeft) -> str:
     """Show a time in words; "" where none is known."""
     return left.words if round(left.seconds) else "" if left.unknown else "less than 1 s"
 
 
 def forecast_time(
-    left: Sequence[GridPoint], done: TimedPoints, starts_s: Sequence[float], options: Options
+    left: Sequence[GridPoint],
+    done: Iterable[tuple[GridPoint, float]],
+    starts_s: Sequence[float],
+    options: Options,
 ) -> TimeLeft:
-    """Estimate the points that are left, by those done, and by how long starts of servers took.
+    """Estimate the points that are left, by the seconds of those done and of the starts of servers so far."""
 
-    Before any is done, a preset among the options has it in its steps.
-    """
-    times = [_estimate_point(point, done, options) for point in left]
-    served = {tuple(point.serve.items()) for point, _ in done}
-    starts = {tuple(point.serve.items()) for point in left} - served
-    waiting = median(starts_s) * len(starts) if starts_s else 0.0
-    return TimeLeft(waiting + sum(filter(None, times)), times.count(None))
+    def time_point(point: GridPoint) -> TimedStep:
+        return TimedStep(point.workload, options, (point.settings, point.serve))
 
-
-def _estimate_point(point: GridPoint, done: TimedPoints, options: Options) -> float | None:
-    """Estimate a point; None where neither its load, nor a point that is done, nor a preset shows it."""
-    workload = point.workload
-    if workload.duration is not None:
-        return workload.duration
-    begun = workload.num_sessions or workload.num_prompts
-    if math.isfinite(workload.request_rate) and begun:
-        return begun / workload.request_rate
-    made = point.settings, point.serve
-    if same := [seconds for other, seconds in done if (other.settings, other.serve) == made]:
-        return median(same)
-    if not done:
-        return simulated_s(options, workload)
-    nearest, took_s = min(done, key=lambda timed: _measure_distance(timed[0].workload, workload))
-    # As long a request as there: the time goes with the requests of each slot.
-    return took_s * _count_turns(workload) / _count_turns(nearest.workload)
-
-
-def _count_turns(workload: Profile) -> float:
-    """Count how many requests, or sessions, follow one another in each of a closed loop's slots."""
-    count = workload.num_sessions or workload.num_prompts or 1
-    return count / min(workload.max_concurrency or count, count)
-
-
-def _measure_distance(one: Profile, other: Profile) -> float:
-    """Measure how far two workloads are from each other: ratios of load and lengths."""
-    pairs = (
-        (one.max_concurrency or 1, other.max_concurrency or 1),
-        (one.input_len, other.input_len),
-        (one.output_len, other.output_len),
-    )
-    return sum(abs(math.log(first / second)) for first, second in pairs)
+    taken = [(time_point(point), seconds) for point, seconds in done]
+    served = [step.setting[1] for step, _ in taken]
+    starts = {tuple(point.serve.items()) for point in left if point.serve not in served}
+    pace = Pace(taken, [("", seconds) for seconds in starts_s])
+    return pace.estimate_left(map(time_point, left), [""] * len(starts))

@@ -16,8 +16,9 @@ from loadgen.facts.run_facts import Cell
 from loadgen.plan import profile
 from loadgen.study.series.campaign import arms, campaign_file, campaign_store
 from loadgen.study.series.campaign.arms import Arm, Start
-from loadgen.study.series.campaign.campaign_store import Pace
-from loadgen.study.series.time_estimate import TimeLeft, at_best_s, format_duration
+from loadgen.study.series.campaign.campaign_store import CampaignRecord
+from loadgen.study.series.time_estimate import Pace, TimeLeft, at_best_s, format_duration
+from loadgen.study.sweep_record import parse_record
 
 AB = ({"name": "A", "preset": "instant"}, {"name": "B", "preset": "instant"})
 ABC = (*AB, {"name": "C", "preset": "instant"})
@@ -157,7 +158,7 @@ def test_there_may_be_more_of_everything_and_what_was_run_stays_as_it_was(
     new = the_record(written(tmp_path, *checkpoints, **{"seed": 7, **keys}))
     assert list(campaign_store.list_differences(old, new, cells)) == changed
     assert list(campaign_store.list_differences(old, new, [])) == []
-    assert campaign_store.parse_campaign_record(old.model_dump_json(), path) == old
+    assert CampaignRecord.model_validate_json(old.model_dump_json()) == old
 
 
 def test_a_profile_that_was_run_stays_as_it_was(tmp_path: Path) -> None:
@@ -182,42 +183,44 @@ def test_what_goes_on_keeps_its_seed_and_what_is_not_asked_for_now(tmp_path: Pat
 @loop_over(
     ("text", "says"),
     [
-        ("", "is damaged: Expecting value"),
-        ("{}", "is not a campaign of this loadgen"),
-        ('{"format": 2}', "has format 2, this loadgen reads 1"),
+        ("", "is damaged: invalid json: "),
+        ("{}", "is damaged: format: field required"),
+        ('{"format": 2}', "was written by a newer loadgen: it has format 2, this one reads 1"),
         ('{"format": 1}', "is damaged: name: field required"),
         ('{"format": 1, "na', "is damaged"),
     ],
 )
 def test_a_record_that_is_none_is_told(text: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=says):
-        campaign_store.parse_campaign_record(text, tmp_path / "campaign.json")
+        parse_record(text.encode(), tmp_path / "campaign.json", CampaignRecord, campaign_store.FORMAT)
 
 
 def test_time_left_is_that_of_the_same_cells_before_else_of_others(tmp_path: Path) -> None:
     path = written(tmp_path, {"name": "A", "base_url": "http://h:1"}, *AB[1:], repeats=2)
     found, pace = starts(path), Pace()
-    assert pace.estimate_left(found, set()) == TimeLeft(0.015, unknown=2, at_best=True)
+    assert arms.estimate_left(pace, found, set()) == TimeLeft(0.015, unknown=2, at_best=True)
     first = found[0].planned[0]
-    pace.add_cell(first.cell, 10.0)
-    assert pace.estimate_left(found, {first.id}) == TimeLeft(30.0)
+    pace.steps.append((first.timed, 10.0))
+    assert arms.estimate_left(pace, found, {first.id}) == TimeLeft(30.0)
     second = found[1].planned[0]
-    pace.add_cell(second.cell, 20.0)
-    pace.add_start(second.cell.arm, 3.0)
-    assert pace.estimate_left(found, {first.id, second.id}) == TimeLeft(33.0)
-    assert pace.estimate_left(found, {one.id for start in found for one in start.planned}) == TimeLeft(0.0)
+    pace.steps.append((second.timed, 20.0))
+    pace.starts.append((second.cell.arm, 3.0))
+    assert arms.estimate_left(pace, found, {first.id, second.id}) == TimeLeft(33.0)
+    assert arms.estimate_left(pace, found, {one.id for start in found for one in start.planned}) == TimeLeft(
+        0.0
+    )
 
 
 def test_before_the_first_cell_the_roofline_tells_the_least(tmp_path: Path) -> None:
     table = {"name": "A", "model": "Qwen/Qwen3-8B", "launch": "vllm"}
     path = written(tmp_path, table, profiles=["low-load"], hardware="jetson-thor", repeats=2)
-    left = Pace().estimate_left(starts(path), set())
+    left = arms.estimate_left(Pace(), starts(path), set())
     # 10 requests and a warm-up one, 128 tokens each: 15.1 GB of weights at 273 GB/s, and twice that.
     assert left.at_best
     assert left.seconds == pytest.approx(2 * 11 * 128 * 15.1 / 273, rel=0.1)
     assert left.words == "at least 3 min"
     unknown = written(tmp_path, {**table, "model": "of-my-own"}, hardware="jetson-thor")
-    assert Pace().estimate_left(starts(unknown), set()).unknown
+    assert arms.estimate_left(Pace(), starts(unknown), set()).unknown
     with pytest.raises(UsageError, match=r"c.toml: checkpoint 'A': --hardware h200-of-mine: unknown"):
         starts(written(tmp_path, table, hardware="h200-of-mine"))
 

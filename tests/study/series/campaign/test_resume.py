@@ -27,6 +27,7 @@ from loadgen.plan.profile import build
 from loadgen.report import run_directory, run_place
 from loadgen.report.run_directory import load
 from loadgen.report.run_place import read_wall_clock
+from loadgen.run.command.options import Options
 from loadgen.study.series.campaign import campaign_command
 from loadgen.study.series.campaign.arms import Planned
 from loadgen.study.series.campaign.campaign_store import CampaignStore
@@ -156,7 +157,7 @@ def test_what_is_left_of_a_preview_is_estimated_from_what_is_done(
 
 def planned(name: str = "A") -> Planned:
     cell = Cell(campaign="c", checkpoint=name, server="s", profile="p", repeat=0, start="r0")
-    return Planned(cell, build({"name": "p"}))
+    return Planned(cell, build({"name": "p"}), Options())
 
 
 def a_run(store: CampaignStore, one: Planned) -> Path:

@@ -69,7 +69,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param([*SLO, "--profile", "qwen-speed"], "`loadgen ladder` measures it", id="ladder"),
         pytest.param([*SLO, "--schedule", "rate 2 for 60s"], "varies one rate", id="schedule"),
         pytest.param([*SLO, "--bursts", "5 every 10s"], "varies one rate", id="bursts"),
-        pytest.param([*SLO, "--resume", "nowhere"], "is not the directory of a search", id="no search"),
+        pytest.param([*SLO, "--resume", "nowhere"], "is not a search's directory", id="no search"),
     ],
 )
 def test_a_wrong_command_ends_with_a_line_and_2(

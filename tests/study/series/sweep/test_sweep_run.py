@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,7 +20,7 @@ from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
 from loadgen.report.run_directory import load
 from loadgen.run.command.options import Options, parse
-from loadgen.study.series.series_store import split_own_flags
+from loadgen.study.series.series_store import load_workload, split_own_flags
 from loadgen.study.series.sweep import sweep_command, sweep_run
 from loadgen.study.series.sweep.grid import GridPoint
 from loadgen.study.series.sweep.sweep_run import (
@@ -51,9 +52,8 @@ def request(*words: str) -> SweepRequest:
         parse(words, sweep_command.sweep_parser()), sweep_command.SweepFlags.__struct_fields__
     )
     flags = sweep_command.SweepFlags(**own)
-    return sweep_run.make_request(
-        options, sweep_command._read_variation(flags), sweep_run.make_builder(options)
-    )
+    build = partial(load_workload, options)
+    return sweep_run.make_request(options, sweep_command._read_variation(flags), build)
 
 
 def begun(*words: str) -> SweepStore:
@@ -228,7 +228,7 @@ def test_a_long_point_is_announced(keys: dict[str, Any], line: str | None) -> No
     points = (GridPoint(0, load, {}, 0, Profile(**keys)),)
     record = SweepRecord(name="s", command=(), fixed="", seed=0, points=plan_points(points))
     lines: list[str] = []
-    servers = cast("Any", SimpleNamespace(starts_s=[], options=SimpleNamespace(preset=None)))
+    servers = cast("Any", SimpleNamespace(starts_s=[], options=Options()))
     sweeping = Sweeping(SweepStore(Path()), record, points, servers, Seed(0), lines.append)
     sweeping._begin(points[0], attempts=0)
     assert lines == [line] * (line is not None)
