@@ -23,7 +23,7 @@ _OWN, _STARTED, _COLUMNS = slice(11, 15), 19, 20
 
 
 class CpuUse(BaseModel, extra="forbid", frozen=True):
-    """CPUs that were busy over a run, on average, of those that server and client may run on."""
+    """The mean number of busy CPUs during a run, of those on which server and client may run."""
 
     duration_s: float
     cpus: int
@@ -35,19 +35,19 @@ class CpuUse(BaseModel, extra="forbid", frozen=True):
 
     @property
     def busy(self) -> float:
-        """All of them together, as far as they are known."""
+        """The busy CPUs of server, client and others together, as far as they are known."""
         return self.client + (self.server or 0.0) + (self.others or 0.0)
 
 
 class ProcessTime(msgspec.Struct, frozen=True):
-    """The CPU time of a process and of its children that have ended, and when it began."""
+    """The CPU time of a process and its ended children, and when it began."""
 
     cpu_s: float
     began: int  # clock ticks since the machine started
 
 
 class CpuTimes(msgspec.Struct, frozen=True):
-    """The kernel's counts so far."""
+    """A reading of the kernel's CPU time counters."""
 
     at_ns: int
     ticks: int  # clock ticks since the machine started
@@ -60,7 +60,7 @@ class CpuTimes(msgspec.Struct, frozen=True):
 
 
 def read_times(server_pids: Collection[int], proc: Path = _PROC) -> CpuTimes:
-    """Read the times now; what cannot be read is left out."""
+    """Read the CPU times now; what cannot be read is left out."""
     own, mine = os.times(), os.getpid()
     server = _read_processes(server_pids, proc)
     ours = _read_processes(set(_list_descendants(mine, proc)) - set(server_pids), proc)
@@ -77,7 +77,7 @@ def read_times(server_pids: Collection[int], proc: Path = _PROC) -> CpuTimes:
 
 
 def subtract_times(before: CpuTimes, after: CpuTimes, server_known: bool) -> CpuUse | None:
-    """Subtract two readings: the use between them; None where the kernel does not count it."""
+    """Compute the CPU use between two readings; None if the kernel does not count it."""
     duration_s = (after.at_ns - before.at_ns) / 1e9
     cpus = (before.allowed | after.allowed) & before.busy_s.keys() & after.busy_s.keys()
     if duration_s <= 0 or not cpus:
@@ -101,7 +101,7 @@ def subtract_times(before: CpuTimes, after: CpuTimes, server_known: bool) -> Cpu
 
 @dataclass(eq=False)
 class CpuWatch:
-    """The CPU use of one run, by readings at its begin and end; an error of them never affects the run.
+    """Measures the CPU use of one run, by readings at its begin and end; errors never affect the run.
 
     `server_known`: the server is among this program's own children, whichever `pids` there are.
     """
@@ -112,7 +112,7 @@ class CpuWatch:
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
-        """Read at once and at the end."""
+        """Read the CPU times at the block's begin and end."""
         before = self._read()
         try:
             yield
@@ -126,7 +126,7 @@ class CpuWatch:
 
 
 def format_use(use: CpuUse) -> str:
-    """Write the use in a line."""
+    """Describe the CPU use in one line."""
     parts = [] if use.server is None else [f"server {use.server:.2f}"]
     parts.append(f"client {use.client:.2f}")
     parts += [] if use.others is None else [f"other processes {use.others:.2f}"]
@@ -137,7 +137,7 @@ def format_use(use: CpuUse) -> str:
 
 
 def _sum_rise_s(before: Mapping[int, ProcessTime], after: Mapping[int, ProcessTime], began: int) -> float:
-    """How much these processes took; one that was not seen before counts whole if it is that new."""
+    """Sum the CPU seconds that processes used between two readings; a new process counts whole."""
     total = 0.0
     for pid, now in after.items():
         earlier = before.get(pid)
@@ -160,7 +160,7 @@ def _read_processes(pids: Iterable[int], proc: Path) -> dict[int, ProcessTime]:
 
 
 def _list_descendants(pid: int, proc: Path) -> Iterator[int]:
-    """The processes below one, as the kernel lists the children of its threads."""
+    """Yield the process ids below one, as the kernel lists the children of its threads."""
     for children in (proc / str(pid) / "task").glob("*/children"):
         for child in read_system_text(children).split():
             yield int(child)
@@ -175,7 +175,7 @@ def _read_busy_s(stat: str) -> Iterator[tuple[int, float]]:
 
 
 def _read_waiting_us(pressure: str) -> int | None:
-    """The total of the line `some`; None where the kernel has no pressure stall information."""
+    """Read the total µs of waiting from the line `some` of a pressure file; None if there is none."""
     for line in pressure.splitlines():
         if line.startswith("some "):
             return untrusted.read_digits(line.rpartition("total=")[2])
@@ -183,7 +183,7 @@ def _read_waiting_us(pressure: str) -> int | None:
 
 
 def _list_allowed_cpus(pids: Iterable[int]) -> Iterator[int]:
-    """The CPUs that any of these processes may run on."""
+    """Yield the CPUs that any of these processes may run on."""
     if not hasattr(os, "sched_getaffinity"):
         return
     for pid in pids:

@@ -29,7 +29,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def describe_machine() -> dict[str, str]:
-    """Describe this machine in words, fact by fact."""
+    """Describe this machine: name of each fact → its value as text."""
     described = {
         "loadgen": __version__,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
@@ -51,7 +51,7 @@ def count_usable_cpus() -> int:
 
 
 def _find_version(package: str) -> str:
-    """That of the code in use, else of what is installed; "" where it is not."""
+    """Return a package's version, of the imported code or as installed; "" if it is not installed."""
     if loaded := getattr(sys.modules.get(package), "__version__", ""):
         return str(loaded)
     try:
@@ -112,7 +112,7 @@ def start_git(root: Path = _ROOT) -> Iterator[Callable[[], str]]:
 
 
 def _describe_platform() -> str:
-    """Describe the platform as platform.platform() does, but without the process that it starts."""
+    """Describe the platform as platform.platform() does, without starting a process."""
     if not hasattr(os, "uname"):
         return platform.platform()
     system = os.uname()

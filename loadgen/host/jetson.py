@@ -28,7 +28,7 @@ _ALERT = "-throttle-alert"
 
 
 class Rail(msgspec.Struct, frozen=True):
-    """One channel of a monitor; `label` is the board's name of what it measures."""
+    """A power rail of an INA monitor; `label` is the board's name of it."""
 
     label: str
     known: bool  # the label is the board's; else it only names the chip
@@ -37,14 +37,14 @@ class Rail(msgspec.Struct, frozen=True):
     current: Path  # mA
 
     def read_watts(self) -> float:
-        """Power now; raises OSError or ValueError where it cannot be read."""
+        """Read the rail's power in watts; raises OSError or ValueError."""
         if self.power is not None:
             return _read_number(self.power, 1e6)
         return _read_number(self.voltage) * _read_number(self.current) / 1e6
 
 
 def find_board(root: Path = Path("/")) -> Board | Absent | None:
-    """The Jetson's own sensors; Absent where it is one and shows none; None on another machine."""
+    """Find a Jetson's sensors; Absent if it is one without sensors, None on another machine."""
     here = Board(root)
     if here.rails or here.clocks or (here.zones and here.model):
         return here
@@ -52,7 +52,7 @@ def find_board(root: Path = Path("/")) -> Board | Absent | None:
 
 
 class Board:
-    """A Jetson's sensors in sysfs below `root`."""
+    """A Jetson's sensors, read from sysfs below `root`."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self.root = root
@@ -94,7 +94,7 @@ class Board:
         return {name: untrusted.read_text(text) for name, text in facts.items() if text}
 
     def read(self, pids: Sequence[int]) -> Reading:
-        """The values now: a file each; the monitors' are read over I²C."""
+        """Read power, temperature and clocks now, a file each; the monitors answer over I²C."""
         queries = Queries("the board", OSError, ValueError)
         for rail in self.rails:
             quantity: Quantity = "board_w" if rail.label in self.total else "rail_w"
@@ -115,7 +115,7 @@ class Board:
         return Reading(queries.values, held if alerts else None, queries.missing)
 
     def _power_mode(self) -> str:
-        """The mode's name by its number, which is all that nvpmodel keeps; reading it needs no rights."""
+        """Return the power mode's name by nvpmodel's number, which needs no rights to read."""
         match = re.search(r"pmode:(\d{1,9})\b", read_system_text(self.root / "var/lib/nvpmodel/status"))
         if match is None:
             return ""
@@ -125,7 +125,7 @@ class Board:
 
 
 def _find_rails(hwmon: Path) -> list[Rail]:
-    """Every channel of every INA chip that has a current; a sum of shunt voltages has none."""
+    """List the channels with a current of every INA chip; sums of shunt voltages have none."""
     rails = []
     for chip in _list_children(hwmon, "hwmon*"):
         name = read_system_text(chip / "name")
@@ -148,12 +148,12 @@ def _find_rails(hwmon: Path) -> list[Rail]:
 
 
 def _list_children(directory: Path, pattern: str) -> list[Path]:
-    """Sorted, as sysfs is not: the same rails in the same order in every run."""
+    """List matching files, sorted, so that rails have the same order in every run."""
     return sorted(directory.glob(pattern))
 
 
 def _read_number(path: Path, unit: float = 1) -> float:
-    """The number in a file of sysfs, in multiples of a unit; raises OSError or ValueError."""
+    """Read the number in a sysfs file, in multiples of `unit`; raises OSError or ValueError."""
     text = path.read_text("ascii", "replace").strip()
     if not text:
         raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))

@@ -28,7 +28,7 @@ _LEVELS: tuple[tuple[Quantity, str, str, str], ...] = (
 
 
 def find_gpus(library: str = _LIBRARY) -> Gpus | Absent:
-    """The NVIDIA GPUs of this machine; where it has none, why."""
+    """Find this machine's NVIDIA GPUs; Absent, with the reason, if there are none."""
     try:
         ctypes.CDLL(library)
     except OSError:
@@ -43,7 +43,7 @@ def find_gpus(library: str = _LIBRARY) -> Gpus | Absent:
 
 
 class Gpus:
-    """Every GPU that NVML shows; `nvml` is the module pynvml, initialised, or what answers like it."""
+    """The GPUs that NVML shows; `nvml` is the module pynvml, initialised, or a fake of it."""
 
     def __init__(self, nvml: Any) -> None:
         self.nvml = nvml
@@ -59,7 +59,7 @@ class Gpus:
         self.missing = queries.missing
 
     def facts(self) -> dict[str, str]:
-        """Names, driver, CUDA, power limits (W) and memory (GiB); of several GPUs, what differs is listed."""
+        """Return names, driver, CUDA, power limits (W) and memory (GiB); values that differ are listed."""
         nvml, queries = self.nvml, Queries("NVML", self.nvml.NVMLError)
         if not self.devices:
             return {}
@@ -80,7 +80,7 @@ class Gpus:
         return {name: text for name, text in facts.items() if text}
 
     def read(self, pids: Sequence[int]) -> Reading:
-        """The values of every GPU now."""
+        """Read memory, energy, power, temperature and clocks of every GPU now."""
         each = [self._read(where, handle, frozenset(pids)) for where, handle in self.devices.items()]
         reading = Reading.merge([*each, Reading(missing=self.missing)])
         if not pids or any(quantity == "server_bytes" for quantity, _ in reading.values):
@@ -89,13 +89,13 @@ class Gpus:
         return Reading(reading.values, reading.held_back, (*reading.missing, unlisted))
 
     def read_used_bytes(self) -> int | None:
-        """Memory in use on all GPUs by all processes; None where one of them does not report it."""
+        """Read the bytes in use on all GPUs by all processes; None if one does not report it."""
         queries = Queries("NVML", self.nvml.NVMLError)
         used = [memory.used for memory in self._query_all(queries, self.nvml.nvmlDeviceGetMemoryInfo)]
         return None if queries.refused or not used else sum(used)
 
     def read_throttling(self) -> tuple[dict[str, int], list[str]]:
-        """Thermal slowdown so far, µs by GPU, of those that count it; and what throttles each GPU now."""
+        """Read each GPU's thermal slowdown so far (µs), and what throttles each GPU now."""
         nvml, queries = self.nvml, Queries("NVML", self.nvml.NVMLError)
         slowdown_us, reasons = dict[str, int](), list[str]()
         for where, handle in self.devices.items():
@@ -113,7 +113,7 @@ class Gpus:
         return queries.get("why its clocks are held back", reasons, of_old_drivers)
 
     def _query_all(self, queries: Queries, query: Any) -> list[Any]:
-        """The answers of those GPUs that answer."""
+        """Query every GPU; return the answers of those that answer."""
         answers = [queries.get("it", partial(query, handle)) for handle in self.devices.values()]
         return [answer for answer in answers if answer is not None]
 
@@ -140,7 +140,7 @@ class Gpus:
         return "power_w", self.nvml.nvmlDeviceGetPowerUsage(handle) / 1e3
 
     def _sum_listed(self, queries: Queries, handle: Any, pids: frozenset[int]) -> int | None:
-        """Bytes of these processes; None where none of them is on the list.
+        """Sum the bytes that these processes use on a GPU; None if none is on its lists.
 
         A process that computes and draws is on two lists with the same bytes; one that has several MIG
         instances is on one list several times.

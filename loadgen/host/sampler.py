@@ -42,7 +42,7 @@ class Sampler:
         self.period_s = max(self.period_s, _LEAST_PERIOD_S)
 
     def sample_idle(self, seconds: float) -> None:
-        """Sample for that long while the server is idle; only once where no sensor reports power."""
+        """Sample for `seconds` while the server is idle; only once if no sensor reports power."""
         self.idle = [self._sample(())]
         if {quantity for quantity, _ in self.idle[0].reading.values} & _POWER:
             with self._sampling(self.idle):
@@ -50,13 +50,13 @@ class Sampler:
 
     @contextlib.contextmanager
     def sampling(self) -> Iterator[None]:
-        """Sample at once and every `period_s`, in a thread of its own, which a fork must not follow."""
+        """Sample at once and every `period_s` in a thread; do not fork inside the block."""
         self.samples = []
         with self._sampling(self.samples):
             yield
 
     def summarize(self, begin_ns: int, end_ns: int) -> SensorSummary:
-        """The summary of the samples between two times of CLOCK_MONOTONIC."""
+        """Summarize the samples between two times of CLOCK_MONOTONIC (ns)."""
         # Its models are built once a run is over.
         from loadgen.host.sensor_summary import SensorSummary, Window, summarize_window
 
@@ -97,7 +97,7 @@ class Sampler:
                 self.errors = (*self.errors, f"a sensor did not answer within {_STOP_S:g} s of the end")
 
     def _collect(self, into: list[Sample], over: threading.Event) -> None:
-        """Sample at begin + n periods, except those that a slow sensor took longer than, and at the end."""
+        """Sample at fixed periods until `over`, skipping those that a slow sensor missed, and at the end."""
         began_ns = clock.now_ns()
         pids, pids_due_ns = self._server_pids(()), began_ns + int(_PIDS_S * 1e9)
         while True:
@@ -114,7 +114,7 @@ class Sampler:
             over.wait((period_ns - (clock.now_ns() - began_ns) % period_ns) / 1e9)
 
     def _server_pids(self, earlier: tuple[int, ...]) -> tuple[int, ...]:
-        """The server's processes now; the earlier ones where they cannot be found."""
+        """Return the ids of the server's processes now; the earlier ones if they cannot be found."""
 
         def explain_failure(why: str) -> tuple[int, ...]:
             if why not in self.errors:

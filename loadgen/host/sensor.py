@@ -34,7 +34,7 @@ Key = tuple[Quantity, str]  # what, and where: "GPU 0", "VIN", "gpu-thermal", or
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """The values at one moment; what is not known is not in `values`, and `missing` has the reason."""
+    """The values of sensors at one moment; unknown ones are left out, with the reason in `missing`."""
 
     values: Mapping[Key, float] = msgspec.field(default_factory=dict)
     held_back: tuple[tuple[str, str], ...] | None = None  # where, and what slows it now; None: not reported
@@ -42,7 +42,7 @@ class Reading(msgspec.Struct, frozen=True):
 
     @classmethod
     def merge(cls, readings: Iterable[Reading]) -> Reading:
-        """Merge several sensors' readings into one."""
+        """Merge the readings of several sensors into one."""
         parts = tuple(readings)
         held_back = [part.held_back for part in parts if part.held_back is not None]
         return cls(
@@ -53,7 +53,7 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One reading of all sensors, when it began, and the CPU time that it took this thread."""
+    """One reading of all sensors, with its time and the CPU time that it took."""
 
     at_ns: int
     cpu_ns: int
@@ -61,19 +61,19 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Sensor(Protocol):
-    """A source of readings; what it lacks or is refused is in `missing`, and raises nothing."""
+    """A source of readings; what it cannot read is listed in `missing`, and it never raises."""
 
     def facts(self) -> dict[str, str]:
-        """Report what does not change, for the environment."""
+        """Return what does not change (model, driver, limits), for the report's environment."""
         return {}
 
     def read(self, pids: Sequence[int]) -> Reading:
-        """The values now; `pids` are the server's processes, () where they are not known."""
+        """Read the values now; `pids` are the server's processes, () if unknown."""
         ...
 
 
 class Absent(msgspec.Struct, frozen=True):
-    """A sensor that this machine does not have."""
+    """A sensor that this machine lacks, and why."""
 
     why: str
 
@@ -85,10 +85,10 @@ class Absent(msgspec.Struct, frozen=True):
 
 
 def call_guarded(what: str, ask: Callable[[], T], otherwise: Callable[[str], T]) -> T:
-    """Return what `ask` returns; where it raises, what `otherwise` makes of the reason in words.
+    """Return ask(), or otherwise(reason) if it raises.
 
-    The only place where a sensor is called, and one of few that catch everything: drivers and libraries
-    raise exceptions of their own, and none of them is worth a run.
+    The only place where a sensor is called, and one of few that catch everything: drivers and libraries raise
+    exceptions of their own, and none of them is worth a run.
     """
     try:
         return ask()
@@ -98,12 +98,12 @@ def call_guarded(what: str, ask: Callable[[], T], otherwise: Callable[[str], T])
 
 
 def name_sensor(sensor: object) -> str:
-    """Name a sensor in messages."""
+    """Return a sensor's name for messages."""
     return f"the sensor {type(sensor).__name__}"
 
 
 def read_safely(sensor: Sensor, pids: Sequence[int]) -> Reading:
-    """One sensor's reading of finite numbers; what it fails at, or reports beyond them, is missing."""
+    """Read a sensor; values that fail or are not finite go to `missing`."""
     return call_guarded(
         name_sensor(sensor),
         lambda: _keep_possible(sensor, sensor.read(pids)),
@@ -130,7 +130,7 @@ def _keep_possible(sensor: Sensor, reading: Reading) -> Reading:
 
 
 class Queries:
-    """Values asked of one source, and those that it refuses, by reason."""
+    """The values queried from one source, and for those it refused, why."""
 
     def __init__(self, source: str, *refusals: type[BaseException]) -> None:
         self.source, self.refusals = source, refusals
@@ -149,17 +149,17 @@ class Queries:
         return None
 
     def note(self, key: Key, what: str, *ways: Callable[[], float]) -> None:
-        """Keep the value by the first way that gives one in `values`."""
+        """Store in `values` the value by the first of `ways` that works."""
         if (value := self.get(what, *ways)) is not None:
             self.values[key] = value
 
     def refuse(self, what: str, why: str) -> None:
-        """Note that `what` is not known, and why."""
+        """Note that `what` cannot be read, and why."""
         self.refused.setdefault(why, {})[what] = None
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """One line for each reason."""
+        """One line per reason, naming the values it concerns."""
         lines = []
         for why, (*names, last) in self.refused.items():
             listed = f"{', '.join(names)} and {last}" if names else last

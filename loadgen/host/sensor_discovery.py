@@ -1,4 +1,4 @@
-"""Discovery: the sensors that this machine has."""
+"""Sensor discovery: the sensors that this machine has."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from loadgen.host.sensor import (
 
 
 def find_sensors(root: Path = Path("/")) -> list[Sensor]:
-    """Find the sensors of this machine; an Absent stands for GPUs that are missing or unreadable."""
+    """Find this machine's sensors; an Absent stands for GPUs that are missing or unreadable."""
     devices = call_guarded("NVML", find_gpus, Absent)
     own = call_guarded("the board's sensors", lambda: find_board(root), Absent)
     return [devices, *([] if own is None else [own]), Processes(), System()]
 
 
 def collect_facts(sensors: Sequence[Sensor]) -> dict[str, str]:
-    """Collect what the sensors report of this machine, for the environment."""
+    """Collect the sensors' unchanging facts, for the report's environment."""
     each = (call_guarded(name_sensor(sensor), sensor.facts, lambda _: {}) for sensor in sensors)
     return {name: untrusted.read_text(value) for facts in each for name, value in facts.items()}
 
 
 def read_device_memory_bytes() -> int | None:
-    """GPU memory in use by all processes, over all GPUs; None where there is none, or one does not report."""
+    """Read the GPU memory in use by all processes; None without GPU, or if one does not report it."""
     devices = call_guarded("NVML", find_gpus, Absent)
     return (
         call_guarded("NVML", devices.read_used_bytes, lambda _: None) if isinstance(devices, Gpus) else None
@@ -51,7 +51,7 @@ _PSS_S = 5.0
 
 
 class Processes(Sensor):
-    """RSS and PSS, summed over the processes; PSS is read 5 s and more apart, and repeated in between."""
+    """Memory (RSS and PSS) of the server's processes; PSS is slow, so read every 5 s and repeated."""
 
     def __init__(self, now_ns: Callable[[], int] = clock.now_ns) -> None:
         self._now_ns = now_ns
@@ -59,7 +59,7 @@ class Processes(Sensor):
         self._pss = Reading()
 
     def read(self, pids: Sequence[int]) -> Reading:
-        """The memory now; a process that has ended has none."""
+        """Read the processes' memory now; ended ones count 0."""
         if not pids:
             return Reading(missing=("host memory: the server's processes are unknown",))
         began_ns = self._now_ns()
@@ -73,7 +73,7 @@ class Processes(Sensor):
 
 
 class System(Sensor):
-    """Memory of the whole machine."""
+    """Memory use of the whole machine."""
 
     def read(self, pids: Sequence[int]) -> Reading:
         """Read the memory that is not available to a new process: total − MemAvailable."""
@@ -84,7 +84,7 @@ class System(Sensor):
 def _sum_processes(
     quantity: Quantity, name: str, size: Callable[[psutil.Process], int], pids: Sequence[int]
 ) -> Reading:
-    """The sum over the processes, never of a part of them: nothing where one of them refuses."""
+    """Sum a size over all processes; nothing if one refuses, never a partial sum."""
     queries = Queries("a process of the server", OSError, AttributeError)
     sizes = [queries.get(name, partial(_read_size, size, pid)) for pid in pids]
     readable = [size for size in sizes if size is not None]

@@ -21,7 +21,7 @@ WITH_SERVER = "with memory of the server"  # how it is known which GPUs serve
 
 
 class SensorSummary(BaseModel, extra="forbid", frozen=True):
-    """Memory, energy, heat and clocks over the measured window; `missing` has the reason for each None."""
+    """Memory, energy, temperature and clocks over the measured window; `missing` explains each None."""
 
     duration_s: float
     period_s: float
@@ -43,18 +43,18 @@ class SensorSummary(BaseModel, extra="forbid", frozen=True):
 
     @property
     def holds_server(self) -> bool:
-        """Whether the GPUs are known to be those that serve, by the server's memory on them."""
+        """Whether these GPUs are known to be the server's, by its memory on them."""
         return self.gpus_how == WITH_SERVER
 
     def joules_per_token(self, output_tokens: int) -> float | None:
-        """Energy of the window over the output tokens of the window."""
+        """Return the window's energy in joules per output token of the window."""
         return self.energy.joules / output_tokens if self.energy is not None and output_tokens > 0 else None
 
 
 def summarize_window(
     window: Window, idle: Sequence[Sample] = (), before_bytes: int | None = None
 ) -> SensorSummary:
-    """The samples of a window as figures; `idle` are those taken while the server was idle."""
+    """Summarize the samples of a window; `idle` are those taken while the server was idle."""
     gpus, gpus_how = _choose_gpus(window)
     left_out = [where for where in window.list_places("device_bytes") if where not in gpus]
     spent, unspent = measure_energy(window, idle, gpus)
@@ -94,7 +94,7 @@ def _choose_gpus(window: Window) -> tuple[tuple[str, ...], str]:
 
 
 def _measure_server(window: Window, before_bytes: int | None) -> MemoryUse | None:
-    """GPU memory of the server: by process, or what was added to the memory in use before it."""
+    """Measure the server's GPU memory: by process, or as the increase over `before_bytes`."""
     ours = window.list_places("server_bytes")
     if ours:
         return window.measure_memory("server_bytes", ours, "NVML, by process")
@@ -109,7 +109,7 @@ def _measure_server(window: Window, before_bytes: int | None) -> MemoryUse | Non
 
 
 def render_summary(sensed: SensorSummary, output_tokens: int) -> list[str]:
-    """Memory, energy, GPU and what could not be read, a line each, unwrapped."""
+    """Describe memory, energy, GPU and what could not be read, in lines not yet wrapped."""
     parts = {
         "memory": ", ".join(_render_memory(sensed)) or "unknown",
         "energy": _render_energy(sensed, output_tokens),
@@ -168,7 +168,7 @@ def _render_heat(sensed: SensorSummary) -> str:
 
 
 def _select_gpu_spreads(spreads: dict[str, SampleSpread]) -> list[SampleSpread]:
-    """NVML's where it reports them, else the board's of its GPU, else what there is."""
+    """Select NVML's values if it reports them, else the board's GPU's, else whichever there are."""
     prefix = next(prefix for prefix in ("GPU ", "gpu", "") if any(key.startswith(prefix) for key in spreads))
     return [spread for where, spread in spreads.items() if where.startswith(prefix)]
 
@@ -178,7 +178,7 @@ _ENDS = 0.05  # of the window, or two periods: power may be unknown for this lon
 
 
 class MemoryUse(BaseModel, extra="forbid", frozen=True):
-    """Memory over the window."""
+    """Bytes of memory over the window."""
 
     peak_bytes: int
     steady_bytes: int  # median of the window's second half
@@ -186,7 +186,7 @@ class MemoryUse(BaseModel, extra="forbid", frozen=True):
 
 
 class SampleSpread(BaseModel, extra="forbid", frozen=True):
-    """A quantity over the window, from its samples."""
+    """Mean, least and greatest value of a quantity's samples in the window."""
 
     min: float
     mean: float
@@ -194,7 +194,7 @@ class SampleSpread(BaseModel, extra="forbid", frozen=True):
 
 
 class Energy(BaseModel, extra="forbid", frozen=True):
-    """Energy over the window; idle power is from before the run."""
+    """Joules and watts over the window; idle power is from before the run."""
 
     joules: float
     mean_w: float
@@ -205,7 +205,7 @@ class Energy(BaseModel, extra="forbid", frozen=True):
 
 
 class Window(msgspec.Struct, frozen=True, dict=True):
-    """Samples taken around and in a window; those outside serve only to reach its ends."""
+    """A time window and the samples in and around it; those outside only serve to interpolate its ends."""
 
     samples: Sequence[Sample]
     begin_ns: int
@@ -218,26 +218,26 @@ class Window(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def inside(self) -> list[Sample]:
-        """The samples in the window; of one shorter than the period, the sample next to it."""
+        """The samples in the window; if it is shorter than the period, the nearest one."""
         inside = [sample for sample in self.samples if self.begin_ns <= sample.at_ns <= self.end_ns]
         if inside or not self.samples:
             return inside
         return [min(self.samples, key=lambda s: max(self.begin_ns - s.at_ns, s.at_ns - self.end_ns))]
 
     def list_places(self, *quantities: Quantity) -> list[str]:
-        """Where one of these quantities was read in the window, in order."""
+        """List the places (GPU, rail, zone) at which one of these quantities was sampled."""
         places = {where for s in self.inside for what, where in s.reading.values if what in quantities}
         return sorted(places, key=lambda where: (len(where), where))
 
     def read_series(self, quantity: Quantity, where: str) -> tuple[Float64, Float64]:
-        """Seconds since the window's begin, and the values then, of all samples."""
+        """Return seconds since the window's begin, and values, of all samples of a quantity at a place."""
         key = (quantity, where)
         pairs = [(s.at_ns, s.reading.values[key]) for s in self.samples if key in s.reading.values]
         at_s = np.array([(at_ns - self.begin_ns) / 1e9 for at_ns, _ in pairs], np.float64)
         return at_s, np.array([value for _, value in pairs], np.float64)
 
     def measure_memory(self, quantity: Quantity, places: Sequence[str], how: str) -> MemoryUse | None:
-        """Sum the bytes at these places, in the samples that know them all; `how` says from what."""
+        """Sum the bytes at these places in the samples that have them all; `how` names the source."""
         keys = [(quantity, where) for where in places]
         samples = [s for s in self.inside if keys and all(key in s.reading.values for key in keys)]
         if not samples:
@@ -248,7 +248,7 @@ class Window(msgspec.Struct, frozen=True, dict=True):
         return MemoryUse(peak_bytes=int(sums.max()), steady_bytes=int(compute_medians(second_half)), how=how)
 
     def measure_spreads(self, quantity: Quantity, left_out: Sequence[str] = ()) -> dict[str, SampleSpread]:
-        """By place, from the samples in the window."""
+        """Compute mean, least and greatest of a quantity in the window, by place."""
         spreads = {}
         for where in self.list_places(quantity):
             if where not in left_out:
@@ -259,7 +259,7 @@ class Window(msgspec.Struct, frozen=True, dict=True):
         return spreads
 
     def measure_held_back(self, left_out: Sequence[str] = ()) -> dict[str, float] | None:
-        """The share of the window's samples with each reason; None where no sensor reports it."""
+        """Compute the share of samples with each throttling reason; None if not reported."""
         reported = [s.reading.held_back for s in self.inside if s.reading.held_back is not None]
         if not reported:
             return None
@@ -268,7 +268,7 @@ class Window(msgspec.Struct, frozen=True, dict=True):
         return {reason: n / len(reported) for reason, n in reasons.items()}
 
     def list_missing(self) -> tuple[str, ...]:
-        """Each reason once, and in how many samples where not in all."""
+        """List each reason for missing values, and in how many samples if not in all."""
         reasons = Counter(reason for s in self.inside for reason in dict.fromkeys(s.reading.missing))
         n = len(self.inside)
         return tuple(
@@ -277,10 +277,10 @@ class Window(msgspec.Struct, frozen=True, dict=True):
 
 
 def measure_joules(window: Window, where: str, quantities: Sequence[Quantity]) -> float | str:
-    """Energy of one GPU or rail over the window by the first of these quantities there is; or why not.
+    """Compute the joules of a GPU or rail over the window by the first quantity sampled; or say why not.
 
-    A counter is interpolated to the window's ends, power is integrated by the trapezoid rule over the
-    times at which it was read. Where it was never read, the sensor has reported why.
+    A counter is interpolated to the window's ends, power is integrated by the trapezoid rule over the times
+    at which it was read. Where it was never read, the sensor has reported why.
     """
     for quantity in quantities:
         at_s, values = window.read_series(quantity, where)
@@ -295,7 +295,7 @@ def measure_joules(window: Window, where: str, quantities: Sequence[Quantity]) -
 
 
 def _extend_counter(at_s: Float64, counter_j: Float64, duration_s: float, where: str) -> float | str:
-    """Rise of a counter from 0 s to the window's end; beyond the samples its last pace goes on."""
+    """Compute a counter's rise from 0 s to the window's end, extrapolating at its last pace."""
     if len(at_s) < 2:
         return f"energy of {where}: its counter was read only once"
     if (np.diff(counter_j) < 0).any():
@@ -307,7 +307,7 @@ def _extend_counter(at_s: Float64, counter_j: Float64, duration_s: float, where:
 
 
 def _integrate_power(at_s: Float64, power_w: Float64, duration_s: float, where: str) -> float:
-    """∫ power over the window, power straight between samples and constant beyond them."""
+    """Integrate power (W) over the window, linear between samples and constant beyond them."""
     inner = at_s[(at_s > 0) & (at_s < duration_s)]
     times = np.concatenate(([0.0], inner, [duration_s]))
     power = np.interp(times, at_s, power_w)
@@ -327,7 +327,7 @@ Wanted = Mapping[str, Sequence[Quantity]]
 def measure_energy(
     window: Window, idle: Sequence[Sample], gpus: Sequence[str]
 ) -> tuple[Energy | None, tuple[str, ...]]:
-    """Energy of the board where it has monitors, else of these GPUs; and what is missing of it.
+    """Compute the board's energy if it has monitors, else these GPUs', and what is missing.
 
     A total of which a part is missing is not given. A board's power includes its GPU's.
     """
@@ -376,7 +376,7 @@ MOST_SERIES = 128
 
 
 class SampledSeries(msgspec.Struct, frozen=True):
-    """Samples of a quantity in order of time: CLOCK_MONOTONIC nanoseconds and values, both of one length.
+    """Samples of one quantity at one place: CLOCK_MONOTONIC nanoseconds and values, equally long.
 
     `quantity` is one of `sensor.Quantity`, or a gauge of the server; `where` is a GPU, a rail, a zone, or "".
     """
@@ -388,7 +388,7 @@ class SampledSeries(msgspec.Struct, frozen=True):
 
 
 def thin_series(series: SampledSeries, most: int) -> SampledSeries:
-    """At most `most` of its samples: the first, the last, and least and greatest of equal stretches."""
+    """Reduce a series to `most` samples: first, last, and least and greatest of equal stretches."""
     n = len(series.values)
     if n <= most:
         return series
@@ -400,7 +400,7 @@ def thin_series(series: SampledSeries, most: int) -> SampledSeries:
 
 
 def list_series(samples: Sequence[Sample]) -> list[SampledSeries]:
-    """Every quantity that was read; of an energy counter the power between two of its readings."""
+    """List the series of every sampled quantity; energy counters become power between readings."""
     taken: dict[Key, list[tuple[int, float]]] = {}
     for sample in samples:
         for key, value in sample.reading.values.items():
@@ -418,7 +418,7 @@ def list_series(samples: Sequence[Sample]) -> list[SampledSeries]:
 
 
 def _derive_power(where: str, at_ns: Int64, counter_j: Float64) -> SampledSeries:
-    """Mean power since the sample before, where the counter did not fall."""
+    """Compute the mean power (W) since the sample before, where the counter did not fall."""
     spent_j, passed_s = np.diff(counter_j), np.diff(at_ns) / 1e9
     usable = (spent_j >= 0) & (passed_s > 0)
     return SampledSeries("power_w", where, at_ns[1:][usable], spent_j[usable] / passed_s[usable])

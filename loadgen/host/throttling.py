@@ -26,14 +26,14 @@ _CLOCK = re.compile(r"^(\w+) +MinFreq=(\d+) +MaxFreq=(\d+) +CurrentFreq=(\d+)", 
 
 
 class HostMachine:
-    """This machine's files, commands and GPUs; what it lacks is empty, and raises nothing."""
+    """This machine's files, commands and GPUs; what is missing reads as empty, without errors."""
 
     def list_paths(self, pattern: str) -> list[str]:
-        """The files an absolute pattern names, sorted."""
+        """List the files that match an absolute glob pattern, sorted."""
         return sorted(str(path) for path in Path("/").glob(pattern.lstrip("/")))
 
     def read(self, path: str) -> str:
-        """A file's text."""
+        """Read a file's text; "" if it cannot be read."""
         return read_system_text(Path(path))
 
     def run(self, *command: str) -> str:
@@ -46,14 +46,14 @@ class HostMachine:
 
 
 class HostState(msgspec.Struct, frozen=True):
-    """The reasons and counters of throttling at one moment."""
+    """The throttling reasons and counters at one moment."""
 
     counters: Mapping[str, int] = msgspec.field(default_factory=dict)  # each rises when something throttles
     held: tuple[str, ...] = ()  # what holds it back now, in words
 
 
 def take_snapshot(source: HostMachine | None = None) -> HostState:
-    """The machine's state now; milliseconds where there is nothing to ask but files."""
+    """Read the machine's throttling state now; takes milliseconds if only files need reading."""
     source = source or HostMachine()
     counters = {
         path: _read_number(source.read(path)) for pattern in _COUNTERS for path in source.list_paths(pattern)
@@ -67,7 +67,7 @@ def take_snapshot(source: HostMachine | None = None) -> HostState:
 
 
 def explain_throttling(before: HostState, after: HostState) -> tuple[str, ...]:
-    """Explain in words what held the machine back between two snapshots."""
+    """List in words what throttled the machine between two snapshots."""
     rises: dict[str, int] = {}
     for path, count in after.counters.items():
         what = _phrase_counter(path)
@@ -77,7 +77,7 @@ def explain_throttling(before: HostState, after: HostState) -> tuple[str, ...]:
 
 
 def _phrase_counter(path: str) -> str:
-    """The sentence of a counter, its rise to be put in."""
+    """Return the sentence for a counter's file, with {} for its rise."""
     if path.startswith("GPU"):
         return f"{path}: thermal slowdown for {{}} µs"
     if "thermal_throttle" in path:
@@ -98,7 +98,7 @@ def _read_cpu(source: HostMachine) -> list[str]:
 
 
 def _read_cooling(source: HostMachine) -> list[str]:
-    """Devices that the kernel cools by slowing them; fans are devices too, and slow nothing."""
+    """List the devices that the kernel cools by slowing them; fans slow nothing."""
     lines = []
     for path in source.list_paths(_COOLING):
         kind = source.read(f"{path}/type")
@@ -109,7 +109,7 @@ def _read_cooling(source: HostMachine) -> list[str]:
 
 
 def _read_jetson(source: HostMachine) -> list[str]:
-    """A power mode below the one without limits, where the board has that; a pinned clock not held."""
+    """List a power mode below the unlimited one, if there is that, and pinned clocks not held."""
     match = re.search(r"NV Power Mode: *(\S+)", source.run("nvpmodel", "-q"))
     if match is None:
         return []

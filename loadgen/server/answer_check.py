@@ -17,7 +17,7 @@ COMPLETION, CHAT = "completion", "chat"
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """One prompt of the set; `expects` is a pattern that the answer of any working model has early."""
+    """A fixed prompt of the answer check; `expects` is a pattern that a working model's answer has early."""
 
     text: str
     expects: str = ""  # "": any continuation is fine
@@ -63,12 +63,12 @@ class GreedyAnswer(BaseModel, extra="forbid", frozen=True):
 
     @property
     def usable(self) -> bool:
-        """Whether it can be judged: an answer, even an empty one, not explained by a failure or a cut."""
+        """Whether the answer can be judged, be it empty: it did not fail and was not cut off."""
         return not self.failure and bool(self.text or self.token_ids or not self.cut)
 
 
 class Fingerprint(BaseModel, extra="forbid", frozen=True):
-    """The answers to the set of prompts, which is the same for every checkpoint."""
+    """The answers to the fixed prompts, which are the same for every checkpoint."""
 
     version: int  # of the set of prompts: only equal ones are compared
     answers: tuple[GreedyAnswer, ...]
@@ -77,7 +77,7 @@ class Fingerprint(BaseModel, extra="forbid", frozen=True):
 
     @classmethod
     def make_empty(cls, why: str) -> Fingerprint:
-        """Make a fingerprint without answers."""
+        """Make a fingerprint without answers; `why` says why there are none."""
         return cls(version=VERSION, answers=(), missing=why)
 
     @property
@@ -101,7 +101,7 @@ _WORSE = {Flaw.NOISE: 1 / 6, Flaw.EMPTY: 1 / 4, Flaw.LOOP: 1 / 4}
 
 
 class Parting(msgspec.Struct, frozen=True):
-    """Where two answers to one prompt start to differ."""
+    """Where two answers to one prompt begin to differ, in tokens or characters."""
 
     prompt: str
     equal: int  # tokens or characters before the first that differs
@@ -110,19 +110,19 @@ class Parting(msgspec.Struct, frozen=True):
 
     @property
     def share(self) -> float:
-        """How much of the answer is equal, 0 to 1."""
+        """The share of the answer that is equal, 0 to 1."""
         return self.equal / self.length if self.length else 1.0
 
 
 class Divergence(msgspec.Struct, frozen=True):
-    """How far the answers of two checkpoints agree; a difference is not an error of either."""
+    """How far two checkpoints' answers agree; a difference is not an error of either."""
 
     partings: tuple[Parting, ...]
     unit: str  # tokens, characters
     why: str = ""  # why nothing was compared
 
     def format_line(self, baseline: str) -> str:
-        """It in one sentence; `baseline` is the other checkpoint's name."""
+        """Describe the agreement in one sentence; `baseline` is the other checkpoint's name."""
         if self.why:
             return f"answers not compared with {baseline}: {self.why}"
         count = len(self.partings)
@@ -138,10 +138,10 @@ class Divergence(msgspec.Struct, frozen=True):
 
 
 def judge_answers(own: Fingerprint, baseline: Fingerprint | None = None) -> list[str]:
-    """Judge the answers: one line for each thing that is broken; [] if nothing is, or there are none.
+    """List what is broken in a run's answers, a line each; [] if nothing is, or there are no answers.
 
-    Answers that differ from the baseline's are not broken: see `divergence`. Empty answers and loops are
-    compared with the baseline's if there is one with the same prompts; noise counts in any case.
+    Answers that differ from the baseline's are not broken: see `measure_divergence`. Empty answers and loops
+    are compared with the baseline's if there is one with the same prompts; noise counts in any case.
     """
     reference = baseline if baseline is not None and not _explain_mismatch(own, baseline) else None
     lines = []
@@ -157,7 +157,7 @@ def judge_answers(own: Fingerprint, baseline: Fingerprint | None = None) -> list
 
 
 def find_flaw(answer: GreedyAnswer) -> Flaw | None:
-    """Find the flaw of an answer by itself; None if it has none, or cannot be judged."""
+    """Find the flaw (empty, loop, noise) of one answer; None if it has none, or cannot be judged."""
     if not answer.usable:
         return None
     text = answer.text.strip()
@@ -171,7 +171,7 @@ def find_flaw(answer: GreedyAnswer) -> Flaw | None:
 
 
 def measure_divergence(own: Fingerprint, baseline: Fingerprint) -> Divergence:
-    """Where the answers to each prompt differ: by token if both have ids throughout, else by character."""
+    """Find where the answers to each prompt differ, by token if both have ids, else by character."""
     if why := _explain_mismatch(own, baseline):
         return Divergence((), "", why)
     pairs = [(a, b) for a, b in zip(own.answers, baseline.answers, strict=True) if a.usable and b.usable]
@@ -183,13 +183,13 @@ def measure_divergence(own: Fingerprint, baseline: Fingerprint) -> Divergence:
 
 
 def count_right(own: Fingerprint) -> tuple[int, int]:
-    """The number of right answers, and of those with an expected answer."""
+    """Count the right answers, and the prompts with an expected answer."""
     answers = [answer for answer in own.judged if _EXPECTED.get(answer.prompt)]
     return sum(_is_right(answer) for answer in answers), len(answers)
 
 
 def render_lines(own: Fingerprint) -> list[str]:
-    """The lines of a report about a run's answers, without a baseline."""
+    """Describe a run's answers for its report, without a baseline."""
     if own.missing:
         return [f"fingerprint: none: {own.missing}"]
     cut = [answer.cut for answer in own.answers if answer.cut]
@@ -203,7 +203,7 @@ def render_lines(own: Fingerprint) -> list[str]:
 
 
 def _explain_mismatch(own: Fingerprint, other: Fingerprint) -> str:
-    """Why two fingerprints cannot be compared; "" if they can."""
+    """Explain why two fingerprints cannot be compared; "" if they can."""
     if missing := own.missing or other.missing:
         return missing
     if own.version != other.version or len(own.answers) != len(other.answers):
@@ -228,7 +228,7 @@ def _report_flaw(kind: Flaw, own: Fingerprint, reference: Fingerprint | None) ->
 
 
 def _describe_lost_answers(own: Fingerprint, reference: Fingerprint) -> list[str]:
-    """Describe in a line, if any, the plain questions that only the reference answered right."""
+    """Describe the plain questions that only the reference answered right, in one line or none."""
     pairs = zip(own.answers, reference.answers, strict=True)
     answers = [
         a
@@ -253,7 +253,7 @@ def _is_all_equal(units: Sequence[object]) -> bool:
 
 
 def _is_periodic(units: Sequence[object], longest: int) -> bool:
-    """Whether the second half repeats one piece of at most `longest` units."""
+    """Whether the second half of an answer repeats one piece of at most `longest` units."""
     half = units[len(units) // 2 :]
     longest = min(longest, len(half) // _TURNS)
     return len(half) >= _FEWEST and any(half[period:] == half[:-period] for period in range(1, longest + 1))
@@ -270,7 +270,7 @@ def _find_parting(own: GreedyAnswer, other: GreedyAnswer, by_token: bool) -> Par
 
 
 def _quote_beginning(text: str) -> str:
-    """The beginning of a text on one line, without control characters."""
+    """Quote the beginning of a text on one line, without control characters."""
     return f"'{_clean_text(text.strip()[:_SHOWN])}'" + "…" * (len(text.strip()) > _SHOWN)
 
 

@@ -22,7 +22,7 @@ _NO_SUCH_PATH = (404, 405)
 
 
 def reset_cache(access: ServerAddress, engine: Engine, busy_s: float = _BUSY_S) -> str:
-    """Empty the server's prefix cache; "" when done, else why not.
+    """Empty the server's prefix cache; returns "" if done, else why not.
 
     A busy server is asked again for `busy_s` seconds.
     """
@@ -44,7 +44,7 @@ def reset_cache(access: ServerAddress, engine: Engine, busy_s: float = _BUSY_S) 
 
 
 def _explain_busy(answer: ControlAnswer) -> str:
-    """Why a server could not empty its cache now, "" if it could; vLLM reports it in its body."""
+    """Explain why a server could not empty its cache now; "" if it could. vLLM reports it in the body."""
     if answer.status == 400:
         return answer.message or "requests are still running"
     if answer.object.get("success") is False:
@@ -54,7 +54,7 @@ def _explain_busy(answer: ControlAnswer) -> str:
 
 @dataclass
 class Trace:
-    """A server's profiler trace; `error` is why it may be incomplete."""
+    """A server's profiler trace: where it lies, and in `error` why it may be incomplete."""
 
     directory: str
     error: str = ""
@@ -114,7 +114,7 @@ def _exchange(
     body: Mapping[str, Any] | None = None,
     begin_only: bool = False,
 ) -> ControlAnswer:
-    """The answer to one request, given as its method and path."""
+    """Send one control request, (method, path), and return its answer."""
 
     async def ask() -> ControlAnswer:
         async with access.client(limit_s) as client:
@@ -141,7 +141,7 @@ def _post(
 
 
 def _explain_refusal(access: ServerAddress, answer: ControlAnswer, engine: Engine, needs: str) -> str:
-    """Why a control request was refused, and what to do."""
+    """Explain why a control request was refused, and what to do; `needs` is the server's missing flag."""
     path, status = answer.path, answer.status
     if status in DENIED:
         return access.explain_denial(answer, path)

@@ -49,7 +49,7 @@ _LONGEST_PATH, _LONGEST_NAME = 4096, 255  # characters; no file system allows mo
 
 
 class ServerAddress(msgspec.Struct, frozen=True, dict=True):
-    """How to reach a server: its base URL, the headers of every request, and the TLS certificates."""
+    """How to reach a server: its base URL, the headers of every request, and TLS certificates."""
 
     base_url: str
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
@@ -89,17 +89,17 @@ class ServerAddress(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def shown_url(self) -> str:
-        """The base URL as messages show it: no credentials, no query."""
+        """The base URL for messages, without credentials and query."""
         return hide_url_secrets(self.base_url)
 
     def explain_denial(self, answer: ControlAnswer, place: str | None = None) -> str:
-        """Why the server answers 401 or 403 at a place, else at its URL, and what to do."""
+        """Explain why the server answers 401 or 403 at `place` (default its URL), and what to do."""
         message = self.secrets.hide(answer.message)
         return explain_denial(place or self.shown_url, answer.status, self.key_origin, message)
 
     @cached_property
     def tls(self) -> ssl.SSLContext | None:
-        """The TLS settings, or None for plain HTTP; raises UsageError for a file that is not usable."""
+        """The TLS settings, None for plain HTTP; raises UsageError for an unusable certificate file."""
         if urlsplit(self.base_url).scheme != "https":
             for name in ("ca_cert", "client_cert", "client_key"):
                 if getattr(self, name) is not None:
@@ -123,7 +123,7 @@ class ServerAddress(msgspec.Struct, frozen=True, dict=True):
         return context
 
     def client(self, timeout_s: float) -> ControlClient:
-        """A client for control requests; raises UsageError, now or once a request needs httpx."""
+        """Make a client for control requests; raises UsageError, now or when a request needs httpx."""
         plain = PlainServer.parse_url(self.base_url, self.headers) if self.plain else None
         return ControlClient(lambda: self._full_client(timeout_s), plain)
 
@@ -141,7 +141,7 @@ class ServerAddress(msgspec.Struct, frozen=True, dict=True):
             ) from None
 
     def target(self, path: str) -> Target:
-        """Where requests for `path` go; raises MeasureError when the name does not resolve."""
+        """Resolve where requests for `path` go; raises MeasureError if the name does not resolve."""
         parts = urlsplit(self.base_url)
         assert parts.hostname is not None
         port = read_port(self.base_url)
@@ -163,7 +163,7 @@ class ServerAddress(msgspec.Struct, frozen=True, dict=True):
 
 
 def _identify_as(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
-    """Present the client's certificate to a server that asks for one; raises UsageError."""
+    """Load the client's own certificate into a TLS context; raises UsageError."""
     _read_pem("--client-cert", certificate)
     if key is not None:
         _read_pem("--client-key", key)
@@ -180,7 +180,7 @@ def _identify_as(context: ssl.SSLContext, certificate: str, key: str | None) -> 
 
 
 def _read_pem(flag: str, path: str) -> str:
-    """A file's text; raises UsageError that names its flag."""
+    """Read a certificate file; raises UsageError that names its flag."""
     try:
         return untrusted.read_file_bytes(Path(path).absolute(), _MOST_PEM_BYTES).decode("ascii", "ignore")
     except OSError as error:
@@ -188,7 +188,7 @@ def _read_pem(flag: str, path: str) -> str:
 
 
 def _find_reachable(addresses: list[tuple[int, Any]]) -> tuple[int, Any]:
-    """The first address that accepts connections: `localhost` is often ::1 first, served on 127.0.0.1."""
+    """Return the first address that accepts a connection: `localhost` is often ::1 first, unserved."""
     for family, address in addresses if len(addresses) > 1 else ():
         with socket.socket(family, socket.SOCK_STREAM) as sock:
             sock.settimeout(_CONNECT_S)
@@ -199,7 +199,7 @@ def _find_reachable(addresses: list[tuple[int, Any]]) -> tuple[int, Any]:
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
-    """A server's report about itself; empty strings and 0 for what it does not report."""
+    """What a server reports about itself before a run; "" and 0 for what it does not report."""
 
     engine: Engine
     version: str
@@ -220,13 +220,13 @@ class ServerProbe:
         self.throttle = Throttler(rate_limit=_POLLS_PER_S, period=1.0, retry_interval=0.05)
 
     def ask(self, model: str | None, wait_s: float) -> ServerInfo:
-        """Wait until the server is ready and identify it; raises MeasureError if it does not get ready."""
+        """Wait until the server is ready and identify it; raises MeasureError after `wait_s` seconds."""
         if not 0 <= wait_s < _LONGEST_WAIT_S:
             raise UsageError(f"--ready-check-timeout-sec {wait_s:g}: give seconds, 0 or more")
         return self.access.loop.run(self._ask(model, wait_s))
 
     def poll(self) -> str | None:
-        """Why the server is not ready now; None if it is."""
+        """Ask once whether the server is ready; returns why it is not, or None."""
         return self.access.loop.run(self._poll())
 
     async def _poll(self) -> str | None:
@@ -252,7 +252,7 @@ class ServerProbe:
                     )
 
     def _is_public(self) -> bool:
-        """Whether the server is behind TLS at an address of the internet."""
+        """Whether the server is behind TLS at a global internet address."""
         return self.tls is not None and is_public(self.access.base_url)
 
     async def _identify_hosted(self, client: ControlClient, model: str | None) -> ServerInfo | None:
@@ -271,9 +271,10 @@ class ServerProbe:
         return self._describe_served(engines.HOSTED, SelfDescription(), cards, model)
 
     async def _explain_not_ready(self, client: ControlClient) -> str | None:
-        """Why the server is not ready, or None; by /health: SGLang answers /v1/models seconds too early.
+        """Ask /health and return why the server is not ready; None if it is.
 
-        Raises MeasureError for a certificate that is not trusted.
+        SGLang answers /v1/models seconds too early. Raises MeasureError for a certificate that is not
+        trusted.
         """
         answer = await exchange.ask_server(client, "GET", "/health", _ANSWER_S)
         if answer.refused_certificate:
@@ -301,7 +302,7 @@ class ServerProbe:
         return f"{self.access.prefix}/models{self.access.query}"
 
     async def _answer(self, client: ControlClient, path: str) -> ControlAnswer:
-        """The answer of a ready server; raises MeasureError if there is none, or a redirect."""
+        """Ask a ready server for a path; raises MeasureError if it does not answer."""
         answer = await exchange.ask_server(client, "GET", path, _ANSWER_S)
         if answer.error:
             raise MeasureError(f"{self.access.shown_url} stopped answering: {answer.why}")
@@ -341,14 +342,14 @@ class ServerProbe:
 
 
 def _list_cards(answer: ControlAnswer) -> list[dict[str, Any]]:
-    """The listed models whose name a request can carry."""
+    """List the model entries of /v1/models whose name a request can carry."""
     cards = answer.object.get("data")
     listed = [card for card in cards if isinstance(card, dict)] if isinstance(cards, list) else []
     return [card for card in listed if (name := card.get("id")) and untrusted.read_text(name) == name]
 
 
 def _read_root(value: object) -> str:
-    """The path or name that a model was loaded from; "" if the value cannot be one."""
+    """Read the path or name that a model was loaded from; "" if the value cannot be one."""
     if not isinstance(value, str) or untrusted.read_text(value, _LONGEST_PATH) != value:
         return ""
     return value if all(len(name.encode()) <= _LONGEST_NAME for name in value.split("/")) else ""

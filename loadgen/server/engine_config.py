@@ -74,7 +74,7 @@ class EngineConfig(BaseModel, extra="forbid", frozen=True):
 
 
 def parse_log(log: str) -> EngineConfig:
-    """The configuration in a server's log; empty fields for an unknown engine."""
+    """Parse an engine's configuration from its log; fields are empty for an unknown engine."""
     text = _COLOURS.sub("", log[:_HEAD_CHARS])
     values: dict[str, Any] = {}
     for table in (_SHARED, *(engine.log_patterns for engine in ENGINES)):
@@ -88,7 +88,7 @@ def parse_log(log: str) -> EngineConfig:
 
 
 def parse_info(info: Mapping[str, Any]) -> EngineConfig:
-    """The configuration in an engine's answer about itself, at its `info_path`."""
+    """Parse an engine's configuration from its answer at its `info_path`."""
     values: dict[str, Any] = {}
     for engine in ENGINES:
         for field in engine.info_fields:
@@ -97,7 +97,7 @@ def parse_info(info: Mapping[str, Any]) -> EngineConfig:
 
 
 def _bound_value(field: str, value: object) -> object:
-    """A field's value within bounds; None or "" if it is out of them."""
+    """Return a field's value if it is within bounds, else None or ""."""
     if isinstance(value, str):
         return untrusted.read_text(value, LONGEST_FLAGS if field == "flags" else untrusted.LONGEST)
     return untrusted.read_number(value) if isinstance(value, float) else untrusted.read_count(value)
@@ -109,12 +109,12 @@ def _bound_values(values: Mapping[str, object]) -> dict[str, Any]:
 
 
 def merge_configs(*parts: EngineConfig) -> EngineConfig:
-    """The configuration of several sources together; of two values the later one's."""
+    """Merge configurations from several sources; a later source's value wins."""
     return EngineConfig(**{name: value for part in parts for name, value in part if not is_empty(value)})
 
 
 def render_config(as_run: EngineConfig, checkpoint: Checkpoint | None = None) -> list[str]:
-    """Render what runs, its size, differences from the checkpoint and remarks, a line each."""
+    """Describe what the engine runs, its size, differences from the checkpoint and remarks, a line each."""
     lines = [
         ("runs", ", ".join(_render_run(as_run, checkpoint))),
         ("model", ", ".join(_render_model(as_run, checkpoint))),
@@ -144,7 +144,7 @@ def _render_run(as_run: EngineConfig, checkpoint: Checkpoint | None) -> list[str
 
 
 def _render_weights(as_run: EngineConfig, checkpoint: Checkpoint | None) -> str:
-    """The quantization of the weights and the kernel, in the checkpoint's terms where the method runs it."""
+    """Describe the weights' quantization and kernel, in the checkpoint's terms if they agree."""
     declared = checkpoint.quantization if checkpoint else ""
     method = as_run.quantization
     if not method:
@@ -172,7 +172,7 @@ def _render_model(as_run: EngineConfig, checkpoint: Checkpoint | None) -> list[s
 
 
 def _list_differences(as_run: EngineConfig, checkpoint: Checkpoint | None) -> list[str]:
-    """Where the engine does not run what the checkpoint declares."""
+    """List where the engine runs something else than the checkpoint declares."""
     if checkpoint is None:
         return []
     differences = []
@@ -191,7 +191,7 @@ def _list_differences(as_run: EngineConfig, checkpoint: Checkpoint | None) -> li
 
 
 def _is_agreeing(method: str, declared: str) -> bool:
-    """Whether an engine's method is one that runs what a checkpoint declares."""
+    """Whether an engine's quantization method runs what a checkpoint declares."""
     begins = next((begins for name, begins in _RUNS.items() if name in method.lower()), None)
     if begins is None:  # compressed-tensors, modelopt, quark, inc: any quantization
         return not declared.startswith(_RUNS["none"])
@@ -203,7 +203,7 @@ def _format_gib(size: int) -> str:
 
 
 def read_beginning(log: Path) -> str:
-    """Read the first 4 MiB, where an engine prints its configuration; "" if the log is gone."""
+    """Read a log's first 4 MiB, where an engine prints its configuration; "" if the log is gone."""
     try:
         return untrusted.read_file_head(log, _MOST_BYTES).decode("utf-8", "replace")
     except OSError:
@@ -211,7 +211,7 @@ def read_beginning(log: Path) -> str:
 
 
 def read_log(log: Path) -> str:
-    """Read the log, of a long one the first and the last 4 MiB; if it is gone, that in words."""
+    """Read a log, of a long one the first and the last 4 MiB; a sentence instead if it is gone."""
     try:
         head = untrusted.read_file_head(log, _MOST_BYTES)
         with log.open("rb") as file:

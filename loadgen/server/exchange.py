@@ -29,20 +29,20 @@ T = TypeVar("T")
 
 
 class Interrupt(Protocol):
-    """A request by another thread to end what is under way."""
+    """A request by another thread to end a wait for the server early."""
 
     @property
     def pending(self) -> bool:
-        """Whether `poll` has something to deliver."""
+        """Whether a stop request waits for `poll` to deliver it."""
 
     def poll(self) -> None:
-        """Raise, or note, a request that was made since the last time."""
+        """Deliver a waiting stop request: raise, or note it."""
 
 
 class ControlLoop:
-    """Where control requests run: in its `with` block all on one event loop, elsewhere each on its own.
+    """The event loop of control requests: one inside its `with` block, else a new one for each.
 
-    `new_loop` makes the event loop: its network and its timers; None: asyncio's own.
+    `new_loop` makes the event loop, with its network and timers; None: asyncio's own.
     """
 
     def __init__(
@@ -106,12 +106,12 @@ class ControlAnswer(msgspec.Struct, frozen=True):
 
     @property
     def object(self) -> dict[str, Any]:
-        """The JSON object of an answer with status 200; empty if it is anything else."""
+        """The JSON object of an answer with status 200; {} for any other."""
         return untrusted.parse_json_object(self.body) if self.status == 200 and not self.error else {}
 
     @property
     def why(self) -> str:
-        """The error with the path; "" if the server answered."""
+        """The error, after the request's path; "" if the server answered."""
         return f"{self.path} {self.error}" if self.error else ""
 
     @property
@@ -141,7 +141,7 @@ class ControlClient:
 
     @property
     def full(self) -> httpx.AsyncClient:
-        """httpx's client, for what a plain request cannot do; raises UsageError."""
+        """The httpx client, for what plain sockets cannot do; raises UsageError."""
         if self._full is None:
             self._full = self._open_full()
         return self._full
@@ -156,7 +156,7 @@ async def ask_server(
     body: object = None,
     begin_only: bool = False,
 ) -> ControlAnswer:
-    """Ask the server; its answer must arrive within `limit_s` and have at most `most_bytes`.
+    """Send a control request; the answer must come within `limit_s` and hold at most `most_bytes`.
 
     `begin_only`: of an answer with status 200 only what comes first is read.
     """
@@ -208,7 +208,7 @@ _READ_BYTES = 1 << 18
 
 
 class PlainServer(msgspec.Struct, frozen=True):
-    """Where the requests go, and the rest of their heads."""
+    """A server for plain-socket requests: its address, and the rest of each request's head."""
 
     host: str
     port: int
@@ -217,7 +217,7 @@ class PlainServer(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse_url(cls, base_url: str, headers: Mapping[str, str]) -> Self | None:
-        """The server at a valid URL; None where it is elsewhere, behind TLS, or a header is not plain."""
+        """Make it of a URL; None if the server is remote, behind TLS, or a header is unusual."""
         parts = urlsplit(base_url)
         if parts.scheme != "http" or not is_loopback(parts.hostname or ""):
             return None  # a proxy of the environment may apply
@@ -230,7 +230,7 @@ class PlainServer(msgspec.Struct, frozen=True):
         return cls(parts.hostname or "", parts.port or 80, root, _format_headers(parts.netloc, headers))
 
     async def get(self, path: str, most_bytes: int) -> tuple[int, bytes] | None:
-        """The status and body of an ordinary answer of at most `most_bytes`; None of any other, or none."""
+        """Return (status, body) of an ordinary answer up to `most_bytes`; None for any other, or none."""
         try:
             reader, writer = await asyncio.open_connection(self.host, self.port)
         except OSError:

@@ -64,7 +64,7 @@ def ask_prompts(
     limit_s: float = LIMIT_S,
     hide: Hide = hide_nothing,
 ) -> Fingerprint:
-    """Send every prompt to a server with the API of a plan, within `limit_s` seconds in all.
+    """Send the answer check's prompts to a server, with a plan's API, within `limit_s` seconds in all.
 
     Server errors are not raised: a missing or malformed answer is a GreedyAnswer with its failure. `hide`
     masks the secrets in what the server writes.
@@ -77,7 +77,7 @@ def ask_prompts(
 
 @dataclass
 class _PromptRun:
-    """The prompts sent to one server: as text, or as token ids if it refuses text."""
+    """The sending of all prompts to one server: as text, or as token ids if it refuses text."""
 
     access: ServerAddress
     subject: ModelTarget
@@ -86,7 +86,7 @@ class _PromptRun:
     tokenizer: Tokenizer | None = None
 
     async def ask_all(self, show: Callable[[PromptProgress], None], limit_s: float) -> Fingerprint:
-        """The answers to all prompts, or why there are none."""
+        """Send all prompts in turn; return the answers, or why there are none."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + limit_s
         answers: list[GreedyAnswer] = []
@@ -109,7 +109,7 @@ class _PromptRun:
         return Fingerprint(version=answer_check.VERSION, answers=tuple(answers), form=form)
 
     def _load_tokenizer(self) -> Tokenizer:
-        """The tokenizer for a server that refuses text; raises UsageError."""
+        """Load the tokenizer for a server that refuses text; raises UsageError."""
         root = self.subject.model_root
         place = self.subject.tokenizer or (root if os.path.isdir(root) else None)
         if place is None:
@@ -138,7 +138,7 @@ class _PromptRun:
     async def _answer(
         self, client: httpx.AsyncClient, text: str, limit_s: float
     ) -> tuple[GreedyAnswer, FailureKind | None]:
-        """The answer to one prompt, and the kind of its failure."""
+        """Send one prompt; return its answer, and the kind of its failure."""
         reply, cut = await self._reply(client, self._body(text), limit_s)
         record = self.decoder.decode(reply)
         failure = record.failure
@@ -159,7 +159,7 @@ class _PromptRun:
         return GreedyAnswer(prompt=text, text=answer_text, token_ids=tuple(ids), cut=cut), None
 
     async def _reply(self, client: httpx.AsyncClient, body: bytes, limit_s: float) -> tuple[Capture, str]:
-        """The response as one read, whose time does not matter; and why it was cut off, if it was."""
+        """Send one request; return the response as a single read, and why it was cut off, if it was."""
         reply = Capture(index=0, slot=0, intended_ns=0, sent_ns=0, end_ns=0, framed=False)
         data, cut = bytearray(), ""
         headers = {"content-type": "application/json", "accept-encoding": "identity"}
@@ -188,7 +188,7 @@ class _PromptRun:
 
 
 class _ChoiceIds(msgspec.Struct):
-    """A choice of the OpenAI APIs."""
+    """The token ids in a choice of the OpenAI APIs."""
 
     token_ids: list[Count] | None = None
 
@@ -204,7 +204,7 @@ _MESSAGE_IDS = msgspec.json.Decoder(_MessageIds)
 
 
 def _read_token_ids(body: bytes, record: Record) -> list[int] | None:
-    """The answer's token ids; empty if the server does not report them, None if they are malformed."""
+    """Read an answer's token ids; [] if the server reports none, None if they are malformed."""
     lines = sse.join_lines(body) if body.lstrip()[:1] == b"{" else sse.read_events(body, whole=False).lines
     try:
         messages = _MESSAGE_IDS.decode_lines(lines)

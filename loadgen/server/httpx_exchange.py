@@ -45,10 +45,9 @@ async def exchange_request(
     body: object,
     begin_only: bool = False,
 ) -> tuple[int, bytes, str, bool]:
-    """The status, the body and the error of one request, and whether that is of the server's certificate.
+    """Send a request; return status, body, error, and whether the error is about the certificate.
 
-    An answer's body has at most `most_bytes`; `begin_only`: of one with status 200 only what comes first is
-    read.
+    The body has at most `most_bytes`; `begin_only`: of one with status 200 only what comes first is read.
     """
     # As a plan's bodies are encoded: httpx's own JSON has no place for the values that a file has as bytes.
     content = None if body is None else msgspec.json.encode(body)
@@ -75,7 +74,7 @@ async def exchange_request(
 
 
 def _find_other_origin(answer: httpx.Response) -> str:
-    """The origin of a redirect to another server, which is never followed; "" of any other answer."""
+    """Return the origin a redirect leads to if it is another server; "" for any other answer."""
     location = answer.headers.get("location", "")
     if not 300 <= answer.status_code < 400 or not location:
         return ""
@@ -90,7 +89,7 @@ def _find_other_origin(answer: httpx.Response) -> str:
 
 
 def _describe_error(error: Exception) -> str:
-    """Why there is no answer; not httpx's own message for a header, which contains its value."""
+    """Describe why there is no answer; never httpx's message about a header, which contains its value."""
     if isinstance(error, httpx.LocalProtocolError | UnicodeError):
         return "cannot be requested: a header or the URL is not valid HTTP; check --header and OPENAI_API_KEY"
     message = untrusted.read_line(str(error), _LONGEST_MESSAGE)

@@ -25,7 +25,7 @@ _LONGEST_LINE, _MOST_LINES, _MOST_CHARS = 2048, 20_000, 1 << 22
 
 
 class MetricLines(msgspec.Struct, frozen=True):
-    """The lines of an answer with known metrics, not yet parsed; or an error."""
+    """The lines of a /metrics answer that hold known metrics, not yet parsed; or an error."""
 
     names: str = ""  # a key of METRICS
     lines: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class MetricsSnapshot(msgspec.Struct, frozen=True):
     error: str = ""
 
     def gauge(self, quantity: str, model: str = "") -> float | None:
-        """One model's gauge, or that of all models together; None if the server has none."""
+        """Return a gauge of one model, or summed over all; None if the server does not report it."""
         values = [
             value
             for (owner, name, _), value in self.gauges.items()
@@ -51,7 +51,7 @@ class MetricsSnapshot(msgspec.Struct, frozen=True):
 
 
 def sum_snapshots(snapshots: Sequence[MetricsSnapshot]) -> MetricsSnapshot:
-    """The metrics of several servers as those of one; without when each was started, which has no sum."""
+    """Sum the metrics of several servers, as of one; start times are dropped."""
     if failed := next((snapshot for snapshot in snapshots if snapshot.error), None):
         return failed
     if len(names := sorted({snapshot.names for snapshot in snapshots})) > 1:
@@ -70,7 +70,7 @@ def sum_snapshots(snapshots: Sequence[MetricsSnapshot]) -> MetricsSnapshot:
 
 
 def select_lines(status: int, body: bytes, wanted: Container[str] | None = None) -> MetricLines:
-    """The lines of an answer with metrics in METRICS, of all quantities or those `wanted`.
+    """Select the lines of a /metrics answer with known metrics, all or those of the `wanted` quantities.
 
     It does not parse them: the parser is slow and slow to import, and this is called during a run.
     """
@@ -106,7 +106,7 @@ def select_lines(status: int, body: bytes, wanted: Container[str] | None = None)
 
 
 def parse_metrics(selection: MetricLines) -> MetricsSnapshot:
-    """The metrics in the selected lines, without the repetitions of ranks, summed over engines."""
+    """Parse selected lines, without the copies that ranks report, summed over engines."""
     if selection.error:
         return MetricsSnapshot(error=selection.error)
     from prometheus_client.parser import text_string_to_metric_families

@@ -27,7 +27,7 @@ _LATEST_NS = 1 << 62
 
 
 class KeptSamples(msgspec.Struct, frozen=True):
-    """The series of a run; `error` is why those that were kept cannot be read, "" if they can."""
+    """The sampled series of a run; `error` is why stored ones cannot be read, "" if they can."""
 
     series: tuple[SampledSeries, ...] = ()
     error: str = ""
@@ -37,14 +37,14 @@ NO_SAMPLES = KeptSamples()
 
 
 def keep_samples(samples: Sequence[Sample], window: ServerWindow | None, began_ns: int) -> KeptSamples:
-    """Keep the samples of sensors, and of gauges that were sampled since `began_ns`, as far as a run may."""
+    """Collect the series of sensors, and of the server's gauges since `began_ns`, within bounds of size."""
     every = [*list_gauge_series(window, began_ns), *list_series(samples)]
     some = [thin_series(series, MOST_KEPT) for series in every if len(series.values)]
     return KeptSamples(tuple(some[:MOST_SERIES]))
 
 
 def list_gauge_series(window: ServerWindow | None, began_ns: int) -> Iterator[SampledSeries]:
-    """The server's gauges, which a result file holds too; nothing where they were not read."""
+    """Yield the series of the server's gauges since `began_ns`; nothing if they were not scraped."""
     samples = window.samples if window is not None and not window.error else ()
     for gauge in GAUGES:
         pairs = [(each.at_s, value) for each in samples if (value := getattr(each, gauge)) is not None]
@@ -54,7 +54,7 @@ def list_gauge_series(window: ServerWindow | None, began_ns: int) -> Iterator[Sa
 
 
 def save(samples: KeptSamples, path: Path) -> None:
-    """Write the series one behind the other as columns, whole or not at all; raises OSError.
+    """Write all series as columns of one file, whole or not at all; raises OSError.
 
     Samples `start[i]` to `start[i + 1]` of `at_ns` and `value` are of `quantity[i]` in `where[i]`.
     """
@@ -70,7 +70,7 @@ def save(samples: KeptSamples, path: Path) -> None:
 
 
 def load(path: Path) -> KeptSamples:
-    """The series in a file; none where there is none, and why not where it is damaged."""
+    """Read the series in a file; none if it is missing; if it is damaged, `error` says why."""
     if not path.exists():
         return NO_SAMPLES
     try:
@@ -82,7 +82,7 @@ def load(path: Path) -> KeptSamples:
 
 
 def _series(columns: dict[str, NDArray[Any]]) -> Iterator[SampledSeries]:
-    """The series that these columns hold; raises ValueError where they cannot be a run's."""
+    """Yield the series held in these columns; raises ValueError if they are impossible."""
     if missing := [name for name in _COLUMNS if name not in columns]:
         raise ValueError(f"column {missing[0]} is missing")
     quantities, wheres, start, at_ns, values = (columns[name] for name in _COLUMNS)

@@ -59,12 +59,12 @@ class MetricsScraper:
         return self.began.error
 
     def begin(self, lines: MetricLines) -> None:
-        """Begin a run with what was scraped right before it."""
+        """Start a run: drop earlier samples, and keep `lines` as the scrape right before it."""
         self.samples, self.every_s, self.began = [], _EVERY_S, lines
 
     @property
     def longest_wait_s(self) -> float:
-        """For how long `after` waits at most for an idle server."""
+        """The most seconds that `scrape_after` waits for an idle server."""
         return _IDLE_S
 
     @contextlib.contextmanager
@@ -86,7 +86,7 @@ class MetricsScraper:
                 thread.join(_LEAVE_S)
 
     def scrape_after(self) -> ServerWindow:
-        """The run's window, after waiting a few seconds for an idle server with settled counters."""
+        """Scrape after the run, once the server is idle or seconds have passed; return the change."""
         from loadgen.server.server_counters import ServerWindow, make_window  # models, built after a run
 
         if self.began.error:
@@ -99,13 +99,13 @@ class MetricsScraper:
         )
 
     def count_waiting(self) -> int | None:
-        """Count the requests that waited in the server at the last sample; None where it reports none."""
+        """Return the requests waiting in the server at the last sample; None if not reported."""
         gauge = parse_metrics(self.samples[-1][1]).gauge("waiting", self.model) if self.samples else None
         return None if gauge is None else int(gauge)
 
     @property
     def parsed_samples(self) -> list[tuple[float, MetricsSnapshot]]:
-        """The samples of the run, with the seconds since it began; without scrapes that failed."""
+        """The scrapes during the run, each with the seconds since its begin, failed ones left out."""
         every = ((at_s, parse_metrics(lines)) for at_s, lines in self.samples)
         return [(at_s, snapshot) for at_s, snapshot in every if not snapshot.error]
 
@@ -130,7 +130,10 @@ class MetricsScraper:
             asyncio.run(sample())
 
     async def scrape_idle(self, limit_s: float, meanwhile: Callable[[], object] = lambda: None) -> Scrape:
-        """The last scrape, and whether nothing ran in it and its counters equal those of the one before."""
+        """Scrape until the server is idle with steady counters, or `limit_s`; return the last scrape.
+
+        The second value says whether it was idle and steady. `meanwhile` is called once, while it is waited.
+        """
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + limit_s
         previous = MetricsSnapshot()

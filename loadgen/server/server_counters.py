@@ -39,7 +39,7 @@ class ServerSample(BaseModel, extra="forbid", frozen=True):
 
 
 class ServerWindow(BaseModel, extra="forbid", frozen=True):
-    """The difference of two scrapes of `/metrics`; None where this server does not count a quantity."""
+    """The change of the server's counters over a run; None for a quantity it does not count."""
 
     # Why there are no figures; `trouble` in stored results.
     error: str = Field(
@@ -76,12 +76,12 @@ class ServerWindow(BaseModel, extra="forbid", frozen=True):
         return sum(count for reason, count in self.requests.items() if reason not in _UNFINISHED)
 
     def peak(self, gauge: str) -> float | None:
-        """The greatest value of one of the samples' gauges; None without samples."""
+        """Return the greatest sample of a gauge; None without samples."""
         return max((value for s in self.samples if (value := getattr(s, gauge)) is not None), default=None)
 
 
 class ScrapedRun(msgspec.Struct, frozen=True):
-    """The scrapes of one server around a run, and in it with the seconds since it began."""
+    """The scrapes of one server before and after a run, and during it with seconds since its begin."""
 
     before: MetricsSnapshot
     after: MetricsSnapshot
@@ -96,7 +96,7 @@ def make_window(
     model: str = "",
     settled: bool = True,
 ) -> ServerWindow:
-    """The changes between two snapshots, with those taken between them and their seconds.
+    """Compute the change between two snapshots, and include the samples taken between them.
 
     Where the server counts per model and `model` is one of them, the figures of that one only.
     """
@@ -128,7 +128,7 @@ def make_window(
 
 
 def join_windows(parts: Sequence[ScrapedRun], model: str = "") -> ServerWindow:
-    """The window of several servers that shared a run, as that of one: counters and histograms are summed.
+    """Sum the windows of several servers that shared a run: counters, histograms, samples.
 
     Samples are summed in their order, as far as every server has them; KV cache use is the greatest.
     """
@@ -144,7 +144,7 @@ def join_windows(parts: Sequence[ScrapedRun], model: str = "") -> ServerWindow:
 
 
 def _has_restarted(snapshots: Sequence[MetricsSnapshot]) -> bool:
-    """Whether a counter went backwards or vanished; snapshots taken in the run only have some counters."""
+    """Whether a counter decreased or vanished; snapshots during the run hold only some counters."""
     first, last = snapshots[0].counters, snapshots[-1].counters
     if any(_has_fallen(series, value, last.get(series, 0.0)) for series, value in first.items()):
         return True
@@ -163,7 +163,7 @@ def _has_fallen(series: Series, earlier: float, later: float) -> bool:
 
 
 def _make_figures(moved: Mapping[Series, float], names: str, model: str) -> dict[str, Any]:
-    """The fields of a ServerWindow that are differences of counters."""
+    """Make the fields of a ServerWindow from the differences of counters."""
     parts: dict[str, dict[str, float]] = {quantity: {"": 0.0} for quantity in METRICS[names].lazy}
     for (owner, quantity, part), change in moved.items():
         if model in ("", owner):
@@ -185,14 +185,14 @@ def _make_figures(moved: Mapping[Series, float], names: str, model: str) -> dict
 
 
 def _count_ended(reasons: Mapping[str, float]) -> dict[str, int]:
-    """Requests by finish reason; {"": 0} where they are counted and none ended."""
+    """Count requests by finish reason; {"": 0} if they are counted and none ended."""
     ended = sorted(((int(n), reason) for reason, n in reasons.items() if n), reverse=True)
     kept = {reason: n for n, reason in ended[:_MOST]}
     return kept or ({"": 0} if reasons else {})
 
 
 def _make_latency(parts: Mapping[str, float]) -> ServerLatency | None:
-    """A histogram's mean and brackets, from counts up to each bound (s) and the sum.
+    """Make mean and percentile brackets from a histogram's counts up to each bound (s), and its sum.
 
     None where nothing was timed, or it is inconsistent: counts that fall with the bound, a negative sum.
     """
@@ -209,7 +209,7 @@ def _make_latency(parts: Mapping[str, float]) -> ServerLatency | None:
 
 
 def _find_bracket(below: Sequence[tuple[float, float]], rank: float) -> tuple[float, float | None]:
-    """The bounds, in ms, of the bucket that holds the value of this rank."""
+    """Find the bounds (ms) of the histogram bucket that holds the value of this rank."""
     place = next(i for i, (_, count) in enumerate(below) if count >= rank)
     low, high = below[place - 1][0] if place else 0.0, below[place][0]
     return round(low * 1e3, 6), None if math.isinf(high) else round(high * 1e3, 6)

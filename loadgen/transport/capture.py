@@ -19,17 +19,17 @@ KEPT_READS = 16  # of an answer that was too long: enough to see what it was
 
 
 def pack_int64s(numbers: Iterable[int]) -> bytes:
-    """Pack whole numbers as a capture keeps them."""
+    """Pack integers as int64 bytes, as a capture stores them."""
     return np.fromiter(numbers, np.int64).tobytes()
 
 
 def join_reads(reads: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """Join reads into a capture's `raw` and `read_lengths`."""
+    """Join reads into a capture's `raw` (all bytes) and `read_lengths` (packed int64 each)."""
     return b"".join(reads), pack_int64s(map(len, reads))
 
 
 class Capture(msgspec.Struct, tag="capture", array_like=True):
-    """One request as the transport saw it; all times are CLOCK_MONOTONIC nanoseconds unless named.
+    """The raw response to one request, with its reads' timestamps; times are CLOCK_MONOTONIC ns unless named.
 
     `raw` is all that was read. For each read, `read_lengths` holds an int64, how much of that it was,
     `seen_ns` an int64 user-space timestamp and `kernel` the kernel's timespec (two int64, CLOCK_REALTIME;
@@ -58,21 +58,21 @@ class Capture(msgspec.Struct, tag="capture", array_like=True):
     segments: bool = False  # the "reads" are TCP segments: each has its own timestamp, whenever it was read
 
     def fill(self, got: Sequence[Any]) -> None:
-        """Take reads as the epoll transport gathers them: each as bytes, timespec, own time (ns)."""
+        """Store reads given as a flat list of bytes, kernel timespec and client's time (ns) of each."""
         self.raw, self.read_lengths = join_reads(got[::A_READ])
         self.kernel, self.seen_ns = b"".join(got[1::A_READ]), pack_int64s(got[2::A_READ])
 
     def read_ends(self) -> Int64:
-        """How much there was after each read, bytes, int64[reads]."""
+        """Return how many bytes had come after each read, int64[reads]."""
         ends: Int64 = np.add.accumulate(np.frombuffer(self.read_lengths, np.int64))
         return ends
 
     def user_ns(self) -> Int64:
-        """When the client had received each read (user space), int64[reads]."""
+        """Return when the client had received each read (user space), int64[reads]."""
         return np.frombuffer(self.seen_ns, np.int64)
 
     def kernel_ns(self) -> Int64:
-        """When the kernel received the last segment of each read, int64[reads]; 0 where unknown."""
+        """Return when the kernel received the last segment of each read, int64[reads]; 0 where unknown."""
         timespec = np.frombuffer(self.kernel, np.int64)
         wall_ns = timespec[::2] * 1_000_000_000 + timespec[1::2]
         found_ns = wall_ns - self.realtime_offset_ns
@@ -83,7 +83,7 @@ class Capture(msgspec.Struct, tag="capture", array_like=True):
         return found_ns
 
     def _find_offsets(self, wall_ns: Int64) -> Int64:
-        """Each by the offset in force when it was taken: the nearest to the client's own, not after it."""
+        """Convert wall times to CLOCK_MONOTONIC, each by the clock offset then in force."""
         offsets_ns = np.array((self.realtime_offset_ns, *self.earlier_offsets_ns))
         by_offset_ns = wall_ns - offsets_ns[:, None]
         lag_ns = self.user_ns() - by_offset_ns

@@ -46,7 +46,7 @@ _PDEATHSIG = 1  # of prctl
 
 @dataclass
 class CaptureRun:
-    """A job under way in its own process."""
+    """A capturing process that sends a job's requests, as the parent process sees it."""
 
     pid: int
     inbox: Inbox
@@ -58,7 +58,7 @@ class CaptureRun:
     lost: int = 0  # requests that were sent and never came back, because it died
 
     def captures(self, also: int = -1) -> Iterator[Capture | None]:
-        """Captures as they finish, and None a few times a second; ends when the run has.
+        """Yield captures as they finish, and None a few times a second; ends when the run has.
 
         What a process that died had sent and not delivered comes last, each as lost. None comes at once where
         the file `also` can be read.
@@ -94,7 +94,7 @@ class CaptureRun:
         self.delivered[index] = True
 
     def _list_lost(self) -> Iterator[Capture]:
-        """List the requests that died with the process: they were sent, though not known when."""
+        """Yield a failed capture for each request that was lost with the process."""
         now_ns = clock.now_ns()
         have = {index for index, came in enumerate(self.delivered) if came}
         for index in self.order.list_unanswered(self.counters.sent, have):
@@ -102,7 +102,7 @@ class CaptureRun:
             yield Capture(index=index, slot=0, intended_ns=now_ns, sent_ns=0, end_ns=now_ns, failure=_LOST)
 
     def stop(self) -> None:
-        """End what is under way; what has finished still comes."""
+        """Ask the process to end what is in flight; finished captures still come."""
         self.inbox.stop()
 
     def kill(self) -> None:
@@ -118,7 +118,7 @@ class CaptureRun:
 def start_capture(
     job: Job, transport: str, counters: Counters | None = None, with_parent: bool = False
 ) -> CaptureRun:
-    """Begin to send a job's requests from a process of their own; any thread may.
+    """Fork a process that sends a job's requests and captures the responses; may be called in any thread.
 
     `with_parent`: the kernel ends that process with this one, even where it is stopped.
     """
@@ -160,7 +160,7 @@ def start_capture(
 
 
 def fork_process() -> int:
-    """Fork; the child leaves signals to this process, which gets those that come meanwhile afterwards.
+    """Fork; signals that come meanwhile are delivered to the parent afterwards, the child ignores them.
 
     Python drops what a handler raises within the functions that it calls at a fork: the signal would be lost.
     """
@@ -175,7 +175,7 @@ def fork_process() -> int:
 
 
 def _leave_signals() -> None:
-    """Leave signals to the process that forked this one."""
+    """Ignore the stop signals in a forked child; its parent handles them."""
     signal.set_wakeup_fd(-1)  # of the program's event loop
     for number in _PARENTS:
         signal.signal(number, signal.SIG_IGN)
@@ -189,7 +189,7 @@ def end_with_parent(parent: int) -> None:
 
 
 def describe_fault(error: BaseException) -> str:
-    """Describe the end of a forked process in a line for its parent; all of it goes to standard error.
+    """Describe the exception that ends a forked process in one line; the traceback goes to standard error.
 
     A traceback shows no values: no request, no key. Where memory has run out none says more than that.
     """
@@ -206,7 +206,7 @@ def describe_fault(error: BaseException) -> str:
 
 
 def flush_standard_streams() -> None:
-    """Or the child would write what is buffered once more; a stream may be closed (`>&-`) or broken."""
+    """Flush stdout and stderr before a fork, so that the child does not write their buffers again."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             with contextlib.suppress(OSError, ValueError):
@@ -214,14 +214,14 @@ def flush_standard_streams() -> None:
 
 
 def drop_privileges() -> None:
-    """Give up every capability of this thread, for good: what needed one is open."""
+    """Drop every capability of this thread for good, once what needed one is open."""
     with contextlib.suppress(AttributeError, OSError):  # no Linux: there are none
         header = struct.pack("Ii", _CAPABILITY_VERSION, 0)
         ctypes.CDLL(None).capset(header, bytes(6 * 4))
 
 
 def set_scheduling(policy: str) -> None:
-    """Take one of the kernel's scheduling policies, where there is one of that name."""
+    """Set this process's scheduling policy (`SCHED_BATCH`, …) if the kernel has it."""
     if hasattr(os, policy):
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, getattr(os, policy), os.sched_param(0))

@@ -21,7 +21,7 @@ Fill = Callable[[], None]
 
 
 def open_pair() -> tuple[Outbox, Inbox]:
-    """Open a pipe's two ends, which the processes divide after the fork."""
+    """Open a pipe and return its ends, Outbox for the capturing process and Inbox for the decoding one."""
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
     ours.setblocking(False)
@@ -29,7 +29,7 @@ def open_pair() -> tuple[Outbox, Inbox]:
 
 
 class Outbox:
-    """The capturing process's end: what the other side has not taken yet waits here."""
+    """The capturing process's end of the pipe; captures wait in it until the pipe takes them."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -42,7 +42,7 @@ class Outbox:
         self._frame = bytearray(_LENGTH.size)  # written into again and again, as the inbox's piece is
 
     def put(self, capture: Capture, size: int = 0, fill: Fill | None = None, at_once: bool = False) -> None:
-        """Keep a capture of `size` bytes until `flush_some` finds the pipe free; `fill` gives it them then.
+        """Queue a capture of `size` bytes; `fill`, if given, is called to add its bytes when it is sent.
 
         Where a thousand streams end at once, to join all their reads takes longer than other streams pause.
         """
@@ -56,16 +56,16 @@ class Outbox:
 
     @property
     def waiting(self) -> bool:
-        """Whether `flush_some` has something to give."""
+        """Whether captures wait to be sent."""
         return bool(self._partial or self._waiting)
 
     @property
     def oldest_ns(self) -> int:
-        """When the longest-waiting capture ended; 0 where none waits."""
+        """When the longest-waiting capture ended (ns); 0 if none waits."""
         return self._waiting[0][0].end_ns if self._waiting else 0
 
     def flush_some(self) -> bool:
-        """Give at most one capture to the pipe; True when it was taken and another may be tried."""
+        """Send at most one capture; True if the pipe took it and another may be tried."""
         if not self._partial:
             if not self._waiting:
                 return False
@@ -84,7 +84,7 @@ class Outbox:
         return not self.blocked
 
     def fill(self) -> None:
-        """Give all that waits its bytes."""
+        """Add the bytes to every waiting capture now."""
         for capture, fill, size in [*self._waiting]:
             if fill is not None:
                 fill()
@@ -92,7 +92,7 @@ class Outbox:
             self._waiting.append((capture, None, size))
 
     def finish(self, last: Health | CaptureFault) -> None:
-        """Deliver everything that waits and then `last`, however long the reader takes."""
+        """Send everything that waits and then `last`, blocking as long as the reader takes."""
         self.sock.setblocking(True)
         while self._partial or self._waiting:
             self.flush_some()
@@ -102,7 +102,7 @@ class Outbox:
 
     @property
     def stop_asked(self) -> bool:
-        """Whether the other side sent a stop, or is gone."""
+        """Whether the decoding process asked to stop, or is gone."""
         try:
             self.sock.recv(1)
         except BlockingIOError:
@@ -119,7 +119,7 @@ class Outbox:
 
 
 class Inbox:
-    """The decoding process's end."""
+    """The decoding process's end of the pipe."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -129,12 +129,12 @@ class Inbox:
         self._decoder = msgspec.msgpack.Decoder(Message)
 
     def stop(self) -> None:
-        """Ask the capturing process to end what is under way."""
+        """Ask the capturing process to end what is in flight."""
         with contextlib.suppress(OSError):  # it has ended by itself: its last words are still in the pipe
             self.sock.send(b"s")
 
     def messages(self) -> Iterator[Message]:
-        """Read once, blocking, and yield the messages that are complete."""
+        """Read once, blocking, and yield the complete messages."""
         if self._filled == len(self._buffer):
             self._buffer.extend(bytes(self._filled))  # one message is longer than all of it
         with memoryview(self._buffer) as view:

@@ -1,4 +1,4 @@
-"""Deadlines: the point at which a request has taken too long, for every transport alike."""
+"""Deadlines: when a request has taken too long, for every transport alike."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RACE_NS = 100_000_000
 
 
 class Deadlines:
-    """Gives up on requests for the server's delays, never for those of this process."""
+    """Decides when requests time out or stall, not counting the time that this process was stopped."""
 
     def __init__(
         self, job: Job, streams: Callable[[], Iterable[Stream]], now_ns: Callable[[], int] = time.monotonic_ns
@@ -32,7 +32,7 @@ class Deadlines:
         self.inspect_ns = min(SECOND_NS, job.limits.stall_timeout_ns // 4 or SECOND_NS)
 
     def put_off(self, late_ns: int, now_ns: int) -> bool:
-        """Note how much later than due a sweep comes; whether nothing may be judged before the next one.
+        """Note how late a sweep comes; if this process was stopped, extend all deadlines and return True.
 
         A process that was stopped (Ctrl-Z, a paused container, a suspended machine) finds deadlines passed
         whose answers lie unread in its sockets: the time counts against no request, and --stall-timeout
@@ -47,21 +47,21 @@ class Deadlines:
         return True
 
     def find_timeout(self, stream: Stream, now_ns: int) -> Failure | None:
-        """The failure of a request that took longer than --request-timeout."""
+        """Return the failure of a request that has exceeded --request-timeout; None if it has not."""
         limit_ns = self.limits.request_timeout_ns
         if limit_ns and now_ns - stream.sent_ns - stream.excused_ns > limit_ns:
             return Failure(FailureKind.TIMEOUT, f"not finished within {self.limits.timeout_flag}")
         return None
 
     def find_stall(self, stream: Stream, now_ns: int) -> Failure | None:
-        """The failure of a stream without a token for --stall-timeout."""
+        """Return the failure of a stream that got no token for --stall-timeout; None if it did."""
         if self.stalls.is_stalled(stream, now_ns):
             return Failure(FailureKind.STALL, "no token within --stall-timeout")
         return None
 
 
 def is_closed_while_idle(stream: Stream, now_ns: int) -> bool:
-    """Whether a kept connection was lost so soon after a request that no answer can have begun.
+    """Whether a kept-alive connection was closed so soon after a request that it may be sent again.
 
     For the caller to know: that the connection had served before, and that no byte came.
     """
@@ -69,7 +69,7 @@ def is_closed_while_idle(stream: Stream, now_ns: int) -> bool:
 
 
 def fail_unanswered(stream: Stream, now_ns: int, error: Exception | None) -> Failure:
-    """The failure of a request whose connection was lost without a byte of an answer."""
+    """Make the failure of a request whose connection was lost before any byte of an answer."""
     after_s = (now_ns - stream.sent_ns) / SECOND_NS
     why = f" ({error})" if error is not None and str(error) else ""
     detail = f"the connection was closed after {after_s:.2f} s without a byte of an answer{why}"
@@ -85,7 +85,7 @@ _WIDER = 4  # each window is this many times as wide as the one before: a third 
 
 @dataclass(eq=False, kw_only=True, slots=True)
 class Stream:
-    """A request under way, as either transport holds it; times are nanoseconds."""
+    """A request in flight, as every transport sees it; times are nanoseconds."""
 
     index: int = -1  # position in the plan; -1: none
     intended_ns: int = 0
@@ -99,20 +99,20 @@ class Stream:
     inspect_ns: int = 0  # when it is to be checked for tokens again
 
     def make_capture(self, slot: int, end_ns: int, **more: Any) -> Capture:
-        """Make a capture of the request, with what else is known of it."""
+        """Make a capture of the request; `more` are further fields."""
         return Capture(self.index, slot, self.intended_ns, self.sent_ns, end_ns, resends=self.resends, **more)
 
     def list_since(self, count: int) -> list[bytes]:
-        """The bytes of the reads after the first `count`."""
+        """Return the reads after the first `count`."""
         raise NotImplementedError
 
     def seen_at(self, read: int) -> int:
-        """When the client had received a read (ns)."""
+        """Return when the client had received a read (ns)."""
         raise NotImplementedError
 
 
 class Stalls:
-    """Searches streams that go on for long for tokens, each byte about once."""
+    """Finds streams without a recent token, by searching each byte about once."""
 
     def __init__(
         self,
@@ -127,10 +127,10 @@ class Stalls:
         self._swept_ns = self._asked_ns = self._spent_ns = 0
 
     def is_stalled(self, stream: Stream, now_ns: int) -> bool:
-        """Whether a stream has waited too long for its next token.
+        """Whether a stream has waited longer than allowed for its next token.
 
-        One without its first token may be waiting in the server's queue: it is stalled only when
-        no other stream got a token either.
+        One without its first token may be waiting in the server's queue: it is stalled only when no other
+        stream got a token either.
         """
         if not self.limit_ns:
             return False
@@ -151,7 +151,7 @@ class Stalls:
         return now_ns - last_ns > self.limit_ns
 
     def _ask_all(self, now_ns: int) -> None:
-        """Search all streams for a token, once a sweep, until one is found."""
+        """Search the streams for a new token, once per sweep, until one is found."""
         if self._asked_ns == now_ns:
             return
         self._asked_ns = now_ns
@@ -177,7 +177,7 @@ class Stalls:
 
 
 def find_last_token_read(reads: list[bytes], token_seen: Callable[[bytes], bool]) -> int | None:
-    """The read in which the last token came whole; None where none did.
+    """Find the index of the read in which the last complete token came; None if none did.
 
     A message may begin in one read and end in a later one, so reads are not judged one by one: the last one,
     then the last few, then more, each time so much more that all of it stays in proportion to their bytes.
@@ -198,7 +198,7 @@ def find_last_token_read(reads: list[bytes], token_seen: Callable[[bytes], bool]
 
 
 def find_unfinished_read(reads: list[bytes]) -> int:
-    """The read from which a message may not be over yet: the last one in which an event ended."""
+    """Find the index of the last read in which an event ended: a message may still be incomplete there."""
     least = max(len(reads) - _MOST_READS, 0)
     ended = (i for i in range(len(reads) - 1, least, -1) if b"\n\n" in reads[i] or b"\r\n\r\n" in reads[i])
     return next(ended, least)

@@ -47,7 +47,7 @@ _GIVEN_UP = (FailureKind.TIMEOUT, FailureKind.STALL, FailureKind.USER_CANCELLED)
 
 
 class EpollTransport:
-    """One run of a job over plain or TLS sockets, on the kernel's network or a test's."""
+    """Sends a job's requests over plain or TLS sockets in one epoll loop; the default transport."""
 
     def __init__(self, job: Job, outbox: Outbox, counters: Counters, network: Network | None = None) -> None:
         self.job, self.outbox, self.counters = job, outbox, counters
@@ -164,7 +164,7 @@ class EpollTransport:
             self._end_refused(*self.pool.failed.popleft())
 
     def _attend(self, fd: int, intake: ReadBuffer | None, mask: int) -> None:
-        """Any event but bytes of an answer: a connection made or ended, room to write, the outbox."""
+        """Handle an event other than response bytes: connected, closed, writable, or the outbox's."""
         if intake is None:
             if fd != self.outbox.sock.fileno():
                 return  # a connection closed earlier in this batch of events
@@ -192,12 +192,12 @@ class EpollTransport:
                 self.pool.look_again(slot)  # the peer's end was reported now, and comes after what was read
 
     def _wait_s(self) -> float:
-        """How long the epoll may sleep, in whole milliseconds below the next thing to do."""
+        """Return how long the epoll may sleep until the next thing to do, in seconds."""
         wait_ns = min(_SWEEP_NS, self.sender.wait_ns())
         return max(0, wait_ns // 1_000_000) / 1000
 
     def _housekeep(self) -> bool:
-        """Do one small piece of the work that can wait; False when there is nothing to do."""
+        """Do one small piece of the work that can wait; False if there is none."""
         if self.out.build_ahead():
             return True
         if self.outbox.waiting and not self.outbox.blocked:
@@ -206,7 +206,7 @@ class EpollTransport:
         return False
 
     def _flush(self, most: int = 1) -> None:
-        """Give the decoder some captures, one by one; while the pipe is full, watch for room."""
+        """Send up to `most` captures to the decoder; if the pipe is full, watch for room in it."""
         while most and self.outbox.flush_some():
             most -= 1
         if self.outbox.blocked:
@@ -216,7 +216,7 @@ class EpollTransport:
         return (slot for slot in self.pool.slots if slot.intake.state is _BUSY)
 
     def _sweep(self, now_ns: int) -> None:
-        """The counters, the clock's offset, deadlines, and what can be wrong with an answer unfinished."""
+        """Ten times a second: publish counters, check clock and deadlines, and inspect long streams."""
         late_ns, self.swept_ns = now_ns - self.swept_ns - _SWEEP_NS, now_ns
         self.wall.measure()
         if self.deadlines.put_off(late_ns, now_ns):
@@ -254,7 +254,7 @@ class EpollTransport:
         self.hurried = 0 < self.outbox.oldest_ns < now_ns - _LATE_NS
 
     def _inspect(self, slot: Slot, now_ns: int) -> None:
-        """Check a stream that goes on for long: whether it is still well-formed, and gets tokens."""
+        """End a long stream if it is malformed or gets no tokens."""
         slot.inspect_ns = now_ns + self.deadlines.inspect_ns
         if slot.is_over(now_ns, self.deadlines.inspect_ns):
             self._end(slot, None)  # decoding reports what is wrong
@@ -262,18 +262,18 @@ class EpollTransport:
             self._end(slot, failure)
 
     def _cut(self, slot: Slot, failure: Failure) -> None:
-        """End an answer that is too long; its first bytes are kept, and the rest fills no memory."""
+        """End an answer that is too long as failed, keeping its first bytes only."""
         del slot.intake.got[KEPT_READS * A_READ :]
         self._end(slot, failure)
 
     def _check_room(self) -> None:
-        """See to it that what was read and is not decoded yet fits into memory."""
+        """Cut the largest answers if undecoded bytes exceed the memory they may use."""
         self.full_bytes, most = 0, self.job.limits.open_bytes
         if most and self.gauge.is_passed():
             self._make_room(most)
 
     def _make_room(self, most_bytes: int | None = None) -> bool:
-        """Cut the largest answers until all hold no more than that, without a number one; whether any was."""
+        """Cut the largest answers until all hold `most_bytes` at most (None: one); False: none to cut."""
         held = {slot: slot.held_bytes() for slot in self._under_way() if len(slot.intake) > KEPT_READS}
         total = sum(held.values()) + self.outbox.waiting_bytes
         most = total - 1 if most_bytes is None else most_bytes
@@ -287,14 +287,14 @@ class EpollTransport:
     # Requests.
 
     def _cancel(self, cancelling: Cancelling) -> None:
-        """Give up the requests whose time to be cancelled has come."""
+        """Cancel the requests that are due to be cancelled."""
         for stream in cancelling.take_due(self.now_ns()):
             assert isinstance(stream, Slot)
             self.pool.dialing -= stream.intake.state in DIALING  # to be sent again
             self._end(stream, USER_CANCELLED)
 
     def _look_for_end(self, slot: Slot) -> None:
-        """Find the response's head, and once there is one, its end."""
+        """Parse the response's head, then check whether the read completed the response."""
         size = len(slot.intake.list_since(-1)[0])
         if size >= self.most_bytes:
             slot.quicken_acks()
@@ -318,7 +318,7 @@ class EpollTransport:
             self._end(slot, over if isinstance(over, Failure) else None)
 
     def _end(self, slot: Slot, failure: Failure | None) -> None:
-        """Deliver the slot's capture and make the slot free, or dial again where it cannot be kept."""
+        """Deliver the slot's capture and free the slot, reconnecting if the connection cannot be kept."""
         self.wall.check()
         slot.note_losses()
         if failure is None and self.outbox.waiting_bytes > self.job.limits.open_bytes > 0:
@@ -354,7 +354,7 @@ class EpollTransport:
             self._dial_if_needed(slot)
 
     def _deliver(self, slot: Slot, failure: Failure | None, end_ns: int) -> None:
-        """Put what is known of a slot's request into the outbox."""
+        """Put the capture of a slot's request into the outbox."""
         capture, got = slot.capture(failure, end_ns, self.wall), slot.intake.got
         size = sum(map(len, got[::A_READ]))
         self.outbox.put(capture, size, partial(capture.fill, got), at_once=self.joined <= _MOST_JOINED)
@@ -362,7 +362,7 @@ class EpollTransport:
     # Connections.
 
     def _open_first(self) -> None:
-        """Have the first wave's connections open and its requests built before the clock starts."""
+        """Open the first connections and build their requests before the clock starts."""
         for _ in range(self.job.first_slots):
             self.pool.open()
         while self.out.built < self.job.first_slots and self.out.build_ahead():
@@ -371,7 +371,7 @@ class EpollTransport:
             self._sweep(self.now_ns())
 
     def _turn(self, timeout_s: float) -> bool:
-        """Deal with what comes within that time; whether to stop."""
+        """Handle the events of the next `timeout_s` seconds; returns whether to stop."""
         self._dispatch(self.pool.poll.poll(timeout_s, _MOST_EVENTS))
         return self.stopping
 
@@ -388,7 +388,7 @@ class EpollTransport:
         self.sender.take_free(slot)
 
     def _check_idle(self, slot: Slot) -> None:
-        """An idle connection is readable: closed, or bytes (a 408, say) that must answer no request."""
+        """Handle an idle connection that became readable: closed, or sent bytes (a 408) unasked."""
         try:
             slot.intake.receive(READ_BYTES, _ANCILLARY_BYTES)
         except BlockingIOError:
@@ -412,7 +412,7 @@ class EpollTransport:
             self.pool.dial(slot)
 
     def _end_lost(self, slot: Slot, error: Exception | None) -> None:
-        """End what a connection carried that the peer closed or that broke, or dial again."""
+        """End or resend the request of a connection that the peer closed or that broke."""
         if slot.intake.state is State.IDLE:
             self._drop_idle(slot)
             return
@@ -427,7 +427,7 @@ class EpollTransport:
         self._end(slot, cut if came else fail_unanswered(slot, now_ns, error))
 
     def _end_refused(self, slot: Slot, error: Exception) -> None:
-        """A connection could not be made: the request that was due on it fails."""
+        """Fail the request that was due on a connection that could not be made."""
         if slot.index < 0:
             self.sender.take_unsent(slot)
         if slot.index >= 0:
@@ -436,7 +436,7 @@ class EpollTransport:
             slot.retry_ns = self.now_ns() + _SWEEP_NS
 
     def _close(self) -> None:
-        """Deliver what was under way when the run was stopped, and close everything."""
+        """Deliver what was in flight when the run was stopped, and close all connections."""
         for slot in self.pool.slots:
             if slot.index >= 0:
                 slot.note_losses()
@@ -452,7 +452,7 @@ _SHORTEST_S, _LONGEST_S = 0.00005, 0.0002  # the kernel wakes a sleeper up to 50
 
 
 class PollPacing:
-    """How long to sleep between two polls, learnt from the streams; not at all where few are open.
+    """Chooses how long to sleep between two polls; not at all with few streams.
 
     What arrives meanwhile has the kernel's timestamp. Where the kernel gives none, there is no pause; nor
     after a poll that found ENOUGH reads: no pause while the loop is behind.
@@ -464,7 +464,7 @@ class PollPacing:
         self._reads = self._at_ns = 0
 
     def learn(self, streams: int, reads: int, now_ns: int) -> None:
-        """From the streams under way and all reads so far; called a few times a second."""
+        """Update the pause from the streams in flight and all reads so far; call it a few times a second."""
         gathered = streams / _SHARE  # reads, in the rest that this is about to choose
         added, passed_s = reads - self._reads, (now_ns - self._at_ns) / 1e9
         self._reads, self._at_ns = reads, now_ns

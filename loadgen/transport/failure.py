@@ -45,7 +45,7 @@ NO_EVIDENCE = CUT_OFF | {FailureKind.USER_CANCELLED}  # of what the server would
 
 
 def describe_outcome(kind: str) -> str:
-    """Describe the outcome of requests of a kind: they failed, or this side ended them."""
+    """Describe the outcome of a failure kind: "failed", or "not finished" if the client cut it off."""
     return "not finished" if kind in CUT_OFF else "failed"
 
 
@@ -61,7 +61,7 @@ USER_CANCELLED = Failure(FailureKind.USER_CANCELLED, "cancelled as planned")
 
 
 def fail_unconnected(error: Exception) -> Failure:
-    """The failure of a request for which no connection could be made."""
+    """Make the failure of a request for which no connection could be made."""
     if getattr(error, "errno", 0) == errno.EADDRNOTAVAIL:
         return Failure(
             FailureKind.CONNECT,

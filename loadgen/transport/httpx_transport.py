@@ -49,7 +49,7 @@ _CANCEL_S = 0.001
 
 @dataclass
 class Link:
-    """A slot's connection: whether a byte came, which httpx does not report and a resend depends on."""
+    """The state of a slot's connection that httpx does not report: whether a byte came, for resends."""
 
     received: int = 0  # bytes
     closed: bool = False  # by the server, in order
@@ -57,7 +57,7 @@ class Link:
     losses: Losses = UNKNOWN_LOSSES  # of the connection, when it was last read
 
     def tap(self, stream: Any) -> None:
-        """Count what is read of a network stream of httpcore's, and have it acknowledged.
+        """Wrap a httpcore network stream to count what is read and acknowledge it at once.
 
         httpx sends a request in two writes, and after them the kernel would wait with each acknowledgement.
         """
@@ -82,7 +82,7 @@ class Link:
 
 @dataclass(eq=False)
 class Exchange(Stream):
-    """One request under way, filled in as it goes."""
+    """A request in flight over httpx, filled in as it proceeds."""
 
     slot: int
     link: Link
@@ -107,7 +107,7 @@ class Exchange(Stream):
         return int(self.got[read * A_READ + 2])
 
     async def trace(self, event: str, info: dict[str, Any]) -> None:
-        """httpcore's own events: when it dialed, and when it was about to write the request."""
+        """Handle httpcore's trace events: note when it dialed, and when it began to write the request."""
         if event == "connection.connect_tcp.started":
             self.connect_begin_ns = self.now_ns()
         elif event.endswith(("connect_tcp.complete", "start_tls.complete")):
@@ -116,7 +116,7 @@ class Exchange(Stream):
             self.note_sent()
 
     def note_sent(self) -> None:
-        """Take the time of sending; where it is sent again, the first one: what was lost is part of it."""
+        """Note the time of sending; a resend keeps the first, since the lost time is part of the latency."""
         now_ns = self.now_ns()
         if not self.resends:
             self.sent_ns = now_ns
@@ -128,16 +128,16 @@ class Exchange(Stream):
 
     @property
     def held_bytes(self) -> int:
-        """How much memory what was got of it takes."""
+        """The bytes of memory that its response takes."""
         return self.size + len(self.got) // A_READ * READ_COST
 
     @property
     def came(self) -> int:
-        """Bytes of an answer, valid or not."""
+        """The bytes of a response so far, valid or not."""
         return self.link.received - self.before
 
     def explain_no_head(self, http2: bool) -> Failure | None:
-        """Explain what is wrong with bytes that httpx still takes for the beginning of a head."""
+        """Return the failure if the first bytes cannot be an HTTP head; httpx still waits for one."""
         begin = self.link.begin
         if self.status:
             return None
@@ -149,7 +149,7 @@ class Exchange(Stream):
         return None
 
     def explain_loss(self, error: httpx.TransportError, http2: bool) -> Failure:
-        """How a request that was sent came to its end."""
+        """Make the failure of a sent request whose connection broke."""
         if isinstance(error, httpx.LocalProtocolError):  # its words may quote a header
             return Failure(FailureKind.CONNECT, "the request cannot be sent as HTTP")
         ended = isinstance(error, httpx.NetworkError) or self.link.closed
@@ -161,7 +161,7 @@ class Exchange(Stream):
         return Failure(kind, str(error) or type(error).__name__)
 
     def give_up(self, failure: Failure) -> bool:
-        """End it at once with this failure, where nothing has ended it yet; whether that is so."""
+        """End it at once with this failure; returns False if it had ended already."""
         if self.given_up is not None or self.limit is None:
             return False
         self.given_up = failure
@@ -169,7 +169,7 @@ class Exchange(Stream):
         return True
 
     def follow(self, index: int, intended_ns: int, request: bytes) -> Exchange:
-        """The exchange of a later turn of the same session, over the same connection."""
+        """Make the exchange of the session's next turn, over the same connection."""
         return Exchange(
             self.slot,
             self.link,
@@ -181,7 +181,7 @@ class Exchange(Stream):
         )
 
     def capture(self, failure: Failure | None, share: Share) -> Capture:
-        """Make a capture of the exchange, but for the bytes that it got."""
+        """Make a capture of the exchange, without the response's bytes."""
         lost = self.link.losses.subtract(self.losses)
         return self.make_capture(
             share.number_slot(self.slot),
@@ -197,7 +197,7 @@ class Exchange(Stream):
 
 
 class HttpxTransport:
-    """One run of a job over httpx, on the event loop that `new_loop` makes: its network, and its timers."""
+    """Sends a job's requests over httpx, on the event loop that `new_loop` makes."""
 
     def __init__(
         self,
@@ -265,7 +265,7 @@ class HttpxTransport:
         self.counters.publish(self.sent, self.ended, self.reads)
 
     async def _started_ns(self, stop: asyncio.Event) -> int:
-        """When the start was, once it has come: this and other processes wait for it."""
+        """Wait for the start that several processes share, and return when it was (ns)."""
         while not 0 < (begin_ns := self.job.start.begin_ns(self.now_ns())) <= self.now_ns():
             await asyncio.sleep(_START_S)  # an instant of another process's clock
             if stop.is_set():
@@ -296,7 +296,7 @@ class HttpxTransport:
         )
 
     async def _replace_client(self, slot: int) -> None:
-        """Give a slot a new client.
+        """Give a slot a new httpx client.
 
         A request that is cancelled while its connection is made or closed can leave it in httpcore's pool,
         neither idle nor closed. The pool has room for one: the slot's next request would wait for ever.
@@ -327,7 +327,7 @@ class HttpxTransport:
                 group.create_task(self._carry_out(exchange))
 
     async def _wait_for_room(self) -> None:
-        """Wait for a slot to be free, where one is for what time alone may change."""
+        """Wait for a free slot, or until a gate that time alone opens."""
         self.freed.clear()
         limits_s = [max(gate.wait_ns(self.now_ns()), 0) / 1e9 for gate in self.gates if self.idle]
         with contextlib.suppress(TimeoutError):
@@ -335,7 +335,7 @@ class HttpxTransport:
                 await self.freed.wait()
 
     async def _carry_out(self, exchange: Exchange) -> None:
-        """Have a slot's request answered, and its session's other ones, and give the slot back."""
+        """Send a slot's request, then its session's later turns, and free the slot."""
         if self.sessions is None:
             await self._exchange(exchange)
         else:
@@ -344,7 +344,7 @@ class HttpxTransport:
         self.freed.set()
 
     async def _exchange(self, exchange: Exchange) -> Failure | None:
-        """Have one request answered and deliver what came; how it failed, as far as that is known."""
+        """Send one request and deliver its capture; return its failure, if known yet."""
         self.sent += 1
         self.counters.publish_sent(self.sent)
         failure: Failure | None = None
@@ -377,7 +377,7 @@ class HttpxTransport:
         return failure
 
     def _make_room(self, read: Exchange) -> Failure | None:
-        """Cut the largest answer under way; the failure where it is the one that was just read.
+        """Cut the largest response in flight; return the failure if it is `read` itself.
 
         That one ends by itself, without being cancelled while it closes its connection.
         """
@@ -390,7 +390,7 @@ class HttpxTransport:
         return None
 
     def _forget(self, exchange: Exchange) -> None:
-        """Keep no more of an answer than shows what it was."""
+        """Drop a response's bytes but for the first ones, which show what it was."""
         before = exchange.held_bytes
         del exchange.got[KEPT_READS * A_READ :]
         exchange.size = sum(map(len, exchange.got[::A_READ]))
@@ -404,7 +404,7 @@ class HttpxTransport:
         self.outbox.put(capture, exchange.size, partial(capture.fill, exchange.got))
 
     async def _answer(self, exchange: Exchange) -> Failure | None:
-        """Read one response, of a request that may have to be sent again."""
+        """Read one response, sending the request again if its connection was closed while idle."""
         try:
             return await self._stream(exchange)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
@@ -420,7 +420,7 @@ class HttpxTransport:
         return await self._answer(exchange)
 
     async def _stream(self, exchange: Exchange) -> Failure | None:
-        """Send a request and read its response; what is wrong with it, as far as that is known at once."""
+        """Send a request and read its response; return its failure, if known yet."""
         job, client = self.job, self.clients[exchange.slot]
         request = client.build_request(
             "POST",
@@ -462,7 +462,7 @@ class HttpxTransport:
         return None
 
     def _judge(self, now_ns: int) -> None:
-        """Give up on what has taken too long, or is not an answer."""
+        """End requests that took too long or whose response is not HTTP."""
         for exchange in self.under_way.values():
             failure = self.deadlines.find_timeout(exchange, now_ns)
             failure = failure or exchange.explain_no_head(self.job.http2)
@@ -473,7 +473,7 @@ class HttpxTransport:
                 exchange.give_up(failure)
 
     async def _cancel(self, cancelling: Cancelling) -> None:
-        """Give up the requests whose time to be cancelled has come."""
+        """Cancel the requests that are due to be cancelled."""
         while True:
             for stream in cancelling.take_due(self.now_ns()):
                 assert isinstance(stream, Exchange)
@@ -482,7 +482,7 @@ class HttpxTransport:
             await asyncio.sleep(min(max(left_s, 0.0), _CANCEL_S))
 
     async def _watch(self) -> None:
-        """Judge what is under way, a few times a second; not right after this process was stopped."""
+        """Judge the requests in flight a few times a second; not right after this process was stopped."""
         judged_ns = self.now_ns()
         while True:
             await asyncio.sleep(_JUDGE_S)
@@ -491,7 +491,7 @@ class HttpxTransport:
                 self._judge(judged_ns)
 
     async def _housekeep(self) -> None:
-        """Hand captures over and publish the counters, a few at a time."""
+        """Deliver captures and publish the counters, a few at a time."""
         while True:
             while self._work_ahead():  # noqa: ASYNC110  # a turn for the streams between two captures
                 await asyncio.sleep(0)
@@ -499,5 +499,5 @@ class HttpxTransport:
             await asyncio.sleep(_HOUSEKEEP_S)
 
     def _work_ahead(self) -> bool:
-        """Do one small piece of the work that can wait; False where there is none."""
+        """Do one small piece of the work that can wait; False if there is none."""
         return self.outbox.flush_some() or (self.sessions is not None and self.sessions.build_ahead())

@@ -1,4 +1,4 @@
-"""Memory room: the bytes that all answers under way may hold, by the machine's and the limits' room."""
+"""Memory room: how many bytes all responses in flight may hold, by free memory and the process's limits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ READ_COST = 200  # bytes that a read takes, however small: its objects and times
 
 
 def limit_open_bytes(streams: int, longest: int, processes: int = 1, root: Path = _ROOT) -> int:
-    """How many bytes the answers of one process may hold together, so that no load ends it.
+    """Compute how many bytes one process's responses may hold together without exhausting memory.
 
     What `streams` answers of `longest` tokens need and some more, at most a share of what is free. Of the
     machine's memory each of the `processes` has its part; a limit on a process is its own.
@@ -33,7 +33,7 @@ def limit_open_bytes(streams: int, longest: int, processes: int = 1, root: Path 
 
 
 def _find_free_of_machine(root: Path) -> Iterator[int]:
-    """Find the machine's free memory, and what each control group of this process has left."""
+    """Yield the machine's free bytes, and those that each control group of this process has left."""
     yield psutil.virtual_memory().available
     for line in read_system_text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
@@ -46,7 +46,7 @@ def _find_free_of_machine(root: Path) -> Iterator[int]:
 
 
 def _find_free_of_groups(base: Path, place: str, limit: str, usage: str) -> Iterator[int]:
-    """Find what a group and each one above it have left of their limits; page cache counts as free."""
+    """Yield the bytes that a control group and its ancestors have left; page cache counts as free."""
     inside = Path(os.path.normpath("/" + place.lstrip("/"))).relative_to("/")
     for group in (base / inside, *(base / above for above in inside.parents)):
         most, used = _read_number(group / limit), _read_number(group / usage)
@@ -60,7 +60,7 @@ def _find_free_of_groups(base: Path, place: str, limit: str, usage: str) -> Iter
 
 
 def _find_free_of_process(root: Path) -> Iterator[int]:
-    """Find what the limits of a process leave this one: of its addresses, and of its data."""
+    """Yield the bytes that the process limits RLIMIT_AS and RLIMIT_DATA leave."""
     status = read_system_text(root / "proc/self/status").splitlines()
     sizes = {line.partition(":")[0]: line.split()[1] for line in status if line.startswith("Vm")}
     for limit, name in _OF_LIMITS:
@@ -70,13 +70,13 @@ def _find_free_of_process(root: Path) -> Iterator[int]:
 
 
 def _read_number(path: Path) -> int | None:
-    """Read the number in a file; None where there is none, as in `max`."""
+    """Read the number in a file; None if it holds none, as `max`."""
     text = read_system_text(path)
     return int(text) if text.isdecimal() else None
 
 
 class MemoryGauge:
-    """Whether this process has grown by more than some bytes: cheap enough to be asked ten times a second."""
+    """Checks cheaply whether this process has grown by more than some bytes."""
 
     def __init__(self, most_bytes: int, file: Path = _ROOT / "proc/self/statm") -> None:
         self._pages = most_bytes // resource.getpagesize()
@@ -87,11 +87,11 @@ class MemoryGauge:
         self._began = self._read_resident()
 
     def is_passed(self) -> bool:
-        """Whether it has; True where that cannot be known."""
+        """Whether it has grown by more; True where that cannot be known."""
         return self._file < 0 or self._read_resident() - self._began > self._pages
 
     def close(self) -> None:
-        """Close the system's file."""
+        """Close the /proc file that it reads."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

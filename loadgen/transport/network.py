@@ -23,7 +23,7 @@ Received = tuple[bytes, list[tuple[int, int, bytes]], int, Any]  # as socket.rec
 
 
 class Socket(Protocol):
-    """A connection's end, as far as a transport uses it; `socket.socket` is one."""
+    """The methods of `socket.socket` that a transport uses."""
 
     def fileno(self) -> int: ...
     def bind(self, address: Any, /) -> None: ...
@@ -41,7 +41,7 @@ class Socket(Protocol):
 
 
 class Poller(Protocol):
-    """Reports what happened on files; `select.epoll` is one."""
+    """The methods of `select.epoll` that a transport uses."""
 
     def fileno(self) -> int: ...
     def register(self, fd: int, events: int, /) -> None: ...
@@ -52,7 +52,7 @@ class Poller(Protocol):
 
 
 class Network(ProcessClock, Protocol):
-    """The part of the machine that the epoll transport needs."""
+    """The system's clocks, sockets and poll, as the epoll transport uses them; a test fakes them."""
 
     def sleep(self, seconds: float, /) -> None: ...
     def socket(self, family: int, /) -> Socket: ...
@@ -60,40 +60,40 @@ class Network(ProcessClock, Protocol):
 
 
 class SystemNetwork(SystemClock):
-    """The kernel's: its calls are handed out as they are, so that the hot path makes them directly."""
+    """The kernel's network, called directly so that the hot path has no wrapper."""
 
     sleep = staticmethod(time.sleep)
 
     def socket(self, family: int) -> Socket:
-        """A TCP socket that never blocks."""
+        """Open a non-blocking TCP socket."""
         return socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
 
     def poller(self) -> Poller:
-        """An epoll."""
+        """Open an epoll."""
         return select.epoll()
 
 
 def bind_source(sock: Socket, family: int, address: str) -> None:
-    """Have a socket connect from an address, its port chosen then; raises OSError."""
+    """Bind a socket to a local address, its port chosen when it connects; raises OSError."""
     sock.setsockopt(socket.IPPROTO_IP, _BIND_ADDRESS_NO_PORT, 1)
     sock.bind((address, 0) if family == socket.AF_INET else (address, 0, 0, 0))
 
 
 class Informed(Protocol):
-    """A socket that can be asked for a structure."""
+    """A socket with `getsockopt`, to read TCP_INFO from."""
 
     def getsockopt(self, level: int, option: int, length: int, /) -> bytes: ...
 
 
 class Losses(NamedTuple):
-    """Counts of a connection since it was dialed, or of one answer."""
+    """Counts of lost and reordered segments of a connection since it was dialed, or of one response."""
 
     # Segments that came before one that was sent earlier: that was lost, or slower.
     out_of_order: int = UNKNOWN
     retransmitted: int = UNKNOWN  # segments of ours that were sent again because they were lost
 
     def subtract(self, before: Losses) -> Losses:
-        """Subtract an earlier count of the same connection."""
+        """Return the counts since an earlier reading of the same connection."""
         return Losses(
             *(
                 UNKNOWN if now < 0 else max(now - max(then, 0), 0)
@@ -106,7 +106,7 @@ UNKNOWN_LOSSES = Losses()
 
 
 def read_losses(sock: Informed | None) -> Losses:
-    """Read the counts of a connection's socket; unknown where it is closed, or the kernel has none."""
+    """Read a socket's loss counts from TCP_INFO; unknown if it is closed, or the kernel has none."""
     info = b"" if sock is None or not _TCP_INFO else _read_info(sock, _BYTES)
     again = _read_count(info, _TOTAL_RETRANS)
     # The receiver reports what it has twice: that was not lost, only acknowledged late. A server that reads a
@@ -116,13 +116,13 @@ def read_losses(sock: Informed | None) -> Losses:
 
 
 def read_least_rtt_ns(sock: Informed) -> int:
-    """The shortest time that an acknowledgement of the peer's took; 0 where the kernel reports none."""
+    """Read a connection's minimum round-trip time (ns) from TCP_INFO; 0 if not reported."""
     rtt_us = _read_count(_read_info(sock, _MIN_RTT + _COUNT.size), _MIN_RTT)
     return rtt_us * 1000 if 0 <= rtt_us < _NO_RTT else 0
 
 
 def _read_info(sock: Informed, most_bytes: int) -> bytes:
-    """The kernel's report on a connection; empty where it is closed."""
+    """Read TCP_INFO of a connection as bytes; empty if it is closed."""
     try:
         return sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, most_bytes)
     except (OSError, ValueError):

@@ -67,14 +67,14 @@ _EDGE = RECV | select.EPOLLET | select.EPOLLRDHUP
 
 
 def quicken_acks(sock: Socket) -> None:
-    """Have the kernel acknowledge what was read of a socket now, where it can be asked for that (Linux)."""
+    """Have the kernel acknowledge a socket's received data now (TCP_QUICKACK, Linux)."""
     if _QUICK:
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, _QUICK, 1)
 
 
 def shorten_ack_delay(sock: Socket) -> None:
-    """Have the kernel acknowledge soon what was not read yet, not 40 ms later (Linux 6.15)."""
+    """Shorten the kernel's delay of acknowledgements from 40 ms to two ticks (Linux 6.15)."""
     if not _QUICK:
         return
     for delay_us in _SHORT_DELAYS_US:
@@ -88,7 +88,7 @@ def shorten_ack_delay(sock: Socket) -> None:
 
 
 class State(Enum):
-    """Where a slot's connection is."""
+    """The state of a slot's connection; see the table above."""
 
     CLOSED = "closed"
     CONNECTING = "connecting"  # TCP
@@ -101,7 +101,7 @@ DIALING = (State.CONNECTING, State.HANDSHAKING)
 
 
 class Tls:
-    """TLS over a raw socket whose reads keep their kernel timestamps."""
+    """A TLS client over a raw socket, whose reads keep the kernel's timestamps."""
 
     def __init__(self, sock: Socket, context: ssl.SSLContext, host: str) -> None:
         self.sock = sock
@@ -109,7 +109,7 @@ class Tls:
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
 
     def handshake(self, data: bytes) -> tuple[bool, bytes]:
-        """Take bytes of the peer; whether the handshake is done, and bytes to send it."""
+        """Feed bytes of the peer; return whether the handshake is done, and bytes to send."""
         self._incoming.write(data)
         try:
             self._object.do_handshake()
@@ -118,12 +118,12 @@ class Tls:
         return True, self._outgoing.read()
 
     def encrypt(self, data: bytes) -> bytes:
-        """The records that carry `data`."""
+        """Return the TLS records that carry `data`."""
         self._object.write(data)
         return self._outgoing.read()
 
     def recvmsg(self, size: int, ancillary_size: int) -> Received:
-        """Receive plaintext, with recvmsg's other results; BlockingIOError while a record is incomplete."""
+        """Receive decrypted bytes, with recvmsg's other results; BlockingIOError without a whole record."""
         data, ancillary, flags, address = self.sock.recvmsg(size, ancillary_size)
         if not data:
             return b"", ancillary, flags, address
@@ -145,11 +145,11 @@ class Tls:
 
 
 class ReadBuffer:
-    """The reads of the response under way, and the state of its connection.
+    """The reads of the response in progress, and the state of its connection.
 
-    Small on purpose: with a thousand streams, most of what a read costs in Python is memory that has
-    left the processor's cache since this stream's last one. So this is one object of one cache line,
-    and what is appended goes to one list.
+    Small on purpose: with a thousand streams, most of what a read costs in Python is memory that has left the
+    processor's cache since this stream's last one. So this is one object of one cache line, and what is
+    appended goes to one list.
     """
 
     __slots__ = ("got", "receive", "slot", "state", "tail")
@@ -161,7 +161,7 @@ class ReadBuffer:
         self.clear()
 
     def clear(self) -> None:
-        """Forget what was read."""
+        """Drop all reads."""
         self.got: list[Any] = []  # of each read its bytes, the kernel's timespec, the client's timestamp (ns)
         self.tail = b""  # what a read must end with for the response to be checked for its end
 
@@ -170,11 +170,11 @@ class ReadBuffer:
         return len(self.got) // A_READ
 
     def list_since(self, count: int) -> list[bytes]:
-        """The bytes of the reads after the first `count`, or of the last ones where that is negative."""
+        """Return the reads after the first `count`, or the last ones if it is negative."""
         return self.got[count * A_READ :: A_READ]
 
     def last_arrival_ns(self, offset_ns: int, sent_ns: int) -> int:
-        """When the last read arrived, by the kernel's timestamp where it has one that is possible."""
+        """Return when the last read arrived (ns), by the kernel if its timestamp is possible."""
         seconds, nanoseconds = TIMESPEC.unpack(self.got[-2])
         seen_ns = int(self.got[-1])
         arrival_ns = seconds * 1_000_000_000 + nanoseconds - offset_ns
@@ -183,7 +183,7 @@ class ReadBuffer:
 
 @dataclass(eq=False, kw_only=True, slots=True)
 class _Exchange(Stream):
-    """A request, and what is known of its response."""
+    """A request in flight over a slot, and what is known of its response."""
 
     request: bytes = b""
     heads: Heads | None = None  # while the response's head is incomplete
@@ -199,7 +199,7 @@ class _Exchange(Stream):
 
 @dataclass(eq=False, slots=True)
 class Slot(_Exchange):
-    """A connection, what is to be written to it, and the response under way."""
+    """A connection, the bytes still to be written to it, and the response in progress."""
 
     number: int
     source: str = ""  # our address; "": the kernel chooses it
@@ -220,12 +220,12 @@ class Slot(_Exchange):
         self.intake = ReadBuffer(self)
 
     def clear(self) -> None:
-        """Forget the request and what came back for it."""
+        """Drop the request and its response."""
         _Exchange.__init__(self)
         self.intake.clear()
 
     def dial(self, target: Target, network: Network) -> None:
-        """Begin to connect; raises OSError when it fails at once."""
+        """Begin to connect to a target; raises OSError if that fails at once."""
         family, address = target.address
         sock = network.socket(family)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -244,7 +244,7 @@ class Slot(_Exchange):
             raise OSError(code, errno.errorcode.get(code, "connect"))
 
     def quicken_acks(self) -> None:
-        """Have the kernel acknowledge what was read, and each message as it is read from now on.
+        """Have the kernel acknowledge received data at once, until told otherwise.
 
         A server with Nagle's algorithm waits for that with its next one. To be asked again after each
         request: having sent right after it received, the kernel waits up to 40 ms for more to send.
@@ -253,7 +253,7 @@ class Slot(_Exchange):
         quicken_acks(self.sock)
 
     def delay_acks(self) -> None:
-        """Have the kernel acknowledge every other message: to acknowledge each is half of a read's cost.
+        """Have the kernel acknowledge every other message: each acknowledgement costs half a read.
 
         It forgets that where messages are 40 ms apart, so this is set for each response, once that streams.
         """
@@ -263,12 +263,12 @@ class Slot(_Exchange):
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
 
     def note_losses(self) -> None:
-        """Note what the kernel reports of the answer's segments, once it has ended."""
+        """Note the kernel's loss counts for the response that has just ended."""
         before, self.losses = self.losses, read_losses(self.sock)
         self.lost = self.losses.subtract(before)
 
     def close(self) -> None:
-        """Close the connection, keeping what came back."""
+        """Close the connection; the response so far is kept."""
         if self.sock is not None:
             self.sock.close()
         self.sock, self.fd, self.intake.state = None, -1, State.CLOSED
@@ -281,7 +281,7 @@ class Slot(_Exchange):
         return int(self.intake.got[read * A_READ + 2])
 
     def begin_response(self, limits: Limits) -> Failure | bool:
-        """Parse the response's head: what is wrong with it, or whether the response is over with it."""
+        """Parse the response's head; return its failure, or whether the response ends with it."""
         self.heads = self.heads or Heads()
         head = self.heads.read(self.intake)
         if head is None:
@@ -298,7 +298,7 @@ class Slot(_Exchange):
         return framing.is_done(self.intake) or (odd and framing.check_end(self.intake))
 
     def is_over(self, now_ns: int, quiet_ns: int) -> bool:
-        """Whether a response that goes on for long is over, though no read ended so: it is broken, mostly.
+        """Whether a long response is complete or broken although no read showed its end.
 
         Asked of the parser where nothing came for a while, or what came last ends in mid-line.
         """
@@ -309,7 +309,7 @@ class Slot(_Exchange):
         return (quiet or not intake.list_since(-1)[0].endswith(b"\n")) and framing.check_end(intake)
 
     def count_bytes(self, limit_bytes: int) -> int:
-        """Count the bytes so far; `most_reads` then has how many reads cannot be over the limit."""
+        """Count the bytes so far; sets `most_reads`, how many reads cannot exceed the limit."""
         count = len(self.intake)
         self.counted_bytes += sum(map(len, self.intake.list_since(self.counted_reads)))
         self.counted_reads = count
@@ -317,11 +317,11 @@ class Slot(_Exchange):
         return self.counted_bytes
 
     def held_bytes(self) -> int:
-        """How much memory the response takes that came so far."""
+        """Return the bytes of memory that the response takes so far."""
         return self.count_bytes(0) + self.counted_reads * READ_COST
 
     def capture(self, failure: Failure | None, end_ns: int, wall: WallOffset) -> Capture:
-        """All that is known of the request under way, but for what its intake got."""
+        """Make a capture of the request in flight, without the response's bytes."""
         paid = self.served == 0 and self.connected_ns > self.intended_ns
         return self.make_capture(
             self.number,
@@ -336,10 +336,10 @@ class Slot(_Exchange):
 
 
 class Pool:
-    """Slots and their sockets; `on_open` is called with each that became ready for requests.
+    """All slots with their sockets; calls `on_open` with each slot that becomes ready for requests.
 
-    A connection that cannot be made waits in `failed` with its error: it is for the owner of the
-    requests to decide what that means, and from there a slot may be dialed again without recursion.
+    A connection that cannot be made waits in `failed` with its error: it is for the owner of the requests to
+    decide what that means, and from there a slot may be dialed again without recursion.
     """
 
     def __init__(self, job: Job, network: Network, on_open: Callable[[Slot], None]) -> None:
@@ -355,7 +355,7 @@ class Pool:
         self.dialing = 0
 
     def open(self) -> None:
-        """Add a slot and dial for it."""
+        """Add a slot and connect it."""
         position = len(self.slots)
         slot = Slot(self.share.number_slot(position), self.target.choose_source(position + self.share.number))
         self.slots.append(slot)
@@ -373,13 +373,13 @@ class Pool:
         self.watch(slot.fd, SEND, slot.intake)
 
     def watch(self, fd: int, events: int, intake: ReadBuffer | None = None) -> None:
-        """Have the epoll report a file that it did not know."""
+        """Register a file descriptor with the epoll."""
         self.by_fd += [None] * (fd + 1 - len(self.by_fd))
         self.by_fd[fd] = intake
         self.poll.register(fd, events)
 
     def note_connected(self, slot: Slot) -> None:
-        """The socket is connected, or was refused; TLS comes next where it is asked for."""
+        """Handle a connect that succeeded or was refused; start TLS if the target has it."""
         assert slot.sock is not None
         code = slot.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
@@ -395,7 +395,7 @@ class Pool:
                 self.refuse(slot, error)
 
     def write(self, slot: Slot) -> OSError | None:
-        """Write what is pending and watch for room while some remains; the error that broke it."""
+        """Write pending bytes and watch for writability if some remain; return the error that broke it."""
         assert slot.sock is not None
         try:
             slot.pending = slot.pending[slot.sock.send(slot.pending) :]
@@ -409,7 +409,7 @@ class Pool:
         return None
 
     def look_again(self, slot: Slot) -> None:
-        """Have the epoll report a slot's readiness again, reported before or not, and then what comes."""
+        """Have the epoll report a slot's readiness once more, though it was reported before."""
         self.poll.modify(slot.fd, self.arrivals | SEND if slot.pending else self.arrivals)
 
     def drop(self, slot: Slot) -> None:
@@ -430,7 +430,7 @@ class Pool:
         self.poll.close()
 
     def handshake(self, slot: Slot) -> None:
-        """Take the next step of a TLS handshake: the peer's bytes have come."""
+        """Take the next step of a TLS handshake with the peer's bytes."""
         assert slot.sock is not None
         assert slot.tls is not None
         try:
@@ -456,7 +456,7 @@ class Pool:
         self.on_open(slot)
 
     def refuse(self, slot: Slot, error: Exception) -> None:
-        """Note that a slot's connection could not be made."""
+        """Put a slot whose connection could not be made into `failed`, with the error."""
         self.dialing -= 1
         self.drop(slot)
         self.failed.append((slot, error))

@@ -39,7 +39,7 @@ def _lag_ms(run: RunEvidence) -> float:
 
 
 def _find_whole_answers(run: RunEvidence) -> Evidence | None:
-    """All messages came at one instant, which the client's own delay cannot have made."""
+    """Find evidence that each answer came at one instant, not because the client read late."""
     shapes = run.shapes
     which = (shapes.messages > 1) & (shapes.instants == 1) & (shapes.first_ns > HELD_MS * MS_NS)
     if not _is_most(which, shapes):
@@ -55,7 +55,7 @@ def _find_whole_answers(run: RunEvidence) -> Evidence | None:
 
 
 def _clumps(run: RunEvidence) -> Evidence | None:
-    """Messages came in clumps, the first ones too: a draft's tokens follow a first one that came alone."""
+    """Find evidence that messages come in clumps, the first too; a draft's tokens follow a lone first one."""
     shapes = run.shapes
     clump = shapes.messages / shapes.instants
     which = (shapes.instants > 1) & (clump >= 2) & (shapes.at_first >= np.maximum(2, clump / 2))
@@ -71,7 +71,7 @@ def _clumps(run: RunEvidence) -> Evidence | None:
 
 
 def _held_later(run: RunEvidence) -> Evidence | None:
-    """The first message came alone, and the others in clumps that are larger than what is drafted at once."""
+    """Find evidence that messages after the first come in clumps larger than a draft's tokens."""
     shapes = run.shapes
     clump = (shapes.messages - shapes.at_first) / np.maximum(shapes.instants - 1, 1)
     apart_ms = shapes.span_ns / np.maximum(shapes.instants - 1, 1) / MS_NS
@@ -86,14 +86,14 @@ def _held_later(run: RunEvidence) -> Evidence | None:
 
 
 def _is_late(run: RunEvidence) -> bool:
-    """Whether the client itself may have gathered messages: it read them some gaps late."""
+    """Whether the client's own read lag, of some gaps, may have made messages come together."""
     if not run.stamped:
         return run.client_cores > IDLE_CORES
     return _lag_ms(run) > LATE_GAPS * run.metrics.itl.mean_ms
 
 
 def _one_message(run: RunEvidence) -> Evidence | None:
-    """All tokens are counted on one message."""
+    """Find evidence that all tokens of an answer are counted on one message."""
     shapes = run.shapes
     which = shapes.messages == 1
     if not _is_most(which, shapes):
@@ -106,7 +106,7 @@ def _one_message(run: RunEvidence) -> Evidence | None:
 
 
 def _late_text(run: RunEvidence) -> Evidence | None:
-    """The first message that counts as a token has no text, and comes long before the others."""
+    """Find evidence that the message that counts as the first token is empty and far ahead of the text."""
     shapes = run.shapes
     which = (shapes.text_late_ns > 0) & _has_late_second(shapes)
     if not _is_most(which, shapes):
@@ -119,13 +119,13 @@ def _late_text(run: RunEvidence) -> Evidence | None:
 
 
 def _has_late_second(shapes: AnswerShapes) -> Bool:
-    """The second message came long after the first, by the gaps between the others."""
+    """Mark the answers whose second message came far later than their gaps suggest, bool[answers]."""
     which: Bool = shapes.second_ns > LATE_TEXT * shapes.later_gap_ns
     return which & (shapes.second_ns > HELD_MS * MS_NS)
 
 
 def _extra_first(run: RunEvidence) -> Evidence | None:
-    """More messages have text than there are tokens, and the first comes long before the others."""
+    """Find evidence that a message far ahead of the others has text and is not one of the counted tokens."""
     shapes = run.shapes
     which = (shapes.messages > shapes.tokens) & _has_late_second(shapes)
     if not _is_most(which, shapes):
@@ -138,7 +138,7 @@ def _extra_first(run: RunEvidence) -> Evidence | None:
 
 
 def _more_messages(run: RunEvidence) -> Evidence | None:
-    """More messages have text than there are tokens."""
+    """Find evidence that more messages have text than usage counts tokens."""
     messages = np.diff(run.records.start)
     which = run.records.ok & (run.records.output_tokens > 0) & (run.records.usage > 0)
     more = which & (messages > np.maximum(MORE_MESSAGES * run.records.output_tokens, 2))
@@ -153,7 +153,7 @@ def _more_messages(run: RunEvidence) -> Evidence | None:
 
 
 class _Fewer(msgspec.Struct, frozen=True):
-    """Answers of which usage counts more tokens than there are messages, and what their words show."""
+    """The answers whose usage counts more tokens than messages came, and gaps between words in messages."""
 
     answers: int
     completed: int
@@ -183,7 +183,7 @@ class _Fewer(msgspec.Struct, frozen=True):
 
 
 def _unseen(run: RunEvidence) -> Evidence | None:
-    """Each message carries one token, by its words, and usage counts more of them."""
+    """Find evidence that messages carry one token each, by their words, and usage counts more tokens."""
     fewer = _Fewer.count(run)
     if fewer.gaps < LEAST_GAPS or fewer.inner > INNER_GAPS * fewer.gaps:
         return None
@@ -198,7 +198,7 @@ def _unseen(run: RunEvidence) -> Evidence | None:
 
 
 def _full_first(run: RunEvidence) -> Evidence | None:
-    """The first message carries many more tokens than the others."""
+    """Find evidence that the first message carries many more tokens than the others."""
     shapes = run.shapes
     first, later = (
         shapes.first_tokens,
@@ -246,14 +246,14 @@ _CAUSES: tuple[Callable[[RunEvidence], Evidence | None], ...] = (
     "read E2EL and throughput alone",
 )
 def arrivals_not_tokens(run: RunEvidence) -> Evidence | None:
-    """The messages that arrived are not the server's tokens, one by one."""
+    """Find evidence that the messages that arrived are not the server's tokens, one by one."""
     if not run.metrics.streamed:
         return None
     return next(filter(None, (cause(run) for cause in _CAUSES)), None)
 
 
 def held_answers(run: RunEvidence) -> Evidence | None:
-    """Why messages came together, where neither the client nor the engine explains it."""
+    """Find evidence that something between engine and client holds messages back, then sends several."""
     return (_find_whole_answers(run) or _clumps(run) or _held_later(run)) if run.metrics.streamed else None
 
 
@@ -266,7 +266,7 @@ def held_answers(run: RunEvidence) -> Evidence | None:
     "--extra-body); or read E2EL",
 )
 def hidden_tokens(run: RunEvidence) -> Evidence | None:
-    """The model wrote tokens that no message brought."""
+    """Find evidence that the model wrote tokens which no message brought."""
     records = run.records
     apart = np.where(records.ok, records.hidden_tokens.clip(0), 0)
     shown = (records.visible_ns == UNKNOWN) | (records.visible_ns != run.per_request.first_ns)
@@ -297,7 +297,7 @@ def hidden_tokens(run: RunEvidence) -> Evidence | None:
     "pass --continuous-usage, where the server knows it; else read E2EL and tok/s",
 )
 def tokens_not_located(run: RunEvidence) -> Evidence | None:
-    """Nothing shows which messages the tokens are in, or whether they are in any."""
+    """Find evidence that usage counts tokens and nothing shows which messages carry them."""
     fewer = _Fewer.count(run)
     known = not run.metrics.streamed or fewer.gaps >= LEAST_GAPS
     if known or fewer.answers <= MOST * fewer.completed or hidden_tokens.find(run) is not None:
@@ -315,7 +315,7 @@ def tokens_not_located(run: RunEvidence) -> Evidence | None:
     "have the server, or the gateway in front of it, send finish_reason",
 )
 def ends_not_reported(run: RunEvidence) -> Evidence | None:
-    """Answers ended without a reason."""
+    """Find evidence that answers end without a finish reason."""
     ends = (run.records.finish_reasons[row] for row in np.flatnonzero(run.per_request.ok).tolist())
     count, completed = sum(not end for end in ends), run.metrics.completed
     if count <= SOME * completed:
@@ -330,7 +330,7 @@ def ends_not_reported(run: RunEvidence) -> Evidence | None:
     "raise the output length, or turn reasoning off (--chat-template-kwargs)",
 )
 def reasoning_alone(run: RunEvidence) -> Evidence | None:
-    """Answers ended before a user saw anything of them."""
+    """Find evidence that answers ended within their reasoning, before a user saw anything."""
     records = run.records
     alone = records.ok & (records.text_ns != UNKNOWN) & (records.visible_ns == UNKNOWN)
     count, completed = int(np.count_nonzero(alone)), run.metrics.completed

@@ -45,7 +45,7 @@ _STOPPED_REMEDY = (
     origin=Origin.CLIENT,
 )
 def reads_late(run: RunEvidence) -> Evidence | None:
-    """Messages were coalesced because the client read late, or may have."""
+    """Find evidence that messages were coalesced because the client read late, or may have."""
     health, harms = run.metrics.health, _list_harms(run)
     if not harms or held_answers(run) is not None:
         return None
@@ -56,7 +56,7 @@ def reads_late(run: RunEvidence) -> Evidence | None:
 
 
 def _list_harms(run: RunEvidence) -> list[str]:
-    """List what is wrong by more than SHARED if coalesced messages were really a gap apart."""
+    """List the figures that are off by more than SHARED if coalesced messages were really a gap apart."""
     metrics, health, late, harms = run.metrics, run.metrics.health, _is_late(run), []
     # For a gap or more, once: what came then coalesced.
     away = late or health.lag_max_ms > metrics.itl.mean_ms
@@ -77,7 +77,7 @@ def _list_harms(run: RunEvidence) -> list[str]:
     "read TPOT instead of ITL",
 )
 def messages_together(run: RunEvidence) -> Evidence | None:
-    """Messages were coalesced because they were sent so."""
+    """Find evidence that messages were coalesced because the server sent them so."""
     share = run.metrics.health.shared_share
     if share <= SHARED or _is_late(run) or held_answers(run) is not None:
         return None
@@ -105,7 +105,7 @@ def explain_starving(run: RunEvidence) -> str:
     origin=Origin.CLIENT,
 )
 def client_busy(run: RunEvidence) -> Evidence | None:
-    """The client was busy and its timestamps include the delay."""
+    """Find evidence that the client was busy and its timestamps include the delay."""
     if run.stamped or run.client_cores < CORES:
         return None
     busy = f"{run.client_cores:.2f} of a core busy"
@@ -119,7 +119,7 @@ def client_busy(run: RunEvidence) -> Evidence | None:
     "leave the client a core, or spread the load over several clients",
 )
 def busy_loop(run: RunEvidence) -> Evidence | None:
-    """The client was busy, and its timestamps do not include the delay."""
+    """Find evidence that the client was busy, though kernel timestamps exclude the delay."""
     health, gap_ms = run.metrics.health, run.metrics.itl.mean_ms
     late = health.lag_mean_ms > LAG_GAPS * gap_ms and held_answers(run) is None  # whose gaps are nothing
     if not run.stamped or not (run.client_cores >= CORES or late):
@@ -134,7 +134,7 @@ def busy_loop(run: RunEvidence) -> Evidence | None:
     "use --transport wire on Linux",
 )
 def reads_not_timed(run: RunEvidence) -> Evidence | None:
-    """The kernel did not time the reads."""
+    """Find evidence that the kernel did not timestamp the reads."""
     health = run.metrics.health
     reads = f"{health.unstamped_reads} of {health.reads} reads"
     return None if run.stamped else f"{reads} have the client's own timestamp, not the kernel's"
@@ -147,14 +147,17 @@ def reads_not_timed(run: RunEvidence) -> Evidence | None:
     "shorten the prompts, lower --request-rate, or give the client a core",
 )
 def late_bodies(run: RunEvidence) -> Evidence | None:
-    """Requests were not built when they were due."""
+    """Find evidence that request bodies were not built when they were due."""
     late = run.facts.client.late_bodies
     many = late > LATE_BODIES * run.metrics.requests
     return f"{late} request bodies were not built when due" if many else None
 
 
 def _load(run: RunEvidence, above: float, most: float) -> Evidence | None:
-    """Where no load of the self-test was too high, nothing is known beyond its highest."""
+    """Find evidence that the messages per second lie in a band above the self-test's capacity.
+
+    A load that exceeds it `above` to `most` times; no evidence if the self-test found no limit.
+    """
     measured, rate_per_s, workers = run.calibration, run.metrics.messages_per_s, run.facts.client.workers
     room = measured.headroom(rate_per_s, workers) if measured else math.inf
     if measured is None or not 1 / most <= room < 1 / above or (room < 1 and not measured.capacity_bounded):
@@ -190,7 +193,7 @@ headroom = note(
     _CLOCK_REMEDY,
 )
 def clock_unusable(run: RunEvidence) -> Evidence | None:
-    """The wall clock, which timestamps the reads, was so wrong that no latency can be believed."""
+    """Find evidence that the wall clock, which timestamps reads, was too wrong to believe any latency."""
     clock = _clock(run)
     return join_evidence((clock.step, clock.contradiction)) if clock.unusable else None
 
@@ -204,7 +207,7 @@ def clock_unusable(run: RunEvidence) -> Evidence | None:
     origin=Origin.CLIENT,
 )
 def impossible_timestamps(run: RunEvidence) -> Evidence | None:
-    """A few reads have impossible timestamps."""
+    """Find evidence that a few reads have impossible timestamps."""
     clock = _clock(run)
     return None if clock.unusable else clock.contradiction
 
@@ -217,13 +220,13 @@ def impossible_timestamps(run: RunEvidence) -> Evidence | None:
     origin=Origin.CLIENT,
 )
 def clock_stepped(run: RunEvidence) -> Evidence | None:
-    """The wall clock stepped, and kernel timestamps with it."""
+    """Find evidence that the wall clock stepped, and kernel timestamps with it."""
     clock = _clock(run)
     return None if clock.unusable else clock.step
 
 
 class _Clock(msgspec.Struct, frozen=True):
-    """The evidence against the clock that timed the reads."""
+    """Counts that show whether the clock that timed the reads was wrong."""
 
     step_ms: float
     impossible: int  # reads whose kernel timestamp contradicts the client's own clock
@@ -234,7 +237,7 @@ class _Clock(msgspec.Struct, frozen=True):
 
     @property
     def unusable(self) -> bool:
-        """A small step is in a few latencies; one of a second, or one in many reads, is in the figures."""
+        """Whether the fault spoils the figures: a step of a second or more, or one in many reads."""
         many = self.impossible > IMPOSSIBLE * self.reads or self.backwards > IMPOSSIBLE * self.answers
         return many or abs(self.step_ms) > FAR_STEP_MS
 
@@ -294,7 +297,7 @@ def _clock(run: RunEvidence) -> _Clock:
     origin=Origin.CLIENT,
 )
 def other_processes(run: RunEvidence) -> Evidence | None:
-    """Others took the CPUs that server and client needed."""
+    """Find evidence that other processes took the CPUs that server and client needed."""
     use = run.facts.cpu_use
     if use is None or use.others is None or not run.facts.whole_load or use.duration_s < LEAST_CPU_S:
         return None
@@ -357,7 +360,7 @@ def _describe_stop(run: RunEvidence, stamped: bool) -> Evidence | None:
 
 
 def _describe_contention(run: RunEvidence) -> str:
-    """State that it was not paused but waited for a CPU, where the machine's were taken; "" otherwise."""
+    """Describe that the client waited for a busy CPU rather than being paused; "" if it did not."""
     use = run.facts.cpu_use
     if use is None or use.busy <= BUSY * use.cpus:
         return ""
@@ -388,7 +391,7 @@ stopped_unstamped = invalid(
     "give --run-dir a writable disk with free space",
 )
 def journal(run: RunEvidence) -> Evidence | None:
-    """Finished requests were not safe on disk during the run."""
+    """Find evidence that decoded requests were not safe on disk during the run."""
     error = run.facts.journal_error
     return f"the journal could not be written in full: {error}" if error else None
 
@@ -400,5 +403,5 @@ def journal(run: RunEvidence) -> Evidence | None:
     "cool it, set governor and power mode (cpupower, nvpmodel, jetson_clocks), and run again",
 )
 def machine_throttled(run: RunEvidence) -> Evidence | None:
-    """Something throttled this machine."""
+    """Find evidence that this machine was throttled (heat, power, clocks)."""
     return join_evidence(run.facts.throttled)

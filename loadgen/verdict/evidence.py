@@ -39,7 +39,7 @@ _UNSTAMPED = 0.01  # the read of a response's end has no timestamp, so one per r
 
 
 class Trend(msgspec.Struct, frozen=True):
-    """A series tested for a monotonic trend: Mann (1945) and Kendall's S, sized by Theil and Sen's slope."""
+    """The result of a Mann-Kendall test for a monotonic trend in a series, with its Theil-Sen slope."""
 
     n: int
     probability: float  # of as strong a trend by chance: two-sided, normal approximation
@@ -47,10 +47,10 @@ class Trend(msgspec.Struct, frozen=True):
 
     @classmethod
     def fit(cls, values: Sequence[float] | Float64) -> Trend | None:
-        """The trend of a series in time; None where it is too short to have one, or is not above 0.
+        """Test a series in time for a trend; None if it is too short, or not positive.
 
-        S = Σ sign(x_j − x_i) over i < j, Var(S) = n(n − 1)(2n + 5) / 18 (ties make it less: the test
-        stays on the safe side), z = (S − sign S) / √Var(S).
+        S = Σ sign(x_j − x_i) over i < j, Var(S) = n(n − 1)(2n + 5) / 18 (ties make it less: the test stays on
+        the safe side), z = (S − sign S) / √Var(S).
         """
         series = np.asarray(values, np.float64)
         n = len(series)
@@ -75,10 +75,10 @@ class FirstWave(msgspec.Struct, frozen=True):
 
 @cache
 def least_samples(percentile: float) -> tuple[int, int]:
-    """How many samples a percentile needs for a point, and for a bound at 99 % confidence.
+    """Return how many samples a percentile needs for a point, and for a bound at 99 % confidence.
 
-    1 / (1 − q): one sample is expected beyond it; ln 0.01 / ln q: the largest sample lies beyond it
-    in 99 % (Wilks 1941). Below the median the same holds for the other end; extremes need one.
+    1 / (1 − q): one sample is expected beyond it; ln 0.01 / ln q: the largest sample lies beyond it in 99 %
+    (Wilks 1941). Below the median the same holds for the other end; extremes need one.
     """
     q = max(percentile, 100 - percentile) / 100
     if q >= 1:
@@ -87,19 +87,19 @@ def least_samples(percentile: float) -> tuple[int, int]:
 
 
 def percent(share: float) -> str:
-    """A share in percent, to three digits."""
+    """Format a share as percent with up to three digits, as 12.3 %."""
     return f"{100 * share:.3g} %"
 
 
 def overlap_mean(begin_ns: Int64, end_ns: Int64, window: tuple[int, int]) -> float:
-    """The mean number of these intervals open at once over a window (Little's law)."""
+    """Compute the mean number of intervals open at once in a window (ns), by Little's law."""
     low, high = window
     inside = np.minimum(end_ns, high) - np.maximum(begin_ns, low)
     return float(sum_exactly(inside.clip(0))) / (high - low)
 
 
 def sum_overlapping(begin_ns: Int64, end_ns: Int64, weight: Int64) -> Int64:
-    """For each interval, the weight of all that overlap it, itself included: int64[intervals]."""
+    """Sum, for each interval, the weights of all that overlap it, itself included: int64[intervals]."""
     starts, ends = np.argsort(begin_ns), np.argsort(end_ns)
     begun = np.concatenate([[0], np.cumsum(weight[starts])])
     over = np.concatenate([[0], np.cumsum(weight[ends])])
@@ -111,7 +111,7 @@ def sum_overlapping(begin_ns: Int64, end_ns: Int64, weight: Int64) -> Int64:
 
 
 def wave_medians(values: Float64, size: int) -> Float64:
-    """The median of each `size` successive values; an incomplete last wave is left out.
+    """Compute the median of each `size` successive values; an incomplete last wave is left out.
 
     Requests that ran together are alike, so they count as one observation.
     """
@@ -120,7 +120,7 @@ def wave_medians(values: Float64, size: int) -> Float64:
 
 
 class AnswerShapes(msgspec.Struct, frozen=True):
-    """The shapes of successes of LEAST_TOKENS or more that brought a message, int64[answers]; in ns."""
+    """Times (ns) and counts of each success with LEAST_TOKENS or more and a message, int64[answers]."""
 
     rows: Int64  # in the records
     tokens: Int64
@@ -135,7 +135,7 @@ class AnswerShapes(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_records(cls, records: Records) -> AnswerShapes:
-        """The shapes of the answers in these records."""
+        """Compute the times and counts of the answers in these records."""
         messages = np.diff(records.start)
         instants, first = np.zeros_like(messages), np.zeros_like(messages)
         at_first = np.zeros_like(messages)
@@ -174,14 +174,14 @@ class AnswerShapes(msgspec.Struct, frozen=True):
 
     @property
     def later_gap_ns(self) -> Float64:
-        """The mean gap between the messages after the second, float64[answers]; 0 where there are none."""
+        """The mean gap between the messages after the second, float64[answers]; 0 if there are none."""
         later = self.messages - 2
         return np.where(later > 0, (self.span_ns - self.second_ns) / np.maximum(later, 1), 0.0)
 
 
 @dataclass(frozen=True)
 class RunEvidence:
-    """A run to be judged, and the figures that the rules judge it by."""
+    """A run to be judged, and figures derived from it that the rules compare with their thresholds."""
 
     facts: Facts
     records: Records
@@ -190,17 +190,17 @@ class RunEvidence:
 
     @cached_property
     def per_request(self) -> PerRequest:
-        """The contributions of every request."""
+        """The quantities of each request that figures are computed from."""
         return PerRequest.from_records(self.records, self.facts.ask())
 
     @cached_property
     def shapes(self) -> AnswerShapes:
-        """How the tokens of each answer lie on its messages and in time."""
+        """Times and counts of the messages and tokens of each answer."""
         return AnswerShapes.from_records(self.records)
 
     @property
     def sources(self) -> set[Source]:
-        """The data that this run can be judged by."""
+        """The kinds of data that this run has for rules to judge."""
         available = {
             Source.RUN: True,
             Source.COUNTERS: self.window is not None,
@@ -212,68 +212,68 @@ class RunEvidence:
 
     @property
     def calibration(self) -> Calibration | None:
-        """The self-test of the transport that this run used."""
+        """The self-test of the transport that this run used; None if there was none."""
         measured = self.facts.calibration
         return measured if measured and measured.transport == self.facts.client.transport else None
 
     @cached_property
     def sessions(self) -> SessionRows | None:
-        """The sessions whose turns the requests are; None: each request is one of its own."""
+        """The sessions that the requests belong to; None if the run has no sessions."""
         return find_sessions(self.records, self.facts.session_turns)
 
     @cached_property
     def begins(self) -> Bool:
-        """Which requests the load's rate or concurrency begins: the first turns of sessions, else all."""
+        """Marks the requests that rate or concurrency start, bool[requests]: first turns, or all."""
         sessions = self.sessions
         return np.ones(len(self.records), np.bool_) if sessions is None else sessions.begins
 
     @cached_property
     def held_spans_ns(self) -> tuple[Int64, Int64]:
-        """From when to when each request, or session, that was sent took one place of the concurrency."""
+        """From when to when (ns) each sent request, or session, took up concurrency, int64[…] each."""
         if self.sessions is not None:
             return self.sessions.spans_ns(self.records)
         return self.records.sent_ns[self.sent], self.records.end_ns[self.sent]
 
     @property
     def noun(self) -> str:
-        """The word for what the load consists of."""
+        """The noun for the units of the load: requests, or sessions."""
         return "requests" if self.sessions is None else "sessions"
 
     @cached_property
     def sent(self) -> Bool:
-        """Which requests were sent, bool[requests]."""
+        """Marks the requests that were sent, bool[requests]."""
         return self.records.sent
 
     @property
     def window(self) -> ServerWindow | None:
-        """The server's counters over the run; None if they could not be scraped, or are of other runs too."""
+        """The server's counters over the run; None if not scraped, or if they count other runs too."""
         window = self.facts.window if self.facts.whole_load else None
         return None if window is None or window.error else window
 
     @property
     def samples(self) -> tuple[ServerSample, ...]:
-        """The samples of the server's gauges that have both running and waiting requests."""
+        """The samples of the server's gauges that show both running and waiting requests."""
         samples = self.window.samples if self.window else ()
         return tuple(each for each in samples if each.running is not None and each.waiting is not None)
 
     @property
     def closed_loop(self) -> bool:
-        """Whether a slot's next request waits for its last answer, and for nothing else."""
+        """Whether a slot sends its next request when its last answer ends, not at a planned time."""
         return self.facts.held_concurrency is not None
 
     @property
     def paced(self) -> bool:
-        """Whether each request has a time at which it is due: by a finite rate, or a trace."""
+        """Whether each request has a planned time, by a finite rate or a trace."""
         return self.facts.profile.open_loop
 
     @property
     def uneven(self) -> bool:
-        """Whether the planned rate changes during the run: by a schedule, a ramp, bursts, or a trace."""
+        """Whether the planned rate changes during the run: by a schedule, ramp, bursts or a trace."""
         return self.facts.data.schedule is not None or self.facts.profile.shaped
 
     @property
     def burst_period_ns(self) -> int:
-        """The time from one planned burst to the next; 0: there are none."""
+        """The time from one planned burst to the next; 0 without bursts."""
         bursts = self.facts.profile.periodic
         return 0 if bursts is None else round(bursts.every_s * SECOND_NS)
 
@@ -289,13 +289,13 @@ class RunEvidence:
 
     @property
     def target(self) -> int:
-        """The requested concurrency, of sessions where there are any; without a limit, the mean reached."""
+        """The requested concurrency, of sessions if there are any; without a limit, the mean reached."""
         own = self.facts.own_sessions or self.facts.own_requests
         return max(1, min(self.facts.held_concurrency or round(self._mean_held), own))
 
     @property
     def _mean_held(self) -> float:
-        """The mean number of requests, or sessions, at once."""
+        """The mean number of requests, or sessions, in flight."""
         if self.sessions is None:
             return self.metrics.mean_concurrency
         begin_ns, end_ns = self.held_spans_ns
@@ -304,17 +304,17 @@ class RunEvidence:
 
     @property
     def hosted(self) -> bool:
-        """Whether the server is someone else's service, of which no more than its API is known."""
+        """Whether the server is a hosted API, of which only its answers are known."""
         return engines.find_by_name(self.facts.server.engine).hosted
 
     @property
     def ignores_eos(self) -> bool:
-        """Whether the server was asked to let no answer end early."""
+        """Whether the server was told to let no answer end early (ignore_eos)."""
         return self.facts.profile.ignore_eos and not self.facts.ignore_eos_refused
 
     @cached_property
     def held_ns(self) -> tuple[int, int] | None:
-        """The window between ramp and drain: the steady state, untrimmed."""
+        """The time (begin, end) between ramp and drain: the steady window, untrimmed; None without one."""
         begins = None if self.sessions is None else self.begins
         target = self.target if self.closed_loop else None
         held = steady_state.find_held_ns(self.records, target, begins, self.facts.queues)
@@ -322,21 +322,21 @@ class RunEvidence:
 
     @property
     def held_share(self) -> float:
-        """How much of the run lies between ramp and drain, 0 to 1."""
+        """The share of the run between ramp and drain, 0 to 1."""
         if self.held_ns is None or not self.metrics.duration_s:
             return 0.0
         return (self.held_ns[1] - self.held_ns[0]) / SECOND_NS / self.metrics.duration_s
 
     @property
     def held_concurrency(self) -> float | None:
-        """Mean concurrency between ramp and drain."""
+        """The mean concurrency between ramp and drain; None without a steady window."""
         if self.held_ns is None:
             return None
         return overlap_mean(*self.held_spans_ns, self.held_ns)
 
     @cached_property
     def middle(self) -> Bool:
-        """Which requests were sent after the first wave and ended before the drain, bool[requests].
+        """Marks the requests sent after the first wave and ended before the drain, bool[requests].
 
         Of sessions these are turns of those that began after the first wave of them.
         """
@@ -351,7 +351,7 @@ class RunEvidence:
         return within
 
     def tpot_trend(self) -> Trend | None:
-        """The trend of TPOT over waves of as many requests as ran at once; None where the load changes."""
+        """Test TPOT for a trend over waves of `target` requests; None where the load changes."""
         if self.facts.profile.shaped:
             return None
         which = np.flatnonzero(self.middle & self.per_request.has_tpot)
@@ -362,7 +362,7 @@ class RunEvidence:
         return Trend.fit(wave_medians(values[ordered], self._wave(len(ordered))))
 
     def throughput_trend(self) -> Trend | None:
-        """The trend of output tokens per second, over the time that each wave of answers took.
+        """Test output tokens per second for a trend, over the time that each wave of answers took.
 
         None of sessions: the contexts of the first ones grow together.
         """
@@ -379,18 +379,18 @@ class RunEvidence:
         return Trend.fit(np.diff(tokens) / np.maximum(taken_ns, 1) * SECOND_NS)
 
     def _wave(self, requests: int) -> int:
-        """Requests in a wave: the target concurrency, more if there would be very many waves."""
+        """Return the requests per wave: the target concurrency, more if waves would be too many."""
         return max(self.target, math.ceil(requests / _MOST_WAVES))
 
     def first_ttft(self) -> FirstWave | None:
-        """TTFT, compared per prompt token awaited at the same time, which a burst alone does not raise."""
+        """Compare the first wave's TTFT with later ones, per prompt token awaited at the same time."""
         of = np.flatnonzero(self.per_request.has_ttft & self.begins)
         weight = self.per_request.input_tokens[of].clip(1)
         together = sum_overlapping(self.records.sent_ns[of], self.per_request.first_ns[of], weight)
         return self._first_wave(of, self.per_request.ttft_ns[of], together)
 
     def first_tpot(self) -> FirstWave | None:
-        """TPOT: in the first wave as in any other, a request waits once for the prefills of the others."""
+        """Compare the first wave's TPOT with later ones; each request waits for others' prefills once."""
         of = np.flatnonzero(self.per_request.has_tpot & self.begins)
         return self._first_wave(of, self.per_request.tpot_ns()[of], np.ones(len(of), np.int64))
 
@@ -411,7 +411,7 @@ class RunEvidence:
 
     @property
     def failed(self) -> int:
-        """Requests that failed, without those that a signal, a stop rule or the client's own end cut off.
+        """Requests that failed, without those that a signal, a stop rule or the client itself cut off.
 
         A session that grew to the model's context limit ended there: that turn is not among them either.
         """
@@ -424,30 +424,30 @@ class RunEvidence:
 
     @property
     def failed_kinds(self) -> dict[str, int]:
-        """How many requests `failed`, by kind."""
+        """The number of failed requests of each kind."""
         grown = {FailureKind.CONTEXT_LIMIT.value: self.context_ends}
         tallies = self.metrics.failures.items()
         return {kind: tally.count - grown.get(kind, 0) for kind, tally in tallies if kind not in CUT_OFF}
 
     @property
     def judged(self) -> int:
-        """Requests that could fail: all but those that were cancelled as planned, or past the context."""
+        """Requests that could fail: all but those cancelled as planned, or past the context limit."""
         return self.metrics.requests - self.metrics.cancelled - self.context_ends
 
     @property
     def client_cores(self) -> float:
-        """Cores that the capturing process kept busy."""
+        """CPU cores that the capturing process kept busy, 0 to 1."""
         return self.facts.client.busy_cores
 
     @property
     def stamped(self) -> bool:
-        """Whether the kernel timed the reads, all but a few."""
+        """Whether the kernel timestamped nearly all reads."""
         health = self.metrics.health
         return health.unstamped_reads <= max(_UNSTAMPED * health.reads, len(self.records))
 
     @property
     def reads_late(self) -> bool:
-        """Whether the client's read lag explains that messages were coalesced into a read.
+        """Whether the client's read lag explains that messages were coalesced into one read.
 
         Waits that exceed the gap in 1 % of reads have a mean of 0.22 gaps (exponential: e^(−1/0.22) = 1 %).
         Where the client only stalls now and then, messages coalesce during the stalls: they get the timestamp
@@ -458,13 +458,13 @@ class RunEvidence:
         return max(health.lag_mean_ms, health.shared_lag_ms) > LATE_GAPS * self.metrics.itl.mean_ms
 
     def in_flight(self, at_ns: int) -> int:
-        """How many requests, or sessions, were in flight at a moment."""
+        """Count the requests, or sessions, in flight at a moment (ns)."""
         sent_ns, end_ns = self.held_spans_ns
         return int(((sent_ns <= at_ns) & (end_ns > at_ns)).sum())
 
 
 def expected_reuse(facts: Facts) -> float | None:
-    """The share, 0 to 1, that an empty cache without a limit comes to hold; None where it is not known."""
+    """Return the share of prompt tokens, 0 to 1, that an initially empty cache should hold; None: unknown."""
     if facts.session_turns:  # whose prompts repeat their own history: session-forgotten judges that
         return None
     if facts.data.reuse is not None:
@@ -476,7 +476,7 @@ def expected_reuse(facts: Facts) -> float | None:
 
 
 def reported_reuse(facts: Facts, records: Records) -> dict[str, tuple[int, int]]:
-    """Prompt tokens found in the cache, and of how many, by who reports them; without those of no prompt."""
+    """Return (cached, all) prompt tokens by who reports them, usage or counters; without empty ones."""
     window = facts.window if facts.whole_load else None
     counted = records.ok & (records.cached_tokens >= 0)
     inputs = np.where(records.input_tokens < 0, records.planned_input, records.input_tokens)

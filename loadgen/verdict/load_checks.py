@@ -49,7 +49,7 @@ _KEEP_ALIVE = (
     origin=Origin.LOAD,
 )
 def cut_short(run: RunEvidence) -> Evidence | None:
-    """The run ended before its plan, and nothing requested that."""
+    """Find evidence that the run ended before its plan although neither a user nor a rule stopped it."""
     requested = run.facts.interrupted or run.facts.stop_rule
     return _partial(run) if run.facts.partial and not requested else None
 
@@ -60,7 +60,7 @@ def cut_short(run: RunEvidence) -> Evidence | None:
     "let it run to its end, or plan fewer requests (--num-prompts)",
 )
 def stopped_by_signal(run: RunEvidence) -> Evidence | None:
-    """Ctrl-C or a signal ended the run before its plan."""
+    """Find evidence that Ctrl-C or a signal ended the run before its plan."""
     return _partial(run) if run.facts.interrupted else None
 
 
@@ -75,7 +75,7 @@ def _partial(run: RunEvidence) -> Evidence:
     "resolve the errors listed under `failed:`, or relax the rule",
 )
 def stopped_by_rule(run: RunEvidence) -> Evidence | None:
-    """A stop rule ended the run before its plan."""
+    """Find evidence that a stop rule ended the run before its plan."""
     return _partial(run) if run.facts.stop_rule and not run.facts.interrupted else None
 
 
@@ -109,7 +109,7 @@ failures = suspect(
     "lower --cancel-rate, or raise --cancel-after",
 )
 def all_cancelled(run: RunEvidence) -> Evidence | None:
-    """The plan left no answer to be measured."""
+    """Find evidence that the plan cancelled every request, so that nothing was measured."""
     cancelled, completed = run.metrics.cancelled, run.metrics.completed
     if completed or not cancelled:
         return None
@@ -148,7 +148,7 @@ resent = note(
     "'.[tokenizer]'), or have the server send usage (a gateway must pass stream_options.include_usage on)",
 )
 def tokens_not_counted(run: RunEvidence) -> Evidence | None:
-    """Messages stand for tokens, of which they may carry several."""
+    """Find evidence that messages were counted as tokens, although they may carry several."""
     metrics = run.metrics
     if metrics.uncounted <= UNCOUNTED * metrics.completed:
         return None
@@ -168,7 +168,7 @@ def tokens_not_counted(run: RunEvidence) -> Evidence | None:
     "does not cap the length of answers",
 )
 def answer_lengths(run: RunEvidence) -> Evidence | None:
-    """Answers do not have the length they were made to have."""
+    """Find evidence that answers do not have the length they were forced to have."""
     return _answers(run, 1 - ANSWER_OFF if run.ignores_eos else 0.0, 1 + ANSWER_OFF)
 
 
@@ -178,7 +178,7 @@ def answer_lengths(run: RunEvidence) -> Evidence | None:
     "use --ignore-eos if all answers should have the same length",
 )
 def early_ends(run: RunEvidence) -> Evidence | None:
-    """Answers are shorter than the maximum, as they may be."""
+    """Find evidence that answers ended before the requested maximum, as they may."""
     return None if run.ignores_eos else _answers(run, ANSWER_SHORT, math.inf)
 
 
@@ -208,7 +208,7 @@ def _answers(run: RunEvidence, low: float, high: float) -> Evidence | None:
     "with a context as long as the prompts",
 )
 def prompt_lengths(run: RunEvidence) -> Evidence | None:
-    """The server counted other prompts than were planned."""
+    """Find evidence that the server counts other prompt lengths than were planned."""
     records = run.records
     comparable = run.per_request.ok & (records.input_tokens >= 0) & (records.planned_input > 0)
     if run.facts.profile.assistant == "live":  # whose prompts hold the server's own answers
@@ -226,7 +226,7 @@ def prompt_lengths(run: RunEvidence) -> Evidence | None:
 
 
 def _cut_prompts(planned: Int64, counted: Int64) -> str:
-    """State that the longer prompts all have the highest count there is, as if they were cut; "" if not."""
+    """State that all longer prompts have the same, highest count, as if truncated; "" if not."""
     most = int(counted.max())
     cut = (counted == most) & (planned > most * (1 + TEXT_OFF[0]))
     if cut.sum() < 2 or (planned > most * (1 + TEXT_OFF[0])).sum() > cut.sum():
@@ -245,7 +245,7 @@ def _cut_prompts(planned: Int64, counted: Int64) -> str:
     origin=Origin.CLIENT,
 )
 def concurrency_not_held(run: RunEvidence) -> Evidence | None:
-    """Between ramp and drain fewer requests ran at once than were requested."""
+    """Find evidence that between ramp and drain fewer requests ran at once than were requested."""
     held = run.held_concurrency
     if not run.closed_loop or run.facts.profile.prefill_concurrency is not None:
         return None
@@ -273,7 +273,7 @@ def concurrency_not_held(run: RunEvidence) -> Evidence | None:
     origin=Origin.CLIENT,
 )
 def sends_late(run: RunEvidence) -> Evidence | None:
-    """Requests left later than scheduled."""
+    """Find evidence that requests left later than scheduled."""
     if not run.paced or not len(run.late_ns):
         return None
     late_ms, gap_ms = float(run.late_ns.mean()) / 1e6, 1e3 / run.facts.planned_rate_per_s
@@ -302,7 +302,7 @@ def sends_late(run: RunEvidence) -> Evidence | None:
     origin=Origin.CLIENT,
 )
 def rate_not_reached(run: RunEvidence) -> Evidence | None:
-    """Sending took longer than planned."""
+    """Find evidence that sending took longer than planned."""
     begun = run.sent & run.begins
     sent_ns, intended_ns = run.records.sent_ns[begun], run.records.intended_ns[begun]
     if not run.paced or len(sent_ns) < 2:
@@ -324,7 +324,7 @@ def rate_not_reached(run: RunEvidence) -> Evidence | None:
     "overload test",
 )
 def overload(run: RunEvidence) -> Evidence | None:
-    """Requests, or sessions, pile up while they are sent."""
+    """Find evidence that requests, or sessions, pile up while they are sent."""
     sent_ns = run.held_spans_ns[0]
     if not run.paced or len(sent_ns) < 2:
         return None
@@ -339,7 +339,7 @@ def overload(run: RunEvidence) -> Evidence | None:
 
 
 def _count_carried(run: RunEvidence, at_ns: int) -> float:
-    """Requests in flight at a moment; of bursts the mean since a period before, of which each is a part."""
+    """Count the requests in flight at a moment (ns); with bursts, their mean over the period before it."""
     if not run.burst_period_ns:
         return run.in_flight(at_ns)
     window_ns = at_ns - run.burst_period_ns, at_ns
@@ -347,7 +347,7 @@ def _count_carried(run: RunEvidence, at_ns: int) -> float:
 
 
 def _rise(run: RunEvidence, middle_ns: int, last_ns: int) -> float:
-    """How many times more requests an uneven load has in its last tenth than in the one before its middle."""
+    """Compute how many times more requests an uneven load starts in its last tenth than before its middle."""
     if not run.uneven:
         return 1.0
     sent_ns, period_ns = run.held_spans_ns[0], run.burst_period_ns or 1
@@ -364,7 +364,7 @@ def _rise(run: RunEvidence, middle_ns: int, last_ns: int) -> float:
     "raise --num-prompts, or request lower --metric-percentiles",
 )
 def thin_percentiles(run: RunEvidence) -> Evidence | None:
-    """A percentile of hardly any samples."""
+    """Find evidence that a shown percentile rests on hardly any samples."""
     metrics, shown = run.quoted or run.metrics, run.facts.block().selected
     thin: dict[tuple[float, int], list[str]] = {}
     for key, distribution in metrics.selectable.items():
@@ -384,14 +384,14 @@ def thin_percentiles(run: RunEvidence) -> Evidence | None:
     "raise --num-prompts, or leave it out",
 )
 def ran_out(run: RunEvidence) -> Evidence | None:
-    """The prompts ran out before the time was up."""
+    """Find evidence that the prompts ran out before --duration was over."""
     if run.sessions is not None:
         return _sessions_ran_out(run)
     return steady_state.describe_run_out(run.records, run.facts.profile, run.facts.queues) or None
 
 
 def _sessions_ran_out(run: RunEvidence) -> Evidence | None:
-    """Find that with --duration the last session began and a slot was idle before the time was up."""
+    """Find evidence that the last session began and a slot was idle before --duration was over."""
     sessions, profile = run.sessions, run.facts.profile
     if sessions is None or profile.duration is None or not run.closed_loop:
         return None
@@ -416,7 +416,7 @@ def _sessions_ran_out(run: RunEvidence) -> Evidence | None:
     "raise --num-prompts, or read the steady-state figures",
 )
 def ramp_and_drain(run: RunEvidence) -> Evidence | None:
-    """Much of the duration is below the requested concurrency."""
+    """Find evidence that much of the duration lies below the requested concurrency."""
     outside = 1 - run.held_share
     if not run.closed_loop or run.sessions is not None or outside <= OUTSIDE:
         return None
@@ -432,6 +432,6 @@ def ramp_and_drain(run: RunEvidence) -> Evidence | None:
     "raise --num-prompts, of sessions --num-sessions",
 )
 def few_per_slot(run: RunEvidence) -> Evidence | None:
-    """Each slot served only a few requests."""
+    """Find evidence that each slot served only a few requests."""
     count = (run.metrics.requests if run.sessions is None else len(run.sessions)) / run.target
     return f"{count:.3g} {run.noun} per slot" if run.closed_loop and count < PER_SLOT else None

@@ -35,9 +35,9 @@ _TOKEN_SLACK_MS, _TOKEN_SLACK_SHARE = 1.0, 0.1
 
 
 class ReconciledFigure(msgspec.Struct, frozen=True):
-    """One figure as the client and as the server has it; None where one of them lacks it.
+    """A figure as the client and as the server's counters have it; None where one lacks it.
 
-    Of a percentile the server only knows the bucket: `bracket` is its bounds, None for no upper one.
+    For a percentile the server only knows the bucket: `bracket` is its bounds, None for no upper one.
     """
 
     figure: str
@@ -49,7 +49,7 @@ class ReconciledFigure(msgspec.Struct, frozen=True):
 
 
 class Mismatch(msgspec.Struct, frozen=True):
-    """A figure in which client and server differ by more than their places explain, and the likely cause."""
+    """A figure in which client and server differ by more than rounding, and the likely cause."""
 
     figure: str
     unit: str  # requests, tokens or ms
@@ -59,7 +59,7 @@ class Mismatch(msgspec.Struct, frozen=True):
 
 
 def reconcile_figures(window: ServerWindow, metrics: Metrics, records: Records) -> list[ReconciledFigure]:
-    """The figures that the server has, next to the client's."""
+    """Pair each figure that the server's counters give with the client's."""
     every = [
         *_counts(window, metrics, records),
         *_latencies(window, metrics),
@@ -76,7 +76,7 @@ def reconcile_figures(window: ServerWindow, metrics: Metrics, records: Records) 
 
 
 def render_rows(rows: Sequence[ReconciledFigure]) -> list[str]:
-    """The rows as a table of 77 columns, without brackets that only confirm; empty if there are no rows."""
+    """Draw the pairs as a table of 77 columns, without brackets that only confirm; [] without pairs."""
     if not rows:
         return []
     cells = [_TITLES]
@@ -94,12 +94,12 @@ def render_rows(rows: Sequence[ReconciledFigure]) -> list[str]:
 
 
 def count_foreign_requests(window: ServerWindow, metrics: Metrics) -> int:
-    """Requests that the server finished beyond all that this run sent: the least number from others."""
+    """Count the requests that the server finished beyond those of this run: at least so many are others'."""
     return max(0, (window.finished or 0) - metrics.requests)
 
 
 def count_finished_after_cancel(window: ServerWindow, metrics: Metrics) -> int:
-    """Cancelled requests that the server generated to their end: the least number that its counters show.
+    """Count the cancelled requests that the server generated to their end, at least, by its counters.
 
     vLLM counts no abort of a closed connection, so what it finished decides; SGLang counts an aborted request
     as finished too, so those that it counts as aborted are none of these.
@@ -109,7 +109,7 @@ def count_finished_after_cancel(window: ServerWindow, metrics: Metrics) -> int:
 
 
 def find_mismatches(window: ServerWindow, metrics: Metrics) -> list[Mismatch]:
-    """List what differs, the most telling first; empty if the two agree or the server reports nothing."""
+    """List the figures in which client and server differ, the most telling first; [] if they agree."""
     if window.error or window.reset:
         return []
     # Where only the server knows how long prompts were, there is nothing to compare its count with.
@@ -130,7 +130,7 @@ def find_mismatches(window: ServerWindow, metrics: Metrics) -> list[Mismatch]:
 
 
 def _count_cause(window: ServerWindow, metrics: Metrics, more: bool) -> str:
-    """The likely cause of the server counting more than the client, or less."""
+    """Explain why the server counts more than the client (`more`), or less."""
     if more and count_foreign_requests(window, metrics):
         if window.running_before or window.waiting_before:
             return "requests from before the run, of the warm-up or another client, finished in it"
@@ -199,7 +199,7 @@ def _latencies(window: ServerWindow, metrics: Metrics) -> Iterator[ReconciledFig
 
 
 def _percentiles(figure: str, ours: Distribution | None, theirs: ServerLatency) -> Iterator[ReconciledFigure]:
-    """The percentiles that the client measured, each with the server's bucket."""
+    """Yield the percentiles that the client measured, each with the server's histogram bucket."""
     measured = {**ours.percentiles_ms, 50.0: ours.median_ms} if ours and ours.n else {}
     for percentile, name in _BRACKETED:
         client = measured.get(percentile)
@@ -211,7 +211,7 @@ def _percentiles(figure: str, ours: Distribution | None, theirs: ServerLatency) 
 
 
 def reconcile_answers(metrics: Metrics, records: Records) -> list[ReconciledFigure]:
-    """Pair what each answer reports of its own request with the client's figures; it needs no scrape."""
+    """Pair the timings that answers report of themselves with the client's; needs no scrape."""
     queued = records.ok & (records.server_queue_ns >= 0)  # vLLM's `metrics` has the queue, and TTFT
     each = PerRequest.from_records(records, MetricOptions(streamed=metrics.times_tokens))
     both = each.has_ttft & queued & (records.server_ttft_ns >= 0)
@@ -234,7 +234,7 @@ def _mean_ms(values_ns: Int64) -> float | None:
 
 
 def _peak(window: ServerWindow, gauge: str) -> float | None:
-    """The greatest value of a gauge; None of one so rarely sampled that its peak was hardly met."""
+    """Return a gauge's greatest sample; None if it was sampled too rarely to meet its peak."""
     sampled = sum(getattr(each, gauge) is not None for each in window.samples)
     return window.peak(gauge) if sampled >= LEAST_SAMPLES else None
 
@@ -257,7 +257,7 @@ def _measure_outside(client: float | None, bracket: tuple[float, float | None]) 
 
 
 def _is_informative(row: ReconciledFigure) -> bool:
-    """Whether a row shows more than that a percentile lies where the mean suggests."""
+    """Whether a pair shows more than that a percentile lies in the bucket where it should."""
     if row.bracket is None:
         return True
     return bool(row.difference) or (row.client is None and row.bracket[0] > 0)
@@ -277,7 +277,7 @@ def _bounds(bracket: tuple[float, float | None]) -> str:
 
 
 class CountPair(msgspec.Struct, frozen=True):
-    """A count by usage and by timings, over the requests that have both, and in how many they differ."""
+    """A token count by usage and by the answers' timings, summed over the requests that have both."""
 
     name: str
     client: int
@@ -287,7 +287,7 @@ class CountPair(msgspec.Struct, frozen=True):
 
 
 class AnswerTimings(msgspec.Struct, frozen=True):
-    """Means over the successful requests that report timings; NaN of nothing."""
+    """Means of the timings that successful answers report of themselves, in ms; NaN of nothing."""
 
     requests: int
     counts: tuple[CountPair, ...]
@@ -300,12 +300,12 @@ class AnswerTimings(msgspec.Struct, frozen=True):
 
     @property
     def waited_ms(self) -> float:
-        """The part of the mean TTFT outside the computation of the prompt: queue, HTTP and network."""
+        """The part of mean TTFT outside the computation of the prompt: queue, HTTP and network."""
         return self.ttft_ms - self.prefill_ms
 
 
 def measure_answer_timings(records: Records, streamed: bool = True) -> AnswerTimings | None:
-    """The timings of a run; None where its answers report none."""
+    """Average the timings that answers report of themselves; None if none does."""
     timed = records.ok & (records.server_prefill_ns >= 0)
     if not timed.any():
         return None
@@ -327,7 +327,7 @@ def measure_answer_timings(records: Records, streamed: bool = True) -> AnswerTim
 
 
 def _pair_counts(records: Records, timed: Bool) -> Iterator[CountPair]:
-    """Counts by usage alone are compared: what the client counts itself is another figure."""
+    """Yield each token count by usage next to the one by timings, over requests that report both."""
     for name, (ours, parts) in _COUNTS.items():
         client, theirs = getattr(records, ours), [getattr(records, part) for part in parts]
         known = timed & (records.usage > 0) & (client >= 0)

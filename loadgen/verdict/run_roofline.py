@@ -21,12 +21,12 @@ _HARDLY = 0.01  # of the prompt tokens: pieces of one text may begin alike
 
 
 def find_run_ceiling(facts: Facts, flags: Flags) -> tuple[Ceiling | None, str]:
-    """The ceiling of a run; else None, and what is not known of it and what to pass."""
+    """Find the best that a run's model can do on its machine; else None, why, and what to pass."""
     return find_ceiling(identify_model(facts), flags)
 
 
 def identify_model(facts: Facts) -> ModelIdentity:
-    """The machine and the model of a run, from its facts."""
+    """Collect the machine, the model and its quantization from a run's facts."""
     server, files, engine = facts.server, facts.checkpoint, facts.as_run
     environment = facts.environment
     return ModelIdentity(
@@ -44,7 +44,7 @@ def identify_model(facts: Facts) -> ModelIdentity:
 
 
 def list_bound_figures(facts: Facts, metrics: Metrics) -> tuple[dict[str, Any], Lengths]:
-    """A run's figures and load as a bound takes them, whichever metrics the report shows.
+    """Collect a run's figures and lengths for comparison with the roofline, shown in the report or not.
 
     Where prompts share tokens on purpose, or may, TTFT is of the rest alone: it is left out.
     """
@@ -60,7 +60,7 @@ def list_bound_figures(facts: Facts, metrics: Metrics) -> tuple[dict[str, Any], 
 
 
 def describe_roofline(facts: Facts, metrics: Metrics) -> list[str]:
-    """The roofline as the report shows it, or why it is missing; to be wrapped."""
+    """Describe the roofline for the report, or why it is missing, in lines not yet wrapped."""
     if not facts.whole_load:
         return []
     if facts.ceiling is None:
@@ -69,7 +69,7 @@ def describe_roofline(facts: Facts, metrics: Metrics) -> list[str]:
 
 
 def count_devices(facts: Facts) -> int | None:
-    """How many GPUs share the model: as the engine reports, as it was started, or where its memory is."""
+    """Count the GPUs that share the model: as the engine reports, was started, or has memory on."""
     reported = facts.as_run.tensor_parallel if facts.as_run is not None else None
     given = facts.launched.settings.tensor_parallel if facts.launched is not None else None
     sensed = facts.sensed

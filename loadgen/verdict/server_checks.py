@@ -33,7 +33,7 @@ _SETTLE = "check for thermal throttling, other work or a filling KV cache; warm 
     origin=Origin.LOAD,
 )
 def counters_reset(run: RunEvidence) -> Evidence | None:
-    """The server's counters went backwards."""
+    """Find evidence that the server's counters went backwards."""
     reset = run.window is not None and run.window.reset
     return "the server's counters went backwards during the run: it was restarted" if reset else None
 
@@ -46,7 +46,7 @@ def counters_reset(run: RunEvidence) -> Evidence | None:
     Source.ROOFLINE,
 )
 def beyond_roofline(run: RunEvidence) -> Evidence | None:
-    """Tokens came faster than memory delivers weights, or a prompt was computed faster than arithmetic is."""
+    """Find evidence that decoding or prefill was faster than the machine's memory or arithmetic allows."""
     ceiling, engine = run.facts.ceiling, run.facts.as_run
     if ceiling is None:
         return None
@@ -64,7 +64,7 @@ def beyond_roofline(run: RunEvidence) -> Evidence | None:
     Source.ROOFLINE,
 )
 def slow_kernel(run: RunEvidence) -> Evidence | None:
-    """Tokens came so slowly that the weights were hardly read at all."""
+    """Find evidence that decoding is so slow that a fallback kernel is likely."""
     ceiling = run.facts.ceiling
     if ceiling is None:
         return None
@@ -79,7 +79,7 @@ def slow_kernel(run: RunEvidence) -> Evidence | None:
     "warm up: --num-warmups wave",
 )
 def first_wave(run: RunEvidence) -> Evidence | None:
-    """The first requests were slower than a burst explains."""
+    """Find evidence that the first requests were slower than a burst explains."""
     waves = (("TTFT", run.first_ttft(), FIRST_TTFT), ("TPOT", run.first_tpot(), FIRST_TPOT))
     return join_evidence(_describe_slower(name, wave, least) for name, wave, least in waves)
 
@@ -102,7 +102,7 @@ def _describe_slower(name: str, wave: FirstWave | None, least: tuple[float, floa
     _SETTLE,
 )
 def tpot_trend(run: RunEvidence) -> Evidence | None:
-    """TPOT drifted."""
+    """Find evidence that TPOT drifted during the run."""
     return _describe_drift("TPOT", run.tpot_trend())
 
 
@@ -113,7 +113,7 @@ def tpot_trend(run: RunEvidence) -> Evidence | None:
     _SETTLE,
 )
 def throughput_trend(run: RunEvidence) -> Evidence | None:
-    """Throughput drifted."""
+    """Find evidence that throughput drifted during the run."""
     return _describe_drift("output throughput", run.throughput_trend())
 
 
@@ -135,7 +135,7 @@ def _describe_drift(name: str, trend: Trend | None) -> Evidence | None:
     Source.COUNTERS,
 )
 def foreign_requests(run: RunEvidence) -> Evidence | None:
-    """The server had other work."""
+    """Find evidence that the server served other clients' requests too."""
     window, parts = run.window, []
     if window is None:
         return None
@@ -166,7 +166,7 @@ def foreign_requests(run: RunEvidence) -> Evidence | None:
     Source.COUNTERS,
 )
 def preemptions(run: RunEvidence) -> Evidence | None:
-    """Requests were evicted and computed again."""
+    """Find evidence that the server evicted requests and computed them again."""
     count = run.window.preemptions if run.window else None
     if not count or count <= PREEMPTED * run.metrics.requests:
         return None
@@ -186,7 +186,7 @@ def preemptions(run: RunEvidence) -> Evidence | None:
     Source.GAUGES,
 )
 def server_limit(run: RunEvidence) -> Evidence | None:
-    """The server ran as many requests as it may, and the others waited."""
+    """Find evidence that the server ran as many requests as it may while others waited."""
     waited, most = _waiting(run)
     if not run.closed_loop or not waited or most >= run.target or few_slots.find(run) is not None:
         return None
@@ -207,7 +207,7 @@ def server_limit(run: RunEvidence) -> Evidence | None:
     Source.GAUGES,
 )
 def requests_queued(run: RunEvidence) -> Evidence | None:
-    """Requests waited though the server had room."""
+    """Find evidence that requests waited although the server had room for more."""
     waited, most = _waiting(run)
     if not waited or any(limit.find(run) is not None for limit in (few_slots, server_limit)):
         return None
@@ -226,7 +226,7 @@ def requests_queued(run: RunEvidence) -> Evidence | None:
     "lower --max-concurrency or --request-rate until nothing waits: at 1 it is the speed of prefill",
 )
 def prefill_while_queued(run: RunEvidence) -> Evidence | None:
-    """The speed of prefill includes a queue."""
+    """Find evidence that the shown prefill speed includes time in the server's queue."""
     ttft_ms = run.metrics.ttft.mean_ms
     if "prefill_speed" not in run.facts.block().selected or not run.metrics.prefill_speed.n:
         return None
@@ -246,7 +246,7 @@ def prefill_while_queued(run: RunEvidence) -> Evidence | None:
 
 
 def _waiting(run: RunEvidence) -> tuple[list[ServerSample], float]:
-    """The samples with requests waiting, if they are most of enough samples, and the most that ran."""
+    """Return the gauge samples with waiting requests if they are most samples, and the most that ran."""
     samples = run.samples
     waited = [sample for sample in samples if (sample.waiting or 0) >= 1]
     if len(samples) < LEAST_GAUGES or len(waited) <= WAITED * len(samples):
@@ -255,7 +255,10 @@ def _waiting(run: RunEvidence) -> tuple[list[ServerSample], float]:
 
 
 def _token_gap(run: RunEvidence, above: float, most: float) -> Evidence | None:
-    """Where nothing else explains it: failures leave tokens uncounted, and foreign requests add their own."""
+    """Find evidence that client and server counts of tokens differ by a share of `above` to `most`.
+
+    None where failures, cancelled or foreign requests explain it.
+    """
     window, metrics = run.window, run.metrics
     if window is None or not window.settled or metrics.failed > run.context_ends:
         return None
@@ -293,7 +296,7 @@ tokens_differ = suspect(
     Source.COUNTERS,
 )
 def no_abort(run: RunEvidence) -> Evidence | None:
-    """The server generates answers for which no connection is left."""
+    """Find evidence that the server goes on generating answers whose connection was closed."""
     count = 0 if run.window is None else count_finished_after_cancel(run.window, run.metrics)
     if count <= max(1, UNABORTED * run.metrics.cancelled):
         return None
@@ -308,7 +311,7 @@ def no_abort(run: RunEvidence) -> Evidence | None:
     Source.COUNTERS,
 )
 def latencies_differ(run: RunEvidence) -> Evidence | None:
-    """The server's clocks measured other latencies."""
+    """Find evidence that the server's histograms show other latencies than the client measured."""
     every = find_mismatches(run.window, run.metrics) if run.window else []
     return join_evidence(_compare(mismatch) for mismatch in every if mismatch.unit == "ms")
 
@@ -325,7 +328,7 @@ def _compare(mismatch: Mismatch) -> Evidence:
     Source.COUNTERS,
 )
 def several_models(run: RunEvidence) -> Evidence | None:
-    """Another model was at work behind the port."""
+    """Find evidence that another model was in use behind the same port."""
     models = run.window.models if run.window else ()
     return f"{len(models)} models worked on this port: {', '.join(models)}" if len(models) > 1 else None
 
@@ -337,7 +340,7 @@ def several_models(run: RunEvidence) -> Evidence | None:
     Source.COUNTERS,
 )
 def counters_unsettled(run: RunEvidence) -> Evidence | None:
-    """The server's last count was not final."""
+    """Find evidence that the server's counters still moved when they were last scraped."""
     window = run.window
     moving = window is not None and not window.settled
     return "the server's counters still changed after the run: they may miss its end" if moving else None
@@ -355,7 +358,7 @@ DELAYED_SHARE, DELAYED_MS = 0.02, 1.0  # of the time from the first to the last 
     "lower --max-concurrency",
 )
 def few_slots(run: RunEvidence) -> Evidence | None:
-    """Requests waited for a slot for as long as the load was held."""
+    """Find evidence that the server has fewer slots than the requested concurrency."""
     slots = run.facts.server.slots
     if not slots or not run.closed_loop or run.target <= slots:
         return None
@@ -376,7 +379,7 @@ def few_slots(run: RunEvidence) -> Evidence | None:
     "measure on the server's own machine: what lies between delays messages, or answers for another server",
 )
 def timings_differ(run: RunEvidence) -> Evidence | None:
-    """Client and server disagree on the same requests."""
+    """Find evidence that answers' own timings contradict the client's figures of the same requests."""
     timings = reconcile.measure_answer_timings(run.records, run.metrics.streamed)
     return None if timings is None else join_evidence(_list_differences(timings))
 

@@ -29,7 +29,7 @@ class Level(StrEnum):
 
     @classmethod
     def from_findings(cls, findings: Iterable[Finding]) -> Level:
-        """The level that the worst of some doubts gives a run; VALID if all are notes."""
+        """Return the level that the gravest finding gives a run; VALID if all are notes."""
         worst = max((finding.rule.severity for finding in findings), default=Severity.NOTE)
         return {Severity.INVALID: cls.INVALID, Severity.SUSPECT: cls.SUSPECT}.get(worst, cls.VALID)
 
@@ -38,7 +38,7 @@ Missing = Callable[[RunEvidence, Set[Source]], bool]
 
 
 class Checkable(msgspec.Struct, frozen=True):
-    """A kind of check: its short name, whether a run with these sources lacks it, and what gives it."""
+    """A kind of check: its short name, whether a run lacks its source, and what provides it."""
 
     name: str
     missing: Missing
@@ -46,12 +46,12 @@ class Checkable(msgspec.Struct, frozen=True):
 
 
 def _lacks_roofline(run: RunEvidence, sources: Set[Source]) -> bool:
-    """A simulation needs none, and the machine of someone else's service is not known."""
+    """Whether the roofline is missing; a simulation and a hosted API need none."""
     return Source.ROOFLINE not in sources and not (run.facts.server.simulated or run.hosted)
 
 
 def _lacks_gauges(run: RunEvidence, sources: Set[Source]) -> bool:
-    """One request at a time waits for no other; where there is no /metrics, that alone is named."""
+    """Whether gauge samples are missing; one request at a time needs none, nor does a missing /metrics."""
     return Source.COUNTERS in sources and Source.GAUGES not in sources and run.target > 1
 
 
@@ -74,7 +74,7 @@ CHECKABLE: tuple[Checkable, ...] = (
 
 
 class RunVerdict(msgspec.Struct, frozen=True):
-    """The doubts found, worst first, and those that could not be checked."""
+    """The doubts found, gravest first, and the checks that could not be made."""
 
     findings: tuple[Finding, ...]
     unchecked: tuple[Rule[RunEvidence], ...]  # not found, because the run lacks their source
@@ -84,7 +84,7 @@ class RunVerdict(msgspec.Struct, frozen=True):
 
     @property
     def level(self) -> Level:
-        """The worst severity as a word; a run that could not be judged in full is SUSPECT at least."""
+        """The level of the gravest doubt; SUSPECT at least if some rule could not be judged."""
         level = Level.from_findings(self.findings)
         return Level.SUSPECT if self.failed and level is Level.VALID else level
 
@@ -95,19 +95,19 @@ class RunVerdict(msgspec.Struct, frozen=True):
 
     @property
     def checked(self) -> int:
-        """How many doubts were judged, found or not."""
+        """The number of rules that were judged, found or not."""
         failed = {broken.name for broken in self.failed}
         return len(DOUBTS) - len(self.unchecked) - sum(doubt.code in failed for doubt in DOUBTS)
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The reasons of the level: the grave doubts by code, and that some could not be judged."""
+        """The codes of the doubts that decided the level, and a word if some rule failed."""
         codes = tuple(finding.rule.code for finding in self.grave)
         return (*codes, "not judged in full") if self.failed else codes
 
     @property
     def notes(self) -> tuple[Finding, ...]:
-        """The findings that change nothing."""
+        """The findings that do not change the level."""
         return tuple(finding for finding in self.findings if finding.rule.severity is Severity.NOTE)
 
     @property
@@ -117,7 +117,7 @@ class RunVerdict(msgspec.Struct, frozen=True):
 
 
 def judge(run: RunEvidence) -> RunVerdict:
-    """Check every doubt; one that raises is not judged, and costs no other."""
+    """Apply every doubt's rule to a run; a rule that raises is reported and affects no other."""
     failed: list[Broken] = []
     nothing: Evidence | None = None
     held = [(doubt, make_guarded(doubt.code, partial(doubt.find, run), nothing, failed)) for doubt in DOUBTS]
@@ -142,7 +142,7 @@ def judge(run: RunEvidence) -> RunVerdict:
 
 
 def state_verdict(verdict: RunVerdict) -> str:
-    """The verdict in a few words: its level, SIMULATED before it, and what a VALID rests on no check of."""
+    """Write the verdict in a few words: SIMULATED if so, the level, and what a VALID did not check."""
     level = f"SIMULATED, {verdict.level}" if verdict.simulated else str(verdict.level)
     if verdict.lacking and verdict.level is Level.VALID:
         return f"{level} (not checked: {', '.join(verdict.not_checked)})"
@@ -150,7 +150,7 @@ def state_verdict(verdict: RunVerdict) -> str:
 
 
 def summarize_doubts(verdict: RunVerdict) -> list[str]:
-    """Summarize the doubts, each line still to be wrapped: the gravest in full, others by code."""
+    """Summarize the doubts in lines not yet wrapped: the gravest in full, others by code."""
     full = [f"{finding.evidence}; fix: {finding.rule.remedy}" for finding in verdict.grave[:_SHOWN]]
     also = ", ".join(finding.rule.code for finding in verdict.grave[_SHOWN:])
     notes = ", ".join(finding.rule.code for finding in verdict.notes)
@@ -166,14 +166,14 @@ def summarize_doubts(verdict: RunVerdict) -> list[str]:
 
 
 def _list_unjudged(verdict: RunVerdict) -> Iterator[str]:
-    """A line for each exception that kept doubts from being judged: our fault, and no doubt about the run."""
+    """Yield a line for each exception in a rule: an error of loadgen, not a doubt about the run."""
     for why in dict.fromkeys(broken.why for broken in verdict.failed):
         names = ", ".join(broken.name for broken in verdict.failed if broken.why == why)
         yield f"not judged: {names} raised {why}; please report it"
 
 
 def explain_doubts(verdict: RunVerdict) -> list[str]:
-    """Every doubt found, with evidence, condition and remedy; then what was not found or not checked."""
+    """List every doubt found with evidence, condition and remedy; then what was not found or checked."""
     shown = [f"verdict: {state_verdict(verdict)}"]
     shown += [line for finding in verdict.findings for line in rule.explain_finding(finding)]
     shown += _list_unjudged(verdict)
@@ -188,7 +188,7 @@ def explain_doubts(verdict: RunVerdict) -> list[str]:
 
 
 def encode_verdict(verdict: RunVerdict) -> dict[str, Any]:
-    """The verdict as it stands in the result."""
+    """Encode the verdict as the result stores it."""
     return {
         "level": verdict.level.value,
         "doubts": [rule.encode_finding(finding) for finding in verdict.findings],

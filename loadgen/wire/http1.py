@@ -41,21 +41,21 @@ class Reads(Protocol):
 
 
 class Framing(msgspec.Struct, kw_only=True):
-    """Finds from the reads of a response whether it is whole."""
+    """How a response's body ends; finds from its reads whether it is complete."""
 
     tail: ClassVar[bytes] = b""  # no read ends the response that does not end so, or is shorter
     broken: bool = False  # the bytes are not of this framing: the connection cannot be used again
 
     def is_done(self, reads: Reads) -> bool:
-        """Whether the last read ended the response, or broke its framing; asked once after each read."""
+        """Whether the last read completed the response, or broke its framing; call it once per read."""
         return False
 
     def begins_well(self, rest: bytes) -> bool:
-        """Whether the first bytes of the body can be of this framing."""
+        """Whether the first bytes of a body fit this framing."""
         return True
 
     def check_end(self, reads: Reads) -> bool:
-        """Have the parser read what it has not seen; whether the response is over, or broken."""
+        """Feed the parser what it has not seen; whether the response is complete, or broken."""
         return False
 
 
@@ -68,7 +68,7 @@ class Chunked(Framing):
     _parser: httptools.HttpResponseParser | None = None
 
     def is_done(self, reads: Reads) -> bool:
-        """A test of the last bytes; a read too short to hold the whole mark is joined to those before."""
+        """Compare the last bytes with the usual last chunk; a short read is joined with earlier ones."""
         (last,) = reads.list_since(-1)
         if len(last) < len(_LAST_CHUNK):
             last = b"".join(reads.list_since(-len(_LAST_CHUNK)))
@@ -80,9 +80,9 @@ class Chunked(Framing):
         return _FIRST_SIZE.match(rest) is not None
 
     def check_end(self, reads: Reads) -> bool:
-        """Trailers, a chunk extension, `00`, or merely events with CRLF line ends: the parser decides.
+        """Parse what came, for ends of another form: trailers, a chunk extension, `00`.
 
-        It is given each byte once. A chunk size that is not a number is reported, where `is_done` would wait.
+        Each byte is parsed once. A chunk size that is not a number is reported, where `is_done` would wait.
         """
         if self._parser is None:
             self._parser = httptools.HttpResponseParser(self)
@@ -167,13 +167,13 @@ class Heads:
         self._parser = httptools.HttpResponseParser(self._head)
 
     def read(self, reads: Reads) -> ResponseHead | Malformed | None:
-        """The head, once it is whole among the reads so far; None while it is not."""
+        """Parse the head from the reads so far; None until it is complete."""
         new = reads.list_since(self._fed)
         self._fed = len(reads)
         return self.feed(new[0] if len(new) == 1 else b"".join(new))
 
     def feed(self, data: bytes) -> ResponseHead | Malformed | None:
-        """Read the head from the bytes that came since the last call."""
+        """Parse the head from the bytes that came since the last call; None until it is complete."""
         if len(self._begin) < _SHOWN_BYTES:
             self._begin += data[: _SHOWN_BYTES - len(self._begin)]
             if self._begin[:5] != b"HTTP/"[: len(self._begin)]:
@@ -200,7 +200,7 @@ class Heads:
         return None
 
     def _feed_parser(self, piece: bytes, whole: bool) -> str:
-        """Give the parser a piece of a head; what is wrong with it, or nothing."""
+        """Feed the parser a piece of a head; return what is wrong with it, or ""."""
         try:
             self._parser.feed_data(piece)
         except httptools.HttpParserUpgrade:
@@ -223,7 +223,7 @@ class Heads:
 
 
 def _is_closed_anyway(headers: Headers) -> bool:
-    """Whether servers close a connection after such an answer, although they offer to keep it."""
+    """Whether servers close the connection after such an answer, although they offer to keep it."""
     return headers.get("server") in _CLOSING_STREAMS and headers.get("transfer-encoding") == "chunked"
 
 
@@ -239,7 +239,7 @@ def _choose_framing(status: int, headers: Headers, head_length: int) -> Framing:
 
 
 def explain_compression(headers: Mapping[str, str]) -> str:
-    """Explain why a compressed response cannot be measured, by its header; "" if it is not compressed."""
+    """Explain that a compressed response cannot be measured, by its header; "" if it is not compressed."""
     for name in ("content-encoding", "transfer-encoding"):
         for coding in headers.get(name, "").lower().split(","):
             if coding.strip() not in _PLAIN:
@@ -249,7 +249,7 @@ def explain_compression(headers: Mapping[str, str]) -> str:
 
 
 class HttpBody(msgspec.Struct, frozen=True):
-    """A response without its framing; `body_ends` is int64[reads], the body's length after each read."""
+    """A response without framing; `body_ends` is int64[reads], the body's length after each read."""
 
     status: int  # 0: there was no whole head
     headers: Headers
@@ -290,15 +290,15 @@ class Response:
         self.complete = self.complete or self.status > 0
 
     def lengths(self) -> Int64:
-        """Bytes of each piece of the body, int64[pieces]."""
+        """Return the bytes of each piece of the body, int64[pieces]."""
         return np.fromiter(map(len, self.pieces), np.int64, len(self.pieces))
 
 
 def unframe_response(raw: bytes, read_ends: Int64) -> HttpBody:
-    """Take the framing off a response; each byte stays in the read in which it arrived.
+    """Remove the framing from a response, noting which read each byte of the body came in.
 
-    `read_ends` is int64[reads], how much of `raw` there was after each. What comes after the response's
-    end is left out; what came before malformed bytes is kept.
+    `read_ends` is int64[reads], how much of `raw` there was after each. What comes after the response's end
+    is left out; what came before malformed bytes is kept.
     """
     response = Response()
     pieces, feed = response.pieces, response.parser.feed_data

@@ -73,7 +73,7 @@ class CompletionDetails(msgspec.Struct, gc=False):
 
 
 class Usage(msgspec.Struct, gc=False):
-    """The server's own counts."""
+    """The token counts in an answer's `usage`."""
 
     prompt_tokens: Count | None = None
     completion_tokens: Count | None = None
@@ -84,14 +84,14 @@ class Usage(msgspec.Struct, gc=False):
 
     @property
     def thought_tokens(self) -> int:
-        """How many of the tokens are counted as reasoning; 0 where that is not reported."""
+        """The completion tokens that are counted as reasoning; 0 if that is not reported."""
         details = self.completion_tokens_details
         tokens = self.reasoning_tokens if details is None else details.reasoning_tokens
         return max(tokens, 0) if isinstance(tokens, int) and tokens <= MOST else 0
 
     @property
     def hidden_tokens(self) -> int:
-        """How many tokens the total has beyond the prompt and the answer: reasoning that is counted apart."""
+        """The tokens of the total beyond prompt and completion: reasoning that is counted apart."""
         total, prompt, answer = self.total_tokens, self.prompt_tokens, self.completion_tokens
         if not isinstance(total, int) or prompt is None or answer is None or total > MOST:
             return 0
@@ -99,7 +99,7 @@ class Usage(msgspec.Struct, gc=False):
 
     @property
     def is_empty(self) -> bool:
-        """Whether it counts nothing at all, as gateways write it that do not know the counts yet."""
+        """Whether all counts are missing or 0, as gateways write before they know them."""
         return not self.prompt_tokens and not self.completion_tokens
 
 
@@ -145,23 +145,23 @@ class Choice(msgspec.Struct, gc=False):
     token_ids: list[int] | None = None
 
     def classify(self) -> int:
-        """One of TOKEN, MAYBE, ENDING, CLOSING, NOTHING."""
+        """Return what the choice carries: TOKEN, MAYBE, ENDING, CLOSING or NOTHING."""
         raise NotImplementedError
 
     def read_content(self) -> str:
-        """The text, reasoning and tool calls included."""
+        """Return its text, with reasoning and tool calls."""
         raise NotImplementedError
 
     def has_reasoning(self) -> bool:
-        """Whether it carries reasoning, and no text of the answer itself."""
+        """Whether it carries reasoning and no text of the answer itself."""
         return False
 
     def has_visible_text(self) -> bool:
-        """Whether it carries some of what a user sees: text of the answer itself, or of a tool call."""
+        """Whether it carries text that a user sees: of the answer itself, or of a tool call."""
         return self.classify() == TOKEN and not self.has_reasoning()
 
     def is_repeat(self) -> bool:
-        """Whether it holds a whole answer, which in a stream repeats the messages before it."""
+        """Whether it holds the whole answer again, which in a stream repeats earlier messages."""
         return False
 
 
@@ -171,7 +171,7 @@ _TIMINGS: msgspec.json.Decoder[SlotTimings | None] = msgspec.json.Decoder(SlotTi
 
 
 def _decode_optional(raw: msgspec.Raw, decoder: msgspec.json.Decoder[_Part | None]) -> _Part | None:
-    """Decode a part of a message that may be missing; None too where the server means another thing by it."""
+    """Decode a part of a message; None if it is missing or has another type."""
     if not bytes(raw):
         return None
     try:
@@ -190,22 +190,22 @@ class Message(msgspec.Struct, gc=False):
     timings: msgspec.Raw = msgspec.Raw()  # so is this
 
     def timing(self) -> Timing | None:
-        """The server's own times of the request; None where it does not report them."""
+        """Return vLLM's times of the request; None if the server does not report them."""
         return _decode_optional(self.metrics, _TIMING)
 
     def slot_timings(self) -> SlotTimings | None:
-        """llama.cpp's own times and counts of the request; None where there are none."""
+        """Return llama.cpp's times and counts of the request; None if there are none."""
         return _decode_optional(self.timings, _TIMINGS)
 
     def read_abort_reason(self) -> str:
-        """Read why the server aborted the request; "" where the API has no place for it."""
+        """Return why the server aborted the request; "" if it did not, or the API does not say."""
         return ""
 
     def fault(self) -> str | None:
-        """Read the server's error, never blank; None if it reports none.
+        """Return the server's error message, never blank; None if it reports none.
 
-        An error that holds nothing is one only where it stands alone: gateways write `"error": ""` in
-        every message.
+        An error that holds nothing is one only where it stands alone: gateways write `"error": ""` in every
+        message.
         """
         error = self.error
         if error is None or error is False or (not error and self.choices):
@@ -234,7 +234,7 @@ _REMARK: msgspec.json.Decoder[Remark] = msgspec.json.Decoder(Remark)
 
 
 def read_remark(line: bytes) -> str | None:
-    """Read the error of a message without choices; None if it has none."""
+    """Return the error in a message without choices; None if it has none."""
     try:
         event = _REMARK.decode(line)
     except NOT_JSON:
@@ -267,7 +267,7 @@ class Delta(msgspec.Struct, gc=False):
     audio: Answer = None  # its transcript
 
     def gather_text(self) -> WrittenText:
-        """Gather all that the model wrote in it."""
+        """Collect all text that the model wrote in it, and which of it is reasoning."""
         content, thought = self.content or "", self.reasoning or self.reasoning_content or ""
         usual = Delta(self.role, self.content, self.reasoning, self.reasoning_content)
         if isinstance(content, str) and isinstance(thought, str) and self == usual:  # nearly all are so
@@ -282,11 +282,11 @@ class Delta(msgspec.Struct, gc=False):
         return WrittenText("".join(answers), reasoning)
 
     def has_text(self) -> bool:
-        """Whether the model wrote anything in it."""
+        """Whether it holds any text that the model wrote."""
         return any(_values(self)) and any(map(has_written, filter(None, _values(self))))
 
     def is_blank(self) -> bool:
-        """Whether it has a place for text, empty or not."""
+        """Whether it has a field for text, even if that is empty."""
         return self.content is not None or _thought_values(self) != _NO_THOUGHTS
 
 
@@ -350,7 +350,7 @@ class TextChoice(Choice, gc=False):
         return self.message is not None and self._choose_part() is self.message and not self._has_own()
 
     def _choose_part(self) -> Delta:
-        """Choose the delta, or the message where there is only that."""
+        """Return the delta, or the message if there is no delta."""
         delta, message = self.delta, self.message
         if message is None or (delta is not None and delta.has_text()):
             return delta or _NO_DELTA
@@ -406,33 +406,33 @@ class ChatMessage(Message, gc=False):
 
 
 class Dialect(msgspec.Struct, frozen=True):
-    """One API: the path, the fields of a request that are its own, and its messages."""
+    """One API: its path, the fields of its requests, and the parser of its messages."""
 
     path: str
     cumulative: ClassVar[bool] = False  # a message repeats those before it
 
     def make_request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
-        """Build one request's own fields; raises UsageError where the API cannot take such a prompt."""
+        """Make a request's own fields; raises UsageError if the API cannot take such a prompt."""
         raise NotImplementedError
 
     def make_fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
-        """The other fields of every request; a table of both is merged. Sampling is spelled as in vLLM."""
+        """Make the fields that all requests share; sampling is spelled as in vLLM."""
         raise NotImplementedError
 
     def rename_limit(self, field: str) -> Dialect:
-        """Return this API with another name for the length of an answer, where it has a choice."""
+        """Return this API with another field name for the length of an answer, if it has a choice."""
         return self
 
     def read_messages(self, lines: bytes | bytearray) -> Sequence[Message]:
-        """Events, each JSON in a line of its own; raises msgspec.DecodeError or UnicodeDecodeError."""
+        """Parse events, one JSON object per line; raises DecodeError or UnicodeDecodeError."""
         raise NotImplementedError
 
     def has_token(self, tail: bytes) -> bool:
-        """Whether some message that may carry a token lies whole in bytes cut out of a response."""
+        """Whether a complete message in bytes cut out of a response may carry a token."""
         return any(kind >= ENDING for kind in self._kinds(reversed(_split_lines(tail))))
 
     def count_token_messages(self, piece: bytes) -> int:
-        """How many messages with text lie whole in bytes cut out of a response."""
+        """Count the complete messages with text in bytes cut out of a response."""
         return sum(kind == TOKEN for kind in self._kinds(_split_lines(piece)))
 
     def _kinds(self, lines: Iterable[bytes]) -> Iterator[int]:
@@ -446,7 +446,7 @@ class Dialect(msgspec.Struct, frozen=True):
 
 
 def _split_lines(cut: bytes) -> list[bytes]:
-    """Split bytes cut out of a response into lines, without the framing of its chunks."""
+    """Split bytes cut out of a response into lines, dropping chunk sizes."""
     return _CHUNK_SEAM.sub(b"", cut).splitlines()
 
 
@@ -502,14 +502,14 @@ DIALECTS: dict[str, Dialect] = {"completions": Completions(), "chat": Chat()}
 
 
 class WrittenText(msgspec.Struct, frozen=True, gc=False):
-    """The text that a model wrote in a part of a message."""
+    """The text that a model wrote in a part of a message, and the part of it that is not reasoning."""
 
     answer: str = ""
     reasoning: str = ""
 
 
 def read_written(value: Any, thought: bool = False) -> WrittenText:
-    """Read the text in a value of any form; all of it is reasoning if `thought`.
+    """Collect the text in a value of any JSON form; all of it is reasoning if `thought`.
 
     Raises RecursionError where it is too deep, as the parser does, which comes almost as far.
     """
@@ -520,7 +520,7 @@ def read_written(value: Any, thought: bool = False) -> WrittenText:
 
 
 def has_written(value: Any) -> bool:
-    """Whether `read_written` finds any text in it; each message of a tool call is asked, so in loops."""
+    """Whether `read_written` finds any text; iterative, since each message of a tool call is checked."""
     if isinstance(value, dict):
         for key, part in value.items():
             if part and (key in _OBJECTS or (key in _KEYS and has_written(part))):

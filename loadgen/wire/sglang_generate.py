@@ -24,14 +24,14 @@ from loadgen.wire.openai import (
 
 
 class Finish(msgspec.Struct, gc=False):
-    """`meta_info.finish_reason`."""
+    """The finish reason in SGLang's `meta_info`."""
 
     type: str = ""  # length, stop, abort
     message: str | None = None  # of an abort
 
 
 class MetaInfo(msgspec.Struct, gc=False):
-    """`meta_info`: the counts are of the answer so far, whatever the text is."""
+    """SGLang's `meta_info`; its counts are of the whole answer so far."""
 
     prompt_tokens: Count | None = None
     completion_tokens: Count = 0
@@ -50,7 +50,7 @@ class RawMessage(msgspec.Struct, gc=False):
 
 
 class GenerateChoice(Choice, gc=False):
-    """The answer so far, or one message's part of it."""
+    """The answer of a `/generate` message: the whole so far, or only what the message adds."""
 
     tokens: int = 0  # more than in the message before
     text: str | None = None  # None: only ids are sent
@@ -88,12 +88,12 @@ class Generate(Dialect, frozen=True):
     _answers: ClassVar = msgspec.json.Decoder(RawMessage)
 
     def make_request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
-        """SGLang serves one model, so requests do not name it."""
+        """Make a request's own fields, without the model: SGLang serves one."""
         field = "text" if isinstance(prompt, str) else "input_ids"
         return {field: prompt, "sampling_params": {"max_new_tokens": output_tokens}}
 
     def make_fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
-        """Its sampling parameters are vLLM's but for two; the usage always runs along."""
+        """Make the shared fields; sampling names are vLLM's but for two, and usage always streams."""
         parameters = {_NAMES.get(name, name): value for name, value in sampling.items()}
         top = parameters.pop("logprobs", None)
         logprobs = {} if top is None else {"return_logprob": True, "top_logprobs_num": top}
@@ -116,7 +116,7 @@ class Generate(Dialect, frozen=True):
 
 
 def _is_repeating(answers: list[RawMessage]) -> bool:
-    """Whether a message repeats the text of those before: not with --incremental-streaming-output.
+    """Whether each message repeats the text so far; it does not with --incremental-streaming-output.
 
     Then all messages together list no more ids than there are tokens. Servers that list none repeat.
     """

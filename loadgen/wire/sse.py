@@ -38,14 +38,14 @@ class Events(msgspec.Struct, frozen=True):
 
 
 def join_lines(data: bytes) -> bytes:
-    """Put JSON on one line: newlines between its parts become blanks; a string holds no newline."""
+    """Put JSON on one line by replacing newlines, which cannot occur inside its strings, by blanks."""
     return data.replace(b"\n", b" ")
 
 
 def read_events(body: bytes, whole: bool) -> Events:
-    """Read the events of a body; a last line that is cut off is left out unless the body is `whole`.
+    """Read the events of a body; an incomplete last line is dropped unless the body is `whole`.
 
-    Where some event's data is not JSON, only `split` decides reliably.
+    Where some event's data is not JSON, only `split_events` decides reliably.
     """
     if plain := _read_plain(body):
         return plain
@@ -54,7 +54,7 @@ def read_events(body: bytes, whole: bool) -> Events:
 
 
 def _read_plain(body: bytes) -> Events | None:
-    """Read events of the form that servers send (`data: …`, two newlines, nothing else); None for others."""
+    """Read events of the usual form alone (`data: …`, two newlines); None for any other."""
     ends = np.flatnonzero(np.frombuffer(body, np.uint8) == _NEWLINE)[1::2] + 1
     blanked = _blank_names(body, ends)
     if blanked is None:
@@ -94,12 +94,12 @@ def _blank_names(body: bytes, ends: Int64) -> tuple[bytearray, bool] | None:
 
 
 def _slice_everywhere(text: bytearray, length: int) -> NDArray[np.bytes_]:
-    """View `length` bytes from each position on: what is set there is set in the text."""
+    """View the `length` bytes at each position of `text`, writable, as one array without copying."""
     return np.ndarray(len(text) - length + 1, f"S{length}", text, strides=(1,))
 
 
 def split_events(body: bytes, whole: bool) -> tuple[list[bytes], list[int], bool, bytes | None]:
-    """Split events: each one's data, its end, whether `[DONE]` closed them, the data of an error that did.
+    """Split a body into events: data of each, its end, whether `[DONE]` came, and an error event's data.
 
     Comments and the fields `id` and `retry` are ignored, and so are blank data and what follows `[DONE]` or
     an error. That is an event of the type `error`, or what has llama.cpp's field of that name.
@@ -134,7 +134,7 @@ def split_events(body: bytes, whole: bool) -> tuple[list[bytes], list[int], bool
 
 
 def _split_lines(body: bytes, whole: bool) -> list[tuple[bytes, int]]:
-    """Each line without its end, and the length of the body up to and with the first byte of that end."""
+    """List each line without its end, and the body's length up to the first byte of that end."""
     begin = len(_BOM) if body.startswith(_BOM) else 0
     lines = []
     for line in body[begin:].splitlines(keepends=True):
@@ -165,10 +165,10 @@ _FORMS = b"\n%x" + BEGIN + b"{", b"\n%X" + BEGIN + b"{"
 
 
 class PlainStream(msgspec.Struct, frozen=True):
-    """A good answer of the form; `begins` and `ends` are int64[events], positions in all of `raw`.
+    """A chunked streamed answer in the usual form; `begins`, `ends` are int64[events], positions in `raw`.
 
-    They are where each event's data begins, and where its newline is; `[DONE]` is not one of the events.
-    No data holds a control byte.
+    They are where each event's data begins, and where its newline is; `[DONE]` is not one of the events. No
+    data holds a control byte.
     """
 
     raw: bytes
@@ -179,7 +179,7 @@ class PlainStream(msgspec.Struct, frozen=True):
     body_bytes: int
 
     def lines(self) -> bytearray:
-        """The data of each event in a line, with blanks for what is between it and the next."""
+        """Return each event's data on a line of its own, padded with blanks."""
         begin = int(self.begins[0])
         lines = bytearray(memoryview(self.raw)[begin : int(self.ends[-1])])
         wherever = np.ndarray(
@@ -190,7 +190,7 @@ class PlainStream(msgspec.Struct, frozen=True):
 
 
 def read_plain_stream(raw: bytes) -> PlainStream | None:
-    """Read the events of an answer of the form; None for any other.
+    """Read a whole response of the usual chunked form; None for any other.
 
     Each event has six control bytes, and the places of these say where all the rest is: a chunk's size is
     compared with them, so that a parser would find the same.
@@ -219,7 +219,7 @@ def read_plain_stream(raw: bytes) -> PlainStream | None:
 
 
 def cut_lines(raw: bytes, places: Int64, length: int) -> NDArray[np.void]:
-    """`length` bytes from each place on, void[places]; raises IndexError where there are fewer."""
+    """Copy the `length` bytes at each place, void[places]; raises IndexError if there are fewer."""
     wherever = np.ndarray(len(raw) - length + 1, _make_void_type(length), raw, strides=(1,))
     return wherever[places]
 
@@ -231,20 +231,20 @@ def _make_void_type(length: int) -> np.dtype[np.void]:
 
 @cache
 def _list_openings(form: bytes) -> NDArray[np.void]:
-    """List the bytes before each chunk's data, void[lengths] from one byte on; zeros for unused lengths."""
+    """List the bytes that precede a chunk's data for each data length, void[lengths], zeros if impossible."""
     begins = [(form % length)[:_OPENING_BYTES] for length in range(_SHORTEST, _LONGEST + 1)]
     none = bytes(_OPENING_BYTES)
     return np.frombuffer(b"".join((none * (_SHORTEST - 1), *begins, none)), _make_void_type(_OPENING_BYTES))
 
 
 def _has_sizes(raw: bytes, places: Int64, lengths: Int64) -> bool:
-    """Whether a byte more than each length is the size of an event's chunk; all digits in the same case."""
+    """Whether each chunk's hex size is its event's length plus framing; all digits in the same case."""
     written = cut_lines(raw, places, _OPENING_BYTES).tobytes()
     return any(_list_openings(form).take(lengths, mode="clip").tobytes() == written for form in _FORMS)
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """A head whose status is 200 and that chunks follow, not compressed."""
+    """Fields of the head of a chunked, uncompressed response with status 200."""
 
     headers: Headers
     controls: int  # control bytes

@@ -1,4 +1,4 @@
-"""Typical: a stream whose messages differ in little but their text, which are parsed once."""
+"""Typical messages: a stream whose messages differ in little but their text, which are parsed once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _QUOTE, _ESCAPE = b'"', b"\\"
 
 
 class TypicalMessages(Sequence[Message]):
-    """Messages of which all but the `parsed` ones, by their positions, carry text as `typical` does."""
+    """The messages of a stream, of which only the `parsed` ones differ from `typical` in more than text."""
 
     __slots__ = ("_every", "parsed", "typical")
 
@@ -41,12 +41,12 @@ class TypicalMessages(Sequence[Message]):
 
 
 def list_parsed(messages: Sequence[Message]) -> Iterable[tuple[int, Message]]:
-    """List the messages, with their positions, that carry more than text, and perhaps others."""
+    """List (position, message) of those that carry more than text, and perhaps of others."""
     return messages.parsed.items() if isinstance(messages, TypicalMessages) else enumerate(messages)
 
 
 class _Template(msgspec.Struct, frozen=True):
-    """The bytes before and after the text of a message; `seconds` are places in those before."""
+    """The bytes before and after a message's text; `seconds` is the slice of its time among those before."""
 
     message: Message
     before: bytes
@@ -55,7 +55,7 @@ class _Template(msgspec.Struct, frozen=True):
 
 
 def read_typical(dialect: Dialect, stream: PlainStream) -> TypicalMessages | None:
-    """Read one message for each event, if many are alike; texts are not kept. None: parse them all."""
+    """Read a stream as typical messages if most are alike, without texts; None: parse each of them."""
     count = len(stream.begins)
     if dialect.cumulative or count < _FEWEST:
         return None
@@ -83,7 +83,7 @@ def _read_data(stream: PlainStream, at: int) -> bytes:
 
 
 def _make_template(dialect: Dialect, line: bytes) -> _Template | None:
-    """Make a template of a message that carries a text and nothing else; None for any other.
+    """Make the template of a message that carries a text and nothing else; None for any other.
 
     That the text stands where it seems to is not guessed: with a letter more there, the message's text must
     have that letter too. So these bytes are the inside of a string and its value is the text: whatever else
@@ -109,13 +109,13 @@ def _make_template(dialect: Dialect, line: bytes) -> _Template | None:
 
 
 def _find_seconds(before: bytes) -> slice:
-    """Find the last digits of a message's time, the value of a key that no dialect reads."""
+    """Find the last digits of a message's `created` time, which no dialect reads."""
     match = _CREATED.search(before)
     return slice(*match.span(1)) if match else _NOWHERE
 
 
 def _find_loose(stream: PlainStream, template: _Template) -> slice:
-    """Find the digits of the time, if it changes from the first messages to the last."""
+    """Find the digits of the time if they change between the first and the last message."""
     same = template.before[: template.seconds.stop]
     if _read_data(stream, 1).startswith(same) and _read_data(stream, len(stream.ends) - 2).startswith(same):
         return _NOWHERE
@@ -123,7 +123,7 @@ def _find_loose(stream: PlainStream, template: _Template) -> slice:
 
 
 def _read_only_text(message: Message) -> str:
-    """Read the text of a message that carries nothing else; "" for any other."""
+    """Return the text of a message that carries nothing else; "" for any other."""
     if message.error is not None or message.usage is not None or len(message.choices or ()) != 1:
         return ""
     (choice,) = message.choices or ()
@@ -133,7 +133,7 @@ def _read_only_text(message: Message) -> str:
 
 
 def _find_odd(stream: PlainStream, template: _Template, loose: slice) -> list[int]:
-    """Find the events that are not of a template, and the last one; digits at `loose` may differ.
+    """List the events that do not match a template, and the last one; digits at `loose` may differ.
 
     Raises UnicodeDecodeError where a text may be no UTF-8, IndexError where an event can be of no template.
     """
@@ -154,7 +154,7 @@ def _find_odd(stream: PlainStream, template: _Template, loose: slice) -> list[in
 
 
 def _find_escaped(raw: bytes, begins: Int64, lengths: Int64) -> list[int]:
-    """Find the texts with a quote or an escape; raises UnicodeDecodeError where one may not be UTF-8."""
+    """List the texts with a quote or an escape; raises UnicodeDecodeError if one may not be UTF-8."""
     until = lengths.cumsum()
     inside = (begins - until + lengths).repeat(lengths) + np.arange(until[-1])
     texts = np.frombuffer(raw, np.uint8)[inside].tobytes()
@@ -169,10 +169,7 @@ def _find_escaped(raw: bytes, begins: Int64, lengths: Int64) -> list[int]:
 
 
 def _find_different(raw: bytes, places: Int64, wanted: bytes, loose: slice) -> Int64:
-    """From which places on the bytes are not the wanted ones, which are whole words; int64 positions.
-
-    Where there are digits in all of `loose`, they are as good as those that are wanted.
-    """
+    """Find the places at which the bytes differ from `wanted`, int64 positions; digits may in `loose`."""
     cut = cut_lines(raw, places, len(wanted))
     if loose.stop:
         rows = cut.view(np.uint8).reshape(len(places), -1)

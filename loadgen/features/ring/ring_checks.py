@@ -18,7 +18,7 @@ HELD = 0.01  # of the segments: P99 ITL is of a hundredth of the gaps
     origin=Origin.CLIENT,
 )
 def acks_late(run: RunEvidence) -> Evidence | None:
-    """The server waited for acknowledgements, which the client sent late."""
+    """Find evidence that the server waited for acknowledgements which the client sent late."""
     client = run.facts.client
     if client.held_segments <= HELD * client.segments:
         return None
@@ -36,7 +36,7 @@ def acks_late(run: RunEvidence) -> Evidence | None:
     "leave the client a core, or spread the load over several clients",
 )
 def ring_incomplete(run: RunEvidence) -> Evidence | None:
-    """Some requests are timed by reads although there was a packet ring."""
+    """Find evidence that requests were timed by reads although there was a packet ring."""
     client = run.facts.client
     if not client.fallen_back:
         return None

@@ -50,7 +50,7 @@ Counted = tuple[int, int]  # the words of a prompt, and the tokens that the serv
 
 
 class PromptCounter:
-    """Asks one server how many tokens it counts in texts, sent as the requests of a plan are."""
+    """Asks one server how many tokens it counts in a text, sent as a plan's requests are."""
 
     def __init__(self, access: ServerAddress, asked: Plan, hosted: bool, limit: int) -> None:
         self.access, self._plan, self._hosted = access, asked, hosted
@@ -64,7 +64,7 @@ class PromptCounter:
         self._limit_s = limits[self._flag]
 
     def learn_counts(self, tokens: int) -> WordCounts:
-        """How the server counts words, checked with a prompt of about `tokens` tokens.
+        """Learn how the server counts words, checked with a prompt of about `tokens` tokens.
 
         Raises MeasureError where it denies or refuses a request, or counts nothing.
         """
@@ -92,7 +92,7 @@ class PromptCounter:
         return replace(fitted, how=how)
 
     async def _ask_tokenize(self, client: ControlClient, text: str) -> ControlAnswer:
-        """By /tokenize, in vLLM's form."""
+        """Ask /tokenize, in vLLM's form, to count a text."""
         body: dict[str, Any] = {"model": self._plan.model, "prompt": text}
         if isinstance(self._plan.dialect, Chat):
             message = self._plan.dialect.make_request(self._plan.model, text, 1)["messages"]
@@ -102,7 +102,7 @@ class PromptCounter:
         return await self._answer(client, _TOKENIZE, body, _PATH_S)
 
     async def _ask_usage(self, client: ControlClient, text: str) -> int:
-        """By the usage of a request for one token, or a few; raises MeasureError."""
+        """Count a text by the usage of a request for one token, or a few; raises MeasureError."""
         plan = self._plan
         answer = await self._answer(client, plan.path, self._body(text))
         if answer.status in REFUSING and self._output_tokens < _MORE:
@@ -120,7 +120,7 @@ class PromptCounter:
         return count
 
     def _explain_uncounted(self, path: str, answer: ControlAnswer) -> MeasureError:
-        """The error of an answer that is not a count."""
+        """Make the error for an answer that is not a count."""
         why = answer.error or f"answers {refusals.format_message(answer.status, answer.body)}"
         fix = "pass --tokenizer to need no answer"
         if answer.timed_out and self._flag:
@@ -129,7 +129,7 @@ class PromptCounter:
         return MeasureError(self.access.secrets.hide(f"{self.access.shown_url}{path}, {what}, {why}: {fix}"))
 
     def _body(self, text: str) -> dict[str, Any]:
-        """A request as the run's are, for a short answer."""
+        """Make a request as the run's are, with a short answer."""
         plan = self._plan
         fields = {name: value for name, value in plan.fields.items() if name not in _UNASKED}
         if sampling := untrusted.read_mapping(fields.get("sampling_params")):
@@ -167,12 +167,12 @@ def add_word_counts(
 
 
 def _read_count(answer: ControlAnswer) -> int | None:
-    """The count of an answer by /tokenize; None where there is no such path, or it is another's."""
+    """Read the count in an answer of /tokenize; None if the server lacks that path."""
     return untrusted.read_count(answer.object.get("count")) or None
 
 
 def _read_prompt_tokens(plan: Plan, body: bytes) -> int | None:
-    """`usage.prompt_tokens` of an answer, streamed or whole; None where it has none."""
+    """Read `usage.prompt_tokens` of an answer, streamed or whole; None if it has none."""
     lines = [line[5:].strip() for line in body.splitlines() if line.startswith(b"data:")]
     events = [line for line in lines if line != b"[DONE]"] or [body.replace(b"\n", b" ")]
     tokens = None
@@ -188,7 +188,7 @@ def _read_prompt_tokens(plan: Plan, body: bytes) -> int | None:
 
 
 async def fit_counts(count: Count, groups: int) -> WordCounts:
-    """Tokens a word, and of each prompt, from groups of the common words that are counted alone and together.
+    """Learn the tokens per word, and per prompt on top, from counts of groups of common words.
 
     One group more than all in one prompt is one overhead more: no list of tokens is needed. The overhead is
     learned with the first word of all prompts in it. Where some groups, or some parts of the best one, have
@@ -218,7 +218,7 @@ async def fit_counts(count: Count, groups: int) -> WordCounts:
 
 
 def _select_single_tokens(parts: list[tuple[str, ...]], tokens: list[float]) -> tuple[str, ...]:
-    """The words of the parts that have as many tokens as words."""
+    """Select the words of those parts that have exactly one token per word."""
     counted = zip(parts, tokens, strict=True)
     return tuple(
         word for part, tokens_of_part in counted if abs(tokens_of_part - len(part)) < _EXACT for word in part
@@ -226,7 +226,7 @@ def _select_single_tokens(parts: list[tuple[str, ...]], tokens: list[float]) -> 
 
 
 async def correct_counts(counts: WordCounts, count: Count, tokens: int) -> WordCounts:
-    """The counts, corrected where prompts of about `tokens` tokens have another length.
+    """Correct the counts if a prompt of about `tokens` tokens has another length than they predict.
 
     What rounding may make is left to the fit, which has the mean of more counts; a token or two go to the
     overhead; more is measured at two lengths.
@@ -259,7 +259,7 @@ async def correct_counts(counts: WordCounts, count: Count, tokens: int) -> WordC
 async def _refuse_cut(
     fewer: Counted, more: Counted, line: WordCounts, between: tuple[str, ...], count: Count
 ) -> None:
-    """Raise MeasureError where the longer prompt was cut: one with some words fewer has as many tokens.
+    """Raise MeasureError if the server truncated the longer prompt: a shorter one counts the same.
 
     `between` are the words of one that should have a count halfway between that of the longer one and the one
     it should have had; the `line` is through both counts.
@@ -274,7 +274,7 @@ async def _refuse_cut(
 
 
 def _explain_miscount(fewer: Counted, more: Counted) -> MeasureError:
-    """The error of two prompts, each as its words and the tokens that the server counts in it."""
+    """Make the error for two prompts, each given as (words, tokens counted by the server)."""
     (words_before, tokens_before), (words_after, tokens_after) = fewer, more
     if tokens_before == tokens_after:
         return MeasureError(

@@ -23,20 +23,20 @@ SPIN_NS = 1_200_000  # an epoll sleeps whole milliseconds, rounded up: the last 
 
 
 class Gate(Protocol):
-    """One limit on the requests under way; all times are nanoseconds of one clock."""
+    """A limit on the requests in flight that may hold due requests back; times are ns of one clock."""
 
     opened_ns: int  # when it last began to let a request pass; 0: it never held one back
 
     def is_open(self, now_ns: int) -> bool:
-        """Whether one more request may be sent."""
+        """Whether one more request may be sent now."""
         ...
 
     def wait_ns(self, now_ns: int) -> int:
-        """How long to wait before asking again, where it did not open and no request ends before."""
+        """How long to wait before calling `is_open` again if no request ends before."""
         ...
 
     def note_sent(self, stream: Stream) -> None:
-        """Note a request that goes out now, or ended in the attempt; its `sent_ns` may not be set yet."""
+        """Note a request that is sent now, or fails at once; its `sent_ns` may not be set yet."""
         ...
 
     def note_ended(self, end_ns: int) -> None:
@@ -45,7 +45,7 @@ class Gate(Protocol):
 
 
 class ConcurrencyGate:
-    """A limit on the requests under way that changes over time; what is under way is never cut."""
+    """Limits requests in flight by a schedule of concurrency; those in flight are never cut."""
 
     def __init__(self, steps: ConcurrencySteps, begin_ns: int) -> None:
         self.steps, self.begin_ns = steps, begin_ns
@@ -65,7 +65,7 @@ class ConcurrencyGate:
         return not self._shut
 
     def _go_on(self, now_ns: int) -> None:
-        """Take the limit that holds now, since when it does, and until when."""
+        """Update the limit in force, and when it began and ends."""
         while now_ns >= self._until_ns:
             self._changed_ns = self._until_ns
             next_ns = self.steps.next_ns(self._changed_ns - self.begin_ns)
@@ -85,7 +85,7 @@ class ConcurrencyGate:
 
 @dataclass(slots=True)
 class _Prefill:
-    """A request that had no token when it was last examined."""
+    """A request in flight that had no token when it was last searched for one."""
 
     stream: Stream
     index: int  # that the stream has while it is this request's
@@ -93,7 +93,7 @@ class _Prefill:
 
 
 class PrefillGate:
-    """A limit on the requests that were sent and have no token yet.
+    """Limits the requests in flight that have no token yet.
 
     Pings and response heads do not count as tokens. Answers are searched only while the limit holds a request
     back, and at most once a millisecond.
@@ -134,7 +134,7 @@ class PrefillGate:
 
 
 def make_gates(job: Job, begin_ns: int) -> tuple[Gate, ...]:
-    """Make the gates of a job that began at that time; most have none."""
+    """Make the gates of a job that began at `begin_ns`; most jobs have none."""
     gates: list[Gate] = []
     if job.concurrency_steps is not None:
         gates.append(ConcurrencyGate(job.concurrency_steps, begin_ns))
@@ -144,23 +144,23 @@ def make_gates(job: Job, begin_ns: int) -> tuple[Gate, ...]:
 
 
 class Cancelling(Protocol):
-    """The requests under way that are to be given up; all times are nanoseconds of one clock."""
+    """Selects the requests in flight to cancel as planned; times are nanoseconds of one clock."""
 
     def note_sent(self, stream: Stream) -> None:
         """Note a request that was sent, or sent again: the last time of sending counts."""
         ...
 
     def take_due(self, now_ns: int) -> list[Stream]:
-        """Take the requests that are to be given up now, each once."""
+        """Return the requests to cancel now, each once."""
         ...
 
     def wait_ns(self, now_ns: int) -> int:
-        """How long to wait before asking again, where nothing comes before."""
+        """How long to wait before calling `take_due` again if nothing arrives before."""
         ...
 
 
 class AfterTime:
-    """Gives a request up some time after it was sent."""
+    """Cancels a request a fixed time after it was sent."""
 
     def __init__(self, cancellations: Cancellations) -> None:
         self.chosen, self.after_ns = cancellations.chosen, cancellations.point.after_ns
@@ -187,7 +187,7 @@ class AfterTime:
 
 @dataclass(slots=True)
 class _Counted:
-    """A request whose messages with text are counted."""
+    """A request in flight whose messages with text are counted."""
 
     stream: Stream
     index: int
@@ -197,7 +197,7 @@ class _Counted:
 
 
 class AfterTokens:
-    """Gives a request up once enough messages with text have come, as found every two milliseconds."""
+    """Cancels a request once enough messages with text have come, checked every two milliseconds."""
 
     def __init__(self, cancellations: Cancellations, count: Callable[[bytes], int]) -> None:
         self.chosen, self.most, self.count = cancellations.chosen, cancellations.point.after_tokens, count
@@ -237,7 +237,7 @@ class AfterTokens:
 
 
 def make_cancelling(job: Job) -> Cancelling | None:
-    """Make what gives up requests of a job; None where it gives up none."""
+    """Make what selects the requests of a job to cancel; None if it cancels none."""
     cancellations = job.cancellations
     if cancellations is None:
         return None

@@ -24,7 +24,7 @@ from loadgen.transport.sending.share import WHOLE, AtOnce, Order, RunStart, Shar
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Where requests go: a resolved address, the request line's path, and TLS where asked for."""
+    """Where requests go: a resolved address, the path of the request line, and TLS."""
 
     scheme: str
     host: str
@@ -48,7 +48,7 @@ class Target(msgspec.Struct, frozen=True):
         return host if self.port == (443 if self.scheme == "https" else 80) else f"{host}:{self.port}"
 
     def choose_source(self, position: int) -> str:
-        """The address that the connection at a position comes from; "": the kernel chooses."""
+        """Choose the local address for the connection of the slot at a position; "": the kernel's choice."""
         return self.sources[position % len(self.sources)] if self.sources else ""
 
     @property
@@ -56,7 +56,7 @@ class Target(msgspec.Struct, frozen=True):
         return f"{self.scheme}://{self.authority}{self.path}"
 
     def make_head(self, length: int, own: tuple[tuple[str, str], ...]) -> bytes:
-        """The request line and headers in front of a body of `length` bytes; some are the request's own."""
+        """Make the request line and headers for a body of `length` bytes; `own` are more headers."""
         lines = [
             f"POST {self.path} HTTP/1.1",
             f"host: {self.authority}",
@@ -68,7 +68,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """When to give up on a request; 0 means never."""
+    """When a request is ended as failed, by time or size; 0 means never."""
 
     request_timeout_ns: int = 0  # from sending to the end
     timeout_flag: str = "--request-timeout"  # that set it
@@ -79,7 +79,7 @@ class Limits(msgspec.Struct, frozen=True):
     open_bytes: int = 0  # of all answers under way together, with what waits to be decoded; 0: no limit
 
     def refuse_for_room(self, held: int) -> Failure:
-        """The failure of the largest answer, of `held` bytes, where all together hold more than they may."""
+        """Make the failure of the largest response, `held` bytes, when all together hold too much."""
         return Failure(
             FailureKind.MEMORY,
             f"cut off at {held / MIB:.1f} MiB, the largest: the answers under way held more than the "
@@ -87,7 +87,7 @@ class Limits(msgspec.Struct, frozen=True):
         )
 
     def refuse_length(self, announced: int = 0) -> Failure:
-        """The failure of an answer that has more bytes than one may have, or announces them."""
+        """Make the failure of a response longer than allowed, or that announces so."""
         announcement = f"{announced} bytes announced, " if announced else ""
         return Failure(
             FailureKind.MALFORMED,
@@ -96,11 +96,11 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """Requests of a plan against one target, sent by one process.
+    """The requests of a plan that one process sends to one target.
 
-    `offsets_ns` is int64[count], when each is due after the start (open loop); None means as soon as
-    one of the `max_concurrency` slots is free (closed loop). Once `duration_ns` have passed since the
-    start no request is sent any more, and those under way are finished; 0 means no such limit.
+    `offsets_ns` is int64[count], when each is due after the start (open loop); None means as soon as one of
+    the `max_concurrency` slots is free (closed loop). Once `duration_ns` have passed since the start no
+    request is sent any more, and those under way are finished; 0 means no such limit.
     """
 
     target: Target
@@ -129,35 +129,35 @@ class Job(msgspec.Struct, frozen=True):
         check_request_id_prefix(self.request_id_prefix)
 
     def make_request(self, index: int, body: bytes | None = None) -> bytes:
-        """The whole HTTP request of `index`, head and body; None: the body as planned."""
+        """Make the HTTP request `index`, head and body; None: the body as planned."""
         body = self.body(index) if body is None else body
         return self.target.make_head(len(body), self.make_own_headers(index)) + body
 
     def make_own_headers(self, index: int) -> tuple[tuple[str, str], ...]:
-        """The headers that not every request has alike."""
+        """Make the headers that differ from request to request."""
         name = ("x-request-id", f"{self.request_id_prefix}{index}")
         more = () if self.sessions is None else self.sessions.make_headers(index, self.request_id_prefix)
         return (name, *more)
 
     @property
     def count(self) -> int:
-        """How many requests, or sessions of them, there are at most."""
+        """The most requests, or sessions, that this process may send."""
         return len(self.order)
 
     @property
     def most_slots(self) -> int:
-        """The most connections this job can have open."""
+        """The most connections that this process may have open."""
         return min(self.count, self.max_concurrency or self.count)
 
     @property
     def reads_at_once(self) -> bool:
-        """Whether tokens decide what is sent or cancelled, so that none may wait unread in its socket."""
+        """Whether tokens decide what is sent or cancelled, so that none may wait unread in a socket."""
         by_tokens = self.cancellations is not None and self.cancellations.point.after_tokens > 0
         return by_tokens or self.prefill_concurrency is not None
 
     @property
     def first_slots(self) -> int:
-        """How many connections are open before the first request goes.
+        """The number of connections to open before the first request.
 
         All those of a closed loop: where its limit rises, no request waits for a handshake then.
         """
@@ -171,24 +171,24 @@ _MODEL = re.compile(rb'"model":"(?:[^"\\]|\\.)*"')  # the first key of a body
 
 
 class BodiesDigest:
-    """A fingerprint of bodies, in whatever order they are sent, without the model's name."""
+    """A hash of request bodies, in whatever order they are sent, without the model's name."""
 
     def __init__(self) -> None:
         self._sum = 0
 
     def add(self, body: bytes) -> None:
-        """Take one more body."""
+        """Add one body to the hash."""
         body = _MODEL.sub(b"", body, count=1)
         hashed = hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()
         self._sum += int.from_bytes(hashed, "little")
 
     def hex(self) -> str:
-        """The fingerprint so far; "" without a body."""
+        """Return the hash so far; "" without a body."""
         return _format_hex(self._sum)
 
 
 def join_digests(digests: Iterable[str]) -> str:
-    """The fingerprint of all bodies that several processes sent; "" if empty."""
+    """Combine the hashes of the bodies that several processes sent; "" if empty."""
     return _format_hex(sum(int(digest, 16) for digest in digests if digest))
 
 
@@ -197,15 +197,15 @@ def _format_hex(bodies: int) -> str:
 
 
 def split_body(request: bytes) -> bytes:
-    """Split the body off a whole HTTP request."""
+    """Return the body of an HTTP request."""
     return request.partition(b"\r\n\r\n")[2]
 
 
 class Sessions(Protocol):
-    """The sessions of a job whose requests are their turns: it is for them to say who sends these."""
+    """The sessions of a job whose requests are their turns; it provides the sender for these."""
 
     def make_headers(self, index: int, prefix: str) -> tuple[tuple[str, str], ...]:
-        """The headers that a request has as a turn of its session."""
+        """Make the headers that request `index` carries as a turn of its session."""
         ...
 
     def make_sender(
@@ -215,7 +215,7 @@ class Sessions(Protocol):
         ...
 
     def make_exchanges(self, job: Job, begin_ns: int) -> TurnExchanges:
-        """Make what sends a session's turns, for a transport that awaits each."""
+        """Make the sender of turns for a transport that awaits each request."""
         ...
 
 
@@ -225,20 +225,20 @@ class TurnExchanges(Protocol):
     reconnects: int  # turns that went over another connection than the one before them
 
     async def run(self, first: Any, exchange: Callable[[Any], Awaitable[Failure | None]]) -> None:
-        """Send all turns of the session of a first one, as long as each succeeds."""
+        """Send all turns of the session that begins with `first`, as long as each succeeds."""
         ...
 
     def build_ahead(self) -> bool:
-        """Do one piece of the work that can wait; False where there is none."""
+        """Build one request ahead of time; False if there is none to build."""
         ...
 
     def bodies_digest(self) -> str:
-        """A fingerprint of the bodies that were sent."""
+        """Return a hash of the bodies that were sent."""
         ...
 
 
 class Health(msgspec.Struct, tag="health", array_like=True):
-    """The report of the capturing process on itself, when it is done; times in nanoseconds."""
+    """The capturing process's report on itself at its end; times in nanoseconds."""
 
     started_ns: int
     ended_ns: int
@@ -258,13 +258,13 @@ class Health(msgspec.Struct, tag="health", array_like=True):
 
 
 class CaptureFault(msgspec.Struct, tag="fault", array_like=True):
-    """Why a capturing process dies, where it is of an exception."""
+    """The exception that ended a capturing process, in one line."""
 
     reason: str
 
 
 class Counters:
-    """Four int64 shared by the capturing process (which writes) and the live display (which reads)."""
+    """Four int64 in memory shared by the capturing process, which writes, and the live display."""
 
     def __init__(self) -> None:
         self._view = memoryview(mmap.mmap(-1, 4096)).cast("q")
@@ -276,7 +276,7 @@ class Counters:
         view[3] += 1
 
     def publish_sent(self, sent: int) -> None:
-        """Publish how many requests were sent: at once, so that it holds of a process that was killed."""
+        """Publish the number of sent requests at once, so that it is right if the process is killed."""
         self._view[0] = sent
 
     @property
@@ -293,7 +293,7 @@ class Counters:
 
     @property
     def beats(self) -> int:
-        """How often they were published: a process that is not stopped does so ten times a second."""
+        """How often they were published; a process that is not stopped does so ten times a second."""
         return self._view[3]
 
 

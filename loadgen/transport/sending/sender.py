@@ -17,7 +17,7 @@ _NONE_LEFT = -1
 
 
 class Outgoing:
-    """The requests that are still to send; times are nanoseconds.
+    """The requests that are still to be sent, in order; times are nanoseconds.
 
     `count` is how many requests there will be: the most there can be, until the last has been claimed. While
     `next` is below it, the next request is claimed, and for this process to send.
@@ -38,17 +38,17 @@ class Outgoing:
         self._claim()
 
     def due_ns(self, begin_ns: int) -> int:
-        """When the next request of an open loop that began then is due."""
+        """Return when the next request of an open loop that began at `begin_ns` is due."""
         assert self.job.offsets_ns is not None
         return begin_ns + int(self.job.offsets_ns[self.next])
 
     def count_waiting(self, begin_ns: int, now_ns: int) -> int:
-        """How many requests of an open loop are due and not sent."""
+        """Count the requests of an open loop that are due and not sent."""
         assert self.job.offsets_ns is not None
         return int(np.searchsorted(self.job.offsets_ns, now_ns - begin_ns, "right")) - self.next
 
     def take(self) -> tuple[int, bytes]:
-        """The next request, and its position in the plan."""
+        """Take the next request: its plan index and its HTTP bytes."""
         if self._ready:
             index, request = self._ready.popleft()
             self._ready_bytes -= len(request)
@@ -63,7 +63,7 @@ class Outgoing:
         return index, request
 
     def build_ahead(self) -> bool:
-        """Build one more request; False where all are built, or as many as may wait."""
+        """Build one more request ahead; False if all are built, or as many as may wait."""
         full = len(self._ready) >= self._most_ready or self._ready_bytes >= _MOST_READY_BYTES
         if full or not (self._claimed or self._claim()):
             return False
@@ -75,11 +75,11 @@ class Outgoing:
         return True
 
     def bodies_digest(self) -> str:
-        """A fingerprint of the bodies that were sent, which only sessions have."""
+        """Return "": only sessions hash the bodies they send."""
         return ""
 
     def _claim(self) -> bool:
-        """Make one more request this process's; False where there is none left."""
+        """Claim one more request for this process; False if none is left."""
         if self.next + len(self._ready) >= self.count:
             return False
         index = next(self._order, _NONE_LEFT)
@@ -104,11 +104,11 @@ class Sender:
         self._send_due = self._send_closed if job.offsets_ns is None else self._send_open
 
     def begin(self, begin_ns: int) -> None:
-        """Take the time from which the plan's times count."""
+        """Set the instant from which the plan's times count, and make the job's gates."""
         self.begin_ns, self.gates = begin_ns, make_gates(self.job, begin_ns)
 
     def send_due(self) -> None:
-        """Send what is due to the slots that are free, and see to it that some are."""
+        """Send the due requests over free slots, and open more slots if needed."""
         if 0 < self.job.duration_ns <= self.now_ns() - self.begin_ns:
             self.out.count = self.out.next
         self._send_due()
@@ -136,11 +136,11 @@ class Sender:
             spare += 1
 
     def _passes(self) -> bool:
-        """Whether the gates let one more request pass."""
+        """Whether all gates let one more request pass."""
         return not self.gates or all(gate.is_open(self.now_ns()) for gate in self.gates)
 
     def _freed_ns(self, slot: Slot) -> int:
-        """Since when a closed loop could send over a slot."""
+        """Return since when (ns) a closed loop could have sent over a slot."""
         return max(slot.freed_ns, self.begin_ns, *(gate.opened_ns for gate in self.gates))
 
     def _go(self, slot: Slot, due_ns: int) -> None:
@@ -156,7 +156,7 @@ class Sender:
             self.cancelling.note_sent(slot)
 
     def _take(self, slot: Slot, intended_ns: int) -> None:
-        """Give the next request to a slot."""
+        """Give the next request to a slot; `intended_ns` is when it should go out."""
         slot.index, slot.request = self.out.take()
         slot.intended_ns = intended_ns
         self.counters.publish_sent(self.out.next)
@@ -173,20 +173,20 @@ class Sender:
                 gate.note_sent(slot)
 
     def note_ended(self, slot: Slot, failure: Failure | None, end_ns: int) -> None:
-        """Note that a slot's request ended, and how."""
+        """Note that a slot's request ended, and with which failure."""
         for gate in self.gates:
             gate.note_ended(end_ns)
 
     def take_free(self, slot: Slot) -> None:
-        """Take a slot that is open and has no request."""
+        """Note that a slot is connected and has no request."""
         self.pool.free.append(slot)
 
     def redial_ns(self, slot: Slot) -> int:
-        """When to open a slot again whose connection ended; 0: no request is left for it."""
+        """Return when to reconnect a slot; 0: no request is left for it."""
         return self.now_ns() if self.out.next < self.out.count else 0
 
     def wait_ns(self) -> int:
-        """How long to wait before there may be something to do that nothing else shows."""
+        """Return how long until there may be something to send that no socket event shows."""
         now_ns = self.now_ns()
         wait_ns = NEVER_NS if self.cancelling is None else self.cancelling.wait_ns(now_ns)
         if not self.pool.free or self.out.next == self.out.count:

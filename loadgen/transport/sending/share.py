@@ -20,7 +20,7 @@ _INDEX_BYTES = 8
 
 
 class Share(msgspec.Struct, frozen=True):
-    """One of `of` equal parts of a plan, counted from 0: those of all shards, and of their workers.
+    """One of `of` equal shares of a plan, counted from 0: one per process, over all shards and workers.
 
     Slots are numbered so that no two processes have the same: slot k of this one is `number + of * k`.
     """
@@ -30,26 +30,26 @@ class Share(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The part as --shard has it."""
+        """The share as --shard writes it: 0/4."""
         return f"{self.number}/{self.of}"
 
     def split(self, workers: int) -> list[Share]:
-        """This part in as many smaller ones: what they send together is what this one would."""
+        """Divide this share among workers; together they send what this one would."""
         return [Share(self.number + self.of * worker, self.of * workers) for worker in range(workers)]
 
     def list_indices(self, count: int, sessions: Int64 | None = None) -> Int64:
-        """The plan indices of this part, ascending; with `sessions`, of each request, none is divided."""
+        """List the plan indices of this share, ascending; `sessions`, of each request, are not divided."""
         if sessions is None:
             return np.arange(self.number, count, self.of, dtype=np.int64)
         _, ranks = np.unique(sessions[:count], return_inverse=True)
         return np.flatnonzero(ranks % self.of == self.number).astype(np.int64)
 
     def count_slots(self, most: int) -> int:
-        """How many of `most` slots are this part's."""
+        """Count how many of `most` slots belong to this share."""
         return len(range(self.number, most, self.of))
 
     def number_slot(self, position: int) -> int:
-        """The number of this part's slot at a position."""
+        """Return the number of this share's slot at a position."""
         return self.number + self.of * position
 
 
@@ -57,7 +57,7 @@ WHOLE = Share()
 
 
 class Order(Protocol):
-    """The requests that one process sends, by plan index and in their order; gone through once."""
+    """The requests that one process sends, as plan indices in order; iterated once."""
 
     shared: bool  # what this process claims can be sent by no other, and others may have free slots
 
@@ -70,20 +70,20 @@ class Order(Protocol):
         ...
 
     def list_taken(self, count: int) -> Sequence[int]:
-        """List the first `count` that were given out, in any process that shares this order."""
+        """List the first `count` requests given out, in any process that shares this order."""
         ...
 
     def list_claimed(self) -> Sequence[int]:
-        """List all that are for this process only to send: given out, or chosen beforehand."""
+        """List the requests that only this process may send: given out, or assigned beforehand."""
         ...
 
     def list_unanswered(self, sent: int, have: Collection[int]) -> Sequence[int]:
-        """List the requests that were sent and did not come back."""
+        """List the requests that were sent and did not come back; `have` are those that did."""
         ...
 
 
 class Listed:
-    """Requests that were chosen beforehand: int64[requests], or a range."""
+    """An order of requests assigned beforehand: int64[requests], or a range."""
 
     shared = False
 
@@ -107,7 +107,7 @@ class Listed:
 
 
 class Queue:
-    """Requests that several processes take from, each when it has a slot for one (a closed loop).
+    """An order that several processes of a closed loop take from, each when a slot is free.
 
     All read one file without a name at one shared position, which the kernel moves at each read: no request
     is given out twice, and there is no lock to be left locked by a process that dies. Make it before the
@@ -122,19 +122,19 @@ class Queue:
         return self._length
 
     def take_next(self) -> int:
-        """Take the plan index of the next request; -1: none is left."""
+        """Take the plan index of the next request; -1 if none is left."""
         data = os.read(self._file, _INDEX_BYTES) if self._file >= 0 else b""
         return int.from_bytes(data, "little", signed=True) if data else -1
 
     def close(self) -> None:
-        """Close this process's end."""
+        """Close this process's file descriptor."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
 
 class Shared:
-    """One process's turns at a queue; what it took can be read in the process that forked it."""
+    """One process's order over a Queue; the parent can read what it took."""
 
     shared = True
 
@@ -156,7 +156,7 @@ class Shared:
         return [index - 1 for index in self._log[:count].tolist()]
 
     def list_claimed(self) -> list[int]:
-        """All that it took."""
+        """List all requests that this process took."""
         return self.list_taken(int(np.count_nonzero(np.frombuffer(self._log, np.int64))))
 
     def list_unanswered(self, sent: int, have: Collection[int]) -> list[int]:
@@ -164,7 +164,7 @@ class Shared:
 
 
 def _make_shared_file(data: bytes) -> int:
-    """Make a file without a name that holds this, whose position one process moves at a time."""
+    """Make an unnamed file with this content, whose read position forked processes share."""
     file = os.memfd_create("loadgen-requests", os.MFD_CLOEXEC)
     try:
         _write_all(file, data)
@@ -184,7 +184,7 @@ class RunStart(Protocol):
     """The instant from which a plan's times count, CLOCK_MONOTONIC in nanoseconds."""
 
     def begin_ns(self, now_ns: int) -> int:
-        """That instant, for a process that is ready now; 0 while it is not known."""
+        """Return that instant, for a process that is ready now; 0 while it is not known."""
         ...
 
 
@@ -196,7 +196,7 @@ class AtOnce:
 
 
 class At:
-    """A start at an instant, also one that has passed: what is due then is late, and its times show it."""
+    """A start at a fixed instant, even if it has passed: then what is due is sent late, and recorded so."""
 
     def __init__(self, instant_ns: int) -> None:
         self.instant_ns = instant_ns
@@ -206,7 +206,7 @@ class At:
 
 
 class Together:
-    """A start at one instant, once all of several processes are ready; make it before the fork.
+    """A start at one instant for several processes, once all are ready; make it before the fork.
 
     The process that forked them calls `release`, a few hundred times a second, and counts as ready what has
     ended.
@@ -217,15 +217,15 @@ class Together:
         self._view = memoryview(mmap.mmap(-1, 8 * (1 + processes))).cast("q")
 
     def make_start(self, process: int) -> TogetherStart:
-        """Make the start that one of the processes, counted from 0, waits for."""
+        """Make the start that process number `process`, from 0, waits for."""
         return TogetherStart(self._view, process)
 
     def is_ready(self, process: int) -> bool:
-        """Whether one of the processes is ready."""
+        """Whether process number `process` is ready."""
         return bool(self._view[1 + process])
 
     def release(self, now_ns: int, ended: set[int]) -> bool:
-        """Set the instant once every process is ready or has ended; whether it is set."""
+        """Set the instant once every process is ready or has ended; returns whether it is set."""
         if not self._view[0] and all(
             self._view[1 + process] or process in ended for process in range(self.processes)
         ):
@@ -234,7 +234,7 @@ class Together:
 
 
 class TogetherStart:
-    """One process's part of `Together`."""
+    """The start of one of the processes of `Together`."""
 
     def __init__(self, view: memoryview, process: int) -> None:
         self._view, self._process = view, process
