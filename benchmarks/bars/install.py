@@ -60,7 +60,7 @@ def install(installed: Installed, repeats: int) -> Section:
         Bar(f"core install from wheels alone, {here}", count, "no compiler", True),
         Bar("the same set as wheels for Linux aarch64", _aarch64_words(wheels), "no compiler", not faults),
     ]
-    return Section("Install", bars, _lines(sizes, packages, wheels))
+    return Section("Install", bars, _lines(sizes, wheels))
 
 
 def _environment(venv: Path) -> str:
@@ -102,18 +102,14 @@ def _wheels(python: str, version: str, packages: dict[str, str], scratch: Path) 
     return Wheels(version, sorted(set(urls) - set(pure)), pure)
 
 
-def _lines(sizes: dict[str, int], packages: dict[str, str], wheels: Sequence[Wheels]) -> list[str]:
+def _lines(sizes: dict[str, int], wheels: Sequence[Wheels]) -> list[str]:
     largest = sorted(sizes.items(), key=lambda entry: -entry[1])[:_LARGEST]
     lines = markdown(
         ("in site-packages", "MB"), [(f"`{entry}`", f"{size / 1e6:.1f}") for entry, size in largest]
     )
-    lines += [
-        "",
-        "Resolved: " + ", ".join(f"{name} {number}" for name, number in sorted(packages.items())) + ".",
-    ]
     for wheel in wheels:
-        words = wheel.fault or f"binary wheels {', '.join(wheel.binary)}; {len(wheel.pure)} pure Python"
-        lines += ["", f"aarch64, Python {wheel.python}: {words}."]
+        if wheel.fault:
+            lines += ["", f"aarch64, Python {wheel.python}: {wheel.fault}."]
     return lines
 
 

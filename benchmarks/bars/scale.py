@@ -207,8 +207,8 @@ def _true(each: Spread, runs: Sequence[Shown]) -> list[Bar]:
     ]
     missing, peak = max(shown.missing for shown in runs), min(shown.true.peak_streams for shown in runs)
     streams = each.load.streams
-    bars.append(Bar(f"{each.words}: messages lost", str(missing), "0", missing == 0))
-    bars.append(Bar(f"{each.words}: streams at once", f"{peak:,}", f"{streams:,}", peak == streams))
+    what, met = f"{each.words}: messages lost, streams at once", missing == 0 and peak == streams
+    bars.append(Bar(what, f"{missing}, {peak:,}", f"0, {streams:,}", met))
     return bars
 
 
@@ -243,7 +243,7 @@ def _table(found: dict[Spread, list[Shown]]) -> list[str]:
     head = ("load", "tok/s", "CPU µs a token", "of it capturing", "coalesced", "largest process", "verdict")
     rows = [
         (
-            f"{each.words}: {each.load.words}",
+            each.words,
             spread([shown.tokens_per_s for shown in runs], "{:,.0f}"),
             spread([shown.cpu_us for shown in runs], "{:.1f}"),
             spread([shown.capture_us for shown in runs], "{:.1f}"),
@@ -254,4 +254,5 @@ def _table(found: dict[Spread, list[Shown]]) -> list[str]:
         for each, runs in found.items()
         if runs
     ]
-    return markdown(head, rows)
+    loads = dict.fromkeys(f"- {each.load.name}: {each.load.words}" for each in found)
+    return [*markdown(head, rows), "", *loads]

@@ -127,16 +127,14 @@ def interleaved(load: Load, clients: Sequence[Client], repeats: int) -> Trials:
 
 
 def details(trials: Trials, clients: Sequence[Client], floor: Client | None) -> list[str]:
-    """One row per client: cost, true and reported figures, concurrent streams, start-up."""
+    """One row per client: cost, true and reported figures, concurrent streams."""
     head = (
         "client",
         "CPU s",
         "× floor",
-        "tokens per CPU s",
         "mean TTFT, true → reported",
         "P99 ITL, true → reported",
         "streams held, peak (mean)",
-        "first request after",
     )
     rows = []
     for client in clients:
@@ -149,17 +147,15 @@ def details(trials: Trials, clients: Sequence[Client], floor: Client | None) -> 
                 client.name,
                 spread([t.cpu_s for t in done], "{:.2f}"),
                 spread(ratios, "{:.2f}") if ratios else "–",
-                f"{_median(done, lambda t: t.tokens_per_cpu_s):,.0f}",
                 ttft(done),
                 itl(done),
                 held(done),
-                f"{_median(done, lambda t: t.first_request_s):.2f} s",
             )
         )
     everyone = [t.disturbance for done in trials.by_client.values() for t in done]
     if not everyone:
         return []
-    noise = f"Meanwhile other processes used {spread(everyone, '{:.2f}')} of a core."
+    noise = f"Other processes: {spread(everyone, '{:.2f}')} of a core."
     return [*markdown(head, rows), "", noise]
 
 

@@ -53,17 +53,17 @@ def document(sections: Sequence[Section], repeats: int, missing: Sequence[str]) 
     lines = [
         "# Benchmarks",
         "",
-        "Written by `python benchmarks/run.py`; every figure of this page is from one run of it.",
+        "Written by `python benchmarks/run.py`; every figure is from one run of it.",
         "",
-        f"Medians of {repeats}. Each client is a whole process, started for each repeat against a new null"
-        " server (`python -m loadgen_servers.null`), the clients taking turns. CPU is user and"
-        " system time of the client's whole process tree, interpreter start-up and decoding included;"
-        " the floor is `benchmarks/clients/floor.c`, which reads the same streams and throws the bytes away;"
-        " a ratio is taken within each repeat, and its median shown.",
+        f"Medians of {repeats}. Each client is a process of its own, started for each repeat against a new"
+        " null server (`python -m loadgen_servers.null`), the clients taking turns. CPU is the user and"
+        " system time of its process tree, start-up and decoding included; the floor is"
+        " `benchmarks/clients/floor.c`, which reads the same streams and throws the bytes away; a ratio is"
+        " taken within each repeat.",
         "",
-        "The true figures are those of the server's log of the same run: TTFT from the kernel's receive"
-        " timestamp of the request to the clock right before the first token's write, ITL between a request's"
-        " writes. The worst repeat is shown with the client's own verdict on that run.",
+        "True figures are from the server's log of the same run: TTFT from the kernel's receive timestamp of"
+        " the request to the clock right before the first token's write, ITL between a request's writes. The"
+        " worst repeat is shown with the client's own verdict on that run.",
         "",
         "## Every bar",
         "",
