@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import msgspec
-from pydantic import BaseModel
 
 from loadgen.base import untrusted
 from loadgen.engines.engines import ENGINES
@@ -110,7 +109,7 @@ FEATURES = (
 )
 
 
-class AdaptedField(BaseModel, extra="forbid", frozen=True):
+class AdaptedField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A field that is omitted or renamed because the server refused it, and the server's words."""
 
     name: str  # inside another one: `a.b`

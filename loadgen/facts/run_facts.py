@@ -468,7 +468,7 @@ def list_annotations(kind: type, row: type[R]) -> dict[str, R]:
     }
 
 
-class Cell(BaseModel, extra="forbid", frozen=True):
+class Cell(BaseModel, extra="forbid", frozen=True, defer_build=True):
     """One checkpoint on one server under one profile, once; runs with the same profile and repeat have one
     prompt stream."""
 
@@ -485,7 +485,7 @@ class Cell(BaseModel, extra="forbid", frozen=True):
         return f"{self.checkpoint} on {self.server}"
 
 
-class FailedCell(BaseModel, extra="ignore", frozen=True):
+class FailedCell(BaseModel, extra="ignore", frozen=True, defer_build=True):
     """A cell that came to nothing, and why."""
 
     cell: Cell

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from pydantic import BaseModel
 
 from loadgen.base import clock, untrusted
 from loadgen.base.files import read_system_text
@@ -22,7 +21,7 @@ _BUSY = 3  # of a CPU's columns: user, nice and system; interrupts belong to no 
 _OWN, _STARTED, _COLUMNS = slice(11, 15), 19, 20
 
 
-class CpuUse(BaseModel, extra="forbid", frozen=True):
+class CpuUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The mean number of busy CPUs during a run, of those on which server and client may run."""
 
     duration_s: float

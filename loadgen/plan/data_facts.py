@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Self
 
+import msgspec
 import numpy as np
-from pydantic import BaseModel
 
 from loadgen.base.arrays import Int64
 
@@ -14,7 +14,7 @@ from loadgen.base.arrays import Int64
 CAPS = ("longer than --trace-max-input-len", "longer than --trace-max-output-len")
 
 
-class LengthFacts(BaseModel, extra="forbid", frozen=True, defer_build=True):
+class LengthFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The planned lengths that are known, in tokens."""
 
     known: int  # requests whose length is known before they are sent
@@ -48,7 +48,7 @@ class LengthFacts(BaseModel, extra="forbid", frozen=True, defer_build=True):
         )
 
 
-class ScheduleFacts(BaseModel, extra="forbid", frozen=True, defer_build=True):
+class ScheduleFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When a trace's requests are due, after window, speed-up, idle cap and jitter."""
 
     format: str
@@ -65,7 +65,7 @@ class ScheduleFacts(BaseModel, extra="forbid", frozen=True, defer_build=True):
     idle_cut_s: float = 0.0  # what the cap took out
 
 
-class DataFacts(BaseModel, extra="forbid", frozen=True):
+class DataFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The origin of a plan's requests, and what of it was left out."""
 
     kind: str = "random"  # a key of SOURCES; of a file without a name, what its rows are

@@ -224,9 +224,8 @@ def _make_plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purp
     planned = made.input_lens if offsets_ns is None else offsets_ns
     count = len(planned) if turns is None else int(turns.begins[-1])
     lens = {"input": made.input_lens, "output": made.output_lens}
-    facts = sourced.facts.model_copy(
-        update={name: LengthFacts.measure(column[:count]) for name, column in lens.items()}
-    )
+    measured = {name: LengthFacts.measure(column[:count]) for name, column in lens.items()}
+    facts = replace(sourced.facts, **measured)
     point = profile.cancel_point if purpose == "measure" else None
     cancelled = (
         None

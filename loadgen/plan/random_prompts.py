@@ -73,7 +73,7 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
     reusable = made.reusable_tokens if is_count_known(shape, inputs.profile) else None
     return SourcedRequests(
         made,
-        source.facts.model_copy(update={"sent": shape.num_prompts, "reusable_tokens": reusable}),
+        replace(source.facts, sent=shape.num_prompts, reusable_tokens=reusable),
         ids_source=source.ids_source,
         tokenizer=source.tokenizer,
         notes=(*notes, *source.notes),

@@ -40,7 +40,7 @@ class Rows(PromptRequests):
 
 def made(kind: str, input_lens: list[int], output_lens: list[int], **keys: Any) -> Plan:
     built = plan.make(profile.build({"num_prompts": 2, **keys}), ModelTarget(UNKNOWN, "m"), Seed(1))
-    facts = built.facts.model_copy(update={"kind": kind, "file": "f.jsonl"})
+    facts = replace(built.facts, kind=kind, file="f.jsonl")
     return replace(built, requests=Rows(input_lens, output_lens), count=len(input_lens), facts=facts)
 
 

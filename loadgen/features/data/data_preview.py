@@ -93,10 +93,10 @@ class PlanPreview(msgspec.Struct, frozen=True):
         made, facts = self.made, self.made.facts
         lengths = {"input": self.input, "output": facts.output}
         return {
-            **facts.model_dump(mode="json", exclude={"input", "output"}),
+            **{name: value for name, value in msgspec.to_builtins(facts).items() if name not in lengths},
             "prompt_format": made.requests.format,
             "requests": len(made),
-            **{f"{way}_tokens": None if each is None else each.model_dump() for way, each in lengths.items()},
+            **{f"{way}_tokens": msgspec.to_builtins(each) for way, each in lengths.items()},
             "reuse": facts.reuse,
             "arrivals": _summarize_gaps(made),
             "sessions": None if made.turns is None else _summarize_turns(made.turns),

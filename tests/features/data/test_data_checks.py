@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from builders import made_data
 from builders.loops import loop_over
@@ -167,7 +168,7 @@ def test_rows_sent_again_are_named_as_such() -> None:
 
 
 def test_rows_left_out_of_a_trace_are_named() -> None:
-    data = made_data.trace().model_copy(update={"skipped": {"longer than 2,048 tokens": 100}})
+    data = replace(made_data.trace(), skipped={"longer than 2,048 tokens": 100})
     evidence = found(traced(open_loop(), data))["lengths-cut"]
     assert evidence == "100 rows of the trace were left out, 320 were sent (longer than 2,048 tokens)"
 
@@ -212,7 +213,7 @@ LONG = "longer than --trace-max-input-len"
 def test_much_that_is_cut_is_suspect_and_a_little_a_note(
     changes: dict[str, Any], doubt: tuple[str, str, str] | None, timed: bool
 ) -> None:
-    data = made_data.trace().model_copy(update={**changes, **({} if timed else {"schedule": None})})
+    data = replace(made_data.trace(), **changes, **({} if timed else {"schedule": None}))
     case = traced(open_loop(), data)
     held = [rule for rule in doubts.DOUBTS if rule.code.endswith("lengths-cut") and rule.find(case)]
     assert [(rule.code, rule.severity.word, rule.find(case)) for rule in held] == ([doubt] if doubt else [])
