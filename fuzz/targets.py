@@ -38,11 +38,10 @@ _STORED = (
     "loadgen.records.journal",
 )
 _FILES = (
-    "loadgen.roofline.checkpoint",
-    "loadgen.plan.model_files",
+    "loadgen.server.checkpoint",
     "loadgen.plan.model_files",
     "loadgen.base.untrusted",
-    "loadgen.roofline",
+    "loadgen.features.roofline",
 )
 _RESPONSES = ("responses/vllm-0.32/*", "responses/sglang-0.5.23/*")
 TARGETS = {
@@ -79,9 +78,7 @@ TARGETS = {
     "config": Target(f"{_CONTROL}:config", _FILES, ("configs/*.json",)),
     "index": Target(f"{_CONTROL}:index", _FILES, ("configs/*.json",)),
     "safetensors": Target(f"{_CONTROL}:safetensors", _FILES),
-    "gguf_head": Target(
-        f"{_CONTROL}:gguf_head", ("loadgen.roofline.checkpoint", "loadgen.roofline.checkpoint"), (), 1024
-    ),
+    "gguf_head": Target(f"{_CONTROL}:gguf_head", ("loadgen.server.checkpoint",), (), 1024),
     # results of others
     "documents": Target(f"{_READERS}:client_documents", _OTHERS),
     "odd_documents": Target(f"{_READERS}:odd_documents", _OTHERS, (), 64, words=False),

@@ -24,9 +24,9 @@ import field_tables
 
 import loadgen
 from loadgen.base import rule
+from loadgen.features.roofline import machines
 from loadgen.figures import figure_table
 from loadgen.plan import profile
-from loadgen.roofline import machines
 from loadgen.run.command.options import bench_parser
 from loadgen.settings import backends, setting
 from loadgen.settings.other_client import OtherClient

@@ -52,7 +52,7 @@ VERBS_OF = {
     "loadgen/run/selftest/": ("selftest", "bench"),
     "loadgen/features/data/data_": ("data", "bench"),
     "loadgen/fleet/": ("shards", "bench"),
-    "loadgen/roofline/estimate": ("bench", "engine"),
+    "loadgen/run/embedded_engine": ("bench", "engine"),
     "loadgen/cli": ("bench", "campaign", "sweep", "limit", "report", "compare"),
     "loadgen/": ("bench",),
     "servers/loadgen_servers/engine/": ("engine",),

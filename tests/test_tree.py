@@ -26,7 +26,7 @@ TEXT = [
 # Imports point left: what is in a folder imports from its own and those before it. Files next to the folders
 # are of two kinds: what every folder uses, and the command and the package, which use every folder.
 FOLDERS = [
-    "base", "engines", "wire", "settings", "plan", "transport", "records", "figures", "host", "roofline",
+    "base", "engines", "wire", "settings", "plan", "transport", "records", "figures", "host",
     "server", "facts", "verdict", "report", "run", "features", "fleet", "study",
 ]  # fmt: skip
 INSIDE = {
@@ -34,7 +34,9 @@ INSIDE = {
         "sweep_record", "limit_record", "labels", "run_summary", "speed", "importers", "consistency",
         "compare", "audit", "judging_api", "pages", "series",
     ],
-    "features": ["traces", "data", "shapes", "sessions", "ring", "workers", "shards", "targets", "texts"],
+    "features": [
+        "traces", "data", "shapes", "sessions", "ring", "workers", "shards", "targets", "texts", "roofline",
+    ],
 }  # fmt: skip
 FIRST, LAST = set[str](), {"cli", "__main__", "__init__"}
 MOST_FILES = 8  # beside the folders

@@ -33,11 +33,11 @@ from loadgen.transport.sending.share import WHOLE, Share
 
 if TYPE_CHECKING:
     from loadgen.facts.calibration import Calibration
+    from loadgen.facts.ceiling import Ceiling
     from loadgen.host.cpu_use import CpuUse
     from loadgen.host.sensor_summary import SensorSummary
-    from loadgen.roofline.ceiling import Ceiling
-    from loadgen.roofline.checkpoint import Checkpoint
     from loadgen.server.answer_check import Fingerprint
+    from loadgen.server.checkpoint import Checkpoint
     from loadgen.server.engine_config import EngineConfig
     from loadgen.server.server_counters import ServerWindow
 
@@ -441,11 +441,11 @@ def _mask_texts(value: F, mask: Callable[[Any], Any]) -> F:
 def find_fact_types() -> dict[str, Any]:
     """Return each fact's annotated type by name; imports the models that only finished runs have."""
     from loadgen.facts.calibration import Calibration
+    from loadgen.facts.ceiling import Ceiling
     from loadgen.host.cpu_use import CpuUse
     from loadgen.host.sensor_summary import SensorSummary
-    from loadgen.roofline.ceiling import Ceiling
-    from loadgen.roofline.checkpoint import Checkpoint
     from loadgen.server.answer_check import Fingerprint
+    from loadgen.server.checkpoint import Checkpoint
     from loadgen.server.engine_config import EngineConfig
     from loadgen.server.server_counters import ServerWindow
 

@@ -48,6 +48,15 @@ FEATURES: dict[str, dict[str, str]] = {
     "ring": {"doubts": "ring_checks", "transports": "ring_choice"},
     "shards": {"doubts": "shard_checks", "options": "shard_settings", "sections": "shard_lines"},
     "workers": {"processes": "workers"},
+    "roofline": {
+        "checkable": "roofline_checks",
+        "checks": "roofline_settings",
+        "doubts": "roofline_checks",
+        "options": "roofline_settings",
+        "presets": "roofline_settings",
+        "sections": "run_roofline",
+        "steps": "run_roofline",
+    },
 }
 
 

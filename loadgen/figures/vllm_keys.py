@@ -13,6 +13,8 @@ from loadgen.figures.figure_table import COUNTS, DEFAULT_METRICS, OF_PROMPTS, PE
 from loadgen.figures.metrics import Metrics
 
 Figures = Mapping[str, Any]
+# Tokens per second of all requests together while prompts are computed, and while answers are.
+PREFILL, DECODING = "prefill_throughput", "decode_throughput"
 
 
 class BlockFacts(msgspec.Struct, frozen=True):

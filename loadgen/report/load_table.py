@@ -17,10 +17,9 @@ from loadgen.figures import repeats
 from loadgen.figures.figure_table import COMMON, LATENCIES
 from loadgen.figures.objectives import Standing, join_standings
 from loadgen.figures.repeats import t_quantile
-from loadgen.figures.vllm_keys import Figures, list_throughputs
+from loadgen.figures.vllm_keys import DECODING, PREFILL, Figures, list_throughputs
 from loadgen.report.load_identity import Load, format_tokens, identify_load
 from loadgen.report.run_directory import Result
-from loadgen.roofline.bound import DECODING, PREFILL
 from loadgen.verdict.verdict import Level
 
 UNNAMED = "Several loads"  # the title where the rows have nothing in common

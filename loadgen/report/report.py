@@ -18,7 +18,7 @@ from loadgen.report import data_lines, figure_lines, result_block, run_lines
 from loadgen.report.run_directory import Result
 from loadgen.report.section import PageTitle, ReportOptions, Room, Section, make_section
 from loadgen.server import answer_check
-from loadgen.verdict import run_roofline, verdict
+from loadgen.verdict import verdict
 from loadgen.verdict.verdict import Level
 
 _MOST_LINES = 10  # of a short report under its block
@@ -166,14 +166,6 @@ _OF_THE_CORE = (
         wrapped=False,
         room=Room.FIRST,
         short=run_lines.summarize_reconciled,
-    ),
-    Section(
-        "roofline",
-        lambda result, _: run_roofline.describe_roofline(result.facts, result.metrics),
-        _is_whole_load,
-        room=Room.LAST,
-        short=run_lines.summarize_roofline,
-        page="Roofline",
     ),
     Section(
         "sensors",

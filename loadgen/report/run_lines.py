@@ -22,10 +22,9 @@ from loadgen.records.record import Records
 from loadgen.report import data_lines, load_table
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions
-from loadgen.roofline import bound
 from loadgen.server import engine_config
 from loadgen.transport.failure import CUT_OFF, describe_outcome
-from loadgen.verdict import reconcile, run_roofline
+from loadgen.verdict import reconcile
 
 _MOST_KINDS = 3  # of failures in a short report
 _MOST_DETAIL = 150  # characters of one
@@ -325,18 +324,6 @@ def _describe_answer_timings(result: Result) -> Iterator[str]:
         f"server's timings: prompt {timings.prefill_ms:.2f} of {timings.ttft_ms:.2f} ms mean TTFT, "
         f"first to last token {timings.server_decode_ms:.2f} ms (client {apart:+.2f})"
     )
-
-
-def summarize_roofline(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield a line on the share of the machine's best decoding speed that was reached, if known."""
-    ceiling = result.facts.ceiling
-    step = ceiling and bound.compare_decode(
-        ceiling, *run_roofline.list_bound_figures(result.facts, result.metrics)
-    )
-    if ceiling and step:
-        best, reached = step.batch * 1e3 / step.least_ms, step.batch * 1e3 / step.tpot_ms
-        share = f"{100 * step.share:.0f} % of the best decoding of {ceiling.machine.name}"
-        yield f"roofline: {share} ({reached:,.0f} of {best:,.0f} tok/s)"
 
 
 def describe_sensors(result: Result, options: ReportOptions) -> Iterator[str]:

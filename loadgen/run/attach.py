@@ -39,7 +39,7 @@ from loadgen_servers.process.embedded import Embedded
 if TYPE_CHECKING:
     import psutil
 
-    from loadgen.roofline.checkpoint import Checkpoint
+    from loadgen.server.checkpoint import Checkpoint
 
 _EMBEDDED_WAIT_S = 10.0
 _SHARED_OUT = [engine.launch_name for engine in ENGINES if engine.shares_context]
@@ -230,7 +230,7 @@ def open_session(
     files: Checkpoint | None = None
     if local is not None and not served.engine.simulated and subject.model_root:
         with importing():
-            from loadgen.roofline import checkpoint
+            from loadgen.server import checkpoint
         with suppress(UsageError):  # files that cannot be read do not stop the server
             files = checkpoint.read_checkpoint(subject.model_root)
     # Where nothing between it and us could wait for acknowledgements that it does not wait for: a gateway on

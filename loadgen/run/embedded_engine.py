@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from importlib import import_module
 
 from loadgen.base.errors import UsageError
-from loadgen.base.files import expand_path
+from loadgen.features import import_rows
 from loadgen.run.command.options import Options
 from loadgen.run.verbs import importing
 from loadgen_servers.engine import presets
@@ -22,16 +23,24 @@ def begin_engine(options: Options, stack: ExitStack) -> Embedded | None:
         return None
     arguments: list[str] = []
     if options.preset is not None:
-        config = None if options.model_config is None else expand_path(options.model_config)
         with importing():
-            from loadgen.roofline import estimate  # most runs have no preset
-
-            arguments += estimate.make_engine_arguments(options.preset, config)
+            made = _make_feature_preset(options)
+        arguments += ["--preset", options.preset] if made is None else ["--preset-json", made]
     if options.model is not None or options.served_model_name is not None:
         arguments += ["--served-model-name", options.served_model_name or options.model or ""]
     embedded = stack.enter_context(Embedded(arguments))
     embedded.begin()
     return embedded
+
+
+def _make_feature_preset(options: Options) -> str | None:
+    """The preset that a feature makes of its name, as JSON; None: the engine has it; raises UsageError."""
+    for feature in import_rows("presets"):
+        for prefix, module in feature.PRESETS.items():
+            if (options.preset or "").startswith(prefix):
+                made: str = import_module(module).make_preset(options)
+                return made
+    return None
 
 
 class PresetSteps:
@@ -56,12 +65,9 @@ def preset_steps(options: Options) -> PresetSteps | None:
     """The steps of the preset that the flags name; None where they name none, or one that is unknown."""
     if options.preset is None:
         return None
-    from loadgen.roofline import estimate
-
-    config = None if options.model_config is None else expand_path(options.model_config)
     try:
-        _, named = estimate.make_engine_arguments(options.preset, config)
-        of = presets.preset(named) if named == options.preset else presets.given(named)
+        made = _make_feature_preset(options)
+        of = presets.preset(options.preset) if made is None else presets.given(made)
     except (UsageError, ValueError):
         return None  # the run refuses it by name
     return PresetSteps(of.timing)

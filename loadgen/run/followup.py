@@ -14,7 +14,6 @@ from loadgen.base.guard import Broken, make_guarded
 from loadgen.base.secrecy import Secrets, hide_secrets
 from loadgen.base.signals import Interrupts
 from loadgen.base.structs import replace
-from loadgen.engines import engines
 from loadgen.facts import calibration
 from loadgen.facts.run_facts import Client, Facts
 from loadgen.figures.session_rows import list_early_places
@@ -22,8 +21,6 @@ from loadgen.host.sampler import Sampler
 from loadgen.plan.plan import Plan
 from loadgen.report import report, request_rows, run_directory, run_place
 from loadgen.report.run_directory import Result
-from loadgen.roofline import machines
-from loadgen.roofline.flags import Flags
 from loadgen.run.command import progress
 from loadgen.run.command.options import Options
 from loadgen.run.extension import Step
@@ -34,7 +31,6 @@ from loadgen.server.answer_check import Fingerprint
 from loadgen.server.discovery import ServerAddress, ServerInfo
 from loadgen.server.sample_file import NO_SAMPLES, KeptSamples
 from loadgen.server.scraper import MetricsScraper
-from loadgen.verdict import run_roofline
 
 
 class FinishedRun(msgspec.Struct, frozen=True):
@@ -131,19 +127,6 @@ def add_calibration(facts: Facts) -> Facts:
     client = facts.client
     known = calibration.read_remembered(client.transport, digest, client.workers)
     return replace(facts, calibration=known)
-
-
-def add_ceiling(facts: Facts, flags: Flags) -> Facts:
-    """The facts with the roofline of the machine, or why that is not known; a hosted API has neither."""
-    if engines.find_by_name(facts.server.engine).hosted and flags == Flags():
-        return facts
-    if facts.targets:
-        why = "several servers share the load: the batch of each is not known; measure one alone"
-        return replace(facts, no_ceiling=why)
-    bound, why = run_roofline.find_run_ceiling(facts, flags)
-    named = 0 if flags.hardware is None else machines.find_machine(flags.hardware).devices
-    gpus = facts.gpus or named or facts.gpu_count
-    return replace(facts, ceiling=bound, no_ceiling=why, gpus=gpus)
 
 
 def add_configuration(

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,9 +70,9 @@ if TYPE_CHECKING:
     from loadgen.host.cpu_use import CpuWatch
     from loadgen.host.throttling import HostState
     from loadgen.report.run_directory import Result
-    from loadgen.roofline.checkpoint import Checkpoint
     from loadgen.run.followup import FinishedRun
     from loadgen.server.answer_check import Fingerprint
+    from loadgen.server.checkpoint import Checkpoint
 
 _LOG = logging.getLogger("loadgen")
 _FAILED_S = 10.0  # for a server that failed to end: SGLang's takes five seconds to notice itself
@@ -257,7 +258,9 @@ class Session(msgspec.Struct, frozen=True):
             ("the engine's configuration", self._add_configuration),
             ("the last self-test", followup.add_calibration),
             ("the fingerprint", lambda known: self._add_fingerprint(known, made, outcome, display)),
-            ("the roofline", lambda known: followup.add_ceiling(known, self.options.roofline)),
+            *chain.from_iterable(
+                feature.list_steps(self, made, outcome, display) for feature in import_rows("steps")
+            ),
         )
 
     def _add_configuration(self, known: Facts) -> Facts:

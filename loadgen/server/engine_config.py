@@ -14,7 +14,7 @@ from loadgen.base import untrusted
 from loadgen.base.secrecy import hide_secrets
 from loadgen.engines.config_patterns import LONGEST_FLAGS, LogPattern, drop_repeats, is_empty, read_kernel
 from loadgen.engines.engines import ENGINES
-from loadgen.roofline.checkpoint import UNQUANTIZED, Checkpoint
+from loadgen.server.checkpoint import UNQUANTIZED, Checkpoint
 
 _MOST_BYTES = 4 << 20  # of its beginning and of its end
 

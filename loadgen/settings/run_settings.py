@@ -158,6 +158,9 @@ class StopOptions(OptionRows, frozen=True):
 class OutputOptions(OptionRows, frozen=True):
     """The settings of what a run prints and which files it writes."""
 
+    gpus: int = setting(Makes.NOTHING, 0, "GPUs that the server runs on, for tok/s per GPU (default: of "
+        "--hardware, or as detected)", group=OUTPUT, rank=2, read=integer_between(1, bounds.MOST_GPUS),
+        metavar="N", names_server=True, shard=True)
     # Of the block; a key of block.LAYOUTS.
     layout: str | None = _output(None, "of the result block: vllm-0.32 (default), vllm-2025, sglang, "
         "sglang-2025", rank=0, metavar="NAME", keyword=NO_KEYWORD, resumes=True)

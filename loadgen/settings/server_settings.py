@@ -14,8 +14,6 @@ from loadgen.engines.engines import LAUNCHED
 from loadgen.settings.setting import (
     LAUNCH,
     NO_KEYWORD,
-    OUTPUT,
-    ROOFLINE,
     SERVER,
     KeyRows,
     Makes,
@@ -29,7 +27,6 @@ _place = partial(_server, None, keyword=NO_KEYWORD)
 _key = partial(_place, rank=2, resumes=True,
     campaign="is a flag of `loadgen campaign`: a file cannot hold keys")
 _trust = partial(_server, None, rank=3, metavar="FILE", shard=True)
-_machine = partial(setting, Makes.NOTHING, None, group=ROOFLINE, names_server=True)
 
 
 class AddressFlags(OptionRows, frozen=True):
@@ -90,19 +87,6 @@ class TrustOptions(OptionRows, frozen=True):
     preset: str | None = setting(Makes.REQUEST, None, "simulate a server's timing: see `loadgen engine "
         "--list-presets`, or roofline/MACHINE/MODEL", group=SERVER, rank=3, metavar="NAME", common=True)
 
-
-class MachineOptions(OptionRows, frozen=True):
-    """The settings that name machine and model for the roofline where neither can be detected."""
-
-    hardware: str | None = _machine("as jetson-thor or 4xh100 (default: detected from the GPU's name)",
-        metavar="KEY")
-    bandwidth: float | None = _machine("memory bandwidth, instead of the table's", read=float,
-        metavar="GB/s")
-    model_config: str | None = _machine("the model's config.json (default: from its directory, or the "
-        "table)", metavar="FILE", path=True)
-    gpus: int = setting(Makes.NOTHING, 0, "GPUs that the server runs on, for tok/s per GPU (default: of "
-        "--hardware, or as detected)", group=OUTPUT, rank=2, read=integer_between(1, bounds.MOST_GPUS),
-        metavar="N", names_server=True, shard=True)
 # fmt: on
 
 

@@ -18,7 +18,6 @@ from loadgen.settings.server_settings import (
     CallOptions,
     KeyOptions,
     LaunchRows,
-    MachineOptions,
     ServerKeys,
     TargetOptions,
     TrustOptions,
@@ -50,7 +49,7 @@ SOURCE_KEYS: tuple[Subject, ...] = tuple(
     for subject in subjects
 )
 OPTIONS: tuple[Subject, ...] = (
-    *(TargetOptions, KeyOptions, TrustOptions, MachineOptions, SeedOptions, SendOptions, AroundOptions),
+    *(TargetOptions, KeyOptions, TrustOptions, SeedOptions, SendOptions, AroundOptions),
     *(StopOptions, OutputOptions),
 )
 FLAGS: tuple[Subject, ...] = (AddressFlags, LaunchRows, ServerKeys, LengthFlags, CommandFlags)

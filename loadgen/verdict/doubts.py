@@ -26,8 +26,6 @@ _OF_THE_CORE: tuple[Rule[RunEvidence], ...] = (
     load.stopped_by_rule,
     load.failures,
     load.many_resent,
-    # Less work than requested.
-    server.beyond_roofline,
     # Another load than requested.
     load.tokens_not_counted,
     arrivals.arrivals_not_tokens,
@@ -61,7 +59,6 @@ _OF_THE_CORE: tuple[Rule[RunEvidence], ...] = (
     client.clock_stepped,
     client.network_lossy,
     client.machine_throttled,
-    server.slow_kernel,
     # Notes.
     load.resent,
     client.journal,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -484,3 +484,14 @@ def reported_reuse(facts: Facts, records: Records) -> dict[str, tuple[int, int]]
     if window is not None and not window.error and None not in (window.prefix_hits, window.prefix_queries):
         by[COUNTERS] = (window.prefix_hits or 0, window.prefix_queries or 0)
     return {source: (hits, queries) for source, (hits, queries) in by.items() if queries}
+
+
+Missing = Callable[[RunEvidence, Set[Source]], bool]
+
+
+class Checkable(msgspec.Struct, frozen=True):
+    """A kind of check: its short name, whether a run lacks its source, and what provides it."""
+
+    name: str
+    missing: Missing
+    remedy: str

@@ -8,9 +8,8 @@ from functools import partial
 
 from loadgen.base.rule import Evidence, Origin, Source, invalid, join_evidence, note, suspect
 from loadgen.base.text import format_count
-from loadgen.roofline import bound
 from loadgen.server.server_counters import ServerSample
-from loadgen.verdict import reconcile, run_roofline
+from loadgen.verdict import reconcile
 from loadgen.verdict.evidence import LEAST_GAUGES, LEAST_WAVES, FirstWave, RunEvidence, Trend, percent
 from loadgen.verdict.reconcile import AnswerTimings, Mismatch, count_finished_after_cancel, find_mismatches
 from loadgen.verdict.reconcile import count_foreign_requests as foreign_count
@@ -36,39 +35,6 @@ def counters_reset(run: RunEvidence) -> Evidence | None:
     """Find evidence that the server's counters went backwards."""
     reset = run.window is not None and run.window.reset
     return "the server's counters went backwards during the run: it was restarted" if reset else None
-
-
-@suspect(
-    "beyond-roofline",
-    f"over {percent(bound.TOLERANCE)} of the roofline (good kernels reach 90 %): by TPOT, unless the "
-    "engine reports speculative decoding, or at concurrency 1 by TTFT and the peak FLOP/s of the data type",
-    "check for speculative decoding, a prefix cache or another model, and that --hardware is right",
-    Source.ROOFLINE,
-)
-def beyond_roofline(run: RunEvidence) -> Evidence | None:
-    """Find evidence that decoding or prefill was faster than the machine's memory or arithmetic allows."""
-    ceiling, engine = run.facts.ceiling, run.facts.as_run
-    if ceiling is None:
-        return None
-    speculative = engine is not None and engine.speculative != ""
-    figures, load = run_roofline.list_bound_figures(run.facts, run.metrics)
-    return bound.explain_impossible(ceiling, figures, load, speculative=speculative)
-
-
-@suspect(
-    "slow-kernel",
-    f"under {percent(bound.SLOW)} of the roofline, by TPOT at concurrency 1, else by median ITL if few "
-    f"steps prefill; not judged where a step takes under {bound.LEAST_MS:.0f} ms at best: healthy small "
-    "models reach 12 to 27 %",
-    "check the server's log for a fallback kernel or eager mode, and that --hardware is right",
-    Source.ROOFLINE,
-)
-def slow_kernel(run: RunEvidence) -> Evidence | None:
-    """Find evidence that decoding is so slow that a fallback kernel is likely."""
-    ceiling = run.facts.ceiling
-    if ceiling is None:
-        return None
-    return bound.explain_fallback(ceiling, *run_roofline.list_bound_figures(run.facts, run.metrics))
 
 
 @suspect(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -13,8 +13,9 @@ from msgspec.structs import asdict
 from loadgen.base import rule
 from loadgen.base.guard import Broken, make_guarded
 from loadgen.base.rule import Evidence, Finding, Rule, Severity, Source
+from loadgen.features import combine_rows
 from loadgen.verdict.doubts import DOUBTS
-from loadgen.verdict.evidence import RunEvidence
+from loadgen.verdict.evidence import Checkable, RunEvidence
 
 _SHOWN = 2  # doubts shown in full under the block
 
@@ -34,34 +35,12 @@ class Level(StrEnum):
         return {Severity.INVALID: cls.INVALID, Severity.SUSPECT: cls.SUSPECT}.get(worst, cls.VALID)
 
 
-Missing = Callable[[RunEvidence, Set[Source]], bool]
-
-
-class Checkable(msgspec.Struct, frozen=True):
-    """A kind of check: its short name, whether a run lacks its source, and what provides it."""
-
-    name: str
-    missing: Missing
-    remedy: str
-
-
-def _lacks_roofline(run: RunEvidence, sources: Set[Source]) -> bool:
-    """Whether the roofline is missing; a simulation and a hosted API need none."""
-    return Source.ROOFLINE not in sources and not (run.facts.server.simulated or run.hosted)
-
-
 def _lacks_gauges(run: RunEvidence, sources: Set[Source]) -> bool:
     """Whether gauge samples are missing; one request at a time needs none, nor does a missing /metrics."""
     return Source.COUNTERS in sources and Source.GAUGES not in sources and run.target > 1
 
 
-# In the order in which a verdict names them.
-CHECKABLE: tuple[Checkable, ...] = (
-    Checkable(
-        "roofline",
-        _lacks_roofline,
-        "--hardware KEY or --bandwidth GB/s, and the model's files or --model-config",
-    ),
+_OF_THE_CORE = (
     Checkable(
         "server counters",
         lambda run, sources: Source.COUNTERS not in sources and not run.hosted,
@@ -71,6 +50,8 @@ CHECKABLE: tuple[Checkable, ...] = (
     Checkable("self-test", lambda _, sources: Source.SELFTEST not in sources, "loadgen selftest"),
     Checkable("repeats", lambda run, _: run.facts.runs < 2 and run.facts.cell is None, "--repeat 5"),
 )
+# In the order in which a verdict names them.
+CHECKABLE = combine_rows(_OF_THE_CORE, "checkable", lambda check: check.name)
 
 
 class RunVerdict(msgspec.Struct, frozen=True):

@@ -10,13 +10,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen.facts.calibration import Calibration, Error
+from loadgen.facts.ceiling import Ceiling
 from loadgen.facts.run_facts import Client, Facts, MergedShard, Server
+from loadgen.features.roofline.estimate import estimate_ceiling
+from loadgen.features.roofline.machines import make_machine
 from loadgen.figures.metrics import compute_metrics
 from loadgen.plan import profile
 from loadgen.records.record import Record, Records
-from loadgen.roofline.ceiling import Ceiling
-from loadgen.roofline.estimate import estimate_ceiling
-from loadgen.roofline.machines import make_machine
 from loadgen.server.server_counters import ServerSample, ServerWindow
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.verdict.evidence import RunEvidence

@@ -14,7 +14,7 @@ from builders.provoked_talks import OF_SESSIONS
 from fakes.scripted_server import api, stream, token, usage
 from fakes.virtual_network import VirtualServer
 from fakes.virtual_servers import MS, engine_server, null_server
-from loadgen.roofline.checkpoint import Checkpoint
+from loadgen.server.checkpoint import Checkpoint
 from loadgen.server.engine_config import EngineConfig
 from loadgen_servers.null.messages import SHAPES
 

@@ -25,10 +25,10 @@ from loadgen.facts.run_facts import (
     ShardFacts,
     list_annotations,
 )
+from loadgen.features.roofline import run_roofline
+from loadgen.features.roofline.roofline_settings import Flags
 from loadgen.host.sensor_summary import WITH_SERVER, SensorSummary
 from loadgen.report import report
-from loadgen.roofline.flags import Flags
-from loadgen.run import followup
 from loadgen.settings.validation import ServerSettings
 
 SIMULATED = Server(url="http://127.0.0.1:1/v1/completions", engine="vLLM", model="m", simulated="instant")
@@ -71,7 +71,7 @@ def launched(*words: str, tensor_parallel: int | None = 4) -> Launched:
 def test_the_gpus_are_those_that_are_known_to_serve(facts: dict[str, Any], count: int) -> None:
     of = made.run(**facts).facts
     assert of.gpu_count == count
-    assert followup.add_ceiling(of, Flags()).ask().gpus == count
+    assert run_roofline.add_ceiling(of, Flags()).ask().gpus == count
 
 
 def shard(number: int, of: int, requests: int | None = None) -> ShardFacts:

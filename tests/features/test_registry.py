@@ -12,12 +12,14 @@ from loadgen.features import combine_rows, import_rows
 from loadgen.report.report import SECTIONS
 from loadgen.report.request_rows import COLUMNS
 from loadgen.verdict.doubts import DOUBTS
+from loadgen.verdict.verdict import CHECKABLE
 
 # By table: the names of all rows.
 NAMES = {
     "doubts": [doubt.code for doubt in DOUBTS],
     "sections": [section.name for section in SECTIONS],
     "columns": [*COLUMNS, "session", "turn"],
+    "checkable": [check.name for check in CHECKABLE],
 }
 
 
@@ -32,6 +34,8 @@ def test_rows_stand_before_and_after_those_that_they_name(monkeypatch: pytest.Mo
 
 def test_each_row_of_a_feature_is_in_its_table_by_a_row_of_the_core() -> None:
     for table, names in NAMES.items():
-        places = [place.split() for module in import_rows(table) for place in getattr(module, table.upper())]
+        places = [
+            place.split(" ", 1) for module in import_rows(table) for place in getattr(module, table.upper())
+        ]
         assert {word for word, _ in places} <= {"before", "after"}
         assert {name for _, name in places} <= set(names)

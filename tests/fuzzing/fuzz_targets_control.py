@@ -15,10 +15,9 @@ from fuzzing.fuzz_files import written
 from loadgen.base import untrusted
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import METRICS
+from loadgen.features.roofline import weights as stored
 from loadgen.plan import model_files
-from loadgen.roofline import checkpoint
-from loadgen.roofline import weights as stored
-from loadgen.server import engine_config, exchange
+from loadgen.server import checkpoint, engine_config, exchange
 from loadgen.server.prometheus import SAMPLED, MetricLines, parse_metrics, select_lines
 from loadgen.server.server_counters import make_window
 

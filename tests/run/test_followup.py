@@ -5,20 +5,8 @@ from __future__ import annotations
 import pytest
 
 import loadgen
-from builders import made_cases as made
 from builders.loops import loop_over
-from loadgen.roofline.flags import Flags
-from loadgen.run import followup
 from loadgen.run.command import options
-
-
-@loop_over(
-    ("given", "hardware", "count"),
-    [(0, "4xh100", 4), (0, "l4", 1), (2, "4xh100", 2), (0, None, 0)],
-)
-def test_the_hardware_that_is_named_says_how_many_gpus(given: int, hardware: str | None, count: int) -> None:
-    facts = made.run(gpus=given).facts
-    assert followup.add_ceiling(facts, Flags(hardware=hardware)).gpus == count
 
 
 @pytest.mark.usefixtures("engines")

@@ -10,7 +10,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.text import wrap_text
-from loadgen.roofline.checkpoint import Checkpoint
+from loadgen.server.checkpoint import Checkpoint
 from loadgen.server.engine_config import EngineConfig, merge_configs, parse_info, parse_log, render_config
 
 LOGS = Path(__file__).parents[1] / "data" / "server_logs_as_run"

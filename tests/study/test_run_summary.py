@@ -12,7 +12,7 @@ from builders.loops import loop_over
 from loadgen.facts.run_facts import Cell, Server
 from loadgen.figures.figure_table import JUDGED
 from loadgen.host.sensor_summary import MemoryUse, SensorSummary
-from loadgen.roofline.checkpoint import Checkpoint
+from loadgen.server.checkpoint import Checkpoint
 from loadgen.study.run_summary import join_quantization, shorten_name, summarise_run
 from report.test_run_directory import WHEN, made
 

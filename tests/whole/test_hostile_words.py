@@ -17,8 +17,9 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import ENGINES
+from loadgen.features.roofline import weights
 from loadgen.plan import model_files
-from loadgen.roofline import checkpoint, weights
+from loadgen.server import checkpoint
 from loadgen.server.engine_config import EngineConfig, parse_info, parse_log, render_config
 
 _LINE_BYTES = 400_000

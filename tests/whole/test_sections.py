@@ -15,6 +15,7 @@ from loadgen.base.guard import Broken, describe_exception, make_guarded
 from loadgen.base.rule import Rule
 from loadgen.base.structs import replace
 from loadgen.base.text import wrap_text
+from loadgen.features.roofline import run_roofline
 from loadgen.figures import steady_state
 from loadgen.host import sensor_summary
 from loadgen.report import report, result_block
@@ -25,7 +26,7 @@ from loadgen.report.vllm_json import make_result
 from loadgen.server import answer_check, engine_config
 from loadgen.server.answer_check import Fingerprint
 from loadgen.server.engine_config import EngineConfig
-from loadgen.verdict import reconcile, run_roofline, verdict
+from loadgen.verdict import reconcile, verdict
 from loadgen.verdict.doubts import DOUBTS
 from loadgen.verdict.evidence import RunEvidence
 from loadgen.verdict.verdict import Level
@@ -170,7 +171,7 @@ def test_a_section_that_raises_costs_its_own_lines_alone(
         (steady_state, "find_steady_state", "steady-state"),
         (reconcile, "reconcile_figures", "reconciliation"),
         (reconcile, "render_rows", "reconciliation"),
-        (run_roofline, "describe_roofline", "roofline"),
+        (run_roofline, "list_bound_figures", "roofline"),
         (engine_config, "render_config", "launched"),
         (answer_check, "render_lines", "fingerprint"),
     ],

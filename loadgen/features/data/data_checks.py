@@ -188,7 +188,7 @@ few_lengths_cut = note(
 
 DOUBTS = {
     "after many-resent": (prefix_cache, identical_prompts),
-    "after beyond-roofline": (lengths_cut,),
+    "before tokens-not-counted": (lengths_cut,),
     "after server-limit": (trace_grid, random_acceptance),
     "after queued": (reuse_not_as_expected, few_lengths_cut, random_routing),
 }

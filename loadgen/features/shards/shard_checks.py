@@ -119,6 +119,6 @@ def _shards(names: list[str]) -> str:
 DOUBTS = {
     "after cut-short": (load_lost,),
     "after stopped-by-rule": (rest_of_the_load,),
-    "after beyond-roofline": (shards_started_apart,),
+    "before tokens-not-counted": (shards_started_apart,),
     "after network-lossy": (clock_offset,),
 }

@@ -21,6 +21,7 @@ from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.printing import print_text
 from loadgen.base.urls import parse_base_url
 from loadgen.facts import requested_metrics
+from loadgen.features import import_rows
 from loadgen.plan import profile, request_sources
 from loadgen.plan.model_files import NOT_HERE, locate_tokenizer
 from loadgen.plan.plan_inputs import Seed
@@ -189,7 +190,8 @@ def check_command(options: Options) -> None:
         )
     check_urls(options.urls, options.endpoint)
     check_key_flags(options)
-    options.roofline.check()
+    for feature in import_rows("checks"):
+        feature.check_options(options)
     for extension in find_extensions(options):
         extension.check(options)
     if options.no_effect:

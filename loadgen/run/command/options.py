@@ -24,7 +24,6 @@ from loadgen.settings.run_settings import AroundOptions, OutputOptions, SendOpti
 from loadgen.settings.server_settings import (
     KeyOptions,
     LaunchRows,
-    MachineOptions,
     ServerKeys,
     TargetOptions,
     TrustOptions,
@@ -33,7 +32,6 @@ from loadgen.settings.setting import Setting, make_option_struct
 from loadgen.settings.table import ANSWER_LENS
 
 if TYPE_CHECKING:
-    from loadgen.roofline.flags import Flags
     from loadgen.settings.keyword_types import FeatureOptions, WorkloadOptions
     from loadgen.transport.sending.share import Share
 
@@ -99,7 +97,6 @@ if TYPE_CHECKING:
         TargetOptions,
         KeyOptions,
         TrustOptions,
-        MachineOptions,
         SeedOptions,
         SendOptions,
         AroundOptions,
@@ -138,13 +135,6 @@ class Options(_Settings, frozen=True):
         from loadgen.transport.sending.share import WHOLE  # numpy, which --help does without
 
         return self.shard or WHOLE
-
-    @property
-    def roofline(self) -> Flags:
-        """The machine and model that the user named."""
-        from loadgen.roofline.flags import Flags  # --help does without
-
-        return Flags(self.hardware, self.bandwidth, self.model_config)
 
     @property
     def urls(self) -> tuple[str, ...]:

@@ -10,8 +10,10 @@ from functools import partial
 
 from loadgen.base.rule import Evidence, Source, invalid, join_evidence, note, suspect
 from loadgen.base.text import list_first
-from loadgen.roofline import bound
-from loadgen.roofline.ceiling import Ceiling
+from loadgen.facts.ceiling import Ceiling
+from loadgen.features.roofline import bound
+from loadgen.features.roofline.roofline_settings import LEAST_MS, SLOW, TOLERANCE
+from loadgen.figures.vllm_keys import PREFILL
 from loadgen.study.consistency.subject import LEAST_MISSING, SEED, TOKENIZER, AuditedRun, list_fractions
 from loadgen.study.run_summary import Reported
 from loadgen.verdict.evidence import percent
@@ -231,7 +233,7 @@ def _compare_with_peak(run: AuditedRun) -> Evidence | None:
     if run.ceiling is None:
         return None
     prefill = bound.compare_prefill(run.ceiling, run.reported.figures, run.reported.load)
-    if prefill is None or not prefill.share or prefill.share <= bound.TOLERANCE:
+    if prefill is None or not prefill.share or prefill.share <= TOLERANCE:
         return None
     return f"its arithmetic takes {prefill.least_ms:.0f} ms at the machine's peak"
 
@@ -304,7 +306,7 @@ LEAST_DRAFT = 1.3  # tokens a pass, from which messages must show it
 @suspect(
     "beyond-peak",
     "the prompt's arithmetic in mean TTFT (one request at a time), or at the reported speed of prefill, "
-    f"exceeds the machine's peak by more than {percent(bound.TOLERANCE - 1)}",
+    f"exceeds the machine's peak by more than {percent(TOLERANCE - 1)}",
     "the time is not of prefill: a prefix cache, or another model",
     Source.ROOFLINE,
 )
@@ -313,14 +315,14 @@ def beyond_peak(run: AuditedRun) -> Evidence | None:
     excess = run.ceiling and bound.measure_prefill_excess(
         run.ceiling, run.reported.figures, run.reported.load
     )
-    return excess.text if excess and excess.times > bound.TOLERANCE else None
+    return excess.text if excess and excess.times > TOLERANCE else None
 
 
 @suspect(
     "slow-kernel",
-    f"under {percent(bound.SLOW)} of the roofline at concurrency 1 or by the median ITL, where a step takes "
-    f"{bound.LEAST_MS:g} ms at best; or a full load leaves so much time for each prompt that prefill reaches "
-    f"under {percent(SLOW_PREFILL)} of the machine's peak, where it takes {bound.LEAST_MS:g} ms at best",
+    f"under {percent(SLOW)} of the roofline at concurrency 1 or by the median ITL, where a step takes "
+    f"{LEAST_MS:g} ms at best; or a full load leaves so much time for each prompt that prefill reaches "
+    f"under {percent(SLOW_PREFILL)} of the machine's peak, where it takes {LEAST_MS:g} ms at best",
     "check the engine's log for the kernel that ran: a fallback for this quantization is likely",
     Source.ROOFLINE,
 )
@@ -339,7 +341,7 @@ def compute_decode_share(reported: Reported, ceiling: Ceiling | None) -> float |
     if ceiling is None:
         return None
     step = bound.compare_decode(ceiling, reported.figures, reported.load)
-    if step is None and bound.PREFILL in reported.figures:
+    if step is None and PREFILL in reported.figures:
         prefill = bound.compare_prefill(ceiling, reported.figures, reported.load)
         return prefill.share if prefill else None
     return step.share if step else None
@@ -377,11 +379,11 @@ beyond_roofline = invalid(
 )(partial(_find_excess, above=FAR_BEYOND, most=math.inf))
 above_roofline = suspect(
     "above-roofline",
-    f"as beyond-roofline, by {percent(bound.TOLERANCE - 1)} to {percent(FAR_BEYOND - 1)}: what a name does "
+    f"as beyond-roofline, by {percent(TOLERANCE - 1)} to {percent(FAR_BEYOND - 1)}: what a name does "
     "not show of a checkpoint (a quantized head, an FP8 KV cache) may explain it; a bus reaches 90 % at most",
     "check how the weights are stored (--model-config, or the checkpoint's own headers)",
     Source.ROOFLINE,
-)(partial(_find_excess, above=bound.TOLERANCE, most=FAR_BEYOND))
+)(partial(_find_excess, above=TOLERANCE, most=FAR_BEYOND))
 
 
 @suspect(
@@ -395,9 +397,9 @@ above_roofline = suspect(
 def draft_not_stated(run: AuditedRun) -> Evidence | None:
     """Only a draft that is not mentioned explains the speed."""
     excess = _measure_excess(run)
-    if excess is None or excess.times <= bound.TOLERANCE:
+    if excess is None or excess.times <= TOLERANCE:
         return None
-    if excess.times / run.unstated_draft > bound.TOLERANCE:
+    if excess.times / run.unstated_draft > TOLERANCE:
         return f"{excess.text}; {run.named_draft!r} is a draft" if _may_draft(run, excess) else None
     return f"{excess.text}; {run.unstated_draft:.3g} tokens per message (mean ITL ÷ mean TPOT)"
 
@@ -430,7 +432,7 @@ def _explain_slow_decode(run: AuditedRun, ceiling: Ceiling) -> Evidence | None:
 def _explain_slow_prefill(run: AuditedRun, ceiling: Ceiling) -> Evidence | None:
     left_ms, length = run.prefill_left_ms, run.reported.input_len
     least_ms = ceiling.prefill_ms(length) if length else None
-    if not left_ms or not least_ms or not bound.LEAST_MS <= least_ms < SLOW_PREFILL * left_ms:
+    if not left_ms or not least_ms or not LEAST_MS <= least_ms < SLOW_PREFILL * left_ms:
         return None
     return (
         f"{left_ms:.0f} ms are left for each prompt's prefill, {100 * least_ms / left_ms:.2g} % of the "

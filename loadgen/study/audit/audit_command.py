@@ -30,11 +30,12 @@ from loadgen.base.text import (
     list_first,
     wrap_text,
 )
+from loadgen.facts.ceiling import Machine
+from loadgen.features.roofline import models
+from loadgen.features.roofline.models import split_name
+from loadgen.features.roofline.roofline_settings import MachineOptions
+from loadgen.figures.vllm_keys import DECODING, PREFILL
 from loadgen.report.load_table import mark_simulated
-from loadgen.roofline import models
-from loadgen.roofline.bound import DECODING, PREFILL
-from loadgen.roofline.machines import Machine
-from loadgen.roofline.models import split_name
 from loadgen.settings import setting
 from loadgen.settings.table import add_groups
 from loadgen.study.audit.findings import CHECKS, RELATIONS, ROOFLINE, RunFindings, audit_runs
@@ -73,7 +74,7 @@ def audit_parser() -> argparse.ArgumentParser:
         "docs/audit.md lists the doubts.",
     )
     parser.add_argument("places", nargs="*", metavar="PLACE")
-    add_groups(parser, [setting.ROOFLINE])
+    add_groups(parser, [setting.ROOFLINE], MachineOptions.rows)
     add = parser.add_argument
     add("--model", metavar="NAME", help="what every run is of, where the names on the page do not show it")
     add("--explain", action="store_true", help="every doubt with its evidence, condition and remedy")

@@ -14,9 +14,8 @@ import msgspec
 
 from loadgen.base import rule
 from loadgen.base.rule import Finding, Rule, Source
-from loadgen.roofline import bound, machines, models
-from loadgen.roofline.ceiling import Ceiling
-from loadgen.roofline.machines import Machine
+from loadgen.facts.ceiling import Ceiling, Machine
+from loadgen.features.roofline import bound, machines, models
 from loadgen.study.audit import audit_checks
 from loadgen.study.consistency import self_consistency
 from loadgen.study.consistency.ceilings import Ceilings

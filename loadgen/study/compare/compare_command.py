@@ -17,6 +17,7 @@ from loadgen.base.tables import (
     render_text_table,
 )
 from loadgen.base.text import clean_text, format_json, wrap_text
+from loadgen.features.roofline.roofline_settings import MachineOptions
 from loadgen.settings import setting
 from loadgen.settings.table import add_groups
 from loadgen.study import sweep_record
@@ -106,7 +107,7 @@ def compare_parser() -> argparse.ArgumentParser:
     headline = "the figure that decides (default output_throughput; with a request rate mean_e2el_ms)"
     add("--headline", metavar="KEY", default="", help=headline)
     add("--allow-unlike", action="store_true", help="compare other loads and machines too, marked")
-    add_groups(parser, [setting.ROOFLINE])
+    add_groups(parser, [setting.ROOFLINE], MachineOptions.rows)
     form = parser.add_argument_group("output").add_mutually_exclusive_group()
     form.add_argument("--markdown", action="store_true", help="for a pull request")
     form.add_argument("--csv", action="store_true", help="a line a figure, with every digit")

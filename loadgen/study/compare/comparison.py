@@ -15,11 +15,12 @@ from loadgen.base.parsing import suggest_name
 from loadgen.base.rule import Severity
 from loadgen.base.text import format_count, list_first
 from loadgen.facts.run_facts import FailedCell
+from loadgen.features.roofline import bound
+from loadgen.features.roofline.models import find_suffix
 from loadgen.figures.figure_table import LATENCIES, SELECTABLE, find_figure
+from loadgen.figures.vllm_keys import DECODING, PREFILL
 from loadgen.report.load_identity import Load
 from loadgen.report.load_table import SIMULATION, Mean
-from loadgen.roofline import bound
-from loadgen.roofline.models import find_suffix
 from loadgen.server import answer_check
 from loadgen.server.answer_check import Fingerprint
 from loadgen.study.compare import comparability, run_groups, statistics
@@ -39,8 +40,8 @@ from loadgen.study.run_summary import OURS, SESSION_MS, Reported, describe_simul
 
 _SPEED = "speed_tok_s"  # of speed tables and ladders
 _CLOSED = (
-    _SPEED, "output_throughput", bound.DECODING, "mean_tpot_ms", "mean_e2el_ms", "mean_ttft_ms",
-    bound.PREFILL,
+    _SPEED, "output_throughput", DECODING, "mean_tpot_ms", "mean_e2el_ms", "mean_ttft_ms",
+    PREFILL,
 )  # fmt: skip
 _RATED = ("mean_e2el_ms", "mean_ttft_ms", "mean_tpot_ms", "output_throughput", _SPEED)
 _UNQUANTIZED = ("", "BF16", "FP16", "FP32")
@@ -64,8 +65,8 @@ def _list_mean_figures(needs_tokens: bool) -> list[ComparedFigure]:
 FIGURES = (
     ComparedFigure("output_throughput", "tok/s", True),
     ComparedFigure("speed_tok_s", "speed tok/s", True),
-    ComparedFigure(bound.PREFILL, "prefill tok/s", True),
-    ComparedFigure(bound.DECODING, "decode tok/s", True),
+    ComparedFigure(PREFILL, "prefill tok/s", True),
+    ComparedFigure(DECODING, "decode tok/s", True),
     *_list_mean_figures(needs_tokens=True),
     ComparedFigure(SESSION_MS, "session ms", False, 0),
     *_list_mean_figures(needs_tokens=False),

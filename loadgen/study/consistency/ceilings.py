@@ -13,10 +13,9 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
-from loadgen.roofline import architecture, machines, models
-from loadgen.roofline.ceiling import Ceiling, Weights
-from loadgen.roofline.estimate import estimate_ceiling
-from loadgen.roofline.machines import Machine
+from loadgen.facts.ceiling import Ceiling, Machine, Weights
+from loadgen.features.roofline import architecture, machines, models
+from loadgen.features.roofline.estimate import estimate_ceiling
 from loadgen.study.run_summary import Reported
 from loadgen.study.speed import speed_rows
 

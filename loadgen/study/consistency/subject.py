@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from loadgen.facts.ceiling import Ceiling
+from loadgen.features.roofline import bound
 from loadgen.figures.figure_table import COMMON
-from loadgen.roofline import bound
-from loadgen.roofline.ceiling import Ceiling
 from loadgen.study.importers.pasted.numbers import find_last_digit
 from loadgen.study.run_summary import Reported, group_by, strip_load
 

@@ -11,9 +11,9 @@ from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import Screen, print_text
+from loadgen.features.roofline.roofline_settings import Flags, MachineOptions
+from loadgen.features.roofline.run_roofline import add_ceiling
 from loadgen.report import report, result_block, run_directory
-from loadgen.roofline.flags import Flags
-from loadgen.run.followup import add_ceiling
 from loadgen.settings import setting
 from loadgen.settings.table import add_groups
 
@@ -45,7 +45,7 @@ def report_parser() -> argparse.ArgumentParser:
     add("--svg", metavar="DIR", help="every plot as SVG")
     add("--plot", action="store_true", help="distributions and tokens over time, in the terminal")
     add("--baseline", metavar="NAME", help="the checkpoint that the others are compared with")
-    add_groups(parser, [setting.ROOFLINE])
+    add_groups(parser, [setting.ROOFLINE], MachineOptions.rows)
     return parser
 
 
@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
     first = expand_path(asked.places[0])
     alone = len(asked.places) == 1 and not forms and asked.baseline is None
     if alone and (not first.exists() or run_directory.is_run(first)):
-        run, flags = run_directory.load(first), _get_roofline_flags(asked)
+        run, flags = run_directory.load(first), Flags.read(asked)
         if flags != Flags():
             run = replace(run, facts=add_ceiling(run.facts, flags))
         print_text(
@@ -83,9 +83,5 @@ def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     if not asked.places:
         raise UsageError("nothing to report: name a run directory; loadgen report --help lists the flags")
     result_block.find_layout(asked.layout)
-    _get_roofline_flags(asked).check()
+    Flags.read(asked).check()
     return asked
-
-
-def _get_roofline_flags(asked: argparse.Namespace) -> Flags:
-    return Flags(asked.hardware, asked.bandwidth, asked.model_config)

@@ -124,7 +124,7 @@ class Steps(Protocol):
 
 def _steps(options: Options) -> Steps | None:
     """Find the preset's steps, which are what a simulation takes, else those of the machine's roofline."""
-    from loadgen.roofline import estimate, machines  # no campaign without `hardware` needs them
+    from loadgen.features.roofline import estimate, machines  # no campaign without `hardware` needs them
     from loadgen.run import embedded_engine
 
     if (of_preset := embedded_engine.preset_steps(options)) is not None:

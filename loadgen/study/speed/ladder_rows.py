@@ -14,12 +14,13 @@ from loadgen.base.clock import SECOND_NS
 from loadgen.base.tables import Column, Table
 from loadgen.engines import engines
 from loadgen.facts.run_facts import Facts
+from loadgen.features.roofline.models import split_gguf
+from loadgen.features.roofline.run_roofline import count_devices
 from loadgen.figures.per_request import PerRequest
 from loadgen.records.record import Records
 from loadgen.report.run_directory import Result
-from loadgen.roofline.checkpoint import Checkpoint
-from loadgen.roofline.models import split_gguf
 from loadgen.run.session import Session
+from loadgen.server.checkpoint import Checkpoint
 from loadgen.study.speed.speed_rows import (
     FORMULAS,
     TOTAL,
@@ -30,7 +31,6 @@ from loadgen.study.speed.speed_rows import (
     round_speed,
 )
 from loadgen.study.speed.speed_tables import TABLES
-from loadgen.verdict.run_roofline import count_devices
 from loadgen.verdict.verdict import Level
 
 _DECIMALS = ("speed_tok_s", "ttft_ms", "decode_tok_s")

@@ -22,7 +22,7 @@ import msgspec
 
 from loadgen.base import bounds
 from loadgen.base.errors import UsageError
-from loadgen.roofline.models import split_name
+from loadgen.features.roofline.models import split_name
 
 OUTPUT = "output/time"
 TOTAL = "(prompt+output)/time"

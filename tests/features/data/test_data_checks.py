@@ -27,8 +27,9 @@ from builders.made_cases import (
     sampled,
 )
 from builders.provoked_data import BURSTS, EAGLE, EXPERTS, QUEUE, TRACE, of_file, of_trace
+from loadgen.features.roofline import roofline_checks
 from loadgen.server.engine_config import EngineConfig
-from loadgen.verdict import doubts, run_roofline, verdict
+from loadgen.verdict import doubts, verdict
 from loadgen.verdict.evidence import RunEvidence
 
 
@@ -284,7 +285,7 @@ def test_prompts_of_many_counts_were_not_cut() -> None:
 
 def test_ttft_is_no_prefill_where_prompts_may_share() -> None:
     def shown(case: RunEvidence) -> bool:
-        return "mean_ttft_ms" in run_roofline.list_bound_figures(case.facts, case.metrics)[0]
+        return "mean_ttft_ms" in roofline_checks.list_bound_figures(case.facts, case.metrics)[0]
 
     cases = [run(), of_file(made_data.data()), of_file(made_data.data(reusable=0.3))]
     assert [shown(case) for case in [*cases, of_file(made_data.data(reusable=0.0))]] == [

@@ -15,8 +15,8 @@ from builders.published_runs import PUBLISHED, run
 from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.facts.run_facts import Cell, FailedCell
+from loadgen.features.roofline import machines
 from loadgen.report.load_identity import Load
-from loadgen.roofline import machines
 from loadgen.study.audit import audit_command
 from loadgen.study.audit.audit_command import audit_sources
 from loadgen.study.audit.findings import CHECKS, audit_runs

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from builders.loops import loop_over
-from loadgen.roofline import bound, machines
-from loadgen.roofline.estimate import estimate_ceiling
+from loadgen.features.roofline import bound, machines
+from loadgen.features.roofline.estimate import estimate_ceiling
 from loadgen.study.audit.findings import RunFindings, audit_runs
 from loadgen.study.importers import result_sources
 from loadgen.verdict.verdict import Level

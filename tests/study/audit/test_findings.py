@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from builders.loops import loop_over
 from builders.published_runs import run
 from loadgen.base.rule import Severity, Source
+from loadgen.features.roofline import machines
+from loadgen.features.roofline.estimate import estimate_ceiling
 from loadgen.report.load_identity import Load
-from loadgen.roofline import machines
-from loadgen.roofline.estimate import estimate_ceiling
 from loadgen.study.audit.findings import CHECKS, OF_OURS, SAME_AS, RunFindings, audit_runs
 from loadgen.study.run_summary import Reported
 from loadgen.verdict.doubts import DOUBTS

@@ -10,8 +10,8 @@ import pytest
 
 from builders.loops import loop_over
 from builders.published_runs import PUBLISHED, thor
+from loadgen.features.roofline import machines
 from loadgen.report.load_identity import Load
-from loadgen.roofline import machines
 from loadgen.study.audit.audit_command import render_text
 from loadgen.study.audit.findings import RunFindings, audit_runs
 from loadgen.study.run_summary import Reported

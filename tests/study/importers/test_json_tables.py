@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from builders.loops import loop_over
-from loadgen.roofline import machines
+from loadgen.features.roofline import machines
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.compare import run_groups
 from loadgen.study.importers import result_sources

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from builders.loops import loop_over
-from loadgen.roofline import machines
-from loadgen.roofline.bound import DECODING, PREFILL
+from loadgen.features.roofline import machines
+from loadgen.figures.vllm_keys import DECODING, PREFILL
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions

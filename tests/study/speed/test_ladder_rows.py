@@ -19,7 +19,7 @@ from loadgen.host.sensor_summary import MemoryUse, SensorSummary
 from loadgen.plan import profile
 from loadgen.records.record import Record, Records
 from loadgen.report.run_directory import Result
-from loadgen.roofline.checkpoint import Checkpoint
+from loadgen.server.checkpoint import Checkpoint
 from loadgen.server.engine_config import EngineConfig
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.speed import ladder_rows, speed_tables

@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.roofline.models import split_name
+from loadgen.features.roofline.models import split_name
 from loadgen.study.speed.speed_rows import (
     FORMULAS,
     OUTPUT,

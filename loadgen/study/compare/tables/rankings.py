@@ -10,7 +10,7 @@ import msgspec
 
 from loadgen.base.tables import Table, make_table
 from loadgen.engines import engines
-from loadgen.roofline import models
+from loadgen.features.roofline import models
 from loadgen.study.compare.comparison import find_column
 from loadgen.study.compare.model import ComparedLoad, Line
 from loadgen.study.consistency.ceilings import find_weights

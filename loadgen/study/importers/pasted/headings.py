@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import msgspec
 
-from loadgen.roofline import models
+from loadgen.features.roofline import models
 from loadgen.study.importers.pasted import pasted_blocks
 from loadgen.study.importers.pasted.pasted_blocks import HEADER, RULE
 from loadgen.study.run_summary import shorten_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from loadgen.roofline import machines
+from loadgen.features.roofline import machines
 from loadgen.study.importers.pasted import headings
 from loadgen.study.importers.pasted.column_titles import is_measured, read_column, read_columns
 from loadgen.study.importers.pasted.grids import Grid, Row

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.roofline import machines
+from loadgen.features.roofline import machines
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.compare import run_groups
 from loadgen.study.importers import result_sources

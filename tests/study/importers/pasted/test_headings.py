@@ -6,7 +6,7 @@ from pathlib import Path
 
 from builders.loops import loop_over
 from builders.published_runs import PUBLISHED
-from loadgen.roofline import machines
+from loadgen.features.roofline import machines
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.importers.pasted import headings, pasted_pages
 from loadgen.study.importers.pasted.headings import Title

@@ -15,7 +15,7 @@ from builders.loops import loop_over
 from builders.published_runs import PUBLISHED
 from loadgen.base.errors import UsageError
 from loadgen.base.rule import Severity
-from loadgen.roofline import machines
+from loadgen.features.roofline import machines
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.importers import result_sources
 from loadgen.study.importers.pasted import column_titles, grids, pasted_tables

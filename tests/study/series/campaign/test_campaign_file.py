@@ -170,7 +170,7 @@ def test_the_thor_page_is_whole() -> None:
 
 
 def test_the_h20_ladder_has_every_row_of_the_page() -> None:
-    from loadgen.roofline.models import split_name
+    from loadgen.features.roofline.models import split_name
     from loadgen.study.speed.speed_rows import read_speed_csv
 
     page = read_speed_csv(profile.find_shipped().parent / "loadgen/study/speed/published/qwen3_h20_speed.csv")

@@ -11,7 +11,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.roofline import checkpoint
+from loadgen.server import checkpoint
 
 DENSE = {
     "architectures": ["Qwen3ForCausalLM"],

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from builders.loops import loop_over
-from loadgen.roofline import bound
-from loadgen.roofline.bound import Lengths
-from loadgen.roofline.ceiling import Ceiling
-from loadgen.roofline.estimate import estimate_ceiling
-from loadgen.roofline.machines import find_machine, make_machine
+from loadgen.facts.ceiling import Ceiling
+from loadgen.features.roofline import bound
+from loadgen.features.roofline.bound import Lengths
+from loadgen.features.roofline.estimate import estimate_ceiling
+from loadgen.features.roofline.machines import find_machine, make_machine
+from loadgen.features.roofline.roofline_settings import SLOW
 from loadgen.study.speed.speed_rows import OUTPUT, SpeedRow, convert_speed, list_published
 
-PUBLISHED = Path(__file__).parents[1] / "data" / "published"
+PUBLISHED = Path(__file__).parents[2] / "data" / "published"
 THOR, RTX = find_machine("jetson-thor"), find_machine("rtx-pro-6000")
 KEYS = {
     "Successful requests": "completed",
@@ -176,7 +177,7 @@ def test_the_small_models_of_the_qwen_pages_are_slow_and_not_accused() -> None:
     }
     assert round(100 * shares["Qwen3-0.6B", "BF16"]) == 14
     assert round(100 * shares["Qwen3-4B", "BF16"]) == 27
-    assert max(shares.values()) < bound.SLOW
+    assert max(shares.values()) < SLOW
     assert [row for row in small if bound.explain_fallback(*ladder(row))] == []
 
 

@@ -8,13 +8,10 @@ from typing import Protocol
 import msgspec
 
 from loadgen.base import bounds
-from loadgen.figures.vllm_keys import Figures
-from loadgen.roofline.ceiling import Ceiling
+from loadgen.facts.ceiling import Ceiling
+from loadgen.features.roofline.roofline_settings import LEAST_MS, SLOW, TOLERANCE
+from loadgen.figures.vllm_keys import DECODING, PREFILL, Figures
 
-# A nominal bandwidth is clock × width, and reads reach 90 % of it at most; what is allowed beyond it is for
-# printed figures that are rounded, and for bytes of a checkpoint that its config does not declare.
-TOLERANCE = 1.05
-SLOW, LEAST_MS = 0.3, 5.0  # a share of the roofline, judged only if a step takes at least LEAST_MS
 _CHUNK = 2048  # tokens of a prompt that an engine computes in one step, at least
 SEVERAL = 1.2  # mean gap ÷ mean time per token, above which messages carry several tokens
 _MIXED = 0.5  # of the steps, with a prompt in them: then the median one has one
@@ -25,8 +22,6 @@ _STEPS, _GAPS = ("mean_tpot_ms", "median_tpot_ms", "median_itl_ms"), ("median_it
 _SPEEDS = ("output_throughput", "speed_tok_s")
 # What vLLM's and SGLang's clients call the tokens that one pass over the weights gives with a draft.
 ACCEPTANCE = ("spec_decode_acceptance_length", "accept_length")
-# Tokens per second of all requests together while prompts are computed, and while answers are.
-PREFILL, DECODING = "prefill_throughput", "decode_throughput"
 
 
 class Loaded(Protocol):

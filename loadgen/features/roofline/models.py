@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel
 
-from loadgen.roofline.architecture import Architecture, parse_architecture
+from loadgen.features.roofline.architecture import Architecture, parse_architecture
 
 # What a name may have behind the model's: how it was tuned, and how its weights are stored.
 _TUNED = re.compile(r"(?:instruct|chat|it|base|hf|thinking|reasoning|\d{4}|v\d+(?:\.\d+)*|preview)", re.I)

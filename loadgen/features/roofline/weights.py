@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from loadgen.base import untrusted
 from loadgen.base.errors import UsageError
+from loadgen.facts.ceiling import Weights
+from loadgen.features.roofline.architecture import Architecture
 from loadgen.plan import model_files
-from loadgen.roofline.architecture import Architecture
-from loadgen.roofline.ceiling import Weights
 
 _PLAIN_BITS = 16
 _KV_BYTES = {"fp8": 1.0, "int8": 1.0, "float8": 1.0, "fp4": 0.5, "nvfp4": 0.5, "int4": 0.5, "float32": 4.0}

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.roofline.estimate import ModelIdentity, find_ceiling
-from loadgen.roofline.flags import Flags
+from loadgen.features.roofline.estimate import ModelIdentity, find_ceiling
+from loadgen.features.roofline.roofline_settings import Flags
 
-CONFIG = str(Path(__file__).parents[1] / "data" / "configs" / "qwen3-8b.json")
+CONFIG = str(Path(__file__).parents[2] / "data" / "configs" / "qwen3-8b.json")
 H100 = ModelIdentity(model="Qwen/Qwen3-8B-FP8", gpu="NVIDIA H100 80GB HBM3", memory="2015.4 GiB")
 PASS = "pass --hardware KEY (as jetson-thor) or --bandwidth GB/s"
 

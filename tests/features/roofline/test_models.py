@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.roofline.architecture import parse_architecture, read_architecture
-from loadgen.roofline.models import (
+from loadgen.features.roofline.architecture import parse_architecture, read_architecture
+from loadgen.features.roofline.models import (
     find_architecture,
     find_model,
     find_suffix,
@@ -21,7 +21,7 @@ from loadgen.roofline.models import (
     split_gguf,
 )
 
-QWEN3_8B = Path(__file__).parents[1] / "data" / "configs" / "qwen3-8b.json"
+QWEN3_8B = Path(__file__).parents[2] / "data" / "configs" / "qwen3-8b.json"
 
 
 @loop_over("key", read_rows())

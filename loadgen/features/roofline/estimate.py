@@ -13,14 +13,15 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path as expanded
+from loadgen.facts.ceiling import Ceiling, Machine, Weights
+from loadgen.features.roofline import architecture, models, weights
+from loadgen.features.roofline.architecture import Architecture
+from loadgen.features.roofline.machines import choose_machine, find_machine, recognise_machine
+from loadgen.features.roofline.roofline_settings import PREFIX, Flags
+from loadgen.features.roofline.weights import Scheme, parse_scheme
 from loadgen.plan import model_files
-from loadgen.roofline import architecture, checkpoint, models, weights
-from loadgen.roofline.architecture import Architecture
-from loadgen.roofline.ceiling import Ceiling, Weights
-from loadgen.roofline.checkpoint import Checkpoint, Quantization
-from loadgen.roofline.flags import Flags
-from loadgen.roofline.machines import Machine, choose_machine, find_machine, recognise_machine
-from loadgen.roofline.weights import Scheme, parse_scheme
+from loadgen.server import checkpoint
+from loadgen.server.checkpoint import Checkpoint, Quantization
 
 _PASS = "pass --hardware KEY (as jetson-thor) or --bandwidth GB/s"
 _PLAIN = ("", "BF16", "FP16", "FP32")
@@ -109,26 +110,19 @@ def _list_gguf_files(place: Path) -> list[Path]:
     return [] if (place / "config.json").is_file() else sorted(place.glob("*.gguf"))
 
 
-PREFIX = "roofline/"
 _KV_SHARE = 0.9  # of the memory for weights and KV cache, vLLM's default
 _STEP_TOKENS, _MOST_TOKENS = 8192, 131_072
 
 
-def make_engine_arguments(preset: str, config: Path | None = None) -> list[str]:
-    """The engine's own flags for a preset's name; a preset of ours is passed as JSON. Raises UsageError."""
-    if not preset.startswith(PREFIX):
-        return ["--preset", preset]
+def make_preset(options: Any) -> str:
+    """The engine's preset of the machine and model that a command names, as JSON; raises UsageError."""
+    preset, config = options.preset, options.model_config and expanded(options.model_config)
     key, slash, model = preset.removeprefix(PREFIX).partition("/")
     if not slash or not model:
         raise UsageError(
             f"--preset {preset}: write roofline/MACHINE/MODEL, such as roofline/jetson-thor/Qwen3-8B-FP8"
         )
-    from loadgen.roofline.machines import find_machine
-
-    return [
-        "--preset-json",
-        json.dumps(make_preset_row(preset, estimate_ceiling(model, find_machine(key), config=config))),
-    ]
+    return json.dumps(make_preset_row(preset, estimate_ceiling(model, find_machine(key), config=config)))
 
 
 def make_preset_row(name: str, bound: Ceiling) -> dict[str, Any]:
@@ -157,8 +151,6 @@ def find_simulated(preset: str, model: str) -> tuple[str, str] | None:
     if preset.startswith(PREFIX):
         key, _, model = preset.removeprefix(PREFIX).partition("/")
         return key, model
-    from loadgen.roofline.machines import recognise_machine
-
     machine_named = recognise_machine(preset.partition("/")[0])
     return None if machine_named is None else (machine_named.key, model)
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 
 from builders import made_cases as made
+from builders.loops import loop_over
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Server
+from loadgen.features.roofline import roofline_checks, run_roofline
+from loadgen.features.roofline.estimate import ModelIdentity
+from loadgen.features.roofline.roofline_settings import Flags
 from loadgen.host.sensor_summary import WITH_SERVER, SensorSummary
 from loadgen.report import report
 from loadgen.report.run_directory import Result
-from loadgen.roofline.checkpoint import Checkpoint
-from loadgen.roofline.estimate import ModelIdentity
-from loadgen.roofline.flags import Flags
+from loadgen.server.checkpoint import Checkpoint
 from loadgen.server.engine_config import EngineConfig
-from loadgen.verdict import run_roofline
 
 SERVER = Server(
     url="http://127.0.0.1:8000/v1/completions", engine="vLLM", model="m", model_root="Qwen/Qwen3-8B"
@@ -50,15 +51,16 @@ def test_the_devices_are_those_with_memory_of_the_server(how: str, devices: int 
 
 def test_a_simulated_server_is_of_the_model_that_its_preset_plays() -> None:
     simulated = replace(SERVER, simulated="jetson-thor/qwen3-8b-bf16", model="Qwen/Qwen3-8B")
-    ceiling, why = run_roofline.find_run_ceiling(made.run(server=simulated).facts, Flags())
-    assert ceiling is not None
-    assert (ceiling.machine.key, ceiling.model, why) == ("jetson-thor", "Qwen/Qwen3-8B", "")
+    facts = run_roofline.add_ceiling(made.run(server=simulated, ceiling=None).facts, Flags())
+    assert facts.ceiling is not None
+    assert (facts.ceiling.machine.key, facts.ceiling.model) == ("jetson-thor", "Qwen/Qwen3-8B")
+    assert facts.no_ceiling == ""
 
 
 def test_tokens_that_prompts_share_leave_ttft_out() -> None:
     for prefix, keys in ((0, {"mean_ttft_ms", "mean_tpot_ms", "median_itl_ms"}), (50, {"mean_tpot_ms"})):
         case = made.run(workload={"prefix_len": prefix, "percentile_metrics": "e2el"})
-        figures, load = run_roofline.list_bound_figures(case.facts, case.metrics)
+        figures, load = roofline_checks.list_bound_figures(case.facts, case.metrics)
         assert {key for key in figures if key in keys} == keys
         assert ("mean_ttft_ms" in figures) == (prefix == 0)
         assert (load.input_len, load.output_len, load.max_concurrency) == (100, 11, 8)
@@ -75,3 +77,12 @@ def test_the_report_has_the_roofline_or_why_there_is_none() -> None:
     )
     silent = replace(without, no_ceiling="")
     assert "\nroofline" not in report.render_report(Result(silent, case.records))
+
+
+@loop_over(
+    ("given", "hardware", "count"),
+    [(0, "4xh100", 4), (0, "l4", 1), (2, "4xh100", 2), (0, None, 0)],
+)
+def test_the_hardware_that_is_named_says_how_many_gpus(given: int, hardware: str | None, count: int) -> None:
+    facts = made.run(gpus=given).facts
+    assert run_roofline.add_ceiling(facts, Flags(hardware=hardware)).gpus == count

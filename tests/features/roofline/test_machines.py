@@ -6,7 +6,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.roofline.machines import (
+from loadgen.features.roofline.machines import (
     choose_machine,
     find_machine,
     list_machines,

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from builders.loops import loop_over
 from builders.virtual_engine import closed_loop
 from loadgen.base.errors import UsageError
-from loadgen.roofline import estimate
-from loadgen.roofline.ceiling import Ceiling, Weights
-from loadgen.roofline.estimate import estimate_ceiling
-from loadgen.roofline.machines import Machine, find_machine, make_machine
-from loadgen.roofline.models import list_models
+from loadgen.facts.ceiling import Ceiling, Machine, Weights
+from loadgen.features.roofline import estimate
+from loadgen.features.roofline.estimate import estimate_ceiling
+from loadgen.features.roofline.machines import find_machine, make_machine
+from loadgen.features.roofline.models import list_models
 from loadgen_servers.engine.presets import given
 from loadgen_servers.engine.scheduler import Scheduler
 from loadgen_servers.engine.step_times import Age, RooflineTiming, Work
@@ -133,17 +134,17 @@ def test_the_embedded_engine_prefills_in_the_ceilings_time(name: str) -> None:
     assert took_ns / 1e6 == pytest.approx(max(least, read), rel=1e-3)  # but for the one head
 
 
+def make_preset(name: str, config: Path | None = None) -> str:
+    """A preset as a command names it."""
+    return estimate.make_preset(SimpleNamespace(preset=name, model_config=config and str(config)))
+
+
 def test_a_run_on_such_an_engine_takes_what_the_ceiling_says() -> None:
     name = "roofline/jetson-thor/Qwen3-30B-A3B"
-    flag, text = estimate.make_engine_arguments(name)
-    played = given(text)
-    assert (flag, played.name, played.model) == ("--preset-json", name, "Qwen3-30B-A3B")
+    played = given(make_preset(name))
+    assert (played.name, played.model) == (name, "Qwen3-30B-A3B")
     outcome = closed_loop(Scheduler(played.limits, played.timing), [(2048, 128)] * 3, concurrency=1)
     assert outcome.mean_tpot_ns / 1e6 == pytest.approx(REAL["mixture"].tpot_ms(1, 2048 + 64), rel=1e-3)
-
-
-def test_other_presets_are_the_engines_own() -> None:
-    assert estimate.make_engine_arguments("instant") == ["--preset", "instant"]
 
 
 @loop_over(
@@ -158,12 +159,12 @@ def test_other_presets_are_the_engines_own() -> None:
 )
 def test_a_preset_that_cannot_be_says_why(name: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        estimate.make_engine_arguments(name)
+        make_preset(name)
 
 
 def test_a_preset_of_a_model_that_only_its_config_tells() -> None:
     config = Path(__file__).parents[1] / "data" / "configs" / "qwen3-8b.json"
-    played = given(estimate.make_engine_arguments("roofline/l40s/mine/tuned", config)[1])
+    played = given(make_preset("roofline/l40s/mine/tuned", config))
     assert played.model == "mine/tuned"
     assert played.limits.kv_cache_tokens == int(0.9 * 48e9 - 2 * list_models()["Qwen3-8B"].total) // 147_456
 
@@ -175,7 +176,7 @@ def test_a_preset_that_is_no_row_is_refused(text: str) -> None:
 
 
 def test_a_preset_with_a_constant_that_is_none_is_refused() -> None:
-    row = json.loads(estimate.make_engine_arguments("roofline/l4/Qwen3-0.6B")[1])
+    row = json.loads(make_preset("roofline/l4/Qwen3-0.6B"))
     row["timing"]["dense_hours"] = 1.0
     with pytest.raises(ValueError, match="dense_hours"):
         given(json.dumps(row))

@@ -1,0 +1,93 @@
+"""Roofline checks: whether a run was faster than its machine can be, or far slower than it should be."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from loadgen.base.rule import Evidence, Source, suspect
+from loadgen.facts.run_facts import Facts
+from loadgen.features.roofline.roofline_settings import LEAST_MS, SLOW, TOLERANCE
+from loadgen.figures import vllm_keys
+from loadgen.figures.figure_table import DEFAULT_METRICS
+from loadgen.figures.metrics import Metrics
+from loadgen.verdict.evidence import Checkable, RunEvidence, expected_reuse, percent
+
+if TYPE_CHECKING:
+    from loadgen.features.roofline.bound import Lengths
+
+_HARDLY = 0.01  # of the prompt tokens: pieces of one text may begin alike
+
+
+def list_bound_figures(facts: Facts, metrics: Metrics) -> tuple[dict[str, Any], Lengths]:
+    """Collect a run's figures and lengths for comparison with the roofline, shown in the report or not.
+
+    Where prompts share tokens on purpose, or may, TTFT is of the rest alone: it is left out.
+    """
+    from loadgen.features.roofline.bound import Lengths  # few runs know their machine
+
+    shared = expected_reuse(facts)
+    selected = DEFAULT_METRICS if shared is not None and shared <= _HARDLY else DEFAULT_METRICS[1:]
+    completed = max(metrics.completed, 1)
+    load = Lengths(
+        input_len=metrics.total_input_tokens / max(metrics.completed - metrics.unknown_inputs, 1),
+        output_len=metrics.total_output_tokens / completed,
+        max_concurrency=facts.profile.max_concurrency,
+    )
+    return vllm_keys.list_figures(metrics, replace(facts.block(), selected=selected)), load
+
+
+@suspect(
+    "beyond-roofline",
+    f"over {percent(TOLERANCE)} of the roofline (good kernels reach 90 %): by TPOT, unless the "
+    "engine reports speculative decoding, or at concurrency 1 by TTFT and the peak FLOP/s of the data type",
+    "check for speculative decoding, a prefix cache or another model, and that --hardware is right",
+    Source.ROOFLINE,
+)
+def beyond_roofline(run: RunEvidence) -> Evidence | None:
+    """Find evidence that decoding or prefill was faster than the machine's memory or arithmetic allows."""
+    ceiling, engine = run.facts.ceiling, run.facts.as_run
+    if ceiling is None:
+        return None
+    speculative = engine is not None and engine.speculative != ""
+    from loadgen.features.roofline import bound  # few runs know their machine
+
+    figures, load = list_bound_figures(run.facts, run.metrics)
+    return bound.explain_impossible(ceiling, figures, load, speculative=speculative)
+
+
+@suspect(
+    "slow-kernel",
+    f"under {percent(SLOW)} of the roofline, by TPOT at concurrency 1, else by median ITL if few "
+    f"steps prefill; not judged where a step takes under {LEAST_MS:.0f} ms at best: healthy small "
+    "models reach 12 to 27 %",
+    "check the server's log for a fallback kernel or eager mode, and that --hardware is right",
+    Source.ROOFLINE,
+)
+def slow_kernel(run: RunEvidence) -> Evidence | None:
+    """Find evidence that decoding is so slow that a fallback kernel is likely."""
+    ceiling = run.facts.ceiling
+    if ceiling is None:
+        return None
+    from loadgen.features.roofline import bound
+
+    return bound.explain_fallback(ceiling, *list_bound_figures(run.facts, run.metrics))
+
+
+def _lacks_roofline(run: RunEvidence, sources: Set[Source]) -> bool:
+    """Whether the roofline is missing; a simulation and a hosted API need none."""
+    return Source.ROOFLINE not in sources and not (run.facts.server.simulated or run.hosted)
+
+
+DOUBTS = {"after many-resent": (beyond_roofline,), "after throttled": (slow_kernel,)}
+CHECKABLE = {
+    "before server counters": (
+        Checkable(
+            "roofline",
+            _lacks_roofline,
+            "--hardware KEY or --bandwidth GB/s, and the model's files or --model-config",
+        ),
+    )
+}

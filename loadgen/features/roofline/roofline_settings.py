@@ -1,0 +1,65 @@
+"""Roofline settings: the machine and the model that a user names, and how near the bound a figure may be."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from loadgen.base.files import expand_path
+from loadgen.settings.setting import ROOFLINE, Makes, OptionRows, setting
+
+# A nominal bandwidth is clock × width, and reads reach 90 % of it at most; what is allowed beyond it is for
+# printed figures that are rounded, and for bytes of a checkpoint that its config does not declare.
+TOLERANCE = 1.05
+SLOW, LEAST_MS = 0.3, 5.0  # a share of the roofline, judged only if a step takes at least LEAST_MS
+PREFIX = "roofline/"
+
+# fmt: off
+_machine = partial(setting, Makes.NOTHING, None, group=ROOFLINE, names_server=True)
+
+
+class MachineOptions(OptionRows, frozen=True):
+    """The settings that name machine and model for the roofline where neither can be detected."""
+
+    hardware: str | None = _machine("as jetson-thor or 4xh100 (default: detected from the GPU's name)",
+        metavar="KEY")
+    bandwidth: float | None = _machine("memory bandwidth, instead of the table's", read=float,
+        metavar="GB/s")
+    model_config: str | None = _machine("the model's config.json (default: from its directory, or the "
+        "table)", metavar="FILE", path=True)
+# fmt: on
+
+
+OPTIONS = (MachineOptions,)
+PRESETS = {PREFIX: "loadgen.features.roofline.estimate"}  # what makes those whose names begin so
+
+
+class Flags(msgspec.Struct, frozen=True):
+    """The machine and the model that the flags name."""
+
+    hardware: str | None = None
+    bandwidth_gb_per_s: float | None = None
+    model_config: str | None = None
+
+    @classmethod
+    def read(cls, values: Any) -> Flags:
+        """The flags among the options of a command, as attributes of `values`."""
+        return cls(values.hardware, values.bandwidth, values.model_config)
+
+    def check(self) -> None:
+        """Find errors in these flags before a run; raises UsageError."""
+        if (self.hardware, self.bandwidth_gb_per_s) != (None, None):
+            from loadgen.features.roofline.machines import choose_machine  # few runs name one
+
+            choose_machine(self.hardware, self.bandwidth_gb_per_s)
+        if self.model_config is not None:
+            from loadgen.features.roofline import architecture
+
+            architecture.read_architecture(expand_path(self.model_config))
+
+
+def check_options(options: Any) -> None:
+    """Check the flags of a command, wherever it is to run; raises UsageError."""
+    Flags.read(options).check()
