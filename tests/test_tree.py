@@ -36,6 +36,7 @@ INSIDE = {
     ],
     "features": [
         "traces", "data", "shapes", "sessions", "ring", "workers", "shards", "targets", "texts", "roofline",
+        "selftest",
     ],
 }  # fmt: skip
 FIRST, LAST = set[str](), {"cli", "__main__", "__init__"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -16,9 +16,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from loadgen.base import files, untrusted
 from loadgen.base.arrays import Int64
-from loadgen.figures.peaks import peak_concurrency
 from loadgen.figures.percentiles import compute_medians, compute_percentiles
-from loadgen.records.record import Records
 
 HELD_PERCENT = 5.0  # a load is held while P99 of the gap error is under this share of the true gap
 # What moves the client's figures; the rest of the environment may change under a calibration.
@@ -50,82 +48,6 @@ class Error(BaseModel, extra="forbid", frozen=True):
     def percent(self, value_us: float) -> float:
         """Convert an error in µs to percent of the true median."""
         return value_us / self.p99_us * self.p99_percent if self.p99_us else 0.0
-
-
-class Sent(msgspec.Struct):
-    """One request in the null server's log; `wrote_ns` is of each message with a token."""
-
-    request_id: str
-    received_ns: int
-    wrote_ns: list[int]
-
-
-class Seen(msgspec.Struct, frozen=True):
-    """A self-test's run as the client measured it next to the null server's log; (measured, true) in ns."""
-
-    requests: int
-    failed: int
-    unlike: int  # answers with more or fewer messages than were written
-    tokens: int  # of the answers that are alike, as these all
-    messages: int
-    shared_reads: int
-    tokens_per_s: float  # first write → last write
-    streams: int  # most in the server at once
-    ttft: tuple[Int64, Int64]
-    gap: tuple[Int64, Int64]
-    later_gap: tuple[Int64, Int64]  # without each answer's first
-    e2e: tuple[Int64, Int64]
-    first_error: str = ""  # of the first request that failed
-
-    @property
-    def events_per_read(self) -> float:
-        """Messages with a token per read: 1 if each had a read of its own."""
-        return self.messages / max(1, self.messages - self.shared_reads)
-
-    def is_held(self, streams: int) -> bool:
-        """Whether all `streams` ran at once, arrived whole, and had accurate gaps.
-
-        An answer's first gap is left out: in an answer of a hundred messages it is beyond P99, and in the
-        short ones of a self-test it would be most of what P99 sees.
-        """
-        whole = not (self.failed or self.unlike) and self.streams >= streams and len(self.later_gap[0])
-        return bool(whole) and Error.from_pairs(*self.later_gap).p99_percent < HELD_PERCENT
-
-
-def compare(records: Records, sent: Mapping[int, Sent]) -> Seen:
-    """Compare a self-test's records with the null server's log, which is by plan index."""
-    ok, alike, rows = records.ok, [], []
-    for i, index in enumerate(records.index.tolist()):
-        row = sent.get(index)
-        if ok[i] and row is not None and len(row.wrote_ns) == records.start[i + 1] - records.start[i]:
-            alike.append(i)
-            rows.append(row)
-    measured = [records.arrival_ns[records.start[i] : records.start[i + 1]] for i in alike]
-    wrote = [np.array(row.wrote_ns, np.int64) for row in rows]
-    received_ns = np.array([row.received_ns for row in rows], np.int64)
-    first_ns, last_ns = (np.array([times[at] for times in wrote], np.int64) for at in (0, -1))
-    sent_ns, tokens = records.sent_ns[alike], int(records.output_tokens[alike].sum())
-    span_s = (int(last_ns.max()) - int(first_ns.min())) / 1e9 if alike else 0.0
-    failures = records.failed
-    return Seen(
-        requests=len(records),
-        failed=len(failures),
-        unlike=int(ok.sum()) - len(alike),
-        tokens=tokens,
-        messages=sum(map(len, measured)),
-        shared_reads=int(records.shared_reads[alike].sum()),
-        tokens_per_s=tokens / span_s if span_s else 0.0,
-        streams=peak_concurrency(received_ns, last_ns),
-        ttft=(np.array([times[0] for times in measured], np.int64) - sent_ns, first_ns - received_ns),
-        gap=(_gaps(measured), _gaps(wrote)),
-        later_gap=(_gaps([times[1:] for times in measured]), _gaps([times[1:] for times in wrote])),
-        e2e=(np.array([times[-1] for times in measured], np.int64) - sent_ns, last_ns - received_ns),
-        first_error=f"{failures[0].kind}: {failures[0].detail}" if failures else "",
-    )
-
-
-def _gaps(streams: Sequence[Int64]) -> Int64:
-    return np.concatenate([np.zeros(0, np.int64), *(np.diff(times) for times in streams)])
 
 
 class Calibration(BaseModel, extra="forbid", frozen=True):

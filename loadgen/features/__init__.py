@@ -14,6 +14,11 @@ from loadgen.run.verbs import PREPARE, READ, Verb
 
 Row = TypeVar("Row")
 VERBS = {
+    "selftest": Verb(
+        PREPARE,
+        "measure this client's own error against a null server",
+        "loadgen.features.selftest.selftest_command",
+    ),
     "data": Verb(
         PREPARE,
         "show what a file of prompts, bodies or a trace would send",
@@ -46,6 +51,7 @@ FEATURES: dict[str, dict[str, str]] = {
     "texts": {"counts": "prompt_counts", "settings": "text_settings", "texts": "prompt_texts"},
     "data": {"doubts": "data_checks", "settings": "data_settings"},
     "ring": {"doubts": "ring_checks", "transports": "ring_choice"},
+    "selftest": {"capacity": "capacity"},
     "shards": {"doubts": "shard_checks", "options": "shard_settings", "sections": "shard_lines"},
     "workers": {"processes": "workers"},
     "roofline": {

@@ -11,9 +11,6 @@ VERBS = {
         "list the shipped workloads, or show one: loadgen profiles high-load",
         "loadgen.cli:list_profiles",
     ),
-    "selftest": Verb(
-        PREPARE, "measure this client's own error against a null server", "loadgen.run.selftest.command"
-    ),
     "engine": Verb(PREPARE, "start the embedded engine by itself", "loadgen_servers.engine.cli"),
     "export": Verb(
         READ,

@@ -209,11 +209,6 @@ class Session(msgspec.Struct, frozen=True):
         check_digest(made, self.options.expect_plan)
         for extension in find_extensions(self.options):
             options = extension.adjust_to_warmup(self.options, made, options, warmed, display)
-        if self.options.selftest:
-            from loadgen.run.selftest import capacity  # no other run pays for it
-
-            with display.waiting("self-test of this client, against a null server", forks=True):
-                capacity.measure_at_pace(made.profile, options.transport, warmed, options.workers)
         tokenizer = self._text_tokenizer()
         known = self._mask(self._facts(made, options, started, sensing, warmed, reset, tokenizer))
         journal.facts(known.encode())

@@ -123,7 +123,8 @@ class AroundOptions(OptionRows, frozen=True):
         metavar="N", keyword=NO_KEYWORD, campaign="is written repeats = N, above the tables", common=True)
     selftest: bool = _once(False, "first measure this client's own error at the same load",
         action="store_true", keyword=NO_KEYWORD, campaign=_NOT_THERE,
-        series="run `loadgen selftest` at the highest load first")
+        series="run `loadgen selftest` at the highest load first",
+        extension="loadgen.features.selftest.capacity")
     reset_cache: bool = _once(False, "empty the prefix cache before each run (always done for a launched "
         "server; another vLLM must run with VLLM_SERVER_DEV_MODE=1)", action="store_true", names_server=True)
     fingerprint: bool = _once(False, "record the answers to a few greedy prompts, to see whether a fast "

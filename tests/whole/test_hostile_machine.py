@@ -17,6 +17,7 @@ from builders.recorded_sensors import DATA, RecordedNvml, tree
 from facts.test_calibration import calibrated
 from loadgen.base import files, untrusted
 from loadgen.facts import calibration
+from loadgen.features.selftest import capacity
 from loadgen.host import environment, sensor_discovery, throttling
 from loadgen.host.jetson import Board
 from loadgen.host.nvml import Gpus
@@ -24,7 +25,6 @@ from loadgen.host.sampler import Sampler
 from loadgen.host.sensor import Absent, Reading, Sensor
 from loadgen.host.sensor_discovery import Processes, System
 from loadgen.host.throttling import HostMachine
-from loadgen.run.selftest import capacity
 from loadgen.verdict.client_checks import beyond_capacity, headroom
 
 FAULTS = [

@@ -17,6 +17,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.text import format_count
 from loadgen.facts.calibration import Calibration
 from loadgen.facts.requested_metrics import make_metric_options
+from loadgen.features import import_rows
 from loadgen.figures.metrics import compute_metrics
 from loadgen.host.environment import count_usable_cpus
 from loadgen.plan.plan import Plan
@@ -48,10 +49,10 @@ class WorkersExtension(Extension):
             return sent
 
         def calibrate() -> Calibration:
-            from loadgen.run.selftest import capacity  # no other run pays for it
-
+            (selftest,) = import_rows("capacity")
             with display.waiting("self-test of one worker, once on this machine: --workers auto", forks=True):
-                return capacity.measure_one_worker(made.profile, sent.transport, warmed)
+                measured: Calibration = selftest.measure_one_worker(made.profile, sent.transport, warmed)
+                return measured
 
         targets = max(len(sent.targets), 1)
         chosen = choose_automatically(made, warmed, calibrate, sent.part.share.of, targets)

@@ -30,6 +30,7 @@ from fakes.scripted_server import (
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.facts.requested_metrics import make_metric_options
+from loadgen.features.selftest import capacity
 from loadgen.figures.metrics import compute_metrics
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
@@ -40,7 +41,6 @@ from loadgen.run import acceptance, extension
 from loadgen.run.command import progress
 from loadgen.run.firing import TransportOptions, Watch
 from loadgen.run.measure import Outcome, measure
-from loadgen.run.selftest import capacity
 
 pytestmark = [
     pytest.mark.usefixtures("elsewhere"),

@@ -15,14 +15,14 @@ from builders.loops import loop_over
 from loadgen import cli
 from loadgen.base.errors import MeasureError
 from loadgen.facts import calibration
-from loadgen.facts.calibration import Calibration, Error, Seen
+from loadgen.facts.calibration import Calibration, Error
+from loadgen.features.selftest import capacity, selftest_command
+from loadgen.features.selftest.capacity import Capacity, format_transport, format_workers, search
+from loadgen.features.selftest.selftest_command import MODES, find_fault
+from loadgen.features.selftest.trial import Seen, SelftestLoad
 from loadgen.host.environment import describe_machine
 from loadgen.plan import profile
 from loadgen.records.record import Records
-from loadgen.run.selftest import capacity, command
-from loadgen.run.selftest.capacity import Capacity, format_transport, format_workers, search
-from loadgen.run.selftest.command import MODES, find_fault
-from loadgen.run.selftest.trial import SelftestLoad
 from loadgen.run.transport_choice import explain_refusals
 from loadgen.transport.capture_process import TRANSPORTS
 
@@ -271,8 +271,10 @@ def test_a_client_is_measured_at_several_tokens_a_message_and_over_chat() -> Non
 def test_a_mode_measured_wrong_shows_in_table_and_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "MODES", (MODES[0],))
-    monkeypatch.setattr(command, "find_fault", lambda seen, tokens: f"{seen.tokens} tokens of {tokens}!")
+    monkeypatch.setattr(selftest_command, "MODES", (MODES[0],))
+    monkeypatch.setattr(
+        selftest_command, "find_fault", lambda seen, tokens: f"{seen.tokens} tokens of {tokens}!"
+    )
     flags = "--streams 1 --interval-ms 5 --seconds 0.1 --transport wire --no-save"
     assert cli.main(["selftest", *flags.split()]) == MeasureError.exit_code
     printed = capsys.readouterr().out
@@ -285,7 +287,7 @@ def test_a_mode_measured_wrong_shows_in_table_and_exit_code(
 def test_workers_are_measured_in_growing_number_and_kept_by_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "MODES", ())
+    monkeypatch.setattr(selftest_command, "MODES", ())
     flags = "--streams 2 --interval-ms 5 --seconds 1 --transport wire --workers 3"
     assert cli.main(["selftest", *flags.split()]) == 0
     printed = capsys.readouterr().out.splitlines()

@@ -16,18 +16,20 @@ from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import print_text
 from loadgen.base.text import format_count
 from loadgen.facts import calibration
-from loadgen.facts.calibration import Calibration, Seen, compare
-from loadgen.host.environment import count_usable_cpus
-from loadgen.run.command.progress import display
-from loadgen.run.selftest.capacity import calibrate, format_transport, format_workers, measure_client
-from loadgen.run.selftest.trial import (
+from loadgen.facts.calibration import Calibration
+from loadgen.features.selftest.capacity import calibrate, format_transport, format_workers, measure_client
+from loadgen.features.selftest.trial import (
     USUAL_STREAMS,
+    Seen,
     SelftestClient,
     SelftestLoad,
+    compare,
     fire,
     null_server,
     plan_load,
 )
+from loadgen.host.environment import count_usable_cpus
+from loadgen.run.command.progress import display
 from loadgen.run.transport_choice import choose_transport, explain_refusals
 from loadgen.server.discovery import ServerAddress
 from loadgen.transport.capture_process import TRANSPORTS
