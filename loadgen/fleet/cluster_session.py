@@ -53,7 +53,7 @@ class ShardPlaces(msgspec.Struct, frozen=True):
 
     @contextmanager
     def open_calls(self, name: str) -> Iterator[Calls]:
-        """An actor for each shard of a run; they end with the block, and what they started."""
+        """Open an actor for each shard of a run; they end with the block, and what they started."""
         shards, kind, run = len(self.places), shard_actor.make_actor_class(self.ray), secrets.token_hex(2)
         actors = [
             kind.options(
@@ -74,7 +74,7 @@ class ClusterExtension(Extension):
     """A plan that is sent from a Ray cluster."""
 
     def check(self, options: Options) -> None:
-        """Raises UsageError where options do not go together with a cluster."""
+        """Raise UsageError where options do not go together with a cluster."""
         if options.cluster is None:
             if options.shards is not None:
                 raise UsageError(
@@ -117,7 +117,7 @@ class ClusterSender(PlanSender):
         self.merged: Facts | None = None  # of the last run
 
     def send(self, made: Plan, options: TransportOptions, watch: Watch) -> Outcome:
-        """The outcome of a plan that every shard sends a part of."""
+        """Send a plan, a part from every shard, and return its outcome."""
         assert watch.journal.path is not None
         check_divisible(made, Share(0, len(self.places.places)))
         start, ended = FleetStart(), watch.journal.path.parent
@@ -141,7 +141,7 @@ class ClusterSender(PlanSender):
         return (("the shards", self._add_shards),)
 
     def _add_shards(self, known: Facts) -> Facts:
-        """The facts with what of the run only the shards know."""
+        """Add to the facts what only the shards know of the run."""
         facts = self.merged
         assert facts is not None
         return replace(
@@ -176,7 +176,7 @@ class ClusterSender(PlanSender):
 def join_cluster(
     stack: ExitStack, address: str, shards: int, workers: int, turn: Callable[[], None]
 ) -> ShardPlaces:
-    """Places for shards on the cluster at an address, until the end of `stack`.
+    """Take places for shards on the cluster at an address, until the end of `stack`.
 
     Raises UsageError and MeasureError, each in bounded time: no Ray, no cluster, no room, another loadgen.
     """
@@ -286,7 +286,7 @@ class ClusterFiring:
 
 
 def join_runs(fleet: Fleet, directory: Path) -> Result:
-    """The run that the shards' runs are together, by this clock; raises MeasureError where none left any."""
+    """Join the shards' runs to one, by this machine's clock; raises MeasureError where none left any."""
     from loadgen.features.shards import merge, shard_clocks  # only a run that has ended needs them
     from loadgen.features.shards.merge import merge_results
 

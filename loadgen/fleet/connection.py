@@ -24,7 +24,7 @@ _PORTS = "the head's port is 6379, that of ray:// 10001"
 
 @contextmanager
 def connect_ray(address: str) -> Iterator[Any]:
-    """The module `ray`, connected to the cluster at an address.
+    """Connect to the cluster at an address, and return the module `ray`.
 
     A program that is connected already stays so. Raises UsageError and MeasureError, each within a time
     limit.
@@ -62,7 +62,7 @@ def _import_ray() -> Any:
 
 
 def _read_handlers() -> dict[int, Any]:
-    """The handlers of signals, where this thread may set them again."""
+    """Read the handlers of signals, where this thread may set them again."""
     if threading.current_thread() is not threading.main_thread():
         return {}
     return {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -87,7 +87,7 @@ def _init_ray(ray: Any, where: str) -> None:
 
 
 def _explain_refusal(where: str, error: Exception) -> Exception:
-    """Why Ray could not be joined, in a line."""
+    """Explain in a line why Ray could not be joined."""
     text = " ".join(str(error).split())
     if where == AUTO:
         return MeasureError(
@@ -100,7 +100,7 @@ def _explain_refusal(where: str, error: Exception) -> Exception:
 
 
 def _check_answers(where: str) -> None:
-    """Raises MeasureError where no gRPC server answers at an address: Ray itself takes minutes to say so."""
+    """Raise MeasureError where no gRPC server answers at an address: Ray itself takes minutes to say so."""
     match = ADDRESS.fullmatch(where)
     if match is None:
         return

@@ -150,12 +150,12 @@ class Fleet:
         return "" if fired is None else f"{self.name[fired.number]}: {fired.status.rule}"
 
     def fetch_results(self, directory: Path) -> list[tuple[str, Result]]:
-        """The runs that the shards left, with what messages call each; kept in `directory` meanwhile."""
+        """Fetch the runs that the shards left, with what messages call each; they are kept in `directory`."""
         left = ((shard, self._fetch(shard, directory)) for shard in self.shards if not shard.lost)
         return [(self._place(shard), result) for shard, result in left if result is not None]
 
     def explain_loss(self, shard: FleetShard) -> str:
-        """Why a shard left nothing or not all, in words; "" where it left all."""
+        """Explain why a shard left nothing or not all; "" where it left all."""
         return shard.lost or shard.killed or (
             "" if shard.status.done else shard.status.failed or shard.status.ended
         )  # fmt: skip
@@ -291,7 +291,7 @@ def ask_all(
     within_s: float,
     turn: Callable[[], None],
 ) -> list[Answer]:
-    """The answer of each shard to its question, a method and its arguments.
+    """Ask each shard its question, a method and its arguments, and return the answers.
 
     One that is not there in time is lost. `turn` is called a few times a second.
     """

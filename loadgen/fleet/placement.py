@@ -34,7 +34,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def plan_rounds(cpus: Mapping[str, float], shards: int, each: int) -> list[int]:
-    """How many shards each round places on as many different nodes, of the nodes' CPUs by name.
+    """Plan how many shards each round places on as many different nodes, from the nodes' CPUs by name.
 
     Raises UsageError where there is no room for all.
     """
@@ -55,7 +55,7 @@ def plan_rounds(cpus: Mapping[str, float], shards: int, each: int) -> list[int]:
 
 @contextmanager
 def place_shards(ray: Any, shards: int, each: int, turn: Callable[[], None]) -> Iterator[list[Place]]:
-    """The places of shards with `each` CPUs, which no one else has until the end.
+    """Reserve places for shards with `each` CPUs, which no one else has until the end.
 
     Raises UsageError and MeasureError, within a time limit, where there is no room.
     """
@@ -78,7 +78,7 @@ def place_shards(ray: Any, shards: int, each: int, turn: Callable[[], None]) -> 
 def _place_rounds(
     ray: Any, sizes: Sequence[int], each: int, groups: list[Any], turn: Callable[[], None]
 ) -> Iterator[Place]:
-    """One group a round, on as many nodes; where others use a node's CPUs, on those that are free."""
+    """Reserve a group of places a round, on as many nodes; where others use a node's CPUs, on free ones."""
     run = secrets.token_hex(2)
     for size in sizes:
         for strategy in ("STRICT_SPREAD", "SPREAD"):
@@ -127,7 +127,7 @@ def _make_question() -> Callable[[], tuple[str, str, str]]:
 
 
 def nodes_of(ray: Any, places: Sequence[Place], turn: Callable[[], None]) -> list[Node]:
-    """The machine of each shard; raises MeasureError that names the first that cannot send a part."""
+    """Find the machine of each shard; raises MeasureError that names the first that cannot send a part."""
     question = _make_question()
 
     def ask_node() -> tuple[str, tuple[str, str, str]]:
@@ -158,7 +158,7 @@ def nodes_of(ray: Any, places: Sequence[Place], turn: Callable[[], None]) -> lis
 
 
 def check_node(node: Node) -> None:
-    """Raises MeasureError where a node has another loadgen than this one, another Python, or none."""
+    """Raise MeasureError where a node has another loadgen than this one, another Python, or none."""
     if not node.loadgen:
         raise MeasureError(f"{node} has no loadgen: install {__version__}, which runs here, on every node")
     if node.loadgen != __version__:
@@ -172,5 +172,5 @@ def check_node(node: Node) -> None:
 
 
 def strip_patch(version: str) -> str:
-    """A version of Python without its patch level."""
+    """Strip a version of Python of its patch level."""
     return ".".join(version.split(".")[:2])

@@ -42,7 +42,7 @@ class ShardActor:
         self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self, order: bytes) -> str:
-        """Start the shard's process with its order; the boot whose CLOCK_MONOTONIC it has."""
+        """Start the shard's process with its order, and return the boot whose CLOCK_MONOTONIC it has."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         with os.fdopen(open_unlinked(self._place / OUTPUT, flags), "wb") as output:
             self._process = subprocess.Popen(
@@ -56,7 +56,7 @@ class ShardActor:
         return boot_id()
 
     def clock_ns(self) -> int:
-        """CLOCK_MONOTONIC of this node."""
+        """Read CLOCK_MONOTONIC of this node."""
         return clock.now_ns()
 
     def start(self, instant_ns: int) -> None:
@@ -64,7 +64,7 @@ class ShardActor:
         self._write(instant_ns.to_bytes(LENGTH_BYTES, "little"))
 
     def status(self) -> ShardStatus:
-        """How the shard stands."""
+        """Report how the shard stands."""
         ended = self._explain_end()  # before what it wrote last is read
         events = dict(map(_split_event, _read_lines(self._place / EVENTS)))
         return ShardStatus(
@@ -84,7 +84,7 @@ class ShardActor:
             self._process.send_signal(number)
 
     def fetch(self) -> dict[str, npt.NDArray[np.uint8]]:
-        """The files of the run directory that the process left, by name; none where it left nothing."""
+        """Read the files of the run directory that the process left, by name; {} where it left nothing."""
         import numpy as np
 
         directories = sorted((self._place / RUNS).glob("*/"))
@@ -114,7 +114,7 @@ class ShardActor:
             self._process.stdin.flush()
 
     def _explain_end(self) -> str:
-        """How the process ended, and what it wrote last; "" while it runs."""
+        """Explain how the process ended, and what it wrote last; "" while it runs."""
         code = None if self._process is None else self._process.poll()
         if code is None:
             return ""
@@ -136,5 +136,5 @@ def _split_event(line: str) -> tuple[str, str]:
 
 
 def make_actor_class(ray: Any) -> Any:
-    """The class as Ray makes actors of it."""
+    """Make the class of which Ray makes actors."""
     return ray.remote(max_restarts=0, max_task_retries=0)(ShardActor)

@@ -52,7 +52,7 @@ class ShardOrder(msgspec.Struct, frozen=True):
         return msgspec.msgpack.encode(self)
 
     def options(self, run_dir: str, totals: str) -> Options:
-        """The options of the shard's process, which leaves its run in a directory there."""
+        """Make the options of the shard's process, which leaves its run in a directory there."""
         lists = ("metadata", "more_urls")
         values = {**self.given, **{name: tuple(self.given.get(name, ())) for name in lists}}
         return Options(
@@ -91,7 +91,7 @@ def unpack_order(data: bytes) -> ShardOrder:
 
 
 def _check(order: ShardOrder) -> None:
-    """Raises ValueError or UsageError of what the types alone allow."""
+    """Raise ValueError or UsageError of values that the types alone allow."""
     share, seed = order.share, order.seed
     if not 0 <= share.number < share.of <= MOST_SHARES:
         raise ValueError(f"there is no part {share.number} of {share.of}")

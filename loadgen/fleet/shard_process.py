@@ -121,7 +121,7 @@ def run_shard(line: DriverLine) -> None:
 
 
 def main() -> None:
-    """The process; it ends with the actor that started it."""
+    """Run the process, which ends with the actor that started it."""
     end_with_parent(os.getppid())
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray's processes block some
     line = DriverLine(Path(sys.argv[1]), cast(BinaryIO, os.fdopen(0, "rb", buffering=0)))

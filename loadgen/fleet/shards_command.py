@@ -46,7 +46,7 @@ _AUTO = ("--shard auto", '--start-at "$start"')
 
 
 def shards_parser() -> argparse.ArgumentParser:
-    """The parser of `loadgen shards`, but for what follows `--`."""
+    """Make the parser of `loadgen shards`, but for what follows `--`."""
     parser = Parser(
         prog="loadgen shards",
         usage="%(prog)s --k8s|--slurm|--mpi --shards N [FLAG ...] -- FLAGS",
@@ -148,7 +148,7 @@ class KubernetesJob(msgspec.Struct, frozen=True):
             raise UsageError(f"--secret {self.secret}: give NAME/KEY, of a Secret that holds the API key")
 
     def manifest(self, plan: LaunchPlan, start_s: int) -> dict[str, Any]:
-        """The Job, as Kubernetes' API has it; all shards begin at `start_s`, seconds since 1970."""
+        """Make the Job, as Kubernetes' API has it; all shards begin at `start_s`, seconds since 1970."""
         labels = {"app.kubernetes.io/name": "loadgen", "app.kubernetes.io/instance": self.name}
         place = {} if self.namespace is None else {"namespace": self.namespace}
         return {
@@ -188,7 +188,7 @@ class KubernetesJob(msgspec.Struct, frozen=True):
         }
 
     def runs(self, start_s: int) -> str:
-        """Where in the volume the shards' run directories come to lie."""
+        """Show where in the volume the shards' run directories come to lie."""
         return f"{self.name}-{start_s}"
 
     def _container(self, plan: LaunchPlan, start_s: int) -> dict[str, Any]:
@@ -213,7 +213,7 @@ class KubernetesJob(msgspec.Struct, frozen=True):
         return {"name": "OPENAI_API_KEY", "valueFrom": {"secretKeyRef": {"name": name, "key": key}}}
 
     def text(self, plan: LaunchPlan, start_s: int, start: str) -> str:
-        """The manifest in YAML, after what a person must know of it."""
+        """Write the manifest in YAML, after what a person must know of it."""
         directory = self.runs(start_s)
         remarks = (
             f"{plan.shards} shards of one plan, which begin together at {start}: apply this at once.",
@@ -230,7 +230,7 @@ class KubernetesJob(msgspec.Struct, frozen=True):
 
 
 def _yaml(value: Mapping[str, Any] | Sequence[Any], indent: str = "") -> Iterator[str]:
-    """Tables and lists as lines of YAML; every text that is not a plain key is quoted."""
+    """Write tables and lists as lines of YAML; every text that is not a plain key is quoted."""
     rows: list[tuple[str, Any]] = (
         [(f"{key if _PLAIN.fullmatch(key) else _quote(key)}:", of) for key, of in value.items()]
         if isinstance(value, Mapping)
@@ -249,12 +249,12 @@ def _yaml(value: Mapping[str, Any] | Sequence[Any], indent: str = "") -> Iterato
 
 
 def _quote(text: str) -> str:
-    """A text as YAML's double quotes hold it; what is not ASCII is escaped by the number of its character."""
+    """Quote a text as YAML's double quotes hold it; what is not ASCII is escaped by its number."""
     return f'"{_ESCAPED.sub(_escape, text)}"'
 
 
 def _escape(match: re.Match[str]) -> str:
-    """JSON writes a character beyond U+FFFF as a pair of surrogates, which YAML refuses."""
+    """Escape a character beyond U+FFFF, which JSON writes as two surrogates that YAML refuses."""
     sign, number = match[0], ord(match[0])
     if sign in _SIGNS:
         return f"\\{sign}"
@@ -276,16 +276,16 @@ class LaunchPlan(msgspec.Struct, frozen=True):
         return PROCESSES * self.workers
 
     def words(self, *added: str) -> list[str]:
-        """The command, with what is added for one way to start it."""
+        """List the words of the command, with what is added for one way to start it."""
         return ["loadgen", "bench", *self.flags, *added]
 
     def line(self, *added: str) -> str:
-        """The command for a shell; what is added is in its language already."""
+        """Write the command for a shell; what is added is in its language already."""
         return " ".join([shlex.join(self.words()), *added])
 
 
 def launch_plan(shards: int, flags: Sequence[str]) -> LaunchPlan:
-    """The plan of flags as `loadgen bench` takes them; a seed is drawn where they have none.
+    """Plan a launch by flags as `loadgen bench` takes them; a seed is drawn where they have none.
 
     Raises UsageError where they could not be those of a shard.
     """
@@ -320,7 +320,7 @@ def _check(options: Options, shards: int) -> None:
 
 
 def write_slurm_script(plan: LaunchPlan, name: str, start_in_s: int) -> str:
-    """A script for sbatch: the start is counted from when the job begins, however long it waited."""
+    """Write a script for sbatch: the start is counted from when the job begins, however long it waited."""
     command = plan.line(*_AUTO, '--run-dir "$runs"', "--quiet")
     return f"""#!/bin/bash
 #SBATCH --job-name={name}
@@ -337,7 +337,7 @@ loadgen merge --output "$runs/merged" "$runs"/*-shard-*
 
 
 def write_mpi_lines(plan: LaunchPlan, name: str, start_in_s: int) -> str:
-    """Two lines for a shell, or for a script: the ranks of mpirun are the shards."""
+    """Write two lines for a shell, or for a script: the ranks of mpirun are the shards."""
     command = plan.line(*_AUTO, '--run-dir "$runs"', "--quiet")
     return f"""start=$(( $(date +%s) + {start_in_s} )); runs={name}-$start
 mpirun -n {plan.shards} {command}

@@ -157,12 +157,12 @@ _BOTTLENECKS: Mapping[Bottleneck, str] = {
 
 
 def render_answer(record: LimitRecord) -> list[str]:
-    """The answer in at most 80 columns, its first line the limit with its interval."""
+    """Render the answer in at most 80 columns, its first line the limit with its interval."""
     return [line for part in list_statements(record) for line in wrap_text(part)]
 
 
 def describe_limit(record: LimitRecord) -> str:
-    """The limit with its interval, or what is known of it."""
+    """Describe the limit with its interval, or what is known of it."""
     known = _describe_value(record)
     if not known:
         return "limit: unknown"
@@ -173,14 +173,14 @@ def describe_limit(record: LimitRecord) -> str:
 
 
 def format_load(value: float) -> str:
-    """A load in three digits, all of a whole one."""
+    """Format a load in three digits, all of a whole one."""
     if float(value).is_integer():
         return f"{value:,.0f}"
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def make_run_table(record: LimitRecord) -> Table:
-    """A row a run, by load: each objective's percentile and bound, the verdict, and what the run shows."""
+    """Make a row a run, by load: each objective's percentile and bound, the verdict, and what it shows."""
     shown = [
         objective
         for objective in record.objectives
@@ -205,18 +205,18 @@ def make_run_table(record: LimitRecord) -> Table:
 
 
 def render_search(record: LimitRecord) -> str:
-    """The answer, and below it the runs, in 80 columns; each ends with a line feed."""
+    """Render the answer, and below it the runs, in 80 columns; each ends with a line feed."""
     answer = "".join(f"{line}\n" for line in render_answer(record))
     return f"{answer}\n{render_text_table(make_run_table(record))}" if record.runs else answer
 
 
 def name_percentile(objective: str) -> str:
-    """The percentile that an objective is of, without its limit: ttft p99."""
+    """Name the percentile that an objective is of, without its limit: ttft p99."""
     return objective.partition(" < ")[0]
 
 
 def format_latency(value_ms: float) -> str:
-    """Milliseconds in four digits, all of those before the point."""
+    """Format milliseconds in four digits, all of those before the point."""
     return f"{value_ms:.4g}" if abs(value_ms) < 1e4 else f"{value_ms:.0f}"
 
 
@@ -226,7 +226,7 @@ def describe_standing(run: LimitRun) -> str:
 
 
 def list_statements(record: LimitRecord) -> list[str]:
-    """The answer, a sentence an entry, its first the limit with its interval."""
+    """List the answer, a sentence an entry, its first the limit with its interval."""
     return [clean_line(part) for part in _state(record)]
 
 
@@ -278,7 +278,7 @@ def _format_time(seconds: float) -> str:
 
 
 def _describe_doubts(record: LimitRecord) -> Iterator[str]:
-    """How many runs are not VALID, and of which doubts."""
+    """Describe how many runs are not VALID, and by which doubts."""
     doubted = [run for run in record.runs if run.doubts]
     if not doubted:
         return
@@ -292,7 +292,7 @@ def _describe_doubts(record: LimitRecord) -> Iterator[str]:
 
 
 def _describe_value(record: LimitRecord) -> str:
-    """The limit, else the side on which it is; "" if nothing is known."""
+    """Describe the limit, else the side on which it is; "" if nothing is known."""
     if record.limit is not None and record.limit.value is not None:
         return format_load(record.limit.value)
     if record.highest_passing is not None:
@@ -366,9 +366,9 @@ class Limit:
         return self.record.lowest_failing
 
     def text(self) -> str:
-        """The answer and the runs, as `loadgen limit` prints them."""
+        """Render the answer and the runs, as `loadgen limit` prints them."""
         return render_search(self.record)
 
     def json(self) -> dict[str, Any]:
-        """The content of limit.json."""
+        """Return the content of limit.json."""
         return self.record.model_dump(mode="json")

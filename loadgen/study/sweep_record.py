@@ -43,7 +43,7 @@ class SweepPoint(BaseModel, extra="forbid", frozen=True):
 
 
 def clear_point(point: SweepPoint) -> SweepPoint:
-    """The point before it is measured, without what came of it; how often it was begun stays."""
+    """Clear a point of what came of it; how often it was begun stays."""
     return SweepPoint(
         number=point.number,
         settings=point.settings,
@@ -68,7 +68,7 @@ class SweepRecord(BaseModel, extra="forbid", frozen=True):
     @field_validator("points")
     @classmethod
     def _check_numbers(cls, points: tuple[SweepPoint, ...]) -> tuple[SweepPoint, ...]:
-        """A point is found by its number."""
+        """Check that no two points have one number, by which a point is found."""
         if len({point.number for point in points}) < len(points):
             raise ValueError("two have the same number")
         return points
@@ -83,7 +83,7 @@ _STATES = {
 
 
 def list_unfinished(record: SweepRecord) -> list[str]:
-    """A line a point that is not done, in the order of the points."""
+    """List a line for each point that is not done, in the order of the points."""
     lines = []
     for point in record.points:
         if point.state in _STATES:
@@ -101,7 +101,7 @@ def name_point(settings: Mapping[str, Any], serve: Mapping[str, str], repeat: in
 
 
 def format_value(value: Any) -> str:
-    """A value as it is written on a command line, no two alike."""
+    """Format a value as it is written on a command line, no two alike."""
     short = f"{value:g}" if isinstance(value, float) else str(value)
     return short if not isinstance(value, float) or float(short) == value else repr(value)
 
@@ -126,7 +126,7 @@ def read_record(path: Path, kind: type[_Kind], newest: int, of: str) -> _Kind:
 
 
 def parse_record(content: bytes, path: Path, kind: type[_Kind], newest: int) -> _Kind:
-    """The record in a file's content; raises UsageError where it is damaged or of a newer format."""
+    """Parse the record in a file's content; raises UsageError where it is damaged or of a newer format."""
     try:
         version = _Version.model_validate_json(content).format
         if version > newest:

@@ -113,7 +113,7 @@ def answers_short(run: AuditedRun) -> Evidence | None:
 
 
 def _find_whole_answer(run: AuditedRun) -> float | None:
-    """The length to the token that half of the runs of this checkpoint, or of this load, have in common."""
+    """Find the whole number of answer tokens that half of its checkpoint's or load's runs have; else None."""
     others = [other.reported.output_len for other in (*run.same_checkpoint, *run.same_load)]
     whole = [length for length in others if length and length == int(length)]
     longest = max(whole, default=0.0)
@@ -179,7 +179,7 @@ def warm_cache(run: AuditedRun) -> Evidence | None:
 
 
 def _find_earlier_run(run: AuditedRun, other: AuditedRun) -> Evidence | None:
-    """How another run of the checkpoint had these very prompts; None where that is not known."""
+    """Describe the run of the checkpoint that had these very prompts before; None where that is not known."""
     own, its, of = run.workload, other.workload, other.reported.load.name or "the other load"
     if own is None or its is None:
         by = _name_same_prompts(run, other)
@@ -217,7 +217,7 @@ def _are_other_prompts(run: AuditedRun, other: AuditedRun) -> bool:
 
 
 def _compare_with_load(run: AuditedRun, ttft_ms: float, times: float) -> Evidence | None:
-    """TTFT alone is far below the time that a full load leaves for each prompt."""
+    """Find a full load that leaves each prompt far more time than TTFT alone; None where none does."""
     for other in run.same_checkpoint:
         left_ms = other.prefill_left_ms
         if not left_ms or left_ms <= times * ttft_ms:
@@ -229,7 +229,7 @@ def _compare_with_load(run: AuditedRun, ttft_ms: float, times: float) -> Evidenc
 
 
 def _compare_with_peak(run: AuditedRun) -> Evidence | None:
-    """TTFT is below what the prompt's arithmetic takes at the machine's peak."""
+    """Compare TTFT with the prompt's arithmetic at the machine's peak; None where it is not below."""
     if run.ceiling is None:
         return None
     prefill = bound.compare_prefill(run.ceiling, run.reported.figures, run.reported.load)
@@ -348,7 +348,7 @@ def compute_decode_share(reported: Reported, ceiling: Ceiling | None) -> float |
 
 
 def _find_excess(run: AuditedRun, above: float, most: float) -> Evidence | None:
-    """Decoding beyond the memory bus, where no draft explains it: not even one that is not mentioned."""
+    """Find decoding beyond the memory bus that no draft explains: not even one that is not mentioned."""
     excess = _measure_excess(run)
     if excess is None or not above < excess.times / run.unstated_draft <= most or _may_draft(run, excess):
         return None

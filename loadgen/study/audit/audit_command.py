@@ -124,7 +124,7 @@ class Audited(msgspec.Struct, frozen=True):
     failed_cells: list[str]
 
     def json(self) -> dict[str, Any]:
-        """The audit as an object of plain values."""
+        """Return the audit as an object of plain values."""
         return render_json(self.findings, self.machine, self.messages, self.failed_cells)
 
 
@@ -150,7 +150,7 @@ def render_text(findings: Sequence[RunFindings], *, explain: bool = False) -> st
 
 
 def _wrap_line(line: str) -> list[str]:
-    """A line as several, which go on two columns to the right of where it begins."""
+    """Wrap a line in 80 columns, its continuation two columns to the right of where it begins."""
     return wrap_text(line, " " * (len(line) - len(line.lstrip()) + 2)) or [""]
 
 
@@ -170,7 +170,7 @@ def render_json(
 
 
 def _draw_table(findings: Mapping[str, Sequence[RunFindings]]) -> Iterator[str]:
-    """Figures, share of the roofline and the worst doubt, a line a run under its checkpoint's name."""
+    """Draw figures, share of the roofline and the worst doubt, a line a run under its checkpoint's name."""
     yield align_cells(("", "tok/s", "TTFT ms", "TPOT ms", "roof", "  level, worst doubt"), _WIDTHS)
     for name, own in findings.items():
         yield cut_end(clean_line(name), WIDTH)
@@ -194,7 +194,7 @@ def _draw_row(audited: RunFindings) -> str:
 
 
 def _read_latency(run: Reported, key: str) -> float | None:
-    """The mean of a latency; of a source without it the median."""
+    """Read the mean of a latency in ms; of a source without it the median."""
     mean = run.figure(f"mean_{key}_ms")
     return run.figure(f"median_{key}_ms") if mean is None else mean
 
@@ -281,7 +281,7 @@ def _count_runs(what: str, runs: Sequence[object], why: str) -> list[str]:
 
 
 def _tally_reasons(what: str, reasons: Iterable[str]) -> Iterator[str]:
-    """Each reason with how many runs have it, the first few of them."""
+    """List each reason with how many runs have it, the first few of them."""
     every = Counter(filter(None, reasons))
     for why, count in [*every.items()][:_MOST_REASONS]:
         yield f"{what} {format_count(count, 'run')}: {clean_line(why)}"

@@ -434,7 +434,7 @@ def _summarise(runs: Sequence[Reported], key: str) -> Summary | None:
 
 
 def _question_speed(runs: Sequence[Reported], figures: Sequence[ComparedFigure]) -> Iterator[str]:
-    """Whether runs that have one mean are repeats, where a figure of theirs is a factor of two apart."""
+    """Ask whether runs that have one mean are repeats, where a figure of theirs is a factor of two apart."""
     apart: list[tuple[float, str]] = []
     for column in figures:
         values = [column.scale(value) for run in runs if (value := read_figure(run, column.key)) is not None]

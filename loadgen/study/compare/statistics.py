@@ -130,7 +130,7 @@ def _judge_row(effect: Effect, rows: Family, at: int, detectable: float, more: f
 
 
 def _refuse_test(row: Sequence[float], baseline: Sequence[float]) -> str:
-    """Why there is nothing to test; empty where there is."""
+    """Explain why there is nothing to test; "" where there is."""
     if not (row and baseline):
         return "no run has this figure" if not (row or baseline) else "one side has no run with this figure"
     for value in (*row, *baseline):
@@ -249,7 +249,7 @@ class Estimate(msgspec.Struct, frozen=True):
         return _compute_student((np.abs(self.log_ratio) - math.log1p(margin)) / self.error, self.freedom)
 
     def reach(self, alpha: float) -> Float64:
-        """Half the width of the interval of the log ratio at 1 − alpha: t(1 − alpha / 2) · error."""
+        """Compute half the width of the log ratio's interval at 1 − alpha: t(1 − alpha / 2) · error."""
         from scipy import special
 
         return np.asarray(special.stdtrit(self.freedom, 1 - alpha / 2) * self.error)
@@ -411,7 +411,7 @@ def _values(runs: Iterable[Reported], figure: Tell) -> list[float]:
 
 
 def _merge_pairs(pairs: Sequence[Pair]) -> list[Pair]:
-    """Pairs that are tied by a start which they share, as one."""
+    """Merge pairs that share a start of a server to one unit."""
     groups: list[tuple[set[Hashable], Pair]] = []
     for pair in pairs:
         starts: set[Hashable] = {start for side in pair for run in side if (start := _start(run)) is not None}

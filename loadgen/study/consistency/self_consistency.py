@@ -56,7 +56,7 @@ def figures_disagree(run: AuditedRun) -> Evidence | None:
 
 
 def _list_rates(run: AuditedRun) -> Iterator[tuple[str, Interval, Interval, Interval]]:
-    """Each reported rate with its count and the duration, where the run has all three."""
+    """List each reported rate with its count and the duration, where the run has all three."""
     duration = run.interval("duration")
     if not run.alike or duration is None or not duration.low:
         return
@@ -94,7 +94,7 @@ def impossible_order(run: AuditedRun) -> Evidence | None:
 
 
 def _find_late_first_tokens(run: AuditedRun) -> Iterator[Evidence]:
-    """Statistics of TTFT above those of E2EL: a first token comes before the last, in every request."""
+    """Find statistics of TTFT above those of E2EL: in every request the first token comes before the last."""
     for name in run.reported.figures:
         statistic, _, metric = name.partition("_")
         whole = run.interval(f"{statistic}_e2el_ms") if metric == "ttft_ms" and statistic != "std" else None
@@ -252,13 +252,13 @@ def unstreamed_answers(run: AuditedRun) -> Evidence | None:
 
 
 def _count_sent(run: AuditedRun) -> float | None:
-    """The requests that were to be sent; None where a time or the run itself ended it before."""
+    """Count the requests that were to be sent; None where a time or the run itself ended it before."""
     load = run.reported.load
     return None if load.duration_s is not None or run.reported.told_by == OURS else load.requests
 
 
 def _count_failed(run: AuditedRun, above: float, most: float) -> Evidence | None:
-    """The failed requests, by their count, and those that are neither answered nor counted.
+    """Report the share of failed requests, counted or missing, if it is above `above` and at most `most`.
 
     The command above a pasted block may be another's: it only counts where the block has no failures.
     """

@@ -107,11 +107,11 @@ class AuditedRun:
     ceiling: Ceiling | None = None
 
     def figure(self, key: str) -> float | None:
-        """A figure that is a finite number; None if it is absent."""
+        """Return a figure that is a finite number; None if it is absent."""
         return self.reported.figure(key)
 
     def interval(self, key: str) -> Interval | None:
-        """The values that a printed figure may stand for."""
+        """Return the values that a printed figure may stand for; None if it is absent."""
         if (value := self.figure(key)) is None or value < 0:
             return None
         return Interval.of_printed(self.reported.figures[key], count=key in COUNTS)
@@ -227,7 +227,7 @@ class AuditedRun:
         return self._audit_others(self.page.select_load(self.reported.load.name))
 
     def _audit_others(self, runs: Sequence[Reported]) -> tuple[AuditedRun, ...]:
-        """All but itself; of very many the first."""
+        """Audit these runs, of very many the first, but for itself: what this run is compared with."""
         return tuple(self.page.audit_run(run) for run in runs[:_MOST_PEERS] if run is not self.reported)
 
 
@@ -255,7 +255,7 @@ class Interval(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_printed(cls, value: float, *, count: bool = False) -> Interval:
-        """Make the values that print like this one: one unit of its last digit either way, cut or rounded.
+        """Make the values that print as this one: one unit of its last digit either way, cut or rounded.
 
         Counts are taken as exact.
         """
@@ -271,7 +271,7 @@ class Interval(msgspec.Struct, frozen=True):
         return Interval(self.low * other.low, self.high * other.high)
 
     def meets(self, other: Interval) -> bool:
-        """Whether one value is in both."""
+        """Whether two intervals have a value in common."""
         return self.low <= other.high and other.low <= self.high
 
 

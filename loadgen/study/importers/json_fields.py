@@ -89,7 +89,7 @@ def read_documents(text: str) -> Iterator[JsonDocument]:
 
 
 def _parse_whole(digits: str) -> int | float:
-    """A whole number as it is; one of hundreds of digits as infinity, which is no figure."""
+    """Parse a whole number; one of hundreds of digits is infinite, which is not a figure."""
     return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
 
 

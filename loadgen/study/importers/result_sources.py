@@ -166,7 +166,7 @@ class _Reading:
         return results + len(self.errors) + sum(map(len, self.shared.values()))
 
     def _read_directory(self, path: Path) -> int:
-        """Read a directory and what is in it; how many files were checked."""
+        """Read a directory and all that is in it, and return how many files were checked."""
         count, passed = 0, list[Path]()
         for where, inside, names in os.walk(path, followlinks=True):
             here = Path(where)
@@ -267,13 +267,13 @@ class _Reading:
             )
 
     def _add_rows(self, path: Path, rows: TableRows) -> bool:
-        """Take the rows of a file's tables; whether there were any."""
+        """Add the rows of a file's tables, and return whether there were any."""
         self._add(path, lambda: rows.runs)
         self.errors += rows.left
         return bool(rows.runs or rows.left)
 
     def _read_documents(self, content: str, path: Path) -> bool:
-        """Read the documents of a file; whether any was known."""
+        """Read the documents of a file, and return whether any is known."""
         parts = list(json_fields.read_documents(content))
         if parts and not any(part.error for part in parts):  # perhaps the rows of one table
             joined = tabular_clients.join_percentiles([part.value for part in parts])
@@ -307,7 +307,7 @@ class _Reading:
             self.errors.append(f"{source} is damaged: {reason or type(error).__name__}")
 
     def _is_new(self, path: Path) -> bool:
-        """Whether something is new, and of the place that is being read."""
+        """Whether a path was not read before, and lies in the place that is being read."""
         real = os.path.realpath(path)
         owner = self.named.get(real) or self.met.get(real, self.current)
         if owner != self.current:
@@ -328,14 +328,14 @@ def _is_missing(path: Path) -> bool:
 
 
 def _read_labelled(client: ClientFormat, document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """The runs of a document, each with what it has next to its figures; a run of ours has that by itself."""
+    """Read the runs of a document, each with the labels next to its figures; ours have them by themselves."""
     for run in client.read_runs(document, source):
         own = run.told_by == OURS
         yield run if own else replace(run, unread={**labels.read_labels(document, run.figures), **run.unread})
 
 
 def _read_promising(path: Path) -> bytes | None:
-    """The bytes of a file that may hold results; None of one that does not, or cannot be read."""
+    """Read a file that may hold results; None of one that does not, or cannot be read."""
     try:
         if not path.is_file() or not 0 < path.stat().st_size <= _LARGE_BYTES:
             return None

@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def climb(session: Session, workload: Profile, seed: Seed) -> int:
-    """Measure a ladder on a server that is there and print its table; the exit code."""
+    """Measure a ladder on a server that is there, print its table, and return the exit code."""
     return LadderClimb.begin(workload, session.options).finish(lambda ladder: ladder.climb_on(session, seed))
 
 
@@ -213,7 +213,7 @@ class Climb(ABC, Generic[Rung, Row]):
 
     @abstractmethod
     def describe(self, row: Row) -> str:
-        """Show a row as its rung ends."""
+        """Describe a row in a line, as its rung ends."""
 
     @abstractmethod
     def store(self) -> dict[str, Any]:
@@ -230,7 +230,7 @@ class Climb(ABC, Generic[Rung, Row]):
         return cls(workload, run_place.create_directory(base, cls.name, run_place.read_wall_clock()), options)
 
     def finish(self, measure: Callable[[Self], None]) -> int:
-        """Measure, and print the tables; the command's exit code, 0 where any rung was measured."""
+        """Measure, print the tables, and return the command's exit code: 0 where any rung was measured."""
         try:
             measure(self)
         except KeyboardInterrupt as stop:

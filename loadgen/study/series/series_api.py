@@ -147,7 +147,7 @@ def _variation(given: dict[str, Any]) -> Variation:
 
 
 def _sweep(request: SweepRequest, resume: str | None, interrupts: Interrupts) -> Sweep:
-    """A sweep in the calling thread; raises LoadgenError, and Stopped where no point was measured."""
+    """Make a sweep in the calling thread; raises LoadgenError, and Stopped where no point was measured."""
     with _place_runs(request.options, resume) as (options, written):
         request = replace(request, options=options)
         store = (
@@ -173,7 +173,7 @@ def _sweep(request: SweepRequest, resume: str | None, interrupts: Interrupts) ->
 
 
 def _limit(options: Options, request: LimitRequest, workload: Profile, interrupts: Interrupts) -> Limit:
-    """A search in the calling thread; raises LoadgenError, and Stopped where nothing was measured."""
+    """Make a search in the calling thread; raises LoadgenError, and Stopped where nothing was measured."""
     with _place_runs(options, request.resume) as (placed, written):
         found = limit_command.find_limit(
             placed, request, hide_argument_secrets(), lambda line: None, workload, interrupts
@@ -186,13 +186,13 @@ def _limit(options: Options, request: LimitRequest, workload: Profile, interrupt
 
 
 def _run(directory: Path, written: bool) -> Run:
-    """The run of a directory, which is gone afterwards unless it is `written`."""
+    """Load the run of a directory, which is gone afterwards unless it is `written`."""
     return Run(run_directory.load(directory), directory if written else None)
 
 
 @contextmanager
 def _place_runs(options: Options, resume: str | None) -> Iterator[tuple[Options, bool]]:
-    """Options with a place to write to, and whether it stays; without `run_dir` it is gone afterwards."""
+    """Give options a place to write to, and whether it stays; without `run_dir` it is gone afterwards."""
     if options.run_dir is not None or resume is not None:
         yield options, True
         return

@@ -83,7 +83,7 @@ class SeriesStore:
             yield
 
     def _check_links(self) -> None:
-        """Raises StoreError where a directory inside is a link: runs would be kept and removed elsewhere."""
+        """Raise StoreError where a directory inside is a link: runs would be kept and removed elsewhere."""
         for parent, names, _ in os.walk(self.directory):
             for path in map(Path(parent).joinpath, names):
                 if path.is_symlink():
@@ -159,7 +159,7 @@ class SeriesStore:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Raise what fails to be written inside as a StoreError."""
+        """Raise a StoreError of each OSError inside."""
         try:
             yield
         except OSError as error:
@@ -196,7 +196,7 @@ _FREE = {row.name for row in TABLE if row.resumes}
 def refuse_flags(
     options: Options, series: str, own: Mapping[str, tuple[bool, str]], heeded: Collection[str] = ()
 ) -> None:
-    """Raises UsageError for a flag that does not apply to `series`, with what to do instead.
+    """Raise UsageError for a flag that does not apply to `series`, with what to do instead.
 
     `own` has more of them: whether each was given, and the advice. Those `heeded` apply nevertheless.
     """

@@ -77,7 +77,7 @@ def _read_figures(
 def _compute_duration(
     metrics: Mapping[str, Any], figures: Mapping[str, Any], client: str
 ) -> tuple[float | None, list[str]]:
-    """Seconds that the rates are over, a little longer than the duration that it reports."""
+    """Compute the seconds that the rates are over, a little more than the duration that is reported."""
     reported_s = number(value_at(metrics, "benchmark_duration.avg"))
     completed, throughput = figures["completed"], number(figures["request_throughput"])
     if not completed or not throughput:
@@ -89,7 +89,7 @@ def _compute_duration(
 
 
 def _find_metrics(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Where the metrics are: older exports have them one level below."""
+    """Find where the metrics are: older exports have them one level below."""
     return read_mapping(document.get("records")) or document
 
 
@@ -130,7 +130,7 @@ def _read_aiperf(document: Mapping[str, Any], source: str) -> Iterator[Reported]
 
 
 def _make_load(fields: dict[str, Any]) -> Load:
-    """A load, which has no rate where it has a concurrency alone."""
+    """Make a load, which has no rate where it has a concurrency alone."""
     if fields.get("request_rate_per_s") is None and fields.get("max_concurrency"):
         fields["request_rate_per_s"] = math.inf
     return Load(**fields)

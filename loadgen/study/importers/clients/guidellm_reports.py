@@ -116,13 +116,13 @@ def _read_benchmark(document: Mapping[str, Any], benchmark: Mapping[str, Any], w
 
 
 def _count_requests(benchmark: Mapping[str, Any], outcome: str) -> int | None:
-    """How many requests ended so, by the first count that the report has, else by those that it lists."""
+    """Count the requests that ended so, by the report's first count of them, else by those that it lists."""
     counted: int | None = find_first(benchmark, _read_count, *(f"{place}.{outcome}" for place in _COUNTS))
     return counted
 
 
 def _read_count(value: object) -> int | None:
-    """A count: written, of a summary, or of a list of requests."""
+    """Read a count: written, of a summary, or of a list of requests."""
     if isinstance(value, list):
         return len(value) or None
     return count(value_at(value, "count") if isinstance(value, dict) else value)
@@ -135,7 +135,7 @@ def _compute_duration(benchmark: Mapping[str, Any]) -> float | None:
 
 
 def _read_requests(requests: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
-    """vLLM's TTFT, TPOT and E2EL of each request, whose times are all there."""
+    """Compute vLLM's TTFT, TPOT and E2EL in ms from each request, whose times are all there; add a remark."""
     several = [request for request in requests if (number(request.get("output_tokens")) or 0) > 1]
     samples = {
         "ttft": [number(request.get("time_to_first_token_ms")) for request in requests],
@@ -149,7 +149,7 @@ def _read_requests(requests: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any
 
 
 def _compute_e2el_ms(request: Mapping[str, Any]) -> float | None:
-    """First byte sent to last token; guidellm's own latency runs to the response's end."""
+    """Compute first byte sent to last token; guidellm's own latency runs to the response's end."""
     ends = ("last_token_iteration", "request_start")
     last, sent = (find_first(request, number, *(f"{place}.{end}" for place in _TIMINGS)) for end in ends)
     if last is not None and sent is not None:
@@ -159,7 +159,7 @@ def _compute_e2el_ms(request: Mapping[str, Any]) -> float | None:
 
 
 def _read_summary(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The latencies of the summary whose definition is vLLM's."""
+    """Read from the summary the latencies that are defined as vLLM's, in ms, and remarks on the others."""
     remarks = [_NO_REQUESTS, "guidellm: E2E runs to the response's end, not to its last token"]
     summaries = [("ttft", "time_to_first_token_ms", 1.0), ("e2el", "request_latency", 1e3)]
     if value_at(metrics, "output_token_count.successful.std_dev") == 0:
@@ -267,7 +267,7 @@ def read_report(text: str, path: Path) -> list[Reported]:
 
 
 def _split_reports(lines: Sequence[str]) -> Iterator[tuple[list[str], list[tuple[int, list[Cells]]]]]:
-    """The lines of each report and its tables: a table's first titles occur once in a report."""
+    """Split a text into reports, each its lines and its tables: a table's titles occur once in a report."""
     tables, titles, above = list[tuple[int, list[Cells]]](), list[tuple[str, ...]](), list[str]()
     at = 0
     while at < len(lines):
@@ -287,7 +287,7 @@ def _split_reports(lines: Sequence[str]) -> Iterator[tuple[list[str], list[tuple
 
 
 def _read_table(lines: Sequence[str], begin: int) -> tuple[tuple[str, ...], list[Cells], int] | None:
-    """The titles of a table, its rows by them, and the line behind it; None of what is no such table."""
+    """Read a table's titles, its rows by them, and the line after it; None of anything else."""
     heads, at = list[list[str]](), begin
     while at < len(lines) and at - begin < 4 and not _RULE.fullmatch(lines[at].strip()):
         heads.append(_spread_titles(lines[at]))
@@ -306,7 +306,7 @@ def _read_table(lines: Sequence[str], begin: int) -> tuple[tuple[str, ...], list
 
 
 def _spread_titles(line: str) -> list[str]:
-    """A line of titles, each as often as it has columns below it."""
+    """Spread a line of titles: each is repeated for each of the columns below it."""
     plain = line.strip()
     framed = plain.startswith("|")
     parts = _GROUP.findall(plain.removeprefix("|"))
@@ -356,7 +356,7 @@ def _read_rows(
 
 
 def _read_values(cells: Cells) -> tuple[dict[str, float], str]:
-    """A row's numbers by their keys, and the strategy that it names."""
+    """Read a row's numbers by their keys, and the strategy that it names."""
     values, strategy = dict[str, float](), ""
     for title, cell in cells.items():
         for pattern, key, times in _KEYS:

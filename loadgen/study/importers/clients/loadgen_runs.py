@@ -141,7 +141,7 @@ def _summarise(stored: Mapping[str, Any], source: str, run: Result | None) -> Re
 
 
 def _read_facts(stored: Any, source: str) -> Facts:
-    """A result's metadata; raises UsageError if it is damaged, or of a newer format."""
+    """Read a result's metadata; raises UsageError if it is damaged, or of a newer format."""
     ours = read_mapping(json_fields.value_at(stored, OURS))
     version = ours.get("format")
     supported = ", ".join(map(str, FORMATS))
@@ -213,6 +213,6 @@ def _read_record(path: Path, kind: type[_Kind], newest: int) -> _Kind:
 
 
 def _select_below(directory: Path, runs: Iterable[str]) -> list[Path]:
-    """The directories of runs, but for those that a stranger's record has elsewhere."""
+    """Select the directories of runs below this one: a stranger's record may name others."""
     inside = [Path(run) for run in runs if run]
     return [directory / run for run in inside if not run.is_absolute() and ".." not in run.parts]

@@ -31,7 +31,7 @@ def _make_grid(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Grid:
 
 
 def _read_grids(client: str, source: str, *grids: Grid) -> list[Reported]:
-    """The runs of a file's tables; raises UsageError without any."""
+    """Read the runs of a file's tables; raises UsageError without any."""
     found = [run for grid in grids for run in pasted_tables.read_client_table(grid, client, source)]
     if not found:
         raise UsageError(f"{source} has no figures")
@@ -78,13 +78,13 @@ def _read_evalscope(document: Mapping[str, Any], source: str) -> Iterator[Report
 
 
 def _make_percentile_grid(document: Mapping[str, Any]) -> Grid:
-    """Percentiles as the table that evalscope prints, a row each."""
+    """Make percentiles the table that evalscope prints, a row each."""
     columns = [[*map(format_cell, read_list(value))] for value in document.values()]
     return _make_grid([*document], [*zip(*columns, strict=False)])
 
 
 def _find_model(arguments: Mapping[str, Any], path: Path) -> str:
-    """The model that was named to it, else the directory that it names after the model."""
+    """Find the model that was named to it, else the directory that it names after the model."""
     if model := shorten_name(word(arguments.get("model"))):
         return model
     directory = path.absolute().parent
@@ -92,7 +92,7 @@ def _find_model(arguments: Mapping[str, Any], path: Path) -> str:
 
 
 def _read_next_to(path: Path) -> dict[str, Any]:
-    """The object of a file next to another; empty where there is none that can be read."""
+    """Read the object of a file next to another; {} where there is none that can be read."""
     try:
         content = json_fields.decode_text(json_fields.read_bounded(path), path)
     except UsageError:
@@ -136,7 +136,7 @@ def read_llama_sheet(text: str, path: Path) -> Iterator[tuple[int, dict[str, Any
 
 
 def _parse_counts(cells: Mapping[str, str]) -> dict[str, Any]:
-    """A row with what it was tested with as numbers."""
+    """Parse the counts and the speed of a row of text cells as numbers."""
     counts = {name: json_fields.parse_count(cells.get(name, "")) for name in _TESTED}
     return {**cells, **counts, "avg_ts": json_fields.parse_number(cells.get("avg_ts", ""))}
 
@@ -181,7 +181,7 @@ def _read_llama_benchy(document: Mapping[str, Any], source: str) -> Iterator[Rep
 
 
 def _list_llama_cells(benchmark: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """The cells of prefill and of decoding behind the model's."""
+    """List the cells of prefill and of decoding that follow the model's."""
     counts = ("prompt_size", "response_size", "context_size", "concurrency")
     prompt, answer, depth, streams = (count(benchmark.get(key)) or 0 for key in counts)
     context = benchmark.get("is_context_prefill_phase") is True

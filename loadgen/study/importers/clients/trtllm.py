@@ -54,7 +54,7 @@ def read_report(text: str, path: Path) -> list[Reported]:
 
 
 def _split_runs(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The line and what is printed of each run: by its key here, else by its label in lower case."""
+    """Split a text into runs: each one's line, and what it prints by the key here, else the label's words."""
     facts: dict[str, Any] = {}
     begun = 1
     for number, line in enumerate(pasted_pages.split_lines(pasted_pages.strip_colours(text)), 1):

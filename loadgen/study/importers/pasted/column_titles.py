@@ -183,7 +183,7 @@ def _parse_title(title: str) -> TableColumn:
 
 
 def _split_unit(plain: str) -> tuple[str, str]:
-    """A title's words and its unit, which stands in brackets or at its end; a rank in brackets is a word."""
+    """Split a title into words and its unit, in brackets or at its end; a rank in brackets is a word."""
     inside = [part.strip() for found in _BRACKETS.findall(plain) for part in re.split(r"[,;]", found)]
     words, unit = " ".join(_BRACKETS.sub(" ", plain).split()), ""
     for part in inside:

@@ -53,7 +53,7 @@ def is_table(text: str) -> bool:
 
 
 def _read_header(text: str) -> tuple[list[str], str]:
-    """The columns' names, none of a line that has too many, and the sign between them."""
+    """Read the columns' names, none of a line that has too many, and the sign between them."""
     first = text.lstrip("\n").partition("\n")[0].rstrip("\r")
     delimiter = max(_DELIMITERS, key=first.count)
     if len(first) > _LONGEST_HEADER or first.count(delimiter) >= _MOST_COLUMNS:
@@ -65,7 +65,7 @@ def _read_header(text: str) -> tuple[list[str], str]:
 
 
 def _read_head(text: str) -> tuple[Columns, str]:
-    """The columns of a table, by the units in its first rows too, and the sign between them."""
+    """Read the columns of a table, by the units in its first rows too, and the sign between them."""
     header, delimiter = _read_header(text)
     lines = text.lstrip("\n").split("\n", _MOST_SAMPLED + 1)[1 : _MOST_SAMPLED + 1]
     try:
@@ -87,7 +87,7 @@ def _find_kind(known: Columns) -> str:
 
 
 def _select_figures(known: Columns) -> dict[str, TableColumn]:
-    """The columns of figures: a label of the block, a key itself, or a title that tables have."""
+    """Select the columns of figures: a label of the block, a key itself, or a title that tables have."""
     keys = {title: _find_figure_key(title.strip(), column.key) for title, column in known.items()}
     return {title: replace(known[title], key=key) for title, key in keys.items() if key is not None}
 
@@ -125,7 +125,7 @@ def read_csv_table(text: str, path: Path) -> TableRows:
 
 
 def _read_ladder(path: Path) -> TableRows:
-    """The rows of a speed table as we write it, those of a published page with its formula."""
+    """Read the rows of a speed table as we write it, those of a published page with its formula."""
     published = {replace(row, formula=OUTPUT): row for row in reversed(speed_rows.list_published())}
     speeds = [*enumerate((published.get(row, row) for row in speed_rows.read_speed_csv(path)), 2)]
     runs = [pasted_tables.read_ladder_row(row, f"{path}:{line}") for line, row in speeds if row.speed_tok_s]
@@ -138,7 +138,7 @@ def _read_ladder(path: Path) -> TableRows:
 
 
 def _read_rows(text: str, path: Path, delimiter: str) -> list[tuple[int, dict[str, str]]]:
-    """The line and the cells of each row; raises UsageError of one with more or fewer cells than columns.
+    """Read the line and the cells of each row; raises UsageError of one with more or fewer than the columns.
 
     Also of more rows than are read.
     """
@@ -154,7 +154,7 @@ def _read_rows(text: str, path: Path, delimiter: str) -> list[tuple[int, dict[st
 
 
 def _read_row(cells: Mapping[str, str], source: str, known: Columns, figured: Columns) -> Reported | None:
-    """A row of figures; None of one that has none. An empty cell is no figure."""
+    """Read a row of figures; None of one that has none. An empty cell is not a figure."""
     plain = {name.strip().lower(): cell.strip() for name, cell in cells.items()}
     facts = {known[name].key: cell.strip() for name, cell in reversed([*cells.items()])} | plain
     facts = row_figures.complete_facts(facts)

@@ -89,7 +89,7 @@ def _check_size(cells: int) -> None:
 
 
 def _find_end(lines: Sequence[str], begin: int, is_row: Callable[[str], bool]) -> int:
-    """Where a table's rows end: before a line that is not one, with the page, or with more than are read."""
+    """Find where a table's rows end: before a line that is not one, with the page, or at the most read."""
     end, last = begin, min(len(lines), begin + _MOST_CELLS)
     while end < last and is_row(lines[end]):
         end += 1
@@ -97,7 +97,7 @@ def _find_end(lines: Sequence[str], begin: int, is_row: Callable[[str], bool]) -
 
 
 def _read_listed(lines: Sequence[str], begin: int) -> Grid | None:
-    """A table with rules around its titles and below its last row alone, a line a row; None of another."""
+    """Read a table with rules around its titles and below its last row alone; None of another."""
     end = _find_end(lines, begin, lambda line: line.strip()[:1] in ("+", "|"))
     body = [line.strip() for line in lines[begin:end]]
     rules = [at for at, line in enumerate(body) if line.startswith("+")]
@@ -110,7 +110,7 @@ def _read_listed(lines: Sequence[str], begin: int) -> Grid | None:
 
 
 def _read_boxed(lines: Sequence[str], begin: int) -> Grid:
-    """A table that a terminal draws; a line with no more than one cell goes on with those of the line above.
+    """Read a table that a terminal draws; a line with one cell at most continues the line above.
 
     Without a rule below its first rows it has no titles: its first column names what stands in the others.
     """
@@ -138,13 +138,13 @@ def _read_boxed(lines: Sequence[str], begin: int) -> Grid:
 
 
 def _join_below(row: Row, cells: Sequence[str]) -> Row:
-    """A row with what goes on below its cells."""
+    """Join to a row what goes on below its cells."""
     joined = (f"{old} {cell}".strip() for old, cell in zip(row.cells, cells, strict=True))
     return Row(row.line, tuple(joined))
 
 
 def _read_drawn(lines: Sequence[str], begin: int) -> Grid:
-    """A grid of reStructuredText, perhaps without titles: a cell goes on below a blank in a rule."""
+    """Read a grid of reStructuredText, perhaps without titles: a cell goes on below a blank in a rule."""
     indent = len(lines[begin]) - len(lines[begin].lstrip())
     end = _find_end(lines, begin, lambda line: line[indent : indent + 1] in ("+", "|"))
     bounds = [at for at, letter in enumerate(lines[begin][indent:].rstrip()) if letter == "+"]
@@ -178,7 +178,7 @@ def _strip_escapes(cell: str) -> str:
 
 
 def _read_piped(lines: Sequence[str], rule: int) -> Grid | None:
-    """A table of Markdown; a row with fewer cells than the table has columns is filled with empty ones."""
+    """Read a table of Markdown; a row with fewer cells than there are columns is filled with empty ones."""
     titles = _split_pipes(lines[rule - 1])
     if not 1 < len(titles) <= _MOST_COLUMNS:
         return None
@@ -188,12 +188,12 @@ def _read_piped(lines: Sequence[str], rule: int) -> Grid | None:
 
 
 def _fit_cells(cells: Sequence[str], titles: Sequence[str]) -> tuple[str, ...]:
-    """A row's cells, as many as the table has columns."""
+    """Fit a row's cells to the number of columns."""
     return (*cells, *[""] * (len(titles) - len(cells)))[: len(titles)]
 
 
 def _split_pipes(line: str) -> tuple[str, ...]:
-    """The cells of a line without Markdown's marks."""
+    """Split a line into cells without Markdown's marks."""
     inside = line.strip().removeprefix("|")
     inside = inside[:-1] if inside.endswith("|") and not inside.endswith("\\|") else inside
     plain = (re.sub(r"(?<!\\)(\*\*|`)", "", _TAG.sub(" ", cell)) for cell in _PIPE.split(inside))
@@ -201,7 +201,7 @@ def _split_pipes(line: str) -> tuple[str, ...]:
 
 
 def _read_ruled(lines: Sequence[str], rule: int) -> Grid | None:
-    """A table of plain text: columns by the dashes of a rule below the titles, which may take several lines.
+    """Read a table of plain text: columns by the dashes of a rule below the titles, of one line or several.
 
     A line that begins at the margin, left of the first column, is the first cell of the rows below it.
     """
@@ -263,7 +263,7 @@ def _stack_cells(parts: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def _fill_blank_cells(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """Rows whose second cell is blank with that of the row above, under the same first one."""
+    """Fill a blank second cell with that of the row above, under the same first one."""
     filled: list[Row] = []
     for row in rows:
         cells = list(row.cells)
@@ -274,7 +274,7 @@ def _fill_blank_cells(rows: Sequence[Row]) -> tuple[Row, ...]:
 
 
 def _find_html_tables(lines: Sequence[str]) -> Iterator[Grid]:
-    """The tables of a page's HTML; a cell that spans columns is in each of them."""
+    """Find the tables of a page's HTML; a cell that spans columns is in each of them."""
     table: list[Row] | None = None
     row: list[str] = []
     spanning: dict[int, tuple[int, str]] = {}  # by column: how many rows are left, and the cell
@@ -311,7 +311,7 @@ def _find_html_tables(lines: Sequence[str]) -> Iterator[Grid]:
 
 
 def _put_cell(row: list[str], spanning: dict[int, tuple[int, str]], cell: tuple[int, int, list[str]]) -> int:
-    """Append a cell behind those that span this row; how many columns it takes."""
+    """Append a cell behind those that span this row, and return how many columns it takes."""
     _put_spanning(row, spanning)
     down, across, parts = cell
     text = " ".join(html.unescape(_TAG.sub(" ", " ".join(parts))).split())
@@ -333,7 +333,7 @@ def _put_spanning(row: list[str], spanning: dict[int, tuple[int, str]]) -> None:
 
 
 def _split_titles(rows: Sequence[Row], first: int, last: int) -> Iterator[Grid]:
-    """A table by its rows, the first of which has the titles."""
+    """Make a table of its rows, the first of which has the titles."""
     if len(rows) < 2 or len(rows[0].cells) < 2:
         return
     titles = rows[0].cells

@@ -111,7 +111,7 @@ class Outline:
         return Subject(name, model, load=self._join_loads(at))
 
     def _join_loads(self, at: int) -> str:
-        """The load below a heading that names something; -1: none does."""
+        """Find the load below a heading that names something, by its place; -1 if there is none."""
         above, below = self._open[: max(at, 0)], self._open[max(at, 0) :]
         own = [title.load for _, title in below if title.exact or title.name]
         higher = (title.load for _, title in reversed(above) if title.exact)
@@ -163,7 +163,7 @@ def _is_closed(text: Sequence[str], begin: int) -> bool:
 
 
 def _read_marked(number: int, raw: str, following: str) -> PageLine | None:
-    """A heading or an item by its marks; None of a line without."""
+    """Read a heading or an item by its marks; None of a line without."""
     bare = raw.rstrip()
     if (match := _ATX.match(bare)) is not None:
         name = _strip_marks(match[2].rstrip("#").rstrip() or match[2])
@@ -184,7 +184,7 @@ def _read_marked(number: int, raw: str, following: str) -> PageLine | None:
 
 
 def _read_plain(number: int, raw: str, above: str, following: str) -> PageLine:
-    """A line without marks: text, unless it is alone and is a checkpoint's name, a load, or both."""
+    """Read a line without marks: text, unless it is alone and is a checkpoint's name, a load, or both."""
     if len(raw) > _LONGEST_PLAIN or _SPEAKING.search(raw) is None:
         return PageLine(number, raw)
     paragraph = _PARAGRAPH.match(raw)
@@ -210,7 +210,7 @@ def _is_title(raw: str) -> bool:
 
 
 def _strip_marks(marked: str) -> str:
-    """A heading without links, tags, stars, back-ticks and a colon at its end."""
+    """Strip a heading of links, tags, stars, back-ticks and a colon at its end."""
     text = _TAG.sub("", _LINK.sub(r"\1", marked))
     return re.sub(r"(\*\*|__|``?|(?<!\w)[*_]|[*_](?!\w))", "", text).strip().rstrip(":").strip()
 
@@ -346,7 +346,7 @@ def add_storage(model: str, quantization: str) -> str:
 
 
 def _read_part(words: Sequence[str]) -> Title | None:
-    """The words of one part of a title; None where they name several checkpoints, or types of one."""
+    """Read one part of a title; None where it names several checkpoints, or types of one."""
     at, end, model = _find_model(words)
     if model:
         before, left = _split_load(words[:at][::-1])
@@ -375,7 +375,7 @@ def _has_several(words: Sequence[str]) -> bool:
 
 
 def _split_load(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """The words behind a model's, parted: those of a load at their end or all of it, and the others.
+    """Split the words behind a model's name: those of a load at their end, and the others.
 
     Words that name nothing are in neither; of a text before the model the words come in reverse.
     """
@@ -391,7 +391,7 @@ def _split_load(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 
 
 def _trim_load(words: Sequence[str]) -> Sequence[str]:
-    """A load's words without those that only connect it with the rest of the title."""
+    """Trim a load's words of those that only connect it with the rest of the title."""
     kept = list(words)
     for end in (0, -1):
         while len(kept) > 1 and kept[end].lower() in _CONNECTING:
@@ -408,7 +408,7 @@ def _is_telling(words: Sequence[str]) -> bool:
 
 
 def _find_model(words: Sequence[str]) -> tuple[int, int, str]:
-    """Where a model's name is in the words of a part, and that name with how its weights are stored."""
+    """Find the place of a model's name in a part's words, and it with how its weights are stored."""
     tried = 0
     for at, word in enumerate(words):
         own = word.strip("`'\"*")
@@ -442,7 +442,7 @@ def _is_of_cache(words: Sequence[str], at: int, end: int) -> bool:
 
 
 def _join_words(words: Sequence[str]) -> str:
-    """Words as one name: `4-bit` is 4bit, and GGUF stands before its kind."""
+    """Join words to one name: `4-bit` becomes 4bit, and GGUF stands before its kind."""
     plain = [
         re.sub(r"^([48])-(bits?)$", r"\g<1>bit", word.strip("`'\"*"), flags=re.IGNORECASE) for word in words
     ]
@@ -462,6 +462,6 @@ def _is_storage(word: str) -> bool:
 
 @cache
 def _list_first_words() -> frozenset[str]:
-    """Words that the names of models in the table begin with."""
+    """List the words that the names of models in the table begin with."""
     names: Iterator[str] = (name for key, row in models.read_rows().items() for name in (key, *row.names))
     return frozenset(name.partition("-")[0].lower() for name in names)

@@ -160,7 +160,7 @@ def _find_row(label: re.Match[str]) -> tuple[str, BlockRow | None]:
 
 
 def _parse_figure(figure: _Written, sign: str) -> Any:
-    """The value as the figures have it, NaN or infinite too; None where it is not set or not reported."""
+    """Parse a value as the figures have it, NaN or infinite too; None where it is not set or not reported."""
     lower = figure.text.lower().lstrip("-+")
     if figure.word and lower.startswith("inf"):
         return "inf"

@@ -108,7 +108,7 @@ def _find_blocks(page: str) -> Iterator[_Pasted]:
 
 
 def _begin_block(line: int, subject: Subject, above: Sequence[str]) -> _Pasted:
-    """A block that begins, with what the lines above it have: a command, or the head of a report of ours."""
+    """Begin a block, with what the lines above it have: a command, or the head of a report of ours."""
     pasted = _Pasted(line, subject, read_command(above), read_labels(above))
     for said in above:
         if (simulated := _SIMULATED.match(said)) is not None:
@@ -282,13 +282,13 @@ def read_labels(lines: Sequence[str]) -> dict[str, str]:
 
 
 def _read_variables(command: str) -> dict[str, str]:
-    """The variables that a command line sets, but for what is another in every run."""
+    """Read the variables that a command line sets, but for those that differ in every run."""
     found = _VARIABLE.findall(command)
     return {name: value for name, value in found if labels.is_label(name, [value])}
 
 
 def _nearest_words(lines: Sequence[str]) -> str:
-    """The words of the nearest line above, where these are few and no number of a run; "" of any other."""
+    """Read the nearest line above, where its words are few and not a run's number; "" of any other."""
     plain = (line.strip() for line in reversed(lines))
     near = next((line for line in plain if line and not line.startswith(("```", "~~~"))), "")
     is_text = not is_command(near) and _SERVER_COMMAND.search(near) is None and " --" not in near
@@ -309,7 +309,7 @@ def is_command(line: str) -> bool:
 
 
 def _join_lines(line: str, rest: Iterator[str]) -> str:
-    """A command with the lines that it goes on in, which are taken out of the rest."""
+    """Join to a command the lines that it goes on in, which are taken out of the rest."""
     words, length = [], 0
     while True:
         plain = line.rstrip()
@@ -321,7 +321,7 @@ def _join_lines(line: str, rest: Iterator[str]) -> str:
 
 
 def _read_flags(command: str) -> dict[str, str]:
-    """The flags of a command and their values."""
+    """Read the flags of a command and their values."""
     given = {}
     command = command.lstrip()
     if (prompt := _PROMPT.match(command)) is not None:

@@ -194,7 +194,7 @@ class _Table:
         return {**self.labels, **named, **read_uncounted(facts)}
 
     def _read_facts(self) -> Iterator[tuple[Row, dict[str, str]]]:
-        """Each row's cells by what they hold; an empty cell of a model is that of the row above."""
+        """Read each row's cells by what they hold; an empty cell of a model is that of the row above."""
         model = ""
         for row in self.grid.rows:
             facts: dict[str, str] = {}
@@ -213,7 +213,7 @@ class _Table:
         return {key: value for key, value in values.items() if key not in empty}, remarks
 
     def _name_row(self, facts: Mapping[str, str]) -> tuple[str, str, str]:
-        """A row's name, the checkpoint in it, and the load: of its cells, else of the heading above."""
+        """Name a row: its name, the checkpoint in it, and the load, of its cells or of the heading above."""
         title = headings.parse_title(facts["model"]) if facts.get("model") else None
         if title is None:
             name, model, load = self.subject.name or self.path.stem, self.subject.model, self.subject.load
@@ -224,7 +224,7 @@ class _Table:
         return join_quantization(name, stored), model and join_quantization(model, stored), load
 
     def _make_run(self, row: Row, facts: Mapping[str, str]) -> Reported | None:
-        """A row of anyone's table; None if it has no figures."""
+        """Make a run of a row of anyone's table; None if it has no figures."""
         values, remarks = self._read_figures(row)
         memory = values.pop("memory", None)
         if not any(map(is_measured, values)):
@@ -251,7 +251,7 @@ class _Table:
         )
 
     def _make_rung(self, facts: Mapping[str, str]) -> SpeedRow | None:
-        """A rung of a ladder; None of one that did not run."""
+        """Make a ladder's row of a rung; None of one that did not run."""
         length, speed = parse_whole(facts["input_length"]), parse_decimal(facts[SPEED])
         if length is None or not speed:
             return None
@@ -270,7 +270,7 @@ class _Table:
         )
 
     def _make_ladder_run(self, row: Row, facts: Mapping[str, str], speed: SpeedRow) -> Reported:
-        """A rung as a run, with what else its row has."""
+        """Make a run of a rung, with what else its row has."""
         values, remarks = self._read_figures(row)
         memory = self._count_bytes(values.pop("memory", None))
         values.pop(SPEED, None)
@@ -290,7 +290,7 @@ class _Table:
 
 
 def _identify(row: SpeedRow) -> tuple[str, int, str, Decimal | None]:
-    """The key of a row of a published page, to the digit of its speed."""
+    """Make the key of a row of a published page, to the digit of its speed."""
     return row.model, row.input_length, row.quantization, row.speed_tok_s
 
 

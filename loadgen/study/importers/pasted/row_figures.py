@@ -64,7 +64,7 @@ def read_cells(
 
 
 def _explain_unread(column: TableColumn, cell: str, part: CellNumber | None) -> str:
-    """Why a cell of a column of figures is not a number; "" of a readable and of an empty one."""
+    """Explain why a cell of a column of figures is not a number; "" of a readable and of an empty one."""
     if part is None:
         said = cell.strip().strip("*~≈ ")
         return "" if said.lower() in _EMPTY or not any(map(str.isdecimal, said)) else "is not a number"
@@ -75,7 +75,7 @@ def _explain_unread(column: TableColumn, cell: str, part: CellNumber | None) -> 
 
 
 def _read_value(column: TableColumn, cell: str, part: CellNumber | None, sign: str) -> float | None:
-    """A cell's number in the unit of its figure, NaN and infinity too, which an audit names; else None.
+    """Read a cell's number in its figure's unit, NaN and infinity too, which an audit names; else None.
 
     Its own unit counts, else that of the title. Raises AmbiguousError, and ValueError of digits that are not
     a number.
@@ -136,7 +136,7 @@ def derive_figures(
 
 
 def _parse_acceptance(cell: str) -> dict[str, float]:
-    """An acceptance rate: a share of the drafted tokens, or the tokens of a pass."""
+    """Parse an acceptance rate: a share of the drafted tokens, or the tokens of a pass."""
     text = numbers.read_number_text(cell.strip().rstrip("%")).replace(",", "")
     if not re.fullmatch(r"\d{1,4}(?:\.\d{1,6})?", text):
         return {}
@@ -147,7 +147,7 @@ def _parse_acceptance(cell: str) -> dict[str, float]:
 
 
 def _derive_speeds(figures: Mapping[str, Any], limit: int | None, facts: Mapping[str, str]) -> dict[str, Any]:
-    """A row's figures with what its speeds of prefill and decoding come to, of a test or of a batch."""
+    """Add to a row's figures what its speeds of prefill and decoding come to, of a test or of a batch."""
     values = dict(figures)
     if (test := parse_test(facts.get("test", ""))) is not None:
         values |= test.derive_figures(values.pop(SPEED, None), values.pop(OF_ONE, None))
@@ -163,7 +163,7 @@ def _derive_speeds(figures: Mapping[str, Any], limit: int | None, facts: Mapping
 
 
 def _derive_decoding(speed: float | None, of_one: float | None, streams: int) -> dict[str, float]:
-    """The time per token of a decoding speed of all requests, of one, or both."""
+    """Compute the time per token in ms from a decoding speed of all requests, of one, or both."""
     if of_one is None and speed is not None:
         of_one = numbers.scale_figure(speed, 1 / streams)
     timed = {"mean_tpot_ms": numbers.compute_each_ms(of_one)} if of_one else {}

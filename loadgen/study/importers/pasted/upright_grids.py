@@ -75,7 +75,7 @@ def turn_upright(grid: Grid) -> Grid:
 
 
 def _read_one_figure(grid: Grid) -> Grid | None:
-    """A table of the figure that its corner names, of things down its side and across: a row for each cell.
+    """Read a table of one figure, named in its corner, over things down its side and across: a row a cell.
 
     None of any other: both must be checkpoints, ways to store weights, machines or loads.
     """
@@ -106,7 +106,7 @@ def _is_thing(label: str) -> bool:
 
 
 def _join_heads(grid: Grid) -> Grid:
-    """A table whose first row goes on with its titles, as Mean and P99 below TTFT, with both in one."""
+    """Join the first row to the titles where it goes on with them, as Mean and P99 below TTFT."""
     first = grid.rows[0].cells
     below = [cell if cell != title else "" for title, cell in zip(grid.titles, first, strict=True)]
     filled = [cell for cell in below if cell]
@@ -120,7 +120,7 @@ def _join_heads(grid: Grid) -> Grid:
 
 
 def _read_statistics(grid: Grid) -> Grid | None:
-    """A table of one run's statistics, as clients print it, as one row; None of any other.
+    """Read the statistics of one run, a line each as clients print them, as one row; None of any other table.
 
     Its columns are statistics and its rows metrics (genai-perf, aiperf), or the other way round (evalscope).
     """
@@ -148,14 +148,14 @@ def _read_statistics(grid: Grid) -> Grid | None:
 
 
 def _name_by_definition(metric: str) -> str:
-    """A metric of NVIDIA's clients under the name that its definition has here."""
+    """Name a metric of NVIDIA's clients as its definition is named here."""
     plain = _COUNTED.sub("", " ".join(metric.lower().split()))
     name, bracket, unit = plain.partition(" (")
     return _NVIDIA.get(plain, f"{_NVIDIA[name]}{bracket}{unit}" if name in _NVIDIA else metric)
 
 
 def _find_rank(title: str) -> str:
-    """A statistic as the titles of figures have it: p99, mean; "" of anything else."""
+    """Find the statistic of a title as keys of figures have it: p99, mean; "" of anything else."""
     match = _STATISTIC.fullmatch(translate_title(title).lower().strip())
     if match is None:
         return ""

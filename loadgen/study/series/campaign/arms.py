@@ -45,7 +45,7 @@ class Trust(msgspec.Struct, frozen=True):
     shipped: bool = False
 
     def apply_to(self, path: Path) -> Trust:
-        """Apply it to a certain file."""
+        """Make it what a certain file is allowed: one that ships with this tool is allowed everything."""
         directory = profile.find_shipped().resolve()
         return replace(self, shipped=path.resolve().is_relative_to(directory))
 
@@ -55,11 +55,11 @@ class Trust(msgspec.Struct, frozen=True):
         return self.launch or self.shipped
 
     def reads(self, variable: str) -> bool:
-        """Whether a variable of the environment may be read."""
+        """Whether the file may read a variable of the environment."""
         return self.shipped or variable in self.variables
 
     def with_key(self, options: Options) -> Options:
-        """An arm's options with the API key that its server is to get, if any."""
+        """Give an arm's options the API key that its server is to get, if any."""
         if self.key_env or self.key_file:
             return replace(options, api_key_env=self.key_env, api_key_file=self.key_file)
         return options if self.gives(options) else replace(options, api_key_env=NO_KEY)
@@ -114,7 +114,7 @@ class Arm(msgspec.Struct, frozen=True):
         return self.options.base_url is not None
 
     def command(self, repeats: int, seed: int | None, limit: LimitTable | None = None) -> str:
-        """The command line that would measure the same, secrets hidden; of a search that of one repeat."""
+        """Show the command that would measure the same, secrets hidden; of a search that of one repeat."""
         words = campaign_file.make_arguments(self.flags, bench_parser())
         words += ["--profile", ",".join(self.places[workload.name] for workload in self.profiles)]
         words += ["--fingerprint"] if self.options.fingerprint else []
@@ -202,7 +202,7 @@ def _make_arm(
 
 
 def check_allowed(trust: Trust, path: Path, arms: Sequence[Arm]) -> None:
-    """Raises UsageError that lists what the file would do without being allowed to."""
+    """Raise UsageError that lists what the file would do without being allowed to."""
     if barred := sorted({name for arm in arms for name in arm.barred}):
         allowing = " ".join(f"--allow-env {name}" for name in barred)
         raise UsageError(

@@ -172,7 +172,7 @@ def _find_done(kept: CampaignStore, retry_failed: bool) -> set[str]:
 def _make_record(
     wanted: CampaignRequest, kept: CampaignStore | None, retry_failed: bool
 ) -> campaign_store.CampaignRecord:
-    """Make the campaign's record, which goes on; raises UsageError where the file has changed since."""
+    """Make the campaign's record; of one that goes on, raise UsageError if its file has changed since."""
     every = arms.make_arms(wanted.file, wanted.path, trust=wanted.trust)
     starts, now = _plan_starts(wanted.file, every), run_place.read_wall_clock()
     asked = campaign_store.make_record(wanted.file, wanted.path, every, starts, now)
@@ -230,7 +230,7 @@ def _count_finished(wanted: CampaignRequest, kept: CampaignStore) -> str:
 
 
 def _report_end(wanted: CampaignRequest, kept: CampaignStore, resume: str) -> int:
-    """Print the comparison, and where everything is; the exit code."""
+    """Print the comparison, and where everything is; return the exit code."""
     if not kept.list_finished():
         raise MeasureError(f"every cell failed; the reasons are in {kept.directory / FAILED}")
     print_text("", sys.stdout)
@@ -323,7 +323,7 @@ class Preview(msgspec.Struct, frozen=True):
             yield from (line.replace(_NO_BREAK, " ") for line in wrap_text(text, "    "))
 
     def _name_arm(self, arm: Arm) -> str:
-        """The checkpoint alone if all are on one server."""
+        """Name an arm by its checkpoint alone, if all are on one server."""
         return arm.checkpoint if len({each.server for each in self.wanted.arms}) == 1 else arm.name
 
     def _commands(self) -> Iterator[str]:

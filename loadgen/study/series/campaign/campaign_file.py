@@ -206,7 +206,7 @@ class Variables(msgspec.Struct):
 
 
 def fill_variables(flags: Flags, variables: Variables) -> dict[str, Any]:
-    """The flags with ${VARIABLE} and ${VARIABLE:-default} from the environment, and ~ in paths.
+    """Fill ${VARIABLE} and ${VARIABLE:-default} of the flags from the environment, and ~ in paths.
 
     A variable that is not set, or may not be read, stays as it is written, and is noted.
     """

@@ -248,7 +248,7 @@ def _compare_values(key: str, old: Any, new: Any) -> Iterator[str]:
 
 
 def continue_record(old: CampaignRecord, new: CampaignRecord) -> CampaignRecord:
-    """Make the record of a campaign that goes on: seed and beginning stay, the rest is as the file has it.
+    """Make the record of a campaign that goes on: its seed and its beginning stay, the rest is the file's.
 
     What was run before and is not asked for now stays in the order.
     """

@@ -86,7 +86,7 @@ class LimitRequest(msgspec.Struct, frozen=True):
         return LimitRecord(axis=axis, objectives=tuple(slo), **kept, **decided)
 
     def check(self, workload: Profile, slo: str) -> None:
-        """Raises UsageError of a workload that no limit can be searched for, and of loads that cannot be.
+        """Raise UsageError of a workload that no limit can be searched for, and of loads that cannot be.
 
         `slo` are the objectives of the search.
         """
@@ -260,7 +260,7 @@ def _parse_seconds(text: str) -> float:
 
 
 def check_limit_options(options: Options) -> None:
-    """Raises UsageError for flags of `loadgen bench` that a search would not heed."""
+    """Raise UsageError for flags of `loadgen bench` that a search would not heed."""
     shortest = "--min-duration is the least time of a run"
     varied = "the search varies the load: --start, --from and --to bound it, --over names what is varied"
     refuse_flags(

@@ -198,7 +198,7 @@ def set_load(workload: Profile, axis: LoadAxis, step: NextRun) -> Profile:
 
 
 def check_budget(settings: SearchSettings) -> None:
-    """Raises UsageError where two of the shortest runs at the first load cost more than the budget."""
+    """Raise UsageError where two of the shortest runs at the first load cost more than the budget."""
     least_s, why = search.least_run(settings, (), settings.start)
     enough_s = 2 * (least_s + _AROUND_S)
     if settings.budget_s is None or enough_s <= settings.budget_s:
@@ -320,7 +320,7 @@ def make_entry(
 
 
 def make_trial(run: LimitRun, objectives: Sequence[Objective]) -> Trial:
-    """Make of a row what it shows, for the search."""
+    """Make of a run's row what the search chooses the next run by."""
     return Trial(
         load=run.load,
         duration_s=run.duration_s,

@@ -90,7 +90,7 @@ def _run_length(
 
 
 def _left_s(settings: SearchSettings, trials: Sequence[Trial]) -> float:
-    """The measured time that a run may still have."""
+    """Compute the seconds of the budget that the next run may still measure; infinite without a budget."""
     if settings.budget_s is None:
         return math.inf
     return settings.budget_s - math.fsum(trial.took_s for trial in trials) - _around_s(trials)
@@ -129,7 +129,7 @@ def _repeat_run(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | 
 
 
 def _enough_s(short: Trial) -> float:
-    """How long a run like this one must be for each objective to have its samples."""
+    """Compute how many seconds a run like this one needs for each objective to have its samples."""
     requests = (short.requests_per_s or 0.0) * short.duration_s
     times = 1.0
     for each in short.objectives:

@@ -46,7 +46,7 @@ class Dimension(msgspec.Struct, frozen=True):
     rows: tuple[tuple[Any, ...], ...]
 
     def steps(self) -> Iterator[dict[str, Any]]:
-        """The keys with the values of one row after the other."""
+        """Yield the keys with the values of one row after the other."""
         for row in self.rows:
             yield dict(zip(self.keys, row, strict=True))
 
@@ -69,7 +69,7 @@ class Variation(msgspec.Struct, frozen=True):
         return next((AXES[key] for key in reversed(self.keys) if key in AXES), None)
 
     def combinations(self) -> Iterator[tuple[dict[str, str], int, dict[str, Any]]]:
-        """Server flags, the repeat and the keys of the profile of each point, in order.
+        """Yield server flags, the repeat and the keys of the profile of each point, in order.
 
         All repeats of a server's settings come before the next settings, one whole pass after the other.
         """

@@ -127,7 +127,7 @@ def _find_difference(record: SweepRecord, request: SweepRequest, fixed: str) -> 
 def finish_sweep(
     request: SweepRequest, store: SweepStore, say: Callable[[str], None], interrupts: Interrupts = SIGNALS
 ) -> SweepRecord:
-    """Measure what is left of a sweep, and give what came of its points; `say` gets a line for each.
+    """Measure what is left of a sweep, and return its record; `say` gets a line for each point.
 
     Raises StoreError, MeasureError where a server that is not ours is gone, and KeyboardInterrupt: what is
     done stays.
@@ -183,7 +183,7 @@ class SweepStore(SeriesStore):
         return sweep_record.read_record(self.directory / SWEEP, SweepRecord, FORMAT, "a sweep's")
 
     def remove_empty(self) -> bool:
-        """Remove a directory that was begun here and holds no run of any point; whether that is so."""
+        """Remove a directory that was begun here and has no point's run, and return whether it was one."""
         runs = (self.directory / name for name in (POINTS, FAILED, INTERRUPTED, UNFINISHED))
         planned = all(point.state == "planned" for point in self.record().points)
         empty = self._begun_here and planned and not any(place.exists() for place in runs)
