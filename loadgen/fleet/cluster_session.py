@@ -183,7 +183,7 @@ def join_cluster(
     ray = stack.enter_context(connection.connect_ray(address))
     each = workers * placement.CPUS_PER_WORKER
     places = stack.enter_context(placement.place_shards(ray, shards, each, turn))
-    return ShardPlaces(ray, places, placement.nodes_of(ray, places, turn))
+    return ShardPlaces(ray, places, placement.find_nodes(ray, places, turn))
 
 
 class FleetStart:

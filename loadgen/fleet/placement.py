@@ -126,7 +126,7 @@ def _make_question() -> Callable[[], tuple[str, str, str]]:
     return answer
 
 
-def nodes_of(ray: Any, places: Sequence[Place], turn: Callable[[], None]) -> list[Node]:
+def find_nodes(ray: Any, places: Sequence[Place], turn: Callable[[], None]) -> list[Node]:
     """Find the machine of each shard; raises MeasureError that names the first that cannot send a part."""
     question = _make_question()
 

@@ -227,10 +227,10 @@ def describe_standing(run: LimitRun) -> str:
 
 def list_statements(record: LimitRecord) -> list[str]:
     """List the answer, a sentence an entry, its first the limit with its interval."""
-    return [clean_line(part) for part in _state(record)]
+    return [clean_line(part) for part in _list_sentences(record)]
 
 
-def _state(record: LimitRecord) -> Iterator[str]:
+def _list_sentences(record: LimitRecord) -> Iterator[str]:
     yield describe_limit(record)
     yield f"for {', '.join(record.objectives)}"
     edges = {Standing.MEETS: record.highest_passing, Standing.FAILS: record.lowest_failing}

@@ -93,14 +93,14 @@ def sweep(
     Sweep.partial.
     """
     given = keywords.check_keywords(cast("Mapping[str, Any]", options), SweepOptions, "sweep()")
-    variation, resume = _variation(given), given.pop("resume", None)
+    variation, resume = _take_variation(given), given.pop("resume", None)
     asked = keywords.make_options(base_url, given, variation.keys)
 
     def build(keys: Mapping[str, Any]) -> Profile:
         return keywords.make_profile(profile, keys, "sweep()")
 
     request = sweep_run.make_request(asked, variation, build)
-    call = BackgroundRun(lambda interrupts: _sweep(request, resume, interrupts))
+    call = BackgroundRun(lambda interrupts: _make_sweep(request, resume, interrupts))
     try:
         return call.wait()
     except KeyboardInterrupt:
@@ -126,14 +126,14 @@ def limit(
     request = LimitRequest.read({name: given.pop(name) for name in own & given.keys()})
     asked = keywords.make_options(base_url, given)
     workload = keywords.make_profile(profile, asked.overrides, "limit()")
-    call = BackgroundRun(lambda interrupts: _limit(asked, request, workload, interrupts))
+    call = BackgroundRun(lambda interrupts: _make_search(asked, request, workload, interrupts))
     try:
         return call.wait()
     except KeyboardInterrupt:
         raise LimitInterrupted(call.partial) from None
 
 
-def _variation(given: dict[str, Any]) -> Variation:
+def _take_variation(given: dict[str, Any]) -> Variation:
     """Take what is varied out of the keywords; raises UsageError."""
     fields = [
         grid.make_linked_dimension("vary", {key: values}) for key, values in given.pop("vary", {}).items()
@@ -146,7 +146,7 @@ def _variation(given: dict[str, Any]) -> Variation:
     return Variation(tuple(fields), repeats=given.pop("repeats", 1))
 
 
-def _sweep(request: SweepRequest, resume: str | None, interrupts: Interrupts) -> Sweep:
+def _make_sweep(request: SweepRequest, resume: str | None, interrupts: Interrupts) -> Sweep:
     """Make a sweep in the calling thread; raises LoadgenError, and Stopped where no point was measured."""
     with _place_runs(request.options, resume) as (options, written):
         request = replace(request, options=options)
@@ -165,14 +165,14 @@ def _sweep(request: SweepRequest, resume: str | None, interrupts: Interrupts) ->
                 raise
             partial = stop.summary if isinstance(stop, MeasureError) else str(stop)
         runs = {
-            point.number: _run(store.directory / point.directory, written)
+            point.number: _load_run(store.directory / point.directory, written)
             for point in record.points
             if point.directory
         }
         return Sweep(record, runs, store.directory if written else None, partial)
 
 
-def _limit(options: Options, request: LimitRequest, workload: Profile, interrupts: Interrupts) -> Limit:
+def _make_search(options: Options, request: LimitRequest, workload: Profile, interrupts: Interrupts) -> Limit:
     """Make a search in the calling thread; raises LoadgenError, and Stopped where nothing was measured."""
     with _place_runs(options, request.resume) as (placed, written):
         found = limit_command.find_limit(
@@ -181,11 +181,11 @@ def _limit(options: Options, request: LimitRequest, workload: Profile, interrupt
         if found.signal and not found.record.runs:
             raise signals.Stopped(found.signal)
         tried = [run.directory for run in found.record.runs if run.directory]
-        runs = tuple(_run(found.kept.directory / directory, written) for directory in tried)
+        runs = tuple(_load_run(found.kept.directory / directory, written) for directory in tried)
         return Limit(found.record, runs, found.kept.directory if written else None)
 
 
-def _run(directory: Path, written: bool) -> Run:
+def _load_run(directory: Path, written: bool) -> Run:
     """Load the run of a directory, which is gone afterwards unless it is `written`."""
     return Run(run_directory.load(directory), directory if written else None)
 

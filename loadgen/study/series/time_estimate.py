@@ -17,7 +17,7 @@ from loadgen.plan.profile import Profile
 from loadgen.run.command.options import Options
 
 
-def at_best_s(options: Options, workload: Profile) -> float | None:
+def estimate_at_best_s(options: Options, workload: Profile) -> float | None:
     """Estimate the seconds of a cell by a preset's steps or at the roofline, warm-up included.
 
     None if lengths, or both preset and machine or model, are unknown.
@@ -25,15 +25,15 @@ def at_best_s(options: Options, workload: Profile) -> float | None:
     A trace takes at least as long as the window that is named; what a file holds is not known before.
     """
     if request_sources.find_source(workload) != request_sources.RANDOM:
-        return _window_s(workload)
+        return _read_window_s(workload)
     if workload.input_dist or workload.output_dist:
         return workload.duration
-    if (steps := _steps(options)) is None:
+    if (steps := _find_steps(options)) is None:
         return None
     if workload.ladder is None:
-        return _run_s(steps, workload)
+        return _estimate_run_s(steps, workload)
     rungs = (workload.model_copy(update={"input_len": length}) for length in workload.ladder)
-    return sum(_run_s(steps, rung) for rung in rungs)
+    return sum(_estimate_run_s(steps, rung) for rung in rungs)
 
 
 class TimeLeft(msgspec.Struct, frozen=True):
@@ -74,7 +74,7 @@ class Pace:
         for step in left:
             seconds = self._estimate_step(step)
             if seconds is None:
-                seconds, at_best = at_best_s(step.options, step.workload), True
+                seconds, at_best = estimate_at_best_s(step.options, step.workload), True
             total += seconds or 0.0
             unknown += seconds is None
         return TimeLeft(total, unknown, at_best)
@@ -122,7 +122,7 @@ class Steps(Protocol):
     def tpot_ms(self, batch: float, context: float, /) -> float: ...
 
 
-def _steps(options: Options) -> Steps | None:
+def _find_steps(options: Options) -> Steps | None:
     """Find the preset's steps, which are what a simulation takes, else those of the machine's roofline."""
     from loadgen.features.roofline import estimate, machines  # no campaign without `hardware` needs them
     from loadgen.run import embedded_engine
@@ -140,7 +140,7 @@ def _steps(options: Options) -> Steps | None:
         return None
 
 
-def _run_s(steps: Steps, workload: Profile) -> float:
+def _estimate_run_s(steps: Steps, workload: Profile) -> float:
     """Estimate prompts one after the other, then tokens in batches as large as the load allows."""
     count, warmups = workload.num_prompts or 0, workload.warmups
     batch = float(min(workload.max_concurrency or count or 1, count or workload.max_concurrency or 1))
@@ -152,7 +152,7 @@ def _run_s(steps: Steps, workload: Profile) -> float:
     return max(count * each_s, count / workload.mean_rate_per_s) + warmups * each_s
 
 
-def _window_s(workload: Profile) -> float | None:
+def _read_window_s(workload: Profile) -> float | None:
     """Estimate the seconds in which the requests of a file are sent at least, where the profile says so."""
     begin, _, end = workload.trace_window.partition(":")
     if workload.timed and end:

@@ -276,7 +276,7 @@ class Preview(msgspec.Struct, frozen=True):
 
     def render(self) -> str:
         """Render it for a terminal; command lines are as long as they are."""
-        parts = (self._matrix(), self._order(), self._commands(), (*self._reach(), *self._time()))
+        parts = (self._matrix(), self._order(), self._commands(), (*self._access(), *self._time()))
         return "\n\n".join("\n".join(lines) for lines in parts)
 
     def _matrix(self) -> Iterator[str]:
@@ -336,7 +336,7 @@ class Preview(msgspec.Struct, frozen=True):
                 # To find out what is installed runs the interpreter that the file names.
                 yield f"    {show_program(arm.options, arm.settings, asks=self.wanted.trust.starts)}"
 
-    def _reach(self) -> Iterator[str]:
+    def _access(self) -> Iterator[str]:
         """Show what the file would run, send and read, and whether it is allowed to."""
         starting = [arm.name for arm in self.wanted.arms if arm.options.launching.wanted]
         if starting and not self.wanted.trust.starts:

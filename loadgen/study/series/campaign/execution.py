@@ -89,7 +89,7 @@ class Execution:
             with servers:
                 if self.limit is not None:
                     while (step := self.choose()) is not None:
-                        self._cool()
+                        self._wait_until_cool()
                         self._search(servers, step.what, self.limit)
                 elif (session := self._start_server(servers)) is not None:
                     with suppress(ServerDied):  # what is left has another start
@@ -101,7 +101,7 @@ class Execution:
         except LoadgenError as error:  # of its end
             progress.warn(clean_text(f"{arm.name}: {error}"))
 
-    def _cool(self) -> None:
+    def _wait_until_cool(self) -> None:
         if self.cooling is not None:
             self.cooling.wait()
 
@@ -109,7 +109,7 @@ class Execution:
         """Open a session with the server; None where it does not start, and all cells left have failed."""
         arm = self._left[0].cell.arm
         if servers.restartable:
-            self._cool()
+            self._wait_until_cool()
         try:
             if servers.options.launching.wanted:
                 self.say(f"{self._name} {arm}: starting the server")
@@ -138,12 +138,12 @@ class Execution:
 
     def measure(self, step: Step[Planned], session: Session) -> MeasuredPoint:
         """Measure a cell once it is cool; a ladder has been kept then."""
-        self._cool()
+        self._wait_until_cool()
         planned, session = step.what, replace(session, cell=step.what.cell)
         if planned.workload.ladder is not None:
             return self._climb(session, planned)
         place = self.store.begin(planned)
-        return measure_point(session, planned.workload, self._seed(session, planned), place)
+        return measure_point(session, planned.workload, self._choose_seed(session, planned), place)
 
     def keep(self, step: Step[Planned], point: MeasuredPoint) -> None:
         """Keep the run of a cell, or why it failed."""
@@ -189,7 +189,7 @@ class Execution:
         self.pace.steps.append((planned.timed, (clock.now_ns() - began_ns) / 1e9))
         self._report(planned, limit_record.describe_limit(record))
 
-    def _seed(self, session: Session, planned: Planned) -> Seed:
+    def _choose_seed(self, session: Session, planned: Planned) -> Seed:
         """Choose the seed of a cell: of one repeat the same prompts for every arm.
 
         A server that was there before may have those of an earlier attempt in its cache, so that another
@@ -209,7 +209,7 @@ class Execution:
             climb = LadderClimb(planned.workload, place, session.options, self.quiet)
         died = None
         try:
-            climb.climb_on(session, self._seed(session, planned))
+            climb.climb_on(session, self._choose_seed(session, planned))
         except StoreError:
             raise
         except MeasureError as error:
@@ -273,7 +273,7 @@ class Cooling:
 
     def wait(self, poll_s: float = _POLL_S) -> None:
         """Wait until it is cool, or the time is over."""
-        hottest = began_c = self._hottest_c()
+        hottest = began_c = self._read_hottest_c()
         if began_c is None:
             if not self.reported_missing:
                 self.say("no temperature sensor can be read: there are no pauses to cool down")
@@ -281,10 +281,10 @@ class Cooling:
             return
         began_ns = clock.now_ns()
         end_ns = began_ns + int(self.wanted.at_most_s * 1e9)
-        with self.display.waiting("cooling down", self.wanted.at_most_s, self._words):
+        with self.display.waiting("cooling down", self.wanted.at_most_s, self._describe_heat):
             while hottest is not None and hottest > self.wanted.to_c and clock.now_ns() < end_ns:
                 time.sleep(poll_s)
-                hottest = self._hottest_c()
+                hottest = self._read_hottest_c()
         took_s = (clock.now_ns() - began_ns) / 1e9
         if hottest is not None and hottest > self.wanted.to_c:
             self.say(
@@ -294,13 +294,13 @@ class Cooling:
         elif began_c > self.wanted.to_c:
             self.say(f"cooled down from {began_c:.0f} to {hottest or 0:.0f} °C in {took_s:.0f} s")
 
-    def _hottest_c(self) -> float | None:
+    def _read_hottest_c(self) -> float | None:
         reading = Reading.merge(sensor.read(()) for sensor in self.sensors)
         heat = [value for (quantity, _), value in reading.values.items() if quantity == "temperature_c"]
         self.hottest_c = max(heat, default=self.hottest_c)
         return max(heat, default=None)
 
-    def _words(self) -> str:
+    def _describe_heat(self) -> str:
         return f"{self.hottest_c:.0f} °C, until {self.wanted.to_c:g}"
 
 

@@ -174,7 +174,7 @@ class LimitSearch:
 
     def _end(self, end: SearchEnd) -> None:
         """Record why the search is over, and what the evidence of the lowest failing load points to."""
-        needed_s = search.needed_s(self.settings, self.trials) if end == "budget" else None
+        needed_s = search.estimate_needed_s(self.settings, self.trials) if end == "budget" else None
         self._keep(
             ended=end,
             next_run_s=needed_s,
@@ -199,7 +199,7 @@ def set_load(workload: Profile, axis: LoadAxis, step: NextRun) -> Profile:
 
 def check_budget(settings: SearchSettings) -> None:
     """Raise UsageError where two of the shortest runs at the first load cost more than the budget."""
-    least_s, why = search.least_run(settings, (), settings.start)
+    least_s, why = search.find_least_run(settings, (), settings.start)
     enough_s = 2 * (least_s + _AROUND_S)
     if settings.budget_s is None or enough_s <= settings.budget_s:
         return
@@ -214,7 +214,7 @@ def check_budget(settings: SearchSettings) -> None:
 
 def estimate_time(settings: SearchSettings) -> str:
     """Estimate what a search takes at least and at most, and what it would take with P90 instead."""
-    first_s, why = search.first_run(settings)
+    first_s, why = search.estimate_first_run(settings)
     least_s = _estimate_two_runs_s(settings)
     words = (
         f"at least {format_duration(least_s)} in two runs, the first of {format_duration(first_s)} ({why})"
@@ -232,8 +232,8 @@ def estimate_time(settings: SearchSettings) -> str:
 
 def _estimate_two_runs_s(settings: SearchSettings) -> float:
     """Estimate the seconds of the first run and the fewest of the next, at a load that may be higher."""
-    first_s, _ = search.first_run(settings)
-    next_s, _ = search.least_run(settings, (), min(search.STEP * settings.start, settings.highest))
+    first_s, _ = search.estimate_first_run(settings)
+    next_s, _ = search.find_least_run(settings, (), min(search.STEP * settings.start, settings.highest))
     return first_s + min(first_s, next_s) + 2 * _AROUND_S
 
 

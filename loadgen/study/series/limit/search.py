@@ -57,7 +57,7 @@ class NextRun(msgspec.Struct, frozen=True):
 def choose_next_run(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | SearchEnd:
     """Choose what is run after these runs, or say why the search is over."""
     edge = find_limiting_edge(settings, trials)
-    load, left_s = _next_load(settings, trials, edge), _left_s(settings, trials)
+    load, left_s = _next_load(settings, trials, edge), _compute_left_s(settings, trials)
     more = len(trials) < settings.most_runs
     if load != "within" and more and (again := _repeat_run(settings, trials)) and again.duration_s <= left_s:
         return again
@@ -65,49 +65,49 @@ def choose_next_run(settings: SearchSettings, trials: Sequence[Trial]) -> NextRu
         return load
     if not more:
         return "most-runs"
-    if least_run(settings, trials, load)[0] > left_s:
+    if find_least_run(settings, trials, load)[0] > left_s:
         return "budget"
-    return NextRun(load, _rounded_s(_run_length(settings, trials, edge, load)[0]))
+    return NextRun(load, _round_up_s(_choose_run_length(settings, trials, edge, load)[0]))
 
 
-def first_run(settings: SearchSettings) -> tuple[float, str]:
+def estimate_first_run(settings: SearchSettings) -> tuple[float, str]:
     """Estimate the seconds of the first run of a search, and why it is not shorter."""
-    return _run_length(settings, (), None, _round_load(settings, settings.start))
+    return _choose_run_length(settings, (), None, _round_load(settings, settings.start))
 
 
-def _run_length(
+def _choose_run_length(
     settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None, load: float
 ) -> tuple[float, str]:
     """Choose the seconds of a run at a load: as its samples need, within its share of the budget; and why."""
     samples = _choose_samples(settings, trials, edge, load)
-    wanted_s = samples / _requests_per_s(settings, trials, load)
+    wanted_s = samples / _estimate_requests_per_s(settings, trials, load)
     runs = settings.most_runs - len(trials)
-    share_s = _left_s(settings, trials) / (runs if edge is None else min(_SPREAD_OVER, runs))
+    share_s = _compute_left_s(settings, trials) / (runs if edge is None else min(_SPREAD_OVER, runs))
     of_samples = (
         format_count(math.ceil(samples), "request") if wanted_s <= share_s else "a share of the budget"
     )
-    return max(least_run(settings, trials, load), (min(wanted_s, share_s), of_samples))
+    return max(find_least_run(settings, trials, load), (min(wanted_s, share_s), of_samples))
 
 
-def _left_s(settings: SearchSettings, trials: Sequence[Trial]) -> float:
+def _compute_left_s(settings: SearchSettings, trials: Sequence[Trial]) -> float:
     """Compute the seconds of the budget that the next run may still measure; infinite without a budget."""
     if settings.budget_s is None:
         return math.inf
-    return settings.budget_s - math.fsum(trial.took_s for trial in trials) - _around_s(trials)
+    return settings.budget_s - math.fsum(trial.took_s for trial in trials) - _estimate_around_s(trials)
 
 
-def _around_s(trials: Sequence[Trial]) -> float:
+def _estimate_around_s(trials: Sequence[Trial]) -> float:
     """Estimate what a run takes beyond its time: warm-up, the last answers, writing."""
     return max((trial.took_s - trial.duration_s for trial in trials), default=0.0)
 
 
-def needed_s(settings: SearchSettings, trials: Sequence[Trial]) -> float | None:
+def estimate_needed_s(settings: SearchSettings, trials: Sequence[Trial]) -> float | None:
     """Estimate what the next run takes of the budget at least; None where there is none to be made."""
     load = _next_load(settings, trials, find_limiting_edge(settings, trials))
     if isinstance(load, str):
         return None
-    least_s, _ = least_run(settings, trials, load)
-    return least_s + _around_s(trials)
+    least_s, _ = find_least_run(settings, trials, load)
+    return least_s + _estimate_around_s(trials)
 
 
 def _repeat_run(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | None:
@@ -122,10 +122,10 @@ def _repeat_run(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | 
     spent = last.disturbed and sum(tries - 1 for tries in nothing.values()) >= _MOST_AGAIN
     if not (last.disturbed or last.short) or nothing[last.load] >= _TRIES or spent:
         return None
-    least_s, _ = least_run(settings, trials, last.load)
+    least_s, _ = find_least_run(settings, trials, last.load)
     if last.disturbed:
-        return NextRun(last.load, _rounded_s(max(least_s, last.duration_s)), "again: it was disturbed")
-    return NextRun(last.load, _rounded_s(max(least_s, _enough_s(last))), "longer: its samples were too few")
+        return NextRun(last.load, _round_up_s(max(least_s, last.duration_s)), "again: it was disturbed")
+    return NextRun(last.load, _round_up_s(max(least_s, _enough_s(last))), "longer: its samples were too few")
 
 
 def _enough_s(short: Trial) -> float:
@@ -136,20 +136,20 @@ def _enough_s(short: Trial) -> float:
         # Of a latency within answers, as many count as there are requests.
         observed = min(each.samples, requests or each.samples)
         if each.bound_ms is None and observed > 0:
-            times = max(times, _add_spare(_count_least_samples(each.objective)) / observed)
+            times = max(times, _add_spare(_count_samples_to_pass(each.objective)) / observed)
     return short.duration_s * times
 
 
-def _rounded_s(seconds: float) -> float:
+def _round_up_s(seconds: float) -> float:
     return math.ceil(_ROUNDED_PER_S * seconds) / _ROUNDED_PER_S
 
 
-def least_samples(settings: SearchSettings) -> int:
+def count_least_samples(settings: SearchSettings) -> int:
     """Count the fewest samples of a run that can pass: with none above the limit, at 99 % confidence."""
-    return max(map(_count_least_samples, settings.objectives))
+    return max(map(_count_samples_to_pass, settings.objectives))
 
 
-def _count_least_samples(objective: Objective) -> int:
+def _count_samples_to_pass(objective: Objective) -> int:
     return math.ceil(math.log(0.01) / math.log(1 - allowed_share(objective)))
 
 
@@ -158,18 +158,18 @@ def _add_spare(needed: int) -> int:
     return math.ceil(needed + _SPARE * math.sqrt(needed))
 
 
-def planned_samples(settings: SearchSettings) -> int:
+def count_planned_samples(settings: SearchSettings) -> int:
     """Count the requests that a run is planned for at least, so that these come although few arrive."""
-    return _add_spare(least_samples(settings))
+    return _add_spare(count_least_samples(settings))
 
 
-def least_run(settings: SearchSettings, trials: Sequence[Trial], load: float) -> tuple[float, str]:
+def find_least_run(settings: SearchSettings, trials: Sequence[Trial], load: float) -> tuple[float, str]:
     """Find the seconds of the shortest run at a load, and why it is not shorter.
 
     It is long compared with its slowest requests, and has enough samples to pass.
     """
-    count = planned_samples(settings)
-    reasons = {format_count(count, "request"): count / _requests_per_s(settings, trials, load)}
+    count = count_planned_samples(settings)
+    reasons = {format_count(count, "request"): count / _estimate_requests_per_s(settings, trials, load)}
     if settings.least_run_s is not None:
         reasons["--min-duration"] = settings.least_run_s
     else:
@@ -319,7 +319,9 @@ def _choose_samples(
 ) -> float:
     """Choose how many samples the next run should have: few while the edge is far, then those missing."""
     few = max(
-        *(_LEAST_OVER / allowed_share(each) for each in settings.objectives), least_samples(settings), _FEWEST
+        *(_LEAST_OVER / allowed_share(each) for each in settings.objectives),
+        count_least_samples(settings),
+        _FEWEST,
     )
     if edge is None:
         again = sum(trial.load == load for trial in trials)  # that did not tell enough
@@ -334,7 +336,7 @@ def _choose_samples(
     return max(min(missing / runs, most), _NEAR_TIMES * few)
 
 
-def _requests_per_s(settings: SearchSettings, trials: Sequence[Trial], load: float) -> float:
+def _estimate_requests_per_s(settings: SearchSettings, trials: Sequence[Trial], load: float) -> float:
     """Estimate how many requests end in a second at a load, at least: over concurrency by the nearest run."""
     if settings.axis == "rate":
         return load

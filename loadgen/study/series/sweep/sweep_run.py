@@ -302,12 +302,12 @@ class Sweeping:
         point = self._queue.popleft()
         before = self.record.points[point.number].attempts
         self._update(point, "under-way", attempts=before + 1)
-        self._begin(point, before)
+        self._announce(point, before)
         seed = replace(self.seed, repeat=point.number, attempt=before)
-        session = replace(session, heading=self._place(point))
+        session = replace(session, heading=self._show_place(point))
         return measure_point(session, point.workload, seed, self.store.begin(point))
 
-    def _place(self, point: GridPoint) -> str:
+    def _show_place(self, point: GridPoint) -> str:
         """Show where a point stands, as a line about it begins."""
         return f"[{point.number + 1}/{len(self.points)}] "
 
@@ -317,15 +317,17 @@ class Sweeping:
         done = [(planned, known.duration_s) for known, planned in states if known.state in FINISHED]
         return forecast_time(left, done, self.servers.starts_s, self.servers.options)
 
-    def _begin(self, point: GridPoint, attempts: int) -> None:
+    def _announce(self, point: GridPoint, attempts: int) -> None:
         """Announce a point that is measured again, takes long, or no one knows how long."""
         if attempts:
-            self.say(f"{self._place(point)}{point.label}: attempt {attempts + 1}, with new prompts")
+            self.say(f"{self._show_place(point)}{point.label}: attempt {attempts + 1}, with new prompts")
         takes = self._estimate([point])
         if takes.unknown or takes.seconds >= _LONG_S:
             words = "" if point.workload.duration is not None else describe_time(takes)
             time = f", {words}" if words else ""
-            self.say(f"{self._place(point)}{point.label}: measuring {describe_amount(point.workload)}{time}")
+            self.say(
+                f"{self._show_place(point)}{point.label}: measuring {describe_amount(point.workload)}{time}"
+            )
 
     def keep(self, step: Step[GridPoint], outcome: MeasuredPoint) -> None:
         """Record what came of a point, and report it; a start that failed is tried once more.
@@ -378,7 +380,7 @@ class Sweeping:
         """Print a line for a point that is over, with the time left for the others as far as it is known."""
         rest = self._estimate([planned for planned in self.left if planned.number > point.number])
         later = f"; {describe_time(rest)} left" if round(rest.seconds) else ""
-        self.say(f"{self._place(point)}{point.label}: {outcome}{later}")
+        self.say(f"{self._show_place(point)}{point.label}: {outcome}{later}")
 
 
 def describe_amount(workload: Profile) -> str:

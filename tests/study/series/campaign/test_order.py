@@ -17,7 +17,7 @@ from loadgen.plan import profile
 from loadgen.study.series.campaign import arms, campaign_file, campaign_store
 from loadgen.study.series.campaign.arms import Arm, Start
 from loadgen.study.series.campaign.campaign_store import CampaignRecord
-from loadgen.study.series.time_estimate import Pace, TimeLeft, at_best_s, format_duration
+from loadgen.study.series.time_estimate import Pace, TimeLeft, estimate_at_best_s, format_duration
 from loadgen.study.sweep_record import parse_record
 
 AB = ({"name": "A", "preset": "instant"}, {"name": "B", "preset": "instant"})
@@ -278,15 +278,15 @@ def test_what_a_file_takes_is_known_of_a_window_alone(
 ) -> None:
     table = {"name": "A", "model": "Qwen/Qwen3-8B", "launch": "vllm"}
     (arm,) = made(written(tmp_path, table, hardware="jetson-thor"))
-    assert at_best_s(arm.options, profile.build(keys)) == seconds
+    assert estimate_at_best_s(arm.options, profile.build(keys)) == seconds
 
 
 def test_what_a_preset_takes_is_known_from_its_steps(tmp_path: Path) -> None:
     """Nothing is measured, and no hardware named: 16 prompts of 64 / 16, 4 at a time, and 4 warm-ups."""
     (arm,) = made(written(tmp_path, {"name": "A", "preset": "h20/qwen3-8b-fp8"}))
     keys = {"input_len": 64, "output_len": 16, "num_prompts": 16, "max_concurrency": 4, "num_warmups": 4}
-    seconds = at_best_s(arm.options, profile.build(keys))
+    seconds = estimate_at_best_s(arm.options, profile.build(keys))
     assert seconds is not None
     assert 0.2 < seconds < 2.0
-    longer = at_best_s(arm.options, profile.build({**keys, "num_prompts": 160}))
+    longer = estimate_at_best_s(arm.options, profile.build({**keys, "num_prompts": 160}))
     assert longer == pytest.approx(seconds * 164 / 20)

@@ -24,7 +24,7 @@ from loadgen.run import session
 from loadgen.study.limit_record import LimitRecord, LimitRun
 from loadgen.study.series.limit.limit_command import continue_search, read_search
 from loadgen.study.series.limit.limit_search import check_budget, estimate_time
-from loadgen.study.series.limit.search import NextRun, SearchSettings, choose_next_run, first_run
+from loadgen.study.series.limit.search import NextRun, SearchSettings, choose_next_run, estimate_first_run
 
 PACED = "jetson-thor/qwen3-8b-bf16"  # slow enough for a client of processes to hold any load
 SLO = ["--slo", "ttft p99 < 500ms"]
@@ -125,7 +125,7 @@ def test_before_its_first_run_a_search_says_what_it_takes(
     assert estimate_time(settings) == words
     first = choose_next_run(settings, ())
     assert isinstance(first, NextRun)
-    assert first.duration_s == pytest.approx(first_run(settings)[0], abs=0.1)
+    assert first.duration_s == pytest.approx(estimate_first_run(settings)[0], abs=0.1)
 
 
 def test_a_search_goes_on_with_the_bounds_that_are_asked_now() -> None:

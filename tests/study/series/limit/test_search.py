@@ -26,10 +26,10 @@ from loadgen.study.series.limit.search import (
     SearchSettings,
     Trial,
     choose_next_run,
+    estimate_needed_s,
+    find_least_run,
     find_limiting_edge,
     is_narrow,
-    least_run,
-    needed_s,
 )
 
 TPOT = Objective("tpot", 99, 50)
@@ -143,7 +143,7 @@ def test_a_run_lasts_ten_times_its_slowest_requests() -> None:
 
 def test_a_run_is_long_enough_for_the_slowest_of_those_at_its_load() -> None:
     at_8 = [trial(NextRun(8, 60), 10.0, requests_per_s=rate) for rate in (10.0, 5.0)]
-    assert least_run(STREAMS, at_8, 8) == (524 / 5, "524 requests")
+    assert find_least_run(STREAMS, at_8, 8) == (524 / 5, "524 requests")
 
 
 def test_the_budget_is_never_exceeded() -> None:
@@ -151,7 +151,7 @@ def test_the_budget_is_never_exceeded() -> None:
     trials, end = searched(settings, lambda run: trial(run, 10.0 if run.load <= 33 else 900.0))
     assert end == "budget"
     took_s = math.fsum(each.took_s for each in trials)
-    needs_s = needed_s(settings, trials)
+    needs_s = estimate_needed_s(settings, trials)
     assert needs_s is not None
     assert took_s <= 200 < took_s + needs_s
     assert find_limiting_edge(settings, trials) is not None

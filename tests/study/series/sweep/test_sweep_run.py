@@ -230,7 +230,7 @@ def test_a_long_point_is_announced(keys: dict[str, Any], line: str | None) -> No
     lines: list[str] = []
     servers = cast("Any", SimpleNamespace(starts_s=[], options=Options()))
     sweeping = Sweeping(SweepStore(Path()), record, points, servers, Seed(0), lines.append)
-    sweeping._begin(points[0], attempts=0)
+    sweeping._announce(points[0], attempts=0)
     assert lines == [line] * (line is not None)
 
 
