@@ -58,7 +58,7 @@ _MISSING = re.compile(r"Object missing required field `(.+)`")
 
 
 class OpenedFile:
-    """A regular file of text, open for reading at any place; raises UsageError where it cannot be.
+    """A regular text file, open for reading at any position; raises UsageError if it cannot be opened.
 
     Read, not mapped: a mapped file that is cut short ends the process, and its pages count as ours.
     """
@@ -86,7 +86,7 @@ class OpenedFile:
         self.begin = len(_BOM) if head.startswith(_BOM) else 0  # of what is not a byte order mark
 
     def _keep_open(self, descriptor: int) -> os.stat_result:
-        """Keep a file open as long as this is used."""
+        """Keep a descriptor open as long as this object lives; return the file's status."""
         weakref.finalize(self, os.close, descriptor)
         self._descriptor, self.begin = descriptor, 0
         status = os.fstat(descriptor)
@@ -95,12 +95,12 @@ class OpenedFile:
         return status
 
     def refusal(self, why: str, row: int | None = None) -> UsageError:
-        """Make the error that names flag and file, and a row by its line, counted from 1."""
+        """Make the error that names flag and file, and the row's line, counted from 1."""
         where = self.path if row is None else f"{self.path} row {row}"
         return UsageError(f"{self.flag} {where}: {why}")
 
     def read(self, begin: int, size: int) -> bytes:
-        """The bytes at a place; raises UsageError where the file has changed since it was opened."""
+        """Read `size` bytes at `begin`; raises UsageError if the file has changed since it was opened."""
         status = os.fstat(self._descriptor)
         if status.st_size != self.bytes or status.st_mtime_ns != self._modified_ns:
             raise self.refusal("changed while it was read: run again when it is complete")
@@ -110,11 +110,11 @@ class OpenedFile:
             raise self.refusal(f"{error.strerror}") from None
 
     def first_character(self) -> bytes:
-        """The first byte that is no blank, of the first few KiB; b"" where all are."""
+        """Return the first non-blank byte in the first few KiB; b"" if there is none."""
         return self.read(self.begin, 4096).lstrip()[:1]
 
     def chunks(self) -> Iterator[tuple[int, bytes]]:
-        """Its bytes after a byte order mark, a few MiB at a time, and where each piece begins."""
+        """Yield (position, bytes) of a few MiB each, after a byte order mark."""
         at = self.begin
         while at < self.bytes:
             chunk = self.read(at, min(_CHUNK_BYTES, self.bytes - at))
@@ -124,7 +124,7 @@ class OpenedFile:
             at += len(chunk)
 
     def digest(self) -> str:
-        """A blake2b hash of all its bytes, a byte order mark left out."""
+        """Return a blake2b hash of the file's bytes, without a byte order mark."""
         hashed = hashlib.blake2b(digest_size=16)
         for _, chunk in self.chunks():
             hashed.update(chunk)
@@ -132,7 +132,7 @@ class OpenedFile:
 
 
 class Lines:
-    """The rows of a JSONL file, a row a line; those that are blank are left out.
+    """The non-blank lines of a JSONL file, one row each.
 
     `begins` and `ends` are int64[rows]: each row's place in the file, in bytes.
     """
@@ -147,7 +147,7 @@ class Lines:
 
     @classmethod
     def open(cls, path: str, flag: str) -> Lines:
-        """The rows of a file that a flag names; raises UsageError where it is no text of such lines."""
+        """Open the file that a flag names and find its rows; raises UsageError if it is not such text."""
         return cls(OpenedFile(path, flag))
 
     def __len__(self) -> int:
@@ -159,12 +159,12 @@ class Lines:
         return self.file.read(begin, int(self.ends[i]) - begin)
 
     def number(self, i: int) -> int:
-        """The line of row i, counted from 1, as an editor does."""
+        """Return the line number of row i, counted from 1."""
         line = i if self._numbers is None else int(self._numbers[i])
         return line + self.file.first_row
 
     def name_row(self, i: int) -> str:
-        """Row i by file and line, as `data.jsonl row 17`."""
+        """Name row i by file and line, as `data.jsonl row 17`."""
         return f"{self.path} row {self.number(i)}"
 
     def refusal(self, i: int, why: str) -> UsageError:
@@ -172,11 +172,11 @@ class Lines:
         return self.file.refusal(why, self.number(i))
 
     def rows(self) -> Iterator[bytes]:
-        """Every row in order, read in large pieces; raises UsageError where the file has changed."""
+        """Yield every row's bytes in order; raises UsageError if the file has changed."""
         return self.span(0, len(self))
 
     def span(self, begin: int, stop: int) -> Iterator[bytes]:
-        """The rows from `begin` until before `stop`, read in large pieces."""
+        """Yield the bytes of rows `begin` up to `stop`, not included, read in large pieces."""
         while begin < stop:
             first = int(self.begins[begin])
             end = int(np.searchsorted(self.ends, first + _CHUNK_BYTES, "right"))
@@ -192,7 +192,7 @@ class Lines:
             begin = end
 
     def decode_rows(self, kind: type[T]) -> Iterator[T]:
-        """Every row in order, decoded from JSON; raises UsageError that names a row which is not such."""
+        """Yield every row decoded from JSON as `kind`; raises UsageError that names a wrong row."""
         decode = msgspec.json.Decoder(kind).decode
         for i, row in enumerate(self.rows()):
             try:
@@ -201,13 +201,13 @@ class Lines:
                 raise self.refusal(i, explain_json(row, error)) from None
 
     def digest(self) -> str:
-        """A blake2b hash of the file's bytes."""
+        """Return a blake2b hash of the file's bytes."""
         self._digest = self._digest or self.file.digest()
         return self._digest
 
 
 def row_cells(lines: Lines, begin: int, stop: int) -> Iterator[list[str]]:
-    """The cells of each row of CSV from `begin` until before `stop`; raises UsageError that names the row.
+    """Yield the cells of CSV rows `begin` up to `stop`, not included; raises UsageError that names the row.
 
     A row is a line: a quote that one leaves open would take in the rows below it.
     """
@@ -227,7 +227,7 @@ def row_cells(lines: Lines, begin: int, stop: int) -> Iterator[list[str]]:
 
 
 def explain_json(row: bytes, error: Exception, name: str = "") -> str:
-    """Why bytes are no JSON of the type that was expected, in a few words; `name` is that of the value."""
+    """Explain in a few words why bytes are not JSON of the expected type; `name` is the value's."""
     if isinstance(error, msgspec.ValidationError):
         return explain_fault(error, row, name)
     return f"{name}: {_syntax(row, error)}" if name else _syntax(row, error)
@@ -258,7 +258,7 @@ def _open_regular(path: Path) -> int:
 
 
 def _find_rows(file: OpenedFile) -> tuple[Int64, Int64, Int64 | None]:
-    """Where rows begin and end, and each one's line; None: every line but a last one is a row."""
+    """Find where rows begin and end (bytes), and each one's line number; None: no line is blank."""
     breaks = np.concatenate(list(_find_breaks(file)))
     begins = np.concatenate(([file.begin], breaks + 1)).astype(np.int64)
     ends = np.concatenate((breaks, [file.bytes])).astype(np.int64)
@@ -270,7 +270,7 @@ def _find_rows(file: OpenedFile) -> tuple[Int64, Int64, Int64 | None]:
 
 
 def _find_written(file: OpenedFile, begins: Int64, ends: Int64) -> NDArray[np.bool_]:
-    """Which of some short lines hold more than blanks, bool[lines]; they are read in large pieces."""
+    """Mark which of some short lines hold more than blanks, bool[lines]."""
     written = np.zeros(len(begins), np.bool_)
     at = 0
     while at < len(begins):
@@ -285,7 +285,7 @@ def _find_written(file: OpenedFile, begins: Int64, ends: Int64) -> NDArray[np.bo
 
 
 def _find_breaks(file: OpenedFile) -> Iterator[Int64]:
-    """Where lines end, by pieces of the file; raises UsageError of a line that is too long or not UTF-8."""
+    """Yield the positions of line ends, piece by piece; raises UsageError for a bad line."""
     cut = b""  # the first bytes of a character that the piece before it cut
     count, line_begin = 0, file.begin
     for at, chunk in file.chunks():
@@ -304,7 +304,7 @@ def _find_breaks(file: OpenedFile) -> Iterator[Int64]:
 
 
 def _cut_character(text: bytes, last: bool) -> bytes:
-    """The bytes at the end of a piece of UTF-8 that begin a character; raises UnicodeDecodeError."""
+    """Return the incomplete UTF-8 character at the end of a piece; raises UnicodeDecodeError."""
     if text.isascii():
         return b""
     try:
@@ -361,7 +361,7 @@ def explain_fault(error: msgspec.ValidationError, row: bytes, name: str = "") ->
 
 
 def _find_value(row: bytes, path: str) -> str:
-    """The JSON at a path, of a long one the begin; "" where it is not found."""
+    """Return the JSON text at a path of a row, shortened; "" if it is not found."""
     steps = _STEP.findall(path)
     if (
         len(row) > _MOST_READ_BYTES

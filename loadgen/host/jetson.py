@@ -78,7 +78,7 @@ class Board:
         self.total = whole or sorted(labels - {under for under, over in _UNDER.items() if over in labels})
 
     def facts(self) -> dict[str, str]:
-        """Model, release of Jetson Linux and JetPack, power mode, the rails taken for the total."""
+        """Return model, release of Jetson Linux and JetPack, power mode, and the rails in the total."""
         release = re.match(
             r"# R(\d+) .*?REVISION: ([\d.]+)", read_system_text(self.root / "etc/nv_tegra_release")
         )

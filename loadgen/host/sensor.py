@@ -138,7 +138,7 @@ class Queries:
         self.values: dict[Key, float] = {}
 
     def get(self, what: str, *ways: Callable[[], T]) -> T | None:
-        """The value by the first way that gives one; None, and the first way's reason kept, if none does."""
+        """Return the value by the first of `ways` that works; if none does, None, keeping an error."""
         reasons = []
         for way in ways:
             try:

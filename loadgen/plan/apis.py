@@ -25,7 +25,7 @@ _BACKENDS = {"openai-chat": "/chat/completions", "sglang": "/generate"}
 
 
 def choose_dialect(profile: Profile, subject: ModelTarget) -> tuple[Dialect, str]:
-    """The API that endpoint and backend name, with the engine's spelling of the length."""
+    """Choose the API of --endpoint and --backend, and its path; the length field as the engine spells it."""
     wanted = _BACKENDS.get(profile.backend)
     own = _APIS[wanted or "/completions"]().path
     path = subject.endpoint or (subject.prefix + own.removeprefix("/v1") if own.startswith("/v1") else own)
@@ -46,7 +46,7 @@ def choose_dialect(profile: Profile, subject: ModelTarget) -> tuple[Dialect, str
 def make_shared_fields(
     profile: Profile, engine: Engine, dialect: Dialect
 ) -> tuple[dict[str, Any], list[str]]:
-    """The fields of every body other than prompt and length, and notes on what it cannot hold."""
+    """Make the fields that all requests share, and notes on fields that cannot be sent."""
     sampling, more, notes = profile.sampling, dict[str, Any](), []
     if profile.ignore_eos and engine.takes_ignore_eos:
         sampling["ignore_eos"] = True
@@ -68,7 +68,7 @@ def make_shared_fields(
 
 
 def merge_fields(fields: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields with others over them; where both have a table under a name, the tables merged so."""
+    """Lay the fields `over` over others; tables under the same name are merged, recursively."""
     tables = {
         name: {**_read_table(fields[name]), **table}
         for name, table in over.items()
@@ -78,7 +78,7 @@ def merge_fields(fields: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str
 
 
 def _read_table(value: Any) -> Mapping[str, Any]:
-    """A table, of one in JSON its values as bytes; an empty one of anything else."""
+    """Decode a table, also one that is still JSON, its values as bytes; {} for anything else."""
     if isinstance(value, msgspec.Raw):
         return msgspec.json.decode(value, type=dict[str, msgspec.Raw]) if bytes(value)[:1] == b"{" else {}
     return untrusted.read_mapping(value)

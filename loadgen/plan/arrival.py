@@ -22,15 +22,15 @@ _PARTS = 4  # in which a ramp is read
 
 
 class ArrivalProcess(Protocol):
-    """When requests are due."""
+    """A process that says when requests are due."""
 
     def offsets_ns(self, n: int, rng: np.random.Generator) -> Int64:
-        """When each of the first n requests is due after the start, int64[n], never decreasing."""
+        """Draw when each of n requests is due after the start, int64[n] (ns), never decreasing."""
         ...
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """When requests are due, as a process, by `--request-rate` and `--burstiness`.
+    """The arrival process of `--request-rate` and `--burstiness`.
 
     At a rate of infinity all are due at once. Else the gaps are independent with a mean of 1 / rate seconds:
     gamma with shape = burstiness, which is exponential (Poisson) at 1, in bursts below and more even above;
@@ -53,11 +53,11 @@ class Arrival(msgspec.Struct, frozen=True):
             )
 
     def offsets_ns(self, n: int, rng: np.random.Generator) -> Int64:
-        """When each of n requests is due after the start, int64[n], never decreasing, the first one 0.
+        """Draw when each of n requests is due after the start, int64[n] (ns), the first one 0.
 
         The first gap is not waited, it would only be idle time in the duration. Offsets are absolute, so a
-        late request does not delay the next, and they are not stretched to end at n / rate (as
-        `vllm bench serve` does): a stretched Poisson process is no longer one.
+        late request does not delay the next, and they are not stretched to end at n / rate (as `vllm bench
+        serve` does): a stretched Poisson process is no longer one.
         """
         rate = self.rate_per_s
         if rate == math.inf:
@@ -68,7 +68,7 @@ class Arrival(msgspec.Struct, frozen=True):
         return self.nanoseconds(np.concatenate([np.zeros(min(n, 1)), np.cumsum(gaps_s)]))
 
     def gaps_s(self, n: int, rng: np.random.Generator) -> Float64:
-        """The first n gaps of a finite rate, float64[n]."""
+        """Draw n gaps between requests at a finite rate, in seconds, float64[n]."""
         if self.burstiness == math.inf:
             return np.full(n, 1 / self.rate_per_s)
         if self.burstiness == 1:
@@ -76,7 +76,7 @@ class Arrival(msgspec.Struct, frozen=True):
         return rng.gamma(self.burstiness, 1 / self.rate_per_s / self.burstiness, n)
 
     def nanoseconds(self, offsets_s: Float64, flags: str = "") -> Int64:
-        """Ascending offsets as int64 nanoseconds; raises UsageError where the last is beyond a century.
+        """Convert ascending offsets from seconds to int64 ns; raises UsageError beyond a century.
 
         `flags` are those that gave the rate, where it was not --request-rate.
         """
@@ -92,7 +92,7 @@ class Arrival(msgspec.Struct, frozen=True):
 def cut_offsets_ns(
     duration_ns: int, most: int, process: ArrivalProcess, rng: Callable[[], np.random.Generator]
 ) -> Int64:
-    """The offsets of a process that are below a duration, int64[n], the first `most` of them.
+    """Draw the offsets of a process below a duration, int64[n] (ns), at most `most`.
 
     `rng` gives the same generator each time, so the offsets are the first of any longer schedule.
     """
@@ -104,7 +104,7 @@ def cut_offsets_ns(
 
 
 class ScheduledArrival(msgspec.Struct, frozen=True):
-    """A process of rate 1 whose time runs as fast as the schedule's rate.
+    """Arrivals of a schedule: a process of rate 1 whose time runs as fast as the schedule's rate.
 
     Request k is due when the integral of the rate reaches the process's k-th time, so a Poisson process stays
     one at every rate, and no gap is stretched. Those after the last stage are due at its end.
@@ -114,13 +114,13 @@ class ScheduledArrival(msgspec.Struct, frozen=True):
     burstiness: float
 
     def offsets_ns(self, n: int, rng: np.random.Generator) -> Int64:
-        """When each of the first n requests is due after the start, int64[n], never decreasing."""
+        """Draw when each of n requests is due after the start, int64[n] (ns), never decreasing."""
         counts = _draw_unit_times(self.burstiness, n, rng)
         return np.rint(self.schedule.offsets_s(counts) * SECOND_NS).astype(np.int64)
 
 
 class RequestRamp(msgspec.Struct, frozen=True):
-    """vLLM's ramp: the rate changes from request to request, by index and not by time.
+    """Arrivals of vLLM's ramp, whose rate changes with the request's index rather than with time.
 
     The gap before request i of `count` has the mean 1 / rate(i). The first request does not wait for one.
     """
@@ -130,7 +130,7 @@ class RequestRamp(msgspec.Struct, frozen=True):
     burstiness: float
 
     def offsets_ns(self, n: int, rng: np.random.Generator) -> Int64:
-        """When each of the first n requests is due after the start, int64[n], never decreasing."""
+        """Draw when each of n requests is due after the start, int64[n] (ns), never decreasing."""
         gaps = np.diff(_draw_unit_times(self.burstiness, n, rng), prepend=0.0)
         gaps_s = gaps[1:] / self.ends.rates_per_s(self.count, n)[1:]
         flags = f"--ramp-up-start-rps {self.ends.begin:g} and --ramp-up-end-rps {self.ends.end:g}"
@@ -139,13 +139,13 @@ class RequestRamp(msgspec.Struct, frozen=True):
 
 
 class WithBursts(msgspec.Struct, frozen=True):
-    """Bursts, and the requests of another process between them; None: there are none."""
+    """Bursts, merged with another process's requests between them; None: bursts alone."""
 
     base: ArrivalProcess | None
     bursts: Bursts
 
     def offsets_ns(self, n: int, rng: np.random.Generator) -> Int64:
-        """When each of the first n requests is due after the start, int64[n], never decreasing."""
+        """Draw when each of n requests is due after the start, int64[n] (ns), never decreasing."""
         at_once = self.bursts.offsets_ns(n)
         if self.base is None:
             return at_once
@@ -153,7 +153,7 @@ class WithBursts(msgspec.Struct, frozen=True):
 
 
 def make_process(profile: Profile, count: int) -> ArrivalProcess:
-    """The process of a profile whose loop is not closed, of `count` requests at most; raises UsageError."""
+    """Make the arrival process of an open-loop profile of at most `count` requests; raises UsageError."""
     stages, ramp, burstiness = profile.stages, profile.ramp, profile.burstiness
     base: ArrivalProcess
     if stages is not None:
@@ -169,13 +169,13 @@ def make_process(profile: Profile, count: int) -> ArrivalProcess:
 
 
 def _draw_unit_times(burstiness: float, n: int, rng: np.random.Generator) -> Float64:
-    """The times of n requests at one request per second on average, float64[n], the first one 0."""
+    """Draw the times of n requests at a mean rate of 1 per second, float64[n] (s), the first one 0."""
     gaps = Arrival(1.0, burstiness).gaps_s(max(n - 1, 0), rng)
     return np.concatenate([np.zeros(min(n, 1)), np.cumsum(gaps)])
 
 
 class StageWindow(msgspec.Struct, frozen=True):
-    """A level, or a part of a ramp: in nanoseconds after the start, [begin, end)."""
+    """A stage, or a quarter of a ramp, as a time window [begin, end) in nanoseconds after the start."""
 
     name: str  # as `rate 2`, or `rate 2 to 5.5`
     begin_ns: int
@@ -183,7 +183,7 @@ class StageWindow(msgspec.Struct, frozen=True):
 
 
 def plan_offsets_ns(profile: Profile, stream: RandomStream, requests: int) -> Int64 | None:
-    """When each request of a load over time is due, as its plan has it; None: it has no such times."""
+    """Recompute when each request of a load over time is due, int64[requests]; None: no planned times."""
     if not profile.shaped or not profile.open_loop or profile.timed:
         return None
     process = make_process(profile, profile.num_prompts or requests)
@@ -191,7 +191,7 @@ def plan_offsets_ns(profile: Profile, stream: RandomStream, requests: int) -> In
 
 
 def list_stages(profile: Profile, offsets_ns: Int64 | None) -> list[StageWindow]:
-    """The stages of a profile's schedule or ramp, a ramp in four parts; empty where it has neither."""
+    """List the time windows of a profile's schedule or ramp, a ramp in four; [] if it has neither."""
     if profile.stages is not None:
         return list(_list_schedule_stages(profile.stages))
     if profile.ramp is not None and offsets_ns is not None and len(offsets_ns) >= _PARTS:
@@ -215,7 +215,7 @@ def _list_schedule_stages(schedule: LoadSchedule) -> Iterator[StageWindow]:
 
 
 def _list_ramp_stages(ramp: RampEnds, count: int, offsets_ns: Int64) -> Iterator[StageWindow]:
-    """By quarters of the requests, since the rate is one of them and not of the time."""
+    """Yield the windows of a ramp's four quarters of requests: its rate depends on the index."""
     n = len(offsets_ns)
     edges = [n * part // _PARTS for part in range(_PARTS + 1)]
     rates_per_s = ramp.rates_per_s(count, n)

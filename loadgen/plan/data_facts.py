@@ -15,7 +15,7 @@ CAPS = ("longer than --trace-max-input-len", "longer than --trace-max-output-len
 
 
 class LengthFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The planned lengths that are known, in tokens."""
+    """Statistics of the planned lengths that are known, in tokens."""
 
     known: int  # requests whose length is known before they are sent
     mean: float
@@ -28,7 +28,7 @@ class LengthFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def measure(cls, lens: Int64) -> Self | None:
-        """Measure int64[requests] without UNKNOWN_LEN and 0; None where nothing is left.
+        """Compute statistics of lengths, int64[requests], without unknown ones; None if none is known.
 
         A percentile is the smallest length that at least this share of the requests does not exceed.
         """
@@ -66,7 +66,7 @@ class ScheduleFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DataFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The origin of a plan's requests, and what of it was left out."""
+    """The source of a plan's requests, and which of its rows were left out."""
 
     kind: str = "random"  # a key of SOURCES; of a file without a name, what its rows are
     file: str = ""  # as it was named
@@ -85,12 +85,12 @@ class DataFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schedule: ScheduleFacts | None = None  # of a trace that is sent at its own times
 
     def rate_per_s(self, request_rate_per_s: float) -> float:
-        """Requests per second: the mean of a trace at its own times, else the rate that was asked for."""
+        """Return requests per second: a trace's mean at its own times, else the given rate."""
         return request_rate_per_s if self.schedule is None else self.schedule.rate_per_s or math.inf
 
     @property
     def reuse(self) -> float | None:
-        """The share of the prompt tokens that an empty, unlimited prefix cache would come to hold."""
+        """The share of prompt tokens, 0 to 1, that an empty, unlimited prefix cache could reuse."""
         if self.reusable_tokens is None or self.input is None:
             return None
         return self.reusable_tokens / (self.input.mean * self.input.known)

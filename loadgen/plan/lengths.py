@@ -39,7 +39,7 @@ _SEPARATOR = re.compile(r"\s*[,;\t]\s*")
 
 
 class LengthDistribution(msgspec.Struct, frozen=True):
-    """Lengths in tokens: a sample, rounded, of which what is not from `low` to `high` is drawn again.
+    """A distribution of lengths in tokens; draws outside `low` to `high` are repeated.
 
     So no length piles up at a bound; the mean is that of what is left: `remark` says where it is another.
     """
@@ -51,14 +51,14 @@ class LengthDistribution(msgspec.Struct, frozen=True):
     per: int = 1  # lengths that are one of what is written: 1000 where milliseconds are written as seconds
 
     def draw(self, rng: np.random.Generator, n: int) -> Int64:
-        """Lengths int64[n]."""
+        """Draw n lengths in tokens, int64[n]."""
         lens = self._draw_rounded(rng, n)
         while len(outside := np.flatnonzero((lens < self.low) | (lens > self.high))):
             lens[outside] = self._draw_rounded(rng, len(outside))
         return lens
 
     def remark(self) -> str:
-        """Describe how min and max moved the mean; "" where it is about what was asked for."""
+        """Describe how min and max shifted the mean; "" if it is about as requested."""
         drawn = self.draw(np.random.default_rng(0), _TRIED)
         achieved, error = float(drawn.mean()), float(drawn.std()) / math.sqrt(_TRIED)
         if abs(achieved - self.mean) <= max(_MOVED * self.mean, _ERRORS * error):
@@ -70,7 +70,7 @@ class LengthDistribution(msgspec.Struct, frozen=True):
         return f"{length:.0f}" if self.per == 1 else f"{length / self.per:.3g}"
 
     def measure_kept(self) -> float:
-        """The share of the draws that are not drawn again."""
+        """Estimate the share of draws that fall within the bounds."""
         lens = self._draw_rounded(np.random.default_rng(0), _TRIED)
         return float(((lens >= self.low) & (lens <= self.high)).mean())
 
@@ -79,7 +79,7 @@ class LengthDistribution(msgspec.Struct, frozen=True):
 
 
 class LengthBounds(msgspec.Struct, frozen=True):
-    """The parameters of a distribution that were given, and the mean where none was."""
+    """The given parameters of a distribution, and the mean to use if none was given."""
 
     usual_mean: int | None
     mean: float | None = None
@@ -89,7 +89,7 @@ class LengthBounds(msgspec.Struct, frozen=True):
 
     @property
     def centre(self) -> float:
-        """The mean, given or not; raises ValueError where there is none."""
+        """The mean, given or default; raises ValueError if there is neither."""
         mean = self.usual_mean if self.mean is None else self.mean
         if mean is None:
             raise ValueError("mean is missing")
@@ -97,7 +97,7 @@ class LengthBounds(msgspec.Struct, frozen=True):
 
     @property
     def span(self) -> tuple[int, int]:
-        """The least and the greatest length; raises ValueError where nothing lies between."""
+        """The least and the greatest length; raises ValueError if none lies between."""
         low, high = int(self.low or 1), int(self.high or MOST_TOKENS)
         if low > high:
             raise ValueError(f"min {low} is more than max {high}")
@@ -105,14 +105,14 @@ class LengthBounds(msgspec.Struct, frozen=True):
 
     @property
     def spread(self) -> float:
-        """The standard deviation; raises ValueError where none was given."""
+        """The standard deviation; raises ValueError if none was given."""
         if self.sd is None:
             raise ValueError("sd is missing")
         return self.sd
 
 
 def parse_lengths(text: str, flag: str, usual_mean: int) -> LengthDistribution:
-    """The distribution that `text` names, as `lognormal:mean=1024,sd=512,min=16,max=8192`.
+    """Parse a distribution of lengths, as `lognormal:mean=1024,sd=512,min=16,max=8192`.
 
     Without a mean it has `usual_mean`. Raises UsageError that names the parameter.
     """
@@ -133,7 +133,7 @@ def parse_lengths(text: str, flag: str, usual_mean: int) -> LengthDistribution:
 
 
 def parse_seconds(text: str, flag: str) -> LengthDistribution:
-    """The distribution of milliseconds that `text` has in seconds, as `2.5` or `lognormal:mean=2.5,sd=1`.
+    """Parse a distribution of seconds, as `2.5` or `lognormal:mean=2.5,sd=1`, into milliseconds.
 
     Raises UsageError that names the parameter.
     """
@@ -148,7 +148,7 @@ def parse_seconds(text: str, flag: str) -> LengthDistribution:
 
 
 def _read_pause_ms(text: str) -> int:
-    """A number of seconds as milliseconds; raises ValueError."""
+    """Parse a number of seconds into milliseconds; raises ValueError."""
     try:
         seconds = float(text)
     except ValueError:
@@ -165,7 +165,7 @@ def _check_kept(made: LengthDistribution) -> LengthDistribution:
 
 
 def _read_parameters(text: str, usual_mean: int | None, per: int = 1) -> LengthBounds:
-    """The parameters of `NAME=NUMBER,…`, `per` times as large; raises ValueError that names a wrong one."""
+    """Parse `NAME=NUMBER,…`, multiplying each number by `per`; raises ValueError that names a wrong one."""
     given: dict[str, float] = {}
     for part in text.split(",") if text else ():
         name, _, value = (word.strip() for word in part.partition("="))
@@ -193,7 +193,7 @@ def _read_parameter(name: str, value: str, per: int) -> float:
 
 
 def _allow_only(given: LengthBounds, kind: str, *names: str) -> None:
-    """Raises ValueError of a parameter that this kind has no use for."""
+    """Raise ValueError for a parameter that this kind of distribution lacks."""
     for name, key in _NAMES.items():
         if name not in names and getattr(given, key) is not None:
             raise ValueError(f"{kind} has no {name}")
@@ -206,7 +206,7 @@ def _make_fixed(given: LengthBounds) -> LengthDistribution:
 
 
 def _make_uniform(given: LengthBounds) -> LengthDistribution:
-    """Every whole number from min to max alike; of mean, min and max two are enough, or mean and sd."""
+    """Make a uniform distribution of integers, by two of mean, min and max, or by mean and sd."""
     if given.sd is not None:
         _allow_only(given, "uniform with sd", "mean", "sd")
         # 2h + 1 whole numbers have the variance h (h + 1) / 3.
@@ -234,14 +234,14 @@ def _make_normal(given: LengthBounds) -> LengthDistribution:
 
 
 def _make_lognormal(given: LengthBounds) -> LengthDistribution:
-    """`mean` and `sd` are those of the lengths, not of their logarithms: σ² = ln(1 + (sd / mean)²)."""
+    """Make a lognormal distribution whose `mean` and `sd` are of the lengths: σ² = ln(1 + (sd / mean)²)."""
     mean, variance = given.centre, math.log1p((given.spread / given.centre) ** 2)
     middle, sigma = math.log(mean) - variance / 2, math.sqrt(variance)
     return LengthDistribution(lambda rng, n: rng.lognormal(middle, sigma, n), mean, *given.span)
 
 
 def _make_zipf(given: LengthBounds) -> LengthDistribution:
-    """P(length) ∝ length^−a from min to max, with the exponent a that gives the mean."""
+    """Make a distribution P(length) ∝ length^−a from min to max, with a solved to give the mean."""
     _allow_only(given, "zipf", "mean", "min", "max")
     if given.high is None:
         raise ValueError("zipf needs max")
@@ -276,7 +276,7 @@ _KINDS: dict[str, Callable[[LengthBounds], LengthDistribution]] = {
 
 
 class Histogram:
-    """Bins of lengths from `least` to `most`, both of them included, by their weights; float64[bins]."""
+    """A distribution by bins of lengths `least` to `most`, both included, with weights, float64[bins]."""
 
     def __init__(self, least: Int64, most: Int64, weights: Float64) -> None:
         self.least, self.most = least, most
@@ -284,13 +284,13 @@ class Histogram:
         self.mean = float(np.average((least + most) / 2, weights=weights))
 
     def sample(self, rng: np.random.Generator, n: int) -> Float64:
-        """Lengths float64[n]: a bin by its weight, then any of its lengths alike."""
+        """Draw n lengths, float64[n]: a bin by its weight, then uniformly in it."""
         bins = np.minimum(np.searchsorted(self._shares, rng.random(n), side="right"), len(self.least) - 1)
         return rng.integers(self.least[bins], self.most[bins] + 1).astype(np.float64)
 
 
 def load_histogram(name: str, flag: str) -> Histogram:
-    """The histogram in a file; raises UsageError that names the file and the row."""
+    """Load a histogram of lengths from a file; raises UsageError that names file and row."""
     where = f"{flag} histogram:{name}"
     if not name:
         raise UsageError(f"{where} names no file: {_FORM}")
@@ -321,7 +321,7 @@ def _read_json_rows(text: str, where: str) -> list[tuple[int, object]]:
 
 
 def _read_csv_rows(text: str) -> list[tuple[int, object]]:
-    """The rows of a CSV with their line numbers; a first line without a digit is its head."""
+    """Parse CSV into (line number, row); a first line without digits is a header."""
     lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     if lines and not any(character.isdigit() for character in lines[0][1]):
         del lines[0]
@@ -329,7 +329,7 @@ def _read_csv_rows(text: str) -> list[tuple[int, object]]:
 
 
 def _read_bin(row: object, where: str) -> tuple[int, int, float]:
-    """A row as least and most length and weight; raises UsageError."""
+    """Parse a row into least length, most length and weight; raises UsageError."""
     parts = list(row) if isinstance(row, list | tuple) else []
     if len(parts) not in (2, 3):
         raise UsageError(f"{where} has not two or three numbers: {_FORM}")

@@ -30,7 +30,7 @@ _CONTROL_IDS = 1000  # Mistral keeps its control tokens below this, SentencePiec
 
 
 def read_json_object(path: Path) -> tuple[bytes, dict[str, Any]]:
-    """A file's bytes and the JSON object in them; raises UsageError that names the file."""
+    """Read a JSON file; return its bytes and the object; raises UsageError that names the file."""
     try:
         raw = untrusted.read_file_bytes(path, _MOST_JSON_BYTES)
         contents = untrusted.parse_json(raw)
@@ -44,19 +44,19 @@ def read_json_object(path: Path) -> tuple[bytes, dict[str, Any]]:
 
 
 def find_config(path: Path) -> Path:
-    """The config.json of a directory; any other path itself."""
+    """Return the path of a directory's config.json; any other path unchanged."""
     return path / "config.json" if path.is_dir() else path
 
 
 def find_text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a config that describes the decoder; the config itself where it has no parts."""
+    """Return the part of a multimodal config that describes the text decoder; else the config itself."""
     part = next((config[name] for name in _TEXT if isinstance(config.get(name), dict)), config)
     inner = part.get("text_config")  # of thinker_config
     return inner if isinstance(inner, dict) else part
 
 
 def list_indexed_files(directory: Path) -> set[Path] | None:
-    """The safetensors files that a directory's index names; None without an index. Raises UsageError.
+    """List the safetensors files in a directory's index; None without one. Raises UsageError.
 
     A name that leads out of the directory names no part of this model and is left out.
     """
@@ -71,7 +71,7 @@ def list_indexed_files(directory: Path) -> set[Path] | None:
 
 
 class Vocabulary(msgspec.Struct, frozen=True):
-    """The ids that prompts are drawn from: `allowed` int64, ascending, never empty; `source` in words."""
+    """The token ids that prompts are drawn from: `allowed`, int64, ascending, not empty; their `source`."""
 
     allowed: Int64
     source: str
@@ -85,18 +85,18 @@ class Vocabulary(msgspec.Struct, frozen=True):
         return self.allowed[rng.integers(0, len(self.allowed), n)]
 
     def keep_below(self, bound: int, bounded_by: str) -> Vocabulary:
-        """Keep the ids under `bound`, with `bounded_by` added to the source; itself where all are."""
+        """Keep the ids below `bound` and note `bounded_by` as the reason; unchanged if all are."""
         if int(self.allowed[-1]) < bound:
             return self
         return Vocabulary(self.allowed[self.allowed < bound], f"{self.source}, {bounded_by}")
 
 
 def find_vocabulary(tokenizer: str | None, model_root: str | None, vocab_size: int | None) -> Vocabulary:
-    """The ids this run may draw: the tokenizer's, else the model's, else 0…vocab_size − 1, else 1000–4999.
+    """Find the token ids for prompts: the tokenizer's, the model's, 0…vocab_size − 1, or 1000–4999.
 
     `tokenizer` and `model_root` are directories or names in the local Hugging Face cache; the network is
-    never asked. Every bound that is known holds: a tokenizer's ids are cut to the model's vocabulary and
-    to `vocab_size`, since one id beyond it kills some servers. Raises UsageError where the path given as
+    never asked. Every bound that is known holds: a tokenizer's ids are cut to the model's vocabulary and to
+    `vocab_size`, since one id beyond it kills some servers. Raises UsageError where the path given as
     `tokenizer` does not exist, or is not readable as one; a name of the hub that is not in the cache, and
     what is unusable about `model_root`, which the user may never have typed, only go into `source`.
     """
@@ -124,7 +124,7 @@ def find_vocabulary(tokenizer: str | None, model_root: str | None, vocab_size: i
 
 
 def find_tokenizer(*models: str) -> Path | None:
-    """The directory of the first of these models, by path or name, that is on this machine with a tokenizer.
+    """Find the directory of the first of these models that is on this machine with a tokenizer.
 
     A name is looked up in the local Hugging Face cache; the network is never asked.
     """
@@ -133,17 +133,17 @@ def find_tokenizer(*models: str) -> Path | None:
 
 
 def make_default_vocabulary() -> Vocabulary:
-    """1000–4999: ordinary tokens in every vocabulary in use."""
+    """Make the vocabulary 1000–4999: ordinary tokens in every vocabulary in use."""
     ids = np.arange(DEFAULT_FIRST, DEFAULT_LAST + 1, dtype=np.int64)
     return Vocabulary(ids, f"default ids {DEFAULT_FIRST}-{DEFAULT_LAST}")
 
 
 def read_vocabulary(directory: Path, vocab_size: int | None = None) -> Vocabulary:
-    """The ids of the tokenizer or model in `directory`; raises UsageError where it holds none.
+    """Read the token ids of the tokenizer or model in a directory; raises UsageError if there are none.
 
-    Read from tokenizer.json, else vocab.json, else config.json's vocab_size; `vocab_size` stands in for
-    the last next to a tokenizer that only its own library reads. Special and added ids are left out
-    wherever a file names them, and ids that config.json's vocab_size does not cover.
+    Read from tokenizer.json, else vocab.json, else config.json's vocab_size; `vocab_size` stands in for the
+    last next to a tokenizer that only its own library reads. Special and added ids are left out wherever a
+    file names them, and ids that config.json's vocab_size does not cover.
     """
     config = _read_object(directory / "config.json")
     size, special = _find_size_and_ids(config)
@@ -174,7 +174,7 @@ def read_vocabulary(directory: Path, vocab_size: int | None = None) -> Vocabular
 
 
 def locate_model(name: str) -> Path | None:
-    """The directory that `name` means: a path, or its snapshot in the local Hugging Face cache, or None."""
+    """Find a model's directory: a path, or a name's snapshot in the local Hugging Face cache; else None."""
     if not name:
         return None
     path = Path(os.path.expanduser(name))
@@ -204,7 +204,7 @@ def _is_hub_name(name: str) -> bool:
 
 
 def locate_tokenizer(tokenizer: str) -> Path | None:
-    """The directory of a tokenizer; None for a name of the hub that is not in the local cache.
+    """Find a tokenizer's directory; None for a hub name that is not in the local cache.
 
     Raises UsageError for a path that does not exist, is a file, or holds nothing of a tokenizer or model.
     """
@@ -243,11 +243,11 @@ def _find_tokenizer_vocabulary(
 
 
 def _list_ordinary(size: int, special: set[int]) -> Int64:
-    """The ids of a vocabulary of which only the size and some special ids are known.
+    """List the probably ordinary ids of a vocabulary of which only size and some special ids are known.
 
-    Special tokens sit together at the end (Qwen, Llama 3) or at the start (Mistral, SentencePiece), but
-    a config names only two or three: so what follows a special id in the last tenth is left out, and
-    the first thousand where there are enough others.
+    Special tokens sit together at the end (Qwen, Llama 3) or at the start (Mistral, SentencePiece), but a
+    config names only two or three: so what follows a special id in the last tenth is left out, and the first
+    thousand where there are enough others.
     """
     end = min((i for i in special if size * 0.9 <= i < size), default=size)
     start = _CONTROL_IDS if end >= DEFAULT_LAST + 1 else 0
@@ -284,7 +284,7 @@ def _read_vocab_json(path: Path) -> tuple[dict[str, int], set[int]]:
 
 
 def _find_special_ids(directory: Path, ids: Mapping[str, int]) -> set[int]:
-    """Ids that tokenizer_config.json or special_tokens_map.json call special, by id or by their text."""
+    """Collect the ids that tokenizer_config.json or special_tokens_map.json declare special."""
     special: set[int] = set()
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         config = _read_object(directory / name)
@@ -297,7 +297,7 @@ def _find_special_ids(directory: Path, ids: Mapping[str, int]) -> set[int]:
 
 
 def _list_texts(value: object) -> Iterator[str]:
-    """The token texts in `"<s>"`, `{"content": "<s>"}` or a list or dict of such."""
+    """Yield the token texts in `"<s>"`, `{"content": "<s>"}` or a list or dict of these."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict) and isinstance(value.get("content"), str):
@@ -308,7 +308,7 @@ def _list_texts(value: object) -> Iterator[str]:
 
 
 def _find_size_and_ids(config: Mapping[str, object]) -> tuple[int | None, set[int]]:
-    """vocab_size and every id that a config.json names (eos, pad, image…), its text_config's included."""
+    """Return a config's vocab_size, and every special id (eos, pad, image…) it or its text_config names."""
     nested = config.get("text_config")
     size, special = _find_size_and_ids(nested) if isinstance(nested, dict) else (None, set())
     own_size = config.get("vocab_size")

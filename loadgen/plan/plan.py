@@ -39,7 +39,7 @@ _NEVER_EQUAL_IDS = 8  # of a thousand ids or more: a chance of 10⁻¹⁸ among 
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Requests 0…n−1 of one profile: what they hold, how long they are, when they are due."""
+    """All requests of one profile, 0…n−1: what they hold, how long they are, when they are due."""
 
     profile: Profile
     seed: Seed
@@ -65,7 +65,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> int | None:
-        """How many requests there will be; None where only the time for sending decides."""
+        """The number of requests to be sent; None if only --duration limits it."""
         open_ended = self.offsets_ns is None or self.turns is not None
         return None if self.profile.duration is not None and open_ended else len(self)
 
@@ -76,7 +76,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def sending_s(self) -> float | None:
-        """When the last request of a load that changes is due; None: the load has one pace, or no times."""
+        """Seconds until the last request of a changing load is due; None: constant load, or closed loop."""
         uneven = self.profile.shaped or self.facts.schedule is not None
         if not uneven or self.offsets_ns is None or not len(self.offsets_ns):
             return None
@@ -84,14 +84,14 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def streams(self) -> int:
-        """About how many requests are under way at once, as far as the plan decides that."""
+        """About how many requests are in flight at once, as far as the plan decides it."""
         all_of_them = len(self) if self.turns is None else len(self.turns)
         at_once = all_of_them if self.rate_per_s == math.inf else int(self.rate_per_s * _USUAL_S)
         return min(self.profile.max_concurrency or all_of_them, all_of_them, max(at_once, 1))
 
     @property
     def divisible(self) -> tuple[str, int] | None:
-        """The least limit of which each sending process needs a share, with its flag; None: there is none.
+        """The smallest limit that every sending process needs a share of, with its flag; None: no limit.
 
         Of a limit that changes it is the most: a process without a share waits for the next change.
         """
@@ -104,7 +104,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest request, prompt and answer together, as far as they are known."""
+        """Tokens of the longest request, prompt plus answer, as far as they are known."""
         input_lens, output_lens = (
             self.requests.input_lens[: len(self)],
             self.requests.output_lens[: len(self)],
@@ -112,7 +112,7 @@ class Plan(msgspec.Struct, frozen=True):
         return int((np.maximum(input_lens, 0) + np.maximum(output_lens, 0)).max(initial=0))
 
     def apply_adaptation(self, adaptation: Adaptation) -> Plan:
-        """The plan whose requests leave out or rename what a server refused; prompts and times stay."""
+        """Return the plan with refused fields omitted or renamed; prompts and times stay."""
         dialect = (
             self.dialect.rename_limit(adaptation.limit_field) if adaptation.limit_field else self.dialect
         )
@@ -120,28 +120,28 @@ class Plan(msgspec.Struct, frozen=True):
         return replace(self, dialect=dialect, fields=fields, adaptation=adaptation)
 
     def refuses_ignore_eos(self, engine: Engine) -> bool:
-        """Whether the profile has ignore_eos and no request does, as the engine or this server refuses it."""
+        """Whether ignore_eos is set but not sent, since the engine or this server refuses it."""
         refused = not engine.takes_ignore_eos or "ignore_eos" in self.adaptation.left_out
         return self.profile.ignore_eos and refused
 
     def payload(self, index: int) -> dict[str, Any]:
-        """The JSON object of request `index`."""
+        """Return the JSON object of request `index`."""
         payload: dict[str, Any] = msgspec.json.decode(self.body(index))
         return payload
 
     def body(self, index: int) -> bytes:
-        """The bytes of request `index`, the same each time."""
+        """Return the body of request `index` as bytes, the same each time."""
         request = self.requests.request(index, self.dialect, self.model)
         return msgspec.json.encode(merge_fields(request, self.fields))
 
     def body_after(self, index: int, answers: Sequence[dict[str, Any]]) -> bytes:
-        """The bytes of request `index` after the server's own answers, messages, to the turns before it."""
+        """Return the body of request `index` with the server's own answers in its history."""
         requests = cast(TurnRequests, self.requests)
         request = requests.request_after(index, answers, self.dialect, self.model)
         return msgspec.json.encode(merge_fields(request, self.fields))
 
     def digest(self) -> str:
-        """A fingerprint of prompts, lengths, offsets and fields: equal plans have equal digests."""
+        """Return a hash of prompts, lengths, offsets and fields, equal for equal plans."""
         hashed = hashlib.blake2b(
             msgspec.json.encode([self.requests.digest(), self.path, self.fields]), digest_size=16
         )
@@ -159,15 +159,15 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def make(profile: Profile, subject: ModelTarget, seed: Seed) -> Plan:
-    """The measured plan of a profile; raises UsageError where the profile and the server do not fit."""
+    """Make the measured plan of a profile; raises UsageError if the profile and the server do not fit."""
     return _make_plan(profile, subject, seed, "measure")
 
 
 def make_warmup(profile: Profile, subject: ModelTarget, seed: Seed, like: Plan | None = None) -> Plan:
-    """The plan of a profile's warm-up: one closed wave after another, random prompts never used again.
+    """Make a profile's warm-up plan: waves of random prompts, in a closed loop, never used again.
 
     Requests of a file are not sent in it: the prefix cache would know them. Its prompts are then as long as
-    the half of those in the plan `like`, and text where those are.
+    the median of those in the plan `like`, and text where those are.
     """
     if like is not None and find_source(profile) != RANDOM:
         profile = profile.model_copy(update=_find_usual(like, subject))
@@ -178,7 +178,7 @@ def make_warmup(profile: Profile, subject: ModelTarget, seed: Seed, like: Plan |
 
 
 def _find_usual(like: Plan, subject: ModelTarget) -> dict[str, Any]:
-    """The keys of random prompts that are like those of a plan."""
+    """Choose the keys of random prompts (lengths, format) that resemble a plan's requests."""
     lens = {"input_len": like.facts.input, "output_len": like.facts.output}
     halves = {key: _USUAL_LENS[key] if lengths is None else lengths.p50 for key, lengths in lens.items()}
     fixed = {"range_ratio": "0", "prefix_len": 0, "prefix_groups": 1, "input_dist": "", "output_dist": ""}
@@ -187,7 +187,7 @@ def _find_usual(like: Plan, subject: ModelTarget) -> dict[str, Any]:
 
 
 def is_counted_by_server(profile: Profile, subject: ModelTarget) -> bool:
-    """Whether the server is to be asked how it counts words before the plan is made."""
+    """Whether the server must be asked how it counts words before the plan is made."""
     if subject.word_counts is not None or not SOURCES[find_source(profile)].is_made:
         return False
     choose_form = getattr(import_source(profile), "choose_form", None)
@@ -198,10 +198,10 @@ def is_counted_by_server(profile: Profile, subject: ModelTarget) -> bool:
 
 
 def count_repeated_prompts(plan: Plan) -> int:
-    """How many of the plan's requests equal an earlier one; of random texts, among the first 2048.
+    """Count the requests whose prompt equals an earlier one's; of random texts, in the first 2048.
 
-    Token ids are drawn apart for each prompt: two of n prompts of length L are equal by a chance of
-    n² / 2 in (ids allowed)^L, which only a length of one or two makes likely.
+    Token ids are drawn apart for each prompt: two of n prompts of length L are equal by a chance of n² / 2 in
+    (ids allowed)^L, which only a length of one or two makes likely.
     """
     if plan.facts.kind != RANDOM:
         return plan.facts.repeated
@@ -255,7 +255,7 @@ def _make_plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purp
 
 
 def _find_sent_turns(sourced: SourcedRequests, profile: Profile, offsets_ns: Int64 | None) -> Turns | None:
-    """The turns of the sessions that begin in time, with the delays of the profile."""
+    """Return the turns of the sessions that begin within the plan, with the profile's delays."""
     if sourced.turns is None:
         return None
     begun = len(sourced.turns) if offsets_ns is None else len(offsets_ns)
@@ -263,7 +263,7 @@ def _find_sent_turns(sourced: SourcedRequests, profile: Profile, offsets_ns: Int
 
 
 def _note_again(facts: DataFacts, seed: Seed) -> Iterator[str]:
-    """A note where a run is measured again, and where it sends a file's texts again: a trace's are new."""
+    """Yield a note if a run is repeated with a file's same texts, which the server may have cached."""
     if not seed.first and facts.file and facts.kind not in MADE:
         yield f"the rows of {facts.file} were sent in an earlier run too: --reset-cache has none cached"
     elif seed.attempt:
@@ -274,7 +274,7 @@ def _note_again(facts: DataFacts, seed: Seed) -> Iterator[str]:
 
 
 def _make_schedule(inputs: PlanInputs) -> tuple[SourcedRequests, Int64 | None, list[str]]:
-    """The requests, when each is due (None: closed loop), and notes on that.
+    """Make the requests, their due times (ns; None: closed loop), and notes on the times.
 
     A file says how many requests there are; of random ones as many are made as the schedule has.
     """
@@ -295,7 +295,7 @@ def _make_schedule(inputs: PlanInputs) -> tuple[SourcedRequests, Int64 | None, l
 
 
 def _find_offsets(profile: Profile, stream: RandomStream, most: int) -> tuple[Int64 | None, int, list[str]]:
-    """When each request is due (None: closed loop), how many there are at most, and notes on it."""
+    """Draw due times (ns; None: closed loop), the most requests, and notes."""
     duration = profile.duration
     notes = [] if duration is None else [_ENDS.format(duration)]
     if not profile.open_loop and profile.max_concurrency is not None:

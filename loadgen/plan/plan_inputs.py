@@ -36,7 +36,7 @@ def list_common_words() -> tuple[str, ...]:
 
 
 class WordCounts(msgspec.Struct, frozen=True):
-    """How a server counts prompts of words: its own tokens of each prompt, and tokens a word."""
+    """How a server counts prompts made of words: tokens per word, and per prompt on top."""
 
     words: tuple[str, ...] = ()  # those that prompts are made of; (): all common ones
     overhead: float = 0.0  # tokens of a prompt without any word: the chat template's
@@ -54,16 +54,16 @@ class WordCounts(msgspec.Struct, frozen=True):
         return self.how or "one token a word is assumed: the server was not asked"
 
     def tokens(self, words: int) -> float:
-        """The tokens of a prompt of `words` words."""
+        """Return the tokens of a prompt of `words` words."""
         return self.overhead + self.per_word * words
 
     def words_of(self, tokens: float) -> int:
-        """How many words make `tokens` tokens, without the overhead; half a word is one."""
+        """Return how many words make `tokens` tokens, with the tokens per prompt left out."""
         return math.floor(round(tokens / self.per_word, 6) + 0.5)
 
 
 class ModelTarget(msgspec.Struct, frozen=True):
-    """The facts that a plan must know of the server and of the user's files."""
+    """What a plan must know of the server's model and of the user's tokenizer."""
 
     engine: Engine
     model: str  # the name that requests carry
@@ -77,24 +77,24 @@ class ModelTarget(msgspec.Struct, frozen=True):
     placeholder: bool = False  # `model` is a word for one: no server is asked, and none was named
 
     def takes_ids(self, dialect: Dialect) -> bool:
-        """Whether prompts may be token ids in this API of the engine."""
+        """Whether prompts may be sent as token ids in this API of the engine."""
         return self.engine.takes_ids and not isinstance(dialect, Chat)
 
     def name_text_api(self, dialect: Dialect) -> str:
-        """What takes text and not token ids, in words: the API, or the engine."""
+        """Name the API, or the engine, that takes text and not token ids, for a message."""
         return "the chat API" if isinstance(dialect, Chat) else self.engine.name
 
     @property
     def no_tokenizer(self) -> str:
-        """That there is no tokenizer of the model, in words."""
+        """The message that no tokenizer of the model was found."""
         return "none is given" if self.placeholder else f"none of {self.model} is on this machine"
 
 
 class Seed(msgspec.Struct, frozen=True):
-    """Where a plan's randomness comes from; a seed that the user chose is `chosen`.
+    """The seed of a plan's random numbers, with the run's repeat and attempt; `chosen` by the user, or drawn.
 
-    `attempt` counts the times that this run of a series was begun before: what an earlier attempt sent may
-    be in the server's cache, so that another one sends other prompts.
+    `attempt` counts the times that this run of a series was begun before: what an earlier attempt sent may be
+    in the server's cache, so that another one sends other prompts.
     """
 
     value: int
@@ -104,17 +104,17 @@ class Seed(msgspec.Struct, frozen=True):
 
     @property
     def first(self) -> bool:
-        """Whether no run of this seed was sent before."""
+        """Whether no run with this seed was sent before."""
         return not (self.repeat or self.attempt)
 
     @classmethod
     def draw(cls) -> Seed:
-        """A random seed, so that no two runs share prompts by accident."""
+        """Draw a random seed, so that no two runs share prompts by accident."""
         return cls(secrets.randbits(SEED_BITS))
 
 
 class PlanInputs(msgspec.Struct, frozen=True):
-    """The inputs of a source of requests."""
+    """The inputs of a source of requests: profile, model, API, seed, and the most requests."""
 
     profile: Profile
     subject: ModelTarget
@@ -125,7 +125,7 @@ class PlanInputs(msgspec.Struct, frozen=True):
 
     @property
     def shared_seed(self) -> int:
-        """The seed for a generator that another client has too.
+        """The seed for random generators that reproduce another client's.
 
         A seed that the user chose goes to it as it is; a drawn one is mixed with profile and repeat, as for
         ids.
@@ -135,7 +135,7 @@ class PlanInputs(msgspec.Struct, frozen=True):
 
 
 class SourcedRequests(msgspec.Struct, frozen=True):
-    """The requests that a source makes, and what is to be reported of them.
+    """The requests that a source makes, with facts and notes to report.
 
     The plan fills in the lengths' statistics of `facts`.
     """

@@ -71,7 +71,7 @@ def _check_rungs(value: tuple[int, ...] | None) -> tuple[int, ...] | None:
 
 
 class FileKeys(KeyRows, frozen=True):
-    """Keys that only a file has: neither is a flag."""
+    """The keys of a profile that only a file has, no flag."""
 
     # Input lengths, for `loadgen ladder`.
     ladder: tuple[Rung, ...] | None = setting(
@@ -109,7 +109,7 @@ else:
 
 
 class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_build=False):
-    """A workload; every key is also the flag of that name, spelled with dashes.
+    """A workload; each key is also a flag, spelled with dashes.
 
     The defaults are those of `vllm bench serve --dataset-name random`. Raises LoadgenError that names a key
     which is unknown or has a wrong value.
@@ -128,7 +128,7 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
     @model_validator(mode="before")
     @classmethod
     def _count_or_time(cls, table: Any) -> Any:
-        """A duration, or a file that has an end, stands in place of the count that is not given."""
+        """Drop the default number of requests if a duration, or a file with an end, limits them."""
         if not isinstance(table, dict):
             return table
         filled = {**table}
@@ -160,22 +160,22 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
 
     @field_serializer("request_rate", "burstiness", when_used="json")
     def _strict(self, value: float) -> float | str:
-        """JSON has no infinity: it is the word `inf`, which reads back as the number."""
+        """Write infinity as `inf`, since JSON has none; it reads back as the number."""
         return "inf" if math.isinf(value) else value
 
     @property
     def stages(self) -> LoadSchedule | None:
-        """The stages of the schedule; None: there is none."""
+        """The parsed --schedule; None without one."""
         return load_schedule.parse_schedule(self.schedule) if self.schedule else None
 
     @property
     def periodic(self) -> Bursts | None:
-        """The bursts; None: there are none."""
+        """The parsed --bursts; None without them."""
         return load_schedule.parse_bursts(self.bursts) if self.bursts else None
 
     @property
     def ramp(self) -> RampEnds | None:
-        """vLLM's ramp; None: there is none, or it lacks an end."""
+        """vLLM's rate ramp; None without one, or without one of its ends."""
         begin, end = self.ramp_up_start_rps, self.ramp_up_end_rps
         if self.ramp_up_strategy is None or begin is None or end is None:
             return None
@@ -188,7 +188,7 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
 
     @property
     def shape_words(self) -> list[str]:
-        """How the load changes over time, in words; empty where it does not."""
+        """How the load changes over time, in words; [] if it does not."""
         words = [self.schedule] * bool(self.schedule)
         words += [f"bursts of {self.bursts}"] * bool(self.bursts)
         if (ramp := self.ramp) is not None:
@@ -197,23 +197,23 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
 
     @property
     def cancel_point(self) -> CancelPoint | None:
-        """When a request that is to be cancelled is; None: none is to be."""
+        """When a request to be cancelled is cancelled; None if none is."""
         return parse_cancel_point(self.cancel_after) if self.cancel_rate and self.cancel_after else None
 
     @property
     def own_session_keys(self) -> list[str]:
-        """The keys that apply to sessions alone and are given, in the order above."""
+        """The given keys that apply to sessions alone, in order."""
         return [row.name for row in _OF_SESSIONS if getattr(self, row.name) != row.default]
 
     @property
     def delay_factor(self) -> float:
-        """The factor on the recorded delays between the turns of sessions."""
+        """The factor on the recorded delays between turns."""
         known = _DELAY_FACTORS.get(self.turn_delays)
         return float(self.turn_delays) if known is None else known
 
     @property
     def warmups(self) -> int:
-        """How many requests go before the measured ones."""
+        """The number of requests sent before the measured ones."""
         if self.num_warmups == "wave":
             wave = self.max_concurrency or _WAVE_WITHOUT_LIMIT
             return min(wave, self.num_prompts or wave)
@@ -221,7 +221,7 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
 
     @property
     def most_prompts(self) -> int:
-        """How many requests there are at most."""
+        """The most requests that may be sent."""
         return self.num_prompts or _MOST_PROMPTS
 
     @property
@@ -231,18 +231,18 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
 
     @property
     def open_loop(self) -> bool:
-        """Whether each request has a time at which it is due: by a rate, a ramp, bursts, or a trace."""
+        """Whether each request has a due time: by a rate, ramp, bursts, or trace."""
         rates = math.isfinite(self.request_rate) or bool(self.bursts or self.ramp_up_strategy)
         return self.timed or rates or (bool(self.schedule) and not self.stepped)
 
     @property
     def stepped(self) -> bool:
-        """Whether the loop is closed, and its limit changes over time."""
+        """Whether the loop is closed and its limit changes over time."""
         return self.stages is not None and self.stages.concurrency
 
     @property
     def mean_rate_per_s(self) -> float:
-        """Requests per second as planned, on average; inf: no rate is planned."""
+        """The mean planned rate, in requests per second; inf if no rate is planned."""
         if self.stages is not None and not self.stages.concurrency:
             rate_per_s = self.stages.mean_rate_per_s
         elif self.ramp is not None:
@@ -255,12 +255,12 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
 
     @property
     def held_concurrency(self) -> int | None:
-        """How many requests a closed loop keeps under way; None: times are planned, or the limit changes."""
+        """The requests a closed loop keeps in flight; None if times are planned or the limit changes."""
         return None if self.open_loop or self.stepped else self.max_concurrency
 
     @property
     def duration_ns(self) -> int:
-        """How long requests are sent; 0: until the last one."""
+        """For how long requests are sent (ns); 0: until the last one."""
         return int((self.duration or 0) * 1e9)
 
     @property
@@ -270,7 +270,7 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
 
 
 def _fill_schedule(keys: dict[str, Any]) -> None:
-    """Fill in what follows from a schedule: how long its stages take, and its highest concurrency."""
+    """Fill in the keys that follow from a schedule: its duration and its highest concurrency."""
     try:
         stages = load_schedule.parse_schedule(keys["schedule"])
     except (KeyError, ValueError, TypeError, AttributeError):
@@ -282,7 +282,7 @@ def _fill_schedule(keys: dict[str, Any]) -> None:
 
 
 def _fill_pace(keys: dict[str, Any]) -> None:
-    """Fill in what follows from sessions: as many at once as there are users; the API of conversations."""
+    """Fill in the keys that follow from sessions: concurrency by users, and the chat API."""
     users = keys.get("users")
     if type(users) is int and keys.get("max_concurrency") is None:
         keys["max_concurrency"] = users
@@ -291,38 +291,38 @@ def _fill_pace(keys: dict[str, Any]) -> None:
 
 
 def _count_whole_sessions(turns: Any) -> int:
-    """About vLLM's number of requests, so that no session of as many turns is cut short."""
+    """Return about vLLM's default number of requests, rounded so that no session is cut short."""
     each = turns if type(turns) is int and 1 <= turns <= bounds.MOST_TURNS else 1
     return max(1, VLLM_PROMPTS // each) * each
 
 
 def _has_own_times(keys: Mapping[str, Any]) -> bool:
-    """Whether these keys of a profile, as far as they are given, mean the times of a trace."""
+    """Whether these keys of a profile, as far as given, select the times of a trace."""
     traced = bool(keys.get("trace")) or keys.get("dataset_name") == "timed_trace"
     return traced and keys.get("self_timed") is not False
 
 
 def _takes_every_row(keys: Mapping[str, Any]) -> bool:
-    """Whether all rows of vLLM's `custom` are asked for, in its way: by 0 or less; None is what is kept."""
+    """Whether vLLM's `custom` is asked for all rows in its way, by 0 or less."""
     count = keys.get("num_prompts", 1)
     return keys.get("dataset_name") == "custom" and (count is None or (type(count) is int and count <= 0))
 
 
 def _takes_all_rows(keys: Mapping[str, Any]) -> bool:
-    """Whether a file decides how many requests there are, not vLLM's default."""
+    """Whether a file decides the number of requests, not vLLM's default."""
     recognised = bool(keys.get("dataset_path")) and keys.get("dataset_name") is None
     return bool(keys.get("trace")) or recognised
 
 
 def _is_made_to_length(keys: Mapping[str, Any]) -> bool:
-    """Whether prompts without a meaning have answers of a planned length: vLLM's rule for ignore_eos."""
+    """Whether prompts are random and answers have a planned length: vLLM then sets ignore_eos."""
     name = keys.get("dataset_name")
     recognised = bool(keys.get("dataset_path")) and name is None
     return bool(keys.get("trace")) or (name in (None, "random", "timed_trace") and not recognised)
 
 
 def check_body(profile: Profile) -> None:
-    """Raises UsageError of a field of `extra_body` that the plan owns, which would make its figures untrue.
+    """Raise UsageError if `extra_body` sets a field that the plan owns, making its figures untrue.
 
     Profiles of stored runs may have any.
     """
@@ -340,21 +340,21 @@ def check_body(profile: Profile) -> None:
 
 
 def find_shipped() -> Path:
-    """Where the shipped profiles are: inside the package when installed, next to it in a source tree."""
+    """Return the directory of the shipped profiles, in the package or next to it in a source tree."""
     package = Path(__file__).parents[1]
     inside = package / "profiles"
     return inside if inside.is_dir() else package.parent / "profiles"
 
 
 def list_shipped() -> dict[str, Path]:
-    """The shipped profiles by name."""
+    """Map the names of shipped profiles to their files."""
     return {path.stem: path for path in sorted(find_shipped().glob("*.toml"))}
 
 
 def locate(name_or_path: str, known: Mapping[str, Path] | None = None, kind: str = "profile") -> Path:
-    """The file of a profile, or of another kind of which these are known; raises UsageError.
+    """Find the file of a shipped profile by name, or at a path; raises UsageError.
 
-    A path is what ends in `.toml` or holds a separator.
+    A path is what ends in `.toml` or holds a separator. `kind` names what is sought, in messages.
     """
     if name_or_path.endswith(".toml") or "/" in name_or_path:
         return expand_path(name_or_path)
@@ -368,7 +368,7 @@ def locate(name_or_path: str, known: Mapping[str, Path] | None = None, kind: str
 
 
 def read_toml(path: Path, kind: str = "profile") -> dict[str, Any]:
-    """The table in a file; raises UsageError where it cannot be read or is no TOML."""
+    """Read a TOML file's table; raises UsageError if it cannot be read or parsed."""
     try:
         raw = untrusted.read_file_head(path, _MOST_TOML_BYTES + 1)
         if len(raw) > _MOST_TOML_BYTES:
@@ -387,7 +387,7 @@ def read_toml(path: Path, kind: str = "profile") -> dict[str, Any]:
 
 
 def load(name_or_path: str, overrides: Mapping[str, Any], flags: bool = False) -> Profile:
-    """A shipped profile by name, or anyone's by path, with overrides, maybe typed; raises UsageError."""
+    """Load a profile by name or path, with overrides laid over it; raises UsageError."""
     path = locate(name_or_path)
     table = keep_keys(read_toml(path), overrides)
     typed = overrides if flags else ()
@@ -397,7 +397,7 @@ def load(name_or_path: str, overrides: Mapping[str, Any], flags: bool = False) -
 
 
 def keep_keys(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a profile that none of those given over them stands in place of: one load for another."""
+    """Drop the keys of a profile that an override replaces as a group, one kind of load by another."""
     given = {key for key, value in overrides.items() if value is not None}
     replaced = {key for row in _REPLACING if overrides.get(row.name) for key in row.replaces}
     if is_stepped(overrides):
@@ -408,7 +408,7 @@ def keep_keys(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[st
 
 
 def describe_profile(made: Profile, table: Mapping[str, Any], overrides: Mapping[str, Any]) -> Profile:
-    """The profile, without its table's description where overrides make another load than that describes."""
+    """Drop the profile's description if overrides make another load than it describes."""
     load = set(profile_keys(Makes.LOAD))
     own, over = load & table.keys(), load & overrides.keys()
     usual = {key: table.get(key, Profile.model_fields[key].default) for key in over}
@@ -417,7 +417,7 @@ def describe_profile(made: Profile, table: Mapping[str, Any], overrides: Mapping
 
 
 def build(table: Mapping[str, Any], origin: str = FLAGS) -> Profile:
-    """The profile these keys make; raises UsageError that names the key and the nearest valid one."""
+    """Make a profile of these keys; raises UsageError that names a wrong key and the nearest valid one."""
     made = validate_table(Profile, table, origin)
     check_conflicts(join_rows(*SUBJECTS), made.__dict__, table)
     return made

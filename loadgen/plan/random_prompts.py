@@ -65,7 +65,7 @@ def import_texts() -> TextModule:
 
 
 def requests(inputs: PlanInputs) -> SourcedRequests:
-    """The random requests of a profile; raises UsageError where profile and server do not fit."""
+    """Make a profile's random requests; raises UsageError if profile and server do not fit."""
     shape, notes = make_shape(inputs)
     form = choose_form(inputs.profile, inputs.subject, inputs.dialect)
     source = _open_vocabulary(inputs) if form == IDS else import_texts().open_source(form, inputs)
@@ -81,9 +81,9 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
 
 
 def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
-    """IDS where the API takes them, unless the profile names another form or a text.
+    """Choose the form of prompts: token ids if the API takes them, unless the profile names a form.
 
-    Raises UsageError where the API does not take the form.
+    Raises UsageError where the API does not take it.
     """
     usual = profile.prompt_format in ("auto", IDS) and not profile.prompt_corpus
     return (
@@ -101,7 +101,7 @@ def _open_vocabulary(inputs: PlanInputs) -> PromptSource:
 
 
 def make_shape(inputs: PlanInputs) -> tuple[PromptShape, list[str]]:
-    """How many prompts there are and how long, and notes on lengths that are not as they were asked for."""
+    """Compute the number and lengths of prompts, and notes on lengths that are not as requested."""
     profile = inputs.profile
     ratios = parse_range_ratio(profile.range_ratio, profile.compat)
     dists: list[lengths.LengthDistribution | None] = []
@@ -126,12 +126,12 @@ def make_shape(inputs: PlanInputs) -> tuple[PromptShape, list[str]]:
 
 
 def is_count_known(shape: PromptShape, profile: Profile) -> bool:
-    """Whether it is known how many prompts will be sent; else there are as many as time may allow."""
+    """Whether the number of prompts is known; else as many are planned as may be sent in time."""
     return profile.num_prompts is not None or shape.num_prompts < profile.most_prompts
 
 
 class RangeRule(msgspec.Struct, frozen=True):
-    """The meaning of `--random-range-ratio` to one client (`--compat`)."""
+    """How one client (`--compat`) interprets `--random-range-ratio`."""
 
     bounds: Callable[[int, float], tuple[int, int]]  # of uniform integers, from a length and a ratio
     to_one: bool  # whether 1.0 is a ratio: every length the same
@@ -139,7 +139,7 @@ class RangeRule(msgspec.Struct, frozen=True):
 
 
 def _around(length: int, ratio: float) -> tuple[int, int]:
-    """In floating point, as vLLM's are: 100 with ratio 0.1 reaches 111."""
+    """Return the bounds length × (1 ± ratio) as vLLM rounds floats: 100 with ratio 0.1 reaches 111."""
     return math.floor(length * (1 - ratio)), math.ceil(length * (1 + ratio))
 
 
@@ -148,7 +148,7 @@ def _around_0_9(length: int, ratio: float) -> tuple[int, int]:
 
 
 def _up_to(length: int, ratio: float) -> tuple[int, int]:
-    """Not longer than the length: 1024 with ratio 0.8 is 922 in the mean."""
+    """Return the bounds from length × ratio up to the length, as SGLang does."""
     return int(length * ratio), length
 
 
@@ -163,11 +163,11 @@ RANGE_RULES = {
 
 
 class PromptShape(msgspec.Struct, frozen=True):
-    """How many prompts, how long they are and how long the answers shall be, in tokens.
+    """The number of prompts, and how long prompts and answers are, in tokens.
 
-    Lengths are uniform over integers, whose bounds `compat` has from length and ratio: for `vllm`
-    floor(L × (1 − r)) … ceil(L × (1 + r)); or those of a distribution that was given. `prefix_len` shared
-    tokens come before, on top of `input_len`. A profile bounds the sizes, and `parse_range_ratio` the ratios.
+    Lengths are uniform over integers, whose bounds `compat` has from length and ratio: for `vllm` floor(L ×
+    (1 − r)) … ceil(L × (1 + r)); or those of a distribution that was given. `prefix_len` shared tokens come
+    before, on top of `input_len`. A profile bounds the sizes, and `parse_range_ratio` the ratios.
     """
 
     num_prompts: int
@@ -192,7 +192,7 @@ class _RangeRatios(msgspec.Struct, forbid_unknown_fields=True):
 def parse_range_ratio(
     text: str, compat: str = "vllm", given: str = "--random-range-ratio"
 ) -> tuple[float, float]:
-    """The (input, output) ratios of `--random-range-ratio`: one number or `{"input": R, "output": R}`.
+    """Parse `--random-range-ratio`, a number or `{"input": R, "output": R}`, to (input, output).
 
     Raises UsageError, by the flag that was `given`, unless both are in [0, 1), or in [0, 1] where `compat`
     has 1.
@@ -244,7 +244,7 @@ class SharedPrefixes(RandomPrompts, Generic[P]):
 
 
 class TokenIds(SharedPrefixes[Int64]):
-    """Prompts of exactly N token ids: random ones (`--prompt-format ids`), or a text's.
+    """Prompts of exactly N token ids, random ones (`--prompt-format ids`) or a text's, made when needed.
 
     `draw` gives ids, int64[n], from a generator. Each prompt is drawn when asked for, from a key of its own:
     none is kept, and the order of asking does not matter. No two of random ids share a first block of 16 but
@@ -263,18 +263,18 @@ class TokenIds(SharedPrefixes[Int64]):
         self.format, self._draw, self._text_digest = form, draw, text_digest
 
     def ids(self, i: int) -> Int64:
-        """Prompt i, int64[input_lens[i]]."""
+        """Return the token ids of prompt i, int64[input_lens[i]]."""
         own = self._draw(self.make_rng(i), int(self._own_lens[i]))
         prefix = self._groups.prefix(i)
         return np.concatenate([prefix, own]) if len(prefix) else own
 
     def prompt(self, i: int) -> list[int]:
-        """Prompt i as the list that goes into the request's JSON."""
+        """Return the token ids of prompt i as a list, for JSON."""
         ids: list[int] = self.ids(i).tolist()
         return ids
 
     def digest(self) -> str:
-        """A fingerprint as of any prompts with shared prefixes, and of the text where there is one."""
+        """Return a hash of lengths, first prompts, who shares which prefix, and the text if there is one."""
         own = super().digest()
         return fingerprint(own, (), (self._text_digest.encode(),)) if self._text_digest else own
 
@@ -282,7 +282,7 @@ class TokenIds(SharedPrefixes[Int64]):
 def draw_lens(
     shape: PromptShape, rng: np.random.Generator, added: int = 0, least: int = 1
 ) -> tuple[Int64, Int64]:
-    """Tokens of each prompt, without prefix and the `added` ones, and of each answer: int64[num_prompts].
+    """Draw the tokens of each prompt (without prefix and `added` ones) and answer, int64[num_prompts] each.
 
     Prompts are drawn first; each has at least `least` tokens, each answer one.
     """
@@ -302,22 +302,22 @@ def draw_lens(
 
 
 def find_length_bounds(length: int, ratio: float, compat: str, least: int = 1) -> tuple[int, int]:
-    """The smallest and the greatest length that are drawn, in tokens, each at least `least`."""
+    """Return the smallest and the greatest length to draw, in tokens, each at least `least`."""
     low, high = RANGE_RULES[compat].bounds(length, ratio)
     return max(low, least), max(high, least)
 
 
 def draw_uniform_lens(rng: np.random.Generator, n: int, bounds: tuple[int, int]) -> Int64:
-    """Uniform integers from the first to the second bound, both among them: int64[n]."""
+    """Draw n uniform integers between the bounds, both included, int64[n]."""
     return rng.integers(bounds[0], bounds[1] + 1, n)
 
 
 class PrefixGroups(Generic[P]):
-    """The shared prefixes of a plan: `of`, int64[requests], says which one each prompt begins with.
+    """Groups of prompts that share a prefix: `of`, int64[requests], is the group of each prompt.
 
-    With `zipf` 0 every prefix has the same number of prompts, give or take one, in random order; else
-    prefix g = 0, 1, … has a prompt with probability ∝ (g + 1)^−zipf. `make` makes a prefix from its own
-    generator: one that is alone is the same as without groups.
+    With `zipf` 0 every prefix has the same number of prompts, give or take one, in random order; else prefix
+    g = 0, 1, … has a prompt with probability ∝ (g + 1)^−zipf. `make` makes a prefix from its own generator:
+    one that is alone is the same as without groups.
     """
 
     def __init__(
@@ -329,7 +329,7 @@ class PrefixGroups(Generic[P]):
         self._made: dict[int, P] = {}
 
     def prefix(self, i: int) -> P:
-        """The prefix of prompt i."""
+        """Return the prefix of prompt i."""
         group = int(self.of[i])
         if group not in self._made:
             if len(self._made) >= _MOST_KEPT:
@@ -338,7 +338,7 @@ class PrefixGroups(Generic[P]):
         return self._made[group]
 
     def reusable(self, prefix_len: int) -> int:
-        """Tokens of prefixes that an earlier prompt begins with too: all but the first of each group.
+        """Count the prefix tokens that an earlier prompt had too: all but the first of each group.
 
         An engine caches whole blocks, as vLLM of 16 tokens: its hits are so much fewer.
         """
@@ -346,14 +346,14 @@ class PrefixGroups(Generic[P]):
         return prefix_len * max(0, len(self.of) - begun)
 
     def digest(self, prompts: str) -> str:
-        """A fingerprint of the prompts' own and of who shares what; that itself where all share one."""
+        """Combine the hash of the prompts with who shares which prefix; unchanged with one group."""
         if self.groups == 1:
             return prompts
         return hashlib.blake2b(prompts.encode() + self.of.astype("<i8").tobytes(), digest_size=16).hexdigest()
 
 
 def _assign_groups(n: int, groups: int, zipf: float, stream: RandomStream) -> Int64:
-    """The group of each prompt, int64[n]."""
+    """Assign each of n prompts a group, int64[n]."""
     if groups == 1:
         return np.broadcast_to(np.int64(0), n)  # takes no memory
     rng = stream.rng("groups")
@@ -364,7 +364,7 @@ def _assign_groups(n: int, groups: int, zipf: float, stream: RandomStream) -> In
 
 
 def draw_classes(classes: Sequence[RequestClass], stream: RandomStream, n: int) -> Int64:
-    """The number of the class of each of the first n requests, int64[n].
+    """Draw the class number of each of the first n requests, int64[n].
 
     A request's class is its own draw, so it depends on profile, seed and index alone.
     """
@@ -377,7 +377,7 @@ def draw_classes(classes: Sequence[RequestClass], stream: RandomStream, n: int) 
 def draw_class_lens(
     classes: Sequence[RequestClass], stream: RandomStream, n: int, compat: str
 ) -> tuple[Int64, Int64]:
-    """Tokens of each prompt, without a shared prefix, and of each answer: int64[n] each."""
+    """Draw the tokens of each prompt, without a shared prefix, and answer by class, int64[n] each."""
     numbers = draw_classes(classes, stream, n)
     ratios = [
         parse_range_ratio(each.range_ratio, compat, f"--class {each.name}: range_ratio") for each in classes
@@ -391,6 +391,6 @@ def draw_class_lens(
 
 
 def _scale_draws(low_high: Int64, draws: Float64) -> Int64:
-    """A whole number from low to high for each draw from [0, 1): int64[n]."""
+    """Scale draws from [0, 1) to integers between low and high, both included, int64[n]."""
     low, high = low_high[:, 0], low_high[:, 1]
     return (low + np.floor(draws * (high - low + 1))).astype(np.int64)

@@ -28,11 +28,11 @@ class RandomStream(msgspec.Struct, frozen=True):
     attempt: int = 0
 
     def rng(self, part: str, index: int = 0) -> np.random.Generator:
-        """A fresh generator for one part of this stream, at its start."""
+        """Make a fresh generator for one part of this stream, at its start."""
         return np.random.default_rng(np.random.SeedSequence(self.key(part), spawn_key=(index,)))
 
     def key(self, part: str) -> int:
-        """128 bits that name `part` of this stream."""
+        """Return the 128-bit key of one part of this stream."""
         # The first attempt is not in the name, so that its numbers are those of a run without attempts.
         again = [self.attempt] if self.attempt else []
         name = msgspec.json.encode([str(self.seed), self.profile, self.repeat, self.purpose, part, *again])
@@ -40,5 +40,5 @@ class RandomStream(msgspec.Struct, frozen=True):
 
 
 def make_arrival_rng(stream: RandomStream) -> np.random.Generator:
-    """The generator of arrival times that belongs to `stream`: when is drawn apart from what."""
+    """Make the generator of arrival times, independent of the one of content."""
     return replace(stream, purpose="when").rng("gaps")

@@ -35,19 +35,19 @@ _TABLE = "histogram:"  # of lengths, in a file
 
 
 class SourceModule(Protocol):
-    """The module that makes the requests of a source."""
+    """A module that makes a source's requests."""
 
     def requests(self, inputs: PlanInputs) -> SourcedRequests:
-        """Make the requests of a profile; raises UsageError where profile, file and server do not fit."""
+        """Make the requests of a profile; raises UsageError if profile, file and server do not fit."""
         ...
 
     def choose_form(self, profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
-        """Choose the form of prompts that are made here, as `ids` or `words`; raises UsageError."""
+        """Choose the form of generated prompts, as `ids` or `words`; raises UsageError."""
         ...
 
 
 def find_source(profile: Profile) -> str:
-    """Which source a profile means, a key of SOURCES."""
+    """Return which source a profile uses, a key of SOURCES."""
     keyed = (name for name, source in SOURCES.items() if source.key and getattr(profile, source.key))
     found = next(keyed, RANDOM)
     named = profile.dataset_name
@@ -55,12 +55,12 @@ def find_source(profile: Profile) -> str:
 
 
 def import_source(profile: Profile) -> SourceModule:
-    """The module of a profile's source, which only the runs import that send its requests."""
+    """Import the module of a profile's source; only runs that use it do."""
     return cast(SourceModule, importlib.import_module(SOURCES[find_source(profile)].module))
 
 
 def check_files(profile: Profile) -> None:
-    """Raises UsageError that names the flag and a file that is missing, empty, compressed or none at all.
+    """Raise UsageError, naming the flag, if a file is missing, empty, compressed or not a file.
 
     What is in the rows is read with the plan.
     """
@@ -84,7 +84,7 @@ def check_files(profile: Profile) -> None:
 
 
 def _check_shipped(profile: Profile) -> None:
-    """Raises UsageError where a shipped profile reads a file that is not shipped, and none was named."""
+    """Raise UsageError if a shipped profile needs a file that is not shipped and none was named."""
     path = profile.dataset_path
     own = list_shipped().get(profile.name)
     if own is not None and not expand_path(path).exists() and read_toml(own).get("dataset_path") == path:
@@ -95,7 +95,7 @@ def _check_shipped(profile: Profile) -> None:
 
 
 def hash_files(profiles: Iterable[Profile]) -> str:
-    """A blake2b hash of the content of all that these profiles read; raises UsageError as `check` does."""
+    """Return a blake2b hash of all files these profiles read; raises UsageError as `check_files`."""
     hashed = hashlib.blake2b(digest_size=16)
     for path, flag in sorted({named for profile in profiles for named in _list_files(profile)}):
         for file in sorted(expand_path(path).glob(_OF_CLIENTS)) if _is_directory(path) else (path,):
@@ -104,7 +104,7 @@ def hash_files(profiles: Iterable[Profile]) -> str:
 
 
 def _list_files(profile: Profile) -> Iterator[tuple[str, str]]:
-    """The files and directories that a profile reads, each with its flag."""
+    """Yield the files and directories that a profile reads, each with its flag."""
     files = {
         "--trace": profile.trace,
         "--dataset-path": profile.dataset_path if SOURCES[find_source(profile)].reads_file else "",
@@ -115,7 +115,7 @@ def _list_files(profile: Profile) -> Iterator[tuple[str, str]]:
 
 
 def _is_directory(path: str) -> bool:
-    """Whether a trace is a directory, as ServeGen's is."""
+    """Whether a trace is a directory, as ServeGen's."""
     return expand_path(path).is_dir()
 
 

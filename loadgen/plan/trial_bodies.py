@@ -26,7 +26,7 @@ _IMAGE = b'"image_url"'
 
 
 class TrialBodies:
-    """One request for each set of features that the bodies of a plan ask for, at least one.
+    """Small requests, one for each set of features that a plan's bodies use, at least one.
 
     `names` has the features of the plan, by the request that asks for them first.
     """
@@ -41,7 +41,7 @@ class TrialBodies:
         self.output_lens = np.full(len(self._places), max(1, made.profile.min_tokens or 0), np.int64)
 
     def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
-        """A body of the plan with its fields, and a short text in place of its own."""
+        """Make a body with the features of one of the plan's, and a short text instead of its own."""
         place, length = self._places[i], int(self.output_lens[i])
         if isinstance(self._made.requests, PromptRequests):
             prompt = self._made.requests.prompt(place)
@@ -60,17 +60,17 @@ class TrialBodies:
         return {**small, **kept}
 
     def name_row(self, i: int) -> str:
-        """Which row of a file the body is like, as `data.jsonl row 17`; "" where there is no file."""
+        """Name the file's row whose features the body has, as `data.jsonl row 17`; "" without a file."""
         where = getattr(self._made.requests, "name_row", None)
         return "" if where is None else str(where(self._places[i]))
 
     def digest(self) -> str:
-        """Nothing is compared by a trial."""
+        """Return "": a trial's requests are not compared with anything."""
         return ""
 
 
 def _prompt(row: dict[str, Any]) -> list[int] | str:
-    """A short prompt of the kind that a body has: ids where it has ids."""
+    """Return a short prompt of the same kind: ids if the body has ids."""
     prompt = row.get("prompt")
     return prompt[-1:] * _TOKENS if isinstance(prompt, list) else TEXT
 
@@ -81,7 +81,7 @@ def _with_image() -> list[dict[str, Any]]:
 
 
 def make_png(side: int) -> bytes:
-    """A grey square, `side` pixels wide and high, as PNG (ISO/IEC 15948)."""
+    """Make a grey PNG image, `side` pixels wide and high (ISO/IEC 15948)."""
     rows = (b"\0" + b"\x80" * side) * side
     chunks = {
         b"IHDR": struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0),

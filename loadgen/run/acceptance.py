@@ -74,7 +74,7 @@ _ROWS = "lower --output-len, leave those rows out of the file, or {context}"
 
 
 class Adapter(msgspec.Struct, frozen=True):
-    """Learns what one server takes of a plan's requests; `known` has what was learned, by form of request."""
+    """Learns which request fields a server refuses, and removes them from plans; `known` by request form."""
 
     access: ServerAddress
     subject: ModelTarget
@@ -86,7 +86,7 @@ class Adapter(msgspec.Struct, frozen=True):
     accepted: Adaptation | None = None  # what is known to be taken, by a server that is warm
 
     def warm_up(self, made: Plan, options: TransportOptions, display: Display) -> tuple[Plan, Records]:
-        """The plan as this server takes it, and what came of the warm-up.
+        """Send the warm-up; return the plan without refused fields, and the warm-up's records.
 
         Raises MeasureError where every request of the warm-up failed, or what is refused cannot be left out.
         """
@@ -107,9 +107,9 @@ class Adapter(msgspec.Struct, frozen=True):
         return made.apply_adaptation(self.known[_key(made)]), outcome.records
 
     def try_requests(self, asked: Plan, options: TransportOptions, watch: Callable[[], Watch]) -> Outcome:
-        """The outcome of requests before a run; where all are refused, of the same without what is.
+        """Send the requests of a plan before a run; if all are refused, again without what is refused.
 
-        What the server took is remembered. Raises MeasureError where what is refused cannot be left out.
+        What is refused is remembered. Raises MeasureError where it cannot be left out.
         """
         key = _key(asked)
         asked = asked.apply_adaptation(self.known.get(key, Adaptation()))
@@ -127,7 +127,7 @@ class Adapter(msgspec.Struct, frozen=True):
                 return outcome
 
     def adapt(self, made: Plan) -> Plan:
-        """The plan without what the server refuses of its requests, by asking until it takes one.
+        """Return the plan without the fields that the server refuses, by trying until it accepts a request.
 
         It is asked once for all plans of one form. Raises MeasureError where it refuses the key, or a field
         that cannot be left out.
@@ -139,13 +139,13 @@ class Adapter(msgspec.Struct, frozen=True):
 
     @property
     def _telling(self) -> set[int]:
-        """Statuses of an answer whose body may name the cause."""
+        """The statuses of errors whose body may name the refused field."""
         return {*REFUSING, *DENIED, *(_NO_SUCH_PATH if self.subject.engine.unproven else ())}
 
     def _check_features(self, made: Plan) -> Plan:
-        """The plan, once the server took a small body for each set of features that its bodies ask for.
+        """Try a small body for each set of features (tools, images, …) that the plan's bodies use.
 
-        Raises MeasureError where it refuses one of them: tools, images, a schema, token ids.
+        Returns the plan without refused fields. Raises MeasureError where the server refuses a feature.
         """
         trials = TrialBodies(made)
         key = f"{_key(made)} with {' '.join(trials.names)}"
@@ -158,7 +158,7 @@ class Adapter(msgspec.Struct, frozen=True):
         return made.apply_adaptation(self.known[key])
 
     def _learn(self, made: Plan, unnamed: bool = False) -> Adaptation:
-        """Learn what the server refuses; `unnamed`: raises also where the error names no field."""
+        """Learn which fields the server refuses; `unnamed`: raises also if the error names no field."""
         if made.facts.kind != request_sources.RANDOM:
             return self._find_adaptation(_trial(made, TrialBodies(made)), 0, made.adaptation, unnamed)
         one = made.profile.model_copy(update={"num_warmups": 1})
@@ -169,7 +169,7 @@ class Adapter(msgspec.Struct, frozen=True):
     def _find_adaptation(
         self, asked: Plan, i: int, adaptation: Adaptation, unnamed: bool = False
     ) -> Adaptation:
-        """Find what must be left out of a request for the server to take it, by asking until it does."""
+        """Find the fields to omit for the server to accept request i, by trying until it does."""
         for _ in range(_MOST_TRIALS):
             trial = asked.apply_adaptation(adaptation)
             body = trial.payload(i)
@@ -195,7 +195,7 @@ class Adapter(msgspec.Struct, frozen=True):
         return adaptation
 
     def _field(self, refusal: Refusal, trial: Plan, answer: ControlAnswer) -> AdaptedField | None:
-        """Find what replaces a refused field; None where the user gave it, or a run cannot go without."""
+        """Find how to omit or rename a refused field; None if the user set it or the run needs it."""
         name, known = refusal.name, FIELDS.get(refusal.name)
         if known is None or not refusal.clear or name.partition(".")[0] in trial.profile.extra_body:
             return None
@@ -206,13 +206,13 @@ class Adapter(msgspec.Struct, frozen=True):
         return AdaptedField(name=name, why=why) if known.cost else None
 
     def _unadaptable(self, found: tuple[Refusal, ...], trial: Plan, answer: ControlAnswer) -> MeasureError:
-        """The refusal as an error that names the field and what to type."""
+        """Make the error for a refusal that cannot be avoided: the field, and what to type."""
         name = found[0].name if found else ""
         what = f"refuses {name}" if name else "refuses the request"
         return self._error(trial, what, answer, refusals.suggest_removal(name, trial.profile.extra_body))
 
     def _check(self, trial: Plan, answer: ControlAnswer) -> None:
-        """Raises MeasureError of an answer after which no request can succeed: about the key, or the path."""
+        """Raise MeasureError for an answer after which no request can succeed: wrong key or path."""
         if answer.status in DENIED:
             raise MeasureError(self.access.explain_denial(answer))
         if answer.status in _NO_SUCH_PATH:
@@ -225,17 +225,17 @@ class Adapter(msgspec.Struct, frozen=True):
         return MeasureError(f"{url} {what} ({self._explain(answer)}): {fix}")
 
     def _explain(self, answer: ControlAnswer) -> str:
-        """The status and the server's message, without secrets."""
+        """Return the status and the server's message, without secrets."""
         return self.access.secrets.hide(refusals.format_message(answer.status, answer.body))
 
 
 def _trial(made: Plan, trials: TrialBodies) -> Plan:
-    """The plan with small requests in place of its own."""
+    """Return the plan with small trial requests in place of its own."""
     return replace(made, requests=trials, count=len(trials.input_lens), turns=None)
 
 
 def _key(made: Plan) -> str:
-    """Make the key that plans share whose requests have the same fields."""
+    """Make a key that is equal for plans whose requests have the same fields."""
     profile = made.profile
     more = (*profile.sampling, *profile.extra_body, *profile.chat_template_kwargs)
     switches = (profile.stream, profile.ignore_eos, profile.continuous_usage)
@@ -243,13 +243,13 @@ def _key(made: Plan) -> str:
 
 
 def _limit_s(trial: Plan) -> float:
-    """How long the first byte of an answer may take, in seconds."""
+    """Return how long to wait for the first byte of an answer, in seconds."""
     profile = trial.profile
     return min(limit for limit in (_TRIAL_S, profile.request_timeout, profile.stall_timeout) if limit)
 
 
 def check_takes_ids(probe: ServerProbe, served: ServerInfo) -> ServerInfo:
-    """Describe what is served, by an engine that takes ids if this server counted as many as it was sent.
+    """Test whether the server takes prompts as token ids; return its description, corrected.
 
     One that refuses them, or counts a text's, takes none. Without such an answer the engine's usual is
     assumed, as of one that does not describe itself.
@@ -267,23 +267,23 @@ def check_takes_ids(probe: ServerProbe, served: ServerInfo) -> ServerInfo:
 
 @runtime_checkable
 class _Placed(Protocol):
-    """Requests that know the row of a file that each is of."""
+    """Requests that come from rows of a file, and can name each one's row."""
 
     def name_row(self, i: int) -> str: ...
 
 
 @runtime_checkable
 class _Modelled(Protocol):
-    """Requests that may name a model of their own."""
+    """Requests that may each name a model."""
 
     @property
     def models(self) -> Mapping[str, int]:
-        """The models that they name, and the first request of each."""
+        """The models they name, each with its first request's index."""
         ...
 
 
 def check_sendable(made: Plan, served: ServerInfo, started_context: int = 0) -> None:
-    """Raises MeasureError or UsageError where a server would refuse requests of a plan.
+    """Raise MeasureError or UsageError if the server would refuse requests of a plan.
 
     `started_context` is the context in tokens that it was started for; 0: it was not started here.
     """
@@ -293,7 +293,7 @@ def check_sendable(made: Plan, served: ServerInfo, started_context: int = 0) -> 
 
 
 def warn_of_limits(made: Plan, served: ServerInfo, started_context: int = 0) -> None:
-    """Warn of what a server takes, and not as it is meant."""
+    """Warn of requests that the server accepts but will not answer as planned."""
     if 0 < served.max_model_len < started_context:
         _LOG.warning(_SHORT_CONTEXT, started_context, served.max_model_len)
     streams = made.profile.held_concurrency or 0
@@ -304,7 +304,7 @@ def warn_of_limits(made: Plan, served: ServerInfo, started_context: int = 0) -> 
 
 
 def check_models(made: Plan, served: ServerInfo) -> None:
-    """Raises MeasureError where a row names a model that a server, which lists its models, does not serve."""
+    """Raise MeasureError if a row names a model that the server does not list."""
     lists = served.engine.checks_model and served.engine.lists_its_model and served.models
     if not lists or not isinstance(made.requests, _Modelled):
         return
@@ -322,7 +322,7 @@ def check_models(made: Plan, served: ServerInfo) -> None:
 
 
 def check_lengths(made: Plan, limit: int) -> None:
-    """Raises where a request cannot be answered as planned: MeasureError where it is too long for the model.
+    """Raise if a request cannot be answered as planned; MeasureError if it is too long for the model.
 
     `limit` is in tokens, prompt and answer together; 0: not known.
     """
@@ -344,7 +344,7 @@ def check_lengths(made: Plan, limit: int) -> None:
 
 
 def _check_least(made: Plan) -> None:
-    """Raises UsageError of a --min-tokens that is more than a request asks for at most."""
+    """Raise UsageError if --min-tokens is more than some request's maximum."""
     least = made.profile.min_tokens
     asked = made.requests.output_lens[: len(made)]
     too_few = np.flatnonzero((asked > 0) & (asked < (least or 0)))
@@ -357,19 +357,19 @@ def _check_least(made: Plan) -> None:
 
 
 def _known_lens(lens: Int64, made: Plan) -> Int64:
-    """The lengths of the requests that are planned, 0 where only the server counts."""
+    """Return the planned lengths in tokens, 0 where only the server counts them."""
     return np.maximum(lens[: len(made)], 0)
 
 
 def _name_request(made: Plan, i: int) -> str:
-    """A request by its row in the file, counted from 1, or by its place in the plan."""
+    """Name a request by its row in the file, from 1, or by its place in the plan."""
     if isinstance(made.requests, _Placed):
         return made.requests.name_row(i)
     return f"request {i}"
 
 
 def check_divisible(made: Plan, share: Share) -> None:
-    """Raises UsageError where there are more shards than requests may be under way at once."""
+    """Raise UsageError if there are more shards than concurrent requests to divide among them."""
     if made.divisible is None:
         return
     flag, most = made.divisible
@@ -381,7 +381,7 @@ def check_divisible(made: Plan, share: Share) -> None:
 
 
 def check_digest(made: Plan, expected: str | None) -> None:
-    """Raises MeasureError where the plan, as the server takes it, is not the one that was expected."""
+    """Raise MeasureError if the plan's digest is not the one given by --expect-digest."""
     if expected is not None and (digest := made.digest()) != expected:
         adapted = made.adaptation.fields
         fields = f" (the server refused {', '.join(field.name for field in adapted)} here)" if adapted else ""

@@ -55,11 +55,10 @@ def attach(
     interrupts: Interrupts = SIGNALS,
     begun: Embedded | None = None,
 ) -> Session:
-    """A session with a server that is ready; what was started for it ends with `stack`.
+    """Start or reach the server and open a session on it once it is ready; ends with `stack`.
 
-    `begun` is the embedded engine where that was started before, of the same options.
-
-    Raises UsageError or MeasureError; a server that was started has given a token in the workload's way.
+    `begun` is the embedded engine where that was started before, of the same options. Raises UsageError or
+    MeasureError; a server that was started here has given a token in the workload's way.
     """
     read_commit = stack.enter_context(start_git())  # it answers while the server is reached
     makers = [each.begin_sender(options, stack, interrupts) for each in find_extensions(options)]
@@ -113,7 +112,7 @@ def _attach_server(
 
 
 def _at_default(options: Options, workload: Profile) -> Options:
-    """The options at the port of the client whose API the profile names, where the command names neither."""
+    """Set the default port by the profile's API if the command names neither address nor API."""
     if options.base_url is None or not options.default_port or "backend" in options.overrides:
         return options
     port = backends.find_default_port(workload.backend, None, options.endpoint or "")
@@ -123,7 +122,7 @@ def _at_default(options: Options, workload: Profile) -> Options:
 
 
 def _of_running(options: Options, auth: Credentials, loop: ControlLoop, interrupts: Interrupts) -> Session:
-    """The session with servers that run already, all ready and of the same model; raises as `attach`."""
+    """Open a session with running servers, all ready and with the same model; raises as `attach`."""
     place, *more = (urls.parse_base_url(url, options.endpoint) for url in options.urls)
     options = replace(options, endpoint=place.endpoint)
     access, wait_s = reach_server(options, place, auth, loop), options.ready_check_timeout_s
@@ -136,7 +135,7 @@ def _of_running(options: Options, auth: Credentials, loop: ControlLoop, interrup
 
 
 def reach_server(options: Options, place: ApiPlace, auth: Credentials, loop: ControlLoop) -> ServerAddress:
-    """The address of a server that runs already, with what its connections need; raises UsageError.
+    """Make the address of a running server, with headers and TLS; raises UsageError.
 
     Of several, those behind TLS alone get what is for TLS.
     """
@@ -156,7 +155,7 @@ def reach_server(options: Options, place: ApiPlace, auth: Credentials, loop: Con
 
 
 def check_first_token(session: Session, workload: Profile, display: Display | None = None) -> None:
-    """Check that the server generates: one token, requested as the workload requests them.
+    """Send one request as the workload does, to check that the server generates tokens.
 
     Raises MeasureError where none comes.
     """
@@ -177,7 +176,7 @@ def check_first_token(session: Session, workload: Profile, display: Display | No
 
 
 def find_local(access: ServerAddress) -> Local | None:
-    """The server's processes where it is on this machine."""
+    """Find the processes of a server on this machine; None if it is elsewhere."""
     if not is_this_machine(access.base_url):
         return None
     from loadgen_servers.process import port_owner  # its psutil is of use on this machine only
@@ -201,7 +200,7 @@ def open_session(
     interrupts: Interrupts,
     like: ServerInfo | None = None,
 ) -> Session:
-    """The session with a server once it is ready; of one `like` another, the same of its models is meant."""
+    """Wait until a server is ready and open a session; `like` another, it must serve the same model."""
     # A capturing process that sends by httpx has all of it loaded: it imports nothing during a run.
     access = replace(access, plain=transport_choice.likely_transport(options.transport) != "httpx")
     model = options.served_model_name or options.model
@@ -241,7 +240,7 @@ def open_session(
 
 
 def collect_settings(options: Options, profiles: Sequence[Profile]) -> ServerSettings:
-    """Collect what a launched server is asked for: the profiles' [server] tables, the flags over them.
+    """Merge the [server] tables of profiles, and the flags over them, for the server to start.
 
     Raises UsageError where two profiles want different servers.
     """
@@ -254,7 +253,7 @@ def collect_settings(options: Options, profiles: Sequence[Profile]) -> ServerSet
 
 
 def _with_room(given: ServerSettings, profiles: Sequence[Profile]) -> ServerSettings:
-    """The settings with room for as many requests at once as the profiles send, each of its whole length.
+    """Set the started server's concurrency and context to what the profiles need, if not given.
 
     What is not known before the run is left to the engine.
     """
@@ -272,7 +271,7 @@ def _with_room(given: ServerSettings, profiles: Sequence[Profile]) -> ServerSett
 
 
 def _longest(profile: Profile) -> int | None:
-    """Tokens of a profile's longest request; None where more than its lengths decide that."""
+    """Return the tokens of a profile's longest request; None if a file decides."""
     if (
         request_sources.find_source(profile) != request_sources.RANDOM
         or profile.classes

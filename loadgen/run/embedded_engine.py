@@ -15,7 +15,7 @@ from loadgen_servers.process.embedded import Embedded, EngineFailed
 
 
 def begin_engine(options: Options, stack: ExitStack) -> Embedded | None:
-    """The engine as it starts, where the flags name no other server; it ends with `stack`.
+    """Start the embedded engine if the flags name no other server; it ends with `stack`.
 
     Raises UsageError for an unknown preset.
     """
@@ -44,17 +44,17 @@ def _make_feature_preset(options: Options) -> str | None:
 
 
 class PresetSteps:
-    """The step times of a preset, as a roofline has them: of a prompt, and of a token in a batch."""
+    """The step times of a preset of the embedded engine: of a prompt, and of a token in a batch."""
 
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
 
     def prefill_ms(self, tokens: int) -> float:
-        """Milliseconds that a prompt takes in one step."""
+        """Return the milliseconds that a prompt of `tokens` tokens takes."""
         return self._step_ms(Work(0, tokens, 0, tokens * tokens // 2))
 
     def tpot_ms(self, batch: float, context: float) -> float:
-        """Milliseconds of a step that gives each request of a batch a token, at that context on average."""
+        """Return the ms of a step that gives each of `batch` requests a token, at a mean context."""
         return self._step_ms(Work(round(batch), 0, round(batch * context), 0))
 
     def _step_ms(self, work: Work) -> float:
@@ -62,7 +62,7 @@ class PresetSteps:
 
 
 def preset_steps(options: Options) -> PresetSteps | None:
-    """The steps of the preset that the flags name; None where they name none, or one that is unknown."""
+    """Return the step times of the preset that the flags name; None if none or an unknown one is named."""
     if options.preset is None:
         return None
     try:
@@ -74,7 +74,7 @@ def preset_steps(options: Options) -> PresetSteps | None:
 
 
 def wait_until_ready(embedded: Embedded) -> str:
-    """Its base URL once it listens; raises UsageError where it does not start."""
+    """Wait until the embedded engine listens and return its URL; raises UsageError if it does not start."""
     try:
         return embedded.listening().base_url
     except EngineFailed as error:

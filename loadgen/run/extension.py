@@ -28,21 +28,21 @@ Step = Callable[[Facts], Facts]  # from the facts so far to those with what it a
 
 
 class PlanSender:
-    """This machine sends the whole of a plan, at once."""
+    """The sender of a plan; this one sends all of it from this machine, at once."""
 
     def describe(self, known: Facts, made: Plan) -> Facts:
-        """The facts with what is known of the sender before the first request."""
+        """Add what is known of the sender before the first request to the facts."""
         return known
 
     def wait(self, made: Plan, rest_s: float, display: Display) -> None:
-        """Return when only that much time is left before connections are to be opened."""
+        """Wait until only `rest_s` seconds are left before connections must be opened."""
 
     def send(self, made: Plan, options: TransportOptions, watch: Watch) -> Outcome:
-        """Send the plan, and return its outcome."""
+        """Send the plan and return its outcome."""
         return measure(made, options, watch)
 
     def list_steps(self) -> tuple[tuple[str, Step], ...]:
-        """List what is learned of the sender after the last request, by name."""
+        """List (name, step) of what is learned about the sender after the last request."""
         return ()
 
 
@@ -51,13 +51,13 @@ SenderMaker = Callable[[Options, ServerAddress, dict[str, WordCounts]], PlanSend
 
 
 class Extension:
-    """A feature takes part where a command gives one of its settings."""
+    """A feature's part in a run, active where a command gives one of its settings."""
 
     def check(self, options: Options) -> None:
-        """Raises UsageError of options that do not go together, wherever the command is to run."""
+        """Raise UsageError for options that contradict each other."""
 
     def check_runs(self, options: Options, runs: int) -> None:
-        """Raises UsageError of what goes with one run alone, where there are several."""
+        """Raise UsageError if options need a single run and the command makes several."""
 
     def arrange_sending(self, options: Options, made: Plan, sent: TransportOptions) -> TransportOptions:
         """How a plan is sent otherwise; raises UsageError where it cannot be."""
@@ -73,37 +73,37 @@ class Extension:
         """Show a plan before it is sent."""
 
     def begin_sender(self, options: Options, stack: ExitStack, interrupts: Interrupts) -> SenderMaker | None:
-        """Reach what sends the plan, before the server is; None where this machine does as always."""
+        """Start what sends the plan, before the server; None: this machine sends as always."""
         return None
 
 
 def find_extensions(options: Options) -> list[Extension]:
-    """The extensions whose settings a command gives; no other is imported."""
+    """Return the extensions whose settings a command gives; no other is imported."""
     named = dict.fromkeys(row.extension for row in TABLE if row.extension and is_given(options, row))
     return [import_module(name).EXTENSION for name in named]
 
 
 class ServerGroup:
-    """The one server of a run; a feature has several of one model share its requests."""
+    """The servers of a run; this one is a single server, a feature shares requests among several."""
 
     def list_roots(self, root: Target) -> tuple[Target, ...]:
-        """Where requests go on each server, without a path."""
+        """List each server's target, without a path."""
         return (root,)
 
     def warm_up(
         self, adapter: Adapter, made: Plan, options: TransportOptions, display: Display
     ) -> tuple[Plan, Records]:
-        """The plan as the server takes it, and what came of the warm-up; raises MeasureError."""
+        """Warm up all servers; return the plan as they take it and the records; raises MeasureError."""
         return adapter.warm_up(made, replace(options, targets=()), display)
 
     def reset_caches(self, outcome: str) -> str:
-        """Empty the prefix caches of the others; the outcome of all, given that of the first."""
+        """Empty the other servers' prefix caches; return the joint outcome, given the first's."""
         return outcome
 
     def make_scraper(self, first: MetricsScraper) -> MetricsScraper:
-        """Make what scrapes the counters of all servers."""
+        """Make a scraper of all servers' counters from that of the first."""
         return first
 
     def describe(self, known: Facts, served: ServerInfo, access: ServerAddress) -> Facts:
-        """The facts with the addresses of several servers."""
+        """Add the addresses of several servers to the facts."""
         return known

@@ -1,4 +1,4 @@
-"""Firing: a plan under way, in one process or several, and what each process is to send of it."""
+"""Firing: a plan while it is sent, by one process or several, and each process's job."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NO_HEALTH = Health(0, 0, 0, 0, 0, 0)  # of a capturing process that died
 
 
 class PlanPart(msgspec.Struct, frozen=True):
-    """Which part of a plan a process sends, and from when."""
+    """Which share of a plan a process sends, and when it starts."""
 
     share: Share = WHOLE
     order: Order | None = None  # None: the requests of the share, by plan index
@@ -49,7 +49,7 @@ class PlanPart(msgspec.Struct, frozen=True):
 
 
 class TransportOptions(msgspec.Struct, frozen=True):
-    """How requests are sent, whatever is in them."""
+    """How requests are sent, independent of their content."""
 
     target: Target
     transport: str = "wire"
@@ -69,18 +69,18 @@ class TransportOptions(msgspec.Struct, frozen=True):
     targets: tuple[Target, ...] = ()  # all of several, of which each process has one; (): one
 
     def target_of(self, process: int) -> Target:
-        """Where a process of all that send a plan sends its requests."""
+        """Return the target of one of the processes that send a plan."""
         return self.targets[process % len(self.targets)] if self.targets else self.target
 
     def for_warm_up(self, warmups: int) -> TransportOptions:
-        """These options for one process that sends its part of a warm-up at once, of a request at least."""
+        """Return these options for one process that sends its share of a warm-up at once."""
         of = min(self.part.share.of, warmups) or 1
         share = Share(self.part.share.number % of, of)
         return replace(self, part=PlanPart(share), workers=1, cpus=(), cpu_words="")
 
 
 class Watch(msgspec.Struct, frozen=True):
-    """The company of a run: its display, its journal, its rules to stop."""
+    """What accompanies the sending of a plan: the display, the journal and the stop rules."""
 
     display: Display
     title: str
@@ -94,13 +94,13 @@ class Watch(msgspec.Struct, frozen=True):
 
 
 def decoder_of(plan: Plan, options: TransportOptions, counts: bool) -> Decoder:
-    """Make the decoder of a plan's answers; `counts`: text is kept where nothing else shows its tokens."""
+    """Make the decoder of a plan's answers; `counts`: keep texts that a tokenizer must count."""
     planned = (plan.requests.input_lens, plan.requests.output_lens)
     return Decoder(plan.dialect, plan.profile.stream, options.keep_text, options.hide, planned, counts)
 
 
 def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
-    """Make the job of one process that sends a plan; raises UsageError where a header would be sent twice."""
+    """Make one process's job of a plan; raises UsageError if a header would be sent twice."""
     profile, part = plan.profile, options.part
     indices = part.share.list_indices(len(plan), plan.sessions)
     sessions: Sessions | None = None
@@ -146,7 +146,7 @@ def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
 
 
 def _room(plan: Plan, options: TransportOptions, requests: int) -> tuple[int, int]:
-    """How many bytes one answer may have, and all that one process has under way together.
+    """Compute how many bytes one answer may have, and all answers in flight in one process together.
 
     No server needs as many for the tokens that it was asked for.
     """
@@ -161,7 +161,7 @@ def _room(plan: Plan, options: TransportOptions, requests: int) -> tuple[int, in
 
 
 def allow_files(job: Job, transport: str) -> None:
-    """Raise the limit on open files to what the job may need; raises UsageError where it cannot be."""
+    """Raise the open-file limit to what the job may need; raises UsageError if it cannot."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else _SPARE_FILES
     held = TRANSPORTS[transport].count_held_files(job.most_slots)
@@ -178,7 +178,7 @@ def allow_files(job: Job, transport: str) -> None:
 
 
 class DecodedTally(msgspec.Struct, frozen=True):
-    """The counts that decoding has made over all requests of a run."""
+    """Counts made while decoding, over all requests of a run."""
 
     uncounted: int = 0  # answers whose text was kept, for its tokens to be counted
     reasoned: int = 0
@@ -186,41 +186,41 @@ class DecodedTally(msgspec.Struct, frozen=True):
 
 
 class Firing(Protocol):
-    """A plan that is sent and decoded, in one process or several."""
+    """A plan while it is sent and decoded, by one process or several."""
 
     workers: int
 
     @property
     def counters(self) -> SentCounters:
-        """How many requests were sent and have ended."""
+        """Counts of requests sent and ended, for the display."""
         ...
 
     @property
     def died(self) -> str:
-        """Why it ended before its plan, by a fault of this client; "" where it did not."""
+        """Why sending ended early, by a fault of this client; "" if it did not."""
         ...
 
     @property
     def health(self) -> Health:
-        """The report of the capturing processes, once all is over."""
+        """The capturing processes' report, once all is over."""
         ...
 
     @property
     def tally(self) -> DecodedTally:
-        """The counts of decoding so far."""
+        """The counts made while decoding so far."""
         ...
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """The losses of several processes, in words."""
+        """Which of several processes were lost, and why, in words."""
         ...
 
     def turns(self, progress: Progress) -> Iterator[None]:
-        """Go on until all is decoded and journalled; gives back control a few times a second."""
+        """Run until all is decoded and journalled, yielding a few times a second."""
         ...
 
     def stop(self) -> None:
-        """End what is under way; what has finished is still decoded."""
+        """End what is in flight; what has finished is still decoded."""
         ...
 
     def kill(self) -> None:
@@ -229,7 +229,7 @@ class Firing(Protocol):
 
 
 class OneProcess:
-    """A part of a plan that one capturing process sends and this process decodes."""
+    """A share of a plan that one capturing process sends and this process decodes."""
 
     workers, lost = 1, ()
 
@@ -265,7 +265,7 @@ class OneProcess:
         return self.decode_all(note)
 
     def decode_all(self, note: Callable[[Record], None], wake: int = -1) -> Iterator[None]:
-        """Decode and journal all that comes, and have each noted; a turn ends where `wake` can be read."""
+        """Decode, journal and note each capture as it comes; yields, at once if `wake` is readable."""
         journal, decode = self.journal, self.decoder.decode
         journal.start_syncing()
         for capture in self.run.captures() if wake < 0 else self.run.captures(wake):
@@ -286,7 +286,7 @@ class OneProcess:
 
 
 def begin_process(plan: Plan, options: TransportOptions, watch: Watch) -> OneProcess:
-    """The plan under way in one process; raises UsageError when it needs too much."""
+    """Start sending a plan in one capturing process; raises UsageError if it needs too many resources."""
     job = job_of(plan, options, watch.rules)
     allow_files(job, options.transport)
     decoder = decoder_of(plan, options, watch.tokenizer is not None)

@@ -34,14 +34,14 @@ from loadgen.server.scraper import MetricsScraper
 
 
 class FinishedRun(msgspec.Struct, frozen=True):
-    """The end of a run: what of it could not be made or written, in words."""
+    """A run with its files written, and what of it could not be made or written, in words."""
 
     errors: tuple[str, ...]
     signal: int = 0  # that came meanwhile and is to end the command; 0: none did
 
 
 def add_outcome(known: Facts, outcome: Outcome, journal_error: str, made: Plan) -> Facts:
-    """The facts with what the measured run itself adds to those known before."""
+    """Add to the facts what the measured run itself showed."""
     health, planned = outcome.health, made.total
     where = getattr(made.requests, "where", None)  # a row of a file
     client = Client(
@@ -86,7 +86,7 @@ def add_outcome(known: Facts, outcome: Outcome, journal_error: str, made: Plan) 
 
 
 def follow_up(facts: Facts, steps: Iterable[tuple[str, Step]]) -> Facts:
-    """The facts with what each step learns; one that fails, or is cut off by a signal, is named in them."""
+    """Add to the facts what each step learns; a step that raises or is cut off is named in them."""
     for name, step in steps:
         broken: list[Broken] = []
         try:
@@ -101,7 +101,7 @@ def follow_up(facts: Facts, steps: Iterable[tuple[str, Step]]) -> Facts:
 
 
 def keep_samples(facts: Facts, sensing: Sampler | None, observer: MetricsScraper | None) -> KeptSamples:
-    """Keep the samples that were taken during the run; without them nothing is missing."""
+    """Collect the samples taken during the run; empty without sensors and scraper."""
     readings = tuple(sensing.samples) if sensing is not None else ()
     began_ns = observer.began_ns if observer is not None else 0
     return make_guarded(
@@ -112,7 +112,7 @@ def keep_samples(facts: Facts, sensing: Sampler | None, observer: MetricsScraper
 def take_fingerprint(
     known: dict[str, Fingerprint], path: str, outcome: Outcome, ask: Callable[[], Fingerprint]
 ) -> Fingerprint:
-    """The answers to the greedy prompts of an API's path, asked for once, after the first run that ended."""
+    """Return the answers to the greedy prompts for an API path, asked once, after the first whole run."""
     if path not in known:
         if outcome.interrupted or not outcome.records.ok.any():
             stopped = outcome.signal and f"{signals.explain_stop(outcome.signal)} before it was taken"
@@ -122,7 +122,7 @@ def take_fingerprint(
 
 
 def add_calibration(facts: Facts) -> Facts:
-    """Add the errors of this client's last self-test on this machine, if there was one."""
+    """Add the errors of this client's last self-test here to the facts, if there was one."""
     digest = calibration.environment_digest(facts.environment)
     client = facts.client
     known = calibration.read_remembered(client.transport, digest, client.workers)
@@ -132,7 +132,7 @@ def add_calibration(facts: Facts) -> Facts:
 def add_configuration(
     facts: Facts, access: ServerAddress | None, served: ServerInfo, log: Path | None
 ) -> Facts:
-    """The facts with the engine's own account of its configuration, if it may be asked, and its log's."""
+    """Add the engine's configuration to the facts, as it reports and logs it."""
     info = {} if access is None else control.read_server_info(access, served.engine)
     parts = [engine_config.parse_info(info)] if info else []
     if log is not None:

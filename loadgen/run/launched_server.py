@@ -45,11 +45,11 @@ _MEMORY_BYTES = 256 << 20  # of it may stay taken: others use the GPU too
 
 
 class PortTaken(UsageError):
-    """Another process listens on the port that a server was to have."""
+    """Another process listens on the port chosen for the server."""
 
 
 class Startup(msgspec.Struct, frozen=True):
-    """A server on its way: how it is started, its processes, and since when."""
+    """A server that is starting: its command, its processes, and since when."""
 
     launch: Launching
     running: Running
@@ -57,25 +57,25 @@ class Startup(msgspec.Struct, frozen=True):
 
     @property
     def elapsed_s(self) -> float:
-        """Since it was started."""
+        """Seconds since it was started."""
         return (clock.now_ns() - self.begin_ns) / 1e9
 
     def last_line(self) -> str:
-        """The last line of its log; "" while there is none."""
+        """Return the last line of its log; "" while it is empty."""
         return "".join(cut_end(hide_secrets(line.strip()), _LOG_WIDTH) for line in self.running.tail(1))
 
 
 def dry_run(options: Options, settings: ServerSettings, asks: bool = True) -> str:
-    """The command line that would start the server, secrets hidden; raises UsageError where there is none.
+    """Return the command line that would start the server, without secrets; raises UsageError if none can.
 
-    It is made as that which is run, of another free port. Without `asks` no interpreter that the options
-    name is run to learn what is installed: an engine of unknown version gets the flags of a recent one.
+    It is made as that which is run, of another free port. Without `asks` no interpreter that the options name
+    is run to learn what is installed: an engine of unknown version gets the flags of a recent one.
     """
     return shown(_command(locate_model(options), settings, free_port(), asks))
 
 
 def locate_model(options: Options) -> Options:
-    """The options with the whole path of a model on this machine: a server names it as it was given."""
+    """Return the options with a local model's absolute path, as the server will report it."""
     if options.model is not None and os.path.exists(options.model):
         return replace(options, model=os.path.abspath(options.model))
     return options
@@ -85,7 +85,7 @@ def locate_model(options: Options) -> Options:
 def launch_server(
     options: Options, settings: ServerSettings, auth: Credentials, loop: ControlLoop
 ) -> Iterator[tuple[ServerAddress, Local]]:
-    """Start the server that was asked for; yield how to reach it once it is ready and proven ours.
+    """Start a server; yield its address and processes once it is ready and known to be ours.
 
     Where another process has taken its port in between, another one is tried. Raises UsageError where it
     cannot be started, ServerDied where it ends or hangs. On leaving, every process of it is gone, its port is
@@ -123,13 +123,13 @@ def launch_server(
 
 
 def _with_port(options: Options, settings: ServerSettings) -> tuple[Command, int]:
-    """The command line with a port that is free now, and that port."""
+    """Make the command line with a port that is free now, and return both."""
     port = free_port()
     return _command(options, settings, port), port
 
 
 def _is_port_taken(running: Running, error: ServerDied | PortTaken) -> bool:
-    """Whether a server that did not start had lost its port to another process."""
+    """Whether a server failed to start because another process took its port."""
     if isinstance(error, PortTaken):
         return True
     code = running.exit_code()
@@ -143,7 +143,7 @@ def _is_port_taken(running: Running, error: ServerDied | PortTaken) -> bool:
 
 
 def _abandon(startup: Startup, port: int, before: int | None, quiet: bool) -> None:
-    """End a server whose port is another's, and keep its log under that port."""
+    """End a server whose port another process took, and keep its log under that port's name."""
     running = startup.running
     running.end_all()
     with suppress(OSError):
@@ -169,7 +169,7 @@ def _start(command: Command, port: int, directory: Path, withheld: Sequence[str]
 
 
 def _local(startup: Startup, command: Command, settings: ServerSettings, before: int | None) -> Local:
-    """Describe a server that has become ready; raises PortTaken where another process answers."""
+    """Describe a server that has become ready; raises PortTaken if another process answers."""
     running, safe = startup.running, without_secrets(command)
     given = without_secrets(Command(settings.arguments or (), settings.environment or {}))
     facts = Launched(
@@ -226,7 +226,7 @@ def _command(options: Options, settings: ServerSettings, port: int, asks: bool =
 
 
 def _until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:
-    """Wait until /health is ready; raises ServerDied."""
+    """Wait until /health reports ready; raises ServerDied."""
     probe = ServerProbe(access)
     launch, running = startup.launch, startup.running
     with progress.display(quiet).waiting(f"starting {launch.name}", launch.timeout_s, startup.last_line):
@@ -240,7 +240,7 @@ def _until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:
 
 
 def _prove_ours(running: Running) -> str:
-    """How it is known that the listener is ours; raises PortTaken where it is another process."""
+    """Return how it is known that the listener is our server; raises PortTaken if it is not."""
     try:
         owner = port_owner.check(running.pids(), running.port)
     except LaunchError as error:
@@ -251,7 +251,7 @@ def _prove_ours(running: Running) -> str:
 
 
 def _check_alive(name: str, running: Running, wait_s: float) -> None:
-    """Raises ServerDied where the server has ended, or does so within a time."""
+    """Raise ServerDied if the server has ended, or ends within `wait_s` seconds."""
     deadline_ns = clock.now_ns() + int(wait_s * 1e9)
     while (code := running.exit_code()) is None and clock.now_ns() < deadline_ns:
         time.sleep(_POLL_S)
@@ -260,7 +260,7 @@ def _check_alive(name: str, running: Running, wait_s: float) -> None:
 
 
 def _death(name: str, running: Running, what: str) -> ServerDied:
-    """Explain what happened and the known cause; then the end of the log."""
+    """Make the error for a dead server: what happened, the known cause, and the end of its log."""
     tail = running.tail(_CAUSE_LINES)
     reason = cause("\n".join(tail), running.exit_code())
     summary = f"{name} {what}" + (f": {reason}" if reason else "")
@@ -269,7 +269,7 @@ def _death(name: str, running: Running, what: str) -> ServerDied:
 
 
 def _until_memory_is_back(before: int | None) -> None:
-    """The next start must find the GPU's memory as this one did; a process's end is not yet that."""
+    """Wait until GPU memory in use is back to `before`: a process's end does not free it at once."""
     deadline_ns = clock.now_ns() + int(_MEMORY_S * 1e9)
     while before is not None and clock.now_ns() < deadline_ns:
         now = sensor_discovery.read_device_memory_bytes()

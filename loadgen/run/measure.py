@@ -22,7 +22,7 @@ from loadgen.transport.sending.job import Health
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The outcome of a plan; `cut_short` is why it was not carried to its end, "" where it was."""
+    """The records and counts of a plan that was sent; `cut_short` is why it was not completed, or ""."""
 
     records: Records
     health: Health
@@ -43,12 +43,11 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def measure(plan: Plan, options: TransportOptions, watch: Watch, firing: Firing | None = None) -> Outcome:
-    """Fire a plan and decode what comes back; raises UsageError when it needs too much.
+    """Send a plan and decode the responses; raises UsageError if it needs too many resources.
 
-    `firing` is by whom it is sent, if not by processes of this machine.
-
-    `watch.during` is entered once every process has been forked: what it starts may be a thread.
-    On return every decoded request is in the journal's file, and that is on the disk.
+    `firing` is by whom it is sent, if not by processes of this machine. `watch.during` is entered once every
+    process has been forked: what it starts may be a thread. On return every decoded request is in the
+    journal's file, and that is on the disk.
     """
     rules, journal, part = watch.rules, watch.journal, options.part
     indices = None if plan.total is None else part.share.list_indices(len(plan), plan.sessions)
@@ -102,13 +101,13 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch, firing: Firing 
 
 
 def _planned_tokens(plan: Plan, indices: Int64) -> int:
-    """Sum the planned answers' lengths; 0 where one is unknown."""
+    """Sum the planned answers' lengths in tokens; 0 if one is unknown."""
     lens = plan.requests.output_lens[indices]
     return int(lens.sum()) if (lens > 0).all() else 0
 
 
 def _begin_firing(plan: Plan, options: TransportOptions, watch: Watch) -> Firing:
-    """The plan under way in one process, or in as many workers as the options have."""
+    """Start sending a plan, in one process or in as many workers as the options say."""
     if options.workers > 1:
         (feature,) = import_rows("processes")  # few runs have several
         several: Firing = feature.Workers(plan, options, watch)
@@ -117,7 +116,7 @@ def _begin_firing(plan: Plan, options: TransportOptions, watch: Watch) -> Firing
 
 
 def _revision(watch: Watch, uncounted: int, keep_text: bool) -> tuple[Callable[[Records], Records], str]:
-    """Make what counts the answers without usage in each part of the journal, and why it cannot."""
+    """Make the function that adds tokenizer counts to a part of the journal, and say why it cannot."""
     if not uncounted:
         return text_tokens.make_revision((), None, keep_text)
     with watch.display.waiting(f"counting the tokens of {uncounted} responses without usage"):
@@ -126,7 +125,7 @@ def _revision(watch: Watch, uncounted: int, keep_text: bool) -> tuple[Callable[[
 
 @dataclass
 class Ending:
-    """Why a run is to end before its plan; the second signal ends the command."""
+    """Decides whether a run ends before its plan, and why; a second signal ends the command."""
 
     run: Firing
     signal: int = 0
@@ -141,7 +140,7 @@ class Ending:
         self.run.stop()
 
     def check(self, gone: Callable[[], bool], rules: StopRules, elapsed_s: float) -> None:
-        """Ask the run to stop, once, where the server has ended or a rule requires it."""
+        """Stop the run, once, if the server has ended or a rule says so."""
         if self.gone or rules.fired:
             return
         counters = self.run.counters
@@ -159,7 +158,7 @@ class Ending:
 
     @property
     def cut_short(self) -> str:
-        """Why the plan was not carried to its end, no rule having ended it; "" where it was."""
+        """Why the plan was not completed, other than by a rule; "" if it was."""
         if self.run.died:
             return self.run.died
         if self.signal:

@@ -23,7 +23,7 @@ _IDLE_S = 1.0  # of idle power, where there is a sensor
 
 
 class Local(msgspec.Struct, frozen=True):
-    """A server on this machine: its processes, and, where it was started for the run, its log and its end."""
+    """A server on this machine: its processes and, if started for the run, its log and how to end it."""
 
     pids: Callable[[], Sequence[int]]
     log: Path | None = None
@@ -38,7 +38,7 @@ class Local(msgspec.Struct, frozen=True):
 def settle_server(
     observer: MetricsScraper, most_s: float, display: Display, meanwhile: Callable[[], None]
 ) -> str:
-    """Scrape the server's counters once it is idle, or that long has passed; returns the error.
+    """Scrape the server's counters once it is idle, or after `most_s` seconds; returns the error.
 
     `meanwhile` is called while it is waited for.
     """
@@ -47,13 +47,13 @@ def settle_server(
 
 
 def scrape_after_run(observer: MetricsScraper, display: Display) -> ServerWindow:
-    """The server's counters over a run that has ended, once it is idle again."""
+    """Scrape the server after a run, once idle, and return the change of its counters."""
     with display.waiting("reading the server's counters, once it is idle", observer.longest_wait_s):
         return observer.scrape_after()
 
 
 def start_sensors(local: Local | None, engine: Engine, observe: bool, display: Display) -> Sampler | None:
-    """The sensors of this machine, where the server is on it, and its idle power."""
+    """Start this machine's sensors and sample idle power; None if the server is elsewhere."""
     if local is None or not observe or engine.simulated:
         return None
     from loadgen.host import sensor_discovery
@@ -65,12 +65,12 @@ def start_sensors(local: Local | None, engine: Engine, observe: bool, display: D
 
 
 def watch_cpus(local: Local | None, observe: bool, embedded: bool) -> CpuWatch | None:
-    """Make what reads the CPU use of a run, where the server is on this machine."""
+    """Make the reader of CPU use during a run; None if the server is elsewhere."""
     return CpuWatch(local.pids, server_known=embedded) if local is not None and observe else None
 
 
 def describe_devices(sensing: Sampler) -> dict[str, str]:
-    """Describe what the sensors report of this machine."""
+    """Collect the sensors' unchanging facts of this machine."""
     from loadgen.host import sensor_discovery
 
     return sensor_discovery.collect_facts(sensing.sensors)
@@ -78,7 +78,7 @@ def describe_devices(sensing: Sampler) -> dict[str, str]:
 
 @contextmanager
 def sample_meanwhile(*sources: MetricsScraper | Sampler | CpuWatch | None) -> Iterator[None]:
-    """Sample the server's counters, this machine's sensors and its CPUs meanwhile."""
+    """Run the given samplers (counters, sensors, CPU use) inside the block."""
     with ExitStack() as stack:
         for source in sources:
             if source is not None:

@@ -81,7 +81,7 @@ _SERIES = ("sweep", "limit")  # whose --resume goes on with a directory, and wou
 
 
 class Session(msgspec.Struct, frozen=True):
-    """A server found ready, and what every profile of a command shares."""
+    """A server found ready, and what all runs on it share."""
 
     options: Options
     access: ServerAddress
@@ -104,23 +104,23 @@ class Session(msgspec.Struct, frozen=True):
     interrupts: Interrupts = signals.SIGNALS
 
     def check_alive(self, failed: bool) -> None:
-        """Raises ServerDied where a server that was started here has ended; a failed one gets time to end."""
+        """Raise ServerDied if a server started here has ended; after a failure, wait for it a moment."""
         if self.local is not None:
             self.local.check_alive(_FAILED_S if failed else 0.0)
 
     def hide_error(self, error: LoadgenError) -> LoadgenError:
-        """The error without the secrets of this session."""
+        """Return the error without this session's secrets."""
         return type(error)(*(self.access.secrets.hide(str(part)) for part in error.args))
 
     @property
     def context_limit(self) -> int:
-        """Tokens of the longest request, as the server or the model's files declare it; 0: not known."""
+        """Tokens of the longest request that the server or the model's files allow; 0: unknown."""
         declared = self.checkpoint.max_positions if self.checkpoint is not None else None
         return self.served.max_model_len or declared or 0
 
     @property
     def adapter(self) -> Adapter:
-        """Make what learns how this server takes the requests of a plan."""
+        """Make the Adapter that learns which fields this server refuses."""
         known, alive, title = self.adaptations, self.check_alive, f"{self._simulated}warming up"
         quiet = self.options.quiet
         return Adapter(self.access, self.subject, known, alive, self.interrupts, title, quiet, self.accepted)
@@ -128,7 +128,7 @@ class Session(msgspec.Struct, frozen=True):
     def keep(
         self, run: Result, directory: Path, explain: bool = False, layout: str | None = None
     ) -> FinishedRun:
-        """Write a run's directory: arrivals, report, the log of a launched server, and last the result.
+        """Write a run's directory: arrivals, report, a launched server's log, and last the result.
 
         Nothing here raises for what cannot be written or made: that is among the errors. The journal goes
         once all of it is kept elsewhere; a signal waits for that, a second one does not.
@@ -141,19 +141,19 @@ class Session(msgspec.Struct, frozen=True):
         )
 
     def request(self, workload: Profile, seed: Seed) -> str:
-        """The first request of a profile as it would be sent, secrets hidden."""
+        """Return a profile's first request as it would be sent, without secrets."""
         made = plan.make(workload, self._count_words(workload, seed).subject, seed)
         request_id = f"{self._request_id_prefix()}0"
         return show_request(made, add_path(self.root, made), request_id, self._secrets(workload))
 
     def _secrets(self, workload: Profile) -> Secrets:
-        """Collect the secrets of the command, and those in a workload's body."""
+        """Collect the secrets of the command, and those in the profile's extra body."""
         return self.access.secrets | Secrets.collect(
             tables=(workload.extra_body, workload.chat_template_kwargs)
         )
 
     def run(self, workload: Profile, seed: Seed) -> tuple[Result, Path]:
-        """Measure one profile; its result, and the directory that holds its journal and is to hold it all.
+        """Measure one profile; return its result, and the directory with its journal.
 
         Raises UsageError or MeasureError; where nothing was measured there is no directory then.
         """
@@ -163,7 +163,7 @@ class Session(msgspec.Struct, frozen=True):
             return inside._count_words(workload, seed)._run(workload, seed)
 
     def _count_words(self, workload: Profile, seed: Seed) -> Session:
-        """This session, with the server's own count where prompts are made of words; raises MeasureError."""
+        """Return the session with the server's count of words if prompts need it; raises MeasureError."""
         if not plan.is_counted_by_server(workload, self.subject):
             return self
         (texts,) = import_rows("counts")  # no other run needs it
@@ -245,7 +245,7 @@ class Session(msgspec.Struct, frozen=True):
         return Result(facts, outcome.records, followup.keep_samples(facts, sensing, observer))
 
     def _steps(self, made: Plan, outcome: Outcome, display: Display) -> tuple[tuple[str, Step], ...]:
-        """List what is learned after a run of server and client, whatever was sampled during it."""
+        """List (name, step) of what is learned of server and client after a run."""
         from loadgen.run import followup
 
         return (
@@ -265,17 +265,17 @@ class Session(msgspec.Struct, frozen=True):
         return followup.add_configuration(known, access, self.served, log)
 
     def _title(self, made: Plan) -> str:
-        """Make the title of the display while a plan is measured."""
+        """Make the display's title while a plan is measured."""
         cell = "" if self.cell is None else f"r{self.cell.repeat} {self.cell.arm}, "
         shard = "" if self.options.shard is None else f"shard {self.options.share.name} of "
         return f"{self._simulated}{cell}{self.heading}{shard}{name_plan(made)}"
 
     def _mask(self, facts: Facts) -> Facts:
-        """The facts without secrets: they are written to disk."""
+        """Return the facts without secrets, since they are written to disk."""
         return facts.mask_texts(self.access.secrets.mask)
 
     def _add_fingerprint(self, known: Facts, made: Plan, outcome: Outcome, display: Display) -> Facts:
-        """The facts with the answers to the greedy prompts, requested once, after the first run."""
+        """Add to the facts the answers to the greedy prompts, requested after the first run only."""
         if not self.options.fingerprint or self.options.share.number:
             return known
         from loadgen.run import followup
@@ -290,22 +290,22 @@ class Session(msgspec.Struct, frozen=True):
 
     @property
     def _simulated(self) -> str:
-        """The beginning of a display's titles, where no model runs."""
+        """The prefix of a display's titles if no model runs; else ""."""
         return "SIMULATED " if self.served.engine.simulated else ""
 
     @property
     def _started_context(self) -> int:
-        """The context in tokens that the server was started for; 0: its own, or it was not started here."""
+        """The context in tokens that the server was started with; 0: default, or not started here."""
         launched = None if self.local is None else self.local.launched
         return 0 if launched is None else launched.settings.context_len or 0
 
     @property
     def observes(self) -> bool:
-        """Whether server and machine are sampled: by the first shard alone."""
+        """Whether to sample server and machine: only the first shard does."""
         return self.options.observe and not self.options.share.number
 
     def _reset_cache(self) -> str:
-        """Empty the prefix cache where that is requested, or the server was started here; the outcome."""
+        """Empty the prefix cache if requested, or if the server was started here; return the outcome."""
         engine, ours = self.served.engine, self.local is not None and self.local.launched is not None
         asked = self.options.reset_cache and not self.options.share.number  # the first shard's, for all
         if not asked and not (ours and engine.reset_path):
@@ -325,17 +325,17 @@ class Session(msgspec.Struct, frozen=True):
         return observer
 
     def _text_tokenizer(self) -> TextTokenizer | None:
-        """The model's tokenizer, where it is on this machine: it counts what the server does not."""
+        """Find the model's tokenizer on this machine, to count what the server does not."""
         names = (self.subject.tokenizer, self.subject.model_root, self.subject.model)
         return None if self.subject.engine.simulated else text_tokens.find_text_tokenizer(names)
 
     def _request_id_prefix(self) -> str:
-        """Choose the prefix of a run's ids: as given, or its own, to tell runs apart in a server's log."""
+        """Choose the prefix of x-request-id: as given, or unique to the run."""
         given = self.options.request_id_prefix
         return f"loadgen-{secrets.token_hex(4)}-" if given is None else given
 
     def transport_options(self, made: Plan) -> TransportOptions:
-        """How the requests of a plan are sent to this server."""
+        """Make the options of how a plan's requests are sent to this server."""
         options = self.options
         targets = tuple(add_path(root, made) for root in self.servers.list_roots(self.root))
         chosen, targets = transport_choice.choose_for_plan(options, targets, made, _LOG.warning)
@@ -367,7 +367,7 @@ class Session(msgspec.Struct, frozen=True):
         reset: str,
         tokenizer: TextTokenizer | None,
     ) -> Facts:
-        """The facts that are known before the first request of the run itself."""
+        """Collect the facts known before the measured run's first request."""
         local = self.local
         # This machine and our own software; its GPUs too where the server is on it.
         sensed = describe_devices(sensing) if sensing is not None else {}
@@ -413,7 +413,7 @@ class Session(msgspec.Struct, frozen=True):
 
 
 def _import_results() -> None:
-    """Import what results need, while there is time for it."""
+    """Import the modules that results need, while there is time for it."""
     with importing():
         import loadgen.report.report
         import loadgen.run.followup  # noqa: F401
@@ -428,7 +428,7 @@ def _sampling_steps(
     outcome: Outcome,
     display: Display,
 ) -> Iterator[tuple[str, Step]]:
-    """The steps that add what was sampled during a run."""
+    """Yield (name, step) that add what was sampled during a run to the facts."""
     health = outcome.health
     if start is not None:
         yield (
@@ -454,7 +454,7 @@ def _sampling_steps(
 
 
 def show_request(made: Plan, target: Target, request_id: str, hidden: Secrets) -> str:
-    """Head and body of the plan's first request, without secrets."""
+    """Return head and body of the plan's first request, without secrets."""
     body = made.body(0)
     headless = replace(target, headers=tuple((name, HIDDEN) for name, _ in target.headers))
     head = headless.make_head(len(body), (("x-request-id", request_id),))
@@ -468,7 +468,7 @@ def show_request(made: Plan, target: Target, request_id: str, hidden: Secrets) -
 
 
 def server_facts(served: ServerInfo, url: str) -> Server:
-    """The facts of the server at a URL."""
+    """Make the facts of the server at a URL."""
     return Server(
         url=url,
         engine=served.engine.name,
@@ -482,7 +482,7 @@ def server_facts(served: ServerInfo, url: str) -> Server:
 
 
 def client_facts(options: TransportOptions) -> Client:
-    """The facts of the client before the first request."""
+    """Make the facts of the client that are known before the first request."""
     return Client(
         transport=options.transport,
         why=options.why_transport,
@@ -493,12 +493,12 @@ def client_facts(options: TransportOptions) -> Client:
 
 
 def name_plan(made: Plan) -> str:
-    """The name of a plan on a display: its profile, else the file that it sends."""
+    """Name a plan on a display: by its profile, else by the file it sends."""
     return made.profile.name or Path(made.facts.file).name or "bench"
 
 
 def strip_resume(words: Sequence[str]) -> list[str]:
-    """The command without `--resume` and its directory, where it measures a series of runs."""
+    """Return a command line without `--resume` and its directory."""
     if not set(words[1:2]) & set(_SERIES):
         return list(words)
     kept, rest = [], iter(words)

@@ -41,10 +41,10 @@ BegunRequest = tuple[int, int, int]
 
 @dataclass
 class StopRules:
-    """The rules of one run, and what they have seen of it.
+    """The rules that may end one run early, and what they have seen of it.
 
-    Each request is noted as it ends, and `reason` is polled a few times a second. A cancelled request, or
-    one lost with the process that sent it, is no evidence about the server, and is not counted.
+    Each request is noted as it ends, and `reason` is polled a few times a second. A cancelled request, or one
+    lost with the process that sent it, is no evidence about the server, and is not counted.
     """
 
     max_failures: Tolerance | None = None
@@ -62,18 +62,18 @@ class StopRules:
 
     @property
     def cut_after_s(self) -> float | None:
-        """After how long what is still under way is cut; None: never."""
+        """Seconds after which requests in flight are cut off; None: never."""
         return None if self.max_duration_s is None else self.max_duration_s + self.drain_s
 
     def duration_ns(self, planned_ns: int) -> int:
-        """For how long requests are sent, given the workload's own duration; 0: no limit, as `Job` has it."""
+        """Return for how long to send requests, given the plan's own limit; 0: no limit."""
         if self.max_duration_s is None:
             return planned_ns
         most_ns = int(self.max_duration_s * SECOND_NS)
         return min(planned_ns, most_ns) if planned_ns else most_ns
 
     def note(self, failure: Failure | None, count: int = 1) -> None:
-        """Count a request that has ended, or several in a row; None: it succeeded."""
+        """Count one ended request, or `count` with the same outcome; None: success."""
         if failure is not None and failure.kind in NO_EVIDENCE:
             return
         if self.sessions and failure is not None and failure.kind is FailureKind.CONTEXT_LIMIT:
@@ -84,7 +84,7 @@ class StopRules:
         self.last = failure or self.last
 
     def reason(self, elapsed_s: float, under_way: int = 0) -> str:
-        """Why the run is to end now, "" where it is to go on; once there was a reason it stays.
+        """Return why the run must end now, "" if it goes on; a reason once given stays.
 
         `elapsed_s` is since the first request could be sent, `under_way` how many requests would be cut.
         """
@@ -97,7 +97,7 @@ class StopRules:
         return self.fired
 
     def summary(self, elapsed_s: float, not_sent: int, planned_ns: int = 0) -> str:
-        """Which rule ended the run, once it is over; "" where none did.
+        """Return which rule ended a run that is over; "" if none did.
 
         Where everything under way ended in time there was nothing to cut, and it is the `not_sent` requests
         of the plan that say that --max-duration ended it; of a plan without a number of requests, the time
@@ -143,7 +143,7 @@ class StopRules:
 
 
 def read_begin(record: Record) -> BegunRequest | None:
-    """Read what of a request shows saturation; None of one that failed or had no token."""
+    """Read when a request was sent and got its first token; None if it failed or got none."""
     if record.failure is not None or not len(record.arrival_ns):
         return None
     return record.index, record.sent_ns, int(record.arrival_ns[0])
@@ -151,7 +151,7 @@ def read_begin(record: Record) -> BegunRequest | None:
 
 @dataclass
 class SaturationRule:
-    """The evidence of an open loop of one rate, requests per second, and whether that is saturation.
+    """Decides from an open loop's ended requests whether the server is saturated at the planned rate.
 
     Three things must hold at once, each of which a healthy server shows too at times:
 
@@ -171,19 +171,19 @@ class SaturationRule:
     _judged_s: float = -math.inf
 
     def note(self, record: Record) -> None:
-        """Take note of a request that has ended."""
+        """Note a request that has ended."""
         if (begun := read_begin(record)) is not None:
             self.note_several([begun])
 
     def note_several(self, several: Iterable[BegunRequest]) -> None:
-        """Take note of requests that have ended, and had a first token."""
+        """Note ended requests that had a first token."""
         self._begun += [begun for begun in several if not begun[0] % self._every]
         while len(self._begun) > _HELD:
             self._every *= 2
             self._begun = [begun for begun in self._begun if not begun[0] % self._every]
 
     def reason(self, elapsed_s: float, in_flight: int) -> str:
-        """How it shows that the server is saturated, in words with figures; "" where it does not.
+        """Explain with figures that the server is saturated; "" if it is not shown to be.
 
         `elapsed_s` is since the first request could be sent.
         """
@@ -222,12 +222,12 @@ class SaturationRule:
         )
 
     def _flight(self, at_s: float) -> int:
-        """Requests in flight at a time, by the first count after that time."""
+        """Return the requests in flight at a time, by the first count after it."""
         return self._flights[min(bisect_left(self._times_s, at_s), len(self._flights) - 1)]
 
 
 def has_one_rate(profile: Profile) -> bool:
-    """Whether a load has one rate of requests.
+    """Whether a profile's load has a single constant rate of requests.
 
     That of a trace, a schedule, a ramp or bursts changes by itself; that of sessions is of their first turns.
     """
@@ -236,7 +236,7 @@ def has_one_rate(profile: Profile) -> bool:
 
 
 def make_stop_rules(options: Options, plan: Plan | None = None) -> StopRules:
-    """The rules to stop of one run, which keeps its own; saturation is judged of a plan that has one rate."""
+    """Make the stop rules of one run; saturation is judged only for a plan with one rate."""
     rules = StopRules(
         options.max_failures,
         options.max_consecutive_failures,
@@ -250,7 +250,7 @@ def make_stop_rules(options: Options, plan: Plan | None = None) -> StopRules:
 
 
 def measure_paces(index: Int64, first_ns: Int64) -> Float64:
-    """Seconds from one request's first token to the next one's, of successive blocks of requests.
+    """Compute the mean seconds between first tokens, float64[blocks], over blocks of successive requests.
 
     Of each block from its first request to the next block's, by their places in the plan: those between that
     have not ended count too.
@@ -261,7 +261,7 @@ def measure_paces(index: Int64, first_ns: Int64) -> Float64:
 
 
 def trend_z(values: Int64) -> float:
-    """Mann and Kendall's S of a series in standard deviations: 0 without a trend, above 0 if it rises."""
+    """Return Mann and Kendall's S of a series in standard deviations: 0 without a trend, > 0 if it rises."""
     some = values[:: math.ceil(len(values) / _PAIRED)]
     n = len(some)
     earlier, later = np.triu_indices(n, 1)

@@ -22,7 +22,7 @@ _AUTO = "auto"
 
 
 def check_transport(asked: str | None) -> str:
-    """Explain what is used instead of the transport asked for, and what to grant; "" where it can be had.
+    """Explain what replaces an unavailable transport, and what to grant; "" if it is available.
 
     Raises UsageError where the platform has none.
     """
@@ -35,7 +35,7 @@ def check_transport(asked: str | None) -> str:
 
 
 def likely_transport(asked: str | None) -> str:
-    """The transport that was asked for, or else the platform's usual one."""
+    """Return the requested transport, or else the platform's default."""
     return DEFAULT_TRANSPORT if asked in (None, _AUTO) else asked
 
 
@@ -45,7 +45,7 @@ def explain_refusals() -> dict[str, str]:
 
 
 def choose_transport(asked: str | None, target: Target, streams: int) -> TransportChoice:
-    """Choose the transport for about N streams; raises UsageError if the one asked for cannot be used."""
+    """Choose the transport for about `streams` streams; raises UsageError for a ring behind a proxy."""
     check_transport(asked)
     if asked in (None, _AUTO) and DEFAULT_TRANSPORT != "wire":
         return TransportChoice(DEFAULT_TRANSPORT, "no other transport than httpx runs here")
@@ -55,16 +55,16 @@ def choose_transport(asked: str | None, target: Target, streams: int) -> Transpo
 
 
 def add_path(root: Target, made: Plan) -> Target:
-    """Where the requests of a plan go on a server."""
+    """Return the target with the path of a plan's requests."""
     return replace(root, path=root.path.rstrip("/") + made.path)
 
 
 def choose_for_plan(
     options: Options, targets: tuple[Target, ...], plan: Plan, warn: Callable[[str], None]
 ) -> tuple[TransportChoice, tuple[Target, ...]]:
-    """The transport for a plan, and its targets with the addresses that their connections come from.
+    """Choose the transport for a plan, and the local addresses that its connections use.
 
-    Raises UsageError where there are too few of these, or as `choose` does.
+    Raises UsageError where there are too few of these, or as `choose_transport` does.
     """
     choice = choose_transport(options.transport, targets[0], plan.streams)
     connections = math.ceil(plan.streams / len(targets))
@@ -84,7 +84,7 @@ def choose_sources(
     processes: int = 1,
     doubtful: Callable[[str], None] | None = None,
 ) -> tuple[TransportChoice, Target]:
-    """The target with the addresses that its connections come from, and a transport that can use them.
+    """Choose the target's local addresses, and a transport that can use them.
 
     `connections` is how many there are at once, over all `processes`; with `doubtful`, of an open loop, that
     is an estimate: too few ports for it are a warning. Raises UsageError where they are too few, or an

@@ -16,7 +16,7 @@ _NOT_NEEDED = {"OPENBLAS_NUM_THREADS": "1", "PYDANTIC_DISABLE_PLUGINS": "__all__
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Import without that, and leave the environment as it was: servers are launched with it."""
+    """Import inside the block without numpy's threads and pydantic's plugin scan; restore the environment."""
     added = {name: value for name, value in _NOT_NEEDED.items() if name not in os.environ}
     os.environ.update(added)
     try:
@@ -27,14 +27,14 @@ def importing() -> Iterator[None]:
 
 
 class Verb(NamedTuple):
-    """A verb of the command; a folder's table VERBS has it by its name."""
+    """A verb of the command; each folder's table VERBS maps names to these."""
 
     group: str  # of --help
     summary: str
     place: str  # of its function, which takes the arguments: MODULE, for its `main`, or MODULE:FUNCTION
 
     def run(self, argv: Sequence[str]) -> int:
-        """Import what the verb needs, and run it; the exit code."""
+        """Import the verb's module and run it; returns the exit code."""
         module, _, function = self.place.partition(":")
         with importing():
             loaded = import_module(module)
@@ -43,7 +43,7 @@ class Verb(NamedTuple):
 
 
 def find_verbs() -> dict[str, Verb]:
-    """The verbs of every folder of the package, by name: those of the run first."""
+    """Return the verbs of all folders by name, those of `run` first."""
     import pkgutil  # `loadgen bench` does without
 
     package = import_module("loadgen")

@@ -34,7 +34,7 @@ def list_steps(
 
 
 def add_ceiling(facts: Facts, flags: Flags) -> Facts:
-    """The facts with the roofline of the machine, or why that is not known; a hosted API has neither."""
+    """Add the machine's roofline to the facts, or why it is unknown; a hosted API has neither."""
     if engines.find_by_name(facts.server.engine).hosted and flags == Flags():
         return facts
     if facts.targets:

@@ -162,7 +162,7 @@ def _count_requests(profile: Profile, turns: int, most: int | None) -> int:
 def _make_texts(
     form: str, shape: PromptShape, lens: tuple[Int64, Int64], inputs: PlanInputs
 ) -> tuple[TurnTexts, str, list[str]]:
-    """The texts of a form, where they come from, and notes on them."""
+    """Make the texts of a form; return them, where they come from, and notes on them."""
     counts = inputs.subject.word_counts or WordCounts()
     # The chat template's overhead is counted with the user's messages.
     bare = replace(inputs.subject, word_counts=replace(counts, overhead=0.0))

@@ -147,7 +147,7 @@ class PromptCounter:
 def add_word_counts(
     adapter: Adapter, known: dict[str, WordCounts], workload: Profile, seed: Seed, limit: int
 ) -> ModelTarget:
-    """The adapter's model, with the server's own count of words.
+    """Return the adapter's model, with the server's count of words if prompts are made of words.
 
     It is asked once for all requests of one form, of which it takes `limit` tokens (0: not known). What it
     refuses of a request is learned before, as it would be for the run. Raises MeasureError.

@@ -92,7 +92,7 @@ def _begin(
 
 
 def _measure(options: Options, workload: Profile, interrupts: Interrupts) -> Run:
-    """One run in the calling thread; raises LoadgenError, and Stopped where nothing was measured."""
+    """Measure one run in this thread; raises LoadgenError, and Stopped if nothing was measured."""
     with ExitStack() as stack:
         written = options.run_dir is not None
         if not written:
@@ -114,7 +114,7 @@ def load(directory: Place) -> Run:
 
 
 class BackgroundRun(Generic[T]):
-    """A call in a thread of its own, which begins when it is waited for and which a request stops in order.
+    """A call in a thread of its own that another thread can wait for and stop in order.
 
     The thread is needed: a measurement blocks, runs an event loop, and lowers its own priority.
     """
@@ -183,7 +183,7 @@ class BackgroundRun(Generic[T]):
             self._calling.acquire(timeout=_WAKE_EVERY_S)
 
     def _stop(self) -> None:
-        """Have the call end, if it has begun, and wait for that; each further Ctrl-C is a request as well."""
+        """Stop the call and wait for its end; each further Ctrl-C is a further stop request."""
         begun = not self._claim.acquire(blocking=False)
         while begun and not self._over:
             try:

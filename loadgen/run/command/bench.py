@@ -48,17 +48,17 @@ _LOG = logging.getLogger(__name__)
 
 
 class Speeds(Protocol):
-    """The tables of speeds that some profiles are shown as; the caller has them."""
+    """The two tables of speeds that some profiles are shown as; the study implements them."""
 
     def climb(self, session: Session, workload: Profile, seed: Seed, /) -> int:
-        """Measure a ladder of input lengths and print its table; the exit code."""
+        """Measure a ladder of input lengths and print its table; returns the exit code."""
 
     def draw_throughputs(self, runs: Sequence[Result], /) -> str:
         """Draw runs whose prompts are sent all at once as a table."""
 
 
 def run(options: Options, stack: ExitStack, begun: Embedded | None, find_speeds: Callable[[], Speeds]) -> int:
-    """Run the command, its embedded engine having begun; the exit code is the worst of its profiles'."""
+    """Run `loadgen bench`, its embedded engine started; return the worst exit code of its profiles."""
     profiles = _profiles(options)
     check(options)
     for extension in find_extensions(options):
@@ -80,7 +80,7 @@ def run(options: Options, stack: ExitStack, begun: Embedded | None, find_speeds:
 
 
 def _leaving_nothing(options: Options, stack: ExitStack) -> Options:
-    """The options with a place for a server's log that is gone when `stack` ends, unless by an error."""
+    """Return the options with a temporary directory for a server's log, kept only after an error."""
     import shutil  # few commands need them
     import tempfile
 
@@ -95,7 +95,7 @@ def _leaving_nothing(options: Options, stack: ExitStack) -> Options:
 
 
 def make_seed(options: Options) -> Seed:
-    """The seed given, or one drawn."""
+    """Return the seed given by --seed, or a random one."""
     return Seed(options.seed, chosen=True) if options.seed is not None else Seed.draw()
 
 
@@ -129,7 +129,7 @@ def _run_all(session: Session, profiles: list[Profile], seed: Seed, find_speeds:
 
 
 def _repeatedly(session: Session, workload: Profile, first: Seed) -> tuple[int, list[Result]]:
-    """Run a profile as often as asked, each time with prompts of its own; the worst exit code, the runs."""
+    """Run a profile --repeat times, each with its own prompts; return the worst exit code and the runs."""
     worst = 0
     runs: list[Result] = []
     for repeat in range(session.options.repeat):
@@ -173,7 +173,7 @@ def _profiles(options: Options) -> list[Profile]:
 
 
 def _check_saturation(workload: Profile) -> None:
-    """Warn of a load that --stop-when-saturated does not judge."""
+    """Warn if the load is one that --stop-when-saturated does not judge."""
     from loadgen.run import stop_rules  # few runs need it
 
     if not stop_rules.has_one_rate(workload):
@@ -181,7 +181,7 @@ def _check_saturation(workload: Profile) -> None:
 
 
 def check_command(options: Options) -> None:
-    """Check what is wrong with a command wherever it is to run; raises UsageError."""
+    """Check a command for errors that do not depend on this machine; raises UsageError."""
     requested_metrics.parse_metadata(options.metadata)
     result_block.find_layout(options.layout)
     if options.preset is not None and (options.base_url is not None or options.launching.wanted):
@@ -204,7 +204,7 @@ def check_command(options: Options) -> None:
 
 
 def check_urls(urls: Sequence[str], endpoint: str | None) -> None:
-    """Raises UsageError for an address that no request can be sent to, or that is given twice."""
+    """Raise UsageError for an address that no request can be sent to, or that is given twice."""
     for url in urls:
         if "${" not in url:  # of a campaign, with a variable that is not set
             ServerAddress(parse_base_url(url, endpoint).base_url)
@@ -215,7 +215,7 @@ def check_urls(urls: Sequence[str], endpoint: str | None) -> None:
 
 
 def check(options: Options) -> None:
-    """Find before anything is started what could not be done at the end; raises UsageError."""
+    """Check, before anything starts, that the run can be finished and written; raises UsageError."""
     check_command(options)
     _check_tokenizer(options.tokenizer)
     if instead := transport_choice.check_transport(options.transport):
@@ -228,7 +228,7 @@ def check(options: Options) -> None:
 
 
 def _check_tokenizer(tokenizer: str | None) -> None:
-    """Raise UsageError for a path without a tokenizer; a name of the hub that is not here is only noted."""
+    """Raise UsageError for a path without a tokenizer; for a hub name that is not here only warn."""
     if tokenizer is None or "${" in tokenizer:  # of a campaign, with a variable that is not set
         return
     if locate_tokenizer(tokenizer) is None:
@@ -237,7 +237,7 @@ def _check_tokenizer(tokenizer: str | None) -> None:
 
 
 def _render(run: Result, directory: Path, options: Options) -> str:
-    """Render what standard output is given of a run: the whole report is in its directory."""
+    """Render the report for standard output, short or long."""
     from loadgen.base.printing import Screen
     from loadgen.report import report
 
@@ -248,7 +248,7 @@ def _render(run: Result, directory: Path, options: Options) -> str:
 
 
 def finish(session: Session, run: Result, directory: Path) -> int:
-    """Write the files, print what matters of the report, and give the exit code; the files come first."""
+    """Write the run's files, print the report, and return the exit code; files come first."""
     from loadgen.report.vllm_json import write_result
     from loadgen.verdict.verdict import Level
 

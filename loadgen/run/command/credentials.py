@@ -23,7 +23,7 @@ _KEY_HEADERS = (_AUTHORIZATION, "api-key", "x-api-key")
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """The headers of every request, what in them and elsewhere is secret, and where the key came from."""
+    """The headers of every request, the secrets in them and elsewhere, and where the key came from."""
 
     headers: dict[str, str]
     secrets: Secrets
@@ -32,10 +32,10 @@ class Credentials(msgspec.Struct, frozen=True):
 
 
 def collect_credentials(options: Options, own: bool = False, *more: object) -> Credentials:
-    """Collect a command's credentials; raises UsageError for a key that cannot be one, and never shows it.
+    """Collect a command's headers and secrets; raises UsageError for an invalid key, never shown.
 
-    `own`: the server is started here, and gets a key only where one is asked for by name. `more` are
-    tables, as a server's environment, in which names of secrets have values.
+    `own`: the server is started here, and gets a key only where one is asked for by name. `more` are tables,
+    as a server's environment, in which names of secrets have values.
     """
     check_key_flags(options)
     headers = dict(options.headers)
@@ -58,7 +58,7 @@ def collect_credentials(options: Options, own: bool = False, *more: object) -> C
 
 
 def check_key_flags(options: Options) -> None:
-    """Raises UsageError where several flags give the key."""
+    """Raise UsageError if several flags give the API key."""
     if options.api_key_env and options.api_key_file:
         raise UsageError("--api-key-env and --api-key-file: give one of them")
     if _key_header_given(options).lower() == _AUTHORIZATION and (options.api_key_env or options.api_key_file):
@@ -66,12 +66,12 @@ def check_key_flags(options: Options) -> None:
 
 
 def _key_header_given(options: Options) -> str:
-    """The header that was given with a key, as it was written; "" where there is none."""
+    """Return the name of a given header that holds a key, as written; "" if there is none."""
     return next((name for name in options.headers if name.lower() in _KEY_HEADERS), "")
 
 
 def flags_with_secrets(words: Sequence[str], options: Options) -> list[str]:
-    """The flags of a command, but for --header, whose values hold what is secret by its name or its form."""
+    """List a command's flags, except --header, whose values are secret by name or form."""
     known = Secrets.collect(
         tables=(options.overrides, options.launching.settings), url=options.endpoint or ""
     )
@@ -85,14 +85,14 @@ def flags_with_secrets(words: Sequence[str], options: Options) -> list[str]:
 
 
 def _origin(options: Options) -> str:
-    """Where the key comes from, as it was typed."""
+    """Name the source of the API key, as it was typed."""
     if options.api_key_file is not None:
         return f"--api-key-file {options.api_key_file}"
     return f"--api-key-env {options.api_key_env}" if options.api_key_env else DEFAULT_VARIABLE
 
 
 def read_api_key(variable: str | None, file: str | None) -> str:
-    """The key in a variable of the environment or in a file; "" where there is none and none is required.
+    """Read the API key from an environment variable or a file; "" if there is none and none is required.
 
     Spaces and line ends around it are no part of it. Raises UsageError, which names its source.
     """
@@ -111,7 +111,7 @@ def read_api_key(variable: str | None, file: str | None) -> str:
 
 
 def check_key(text: str, origin: str) -> str:
-    """The key in a text without the spaces around it; raises UsageError, which never shows it."""
+    """Return the key in a text, stripped; raises UsageError, which never shows it."""
     key = text.strip()
     if not key:
         raise UsageError(f"{origin} is empty: write the API key to it")

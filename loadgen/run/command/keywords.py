@@ -62,7 +62,7 @@ def parse_call(
     workload: str | os.PathLike[str] | Profile | None,
     given: Mapping[str, Any],
 ) -> tuple[Options, Profile]:
-    """The command's options and the profile; raises UsageError that names the keyword that is wrong."""
+    """Parse a call's arguments into options and profile; raises UsageError that names a wrong keyword."""
     options = make_options(base_url, check_keywords(given))
     return options, make_profile(workload, options.overrides)
 
@@ -70,7 +70,7 @@ def parse_call(
 def check_keywords(
     given: Mapping[str, Any], kind: Any = BenchOptions, call: str = "bench()"
 ) -> dict[str, Any]:
-    """The keywords of a call, as `kind` has them; raises UsageError that names the one that is wrong.
+    """Validate a call's keywords as the type `kind`; raises UsageError that names the wrong one.
 
     A `backend` keeps the name that it was given, which may be another client's.
     """
@@ -93,7 +93,7 @@ def check_keywords(
 
 @cache
 def _add_bounds(kind: Any) -> Any:
-    """The keywords of a call, the numbers among them held to their bounds; a profile checks its own keys."""
+    """Make the type of a call's keywords with bounds on its numbers; a profile checks its own keys."""
     types = get_type_hints(kind, localns=_NAMES, include_extras=True)
     for name in types.keys() & KEYWORDS.keys() - _KEYS:
         types[name] = annotate_bounds(types[name], KEYWORDS[name], Meta)
@@ -103,7 +103,7 @@ def _add_bounds(kind: Any) -> Any:
 def make_options(
     base_url: str | Sequence[str] | None, given: Mapping[str, Any], varied: Collection[str] = ()
 ) -> Options:
-    """The command's options of keywords of `bench` that were checked; raises UsageError.
+    """Make the options of checked keywords; raises UsageError.
 
     `varied` are further keys of a profile, each with several values.
     """
@@ -151,7 +151,7 @@ def make_options(
 
 
 def _read_words(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of features that are words here as on the command line, read; raises UsageError."""
+    """Parse the features' options that are texts, as on the command line; raises UsageError."""
     words = {row.name: row.read for row in TABLE if row.extension and row.read and row.name in values}
     read = {}
     for name, parse in words.items():
@@ -169,7 +169,7 @@ def _without_zero_bytes(name: str, value: object) -> None:
 
 
 class _Bare(str):
-    """A word that a signature shows without quotes: an annotation as the source has it."""
+    """A text whose repr has no quotes, for an annotation in a signature as the source has it."""
 
     __slots__ = ()
     __repr__ = str.__str__
@@ -183,7 +183,7 @@ _UNSET = _Bare("...")
 
 
 def list_keywords(options: type) -> Callable[[Call], Call]:
-    """Give a function of `**options` the signature that help() and notebooks show: every keyword by name."""
+    """Give a function of `**options` the signature that help() and notebooks show, every keyword by name."""
 
     def with_names(function: Call) -> Call:
         plain = inspect.signature(function)
@@ -200,7 +200,7 @@ def list_keywords(options: type) -> Callable[[Call], Call]:
 
 
 def _urls(base_url: object) -> tuple[str, ...]:
-    """The addresses that were given, one or several; raises UsageError."""
+    """Return the given addresses, one or several, as a tuple; raises UsageError."""
     several = base_url if isinstance(base_url, list | tuple) else () if base_url is None else (base_url,)
     if wrong := next((url for url in several if not isinstance(url, str)), None):
         raise UsageError(f"base_url: expected `str` or a list of them, got `{type(wrong).__name__}`")
@@ -210,7 +210,7 @@ def _urls(base_url: object) -> tuple[str, ...]:
 
 
 def _instead(name: str, kind: Any) -> str:
-    """Explain a name that is not a keyword: the nearest, or what such a flag is here."""
+    """Explain an unknown keyword: the nearest keyword, or what another client's flag is called here."""
     from loadgen.run.command.options import bench_parser  # only a wrong call needs these
     from loadgen.settings import other_flags, vllm_flags
 
@@ -228,7 +228,7 @@ def _instead(name: str, kind: Any) -> str:
 def make_profile(
     workload: str | os.PathLike[str] | Profile | None, overrides: Mapping[str, Any], call: str = "bench()"
 ) -> Profile:
-    """The profile that is named or given, with keywords over it; raises UsageError."""
+    """Load the profile that is named or given, with keywords over it; raises UsageError."""
     overrides = dict(overrides)
     if "range_ratio" in overrides:
         overrides["range_ratio"] = str(overrides["range_ratio"])
@@ -249,7 +249,7 @@ def make_profile(
 
 
 def _words(message: str) -> str:
-    """msgspec's message, begun with the keyword that it is about."""
+    """Rewrite msgspec's message to begin with the keyword that it is about."""
     reason, _, path = message.partition(" - at ")
     name = path.rpartition("$.")[2].strip("`")
     return f"{name}: {reason[:1].lower()}{reason[1:]}" if name else reason

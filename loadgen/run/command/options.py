@@ -76,18 +76,18 @@ else:
 
 
 class Launching(_Launch, frozen=True):
-    """The server that is to be started, and how."""
+    """The settings of the server to start."""
 
     settings: dict[str, Any] = msgspec.field(default_factory=dict)  # of the server, those that were given
 
     @property
     def wanted(self) -> bool:
-        """Whether a server is to be started at all."""
+        """Whether a server is to be started."""
         return bool(self.engine or self.command or self.container)
 
     @property
     def name(self) -> str:
-        """Its name in the report and in the log's directory."""
+        """The engine's name, for the report and the log's directory."""
         return self.engine or ("container" if self.container else "command")
 
 
@@ -116,7 +116,7 @@ def _no_keys() -> WorkloadOptions:
 
 
 class Options(_Settings, frozen=True):
-    """The command line of `bench`, parsed once: the settings of a run, and what follows from them."""
+    """The parsed command line of `bench`: the settings of a run, and what follows from them."""
 
     profiles: tuple[str, ...] = ()
     overrides: WorkloadOptions = msgspec.field(default_factory=_no_keys)  # of a profile, that were given
@@ -131,34 +131,34 @@ class Options(_Settings, frozen=True):
 
     @property
     def share(self) -> Share:
-        """The part of the plan that this command sends."""
+        """The share of the plan that this command sends."""
         from loadgen.transport.sending.share import WHOLE  # numpy, which --help does without
 
         return self.shard or WHOLE
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """The addresses of all servers, as given; none where one is started."""
+        """The addresses of all servers, as given; () if one is started."""
         return () if self.base_url is None else (self.base_url, *self.more_urls)
 
     @property
     def embedded(self) -> bool:
-        """Whether the embedded engine answers: no other server is named."""
+        """Whether the embedded engine answers, since no other server is named."""
         return self.base_url is None and not self.launching.wanted
 
     @property
     def saves(self) -> bool:
-        """Whether a result file is written too, next to the run directory."""
+        """Whether to write vLLM's result file too, next to the run directory."""
         return self.save_result or self.save_detailed or self.append_result
 
 
 def is_given(options: Options, row: Setting) -> bool:
-    """Whether a setting of a run is not what it is without a flag."""
+    """Whether a setting of a run differs from its default."""
     return bool(getattr(options, row.name) != row.default)
 
 
 def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) -> Options:
-    """The options on this command line; raises UsageError that names what is wrong with it."""
+    """Parse the command line of `bench`; raises UsageError that names what is wrong with it."""
     words = join_flag_lines(argv[1:] if argv[:1] == ["serve"] else argv)  # pasted from `vllm bench serve`
     refuse_other_flags(words)
     if parser is None:
@@ -211,7 +211,7 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
 
 
 def lay_over_lengths(values: dict[str, Any]) -> None:
-    """Lay --input-len and --output-len over each data set's own, as vLLM 0.32 does, in the flags' values."""
+    """Copy --input-len and --output-len into each data set's own keys, as vLLM 0.32 does, in place."""
     if (tokens := values.pop("every_input_len", None)) is not None:
         values["input_len"] = tokens
     if (tokens := values.pop("every_output_len", None)) is not None:
@@ -221,13 +221,13 @@ def lay_over_lengths(values: dict[str, Any]) -> None:
 
 
 def _list_varied(values: Mapping[str, Any]) -> Iterator[str]:
-    """The keys of a profile that a sweep's flags vary, as they name them."""
+    """Yield the profile keys that a sweep's flags vary."""
     for text in (*values.get("vary", ()), *chain.from_iterable(values.get("link", ()))):
         yield text.partition("=")[0].strip().replace("-", "_")
 
 
 def _headers(pairs: Sequence[str]) -> dict[str, str]:
-    """Headers written NAME=VALUE, or as curl has them; no word of one that is refused is shown."""
+    """Parse headers written NAME=VALUE, or as for curl; errors never show their text."""
     headers = {}
     for number, pair in enumerate(pairs, 1):
         named = _HEADER.fullmatch(pair)
@@ -241,7 +241,7 @@ def _headers(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def bench_parser() -> Parser:
-    """The parser of `loadgen bench`; what is not given is absent from its result."""
+    """Make the parser of `loadgen bench`; flags that are not given are absent from its result."""
     parser = Parser(
         prog="loadgen bench",
         usage="%(prog)s [--base-url URL|--launch ENGINE|--preset NAME] [FLAG ...]",
@@ -260,7 +260,7 @@ def bench_parser() -> Parser:
 
 
 class _OneLine(argparse.HelpFormatter):
-    """Help of one line a flag: what does not fit ends in dots."""
+    """A help formatter with one line per flag; longer help ends in dots."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=28)
@@ -269,14 +269,14 @@ class _OneLine(argparse.HelpFormatter):
         return [shorten(text, width, placeholder=" …")]
 
     def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Callable[[int], Any]:
-        """The place of a value, without its choices."""
+        """Format the placeholder of a flag's value, without its choices."""
         if action.choices is not None or str(action.metavar).startswith("{"):
             return lambda count: ("NAME",) * count
         return super()._metavar_formatter(action, default_metavar)
 
 
 def write_help(words: Sequence[str]) -> str | None:
-    """The help that a command line asks for: of most runs, all, or a group; None: it asks for none.
+    """Return the help that a command line requests (common flags, all, a group); None if it requests none.
 
     Raises UsageError for a group that there is not.
     """
@@ -299,7 +299,7 @@ def write_help(words: Sequence[str]) -> str | None:
 
 
 def count_workers(asked: int | None, targets: int) -> int:
-    """How many processes send to `targets` servers, where `asked` were asked for; None: not given, 0: any.
+    """Compute how many processes send to `targets` servers; `asked` None: not given, 0: automatic.
 
     Raises UsageError where these cannot be shared out evenly.
     """
@@ -315,7 +315,7 @@ def count_workers(asked: int | None, targets: int) -> int:
 
 
 def find_default_url(given: Collection[str], launched: bool, port: int | None = None) -> str | None:
-    """The address that flags without one mean; None where a server is started for them, or simulated.
+    """Return the default address; None if a server is started or simulated instead.
 
     `port` is the default of the client whose name of an API was given; None: vLLM's.
     """
@@ -326,7 +326,7 @@ def find_default_url(given: Collection[str], launched: bool, port: int | None = 
 
 
 def change_port(url: str, port: int) -> str:
-    """An address that ends with a port, at another one."""
+    """Return a URL that ends with a port, with another port."""
     return f"{url.rpartition(':')[0]}:{port}"
 
 
@@ -336,7 +336,7 @@ def explain_no_server(url: str) -> str:
 
 
 def join_flag_lines(argv: Sequence[str]) -> list[str]:
-    """The command line with each line of flags for others in one word with its own, so that none is ours.
+    """Join each flag that takes a line of another program's flags with that line in one argument.
 
     Flags with underscores are those with dashes, as vLLM's parser has them.
     """
@@ -350,7 +350,7 @@ def join_flag_lines(argv: Sequence[str]) -> list[str]:
 
 
 def read_launching(values: dict[str, Any]) -> Launching:
-    """The launch that the flags' `values` ask for, which are taken out of them; raises UsageError."""
+    """Take the settings of the server to start out of the flags' `values`; raises UsageError."""
     values["server_args"] = _split_words("--server-args", values.get("server_args", ""))
     values["container_args"] = _split_words("--container-args", values.get("container_args", ""))
     values["server_env"] = _read_environment(values.get("server_env", []))
@@ -399,7 +399,7 @@ def _read_environment(pairs: list[str]) -> dict[str, str]:
 
 
 def refuse_other_flags(argv: Sequence[str]) -> None:
-    """Raises UsageError of a flag of vLLM that is not supported, or would be read as another of ours."""
+    """Raise UsageError for a vLLM flag that is not supported, or that argparse would abbreviate wrongly."""
     for position, word in enumerate(argv):
         following = argv[position + 1] if position + 1 < len(argv) else "--"
         if word == "--profile" and following.startswith("--"):
@@ -421,14 +421,14 @@ def refuse_other_flags(argv: Sequence[str]) -> None:
 
 
 def explain_other_flag(flag: str) -> str | None:
-    """Ours for another client's flag, or why there is none; None where no client has it."""
+    """Explain which flag of ours replaces another client's, or why none does; None: no client has it."""
     from loadgen.settings import other_flags  # only a wrong command line needs it
 
     return other_flags.explain_other_flag(flag)
 
 
 class _Unheeded(argparse.Action):
-    """A flag of vLLM without effect here: it is noted, and refused with a value that would have one."""
+    """The action of a vLLM flag without effect: noted, and refused with a value that would have one."""
 
     def __call__(
         self,
@@ -445,7 +445,7 @@ class _Unheeded(argparse.Action):
 
 
 def add_unheeded_flags(parser: argparse.ArgumentParser) -> None:
-    """Add what no help lists: what has no effect (docs/from-vllm.md has it), and what was renamed."""
+    """Add the flags that no help lists: those without effect, and renamed ones."""
     for flag in vllm_flags.VLLM.no_effect:
         nargs = None if flag in vllm_flags.VALUED_FLAGS else 0
         parser.add_argument(flag, action=_Unheeded, nargs=nargs, dest="no_effect", help=argparse.SUPPRESS)

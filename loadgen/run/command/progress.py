@@ -46,7 +46,7 @@ NO_TTFTS = (0,) * _BINS
 
 
 class SentCounters(Protocol):
-    """The counts while requests are sent, in one process or several."""
+    """Counts of requests sent and ended and of reads, of one capturing process or several."""
 
     @property
     def sent(self) -> int: ...
@@ -60,7 +60,7 @@ class SentCounters(Protocol):
 
 @dataclass
 class Progress:
-    """A run so far: requests from the counters, tokens and TTFT from what has been decoded."""
+    """The state of a run under way: requests by the counters, tokens and TTFT by what has been decoded."""
 
     title: str
     total: int | None  # None: only the sending time is limited
@@ -84,7 +84,7 @@ class Progress:
     _recent: list[tuple[int, int]] = field(default_factory=list)
 
     def note(self, record: Record) -> None:
-        """Count a decoded request."""
+        """Count a decoded record."""
         self.ended += 1
         cancelled = record.failure is not None and record.failure.kind in NO_EVIDENCE
         self.cancelled += cancelled
@@ -99,7 +99,7 @@ class Progress:
 
     @property
     def totals(self) -> Totals:
-        """All that is counted."""
+        """All counts as one value."""
         counters = self.counters
         return Totals(
             sent=counters.sent,
@@ -116,7 +116,7 @@ class Progress:
         )
 
     def note_totals(self, totals: Totals) -> None:
-        """Count what other processes have decoded so far, instead of noting each request."""
+        """Take the counts that other processes decoded, instead of noting each record."""
         self.ended, self.failed, self.tokens = totals.decoded, totals.failed, totals.tokens
         self.reads, self.cancelled = totals.decoded_reads, totals.cancelled
         self.ttft_sum_ns, self.ttft_count = totals.ttft_sum_ns, totals.ttft_count
@@ -128,13 +128,13 @@ class Progress:
 
     @property
     def tokens_so_far(self) -> float:
-        """Tokens of the decoded answers, and about those of the others: their reads at as many a read."""
+        """Tokens of decoded answers, plus an estimate for those in flight from their reads."""
         a_read = self.tokens / self.reads if self.reads and self.tokens else 1.0
         return self.tokens + max(self.counters.reads - self.reads, 0) * a_read
 
     @property
     def _token_share(self) -> float | None:
-        """How much of all tokens has come, 0 to 1; None while no one knows how many there will be.
+        """The share of all planned tokens that has arrived, 0 to 1; None while the total is unknown.
 
         Requests end in waves where many are sent at once; tokens come evenly.
         """
@@ -151,7 +151,7 @@ class Progress:
 
     @property
     def left_s(self) -> float | None:
-        """Time left at the pace so far, or for sending, whichever is less; None while neither is known.
+        """Estimated seconds left, at the pace so far or of --duration, the lesser; None while unknown.
 
         A trace, which has no one pace, goes on until its last request is due.
         """
@@ -167,7 +167,7 @@ class Progress:
 
     @property
     def share(self) -> float:
-        """How much of the run is behind it, 0 to 1."""
+        """The share of the run that is done, 0 to 1."""
         if (share := self._token_share) is not None:
             return share
         if self.total is not None:
@@ -175,7 +175,7 @@ class Progress:
         return min(self.elapsed_s / self.duration_s, 1.0) if self.duration_s else 0.0
 
     def token_rate_per_s(self) -> float | None:
-        """Tokens a second lately: reads lately, at the tokens per read of what has been decoded."""
+        """Return recent tokens per second: recent reads times the decoded tokens per read."""
         now_ns, reads = clock.now_ns(), self.counters.reads
         self._recent = [(at, n) for at, n in self._recent if now_ns - at < _WINDOW_NS] + [(now_ns, reads)]
         first_ns, first = self._recent[0]
@@ -184,7 +184,7 @@ class Progress:
         return (reads - first) * 1e9 / (now_ns - first_ns) * self.tokens / self.reads
 
     def line(self, columns: int = WIDTH) -> str:
-        """All of it in one line; a wide terminal has more figures."""
+        """Write the progress in one line; a wide terminal gets more figures."""
         of = "" if self.total is None else f"/{self.total}"
         # What is sent is counted at once, what has ended ten times a second.
         running = max(self.counters.sent - max(self.counters.ended, self.ended), 0)
@@ -207,14 +207,14 @@ class Progress:
         return " · ".join(parts)
 
     def _list_more(self) -> Iterator[str]:
-        """List what a wide terminal has room for."""
+        """Yield the figures for which only a wide terminal has space."""
         if (p99_ms := ttft_percentile_ms(self.ttft_counts, 99)) is not None:
             yield f"P99 {p99_ms:,.{0 if p99_ms >= 10 else 1}f} ms"
         if (waiting := self.waiting()) is not None:
             yield f"{waiting} queued"
 
     def _rest(self, running: int) -> Iterator[str]:
-        """List what is still waited for, and how long."""
+        """Yield what is still waited for, and for how long."""
         if self.ending:
             yield f"ending: {self.ending}"
         elif self.duration_s is not None and running and self.elapsed_s > self.duration_s:
@@ -233,7 +233,7 @@ def _duration(seconds: float) -> str:
 
 
 class Shown(Protocol):
-    """The content of a display: one line, and how much of the whole is behind it, 0 to 1; None: unknown."""
+    """What a display can show: a line, and the share that is done, 0 to 1; None: unknown."""
 
     @property
     def share(self) -> float | None: ...
@@ -242,7 +242,7 @@ class Shown(Protocol):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Something that is waited for: what it is, since when, for how long at most, and how it stands."""
+    """A wait to show: for what, since when, for how long at most, and its state."""
 
     what: str
     at_most_s: float | None
@@ -251,10 +251,10 @@ class Wait(msgspec.Struct, frozen=True):
 
     @property
     def share(self) -> None:
-        """Unknown: the time it may take is no measure of what is done."""
+        """None: the time it may take does not show how much is done."""
 
     def line(self, columns: int = WIDTH) -> str:
-        """Write what is waited for, how long it has taken and may take, and how it stands."""
+        """Write what is waited for, for how long so far and at most, and its state."""
         elapsed_s = (clock.now_ns() - self.begin_ns) / 1e9
         parts = [_duration(elapsed_s)] * (elapsed_s >= _MOMENT_S)
         parts += [f"at most {_duration(self.at_most_s)}"] if self.at_most_s else []
@@ -262,22 +262,22 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class Display:
-    """Shows progress a few times a second, and what is waited for; this one nothing."""
+    """Shows a run's progress and waits; this one shows nothing."""
 
     first_s: float | None = None  # that a wait takes before it is shown; None: it never is
     every_s: float = 0.0  # from then on
 
     def show(self, progress: Shown) -> None:
-        """Show how far a run is."""
+        """Show the progress of a run; called a few times a second."""
 
     def show_wait(self, wait: Wait) -> None:
-        """Show it now; called in a thread of its own."""
+        """Show a wait now; called in a thread of its own."""
 
     def show_still(self, wait: Wait) -> None:
-        """Show it once, for as long as it takes."""
+        """Show a wait once, without counting time."""
 
     def close(self) -> None:
-        """Take away what must not stay; it may be shown again."""
+        """Remove what must not stay on the terminal; showing may go on later."""
 
     @contextmanager
     def waiting(
@@ -287,7 +287,7 @@ class Display:
         detail: Callable[[], str] = str,
         forks: bool = False,
     ) -> Iterator[None]:
-        """Show meanwhile what is waited for, where that takes longer than a moment.
+        """Show a wait during the block if it takes longer than a moment.
 
         A thread does it, which has ended when the block has; where something `forks` inside there is none,
         and what is shown stands still.
@@ -319,7 +319,7 @@ class Display:
 
 
 class LineDisplay(Display):
-    """A plain line now and then, for logs: at most 80 columns, no escapes."""
+    """Prints a plain line now and then, for logs: at most 80 columns, no escapes."""
 
     first_s, every_s = 2.0, 30.0
 
@@ -328,13 +328,13 @@ class LineDisplay(Display):
         self.last_ns = clock.now_ns()
 
     def show(self, progress: Shown) -> None:
-        """A line every ten seconds."""
+        """Print the progress every ten seconds."""
         if clock.now_ns() - self.last_ns >= _LINE_EVERY_NS:
             self.last_ns = clock.now_ns()
             self._print(progress)
 
     def show_wait(self, wait: Wait) -> None:
-        """A line each time."""
+        """Print the wait each time."""
         self._print(wait)
 
     def _print(self, shown: Shown) -> None:
@@ -342,7 +342,7 @@ class LineDisplay(Display):
 
 
 class ProgressBar(Display):
-    """One line that stays in place on a terminal; where that is gone, nothing more is shown."""
+    """Draws one line that stays in place on a terminal; silent once the terminal is gone."""
 
     first_s, every_s = 0.2, 0.25
 
@@ -357,7 +357,7 @@ class ProgressBar(Display):
         self.gone = False
 
     def show(self, progress: Shown) -> None:
-        """The figures, and a bar where it is known how much is done."""
+        """Draw the figures, with a bar if the share that is done is known."""
         if self.gone:
             return
         from rich.console import Group
@@ -378,15 +378,15 @@ class ProgressBar(Display):
             self.gone = True
 
     def show_wait(self, wait: Wait) -> None:
-        """Show it in the place of the progress."""
+        """Draw a wait in place of the progress."""
         self.show(wait)
 
     def show_still(self, wait: Wait) -> None:
-        """Show it in the place of the progress, without a time that would stand still."""
+        """Draw a wait in place of the progress, without a time."""
         self.show(wait)
 
     def close(self) -> None:
-        """Take the bar away: the report takes its place."""
+        """Erase the line: the report takes its place."""
         live, self.live = self.live, None
         with suppress(OSError, ValueError):
             if live is not None:
@@ -403,7 +403,7 @@ class ProgressBar(Display):
 
 
 def display(quiet: bool) -> Display:
-    """The display that fits standard error: a bar on a terminal, lines elsewhere, none when quiet."""
+    """Choose the display for standard error: a bar on a terminal, lines elsewhere, none if quiet."""
     if quiet or sys.stderr is None or sys.stderr.closed:
         return Display()
     # A dumb terminal cannot take back what it has shown.
@@ -412,17 +412,17 @@ def display(quiet: bool) -> Display:
 
 
 def warn(text: str) -> None:
-    """A line on standard error, if that takes one."""
+    """Print a line on standard error, if that takes one."""
     print_text(f"loadgen: {text}", sys.stderr)
 
 
 def ttft_bin(ttft_ns: int) -> int:
-    """The bin of a TTFT."""
+    """Return the histogram bin of a TTFT (ns)."""
     return min(max(int(math.log(max(ttft_ns, 1) / _LEAST_NS) * _BINS_PER_E), 0), _BINS - 1)
 
 
 def ttft_percentile_ms(counts: Iterable[int], percent: float) -> float | None:
-    """A percentile of the TTFTs in bins, as the middle of its bin (ms); None if empty."""
+    """Estimate a percentile of TTFT (ms) from histogram counts, as its bin's middle; None if empty."""
     bins = list(counts)
     wanted = sum(bins) * percent / 100
     for number, below in enumerate(accumulate(bins)):
@@ -432,7 +432,7 @@ def ttft_percentile_ms(counts: Iterable[int], percent: float) -> float | None:
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """The counts of a run."""
+    """The counts of a run that live displays show, and that processes publish."""
 
     sent: int = 0
     ended: int = 0  # their responses are over
@@ -448,7 +448,7 @@ class Totals(msgspec.Struct, frozen=True):
 
     @classmethod
     def join(cls, several: Iterable[Totals]) -> Totals:
-        """The totals of several processes."""
+        """Add up the totals of several processes."""
         flat = zip(*((*counts, *bins) for *counts, bins in map(astuple, (cls(), *several))), strict=True)
         return cls._of_flat(tuple(map(sum, flat)))
 
@@ -462,7 +462,7 @@ _LAYOUT = struct.Struct(f"={len(Totals.__struct_fields__) - 1 + _BINS}q")
 
 
 class LiveTotals:
-    """Totals that one process publishes a few times a second and others read; what they read may be torn.
+    """Totals that one process publishes a few times a second for others, whose reads may be torn.
 
     Without a `path` they are in memory, which what is forked from here shares. With one they are in that
     file, made where there is none. Raises OSError where that cannot be.
@@ -480,27 +480,27 @@ class LiveTotals:
             os.close(file)
 
     def publish(self, totals: Totals) -> None:
-        """Publish the totals as they are now."""
+        """Publish the totals."""
         *counts, bins = astuple(totals)
         _LAYOUT.pack_into(self._map, 8, *counts, *bins)
         self.beat()
 
     def beat(self) -> None:
-        """Show that the process that publishes is not stopped."""
+        """Show that the publishing process is alive, without new totals."""
         self._map[_BEATS : _BEATS + 8] = (self.beats + 1).to_bytes(8, "little")
 
     @property
     def beats(self) -> int:
-        """How often there was something published."""
+        """How often the process has published or shown itself alive."""
         return int.from_bytes(self._map[_BEATS : _BEATS + 8], "little")
 
     def read(self) -> Totals:
-        """The totals as they were published last."""
+        """Return the totals last published."""
         return Totals._of_flat(_LAYOUT.unpack_from(self._map, 8))
 
 
 def open_live_totals(path: str | None) -> LiveTotals | None:
-    """Open the file of --live-totals, None without; raises UsageError where it cannot be written."""
+    """Open the file of --live-totals; None without one. Raises UsageError if it cannot be written."""
     try:
         return None if path is None else LiveTotals(Path(path))
     except OSError as error:

@@ -304,7 +304,7 @@ class Transport(Protocol):
 
 
 class TransportChoice(msgspec.Struct, frozen=True):
-    """A transport's name, and why it is this one; "" where it was asked for."""
+    """The name of a transport in `TRANSPORTS`, and why it was chosen; "" if it was requested."""
 
     name: str
     why: str = ""
