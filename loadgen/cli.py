@@ -40,7 +40,7 @@ Details: `loadgen VERB --help`. Exit codes:
 
 
 def write_help() -> str:
-    """The help of the command: its verbs by group, and its exit codes."""
+    """Return the text of `loadgen --help`: the verbs by group, and the exit codes."""
     verbs = find_verbs()
     lines = [
         line
@@ -54,7 +54,7 @@ def write_help() -> str:
 
 
 def run_bench(argv: Sequence[str]) -> int:
-    """Read the flags, and start the embedded engine while what a run needs is imported."""
+    """Run `loadgen bench`, starting the embedded engine while modules are imported."""
     with importing():
         from loadgen.run.command.options import parse, write_help
 
@@ -74,7 +74,7 @@ def run_bench(argv: Sequence[str]) -> int:
 
 
 def list_profiles(argv: Sequence[str]) -> int:
-    """List the shipped workloads, or show one."""
+    """Run `loadgen profiles`: list the shipped profiles, or show one."""
     with importing():
         from loadgen.plan import profile
 
@@ -91,10 +91,7 @@ def list_profiles(argv: Sequence[str]) -> int:
 
 
 def _readable(words: Sequence[str]) -> list[str]:
-    """The arguments as UTF-8, whatever the locale made of them.
-
-    Raises UsageError of one that is no UTF-8: it could neither be sent nor written down.
-    """
+    """Return the arguments as valid UTF-8, whatever the locale; raises UsageError if one is not UTF-8."""
     read = []
     for number, word in enumerate(words, 1):
         try:
@@ -106,7 +103,7 @@ def _readable(words: Sequence[str]) -> list[str]:
 
 
 def run() -> NoReturn:
-    """The process: one command, and no clearing up that the kernel does faster."""
+    """Run the command and exit the process at once, without the interpreter's clean-up."""
     gc.disable()  # start-up makes a hundred thousand objects and no garbage
     with signals.SIGNALS.catch(signals.stop):
         try:
@@ -119,7 +116,7 @@ def run() -> NoReturn:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a verb; every fault of the tool ends in one line and its exit code."""
+    """Run a verb and return its exit code; an error of the tool is printed in one line."""
     words = list(sys.argv[1:] if argv is None else argv)
     verb = words[0] if words else "--help"
     if verb in ("-h", "--help", "help"):

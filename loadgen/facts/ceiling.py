@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 
 class Machine(BaseModel, extra="forbid", frozen=True):
-    """One kind of device, or several that share a model; peaks are dense, without structured sparsity."""
+    """One device, or several that share a model; peaks are dense, without structured sparsity."""
 
     key: str  # jetson-thor, h20-96gb; "" if only a bandwidth is known
     name: str
@@ -19,7 +19,7 @@ class Machine(BaseModel, extra="forbid", frozen=True):
     of_all: bool = False  # a bandwidth that was given, of however many share the model
 
     def multiply(self, devices: int) -> Machine:
-        """`devices` of them that share a model: bandwidth, peaks and memory add up."""
+        """Return `devices` of them that share a model, with bandwidth, peaks and memory summed."""
         if devices == 1:
             return self
         return self.model_copy(
@@ -34,7 +34,7 @@ class Machine(BaseModel, extra="forbid", frozen=True):
 
 
 class Weights(BaseModel, extra="forbid", frozen=True):
-    """The bytes that a model reads and the FLOP it computes a token; as stored, or from a config."""
+    """The bytes that a model reads and the FLOP it computes per token, from its files or its config."""
 
     how: str  # "safetensors headers of …", "computed from the config of …"
     total_bytes: int  # everything that must fit
@@ -52,11 +52,11 @@ class Weights(BaseModel, extra="forbid", frozen=True):
     window_pair_flop: float = 0.0  # of those layers
 
     def kv_bytes(self, context: float) -> float:
-        """Bytes of keys and values of one request; a sliding window keeps only its last tokens."""
+        """Return the bytes of one request's keys and values; a sliding window keeps its last tokens."""
         return context * self.kv_bytes_per_token + min(context, self.window) * self.window_kv_bytes_per_token
 
     def expected_experts(self, tokens: float) -> float:
-        """How many experts of a layer `tokens` tokens use: E·(1 − (1 − k/E)^B), with even routing."""
+        """Return how many experts of a layer `tokens` tokens use: E·(1 − (1 − k/E)^B), routing evenly."""
         if not self.experts:
             return 0.0
         untouched: float = (1 - self.experts_per_token / self.experts) ** tokens
@@ -64,7 +64,7 @@ class Weights(BaseModel, extra="forbid", frozen=True):
 
 
 class Ceiling(BaseModel, extra="forbid", frozen=True):
-    """A machine with a model on it."""
+    """The least times that a machine needs for a model's tokens."""
 
     machine: Machine
     model: str
@@ -76,20 +76,20 @@ class Ceiling(BaseModel, extra="forbid", frozen=True):
         return weights.dense_bytes + weights.expected_experts(batch) * weights.expert_bytes
 
     def step_bytes(self, batch: float, context: float) -> float:
-        """Bytes read for one token of each of `batch` requests with `context` tokens each.
+        """Return the bytes read for one token of each of `batch` requests with `context` tokens each.
 
         dense + E·(1 − (1 − k/E)^B) · expert + B · context · KV, the middle term with even routing.
         """
         return self.weight_bytes(batch) + batch * self.weights.kv_bytes(context)
 
     def step_flop(self, batch: float, context: float) -> float:
-        """Arithmetic of the same step: B · (parameters + head + attention over the context)."""
+        """Return the FLOP of the same step: B · (parameters + head + attention over the context)."""
         weights = self.weights
         attention = weights.pair_flop * context + weights.window_pair_flop * min(context, weights.window)
         return batch * (weights.flop_per_token + weights.head_flop + attention)
 
     def tpot_ms(self, batch: float = 1.0, context: float = 0.0) -> float:
-        """The least time per output token: bytes ÷ bandwidth, or FLOP ÷ peak where that is longer.
+        """Return the least ms per output token: bytes ÷ bandwidth, or FLOP ÷ peak if that is longer.
 
         The second is longer at large batches only; without a known peak it is left out.
         """
@@ -98,7 +98,7 @@ class Ceiling(BaseModel, extra="forbid", frozen=True):
         return max(read_ms, 1e3 * self.step_flop(batch, context) / peak) if peak else read_ms
 
     def prefill_flop(self, tokens: float) -> float:
-        """Arithmetic of a prompt: each token's parameters, the head once, and half of all pairs of tokens.
+        """Return the FLOP of a prompt: each token's parameters, the head once, half of all pairs of tokens.
 
         A layer with a sliding window w computes w·n − w²/2 pairs of a prompt of n ≥ w tokens.
         """
@@ -112,20 +112,17 @@ class Ceiling(BaseModel, extra="forbid", frozen=True):
         )
 
     def prefill_ms(self, tokens: float) -> float | None:
-        """The least time for a prompt by arithmetic alone, at the peak of the type that computes.
-
-        None if the machine's peak is unknown.
-        """
+        """Return the least ms for a prompt by arithmetic alone; None if the machine's peak is unknown."""
         peak = self.peak_flop_per_s
         return 1e3 * self.prefill_flop(tokens) / peak if peak else None
 
     @property
     def peak_flop_per_s(self) -> float | None:
-        """The machine's peak in the type that computes; None if it is unknown."""
+        """The machine's peak FLOP/s in the type that computes; None if unknown."""
         return self.machine.peak_flop_per_s.get(self.weights.computes)
 
     def timing(self) -> dict[str, float]:
-        """Return these formulas as constants of the embedded engine's `RooflineTiming`, in its units.
+        """Return the formulas' constants for the embedded engine's `RooflineTiming`, in its units.
 
         If the machine's peak is unknown, arithmetic takes no time.
         """

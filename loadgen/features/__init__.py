@@ -67,7 +67,7 @@ FEATURES: dict[str, dict[str, str]] = {
 
 
 def import_rows(table: str) -> list[ModuleType]:
-    """The modules with the features' rows of a table, in the order of the features."""
+    """Import the features' modules that have rows of a table of the core, in the features' order."""
     return [
         import_module(f"loadgen.features.{name}.{tables[table]}")
         for name, tables in FEATURES.items()
@@ -76,10 +76,10 @@ def import_rows(table: str) -> list[ModuleType]:
 
 
 def combine_rows(rows: Iterable[Row], table: str, name: Callable[[Row], str]) -> tuple[Row, ...]:
-    """The core's rows of a table with those of the features.
+    """Merge the features' rows of a table into the core's rows.
 
-    A feature's module has its rows in a dict of the table's name, by their place: "after" or "before" and
-    the name of a row of the core. Rows of one place stand in the order of the features.
+    A feature's module has its rows in a dict of the table's name, by their place: "after" or "before" and the
+    name of a row of the core. Rows of one place stand in the order of the features.
     """
     placed: dict[str, list[Row]] = {}
     for module in import_rows(table):

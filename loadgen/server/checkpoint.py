@@ -31,7 +31,7 @@ _GGUF_NAME = re.compile(r"[-._]((?:I?Q\d|TQ\d|MXFP4|BF16|F16|F32)\w*?)(?:-\d{5}-
 
 
 class Checkpoint(BaseModel, extra="forbid", frozen=True):
-    """The declarations of a checkpoint; empty or None for what it does not declare."""
+    """What a checkpoint declares of itself; "" or None for what it does not."""
 
     path: str
     config_digest: str  # blake2b of config.json, or of a GGUF file's metadata
@@ -48,7 +48,7 @@ class Checkpoint(BaseModel, extra="forbid", frozen=True):
 
 
 def read_checkpoint(path: str) -> Checkpoint | None:
-    """Read the declarations of the checkpoint at a path; None where nothing is there (a hub name).
+    """Read what the checkpoint at a path declares; None if nothing is there (a hub name).
 
     The path may come from a server: only a directory's known files and a .gguf file are opened, and only
     regular files. Raises UsageError where something is there that cannot be read as a checkpoint.
@@ -72,7 +72,7 @@ def read_checkpoint(path: str) -> Checkpoint | None:
 
 
 class Quantization(msgspec.Struct, frozen=True):
-    """How a config declares its weights to be stored; empty or None for what it does not."""
+    """How a config declares its weights to be stored; "" or None for what it does not declare."""
 
     word: str = ""  # the short name, as in `Checkpoint.quantization`
     detail: str = ""
@@ -80,7 +80,7 @@ class Quantization(msgspec.Struct, frozen=True):
 
 
 def read_quantization(config: Mapping[str, Any], directory: Path) -> Quantization:
-    """Read how a config, and ModelOpt's file next to it, declare the weights."""
+    """Read how a config, and ModelOpt's file next to it, declare the weights to be stored."""
     places = _list_places(config)
     declared = _find_first(places, _QUANTIZED_BY, dict, {})
     if not declared and (modelopt := directory / "hf_quant_config.json").is_file():
@@ -97,7 +97,7 @@ def read_quantization(config: Mapping[str, Any], directory: Path) -> Quantizatio
 
 
 def _list_places(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    """Where a config declares things: in the part of the decoder, and in the whole."""
+    """List the tables in which a config may declare things: its decoder's part, and the whole."""
     return model_files.find_text_part(config), config
 
 
@@ -145,14 +145,14 @@ def _read_gguf(parts: list[Path], path: str) -> Checkpoint:
 
 
 def _make_checkpoint(config: bytes, **declared: Any) -> Checkpoint:
-    """The checkpoint, its texts bounded."""
+    """Make the checkpoint, its texts cut to bounded lengths."""
     declared["config_digest"] = hashlib.blake2b(config, digest_size=16).hexdigest()
     bounded = {name: untrusted.read_text(value) for name, value in declared.items() if isinstance(value, str)}
     return Checkpoint(**{**declared, **bounded, "path": untrusted.read_text(declared["path"], _LONGEST_PATH)})
 
 
 def _name_method(method: str, declared: Mapping[str, Any]) -> str:
-    """The name of a method with one setting for all weights."""
+    """Name a quantization method that has one setting for all weights."""
     bits = _read_whole(declared.get("bits", declared.get("w_bit", declared.get("nbits"))))
     if "awq" in method:
         return f"AWQ-{bits or 4}bit"
@@ -169,7 +169,7 @@ def _name_method(method: str, declared: Mapping[str, Any]) -> str:
 
 
 def _read_compressed(declared: Mapping[str, Any]) -> Quantization:
-    """compressed-tensors: each group of layers has its own scheme."""
+    """Read compressed-tensors' quantization, in which each group of layers has a scheme."""
     groups = [read_mapping(group) for group in read_mapping(declared["config_groups"]).values()]
     words = dict.fromkeys(
         _name_scheme(group, str(group.get("format") or declared.get("format"))) for group in groups
@@ -181,7 +181,7 @@ def _read_compressed(declared: Mapping[str, Any]) -> Quantization:
 
 
 def _name_scheme(group: Mapping[str, Any], layout: str) -> str:
-    """One group's name: of floats their format, of integers the bits of weights and activations."""
+    """Name one group's scheme: the format of floats, or bits of integer weights and activations."""
     weights, activations = read_mapping(group.get("weights")), read_mapping(group.get("input_activations"))
     bits, active = _read_whole(weights.get("num_bits")), _read_whole(activations.get("num_bits")) or 16
     if weights.get("type") == "float" or "fp" in layout:
@@ -195,7 +195,7 @@ def _name_scheme(group: Mapping[str, Any], layout: str) -> str:
 
 
 def _name_modelopt(declared: Mapping[str, Any]) -> str:
-    """ModelOpt's name: one algorithm, or one a layer."""
+    """Name ModelOpt's quantization: one algorithm, or one per layer."""
     algorithm = str(declared.get("quant_algo", "")).upper()
     if algorithm == "MIXED_PRECISION":
         layers = read_mapping(declared.get("quantized_layers")).values()
@@ -211,7 +211,7 @@ def _name_algorithm(name: str) -> str:
 
 
 def _add_details(word: str, declared: Mapping[str, Any]) -> Quantization:
-    """The name with what it leaves out: blocks and groups of weights that share a scale."""
+    """Complete a name with the blocks and groups of weights that share a scale."""
     block = read_list(declared.get("weight_block_size") or declared.get("block_structure"))
     group = _read_whole(declared.get("group_size")) or None
     details = [f"blocks of {'×'.join(map(str, block))}"] if block else []
@@ -220,7 +220,7 @@ def _add_details(word: str, declared: Mapping[str, Any]) -> Quantization:
 
 
 def _sum_weight_bytes(directory: Path) -> int | None:
-    """The size of one copy of the weights: many repositories hold them twice, in two formats."""
+    """Sum the bytes of one copy of the weights; many repositories hold two formats."""
     named = [path for path in model_files.list_indexed_files(directory) or () if os.path.isfile(path)]
     if not named:
         tensors = list(directory.glob("*.safetensors"))
@@ -230,7 +230,7 @@ def _sum_weight_bytes(directory: Path) -> int | None:
 
 
 def _find_first(places: Iterable[Mapping[str, Any]], names: Iterable[str], kind: type, default: Any) -> Any:
-    """The first value of that type under any of these names; else `default`."""
+    """Return the first value of a type under any of these names; else `default`."""
     values = (place.get(name) for place in places for name in names)
     right = (value for value in values if isinstance(value, kind) and not isinstance(value, bool))
     return next(
@@ -258,18 +258,18 @@ _FILE_TYPES: dict[object, str] = {
 
 
 class GgufHead(msgspec.Struct, frozen=True):
-    """A file's first bytes, and the single values among its metadata."""
+    """The head of a GGUF file: its first bytes, and the scalar values of its metadata."""
 
     raw: bytes
     values: dict[str, str | int | float] = msgspec.field(default_factory=dict)
 
     def kind(self) -> str:
-        """How most of the weights are quantized, like Q4_K_M; empty where it is not declared."""
+        """Return how most of the weights are quantized, as Q4_K_M; "" if not declared."""
         return _FILE_TYPES.get(self.values.get("general.file_type"), "")
 
 
 def read_head(path: Path) -> GgufHead:
-    """The head of a GGUF file; raises UsageError where it is not one."""
+    """Read the head of a GGUF file; raises UsageError if it is not one."""
     try:
         raw = untrusted.read_file_head(path, _HEAD_BYTES)
     except OSError as error:
@@ -291,7 +291,7 @@ def read_head(path: Path) -> GgufHead:
 
 @dataclass
 class _Reader:
-    """Reads one value after another; raises struct.error at the end of the bytes."""
+    """Reads successive values from bytes; raises struct.error at their end."""
 
     raw: bytes
     at: int
@@ -308,7 +308,7 @@ class _Reader:
         return str(value, "utf-8", "replace")
 
     def value(self, kind: int) -> str | int | float | None:
-        """A single value; None of an array, which is skipped."""
+        """Read a scalar value; an array is skipped and returned as None."""
         if kind == _STRING:
             return self.string()
         if kind != _ARRAY:

@@ -81,7 +81,7 @@ FEATURES = tuple(dict.fromkeys((*_FEATURE_OF_KEY.values(), *_FEATURE_OF_PART.val
 
 
 def find_features(row: Mapping[str, msgspec.Raw]) -> tuple[str, ...]:
-    """The features that a body needs and not every server has: names of FEATURES."""
+    """List the features, names of FEATURES, that a body uses and not every server has."""
     found = [_FEATURE_OF_KEY[key] for key in row if key in _FEATURE_OF_KEY and bytes(row[key]) != b"null"]
     if "messages" in row:
         found += _find_parts(bytes(row["messages"]))
@@ -91,7 +91,7 @@ def find_features(row: Mapping[str, msgspec.Raw]) -> tuple[str, ...]:
 
 
 class WholeBodies:
-    """Bodies of a file, keys and values with the bytes and in the order that they have there.
+    """The request bodies of a file, sent with the keys, values and order that they have there.
 
     A row's `model` is kept, and the plan's filled in where there is none; `output_len` stands over the row's
     own length where it is given. `features` has, by name, the first request that asks for it; `models` the
@@ -107,7 +107,7 @@ class WholeBodies:
         self.models: dict[str, int] = {}
 
     def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
-        """The row's keys, each value as its bytes."""
+        """Return the row's keys, each value as its JSON bytes."""
         row: dict[str, Any] = _DECODE(self._lines[int(self._rows[i])])
         row.setdefault("model", model)
         if self._output_len > 0:
@@ -117,17 +117,17 @@ class WholeBodies:
         return row
 
     def name_row(self, i: int) -> str:
-        """Request i by file and line, as `data.jsonl row 17`."""
+        """Name request i by file and line, as `data.jsonl row 17`."""
         return self._lines.name_row(int(self._rows[i]))
 
     def digest(self) -> str:
-        """A fingerprint of the file's bytes, of the rows that are sent and their lengths."""
+        """Return a hash of the file's bytes, of the rows that are sent and their lengths."""
         columns = (self._rows, self.input_lens, self.output_lens)
         return fingerprint(self.format, columns, [self._lines.digest().encode()])
 
 
 def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
-    """The requests of whole bodies; raises UsageError of one that is not, or that the run's API cannot take.
+    """Make the requests of whole bodies; raises UsageError for a bad one, or one of another API.
 
     Lengths of prompts are known only where they are token ids.
     """
@@ -158,7 +158,7 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
 
 
 def _check_api(lines: Lines, kind: str, dialect: Dialect) -> None:
-    """Raises UsageError where the run's API is not that of the bodies."""
+    """Raise UsageError if the run's API is not that of the bodies."""
     if kind == row_kinds.CHAT and not isinstance(dialect, Chat):
         raise lines.file.refusal(
             f"holds {kind}, and requests go to {dialect.path}: use --backend openai-chat"
@@ -168,12 +168,12 @@ def _check_api(lines: Lines, kind: str, dialect: Dialect) -> None:
 
 
 def refuse_api(lines: Lines, kind: str, dialect: Dialect, backend: str) -> UsageError:
-    """The error of rows that the API of the run does not take."""
+    """Make the error for rows that the run's API does not take."""
     return lines.file.refusal(f"holds {kind}, and requests go to {dialect.path}: use --backend {backend}")
 
 
 def _check_row(lines: Lines, i: int, row: RowObject) -> tuple[int, int, str | None]:
-    """Tokens of a row's prompt and answer, and its model; raises UsageError of what is no true request."""
+    """Return a row's prompt and answer tokens, and model; raises UsageError if it cannot be sent as is."""
     values = {
         key: row_kinds.decode_value(lines, i, row, key, _DECODERS[key]) for key in row if key in _DECODERS
     }
@@ -195,7 +195,7 @@ def _notes(found: Mapping[str, int], unstreamed: int, streams: bool) -> Iterator
 
 
 def _find_parts(messages: bytes) -> list[str]:
-    """The features that the parts of messages ask for."""
+    """List the features that the content parts of messages use."""
     if b'_url"' not in messages and b'_audio"' not in messages:
         return []
     try:

@@ -82,19 +82,19 @@ class TurnRow(msgspec.Struct, gc=False):
     output_tokens: _Tokens = None  # of an assistant's row: how long its answer was; no key of the schema
 
     def answers(self) -> list[str]:
-        """The calls whose results a tool's row has."""
+        """List the ids of the tool calls whose results this row has."""
         if self.tool_results is not None:
             return [result.tool_call_id for result in self.tool_results]
         return [] if self.tool_call_id is None else [self.tool_call_id]
 
     @property
     def limit(self) -> int | None:
-        """The most tokens of the answer to it."""
+        """The most tokens of the answer to it; None if not given."""
         return next((value for key in LENGTH_KEYS if (value := getattr(self, key)) is not None), None)
 
 
 class RecordedTurn(msgspec.Struct, frozen=True):
-    """One message of a conversation: its row, and what of it is not sent."""
+    """One message of a recorded conversation: its row, and which of its fields are not sent."""
 
     row: int
     role: str
@@ -107,7 +107,7 @@ class RecordedTurn(msgspec.Struct, frozen=True):
         return 0.0 if raw == b"null" else float(msgspec.json.decode(raw))
 
     def messages(self) -> list[dict[str, Any]]:
-        """The messages that it is in a request: one; of tools one for each result."""
+        """Return it as messages of a request: one, or one for each tool result."""
         if "tool_results" in self.fields and self.role == TOOL:
             results: list[RowObject] = msgspec.json.decode(self.fields["tool_results"], type=list[RowObject])
             return [{"role": TOOL, **result} for result in results]
@@ -115,18 +115,18 @@ class RecordedTurn(msgspec.Struct, frozen=True):
 
 
 class RecordedConversation(msgspec.Struct, frozen=True):
-    """The turns of one conversation in order, of its first until any of them."""
+    """The first turns of a conversation, in order."""
 
     turns: list[RecordedTurn]
 
     def history(self) -> list[dict[str, Any]]:
-        """The messages of all turns, after the system prompt of the first."""
+        """Return the messages of all turns, after the system prompt."""
         system = self.turns[0].fields.get("system")
         begin = [] if system is None or bytes(system) == b"null" else [{"role": "system", "content": system}]
         return begin + [message for turn in self.turns for message in turn.messages()]
 
     def settings(self) -> dict[str, Any]:
-        """The fields of the request that the last turn makes: its own, and the latest tools."""
+        """Return the request's fields of the last turn: its own, and the latest tools."""
         held = self.turns[-1].fields
         settings: dict[str, Any] = {key: value for key, value in held.items() if key in _REQUEST_KEYS}
         tools = (turn.fields.get("tools") for turn in reversed(self.turns))
@@ -169,7 +169,7 @@ class Conversations:
         return len(self.begins) - 1
 
     def list_before(self, conversation: int, turn: int) -> RecordedConversation:
-        """A conversation's first `turn` turns: what is known when the next one is due."""
+        """Return a conversation's first `turn` turns: what is known when the next one is due."""
         begin = int(self.begins[conversation])
         rows = self.rows[begin : begin + turn].tolist()
         turns = []
@@ -179,12 +179,12 @@ class Conversations:
         return RecordedConversation(turns)
 
     def name_turn(self, conversation: int, turn: int) -> str:
-        """A conversation's turn, counted from 1, as `data.jsonl row 17, conversation 'c-3'`."""
+        """Name a conversation's turn, from 1, as `data.jsonl row 17, conversation 'c-3'`."""
         row = int(self.rows[int(self.begins[conversation]) + turn - 1])
         return f"{self.lines.name_row(row)}, {_name_conversation(self.lines, row)}"
 
     def _raw(self, rows: list[int]) -> Iterator[bytes]:
-        """The bytes of rows, which usually follow one another: then read at once."""
+        """Yield the bytes of rows, reading successive ones at once."""
         if rows[-1] - rows[0] + 1 == len(rows):
             yield from self.lines.span(rows[0], rows[-1] + 1)
         else:
@@ -192,7 +192,7 @@ class Conversations:
 
 
 class _Checked:
-    """All rows of a file, checked in order: each conversation's turns follow the schema."""
+    """All rows of a file, checked in order against the schema of conversations."""
 
     def __init__(self, lines: Lines) -> None:
         self.lines = lines
@@ -222,7 +222,7 @@ class _Checked:
 
     @property
     def tooled(self) -> int:
-        """How many conversations have tools."""
+        """The number of conversations with tools."""
         return len(self._tooled)
 
     def _add(self, i: int, row: TurnRow) -> None:
@@ -260,7 +260,7 @@ class _Checked:
         self._last_limit[code] = row.limit or 0
 
     def _wrong(self, code: int, row: TurnRow) -> str:
-        """Explain what is wrong with a row as the next of its conversation; "" if nothing is."""
+        """Explain what is wrong with a row as its conversation's next turn; "" if nothing."""
         due, last = self._last_turn[code] + 1, self._last_role[code]
         if row.turn < due:
             return f"turn {row.turn} comes twice, or after turn {due - 1}: order the rows by turn"
@@ -299,14 +299,14 @@ class _Checked:
 
 
 def _name_conversation(lines: Lines, row: int) -> str:
-    """The conversation of a row, as `conversation 'c-3'`."""
+    """Name the conversation of a row, as `conversation 'c-3'`."""
     return (
         f"conversation {quote_value(msgspec.json.decode(_DECODE(lines[row])['conversation_id'], type=str))}"
     )
 
 
 def _name_invalid(fields: RowObject) -> str:
-    """The conversation of a row that is not valid, as far as it is known."""
+    """Name the conversation of an invalid row, as far as it is known."""
     try:
         return f"conversation {quote_value(msgspec.json.decode(fields['conversation_id'], type=str))}: "
     except NOT_JSON:
@@ -314,7 +314,7 @@ def _name_invalid(fields: RowObject) -> str:
 
 
 class RecordedTurns:
-    """Requests of conversations: the messages that were recorded before an answer, built when it is due.
+    """The requests of recorded conversations: the messages before each recorded answer.
 
     Tools, tool results, calls and reasoning have the bytes that they have in the file.
     """
@@ -332,17 +332,17 @@ class RecordedTurns:
 
     @property
     def held(self) -> Mapping[str, int]:
-        """How many messages of each role the file has, and how many tools were called and are offered."""
+        """Counts of the messages of each role, of tool calls and of tools in the file."""
         return self._conversations.held
 
     def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
-        """The whole chat body of request i."""
+        """Make the whole chat body of request i."""
         return self.request_after(i, (), dialect, model)
 
     def request_after(
         self, i: int, answers: Sequence[dict[str, Any]], dialect: Dialect, model: str
     ) -> dict[str, Any]:
-        """The chat body with the server's own `answers`, messages, in place of the first recorded ones.
+        """Make the chat body with the server's own `answers` in place of the recorded ones.
 
         Where the recorded answer called tools its calls stay: the recorded results are theirs.
         """
@@ -356,17 +356,17 @@ class RecordedTurns:
         return body
 
     def name_row(self, i: int) -> str:
-        """Request i by the row of the turn that it answers, and by its conversation."""
+        """Name request i by the row of the turn that it answers, and its conversation."""
         return self._conversations.name_turn(*self._conversations.generated[self._answers[i]].tolist())
 
     def digest(self) -> str:
-        """A fingerprint of the file's bytes, of the answers that are asked for and their lengths."""
+        """Return a hash of the file's bytes, of the requested answers and their lengths."""
         file = self._conversations.lines.digest().encode()
         return fingerprint(self.format, (self._answers, self.output_lens), [file])
 
 
 def _lay_answers(turns: Sequence[RecordedTurn], answers: Sequence[dict[str, Any]]) -> list[RecordedTurn]:
-    """The turns with these answers in place of the first recorded ones."""
+    """Replace the first recorded answers among turns by these answers."""
     live, own = iter(answers), []
     for turn in turns:
         answer = next(live, None) if turn.role == ASSISTANT else None
@@ -378,7 +378,7 @@ def _lay_answers(turns: Sequence[RecordedTurn], answers: Sequence[dict[str, Any]
 
 
 def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
-    """A turn for each recorded answer, conversation by conversation; raises UsageError of other rows."""
+    """Make a request for each recorded answer, by conversation; raises UsageError for other rows."""
     conversations = Conversations(lines)
     if not isinstance(inputs.dialect, Chat):
         raise bodies.refuse_api(lines, kind, inputs.dialect, "openai-chat")
@@ -397,7 +397,7 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
 
 
 def _order_answers(conversations: Conversations, inputs: PlanInputs) -> tuple[Int64, Turns]:
-    """Which recorded answer each request asks for, int64[requests], conversation by conversation."""
+    """Return which recorded answer each request asks for, int64[requests], and the sessions' turns."""
     by_conversation = np.argsort(conversations.generated[:, 0], kind="stable").astype(np.int64)
     counts = np.bincount(conversations.generated[:, 0], minlength=len(conversations))
     counts = counts[counts > 0].astype(np.int64)
@@ -410,14 +410,14 @@ def _order_answers(conversations: Conversations, inputs: PlanInputs) -> tuple[In
 
 
 def _count_sessions(whole: Turns, inputs: PlanInputs) -> int:
-    """How many sessions there are at most: those of the file, and again where more are asked for."""
+    """Return the most sessions: those of the file, repeated if more are requested."""
     profile, most = inputs.profile, inputs.most or 0
     sessions = profile.num_sessions or max(len(whole), -(-most // int(whole.begins[-1])) * len(whole))
     return min(sessions, len(whole)) if profile.no_oversample else sessions
 
 
 def _cut_turns(answers: Int64, turns: Turns, most: int | None) -> tuple[Int64, Turns]:
-    """The first `most` requests, the last session ended where they are; None: all."""
+    """Keep the first `most` requests, cutting the last session short; None: all."""
     if most is None or most >= len(answers):
         return answers, turns
     sessions = int(np.searchsorted(turns.begins, most))

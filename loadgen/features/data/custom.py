@@ -33,14 +33,14 @@ _ONCE = "the server applies its chat template; vLLM's client would send it a pro
 
 
 class PromptRow(msgspec.Struct):
-    """One line; its `output_tokens` are checked only where they are what is asked for."""
+    """One line of the file; its `output_tokens` are checked only if they are used."""
 
     prompt: str
     output_tokens: Any = None
 
 
 def requests(inputs: PlanInputs) -> SourcedRequests:
-    """The requests of a profile; raises UsageError of a file or a row that is not such, by name."""
+    """Make the requests of a profile; raises UsageError for a file or row that is not of this kind."""
     profile, seed = inputs.profile, inputs.shared_seed
     file = OpenedFile(profile.dataset_path, FLAG)
     lines = sheets.rows(file) if sheets.is_sheet(file) else Lines(file)
@@ -68,13 +68,13 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
 
 
 def _decode_rows(lines: Lines, order: list[int]) -> dict[int, PromptRow]:
-    """The rows that are sent; raises UsageError of any row of the file that is none of this kind."""
+    """Decode the rows that are sent; raises UsageError for any row of the file that is not of this kind."""
     wanted = set(order)
     return {i: row for i, row in enumerate(lines.decode_rows(PromptRow)) if i in wanted}
 
 
 def _find_output_len(profile: Profile, lines: Lines, i: int, row: PromptRow) -> int:
-    """Tokens that are asked for; raises UsageError where the row should have them and has none."""
+    """Return the requested tokens of row i's answer; raises UsageError if the row must have them."""
     asked = _OUTPUT_LEN if profile.custom_output_len is None else profile.custom_output_len
     if asked != OF_THE_ROWS:
         return asked
@@ -89,9 +89,9 @@ def _find_output_len(profile: Profile, lines: Lines, i: int, row: PromptRow) -> 
 
 
 def _apply_templates(inputs: PlanInputs, texts: list[str]) -> tuple[list[str], Int64, str]:
-    """Return the texts as they are sent, their known tokens, and the tokenizer's name.
+    """Apply the chat template to texts as vLLM does; return texts, known tokens, and tokenizer.
 
-    As in vLLM the chat template is applied here, but over the chat API, where the server does that.
+    Over the chat API the server does that, and texts stay as they are.
     """
     profile, by_server = inputs.profile, isinstance(inputs.dialect, Chat)
     tokenizer = find_optional_tokenizer(inputs.subject)

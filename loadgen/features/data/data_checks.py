@@ -32,7 +32,7 @@ _RAISE = (
     "of a vLLM that was started with VLLM_SERVER_DEV_MODE=1",
 )
 def prefix_cache(run: RunEvidence) -> Evidence | None:
-    """Prompts were found in the cache instead of computed."""
+    """Find evidence that prompts were found in the cache instead of being computed."""
     expected, by = evidence.expected_reuse(run.facts), evidence.reported_reuse(run.facts, run.records)
     if expected is None or not by:
         return None
@@ -56,7 +56,7 @@ def prefix_cache(run: RunEvidence) -> Evidence | None:
     "--num-prompts, or pass --no-oversample",
 )
 def identical_prompts(run: RunEvidence) -> Evidence | None:
-    """One prompt was sent more than once."""
+    """Find evidence that a prompt was sent more than once."""
     repeated, requests, data = run.facts.repeated_prompts, run.facts.requests, run.facts.data
     if run.facts.prompt_replaced and requests > 1:
         return f"--extra-body replaces the prompt: all {requests} are the same, so a prefix cache serves them"
@@ -77,7 +77,7 @@ def identical_prompts(run: RunEvidence) -> Evidence | None:
     "since whole blocks are cached); more: --reset-cache, or start it again",
 )
 def reuse_not_as_expected(run: RunEvidence) -> Evidence | None:
-    """The prefix cache held another share of the prompts than it could."""
+    """Find evidence that the prefix cache held another share of the prompts than it could."""
     expected, by = evidence.expected_reuse(run.facts), evidence.reported_reuse(run.facts, run.records)
     if not expected or not by or prefix_cache.find(run) is not None:
         return None
@@ -99,7 +99,7 @@ def reuse_not_as_expected(run: RunEvidence) -> Evidence | None:
     "use --prompt-format corpus, or prompts of a file",
 )
 def random_acceptance(run: RunEvidence) -> Evidence | None:
-    """Draft tokens of noise were accepted or not."""
+    """Find evidence that speculative decoding ran on random prompts, whose acceptance means nothing."""
     engine, window = run.facts.as_run, run.window
     drafted = (window.draft_tokens or 0) if window is not None else 0
     if not _of_noise(run) or not (drafted or (engine is not None and engine.speculative)):
@@ -117,7 +117,7 @@ def random_acceptance(run: RunEvidence) -> Evidence | None:
     "use --prompt-format corpus, or prompts of a file",
 )
 def random_routing(run: RunEvidence) -> Evidence | None:
-    """Tokens of noise went to experts."""
+    """Find evidence that a mixture of experts was measured with random prompts."""
     facts = run.facts
     by_files = facts.checkpoint.experts if facts.checkpoint is not None else None
     experts = by_files or (facts.ceiling.weights.experts if facts.ceiling is not None else 0)
@@ -141,7 +141,7 @@ def _of_noise(run: RunEvidence) -> bool:
     "use --trace-jitter uniform, or read TTFT as that of bursts",
 )
 def trace_grid(run: RunEvidence) -> Evidence | None:
-    """Requests were sent in the bursts of a trace's clock."""
+    """Find evidence that requests were sent in bursts made by a trace's coarse clock."""
     schedule = run.facts.data.schedule
     if schedule is None or not schedule.grid_s or schedule.spread:
         return None
@@ -155,7 +155,7 @@ def trace_grid(run: RunEvidence) -> Evidence | None:
 
 
 def _cut(run: RunEvidence, above: float, most: float) -> Evidence | None:
-    """How many of the file's requests are missing, or shorter, where the larger share is in these bounds."""
+    """Find evidence that requests of the file are missing or cut; the larger share is in (above, most]."""
     data = run.facts.data
     left_out = data.skipped if data.kind in TRACES else {}
     capped = sum(left_out.get(why, 0) for why in CAPS)

@@ -50,7 +50,7 @@ _ANY_API = ("openai", "openai-chat")
 
 
 def data_parser() -> argparse.ArgumentParser:
-    """The parser of `loadgen data`; what is not given is absent from its result."""
+    """Make the parser of `loadgen data`; flags that are not given are absent from its result."""
     parser = Parser(
         prog="loadgen data",
         usage="%(prog)s [FILE] [FLAG ...]",
@@ -88,7 +88,7 @@ def data_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; 0."""
+    """Run `loadgen data` and return the exit code 0."""
     refuse_other_flags(argv)
     parser = data_parser()
     values: dict[str, Any] = vars(
@@ -122,7 +122,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _find_key(file: str, values: dict[str, Any]) -> str:
-    """The key that a file alone means: a trace's, or that of a data set; raises UsageError."""
+    """Return the profile's key for a file given alone: a trace's, or a data set's; raises UsageError."""
     for key in ("dataset_path", "trace"):
         if key in values:
             raise UsageError(f"{file} and --{key.replace('_', '-')} are two files: leave out one of them")
@@ -140,7 +140,7 @@ def _load_workload(name: str | None, values: dict[str, Any]) -> Profile:
 
 
 def _make_any_plan(workload: Profile, subject: ModelTarget, seed: Seed, any_api: bool) -> Plan:
-    """The plan, in the API that takes its requests where none is named."""
+    """Make the plan, in whichever API takes its requests if none is named."""
     if not any_api:
         return plan.make(workload, subject, seed)
     refused: UsageError | None = None
@@ -154,7 +154,7 @@ def _make_any_plan(workload: Profile, subject: ModelTarget, seed: Seed, any_api:
 
 
 def _count_lens(made: Plan, tokenizer: str | None) -> Int64 | None:
-    """The prompts' lengths by a tokenizer, int64[requests]; None without one, or where they are known."""
+    """Count the prompts' tokens by a tokenizer, int64[requests]; None without one, or if known."""
     lens = made.requests.input_lens[: len(made)]
     if tokenizer is None or not (lens == UNKNOWN_LEN).any():
         return None
@@ -169,7 +169,7 @@ def _count_lens(made: Plan, tokenizer: str | None) -> Int64 | None:
 
 
 def _join_text(made: Plan, i: int) -> str:
-    """The text of a request's prompt: its messages one after another, without what a template adds."""
+    """Join the text of a request's messages, without what a template adds."""
     if isinstance(made.requests, PromptRequests):
         return str(made.requests.prompt(i))
     return row_kinds.read_body_text(made.body(i))

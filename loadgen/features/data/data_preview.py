@@ -22,16 +22,16 @@ _EXAMPLE_LETTERS = 300
 
 @runtime_checkable
 class _Recorded(Protocol):
-    """Requests of recorded conversations."""
+    """Requests of recorded conversations, which count what they hold."""
 
     @property
     def held(self) -> Mapping[str, int]:
-        """Counts of what they hold: messages by role, calls of tools."""
+        """Counts of messages by role, and of tool calls."""
         ...
 
 
 class PlanPreview(msgspec.Struct, frozen=True):
-    """A plan, and the lengths that a tokenizer counted of what the plan does not know.
+    """A plan to show before it is sent, and lengths that a tokenizer counted if the plan has none.
 
     `counted` is int64[requests]; None where nothing was counted.
     """
@@ -41,11 +41,11 @@ class PlanPreview(msgspec.Struct, frozen=True):
 
     @property
     def input(self) -> LengthFacts | None:
-        """The prompts' lengths, as planned or counted."""
+        """Statistics of the prompts' lengths, as planned or counted."""
         return self.made.facts.input if self.counted is None else LengthFacts.measure(self.counted)
 
     def lines(self) -> Iterator[str]:
-        """The preview in lines of 80 columns."""
+        """Yield the preview in lines of 80 columns."""
         for label, text in self._parts():
             first, *more = wrap_text(f"{label:<{_LABEL}}{text}", " " * _LABEL) or [label]
             yield from (first, *more)
@@ -89,7 +89,7 @@ class PlanPreview(msgspec.Struct, frozen=True):
         yield "plan", f"{made.digest()}, seed {made.seed.value}"
 
     def json(self) -> dict[str, Any]:
-        """The preview as JSON: times in seconds, lengths in tokens, null for what is not known."""
+        """Encode the preview as JSON: times in seconds, lengths in tokens, null if unknown."""
         made, facts = self.made, self.made.facts
         lengths = {"input": self.input, "output": facts.output}
         return {
@@ -109,7 +109,7 @@ class PlanPreview(msgspec.Struct, frozen=True):
 
 
 def _summarize_turns(turns: Turns) -> dict[str, Any]:
-    """How many sessions there are, how many turns they have, and how long these wait, in seconds."""
+    """Summarize sessions for JSON: how many, turns of each, and delays in seconds."""
     counts, waits_ns = turns.counts, turns.delays_ns[turns.delays_ns > 0]
     return {
         "count": len(turns),
@@ -124,7 +124,7 @@ def _summarize_turns(turns: Turns) -> dict[str, Any]:
 
 
 def _list_sessions(turns: Turns) -> Iterator[tuple[str, str]]:
-    """Describe the sessions in words."""
+    """Yield (title, description) of the sessions."""
     found = _summarize_turns(turns)
     each, delays = found["turns"], found["delays"]
     many = f"{each['mean']:.1f} turns each, {each['least']:,} to {each['most']:,}"
@@ -144,7 +144,7 @@ def _list_sessions(turns: Turns) -> Iterator[tuple[str, str]]:
 
 
 def _count_nouns(number: int, noun: str) -> str:
-    """A number with its noun: 1 row, 2,000 rows."""
+    """Format a number with its noun: 1 row, 2,000 rows."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
@@ -163,7 +163,7 @@ def _describe_lengths(lengths: LengthFacts | None, requests: int, unknown: str) 
 
 
 def _summarize_gaps(made: Plan) -> dict[str, Any] | None:
-    """When requests are due: span, rate, different instants, and how even the gaps are; None: not planned.
+    """Summarize due times for JSON: span, rate, distinct instants, evenness; None: not planned.
 
     `gap_cv` is the gaps' standard deviation over their mean: 1 of a Poisson process, 0 of even gaps.
     """
@@ -182,7 +182,7 @@ def _summarize_gaps(made: Plan) -> dict[str, Any] | None:
 
 
 def _describe_arrivals(made: Plan) -> str:
-    """How requests come: one after another's answer, all at once, or at times."""
+    """Describe when requests are sent: after another's answer, all at once, or at planned times."""
     what = "requests" if made.turns is None else "sessions"
     gaps, schedule, limit = _summarize_gaps(made), made.facts.schedule, made.profile.max_concurrency
     if made.profile.users is not None:
@@ -206,7 +206,7 @@ def _describe_arrivals(made: Plan) -> str:
 
 
 def _show_first_body(made: Plan) -> str:
-    """Show the body of the first request, cut to a few lines, for `loadgen data`."""
+    """Show the body of the first request, cut to a few lines."""
     text = clean_line(made.body(0).decode("utf-8", "replace"))
     more = len(text) - _EXAMPLE_LETTERS
     return text if more <= 0 else f"{text[:_EXAMPLE_LETTERS]}… and {more:,} characters more"

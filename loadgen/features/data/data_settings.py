@@ -21,7 +21,7 @@ _TIMED = {"data_sets": ("timed_trace",)}
 
 
 def read_dataset(name: str) -> str:
-    """The type of --dataset-name; raises ArgumentTypeError."""
+    """Parse --dataset-name; raises ArgumentTypeError."""
     if name == "random-ids":  # SGLang's name of the first
         return "random"
     if name not in get_args(DatasetName):
@@ -51,7 +51,7 @@ _label = partial(_data, metavar="KEY", **_TIMED)
 
 
 class DataKeys(KeyRows, frozen=True):
-    """Where the requests are read from; the names are those of `vllm bench serve`, and its defaults."""
+    """The settings of which data set requests are read from, with the names of `vllm bench serve`."""
 
     # None: random, or what the rows of `dataset_path` are
     dataset_name: DatasetName | None = _data(None,

@@ -29,10 +29,10 @@ Decode = Callable[[list[int]], str]
 
 
 class ExportExtension(Extension):
-    """A command that writes the requests of its plan."""
+    """Writes the requests of a run's plan to a file (--export-requests)."""
 
     def check_runs(self, options: Options, runs: int) -> None:
-        """Raises UsageError where there are several plans for one file."""
+        """Raise UsageError if several plans would go to one file."""
         if runs > 1:
             raise UsageError(f"{FLAG} writes one plan: leave out --repeat, and name one profile")
 
@@ -44,13 +44,13 @@ EXTENSION = ExportExtension()
 
 
 def export_and_print(made: Plan, file: str | None, tokenizer: str | None, to_errors: bool = False) -> None:
-    """Write a plan's requests to the file that was asked for, and print what it holds; raises UsageError."""
+    """Write a plan's requests to the given file and print what it holds; raises UsageError."""
     if file is not None:
         print_text("\n".join(export_requests(made, file, tokenizer)), sys.stderr if to_errors else sys.stdout)
 
 
 def export_requests(made: Plan, file: str, tokenizer: str | None) -> list[str]:
-    """Write a plan's requests to a file, whole or not at all; lines on what it holds and who reads it.
+    """Write a plan's requests to a file, whole or not at all; return lines on content and readers.
 
     Token ids are written as text where there is a tokenizer. Raises UsageError where the file cannot be
     written.
@@ -77,7 +77,7 @@ def _count_rows(made: Plan, form: str) -> str:
 
 
 def _find_decode(made: Plan, tokenizer: str | None) -> Decode | None:
-    """The function that makes text of a plan's ids; None where there are none, or no tokenizer."""
+    """Return the function that decodes a plan's token ids to text; None without ids or tokenizer."""
     if tokenizer is None or find_form(made) != IDS:
         return None
     from loadgen.plan.tokenizers import load_tokenizer  # slow, and only ids need it
@@ -86,7 +86,7 @@ def _find_decode(made: Plan, tokenizer: str | None) -> Decode | None:
 
 
 def _recount(made: Plan, tokenizer: str, decode: Decode) -> Iterator[str]:
-    """How many of the texts that ids became are other tokens when they are read; of the first thousand."""
+    """Yield how many of the first thousand decoded texts encode to other tokens than before."""
     from loadgen.plan.tokenizers import load_tokenizer
 
     encode = load_tokenizer(tokenizer, "ids").encode
@@ -102,7 +102,7 @@ def _recount(made: Plan, tokenizer: str, decode: Decode) -> Iterator[str]:
 
 
 def _list_sending_commands(made: Plan, path: Path, form: str) -> Iterator[str]:
-    """List the commands of loadgen and vLLM that send an exported file, and what the file lacks."""
+    """Yield the commands of loadgen and vLLM that send the file, and what the file lacks."""
     more = ["--ignore-eos"] if made.profile.ignore_eos else []
     chat = made.profile.backend == "openai-chat"
     more += ["--backend", "openai-chat"] if chat else []
@@ -129,7 +129,7 @@ def _list_sending_commands(made: Plan, path: Path, form: str) -> Iterator[str]:
 
 
 def find_form(made: Plan, decode: Decode | None = None) -> str:
-    """The kind of a plan's rows: IDS, TEXTS, BODIES or CONVERSATIONS; ids are texts where `decode` is."""
+    """Return the kind of a plan's rows: IDS, TEXTS, BODIES or CONVERSATIONS; with `decode` ids are texts."""
     if isinstance(made.requests, MadeTurns):
         return CONVERSATIONS
     if not isinstance(made.requests, PromptRequests):
@@ -139,10 +139,10 @@ def find_form(made: Plan, decode: Decode | None = None) -> str:
 
 
 def encode_rows(made: Plan, decode: Decode | None = None) -> Iterator[bytes]:
-    """Every request as a line of JSON: prompt and length, or what its body has of its own.
+    """Yield every request as a line of JSON: prompt and length, or its body's own fields.
 
-    What all of them share, and the model's name where it is the plan's, is left to the flags of who sends it.
-    Of conversations that are made here: a line for each message, as MLPerf's schema has them.
+    What all of them share, and the model's name where it is the plan's, is left to the flags of the command
+    that sends it. Of conversations that are made here: a line for each message, as MLPerf's schema has them.
     """
     if isinstance(made.requests, MadeTurns) and made.turns is not None:
         yield from (msgspec.json.encode(row) + b"\n" for row in _list_messages(made.requests, made.turns))
@@ -152,7 +152,7 @@ def encode_rows(made: Plan, decode: Decode | None = None) -> Iterator[bytes]:
 
 
 def _list_messages(requests: MadeTurns, turns: Turns) -> Iterator[dict[str, Any]]:
-    """Each user's message, after its pause and with the length of its answer, and then that answer."""
+    """Yield each user's message, with its delay and its answer's length, and then the answer."""
     for session in range(len(turns)):
         begin, system = int(turns.begins[session]), requests.system(session)
         for i in range(begin, turns.end(session)):

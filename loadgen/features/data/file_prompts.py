@@ -26,7 +26,7 @@ _NO_TRANSFORMERS = "--tokenizer needs transformers for it, .venv/bin/pip install
 
 
 class FilePrompts(PromptRequests):
-    """The prompts of a file, each row's sent as it stands: text, or token ids."""
+    """The prompts of a file's rows, text or token ids, sent unchanged."""
 
     __slots__ = ("_ids", "_lines", "_rows", "features", "format", "input_lens", "output_lens")
 
@@ -41,13 +41,13 @@ class FilePrompts(PromptRequests):
         return _DECODE(self._lines[int(self._rows[i])]).prompt
 
     def name_row(self, i: int) -> str:
-        """Request i by file and line, as `data.jsonl row 17`."""
+        """Name request i by file and line, as `data.jsonl row 17`."""
         return self._lines.name_row(int(self._rows[i]))
 
     def digest(self) -> str:
-        """A fingerprint of the file's bytes, of the rows that are sent and their lengths.
+        """Return a hash of the file's bytes, of the rows that are sent and their lengths.
 
-        What a tokenizer counted is no part of it: the same is sent without one.
+        A tokenizer's counts are no part of it: the same is sent without one.
         """
         columns = (self._rows, np.where(self._ids, self.input_lens, UNKNOWN_LEN), self.output_lens)
         return fingerprint(self.format, columns, [self._lines.digest().encode()])
@@ -61,7 +61,7 @@ _DECODE = msgspec.json.Decoder(_Prompted).decode
 
 
 def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
-    """The requests of rows of `prompt`; raises UsageError of a row that cannot be sent."""
+    """Make the requests of rows of `prompt`; raises UsageError for a row that cannot be sent."""
     input_lens = np.full(len(lines), UNKNOWN_LEN, dtype=np.int64)
     output_lens = np.full(len(lines), UNKNOWN_LEN, dtype=np.int64)
     ids = np.zeros(len(lines), dtype=np.bool_)
@@ -88,7 +88,7 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
 
 
 def _read_length(lines: Lines, i: int, fields: row_kinds.RowObject) -> int:
-    """The row's own length of its answer."""
+    """Read the row's own length of its answer, in tokens."""
     length = (
         row_kinds.decode_value(lines, i, fields, "output_tokens", _LENGTH)
         if "output_tokens" in fields
@@ -102,7 +102,7 @@ def _read_length(lines: Lines, i: int, fields: row_kinds.RowObject) -> int:
 
 
 class PromptTokens:
-    """Counts the tokens of prompts into `lens`, int64[rows], a batch of texts at a time.
+    """Counts prompts' tokens into `lens`, int64[rows], as the server does, in batches.
 
     Counted are the tokens that a server adds too: specials, or the chat template of a message. Nothing is
     counted without a tokenizer, and where it cannot be as the server does; `why_not` says so.
@@ -119,11 +119,11 @@ class PromptTokens:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A line on why prompts are not counted, where a tokenizer was given for it."""
+        """A line on why prompts are not counted although a tokenizer was given."""
         return (_UNCOUNTED.format(self.why_not),) if self.why_not else ()
 
     def add(self, row: int, text: str) -> None:
-        """Have a row's prompt counted, at the latest by `finish`; raises UsageError."""
+        """Queue a row's prompt to be counted, at the latest by `finish`; raises UsageError."""
         if self._count is None:
             return
         self._rows.append(row)
@@ -133,13 +133,13 @@ class PromptTokens:
             self.finish()
 
     def finish(self) -> None:
-        """Count what was added since the last batch; raises UsageError of a template that fails."""
+        """Count the queued prompts; raises UsageError if a chat template fails."""
         if self._count is not None and self._rows:
             self._lens[self._rows] = self._count(self._texts)
             self._rows, self._texts, self._letters = [], [], 0
 
     def _counter(self, name: str, inputs: PlanInputs) -> Callable[[list[str]], list[int]] | None:
-        """The function that counts texts as the server does, None where nothing can; raises UsageError."""
+        """Return the function that counts texts as the server does; None if there is none."""
         profile = inputs.profile
         if importlib.util.find_spec("transformers") is None:
             self.why_not = _NO_TRANSFORMERS

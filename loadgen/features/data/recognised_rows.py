@@ -32,7 +32,7 @@ class _Reader(Protocol):
 
 
 def requests(inputs: PlanInputs) -> SourcedRequests:
-    """The requests of a file by the kind of its rows, in the file's order.
+    """Make the requests of a file by the kind of its rows, in the file's order.
 
     `--num-prompts N` takes the first N; where the file holds fewer they are sent again from the first, unless
     --no-oversample is given. Raises UsageError that names file and row where the file cannot be sent.
@@ -48,7 +48,7 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
 
 
 def _make_sharegpt(inputs: PlanInputs, file: OpenedFile) -> SourcedRequests:
-    """A JSON list, which ShareGPT's is: by the rules of its name."""
+    """Make the requests of a file that is a JSON list, as ShareGPT's, by the rules of that data set."""
     if _CONVERSATIONS not in file.read(file.begin, _HEAD_BYTES):
         raise file.refusal(
             "is a JSON list, and not of ShareGPT's conversations: make it one JSON object a line with "
@@ -60,19 +60,19 @@ def _make_sharegpt(inputs: PlanInputs, file: OpenedFile) -> SourcedRequests:
 
 
 def name_first(found: dict[str, int], name: str | None, i: int) -> None:
-    """Keep the first place where a name is, of the first MOST_NAMES different names."""
+    """Keep the first index of each of the first MOST_NAMES different names."""
     if name is not None and len(found) < _MOST_NAMES:
         found.setdefault(name, i)
 
 
 def order_rows(rows: int, inputs: PlanInputs) -> Int64:
-    """Which row each request sends, int64[requests]: those of the file in order, and then again."""
+    """Return which row each request sends, int64[requests]: in the file's order, and then again."""
     most = rows if inputs.most is None else inputs.most
     return np.arange(min(most, rows) if inputs.profile.no_oversample else most, dtype=np.int64) % rows
 
 
 def make_facts(kind: str, lines: Lines, sent: Int64, text: str = "") -> DataFacts:
-    """The facts to report of the rows that are sent; `sent` is int64[requests], of rows."""
+    """Make the facts of the rows that are sent; `sent` is int64[requests], row numbers."""
     different = min(len(sent), int(sent.max(initial=-1)) + 1)
     return DataFacts(
         kind=kind,

@@ -76,7 +76,7 @@ _NO_HEADER = "-trace.csv"  # of ServeGen's names of files
 
 
 class RowKind(msgspec.Struct, frozen=True):
-    """One kind of row, by its keys."""
+    """One kind of row (prompt, chat body, conversation, …), recognized by its keys."""
 
     required: frozenset[str]
     one_of: frozenset[str] = frozenset()  # at least one of them too
@@ -101,7 +101,7 @@ KINDS: dict[str, tuple[RowKind, ...]] = {
 
 
 def find_kind(keys: Collection[str]) -> str:
-    """The kind of a row with these keys, a key of KINDS; raises ValueError where that is not one."""
+    """Return the kind of a row with these keys, a key of KINDS; raises ValueError if it is not one."""
     found = [name for name, kinds in KINDS.items() if any(kind.fits(keys) for kind in kinds)]
     if len(found) == 1:
         return found[0]
@@ -118,7 +118,7 @@ def find_kind(keys: Collection[str]) -> str:
 
 
 def explain_unread(keys: Collection[str], kind: str, path: str = "") -> str:
-    """Why rows of a kind with these keys are not sent as the file's load, and what to do; "" if they are.
+    """Explain which keys of rows hold a load that is not sent, and what to do; "" if none does.
 
     `path` is of the JSON lines that they stand in; "": they are columns.
     """
@@ -135,7 +135,7 @@ def explain_unread(keys: Collection[str], kind: str, path: str = "") -> str:
 
 
 def _advise_without(keys: Sequence[str], path: str) -> str:
-    """A command that leaves keys out of every row of a file."""
+    """Write a command that removes keys from every row of a file."""
     if not path:
         return "leave out these columns"
     selected = ", ".join(f".{key}" for key in keys)
@@ -143,9 +143,9 @@ def _advise_without(keys: Sequence[str], path: str) -> str:
 
 
 def find_first_kind(lines: Lines) -> str:
-    """The kind of a file by its first row; raises UsageError where that is of none, or of two.
+    """Return the kind of a file by its first row; raises UsageError for none, or two.
 
-    And of a file whose first rows have keys of a load that rows of its kind have not.
+    Also raises where the first rows have keys of a load that their kind does not send.
     """
     try:
         kind = find_kind(read_object(lines, 0, lines[0]))
@@ -173,7 +173,7 @@ def _is_of_kind(keys: Collection[str], kind: str) -> bool:
 
 
 def read_objects(lines: Lines, kind: str) -> Iterator[RowObject]:
-    """Every row in order; raises UsageError of the first that is no JSON object, or of another kind."""
+    """Yield every row in order; raises UsageError for one that is not a JSON object of that kind."""
     known: dict[tuple[str, ...], str] = {}  # by keys: a file has few different sets of them
     for i, row in enumerate(lines.rows()):
         fields = read_object(lines, i, row)
@@ -201,7 +201,7 @@ def _check_kind(lines: Lines, i: int, keys: tuple[str, ...], kind: str) -> None:
 
 
 def read_object(lines: Lines, i: int, row: bytes) -> RowObject:
-    """A row as keys and bytes; raises UsageError where it is no JSON object, or has a key twice."""
+    """Decode row i to keys and JSON bytes; raises UsageError if it is no object or repeats a key."""
     try:
         fields = _DECODE(row)
     except NOT_JSON as error:
@@ -212,7 +212,7 @@ def read_object(lines: Lines, i: int, row: bytes) -> RowObject:
 
 
 def decode_value(lines: Lines, i: int, fields: RowObject, key: str, decoder: msgspec.json.Decoder[T]) -> T:
-    """A row's value of the type that is expected; raises UsageError that names row and key."""
+    """Decode a row's value by `decoder`; raises UsageError that names row and key."""
     try:
         return decoder.decode(fields[key])
     except NOT_JSON as error:
@@ -229,7 +229,7 @@ def _explain_no_object(lines: Lines, row: bytes, error: Exception) -> str:
 
 
 def _find_twice(fields: RowObject, row: bytes) -> str:
-    """A key that a row has twice; "" where each is there once.
+    """Return a key that a row has twice; "" if there is none.
 
     A row that was written by a usual writer is as long as its keys and values with one separator each; only
     another is read again, slowly.
@@ -256,7 +256,7 @@ def _list_keys(keys: Collection[str]) -> str:
 
 
 def is_trace(path: str) -> bool:
-    """Whether a file's first row is one of a trace; False of a file that cannot be read."""
+    """Whether a file's first row is a trace's; False for a file that cannot be read."""
     at = expand_path(path)
     if at.is_dir() or at.name.endswith(_NO_HEADER):
         return True
@@ -279,7 +279,7 @@ def is_trace(path: str) -> bool:
 
 
 def read_body_text(body: bytes) -> str:
-    """Every text of a request's prompt or messages, a line each; no roles, no tools, no images."""
+    """Return all text of a request's prompt or messages, without roles, tools and images."""
     fields: dict[str, Any] = msgspec.json.decode(body)
     return "\n".join(_texts([fields.get("prompt"), fields.get("text"), fields.get("messages")]))
 

@@ -29,7 +29,7 @@ LONG_BOTH = f"prompt and answer of more than {_MOST_BOTH} tokens"
 
 
 class Conversation(msgspec.Struct):
-    """One entry of the array, its turns unread."""
+    """One entry of the array, its turns not decoded."""
 
     conversations: list[msgspec.Raw] | None = None
     image: Any = None
@@ -41,7 +41,7 @@ class _Turn(msgspec.Struct):
 
 
 class QuestionPair(msgspec.Struct):
-    """A question and its answer, with what they count in tokens; `row` is their place, from 1."""
+    """A question and its answer with their tokens; `row` is the entry's place, from 1."""
 
     row: int
     prompt: str
@@ -50,7 +50,7 @@ class QuestionPair(msgspec.Struct):
 
 
 def requests(inputs: PlanInputs) -> SourcedRequests:
-    """The requests of a profile; raises UsageError of a file or a row that is not such, by name."""
+    """Make the requests of a profile; raises UsageError for a file or row that is not ShareGPT's."""
     profile, seed = inputs.profile, inputs.shared_seed
     path = profile.dataset_path
     tokenizer = find_needed_tokenizer(
@@ -92,7 +92,7 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
 
 
 def read_conversations(file: OpenedFile) -> list[Conversation]:
-    """Every entry of the array; raises UsageError where the file is none, or is too large to be read whole.
+    """Read every entry of the array; raises UsageError if it is no array, or too large to read whole.
 
     The turns stay bytes of the file: only those that are sent are decoded.
     """
@@ -114,7 +114,7 @@ def read_conversations(file: OpenedFile) -> list[Conversation]:
 def _read_pairs(
     file: OpenedFile, entries: Sequence[Conversation], order: list[int], tokenizer: FullTokenizer
 ) -> Iterator[QuestionPair]:
-    """The first two turns of the entries in this order, whoever they are from, counted."""
+    """Yield the first two turns of each entry, in this order, with their tokens counted."""
     for begin in range(0, len(order), _BATCH):
         rows = order[begin : begin + _BATCH]
         prompts, answers = zip(*(_read_turns(file, entries[row], row) for row in rows), strict=True)
@@ -142,7 +142,7 @@ def _read_text(file: OpenedFile, turn: msgspec.Raw, row: int) -> str:
 
 
 def _explain_unsent(pair: QuestionPair, output_len: int | None) -> str:
-    """Why vLLM leaves a pair out, "" where it does not: `is_valid_sequence` of its loaders."""
+    """Explain why vLLM (`is_valid_sequence`) leaves a pair out; "" if it does not."""
     answer = pair.answer_len if output_len is None else output_len
     rules = {
         SHORT_PROMPT: pair.prompt_len < _LEAST,

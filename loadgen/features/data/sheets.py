@@ -30,7 +30,7 @@ _NO_PARQUET = "is Parquet, which needs pyarrow: in the clone, .venv/bin/pip inst
 
 
 class SpooledFile(OpenedFile):
-    """Rows of JSON in a temporary file without a name, reported as the file that they are made of."""
+    """Rows converted to JSON in an unnamed temporary file, reported under the original file's name."""
 
     def __init__(self, source: OpenedFile, rows: Iterable[bytes], first_row: int) -> None:
         self.path, self.flag, self.first_row = source.path, source.flag, first_row
@@ -49,12 +49,12 @@ class SpooledFile(OpenedFile):
             raise self.refusal("holds no rows")
 
     def digest(self) -> str:
-        """A blake2b hash of the bytes of the file itself."""
+        """Return a blake2b hash of the original file's bytes."""
         return self._source.digest()
 
 
 def is_sheet(file: OpenedFile) -> bool:
-    """Whether a file is of columns: Parquet, or by its name or a column `prompt` CSV."""
+    """Whether a file is Parquet, or CSV by its name or its column `prompt`."""
     if file.read(0, len(_PARQUET)) == _PARQUET:
         return True
     if file.first_character() in b"{[":
@@ -64,7 +64,7 @@ def is_sheet(file: OpenedFile) -> bool:
 
 
 def rows(file: OpenedFile) -> Lines:
-    """The rows of a sheet as lines of JSON, a key a column; raises UsageError that names the file and row.
+    """Convert a sheet to lines of JSON, one key per column; raises UsageError that names file and row.
 
     Of Parquet all columns, those left out of a row that are null in it. Of CSV those of prompts: `prompt` and
     `output_tokens`, whose first row is the header.
@@ -113,7 +113,7 @@ def _read_whole(file: OpenedFile, cell: str, number: int) -> int:
 
 
 def _read_csv_rows(file: OpenedFile) -> Iterator[list[str]]:
-    """Read each row of a CSV file as its cells, none of a blank line; raises UsageError."""
+    """Yield each non-blank row of a CSV file as its cells; raises UsageError."""
     number = 0
     with _text(file) as text:
         try:
@@ -128,7 +128,7 @@ def _read_csv_rows(file: OpenedFile) -> Iterator[list[str]]:
 
 @contextmanager
 def _long_cells() -> Iterator[None]:
-    """The csv module's limit of 128 KiB a cell raised, and put back."""
+    """Raise the csv module's limit of 128 KiB per cell inside the block."""
     before = csv.field_size_limit(MOST_ROW_BYTES)
     try:
         yield

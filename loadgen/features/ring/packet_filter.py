@@ -31,7 +31,7 @@ _INSTRUCTION = struct.Struct("HBBI")
 
 @dataclass(frozen=True)
 class Headers:
-    """Where an IP version keeps what the filter reads, in bytes from its header's begin."""
+    """Offsets of the fields that the filter reads, in bytes from the IP header, for one IP version."""
 
     protocol: int  # EtherType
     first_byte: int  # version, and for IPv4 the length of a header without options
@@ -46,12 +46,12 @@ class Headers:
 
     @property
     def ordinary(self) -> int:
-        """Bytes kept of a segment."""
+        """The bytes to capture of a segment."""
         return self.size + _ORDINARY_TCP
 
     @property
     def marked(self) -> int:
-        """Bytes kept of a segment to look at."""
+        """The bytes to capture of a segment that may begin or end a response."""
         return self.size + _MARKED_TCP
 
 
@@ -63,7 +63,7 @@ HEADERS = {
 
 @dataclass
 class _Program:
-    """Instructions whose jumps name labels, until they are assembled."""
+    """A BPF program under construction, whose jumps name labels until it is assembled."""
 
     lines: list[tuple[int, int, str, str]] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
@@ -72,11 +72,11 @@ class _Program:
         self.lines.append((code, operand, "", ""))
 
     def jump(self, code: int, operand: int, then: str = "", otherwise: str = "") -> None:
-        """A condition; "" goes on with the next instruction."""
+        """Add a conditional jump to the label `then`, else to `otherwise`; "": the next instruction."""
         self.lines.append((code, operand, then, otherwise))
 
     def go(self, label: str) -> None:
-        """A jump of any length; those of a condition reach 255 instructions."""
+        """Add an unconditional jump of any length; conditional ones reach 255 instructions."""
         self.lines.append((_GO, 0, label, ""))
 
     def label(self, name: str) -> None:
@@ -99,7 +99,7 @@ class _Program:
 def build_program(
     family: int, servers: Sequence[tuple[str, int]], local: str, ports: Sequence[range]
 ) -> bytes:
-    """The filter for segments from `servers` (address, port) to a local address and ranges of its ports."""
+    """Build the BPF filter for segments from `servers` (address, port) to ranges of our ports."""
     headers, out = HEADERS[socket.AddressFamily(family)], _Program()
     tcp = headers.size
     out.add(_LOAD_BYTE, 0)
@@ -142,7 +142,7 @@ def _match_address(out: _Program, at: int, family: int, address: str, otherwise:
 
 
 def _match_ports(out: _Program, ports: Sequence[range]) -> None:
-    """Go on where a port is in one of the ascending ranges: two comparisons for one range, else a search."""
+    """Add code that goes on if a port is in one of the ascending ranges, by binary search if several."""
     if not ports:
         out.add(_RETURN, _DROP)
     elif len(ports) > 1:
@@ -163,7 +163,7 @@ def _match_ports(out: _Program, ports: Sequence[range]) -> None:
 
 
 def _add_tail(out: _Program, headers: Headers) -> None:
-    """Mark a SYN, and a payload that has the end's mark or is too short to; drop what has no payload."""
+    """Add code that marks SYNs and payloads that may end a response, and drops segments without payload."""
     tcp = headers.size
     out.add(_LOAD_BYTE, tcp + 13)
     out.jump(_IF_SET, _SYN, then="marked")

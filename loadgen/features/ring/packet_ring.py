@@ -42,29 +42,29 @@ Frames = NDArray[np.void]  # with the fields of `frame_type`
 
 
 class SegmentSource(Protocol):
-    """Where segments come from: the kernel's ring, or a test's."""
+    """A source of captured TCP segments: the kernel's packet ring, or a test's."""
 
     headers: Headers
 
     @property
     def local(self) -> Address:
-        """Our end's address: what a connection to the server is made from."""
+        """The local address of connections to the server."""
         ...
 
     def admit(self, local: str, ports: Sequence[range]) -> None:
-        """Take segments to these ports of a local address, and no others."""
+        """Capture only the segments to these ports of a local address from now on."""
         ...
 
     def take(self) -> Frames | None:
-        """The segments that came since, in their order, until this is called again; None: none came."""
+        """Return the segments since the last call, valid until the next call; None if none came."""
         ...
 
     def wait(self, poller: Poller, timeout_s: float) -> None:
-        """Sleep until a segment comes, or an event of the poller's."""
+        """Sleep until a segment comes, an event of the poller, or the timeout."""
         ...
 
     def drops(self) -> int:
-        """How many segments were lost, as there was no room for them, since this was last asked."""
+        """Return how many segments were lost for lack of space since the last call."""
         ...
 
     def close(self) -> None: ...
@@ -89,7 +89,7 @@ def make_frame_type(headers: Headers, frame_bytes: int) -> np.dtype[np.void]:
 
 
 class PacketRing:
-    """A ring for the segments of some connections to servers; no other packet is ever in it.
+    """A packet socket with a memory ring that captures the segments of some connections to servers.
 
     Raises OSError where the kernel refuses the socket (no CAP_NET_RAW, seccomp) or the memory.
     """
@@ -128,7 +128,7 @@ class PacketRing:
         self.memory = mmap.mmap(sock.fileno(), size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
 
     def admit(self, local: str, ports: Sequence[range]) -> None:
-        """Take segments to these ports of a local address, and no others."""
+        """Capture only the segments to these ports of a local address from now on."""
         code = build_program(self.family, self.servers, local, ports)
         held = ctypes.create_string_buffer(code, len(code))
         attached = struct.pack("HL", len(code) // 8, ctypes.addressof(held))
@@ -140,7 +140,7 @@ class PacketRing:
             self.bound = True
 
     def take(self) -> Frames | None:
-        """The segments that came since, in their order, until this is called again; None: none came."""
+        """Return the segments since the last call, valid until the next call; None if none came."""
         if self.taken:  # the kernel's again
             self.status[self.next - self.taken : self.next] = 0
             if self.taken > self._many:  # it may have been full, and no frame since then says so
@@ -165,9 +165,10 @@ class PacketRing:
         return self.frames[begin : begin + count]
 
     def wait(self, poller: Poller, timeout_s: float) -> None:
-        """Sleep until a segment comes, or an event of the poller's.
+        """Sleep until a segment comes, an event of the poller, or the timeout.
 
-        The ring is watched only while this sleeps: to report each segment would cost whoever sends it.
+        The ring is watched only while this sleeps: to report each segment would cost whichever process sends
+        it.
         """
         if self._sleep is None:
             self._sleep = select.poll()
@@ -176,23 +177,23 @@ class PacketRing:
         self._sleep.poll(timeout_s * 1000)
 
     def drops(self) -> int:
-        """How many segments were lost, as there was no room for them, since this was last asked."""
+        """Return how many segments were lost for lack of space since the last call."""
         lost, self.lost = self.lost, 0
         return lost
 
     def _read_drops(self) -> int:
-        """The kernel's count since it was last read; until then it marks every frame."""
+        """Read and reset the kernel's count of drops, which until then marks every frame."""
         kept = self.sock.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, _STATISTICS.size)
         return int(_STATISTICS.unpack(kept)[1])
 
     def close(self) -> None:
-        """Close the socket; the memory goes with the arrays that refer to it."""
+        """Close the socket; the memory is freed with the last array that refers to it."""
         self.lost += self._read_drops()
         self.sock.close()
 
 
 def _bind(sock: socket.socket, protocol: int, interface: int) -> None:
-    """Bind a packet socket; Python's own bind knows no way to say any interface (0)."""
+    """Bind a packet socket by a system call: Python's bind cannot name "any interface" (0)."""
     address = _SOCKADDR.pack(socket.AF_PACKET, socket.htons(protocol), interface, 0, 0, 0, b"")
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.bind(sock.fileno(), address, len(address)):

@@ -43,12 +43,12 @@ class RingKind(TransportKind, frozen=True):
         return TransportChoice("wire", "few streams, and a server on another machine")
 
     def has_own_ports(self, target: Target, connections: int) -> bool:
-        """Each ring has an address of its own on loopback, where 127.0.0.1 has no ports left."""
+        """Whether each ring has its own address on loopback, where 127.0.0.1 has no ports left."""
         loopback = str(target.address[1][0]).startswith("127.")
         return loopback and connections <= _PORTS_SHARE * PortRange.read().count
 
     def count_held_files(self, slots: int) -> int:
-        """A ring holds the ports of connections that ended for a while."""
+        """Count the files that a ring needs for ports of ended connections, which it holds a while."""
         return slots // 2 + _HELD_FILES
 
 

@@ -46,26 +46,26 @@ _RECORD_TYPES, _LONGEST_RECORD = range(20, 25), (1 << 14) + 2048
 
 
 class RingWatch(Protocol):
-    """Who looks after a ring socket."""
+    """What watches ring sockets: the poller that learns from segments which sockets to read."""
 
     eager: NDArray[np.bool_]  # by port: each segment is to be looked at
     least_bytes: int  # that wait in a socket before the kernel reports it
 
     def hint(self, sock: RingSocket) -> None:
-        """There is more to be read."""
+        """Note that a socket has more to read."""
         ...
 
     def has_seen(self, sock: RingSocket) -> bool:
-        """Whether the ring has shown the connection's begin."""
+        """Whether the ring has captured the connection's SYN."""
         ...
 
     def forget(self, sock: RingSocket) -> None:
-        """The connection is over."""
+        """Stop watching a socket whose connection is over."""
         ...
 
 
 class RingSocket:
-    """A TCP socket from one of our ports; it counts what was read of it."""
+    """A TCP socket bound to one of our ports, which counts the bytes read from it."""
 
     def __init__(self, sock: Socket, port: int, poller: RingWatch) -> None:
         self.sock, self.port, self.poller, self.fd = sock, port, poller, sock.fileno()
@@ -123,22 +123,22 @@ class RingSocket:
         self.poller.forget(self)
 
     def holds_more(self) -> bool:
-        """Whether something was read that is not handed on yet, and can be."""
+        """Whether bytes were read from the kernel and not returned yet."""
         return False
 
     def open(self) -> None:
-        """Have the kernel report it from now on only when much can be read."""
+        """Have the kernel report the socket only when much can be read (SO_RCVLOWAT)."""
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, self.poller.least_bytes)
 
     def read_at_once(self) -> None:
-        """Have the kernel report every byte: the ring does not show this connection."""
+        """Have the kernel report every byte: the ring does not capture this connection."""
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
 
 
 class SealedSocket(RingSocket):
-    """A RingSocket under TLS: each read is one record, and has its place in the connection for a timestamp.
+    """A RingSocket under TLS: each read is one record, stamped with its position in the connection.
 
-    That place is (−bytes of the connection up to the record's end, the socket's own timestamp in ns) in the
+    The position is (−bytes of the connection up to the record's end, the socket's own timestamp in ns) in the
     form of a timespec. Which record ends a response cannot be seen, so each is read as it comes.
     """
 
@@ -149,7 +149,7 @@ class SealedSocket(RingSocket):
         self.opened_bytes = 0  # handed on
 
     def open(self) -> None:
-        """It is reported as every socket is."""
+        """Leave the kernel's reports as they are: every byte is reported."""
 
     def send(self, data: Any) -> int:
         return self.sock.send(data)
@@ -180,11 +180,11 @@ class SealedSocket(RingSocket):
         return record, [(socket.SOL_SOCKET, SO_TIMESTAMPNS, place)], flags, address
 
     def holds_more(self) -> bool:
-        """Whether a whole record was read that is not handed on yet: one before it may have held no text."""
+        """Whether a complete record was read and not returned yet."""
         return self._record() > 0
 
     def _record(self) -> int:
-        """Bytes of the record that the buffer begins with; 0: not whole. Of what is no TLS, all there is."""
+        """Return the bytes of the complete record at the buffer's begin; 0: incomplete; all if not TLS."""
         buffer = self._buffer
         if len(buffer) < _RECORD_HEAD:
             return 0
@@ -195,12 +195,12 @@ class SealedSocket(RingSocket):
 
 
 def list_places(got: Sequence[Any]) -> Int64:
-    """Where in their connection the records end that a SealedSocket gave, int64[reads]."""
+    """List where in the connection (bytes) each record of a SealedSocket's reads ends, int64[reads]."""
     return -np.frombuffer(b"".join(got[1::A_READ]), np.int64)[::2]
 
 
 def restore_timestamps(got: Sequence[Any]) -> list[Any]:
-    """Put the sockets' timestamps back where the reads have their places."""
+    """Replace the positions in a SealedSocket's reads by the sockets' own timestamps."""
     stamped = list(got)
     for i in range(1, len(stamped), A_READ):
         place, stamp_ns = TIMESPEC.unpack(stamped[i])
@@ -210,7 +210,7 @@ def restore_timestamps(got: Sequence[Any]) -> list[Any]:
 
 
 class RingPoller:
-    """An epoll's events, and a reading event for each connection that segments show something of."""
+    """A poller that adds a read event for each connection whose segments show something to read."""
 
     def __init__(self, network: Network, source: SegmentSource, streams: int, round_ns: int) -> None:
         self.network, self.source, self.log = network, source, SegmentLog()
@@ -247,14 +247,14 @@ class RingPoller:
         self.inner.close()
 
     def add(self, sock: RingSocket) -> None:
-        """Look after a connection."""
+        """Watch a connection."""
         self.by_port[sock.port] = sock
         self.log.open(sock.port)
         self._round.append(sock)
         sock.open()
 
     def forget(self, sock: RingSocket) -> None:
-        """Look after a connection no more."""
+        """Stop watching a connection."""
         self.by_port.pop(sock.port, None)
         self._hints.pop(sock, None)
         if sock.owed:
@@ -268,13 +268,13 @@ class RingPoller:
         self._hints[sock] = 0
 
     def has_seen(self, sock: RingSocket) -> bool:
-        """Whether the ring has shown the connection's begin."""
+        """Whether the ring has captured the connection's SYN."""
         if sock.begin_seq < 0:
             self.take()
         return sock.begin_seq >= 0
 
     def poll(self, timeout_s: float, most_events: int) -> list[tuple[int, int]]:
-        """Report the events so far, or the first until the timeout; without one it is called right before."""
+        """Return the events so far, or the first until the timeout."""
         if not timeout_s:
             return self._look(most_events)
         until_ns = self.now_ns() + int(timeout_s * 1e9)
@@ -303,7 +303,7 @@ class RingPoller:
         return events
 
     def _settle(self) -> None:
-        """Forget the hints whose bytes were read: the ring shows a segment before its socket has them."""
+        """Drop the hints whose bytes were read: the ring shows a segment before its socket has it."""
         for sock, tried_ns in [*self._hints.items()]:
             intake = self.by_fd[sock.fd]
             if not tried_ns or (sock.read_bytes < sock.due_bytes and intake is not None):
@@ -313,7 +313,7 @@ class RingPoller:
                 self.eager[sock.port] = False  # its end is marked, or closes the connection
 
     def take(self) -> None:
-        """Take the segments that came, and see which connections are to be read."""
+        """Take new segments from the ring and note which connections to read."""
         if self.closed:
             return
         frames = self.source.take()
@@ -336,7 +336,7 @@ class RingPoller:
             self._show(self.log.read_tail(len(frames))[shown])
 
     def _show(self, rows: Rows) -> None:
-        """Note what is to be read of connections with segments that are to be looked at."""
+        """Note the connections to read, by segments that may begin or end a response."""
         sizes = measure_payload(rows, self.source.headers)
         for port, seq, size in zip(rows["port"].tolist(), rows["seq"].tolist(), sizes.tolist(), strict=True):
             sock = self.by_port.get(port)
@@ -356,7 +356,7 @@ class RingPoller:
             self.hint(sock)
 
     def _go_round(self, now_ns: int) -> None:
-        """Read some sockets that were not read for long; learn how busy the ring is."""
+        """Read some sockets that were not read for long, and learn how busy the ring is."""
         share = min((now_ns - self._turn_ns) / self.round_ns, 1.0)
         self._turn_ns = now_ns
         for _ in range(math.ceil(len(self._round) * share)):
@@ -375,7 +375,7 @@ class RingPoller:
 
 
 class RingNetwork:
-    """A network whose sockets come from ports of ours, and whose poll is the ring's."""
+    """A network whose sockets use ports of ours, and whose poller is the ring's."""
 
     def __init__(self, network: Network, ports: SourcePorts, poller: RingPoller, sealed: bool) -> None:
         self.network, self.ports, self._poller = network, ports, poller
@@ -385,7 +385,7 @@ class RingNetwork:
         poller.ports = ports
 
     def socket(self, family: int) -> Socket:
-        """A socket from one of our ports; any other where there is none left."""
+        """Open a socket at one of our ports; at any port if none is left."""
         bound = self.ports.take()
         if bound is None:
             return self.network.socket(family)
@@ -394,5 +394,5 @@ class RingNetwork:
         return sock
 
     def poller(self) -> Poller:
-        """The ring's poll."""
+        """Return the ring's poller."""
         return self._poller

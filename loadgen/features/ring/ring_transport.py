@@ -44,7 +44,7 @@ _ROUNDS = 8  # in which every socket is read, within --stall-timeout
 
 
 class RingTransport(EpollTransport):
-    """One run of a job whose arrivals are segments; where there can be no ring, an epoll transport."""
+    """An epoll transport whose arrivals are TCP segments' timestamps; without a ring, a plain one."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class RingTransport(EpollTransport):
         super()._end(slot, failure)
 
     def _drain(self, slot: Slot) -> None:
-        """Read what came of an answer that is about to be given up."""
+        """Read what has arrived of a response that is about to be ended."""
         intake, sock = slot.intake, slot.sock
         if not isinstance(sock, RingSocket) or intake.state is not State.BUSY:
             return
@@ -130,7 +130,7 @@ class RingTransport(EpollTransport):
     def _fill(
         self, capture: Capture, got: list[Any], sock: RingSocket, span: tuple[int, int], rtt_ns: int
     ) -> None:
-        """Give a capture its bytes and each segment's time; each read's where some segment is missing."""
+        """Give a capture its bytes with each segment's timestamp; the reads' if a segment is missing."""
         assert self.ring is not None
         sock.owed -= 1
         arrivals = self.ring.arrivals(sock, span) if got else None
@@ -160,7 +160,7 @@ class RingTransport(EpollTransport):
         capture.kernel = kernel.tobytes()
 
     def _note_held(self, ends: Int64, rows: Rows, read_ns: Int64, read_ends: Int64, rtt_ns: int) -> None:
-        """Count the segments of an answer that waited for an acknowledgement which this process sent late."""
+        """Count a response's segments that waited for an acknowledgement which this process sent late."""
         came_ns = rows["seconds"].astype(np.int64) * SECOND_NS + rows["nanoseconds"] - self.wall.now_ns
         self.held_back += count_held_back(came_ns, ends, read_ns, read_ends, rtt_ns)
 
@@ -177,7 +177,7 @@ class RingTransport(EpollTransport):
 
 
 class _Ring:
-    """A ring for a job, and the network of its sockets; raises OSError where there can be none."""
+    """A packet ring for a job and the network of its sockets; raises OSError if there can be none."""
 
     def __init__(self, job: Job, network: Network, source: SegmentSource | None) -> None:
         family, server = job.target.address
@@ -194,9 +194,9 @@ class _Ring:
             raise OSError(f"no {job.first_slots} source ports are free, or not close enough together")
 
     def arrivals(self, sock: RingSocket, span: tuple[int, int]) -> tuple[Int64, Rows] | None:
-        """How much of a connection's bytes from one to another there was after which segments.
+        """Find which segments completed a span of a connection's bytes, and how many bytes after each.
 
-        int64[arrivals], and the segments, as many; None where one is missing.
+        Returns int64[arrivals], and the segments, as many; None where one is missing.
         """
         rows = self._take_rows(sock)
         ordered = self._order_rows(sock, rows, span)
@@ -210,14 +210,14 @@ class _Ring:
         return ends, rows if len(at) == len(rows) else rows[at]
 
     def _take_rows(self, sock: RingSocket) -> Rows:
-        """A connection's segments since this was last called; its port may be another's once it has ended."""
+        """Take a connection's segments since the last call; its port may be reused once it has ended."""
         if sock.rows is None:
             return self.poller.log.take(sock.port)
         rows, sock.rows = sock.rows, sock.rows[:0]
         return rows
 
     def _order_rows(self, sock: RingSocket, rows: Rows, span: tuple[int, int]) -> tuple[Int64, Int64] | None:
-        """Order segments by `order_segments`; what comes after these bytes is kept for the next response."""
+        """Order segments by `order_segments`; those after the span are kept for the next response."""
         if sock.begin_seq < 0:
             return None
         begin, end = span
@@ -234,7 +234,7 @@ class _Ring:
         return ordered
 
     def close(self) -> None:
-        """Take no more packets, and then let go of the ports: they can be anyone's from here on."""
+        """Stop capturing, then release the ports for other programs."""
         self.poller.take()
         self.poller.closed = True
         self.source.close()

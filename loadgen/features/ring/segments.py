@@ -37,12 +37,12 @@ _LATE_NS, _NEAR_NS, _OF_CHANCE = 2_000_000, 100_000, 3
 
 
 def join_rows(earlier: Rows, later: Rows) -> Rows:
-    """Segments one after another; numpy's own concatenation drops the bytes between the fields."""
+    """Concatenate segments; numpy's own concatenation drops the bytes between the fields."""
     return np.frombuffer(earlier.tobytes() + later.tobytes(), SEGMENT)
 
 
 def measure_payload(rows: Rows, headers: Headers) -> Int64:
-    """Bytes of payload of each segment, int64[segments]."""
+    """Compute the payload of each segment in bytes, int64[segments]."""
     total = rows["ip_length"].astype(np.int64) + headers.excess
     if not rows["ip_length"].all():  # too long for the field
         total = np.where(rows["ip_length"] == 0, rows["length"], total)
@@ -50,7 +50,7 @@ def measure_payload(rows: Rows, headers: Headers) -> Int64:
 
 
 class SegmentLog:
-    """The segments of the responses under way, by our port; 48 bytes each."""
+    """The captured segments of responses in progress, by local port; 48 bytes each."""
 
     def __init__(self) -> None:
         self._ports = np.empty(TAIL, np.uint16)
@@ -60,12 +60,12 @@ class SegmentLog:
         self._kept: list[bytearray | None] = [None] * _PORTS  # rows of a port's segments before the tail's
 
     def open(self, port: int) -> None:
-        """Keep a port's segments from now on, and none of an earlier connection's."""
+        """Keep a port's segments from now on, dropping an earlier connection's."""
         self._kept[port] = bytearray()
         self._ports[: self._count][self._ports[: self._count] == port] = _NO_PORT
 
     def add(self, frames: Frames, ports: NDArray[np.uint16], seen_ns: int) -> None:
-        """Take frames to these ports, at most TAIL, seen by this process at a time."""
+        """Add frames to these ports, at most TAIL, seen by this process at `seen_ns`."""
         if self._count + len(frames) > TAIL:
             self._sort()
         begin, end = self._count, self._count + len(frames)
@@ -78,7 +78,7 @@ class SegmentLog:
         self._count = end
 
     def _sort(self) -> None:
-        """Give the tail's segments to their ports."""
+        """Sort the unsorted tail of segments by port."""
         ports = self._ports[: self._count]
         order = ports.argsort(kind="stable")
         ports, data = ports[order], self._tail[order].tobytes()
@@ -91,11 +91,11 @@ class SegmentLog:
         self._count = 0
 
     def read_tail(self, count: int) -> Rows:
-        """Read the last `count` frames that were added."""
+        """Return the last `count` frames added."""
         return self._tail[self._count - count : self._count].view(SEGMENT)
 
     def take(self, port: int) -> Rows:
-        """All of a port's segments, in the order in which they came; they are not kept."""
+        """Remove and return a port's segments in the order in which they came."""
         kept, count = self._kept[port], self._count
         at = (self._ports[:count] == port).nonzero()[0]
         rows = np.frombuffer(bytes(kept or b"") + self._tail[at].tobytes(), SEGMENT)
@@ -105,18 +105,18 @@ class SegmentLog:
         return rows
 
     def put_back(self, port: int, rows: Rows) -> None:
-        """Keep segments of the next response, which came with those of the last one."""
+        """Keep a port's segments of the next response, which came with those of the last one."""
         if len(rows) and self._kept[port] is not None:
             self._kept[port] = bytearray(rows.tobytes())
 
 
 def order_segments(rows: Rows, sizes: Int64, begin_seq: int, total: int) -> tuple[Int64, Int64] | None:
-    """How much of a response there was after which of its segments; None where some byte's are missing.
+    """Find how many bytes of a response had arrived after each segment; None if a byte is missing.
 
-    `begin_seq` is the sequence number of its first byte, `total` its length; `sizes` is as from `payload`.
-    Both results are int64[arrivals]: bytes, growing up to `total`, and indices into `rows`. A byte counts as
-    arrived once all before it have, as TCP gives them to any client; of what was sent twice the first time
-    counts.
+    `begin_seq` is the sequence number of its first byte, `total` its length; `sizes` is as from
+    `measure_payload`. Both results are int64[arrivals]: bytes, growing up to `total`, and indices into
+    `rows`. A byte counts as arrived once all before it have, as TCP gives them to any client; of what was
+    sent twice the first time counts.
     """
     first = (rows["seq"].astype(np.uint32) - np.uint32(begin_seq)).astype(np.int32).astype(np.int64)
     ends = np.minimum(first + sizes, total)
@@ -133,7 +133,7 @@ def order_segments(rows: Rows, sizes: Int64, begin_seq: int, total: int) -> tupl
 
 
 def count_held_back(came_ns: Int64, ends: Int64, read_ns: Int64, read_ends: Int64, rtt_ns: int) -> int:
-    """How many segments came as soon as the one before them was read, late; less what may be chance.
+    """Count the segments that came right after a late read of those before, less what chance explains.
 
     A server with Nagle's algorithm waits for the acknowledgement, which leaves with the read. Without it,
     about as many come right before that as right after: three times as many are taken off. `came_ns` and
@@ -150,7 +150,7 @@ def count_held_back(came_ns: Int64, ends: Int64, read_ns: Int64, read_ends: Int6
 
 
 def _merge_segments(first: Int64, ends: Int64, of_it: Int64, total: int) -> tuple[Int64, Int64] | None:
-    """Order segments that came out of order."""
+    """Order segments that came out of order; None if a byte is missing."""
     there = 0
     waiting: dict[int, int] = {}  # pieces that came before what precedes them, by where they begin
     arrived, by = [], []

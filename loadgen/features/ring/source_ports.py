@@ -23,7 +23,7 @@ _LEAST_HELD = 256  # sockets: with fewer it is not worth a new filter to close t
 
 
 class SourcePorts:
-    """Sockets bound to ports that the source admits; `most_files` is how many may be open at once."""
+    """Local ports reserved for our connections, each bound to a socket; at most `most_files` open."""
 
     def __init__(
         self, network: Network, server: tuple[int, Address], source: SegmentSource, most_files: int
@@ -39,7 +39,7 @@ class SourcePorts:
         self._closed = False
 
     def reserve(self, count: int) -> bool:
-        """Make `count` more ports ours; False where not enough are free, or allowed."""
+        """Reserve `count` more ports; False if not enough are free, or allowed."""
         if len(self.ports) + count > self.most_files:
             return False
         sockets = self._bind_ports(count)
@@ -58,7 +58,7 @@ class SourcePorts:
         return True
 
     def take(self) -> tuple[Socket, int] | None:
-        """A socket that is bound to one of our ports, and the port; None where there is none to be had."""
+        """Take a bound socket and its port; None if none is left."""
         if not self._unused:
             more = min(max(len(self.ports) // 4, _LEAST_MORE), _MOST_MORE)
             if not self.reserve(more):
@@ -68,7 +68,7 @@ class SourcePorts:
         return self._unused.popleft()
 
     def end_connection(self, sock: Socket, port: int) -> None:
-        """End a connection; its port is held until the filter no longer admits it."""
+        """Close a connection, holding its port until the filter no longer admits it."""
         if self._closed:
             sock.close()
             return
@@ -79,7 +79,7 @@ class SourcePorts:
             self._release()
 
     def _release(self) -> None:
-        """Let go of the ports that are held, the filter first; as many as leave it few ranges."""
+        """Release held ports, after removing them from the filter, keeping the filter's ranges few."""
         spare = _FEW_RANGES - sum(1 for _ in _split_into_ranges(sorted(self.ports)))
         gone: list[int] = []
         for run in sorted(
@@ -95,16 +95,16 @@ class SourcePorts:
         self._enough = len(self._held) + max(_LEAST_HELD, len(self.ports) // 4)
 
     def _divides(self, run: range) -> int:
-        """How many ranges there are more without a run of ports: -1 to 1."""
+        """Return by how many ranges the filter grows without a run of ports: -1 to 1."""
         return (run.start - 1 in self.ports) + (run.stop in self.ports) - 1
 
     def close(self) -> None:
-        """Close what is unused or held, once no packet is taken any more; the others close at their end."""
+        """Release unused and held ports after capturing has ended; others go with their connections."""
         self._closed = True
         _close_sockets([*self._unused, *((sock, port) for port, sock in self._held.items())])
 
     def _admit(self, ports: set[int]) -> bool:
-        """Make these ports ours; False where the kernel has no room for the filter."""
+        """Have the filter admit these ports; False if the kernel has no space for it."""
         try:
             self.source.admit(str(self.local[0]), [*_split_into_ranges(sorted(ports))])
         except OSError:
@@ -113,7 +113,7 @@ class SourcePorts:
         return True
 
     def _bind_ports(self, count: int) -> list[tuple[Socket, int]] | None:
-        """Free ports, each bound, from a random one on; None where there are too few, or too scattered."""
+        """Bind `count` free ports from a random one on; None if there are too few, or too scattered."""
         low, high = read_local_ports()
         size = high - low + 1
         first, sockets = random.randrange(size), []  # nosec B311
@@ -133,7 +133,7 @@ class SourcePorts:
         return None
 
     def _bind_port(self, port: int) -> Socket | None:
-        """A socket at a port, if it is free: no one else can have it then, as no reuse is allowed."""
+        """Bind a socket to a port if it is free; without reuse, no other program can take it then."""
         sock = self.network.socket(self.family)
         try:
             sock.bind((self.local[0], port, *self.local[2:]))

@@ -44,7 +44,7 @@ _FOREIGN = (
 
 
 class Latent(msgspec.Struct, frozen=True, kw_only=True):
-    """Multi-head latent attention (DeepSeek): keys and values are cached as one short vector."""
+    """Sizes of multi-head latent attention (DeepSeek), which caches keys and values as one short vector."""
 
     query_rank: int  # 0: queries are not compressed
     rank: int
@@ -54,7 +54,7 @@ class Latent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Architecture(msgspec.Struct, frozen=True, kw_only=True):
-    """A decoder with grouped-query or latent attention and gated MLPs or experts."""
+    """The shape of a decoder with grouped-query or latent attention and gated MLPs or experts."""
 
     source: str  # the config.json it is from
     model_type: str = ""
@@ -77,12 +77,12 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def embedding(self) -> int:
-        """Parameters of the input embedding; as many has the head."""
+        """Parameters of the input embedding; the output head has as many."""
         return self.vocabulary * self.hidden
 
     @property
     def attention(self) -> int:
-        """Parameters of one layer's attention."""
+        """Parameters of the attention of one layer."""
         if (latent := self.latent) is None:
             return self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
         query = self.heads * (latent.nope + latent.rope)
@@ -96,7 +96,7 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def expert_layers(self) -> int:
-        """Layers with routed experts."""
+        """The number of layers with routed experts."""
         return self.layers - self.dense_layers if self.experts else 0
 
     @property
@@ -106,19 +106,19 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def routers(self) -> int:
-        """Parameters that choose experts; no scheme quantizes them."""
+        """Parameters of the routers, which choose experts and are never quantized."""
         return self.expert_layers * self.hidden * self.experts
 
     @property
     def dense(self) -> int:
-        """Parameters that every token passes in the layers, the routers left out."""
+        """Parameters in the layers that every token uses, without the routers."""
         mlp = 3 * self.hidden * self.intermediate * (self.layers - self.expert_layers)
         shared = 3 * self.hidden * self.shared_intermediate * self.expert_layers
         return self.layers * self.attention + mlp + shared
 
     @property
     def non_embedding(self) -> int:
-        """All but embedding and head, as Qwen's model cards count them."""
+        """Parameters without embedding and head, as Qwen's model cards count."""
         return self.dense + self.routers + self.experts * self.expert
 
     @property
@@ -128,30 +128,30 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def active(self) -> int:
-        """The parameters of one token, as model cards count them: with embedding and head."""
+        """Parameters that one token uses, as model cards count: with embedding and head."""
         return self.total - (self.experts - self.experts_per_token) * self.expert
 
     def kv_values(self, layers: int) -> int:
-        """Numbers cached for one token in `layers` layers: keys and values, or the latent vector."""
+        """Return how many numbers are cached per token in `layers` layers: keys and values, or latents."""
         if self.latent is not None:
             return layers * (self.latent.rank + self.latent.rope)
         return layers * 2 * self.kv_heads * self.head_dim
 
     def pair_flop(self, layers: int) -> int:
-        """FLOP of attention in `layers` layers, of one token to one before it: scores and their sum."""
+        """Return the FLOP of attention in `layers` layers between one token and an earlier one."""
         if self.latent is not None:
             return layers * 2 * self.heads * (self.latent.nope + self.latent.rope + self.latent.value)
         return layers * 4 * self.heads * self.head_dim
 
 
 def read_architecture(path: Path) -> Architecture:
-    """The architecture of a config.json, or of the one in a directory; raises UsageError."""
+    """Read the architecture in a config.json, or in a directory's; raises UsageError."""
     file = model_files.find_config(path)
     return parse_architecture(model_files.read_json_object(file)[1], str(file))
 
 
 def parse_architecture(config: Mapping[str, Any], source: str) -> Architecture:
-    """The architecture that a config declares; raises UsageError where it is not supported."""
+    """Parse the architecture that a config declares; raises UsageError if it is not supported."""
     keys = _Keys(config, source)
     keys.refuse_foreign()
     layers, hidden = keys.require_count("num_hidden_layers", "num_layers"), keys.require_count("hidden_size")
@@ -177,7 +177,7 @@ def parse_architecture(config: Mapping[str, Any], source: str) -> Architecture:
 
 
 class _Keys:
-    """A config's values under the names that families give them."""
+    """A config's values, looked up under the names that model families use."""
 
     def __init__(self, config: Mapping[str, Any], source: str) -> None:
         inner = model_files.find_text_part(config)
@@ -188,13 +188,13 @@ class _Keys:
         self.values = {**_DEFAULTS.get(self.model_type, {}), **inner}
 
     def find_count(self, *names: str) -> int:
-        """The first of these that is a number above 0; else 0."""
+        """Return the first of these keys that is a number above 0; else 0."""
         values = (self.values.get(name) for name in names)
         integers = (value for value in values if isinstance(value, int) and not isinstance(value, bool))
         return next((value for value in integers if value > 0), 0)
 
     def require_count(self, *names: str) -> int:
-        """Find the first of these that is a number above 0; raises UsageError if there is none."""
+        """Return the first of these keys that is a number above 0; raises UsageError if none is."""
         if not (value := self.find_count(*names)):
             raise UsageError(
                 f"{self.source} does not have {names[0]}: give the config.json of a language model"
@@ -221,7 +221,7 @@ class _Keys:
         return untrusted.read_list(self.values.get("layer_types"))
 
     def window_layers(self, layers: int) -> int:
-        """How many layers attend only within the sliding window."""
+        """Return how many layers attend only within the sliding window."""
         if not self.find_count("sliding_window") or self.values.get("use_sliding_window") is False:
             return 0
         if self.layer_types:

@@ -25,7 +25,7 @@ ACCEPTANCE = ("spec_decode_acceptance_length", "accept_length")
 
 
 class Loaded(Protocol):
-    """The load requested of the server, lengths as means; `loadgen.report.load_identity.Load` is one."""
+    """A load with mean lengths and concurrency, such as `loadgen.report.load_identity.Load`."""
 
     @property
     def input_len(self) -> float | None: ...
@@ -36,7 +36,7 @@ class Loaded(Protocol):
 
 
 class Lengths(msgspec.Struct, frozen=True):
-    """The part of a load that a bound depends on."""
+    """The mean lengths and the concurrency that a bound depends on."""
 
     input_len: float | None = None
     output_len: float | None = None
@@ -44,7 +44,7 @@ class Lengths(msgspec.Struct, frozen=True):
 
 
 class Decode(msgspec.Struct, frozen=True):
-    """A step that gives `per_step` tokens to each request in it, as measured and at best."""
+    """A decoding step that gives each request `per_step` tokens: its time as measured and at best."""
 
     tpot_ms: float
     key: str  # of the figure that the time is from: mean_tpot_ms, median_itl_ms, output_throughput
@@ -57,12 +57,12 @@ class Decode(msgspec.Struct, frozen=True):
 
     @property
     def step_ms(self) -> float:
-        """The time of a step: of as many tokens as it gives a request."""
+        """The time of a step in ms, for all the tokens that it gives a request."""
         return self.tpot_ms * self.per_step
 
     @property
     def by(self) -> str:
-        """The figure that the time is from: mean TPOT, median ITL, tokens per second."""
+        """The figure the time is derived from: mean TPOT, median ITL, tokens per second."""
         if self.key in _SPEEDS:
             return "tokens per second"
         statistic, name, _ = self.key.split("_")
@@ -70,7 +70,7 @@ class Decode(msgspec.Struct, frozen=True):
 
 
 class Prefill(msgspec.Struct, frozen=True):
-    """A prompt's arithmetic in the time that it took; None where the machine's peak is not known."""
+    """A prompt's arithmetic and the time it took; `share` of the peak is None if the peak is unknown."""
 
     tokens: float
     spent_ms: float
@@ -82,45 +82,45 @@ class Prefill(msgspec.Struct, frozen=True):
 
 
 class Excess(msgspec.Struct, frozen=True):
-    """How many times what the machine can do the figures need, 1 is all of it, and those figures."""
+    """By what factor figures exceed what the machine can do (1: all of it), and which figures."""
 
     times: float
     text: str
 
 
 def find_accepted_tokens(figures: Figures) -> float:
-    """Tokens that a pass over the weights gives a request: a draft's acceptance length, else 1."""
+    """Return the tokens that a pass over the weights gives a request: a draft's acceptance length, or 1."""
     lengths = (bounds.read_figure(figures.get(key)) for key in ACCEPTANCE)
     return max(1.0, next((float(length) for length in lengths if length is not None), 1.0))
 
 
 class _Run(msgspec.Struct, frozen=True):
-    """A run's figures and load, and what follows from both; tokens are means of a request."""
+    """A run's figures and load, and quantities derived from both; tokens are means per request."""
 
     figures: Figures
     load: Loaded
 
     def number(self, key: str) -> float | None:
-        """A figure that is above 0; None of anything else."""
+        """Return a figure if it is above 0; else None."""
         value = bounds.read_figure(self.figures.get(key))
         return float(value) if value is not None and value > 0 else None
 
     def step(self, by_itl: bool) -> tuple[str, float] | None:
-        """The figure that is the time of a step, and that time in ms; None if no figure has it."""
+        """Return (figure, ms) of the time of a step; None if no figure has it."""
         timed = ((key, time_ms) for key in (_GAPS if by_itl else _STEPS) if (time_ms := self.number(key)))
         speeds = ((key, 1e3 / speed) for key in _SPEEDS if self.alone and (speed := self.number(key)))
         return next(chain(timed, speeds), None)
 
     @property
     def alone(self) -> bool:
-        """Whether a request had the server to itself."""
+        """Whether each request had the server to itself."""
         if self.load.max_concurrency is not None:
             return self.load.max_concurrency == 1
         return self.number("completed") == 1 or "speed_tok_s" in self.figures
 
     @property
     def batch(self) -> float:
-        """Requests that decode at once on average; 1 where that is not known, which bounds from below."""
+        """The mean number of requests decoding at once; 1 if unknown, which bounds from below."""
         rate, tpot_ms = self.number("request_throughput"), self.number("mean_tpot_ms")
         tokens_per_s = self.number(DECODING) or (rate or 0.0) * max(self.answer - 1, 0.0)
         if self.alone or not tokens_per_s or not tpot_ms:
@@ -130,7 +130,7 @@ class _Run(msgspec.Struct, frozen=True):
 
     @property
     def prefilled(self) -> tuple[float, str] | None:
-        """The time of one prompt's prefill in ms and what it is from; None where no figure has it alone.
+        """The time (ms) of one prompt's prefill, and the figure it comes from; None if none has it alone.
 
         Of several prompts at once it is the share of one, by their speed; TTFT is it only of one at a time.
         """
@@ -142,21 +142,21 @@ class _Run(msgspec.Struct, frozen=True):
 
     @property
     def context(self) -> float:
-        """Tokens of a request in the middle of its answer."""
+        """The tokens of a request in the middle of its answer."""
         return self.prompt + self.answer / 2
 
     @property
     def prompt(self) -> float:
-        """Tokens of a prompt; 0 where they are not known."""
+        """The tokens of a prompt; 0 if unknown."""
         return self._length(self.load.input_len, "total_input_tokens")
 
     @property
     def answer(self) -> float:
-        """Tokens of an answer; 0 where they are not known."""
+        """The tokens of an answer; 0 if unknown."""
         return self._length(self.load.output_len, "total_output_tokens")
 
     def _length(self, tokens: float | None, total: str) -> float:
-        """The tokens of the load, else the mean of the run's total."""
+        """Return the load's tokens, else the mean of the run's total."""
         if tokens is not None:
             return tokens
         completed = self.number("completed")
@@ -164,7 +164,7 @@ class _Run(msgspec.Struct, frozen=True):
 
     @property
     def gap_is_a_step(self) -> bool:
-        """Whether the median gap is a step without prefill: messages of one token, few steps with prompts."""
+        """Whether the median gap is a step without prefill: one token a message, few steps with prompts."""
         gap_ms, tpot_ms = self.number("mean_itl_ms"), self.number("mean_tpot_ms")
         if (
             not gap_ms
@@ -176,7 +176,7 @@ class _Run(msgspec.Struct, frozen=True):
         return self.batch * max(1.0, self.prompt / _CHUNK) / self.answer < _MIXED
 
     def mostly_decodes(self, ceiling: Ceiling, per_token_ms: float) -> bool:
-        """Whether nearly all of a request's time is decoding; by tokens where no peak is known."""
+        """Whether decoding takes nearly all of a request's time."""
         least_ms = ceiling.prefill_ms(self.prompt) if self.prompt else 0.0
         if least_ms is None:
             return self.prompt <= _PREFILLED * self.answer
@@ -186,7 +186,7 @@ class _Run(msgspec.Struct, frozen=True):
 def compare_decode(
     ceiling: Ceiling, figures: Figures, load: Loaded, *, by_itl: bool = False
 ) -> Decode | None:
-    """Decoding compared with its bound; None if the figures do not have the time of a token.
+    """Compare decoding with its bound; None if the figures lack the time of a token.
 
     At concurrency 1 a step is the mean TPOT, else the median ITL, else one over the tokens per second (with
     prefill in it, so that nothing appears faster than it is). At a higher one the batch is how many requests
@@ -214,7 +214,7 @@ def compare_decode(
 
 
 def compare_prefill(ceiling: Ceiling, figures: Figures, load: Loaded) -> Prefill | None:
-    """A prompt's FLOP/s compared with the machine's peak, by the speed of prefill, else by TTFT.
+    """Compare a prompt's FLOP/s with the machine's peak, by prefill speed, else TTFT.
 
     None where no length is known, and of TTFT above concurrency 1: it then has a queue.
     """
@@ -241,7 +241,7 @@ def explain_impossible(
 
 
 def measure_decode_excess(ceiling: Ceiling, figures: Figures, load: Loaded) -> Excess | None:
-    """How much more than the memory bus carries decoding would read; None if the figures do not say.
+    """Compute by what factor decoding would read more bytes than the memory bus carries; None: unknown.
 
     Of a mixture's experts those of one token are counted, however many requests there are: routing need not
     be even.
@@ -264,7 +264,7 @@ def measure_decode_excess(ceiling: Ceiling, figures: Figures, load: Loaded) -> E
 
 
 def measure_prefill_excess(ceiling: Ceiling, figures: Figures, load: Loaded) -> Excess | None:
-    """How much more than the machine's peak prefill would compute; None if that is unknown."""
+    """Compute by what factor prefill would exceed the machine's peak FLOP/s; None: unknown."""
     prompt, peak = compare_prefill(ceiling, figures, load), ceiling.peak_flop_per_s
     if prompt is None or prompt.share is None or peak is None:
         return None
@@ -303,7 +303,7 @@ def explain_fallback(ceiling: Ceiling, figures: Figures, load: Loaded) -> str | 
 
 
 def render_lines(ceiling: Ceiling, figures: Figures, load: Loaded) -> list[str]:
-    """The roofline's lines of a report: decoding, prefill, and where the bytes are from; not yet wrapped."""
+    """Describe decoding, prefill and the source of the bytes, in lines not yet wrapped."""
     step, prompt = compare_decode(ceiling, figures, load), compare_prefill(ceiling, figures, load)
     text = [] if step is None else [_render_decoding(ceiling, step)]
     text += [] if prompt is None else [_render_prefill(ceiling, prompt)]
@@ -339,7 +339,7 @@ def _render_prefill(ceiling: Ceiling, prompt: Prefill) -> str:
 
 
 def _format_step(step: Decode) -> str:
-    """The measured time of a token, and of a step that gives several."""
+    """Format the measured time of a token, and of a step that gives several."""
     text = f"{step.tpot_ms:.4g} ms per token ({step.by})"
     if step.per_step == 1:
         return text
@@ -351,7 +351,7 @@ def _format_giga(size: float) -> str:
 
 
 def _format_digits(value: float) -> str:
-    """Three digits, and all before the decimal point."""
+    """Format a number with three digits, or all before the decimal point."""
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 

@@ -40,9 +40,9 @@ def estimate_ceiling(
 ) -> Ceiling:
     """Estimate the best that a machine can do with a model.
 
-    The shape is from --model-config, else the checkpoint's own files, else the table by the model's name.
-    How the weights are stored is from `quantization`, else the files, else the end of the name, else that
-    config, else BF16. Raises UsageError that says what to pass, or what is broken.
+    The shape is from --model-config, else the checkpoint's own files, else the table by the model's name. How
+    the weights are stored is from `quantization`, else the files, else the end of the name, else that config,
+    else BF16. Raises UsageError that says what to pass, or what is broken.
     """
     place = checkpoint_path or model
     files = checkpoint.read_checkpoint(place) if place else None
@@ -82,7 +82,7 @@ def _find_shape(model: str, config: Path | None, directory: Path | None) -> Arch
 def _find_storage(
     model: str, quantization: str, config: Path | None, files: Checkpoint | None
 ) -> tuple[str, int | None]:
-    """The name of how the weights are stored, and how many share a scale, if that is declared."""
+    """Find the name of the weights' storage, and how many share a scale if declared."""
     if quantization:
         return quantization, None
     if files is not None and files.quantization:
@@ -97,7 +97,7 @@ def _find_storage(
 
 
 def _read_declared(path: Path) -> Quantization:
-    """How the config.json at a path, or in the directory there, declares the weights to be stored."""
+    """Read how the config.json at a path, or in a directory, declares the weights to be stored."""
     file = model_files.find_config(path)
     if file.name.endswith(".gguf") or not file.is_file():
         return Quantization()
@@ -126,7 +126,7 @@ def make_preset(options: Any) -> str:
 
 
 def make_preset_row(name: str, bound: Ceiling) -> dict[str, Any]:
-    """A ceiling as a row of the engine's presets; raises UsageError where the model does not fit."""
+    """Make a row of the engine's presets of a ceiling; raises UsageError if the model does not fit."""
     weights, memory = bound.weights, bound.machine.memory_bytes
     per_token = weights.kv_bytes_per_token + weights.window_kv_bytes_per_token
     tokens = int(_KV_SHARE * memory - weights.total_bytes) // per_token
@@ -147,7 +147,7 @@ def make_preset_row(name: str, bound: Ceiling) -> dict[str, Any]:
 
 
 def find_simulated(preset: str, model: str) -> tuple[str, str] | None:
-    """The machine's key and the model that a preset simulates; None if the machine is not in the table."""
+    """Return the machine's key and the model that a preset simulates; None if the machine is unknown."""
     if preset.startswith(PREFIX):
         key, _, model = preset.removeprefix(PREFIX).partition("/")
         return key, model
@@ -156,7 +156,7 @@ def find_simulated(preset: str, model: str) -> tuple[str, str] | None:
 
 
 class ModelIdentity(msgspec.Struct, frozen=True):
-    """A run's machine and model, as it reports them; empty where it does not."""
+    """The machine and model that a run reports; "" for what it does not."""
 
     model: str
     checkpoint_path: str = ""  # where its files are, on this machine
@@ -171,7 +171,7 @@ class ModelIdentity(msgspec.Struct, frozen=True):
 
 
 def find_ceiling(subject: ModelIdentity, flags: Flags) -> tuple[Ceiling | None, str]:
-    """The ceiling of a run; else None, and what is unknown and what to pass ("": nothing to report)."""
+    """Find the ceiling of a run; else None, and what is unknown and what to pass ("": nothing)."""
     played = find_simulated(subject.simulated, subject.model) if subject.simulated else None
     try:
         machine = choose_machine(flags.hardware, flags.bandwidth_gb_per_s)
@@ -191,7 +191,7 @@ def find_ceiling(subject: ModelIdentity, flags: Flags) -> tuple[Ceiling | None, 
 
 
 def _find_own_machine(subject: ModelIdentity) -> Machine:
-    """The machine of its own GPUs; raises UsageError that says what to pass."""
+    """Find the machine of the run's own GPUs; raises UsageError that says what to pass."""
     if not subject.gpu:
         raise UsageError(f"the memory bandwidth of the machine is unknown: {_PASS}")
     if subject.partitioned:

@@ -40,7 +40,7 @@ class _MachineRow(BaseModel, extra="forbid"):
 
 
 def find_machine(key: str) -> Machine:
-    """The machine of a key as jetson-thor, or of several that share a model as 4xh100.
+    """Find a machine by key, as jetson-thor, or several that share a model, as 4xh100.
 
     Raises UsageError with the nearest key, and what else can be passed.
     """
@@ -56,7 +56,7 @@ def find_machine(key: str) -> Machine:
 
 
 def make_machine(gb_per_s: float) -> Machine:
-    """A machine of which only the memory bandwidth is known."""
+    """Make a machine of which only the memory bandwidth is known."""
     if not 0 < gb_per_s <= MOST_GB_PER_S:
         raise UsageError(f"--bandwidth {gb_per_s:g}: give the GB/s of the machine's memory, such as 273")
     return Machine(
@@ -71,7 +71,7 @@ def make_machine(gb_per_s: float) -> Machine:
 
 
 def choose_machine(hardware: str | None, bandwidth_gb_per_s: float | None) -> Machine | None:
-    """The machine of --hardware and --bandwidth, where either is given; raises UsageError.
+    """Return the machine of --hardware and --bandwidth; None without both. Raises UsageError.
 
     Together: the table's machine with that bandwidth, of all its devices.
     """
@@ -91,7 +91,7 @@ def choose_machine(hardware: str | None, bandwidth_gb_per_s: float | None) -> Ma
 
 
 def find_recorded(key: str) -> tuple[Machine | None, str]:
-    """The machine that results name by its key; None and a message where this table does not have it."""
+    """Find the machine whose key a result names; None and a message if the table lacks it."""
     try:
         return find_machine(key), ""
     except UsageError as error:
@@ -99,11 +99,11 @@ def find_recorded(key: str) -> tuple[Machine | None, str]:
 
 
 def recognise_machine(gpu_name: str, memory_gib: float | None = None) -> Machine | None:
-    """The machine that names itself so (NVML, nvidia-smi), by its key or as people write it, or None.
+    """Recognize a machine by its GPU's name (NVML, nvidia-smi) or key; None if unknown.
 
-    "4 × NVIDIA H100 80GB HBM3" is four that share a model. One name can be several machines, as
-    "Orin (nvgpu)": the memory that the system sees distinguishes them; without it, or if none fits, it is
-    the largest of them.
+    "4 × NVIDIA H100 80GB HBM3" is four that share a model. One name can be several machines, as "Orin
+    (nvgpu)": the memory that the system sees distinguishes them; without it, or if none fits, it is the
+    largest of them.
     """
     count, plain = _split_count(gpu_name)
     name = re.sub(r"^NVIDIA\s+", "", plain, flags=re.IGNORECASE)
@@ -125,7 +125,7 @@ def recognise_machine(gpu_name: str, memory_gib: float | None = None) -> Machine
 
 
 def _split_count(named: str) -> tuple[int, str]:
-    """How many of a machine a name is of, 8 of `8xH100` and of `H100 x8`, and the machine's own name."""
+    """Split a count off a name, 8 of `8xH100` and of `H100 x8`; return both."""
     if (before := _COUNTED.fullmatch(named.strip())) is not None:
         return int(before[1]) or 1, before[2].strip()
     behind = _COUNTED_BEHIND.fullmatch(named.strip())
@@ -133,12 +133,12 @@ def _split_count(named: str) -> tuple[int, str]:
 
 
 def _simplify_name(name: str) -> str:
-    """A machine's name as people write it, without its vendor and its series."""
+    """Simplify a machine's name, dropping vendor and series."""
     return " ".join(_SERIES.sub(" ", name.lower()).split())
 
 
 def settle_machine(given: Machine | None, named: str, own: Machine | None = None) -> Machine | None:
-    """The machine of a run: the given one, as many as the run reports; else the one that the run names.
+    """Choose a run's machine: the given one, as many as the run reports; else the one it names.
 
     `named` is the GPU's own name, perhaps with a count as in "4 × GPU"; `own` is the machine of the run's
     ceiling, where it has one. A bandwidth that is given is of all devices.
@@ -152,7 +152,7 @@ def settle_machine(given: Machine | None, named: str, own: Machine | None = None
 
 @cache
 def list_machines() -> dict[str, Machine]:
-    """Every machine by key, in the order of the file."""
+    """Return every machine by key, in the order of the file."""
     return {
         key: Machine(
             key=key,

@@ -24,7 +24,7 @@ _STORED = re.compile(
 
 
 class Named(msgspec.Struct, frozen=True):
-    """A model by its name: a row of the table, and the words for how its weights are stored."""
+    """A model found by its name: its row of the table, and the words for how its weights are stored."""
 
     key: str
     quantization: str  # as AWQ, Int4-W4A16, GGUF-Q4_K_M; "" where the name has none
@@ -41,16 +41,16 @@ class _ModelRow(BaseModel, extra="forbid"):
 
 
 def find_architecture(model: str) -> Architecture | None:
-    """The shape of a checkpoint by its name or path; None where the table has none of that name."""
+    """Find the shape of a checkpoint by its name or path; None if the table lacks it."""
     match = find_model(model)
     return None if match is None else list_models()[match.key]
 
 
 def find_model(model: str) -> Named | None:
-    """The row of a checkpoint's name, and the quantization in it.
+    """Find the row of a checkpoint's name, and the quantization in the name.
 
-    `/models/Qwen3-Coder-30B-A3B-Instruct-AWQ-8bit` is Qwen3-Coder-30B-A3B and AWQ-8bit. Only
-    words of tuning and storing may follow the model's name: with any other word it is another model.
+    `/models/Qwen3-Coder-30B-A3B-Instruct-AWQ-8bit` is Qwen3-Coder-30B-A3B and AWQ-8bit. Only words of tuning
+    and storing may follow the model's name: with any other word it is another model.
     """
     base, quantization = split_name(model)
     name = re.sub(r"\.(gguf|safetensors)$", "", base, flags=re.IGNORECASE).replace(":", "-")
@@ -65,7 +65,7 @@ def find_model(model: str) -> Named | None:
 
 
 def find_suffix(model: str) -> str:
-    """The words at a name's end for how the weights are stored, of any model; "" if there are none."""
+    """Return the words at the end of a name for how weights are stored; "" if there are none."""
     if (match := find_model(model)) is not None:
         return match.quantization
     base, quantization = split_name(model)
@@ -75,7 +75,7 @@ def find_suffix(model: str) -> str:
 
 @cache
 def list_models() -> dict[str, Architecture]:
-    """Every shape by key, in the order of the file."""
+    """Return every shape by key, in the order of the file."""
     return {
         key: parse_architecture(row.config, f"{row.hub}, config.json") for key, row in read_rows().items()
     }
@@ -83,14 +83,14 @@ def list_models() -> dict[str, Architecture]:
 
 @cache
 def read_rows() -> dict[str, _ModelRow]:
-    """The table's rows by key."""
+    """Read the table's rows by key."""
     text = resources.files(__package__).joinpath("models.toml").read_text("utf-8")
     return {key: _ModelRow(**row) for key, row in tomllib.loads(text).items()}
 
 
 @cache
 def _index_names() -> dict[str, str]:
-    """Keys by every name of theirs, in lower case."""
+    """Map each name of a model, in lower case, to its key."""
     return {
         name.lower(): key
         for key, row in read_rows().items()
@@ -111,7 +111,7 @@ _GGUF_HUB = re.compile(r"(.+?)[-_]GGUF(?::([\w-]+))?", re.IGNORECASE)
 
 
 def split_name(model: str) -> tuple[str, str]:
-    """A path's or a hub name's base name and quantization; "" where the name has none.
+    """Split a path's or hub name's last part into name and quantization, "" if it has none.
 
     `/models/Qwen3-8B-FP8` is ("Qwen3-8B", "FP8"), `Qwen/Qwen3-8B` is ("Qwen3-8B", "").
     """

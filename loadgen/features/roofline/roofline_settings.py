@@ -37,7 +37,7 @@ PRESETS = {PREFIX: "loadgen.features.roofline.estimate"}  # what makes those who
 
 
 class Flags(msgspec.Struct, frozen=True):
-    """The machine and the model that the flags name."""
+    """The flags by which the user names machine and model."""
 
     hardware: str | None = None
     bandwidth_gb_per_s: float | None = None
@@ -49,7 +49,7 @@ class Flags(msgspec.Struct, frozen=True):
         return cls(values.hardware, values.bandwidth, values.model_config)
 
     def check(self) -> None:
-        """Find errors in these flags before a run; raises UsageError."""
+        """Raise UsageError for errors in these flags, before a run."""
         if (self.hardware, self.bandwidth_gb_per_s) != (None, None):
             from loadgen.features.roofline.machines import choose_machine  # few runs name one
 

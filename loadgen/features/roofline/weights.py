@@ -24,7 +24,7 @@ _KV_BYTES = {"fp8": 1.0, "int8": 1.0, "float8": 1.0, "fp4": 0.5, "nvfp4": 0.5, "
 
 
 def weigh_files(directory: Path, shape: Architecture, scheme: Scheme, kv_dtype: str) -> Weights | None:
-    """From the headers of a directory's safetensors; None where it has none. Raises UsageError."""
+    """Weigh a model by the headers of a directory's safetensors; None if it has none. Raises UsageError."""
     stored_bytes = read_stored(directory, shape)
     if stored_bytes is None:
         return None
@@ -42,16 +42,16 @@ def weigh_files(directory: Path, shape: Architecture, scheme: Scheme, kv_dtype: 
 
 
 def weigh_gguf(files: list[Path], shape: Architecture, scheme: Scheme, kv_dtype: str) -> Weights:
-    """From the size of a GGUF model's files: its bits per weight, the same for all of them."""
+    """Weigh a GGUF model by the size of its files, with the same bits for every weight."""
     size = sum(path.stat().st_size for path in files)
     measured = replace(scheme, bits=8 * size / shape.total, everything=True, assumed="")
     return weigh_shape(shape, measured, kv_dtype).model_copy(update={"how": f"the size of {files[0]}"})
 
 
 def weigh_shape(shape: Architecture, scheme: Scheme, kv_dtype: str) -> Weights:
-    """Computed: parameters × bits, embedding, head and routers in 16 bits unless the scheme has them.
+    """Weigh a model by its shape: parameters × bits, and 16 bits for embedding, head and routers.
 
-    gpt-oss keeps its attention in 16 bits too: MXFP4 is of the experts alone.
+    The scheme may have these too. gpt-oss keeps its attention in 16 bits too: MXFP4 is of the experts alone.
     """
     other = scheme.bits if scheme.everything else _PLAIN_BITS
     layers = other if shape.model_type == "gpt_oss" else scheme.bits
@@ -71,7 +71,7 @@ def weigh_shape(shape: Architecture, scheme: Scheme, kv_dtype: str) -> Weights:
 
 
 def _make_weights(shape: Architecture, computes: str, kv_dtype: str, **stored: Any) -> Weights:
-    """The weights stored in these bytes, with their arithmetic and the bytes of a token of context.
+    """Make the weights of the stored bytes, with their FLOP and the bytes per token of context.
 
     2 FLOP a parameter and token, of the head for a prompt's last token and every token of an answer; 16 bits
     a cached number unless the engine stores it in fewer.
@@ -112,7 +112,7 @@ _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """Bytes of a checkpoint on the disk."""
+    """Bytes of a checkpoint's weights on disk, by use."""
 
     total_bytes: int  # of what is loaded: a head that is the embedding counts once
     dense_bytes: int  # read at every token
@@ -120,7 +120,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 def read_stored(directory: Path, architecture: Architecture) -> Stored | None:
-    """The bytes of a directory's safetensors; None if there are none.
+    """Read the bytes of a directory's safetensors by use; None if there are none.
 
     Left out of what every token reads: the input embedding (one row of it is read), unless it is the head
     too; vision and audio parts; draft layers. Raises UsageError if a header is cut off or does not match its
@@ -148,7 +148,7 @@ def read_stored(directory: Path, architecture: Architecture) -> Stored | None:
 
 
 def read_header(path: Path) -> list[tuple[str, int]]:
-    """The tensors of one file, name and bytes; raises UsageError if the header is cut off or wrong."""
+    """List (name, bytes) of a file's tensors; raises UsageError if the header is cut off or wrong."""
     try:
         size = path.stat().st_size
         head = untrusted.read_file_head(path, 8)
@@ -182,14 +182,14 @@ def _read_tensor_bytes(path: Path, name: str, entry: Any, room: int) -> int:
 
 
 def _read_numbers(value: object) -> list[int] | None:
-    """A list of whole numbers from 0 up; None of anything else."""
+    """Return a list of integers from 0 up; None for anything else."""
     if not isinstance(value, list) or len(value) > _MOST_DIMENSIONS:
         return None
     return value if all(type(number) is int and number >= 0 for number in value) else None
 
 
 def _list_files(directory: Path) -> list[Path]:
-    """The files of one copy of the weights; raises UsageError if the index names one that is missing."""
+    """List the files of one copy of the weights; raises UsageError if an indexed one is missing."""
     if paths := sorted(model_files.list_indexed_files(directory) or ()):
         missing = next((path for path in paths if not path.is_file()), None)
         if missing is None:
@@ -224,7 +224,7 @@ _FLOATS = (
 
 
 class Scheme(msgspec.Struct, frozen=True):
-    """Bits per stored weight, scales and zero points in them, and the type that multiplies.
+    """How weights are stored: bits per weight, scales and zero points included, and the type that multiplies.
 
     Embedding, head and routers stay in 16 bits, unless `everything` is quantized.
     """
@@ -237,7 +237,7 @@ class Scheme(msgspec.Struct, frozen=True):
 
 
 def parse_scheme(word: str, group: int | None = None) -> Scheme | None:
-    """The scheme of a word as FP8, AWQ-4bit, GPTQ-Int4, Int4-W4A16, NVFP4, GGUF-Q4_K_M; None where unknown.
+    """Parse a storage scheme as FP8, AWQ-4bit, Int4-W4A16, NVFP4, GGUF-Q4_K_M; None if unknown.
 
     Integers in groups of g (128 by default): b + 16/g bits, with zero points b + 16/g + b/g (AWQ, GPTQ).
     """
@@ -270,7 +270,7 @@ def _parse_float(name: str, word: str) -> Scheme | None:
 
 
 def _parse_integer(name: str, word: str, group: int | None) -> Scheme | None:
-    """Integers; AWQ, GPTQ and their like have zero points, compressed-tensors' W4A16 is symmetric."""
+    """Parse a scheme of integers; AWQ, GPTQ and the like have zero points, W4A16 is symmetric."""
     widths = re.search(r"W(\d+)A(\d+)", name)
     kind = re.search(r"INT(\d)|(\d)-?BIT", name)
     family = re.search(r"AWQ|GPTQ|AUTOROUND|BNB|INT[48]", name)

@@ -41,7 +41,7 @@ _COLUMNS = (("workers", 7), ("streams", 10), ("tok/s", 12), ("× one", 8), ("gap
 
 
 class Capacity(msgspec.Struct, frozen=True):
-    """The most that was held; `bounded` where something more was tried and was not."""
+    """The highest load held in a self-test; `bounded` if a higher one was tried and not held."""
 
     streams: int
     tokens_per_s: float
@@ -50,7 +50,7 @@ class Capacity(msgspec.Struct, frozen=True):
 
 
 def search(held: Capacity, start: int, refused: float, attempt: Callable[[int], Seen | str]) -> Capacity:
-    """From `start` streams, twice what is held; where nothing is, a quarter of what is not.
+    """Search the most streams held: doubling from `start` while held, else quartering.
 
     `held` and `refused` are what is known already: the most, and the least that was not (else infinite).
     `attempt` gives why, where there is no time or room for another.
@@ -73,7 +73,7 @@ def search(held: Capacity, start: int, refused: float, attempt: Callable[[int], 
 def _find_capacity(
     load: SelftestLoad, client: SelftestClient, first: Seen, cpu_us_per_token: float, deadline_ns: int
 ) -> Capacity:
-    """The capacity, from the first trial and waves of other numbers of streams until the deadline."""
+    """Find the capacity from a first trial and trials of other numbers of streams, until the deadline."""
     took_ns = 0
 
     def wave(streams: int) -> Seen | str:
@@ -101,7 +101,7 @@ def _find_capacity(
 
 
 def calibrate(load: SelftestLoad, client: SelftestClient, budget_s: float) -> tuple[Calibration, Capacity]:
-    """The self-test of a client in about `budget_s`; raises MeasureError where nothing came whole."""
+    """Run the self-test of a client in about `budget_s`; raises MeasureError if nothing came whole."""
     begin_ns = clock.now_ns()
     messages = max(_LEAST_MESSAGES, round(_REQUEST_S * 1e3 / load.interval_ms))
     wave_s = (TTFT_MS + messages * load.interval_ms) / 1e3
@@ -136,7 +136,7 @@ def calibrate(load: SelftestLoad, client: SelftestClient, budget_s: float) -> tu
 def measure_client(
     load: SelftestLoad, transports: Sequence[str], budget_s: float = 5.0, workers: int = 1
 ) -> dict[str, Calibration]:
-    """The self-test of these transports at a load, in about `budget_s` together; raises MeasureError."""
+    """Run the self-test of several transports in about `budget_s` together; raises MeasureError."""
     each_s = budget_s / len(transports)
     return {
         transport: calibrate(load, SelftestClient(transport, workers), each_s)[0] for transport in transports
@@ -158,20 +158,20 @@ EXTENSION = SelftestExtension()
 
 
 def measure_at_pace(workload: Profile, transport: str, warmed: Records, workers: int = 1) -> None:
-    """Let the client measure itself at the load to come, with the warm-up's pace; the result is cached."""
+    """Run the self-test at the load to come, with the warm-up's pace, and cache the result."""
     load = _add_pace(workload, warmed)
     measured = _measure_and_keep(load, transport, workers)
     print_text("\n".join((f"self-test at {load.words}:", *format_transport(measured))), sys.stdout)
 
 
 def measure_one_worker(workload: Profile, transport: str, warmed: Records) -> Calibration:
-    """Recall what one worker of a transport held here when it was last measured, or else measured now."""
+    """Return the self-test of one worker of a transport here, from the cache or measured now."""
     kept = calibration.read_remembered(transport, calibration.environment_digest(describe_machine()))
     return kept or _measure_and_keep(_add_pace(workload, warmed), transport, 1)
 
 
 def _add_pace(workload: Profile, warmed: Records) -> SelftestLoad:
-    """The load of a run to come, with the warm-up's pace where there was one."""
+    """Return the load of a run to come, with the warm-up's pace if there was a warm-up."""
     pace, load = compute_metrics(warmed, make_metric_options(workload)), SelftestLoad.from_profile(workload)
     if not pace.itl.n:
         return load
@@ -187,7 +187,7 @@ def _measure_and_keep(load: SelftestLoad, transport: str, workers: int) -> Calib
 
 
 def format_transport(measured: Calibration) -> list[str]:
-    """A transport's figures, at most 80 columns."""
+    """Describe a transport's self-test in lines of at most 80 columns."""
     lines = [f"{measured.transport + ': error':<14}{'median':>22}{'P99':>22}{'max':>22}"]
     for name, error in (("TTFT", measured.ttft), ("message gap", measured.gap), ("E2E", measured.e2e)):
         values_us = (error.median_us, error.p99_us, error.max_us)
@@ -206,7 +206,7 @@ def format_transport(measured: Calibration) -> list[str]:
 
 
 def format_workers(measured: Sequence[Calibration], ended: Sequence[str]) -> list[str]:
-    """A transport's figures as its workers grow, at most 80 columns; `ended`: why no more was tried."""
+    """Describe a transport's self-test with growing workers; `ended`: why no more were tried."""
     lines = ["".join(f"{name:>{width}}" for name, width in _COLUMNS)]
     for each in measured:
         least = "" if each.capacity_bounded or not each.capacity_streams else "≥ "

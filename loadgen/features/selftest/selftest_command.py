@@ -42,7 +42,7 @@ _COUNT, _POSITIVE = integer_between(1, MOST_STREAMS), number_between(0.001, 10_0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure, print, keep; 1 where the client does not see what is sent. Raises MeasureError."""
+    """Run `loadgen selftest`; return 1 if the client does not see what is sent. Raises MeasureError."""
     options = parse_arguments(_parser(), argv)
     refusals = explain_refusals()
     transports = tuple(name for name in TRANSPORTS if name not in refusals)
@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _measure_transports(load: SelftestLoad, transports: Sequence[str], deadline_ns: int) -> list[Calibration]:
-    """Each transport in one worker, printed as it comes."""
+    """Run each transport's self-test in one worker, printing each as it ends."""
     measured: dict[str, Calibration] = {}
     for transport in transports:
         left_s = (deadline_ns - clock.now_ns()) / 1e9 / (len(transports) - len(measured))
@@ -81,14 +81,14 @@ def _measure_transports(load: SelftestLoad, transports: Sequence[str], deadline_
 
 
 def _list_steps(workers: int) -> list[int]:
-    """How many workers are measured in turn: 1, 2, 4 … N."""
+    """List the numbers of workers to measure in turn: 1, 2, 4 … N."""
     return sorted({*(1 << power for power in range(workers.bit_length())), workers})
 
 
 def _measure_growing(
     load: SelftestLoad, workers: int, transports: Sequence[str], deadline_ns: int
 ) -> list[Calibration]:
-    """Each transport in 1, 2, 4 … workers, every one with the whole load; printed as it comes."""
+    """Run each transport's self-test in 1, 2, 4 … workers, each with the whole load; print each."""
     numbers, every = _list_steps(workers), list[Calibration]()
     steps = [(transport, number) for transport in transports for number in numbers]
     cpus = count_usable_cpus()
@@ -152,7 +152,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class Mode(msgspec.Struct, frozen=True):
-    """One thing that servers do, and the null server's flags for it."""
+    """One behaviour of servers to test, and the null server's flags for it."""
 
     words: str
     shape: tuple[str, ...] = ()
@@ -174,7 +174,7 @@ MODES = (
 
 
 def examine(mode: Mode, transports: Sequence[str]) -> dict[str, str]:
-    """Find what is wrong with what each transport saw of a mode, `ok` for nothing; raises MeasureError."""
+    """Find what is wrong with each transport's view of a mode, `ok` if nothing; raises MeasureError."""
     load = SelftestLoad(streams=2, interval_ms=2.0, chat=mode.chat)
     requests, tokens = 2 * load.streams, 18
     with null_server(load.interval_ms, load.interval_ms, *mode.shape) as null:
@@ -194,7 +194,7 @@ def examine(mode: Mode, transports: Sequence[str]) -> dict[str, str]:
 
 
 def find_fault(seen: Seen, tokens: int) -> str:
-    """Find what is wrong with a run that asked for `tokens` tokens; `ok` where nothing is."""
+    """Find what is wrong with a run that requested `tokens` tokens; `ok` if nothing."""
     if seen.failed:
         return f"{seen.failed} of {seen.requests} failed, the first with {seen.first_error}"
     if seen.unlike:
@@ -203,7 +203,7 @@ def find_fault(seen: Seen, tokens: int) -> str:
 
 
 def examine_modes(transports: Sequence[str]) -> tuple[list[str], bool]:
-    """The table of modes, and whether all are well; raises MeasureError."""
+    """Make the table of modes, and whether all are ok; raises MeasureError."""
     lines, faults = [f"{'what the server sends':<28}" + "".join(f"{name:>10}" for name in transports)], []
     for mode in MODES:
         outcomes = examine(mode, transports)

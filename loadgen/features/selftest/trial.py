@@ -116,7 +116,7 @@ def _gaps(streams: Sequence[Int64]) -> Int64:
 
 
 def fire(made: Plan, client: SelftestClient, base_urls: Sequence[str], prefix: str) -> Outcome:
-    """The outcome of a plan against a null server a worker; raises MeasureError where it was cut short."""
+    """Send a plan to one null server per worker; raises MeasureError if it was cut short."""
     targets = tuple(
         replace(ServerAddress(base_url).target(made.path), delay_acks=True) for base_url in base_urls
     )
@@ -133,7 +133,7 @@ def fire(made: Plan, client: SelftestClient, base_urls: Sequence[str], prefix: s
 
 
 def run_trial(load: SelftestLoad, client: SelftestClient, waves: int, messages: int) -> tuple[Seen, Health]:
-    """Waves of requests with `messages` messages each, against null servers of their own."""
+    """Send waves of requests with `messages` messages each to null servers; compare with their logs."""
     tokens, prefix = messages * load.tokens_per_message, f"{client.transport}-"
     shape = ("--tokens-per-message", str(load.tokens_per_message))
     with null_servers(client.workers, TTFT_MS, load.interval_ms, *shape) as nulls:
@@ -152,7 +152,7 @@ class Null:
     process: Embedded
 
     def read_sent(self, prefix: str) -> dict[int, Sent]:
-        """Read what was sent to the requests of a prefix, by plan index; ends the server."""
+        """Stop the server and read its log of requests with a prefix, by plan index."""
         self.process.stop()
         rows = (msgspec.json.decode(line, type=Sent) for line in self.log.read_bytes().splitlines())
         return {int(row.request_id[len(prefix) :]): row for row in rows if row.request_id.startswith(prefix)}
@@ -160,7 +160,7 @@ class Null:
 
 @contextmanager
 def null_server(ttft_ms: float, interval_ms: float, *shape: str) -> Iterator[Null]:
-    """A null server of our own; raises UsageError or MeasureError where it cannot be started."""
+    """Start a null server; raises UsageError or MeasureError if it cannot be started."""
     if not hasattr(select, "epoll"):
         raise UsageError("the self-test needs Linux: its null server waits on epoll")
     with tempfile.TemporaryDirectory(prefix="loadgen-selftest-") as name:
@@ -176,13 +176,13 @@ def null_server(ttft_ms: float, interval_ms: float, *shape: str) -> Iterator[Nul
 
 @contextmanager
 def null_servers(count: int, ttft_ms: float, interval_ms: float, *shape: str) -> Iterator[list[Null]]:
-    """Start N null servers of our own; raises UsageError or MeasureError where one cannot be started."""
+    """Start `count` null servers; raises UsageError or MeasureError if one cannot be started."""
     with ExitStack() as stack:
         yield [stack.enter_context(null_server(ttft_ms, interval_ms, *shape)) for _ in range(count)]
 
 
 class SelftestClient(msgspec.Struct, frozen=True):
-    """The client that is measured: a transport, in N workers, each of them on a null server of its own."""
+    """The client under test: a transport in N workers, each with a null server of its own."""
 
     transport: str
     workers: int = 1
@@ -193,7 +193,7 @@ class SelftestClient(msgspec.Struct, frozen=True):
 
 
 class SelftestLoad(msgspec.Struct, frozen=True):
-    """The load on the client: a message every `interval_ms` on each of `streams`, of all workers."""
+    """The load of a self-test: a message every `interval_ms` on each of `streams`, over all workers."""
 
     streams: int = USUAL_STREAMS
     interval_ms: float = 20.0
@@ -203,7 +203,7 @@ class SelftestLoad(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_profile(cls, workload: Profile) -> SelftestLoad:
-        """The load of a run to come, from its profile; the server's pace is a guess."""
+        """Estimate the load of a run from its profile; the server's pace is a guess."""
         streams = workload.max_concurrency or USUAL_STREAMS
         return cls(
             streams=min(streams, workload.num_prompts or streams),
@@ -219,7 +219,7 @@ class SelftestLoad(msgspec.Struct, frozen=True):
 
 
 class _Digits(PromptRequests):
-    """Numbers as text, for an API that takes nothing else; the null server ignores them."""
+    """Prompts of digits as text, for APIs that take nothing else; the null server ignores them."""
 
     format = "text"
 
@@ -231,7 +231,7 @@ class _Digits(PromptRequests):
 
 
 def plan_load(load: SelftestLoad, requests: int, tokens: int) -> Plan:
-    """A plan of requests of `tokens` tokens, at a load."""
+    """Make a plan of `requests` requests of `tokens` tokens at a load."""
     workload = profile.build(
         {
             "name": "selftest",

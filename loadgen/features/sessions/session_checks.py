@@ -29,7 +29,7 @@ TAIL = 0.5  # of the run's time
     "resolve the errors listed under `sessions ended early:`, or raise --turn-timeout",
 )
 def sessions_ended_early(run: RunEvidence) -> Evidence | None:
-    """Failed turns cost the turns after them."""
+    """Find evidence that failed turns prevented the turns after them."""
     sessions = run.sessions
     if sessions is None:
         return None
@@ -55,7 +55,7 @@ def sessions_ended_early(run: RunEvidence) -> Evidence | None:
     origin=Origin.CLIENT,
 )
 def turns_late(run: RunEvidence) -> Evidence | None:
-    """Later turns left after their time."""
+    """Find evidence that later turns were sent after their due time."""
     later = run.sent & ~run.begins
     late_ns = (run.records.sent_ns - run.records.intended_ns)[later]
     if run.sessions is None or not len(late_ns):
@@ -74,7 +74,7 @@ def turns_late(run: RunEvidence) -> Evidence | None:
     "lower --user-rate, or read the rate that was reached",
 )
 def users_waited(run: RunEvidence) -> Evidence | None:
-    """Users could not keep their rate, since the server had not answered."""
+    """Find evidence that users fell behind their rate because the server had not answered."""
     sessions, records = run.sessions, run.records
     rate_per_s = run.facts.profile.user_rate
     if sessions is None or not rate_per_s or not run.sent.any():
@@ -98,7 +98,7 @@ def users_waited(run: RunEvidence) -> Evidence | None:
     "shorter conversations (--turns)",
 )
 def context_limit(run: RunEvidence) -> Evidence | None:
-    """Conversations came to the end of the model's context."""
+    """Find evidence that conversations reached the model's context limit."""
     count, sessions = run.context_ends, run.sessions
     if sessions is None or not count:
         return None
@@ -112,7 +112,7 @@ def context_limit(run: RunEvidence) -> Evidence | None:
     "turn the prefix cache on, give it more memory, or route a session to one replica (--session-header)",
 )
 def session_forgotten(run: RunEvidence) -> Evidence | None:
-    """Nothing of a session was left in the server's cache when its next turn came."""
+    """Find evidence that the server's cache had lost sessions by their next turn."""
     sessions = run.sessions
     shared = 0 if sessions is None else _count_repeated_tokens(run, sessions)
     if sessions is None or not shared:
@@ -131,7 +131,7 @@ def session_forgotten(run: RunEvidence) -> Evidence | None:
 
 
 def _count_repeated_tokens(run: RunEvidence, sessions: SessionRows) -> int:
-    """The prompt tokens of each answered later turn that its session's turn before had too, by usage."""
+    """Sum the prompt tokens of later turns that the turn before had sent too, by usage."""
     records, later = run.records, np.flatnonzero(~run.begins)
     both = later[
         records.ok[later] & (records.input_tokens[later] >= 0) & (records.input_tokens[later - 1] >= 0)
@@ -147,7 +147,7 @@ def _count_repeated_tokens(run: RunEvidence, sessions: SessionRows) -> int:
     Source.COUNTERS,
 )
 def cached_tokens_differ(run: RunEvidence) -> Evidence | None:
-    """Usage and counters have another share of cached tokens."""
+    """Find evidence that usage and counters report different shares of cached tokens."""
     window, (hits, looked_up, _) = run.window, count_cached_tokens(run.records, run.records.ok)
     if run.sessions is None or window is None or not window.prefix_queries or not looked_up:
         return None
@@ -168,7 +168,7 @@ def cached_tokens_differ(run: RunEvidence) -> Evidence | None:
     "send more sessions per slot (--num-sessions), or lower --max-concurrency",
 )
 def sessions_ran_dry(run: RunEvidence) -> Evidence | None:
-    """Most of the run is a tail that no figure is of."""
+    """Find evidence that much of the run lies after a slot had no session left to begin."""
     if run.quoted is None or not run.metrics.duration_s:
         return None
     measured_s, whole_s = run.quoted.duration_s, run.metrics.duration_s
@@ -186,7 +186,7 @@ def sessions_ran_dry(run: RunEvidence) -> Evidence | None:
     "VLLM_HTTP_TIMEOUT_KEEP_ALIVE, uvicorn: --timeout-keep-alive)",
 )
 def turns_reconnected(run: RunEvidence) -> Evidence | None:
-    """Connections did not last from turn to turn."""
+    """Find evidence that connections did not last from turn to turn."""
     count = run.facts.client.reconnects
     if run.sessions is None or not count:
         return None

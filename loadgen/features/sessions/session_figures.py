@@ -31,7 +31,7 @@ _WORDS = {
 
 
 class SessionFigures(msgspec.Struct, frozen=True):
-    """The sessions of a run, all of it; durations are of finished ones, first send to last byte."""
+    """Counts and durations of a run's sessions; durations, of finished ones, from first send to last byte."""
 
     planned: int  # as far as this run was to send them
     begun: int
@@ -50,7 +50,7 @@ class SessionFigures(msgspec.Struct, frozen=True):
 
 
 class MeasuredPart(msgspec.Struct, frozen=True):
-    """How much of a run its figures are of: up to when the first slot had no session left to begin."""
+    """How much of a run its figures cover: until the first slot had no session left to begin."""
 
     seconds: float  # from the first request sent to that moment
     whole_s: float  # from there to the end of the last response
@@ -73,7 +73,7 @@ class EarlyEnd(msgspec.Struct, frozen=True):
 
 
 class StoredSessions(msgspec.Struct, frozen=True):
-    """The sessions of a run as a result holds them."""
+    """The sessions of a run as its result stores them."""
 
     figures: SessionFigures
     measured: MeasuredPart | None  # None: the figures are of the whole run
@@ -83,7 +83,7 @@ class StoredSessions(msgspec.Struct, frozen=True):
 
 
 class TurnFigures(msgspec.Struct, frozen=True):
-    """The turns of one row; latencies in milliseconds over its successes, NaN if there are none."""
+    """The figures of one turn or range of turns; latencies (ms) over successes, NaN without any."""
 
     first: int  # turn, counted from 1
     last: int
@@ -102,12 +102,12 @@ class TurnFigures(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The turn, or the range of turns, as 3 or 5–8."""
+        """The turn, or range of turns, as `3` or `5–8`."""
         return str(self.first) if self.first == self.last else f"{self.first}–{self.last}"
 
 
 def divide_by_turn(run: Result) -> list[TurnFigures]:
-    """The figures of turns 1, 2, 3, 4, 5–8, 9–16, …; empty where there are no sessions."""
+    """Compute the figures of turns 1, 2, 3, 4, 5–8, 9–16, …; [] without sessions."""
     records = run.counted
     sessions = find_sessions(records, run.facts.session_turns)
     if sessions is None:
@@ -144,7 +144,7 @@ def _mean(counts: Int64) -> float | None:
 
 
 def summarize_sessions(run: Result) -> StoredSessions | None:
-    """The sessions of a run; None: each request was one of its own."""
+    """Summarize the sessions of a run; None without sessions."""
     facts, records = run.facts, run.records
     rows = find_sessions(records, facts.session_turns)
     if rows is None:
@@ -160,7 +160,7 @@ def summarize_sessions(run: Result) -> StoredSessions | None:
 
 
 def measure_sessions(rows: SessionRows, records: Records, planned: int) -> SessionFigures:
-    """The figures of a run's sessions, of which `planned` were to be sent."""
+    """Compute the figures of a run's sessions, of which `planned` were to be sent."""
     sent, turns = records.sent, rows.sent
     finished = np.repeat(rows.finished, turns)  # of each request
     begins_ns = records.sent_ns[rows.first[:-1]][rows.finished]
@@ -188,7 +188,7 @@ def measure_sessions(rows: SessionRows, records: Records, planned: int) -> Sessi
 
 
 def measure_counted_part(records: Records, counted: Records) -> MeasuredPart:
-    """How much of a run the counted ones of its requests are."""
+    """Compute how much of a run the `counted` records are."""
     sent_ns = records.sent_ns[records.sent]
     begin_ns = int(sent_ns.min())
     late = len(records) - len(counted)
@@ -201,7 +201,7 @@ def measure_counted_part(records: Records, counted: Records) -> MeasuredPart:
 
 
 def _list_early_ends(facts: Facts, records: Records, rows: SessionRows) -> list[EarlyEnd]:
-    """The sessions that a turn ended early, in the plan's order."""
+    """List the sessions that a turn ended early, in the plan's order."""
     places = dict(facts.turn_places)
     ends = []
     for at in np.flatnonzero(rows.early).tolist():

@@ -26,7 +26,7 @@ _MOST_DETAIL = 150  # characters
 
 
 def describe_counted_part(result: Result, options: ReportOptions) -> Iterator[str]:
-    """How much of the run its figures are of, where that is not all."""
+    """Yield a line on how much of the run its figures cover, if not all."""
     sessions = result.part(summarize_sessions)
     if sessions is None or sessions.measured is None:
         return
@@ -40,7 +40,7 @@ def describe_counted_part(result: Result, options: ReportOptions) -> Iterator[st
 
 
 def describe_sessions(result: Result, options: ReportOptions) -> Iterator[str]:
-    """All that is known of the sessions; nothing where there are none."""
+    """Yield all lines on the sessions; none without sessions."""
     sessions = result.part(summarize_sessions)
     if sessions is None:
         return
@@ -52,14 +52,14 @@ def describe_sessions(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def summarize_in_short(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Describe the sessions in a few lines: their counts, and why some ended early."""
+    """Yield a few lines on the sessions: their counts, and why some ended early."""
     if (sessions := result.part(summarize_sessions)) is not None:
         yield _counts(result, sessions.figures)
         yield from _ends(sessions, _MOST_IN_SHORT)
 
 
 def tabulate_turns(result: Result, options: ReportOptions) -> Iterator[str]:
-    """The figures by turn as a table of 80 columns; nothing where there are no sessions."""
+    """Yield the figures by turn as a table of 80 columns; nothing without sessions."""
     rows = result.part(divide_by_turn)
     if rows:
         yield align_cells(_TITLES, _WIDTHS, " ")
@@ -68,7 +68,7 @@ def tabulate_turns(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def describe_unsent_turns(result: Result, options: ReportOptions) -> Iterator[str]:
-    """The turns that were not sent since an earlier one of their session failed; nothing if none was."""
+    """Yield a line on turns not sent because an earlier one failed; nothing if none was."""
     sessions = result.part(summarize_sessions)
     if sessions is not None and sessions.figures.turns_not_sent:
         ended = format_count(sessions.figures.ended_early, "session")
@@ -77,7 +77,7 @@ def describe_unsent_turns(result: Result, options: ReportOptions) -> Iterator[st
 
 
 def describe_in_flight(result: Result, options: ReportOptions) -> Iterator[str]:
-    """How many sessions, and requests of them, were in flight."""
+    """Yield a line on how many sessions, and requests of them, were in flight."""
     if (sessions := result.part(summarize_sessions)) is not None:
         facts, held = result.facts, sessions.figures.mean_in_flight
         of = "" if facts.held_concurrency is None else f" of {facts.held_concurrency}"
@@ -99,7 +99,7 @@ def _counts(result: Result, figures: SessionFigures) -> str:
 
 
 def _pace(result: Result) -> str:
-    """How fast sessions were to begin, or turns to follow, where the plan decides that."""
+    """Describe the planned pace of sessions or turns; "" if none is planned."""
     facts, rate_per_s = result.facts, result.facts.profile.user_rate
     if facts.profile.users and rate_per_s:
         return f" by {format_count(facts.profile.users, 'user')}, {rate_per_s:g} turns/s each"
@@ -129,7 +129,7 @@ def _spread(values: Distribution, scale: float, unit: str) -> str:
 
 
 def _ends(sessions: StoredSessions, most: int) -> Iterator[str]:
-    """Each reason for which sessions ended early: how often, where, and the first one's error."""
+    """Yield each reason for which sessions ended early, with count, places and the first error."""
     for reason, count in sessions.ended_early.items():
         ends = [end for end in sessions.ends if end.reason == reason]
         where = list_first([*map(str, ends), *[""] * (count - len(ends))], most)

@@ -22,12 +22,12 @@ _CONVERSATIONS = "pass --dataset-path FILE of conversations, or --turns N"
 
 
 def _write_number(value: Any) -> Any:
-    """TOML and Python may give a time as a number."""
+    """Turn a time that TOML or Python gives as a number into text; other values pass."""
     return f"{value:g}" if type(value) in (int, float) else value
 
 
 def _check_delays(value: Any) -> str:
-    """TOML may give the factor as a number."""
+    """Check --turn-delays; a factor that TOML gives as a number becomes text."""
     text = str(value).strip()
     if text in (RECORDED_DELAYS, NO_DELAYS):
         return text
@@ -47,7 +47,7 @@ def _check_header_name(value: str) -> str:
 
 
 def _may_be_conversations(values: Values) -> bool:
-    """Whether there are conversations, as far as that is known before a file is read."""
+    """Whether the data may be conversations, as far as known before the file is read."""
     recognised = values["dataset_path"] and values["dataset_name"] is None
     return values["turns"] is not None or bool(recognised and not values["trace"])
 
@@ -85,7 +85,7 @@ _session = partial(setting, Makes.LOAD, **_own)
 
 
 class SessionKeys(KeyRows, frozen=True):
-    """How the turns of conversations follow one another."""
+    """The settings of how the turns of conversations follow one another."""
 
     num_sessions: int | None = _session(None, "conversations to send (default: all of the file); "
         "--max-concurrency is how many at once, --request-rate how many begin per second",
@@ -137,7 +137,7 @@ SOURCES = {
 
 
 def check_requests(values: Values, kind: str, turns: bool) -> None:
-    """Raises UsageError where the data turn out to hold no turns for the keys given, or turns for no load.
+    """Raise UsageError if the data have no turns for the session keys given, or turns without a session load.
 
     `kind` is that of the data, `turns` whether its requests are turns of conversations.
     """

@@ -28,7 +28,7 @@ _MOST_TEXTS = 4096  # of messages, in memory
 
 
 class TurnTexts(msgspec.Struct, frozen=True):
-    """The texts of conversations: one for each user's message, each answer, and each system prompt."""
+    """The texts of generated conversations: user messages, answers and system prompts, by index."""
 
     messages: PromptRequests  # each by the index of its request, as the answers
     answers: PromptRequests
@@ -36,7 +36,7 @@ class TurnTexts(msgspec.Struct, frozen=True):
 
 
 class SyntheticTurns:
-    """Requests of conversations of as many turns each, the last one's maybe cut short.
+    """Requests of generated conversations with equally many turns, the last one's maybe fewer.
 
     A request has the messages of its session up to its own. The answers among them are made here, of the
     lengths that are asked for, so that every server has the same prompts; or they are the server's own.
@@ -58,25 +58,25 @@ class SyntheticTurns:
         self.shared_tokens = 0 if texts.systems is None else groups.reusable(int(texts.systems.input_lens[0]))
 
     def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
-        """The whole chat body of request i, after answers that are made here."""
+        """Make the whole chat body of request i, with generated answers in its history."""
         return self.request_after(i, (), dialect, model)
 
     def request_after(
         self, i: int, answers: Sequence[dict[str, Any]], dialect: Dialect, model: str
     ) -> dict[str, Any]:
-        """The chat body with the server's own `answers`, messages, in place of the first made here."""
+        """Make the chat body with the server's own `answers` in place of generated ones."""
         body = dialect.make_request(model, self.message(i), int(self.output_lens[i]))
         body["messages"] = [*self._history(i, answers), *body["messages"]]
         return body
 
     def digest(self) -> str:
-        """A fingerprint of all lengths and of the messages of the first 64 requests."""
+        """Return a hash of all lengths and of the messages of the first 64 requests."""
         first = range(min(len(self.input_lens), DIGESTED_PROMPTS))
         contents = (msgspec.json.encode([*self._history(i, ()), self.message(i)]) for i in first)
         return self._groups.digest(fingerprint(self.format, (self.input_lens, self.output_lens), contents))
 
     def _history(self, i: int, answers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The messages before that of request i."""
+        """Return the messages before that of request i."""
         session, turn = divmod(i, self._turns)
         system, history = self.system(session), list[dict[str, Any]]()
         if system:
@@ -88,16 +88,16 @@ class SyntheticTurns:
         return history
 
     def system(self, session: int) -> str:
-        """The system prompt of a session; "" where there is none."""
+        """Return the system prompt of a session; "" if it has none."""
         systems = self._texts.systems
         return "" if systems is None else str(systems.prompt(int(self._groups.of[session])))
 
     def answer(self, i: int) -> str:
-        """The answer to request i that is made here."""
+        """Return the generated answer to request i."""
         return str(self._texts.answers.prompt(i))
 
     def message(self, i: int) -> str:
-        """The user's message of request i, kept for the turns after it."""
+        """Return the user's message of request i, cached for later turns."""
         if i not in self._kept:
             if len(self._kept) >= _MOST_TEXTS:
                 self._kept.clear()
@@ -106,7 +106,7 @@ class SyntheticTurns:
 
 
 def requests(inputs: PlanInputs) -> SourcedRequests:
-    """The conversations of a profile with `turns`; raises UsageError where profile and server do not fit."""
+    """Make the conversations of a profile with `turns`; raises UsageError if profile and server don't fit."""
     profile, stream = inputs.profile, inputs.stream
     turns = profile.turns or 1
     if not isinstance(inputs.dialect, Chat):
@@ -136,7 +136,7 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
 
 
 def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
-    """WORDS, or CORPUS where a text is named; raises UsageError of any other form."""
+    """Return the form of texts, WORDS, or CORPUS if a text is named; raises UsageError for any other."""
     wanted, text = profile.prompt_format, profile.prompt_corpus
     if wanted not in ("auto", WORDS, CORPUS):
         raise UsageError(
@@ -148,7 +148,7 @@ def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str
 
 
 def _count_requests(profile: Profile, turns: int, most: int | None) -> int:
-    """How many requests there are at most: those of all sessions, or fewer where these are limited."""
+    """Return the most requests: all turns of all sessions, or fewer if limited."""
     if profile.num_sessions is None:
         return profile.most_prompts if most is None else most
     count = profile.num_sessions * turns
@@ -187,7 +187,7 @@ def _make_texts(
 
 
 def _make_own_shape(shape: PromptShape, tokens: Int64) -> PromptShape:
-    """The shape of texts of these lengths, int64[texts], which share nothing."""
+    """Make the shape of texts of these lengths, int64[texts], without shared prefixes."""
     return replace(
         shape,
         num_prompts=len(tokens),
@@ -201,7 +201,7 @@ def _make_own_shape(shape: PromptShape, tokens: Int64) -> PromptShape:
 def _draw_delays_ns(
     profile: Profile, stream: RandomStream, count: int, turns: int, notes: list[str]
 ) -> Int64:
-    """The pause before each request, int64[count], none before a first turn; a remark on them is a note."""
+    """Draw the delay before each request, int64[count] (ns), 0 for first turns; may add a note."""
     delays_ns = np.zeros(count, dtype=np.int64)
     if profile.think_time:
         pauses = lengths.parse_seconds(profile.think_time, "--think-time")
@@ -213,7 +213,7 @@ def _draw_delays_ns(
 
 
 def _count_reusable(made: SyntheticTurns, turns: Turns, profile: Profile) -> int:
-    """Prompt tokens that an earlier request had: its whole prompt, and its answer where that is sent back."""
+    """Count the prompt tokens that an earlier request had sent or received."""
     follows = np.ones(len(made.input_lens), dtype=np.bool_)
     follows[turns.begins[:-1]] = False
     before = np.flatnonzero(follows) - 1

@@ -46,7 +46,7 @@ def make_turns(
 
 
 def _make_judge(decoder: Decoder) -> Callable[[Capture], Answer | None]:
-    """Whether a turn succeeded: its answer is not sent back."""
+    """Make the function that decides whether a turn succeeded, for answers that are not sent back."""
     return lambda capture: None if decoder.decode(capture).failure is not None else {}
 
 
@@ -63,7 +63,7 @@ def _make_live_judge(decoder: Decoder, dialect: Dialect) -> Callable[[Capture], 
 
 
 def _make_message(messages: Iterable[Message]) -> dict[str, Any]:
-    """The assistant's message of a chat answer: its content, and its reasoning under the server's own key.
+    """Make the assistant's message from a chat answer: content, and reasoning under the server's key.
 
     Its tool calls are left out: there are results for those of the recorded answer alone.
     """
@@ -77,7 +77,7 @@ def _make_message(messages: Iterable[Message]) -> dict[str, Any]:
 
 
 def _read_lines(capture: Capture, streamed: bool) -> bytes | bytearray:
-    """The JSON of an answer, a line for each of its events."""
+    """Return the JSON of an answer, one line per event."""
     answer = decoded_stream.unframe(capture)
     if not streamed:
         return sse.join_lines(answer.body)

@@ -38,15 +38,15 @@ class TurnOrder(Listed):
 
     @property
     def requests(self) -> int:
-        """The turns of all these sessions."""
+        """The number of turns of all these sessions."""
         return sum(self._ends) - sum(map(int, self.indices))
 
     def list_claimed(self) -> list[int]:
-        """List all turns of these sessions, whether or not an earlier one fails."""
+        """List all turns of these sessions, sent or not."""
         return [index for session in self._sessions() for index in session]
 
     def list_unanswered(self, sent: int, have: Collection[int]) -> list[int]:
-        """List as many turns as have no answer: those of sessions under way, as far as is known."""
+        """List as many turns as have no answer, of the sessions in flight, as far as is known."""
         missing = max(sent - len(have), 0)
         waiting = [next((i for i in session if i not in have), -1) for session in self._sessions()]
         begun = (begin in have for begin in self.indices)
@@ -58,7 +58,7 @@ class TurnOrder(Listed):
 
 
 class SessionJob(msgspec.Struct, frozen=True):
-    """The sessions of a job, of a whole plan.
+    """The sessions of a plan, as a job needs them.
 
     `answer_of` is the answer in a turn's capture, None where the turn failed. `body_after` is the body of a
     plan index with the server's own answers as its history; None: the history is what the plan has.
@@ -72,15 +72,15 @@ class SessionJob(msgspec.Struct, frozen=True):
     user_rate_per_s: float = 0.0
 
     def find_session(self, index: int) -> int:
-        """Find the number, from 0, of the session with the request of a plan index."""
+        """Return the number, from 0, of the session with the request of a plan index."""
         return bisect_right(self.turns.begins, index) - 1
 
     def find_end(self, index: int) -> int:
-        """The plan index after that of the last turn of a request's session."""
+        """Return the plan index after the last turn of a request's session."""
         return self.turns.end(self.find_session(index))
 
     def make_headers(self, index: int, prefix: str) -> tuple[tuple[str, str], ...]:
-        """The header that is the same in all turns of a request's session."""
+        """Make the header that is the same in all turns of a request's session."""
         return ((self.header, f"{prefix}session-{self.find_session(index)}"),) if self.header else ()
 
     def make_sender(
@@ -91,13 +91,13 @@ class SessionJob(msgspec.Struct, frozen=True):
         return turns, SessionSender(job, pool, turns, counters, send)
 
     def make_exchanges(self, job: Job, begin_ns: int) -> SessionExchanges:
-        """Make what sends the turns of each session over a transport that awaits them."""
+        """Make the sender of turns for a transport that awaits each request."""
         return SessionExchanges(job, self, begin_ns)
 
 
 @dataclass(eq=False, slots=True)
 class EndedTurn:
-    """A turn whose answer is there and may not be judged yet."""
+    """A turn whose whole answer has arrived and is not judged yet."""
 
     index: int
     capture: Capture
@@ -107,7 +107,7 @@ class EndedTurn:
 
 
 class TurnQueue:
-    """The turns of a job's sessions; `first` has the first ones, the others follow their answers.
+    """The turns of a job's sessions: first turns in `first`, later ones after their answers.
 
     `count` is how many turns there will be: the most there can be, as a failed turn ends its session. `next`
     is how many were sent.
@@ -129,12 +129,12 @@ class TurnQueue:
 
     @property
     def built(self) -> int:
-        """How many first turns are built."""
+        """The number of first turns that are built."""
         return self.first.built
 
     @property
     def late_bodies(self) -> int:
-        """Requests whose body was not ready when they were due."""
+        """The number of requests whose body was not built when they were due."""
         return self.first.late_bodies + self._late_bodies
 
     def has_next(self, index: int) -> bool:
@@ -142,14 +142,14 @@ class TurnQueue:
         return index + 1 < self.sessions.find_end(index)
 
     def note_sent(self, index: int, request: bytes) -> None:
-        """Note that a turn is sent: from now on the next one can be built, where nothing of it is unknown."""
+        """Note that a turn is sent, so that the next one can be built ahead if its history is known."""
         self.next += 1
         self._sent.append(request)
         if self.sessions.body_after is None and self.has_next(index):
             self._to_build[index + 1] = None
 
     def take(self, index: int) -> bytes:
-        """The request of a turn that is due, whose answer before it has been judged."""
+        """Return the HTTP request of a turn that is due and whose previous answer is judged."""
         request = self._built.pop(index, None)
         if request is None:
             self._to_build.pop(index, None)
@@ -158,13 +158,13 @@ class TurnQueue:
         return request
 
     def note_ended(self, capture: Capture, got: Sequence[Any]) -> EndedTurn:
-        """Note that a turn has its whole answer, which is judged later."""
+        """Note that a turn's whole answer has arrived, to be judged later."""
         turn = EndedTurn(capture.index, capture, got)
         self._ended.append(turn)
         return turn
 
     def judge(self, turn: EndedTurn) -> bool:
-        """Whether a turn succeeded, so that the next one follows; otherwise its session is over."""
+        """Decide whether a turn succeeded, so that the next one follows; else end its session."""
         if turn.judged:
             return turn.succeeded
         turn.judged, capture, got = True, turn.capture, turn.got
@@ -181,7 +181,7 @@ class TurnQueue:
         return turn.succeeded
 
     def drop(self, index: int) -> None:
-        """End a session with this turn: what follows is not sent."""
+        """End a session with this turn: later turns are not sent."""
         self.forget(index)
         self._built.pop(index + 1, None)
         self._to_build.pop(index + 1, None)
@@ -189,16 +189,16 @@ class TurnQueue:
             self.count -= self.sessions.find_end(index) - index - 1
 
     def forget(self, index: int) -> None:
-        """Forget the session of a turn that was its last."""
+        """Drop the session of a turn that was its last."""
         self._answers.pop(self.sessions.find_session(index), None)
 
     def close(self) -> None:
-        """Send nothing any more: the time for that is over."""
+        """Send nothing more: the time for that is over."""
         self.count, self.first.count = self.next, self.first.next
         self._to_build.clear()
 
     def build_ahead(self) -> bool:
-        """Do one piece of the work that can wait; False where there is none."""
+        """Judge an answer or build a request ahead; False if there is nothing to do."""
         while self._ended and self._ended[0].judged:
             self._ended.popleft()
         if self._ended:
@@ -214,7 +214,7 @@ class TurnQueue:
         return True
 
     def bodies_digest(self) -> str:
-        """A fingerprint of the bodies that were sent."""
+        """Return a hash of the bodies that were sent."""
         while self._sent:
             self._digest.add(split_body(self._sent.popleft()))
         return self._digest.hex()
@@ -235,16 +235,16 @@ class TurnPace(Protocol):
     """When the turns of the sessions over one slot are due, in nanoseconds."""
 
     def first_ns(self, slot: int, end_ns: int) -> int:
-        """When the slot's next session begins, after the end of the one before; 0: as one is free."""
+        """Return when the slot's next session begins, after the one before ended; 0: at once."""
         ...
 
     def next_ns(self, slot: int, index: int, end_ns: int) -> int:
-        """When a turn is due whose session had an answer that ended then."""
+        """Return when the turn `index` is due, whose previous answer ended at `end_ns`."""
         ...
 
 
 class Delays:
-    """Each turn is due some time after the end of the answer before it: thinking, or a tool's work."""
+    """A pace at which each turn is due some time after the previous answer: thinking, or a tool's work."""
 
     def __init__(self, sessions: SessionJob) -> None:
         self.delays_ns = sessions.turns.delays_ns
@@ -257,7 +257,7 @@ class Delays:
 
 
 class UserRate:
-    """Each slot is a user whose turns are due at a rate, staggered; a turn waits for the answer before it."""
+    """A pace at which each slot is a user with turns due at a fixed rate; a turn waits for the answer."""
 
     def __init__(self, sessions: SessionJob, begin_ns: int) -> None:
         self.period_ns = round(SECOND_NS / sessions.user_rate_per_s)
@@ -275,12 +275,12 @@ class UserRate:
 
 
 def make_pace(sessions: SessionJob, begin_ns: int) -> TurnPace:
-    """Make the pace of a job's turns that begins at a time."""
+    """Make the pace of a job's turns that begins at `begin_ns`."""
     return UserRate(sessions, begin_ns) if sessions.users else Delays(sessions)
 
 
 class SessionSender(Sender):
-    """Begins sessions as its base sends requests, and keeps the slot of each until its last turn."""
+    """Starts sessions as its base starts requests, and keeps each one's slot until its last turn."""
 
     def __init__(
         self, job: Job, pool: Pool, turns: TurnQueue, counters: Counters, send: Callable[[Slot], None]
@@ -319,7 +319,7 @@ class SessionSender(Sender):
         self._send_due()
 
     def _give(self, slot: Slot, index: int, request: bytes, due_ns: int) -> None:
-        """Send a request over its session's slot, which may have to be opened again first."""
+        """Send a request over its session's slot, reconnecting first if needed."""
         self._assign(slot, index, request, due_ns)
         state = slot.intake.state
         if state is State.IDLE:
@@ -354,7 +354,7 @@ class SessionSender(Sender):
             turns.forget(index)
 
     def take_free(self, slot: Slot) -> None:
-        """Keep a slot that is free for its session's next turn, or give it to the next session."""
+        """Keep a free slot for its session's next turn, or give it to the next session."""
         if slot in self._due_ns:
             return
         due_ns = self.pace.first_ns(slot.number, slot.freed_ns) if self.begin_ns else 0
@@ -380,7 +380,7 @@ class SessionSender(Sender):
 
 
 class TurnExchange(Protocol):
-    """A request under way of a transport that awaits each."""
+    """A request in flight over a transport that awaits each."""
 
     index: int  # position in the plan; -1 once it is over
     slot: int
@@ -398,7 +398,7 @@ E = TypeVar("E", bound=TurnExchange)
 
 
 class SessionExchanges:
-    """Sends what follows a session's first turn, each turn when it is due and the one before it succeeded."""
+    """Sends a session's turns after the first, each when due and if the one before succeeded."""
 
     def __init__(self, job: Job, sessions: SessionJob, begin_ns: int) -> None:
         self.job, self.begin_ns, self.reconnects = job, begin_ns, 0
@@ -407,7 +407,7 @@ class SessionExchanges:
         self.build_ahead, self.bodies_digest = self.turns.build_ahead, self.turns.bodies_digest
 
     async def run(self, first: E, exchange: Callable[[E], Awaitable[Failure | None]]) -> None:
-        """Send all turns of the session of a first one, as long as each succeeds."""
+        """Send all turns of the session that begins with `first`, as long as each succeeds."""
         turn: E | None = first
         _, first.request = self.turns.first.take()
         due_ns = self.pace.first_ns(first.slot, first.intended_ns)
@@ -422,7 +422,7 @@ class SessionExchanges:
             turn = await self._make_next(turn, index, failure)
 
     async def _make_next(self, turn: E, index: int, failure: Failure | None) -> E | None:
-        """The turn after the one of this index, once it is due; None: there is none."""
+        """Wait until the next turn is due and make it; None if there is none."""
         slot, end_ns = turn.slot, turn.now_ns()
         if failure is not None and failure.kind not in CUT_SHORT:
             self.turns.drop(index)

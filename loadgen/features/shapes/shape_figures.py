@@ -24,7 +24,7 @@ _NEVER_NS = 1 << 61  # no sum with a reading of a clock overflows
 
 
 class ClassFigures(msgspec.Struct, frozen=True):
-    """One class of a run; latencies in milliseconds, over its successes, NaN if there are none."""
+    """The figures of one class of requests; latencies in ms over its successes, NaN without any."""
 
     name: str
     asked_share: float  # of the requests, 0 to 1
@@ -45,7 +45,7 @@ class ClassFigures(msgspec.Struct, frozen=True):
 
 
 class StageFigures(msgspec.Struct, frozen=True):
-    """One stage; latencies in milliseconds, over the successes that were due in it, NaN if there are none."""
+    """The figures of one stage; latencies in ms over successes that were due in it, NaN without any."""
 
     name: str
     begin_s: float  # after the start
@@ -63,7 +63,7 @@ class StageFigures(msgspec.Struct, frozen=True):
 
 
 def divide_by_stage(run: Result) -> list[StageFigures]:
-    """The figures of each stage of a schedule or ramp; empty where the load did not change."""
+    """Compute the figures of each stage of a schedule or ramp; [] if the load did not change."""
     facts, records = run.facts, run.records
     if not facts.profile.shaped or facts.profile.timed or not len(records):
         return []
@@ -87,24 +87,24 @@ def divide_by_stage(run: Result) -> list[StageFigures]:
 
 
 def list_unreached(facts: Facts, rows: Sequence[StageFigures]) -> list[str]:
-    """The names of the stages that a run which ended early did not come to; `rows` are those it did."""
+    """List the names of stages that a run which ended early did not reach; `rows` are the reached."""
     return [window.name for window in _plan_stages(facts)[0][len(rows) :]] if facts.partial else []
 
 
 def _plan_stages(facts: Facts) -> tuple[list[StageWindow], Int64 | None]:
-    """The stages as planned, and when each request is due; None: a closed loop has no such times."""
+    """Return the planned stages, and when each request is due (ns; None: a closed loop)."""
     offsets_ns = arrival.plan_offsets_ns(facts.profile, _make_stream(facts), facts.requests)
     return arrival.list_stages(facts.profile, offsets_ns), offsets_ns
 
 
 def _find_next_due_ns(offsets_ns: Int64, records: Records) -> int:
-    """When the request after the last of these is due, after the start; of the plan's last one never."""
+    """Return when the request after the last sent one is due, after the start; never if it was the last."""
     following = offsets_ns[int(records.index.max()) + 1 :]
     return int(following[0]) if len(following) else _NEVER_NS
 
 
 def find_sending_end_ns(records: Records, next_due_ns: int | None) -> int:
-    """When a run that ended early stopped sending, at the latest: the next request would have followed then.
+    """Find by when (ns) a run that ended early had stopped sending.
 
     An open loop's next one follows when it is due, `next_due_ns`, or not after all were cut off; a closed
     loop's (None) as the first one ends.
@@ -121,7 +121,7 @@ def find_sending_end_ns(records: Records, next_due_ns: int | None) -> int:
 def _measure_stage(
     window: StageWindow, each: PerRequest, due_ns: Int64, flown_ns: tuple[Int64, Int64]
 ) -> StageFigures:
-    """The figures of a window; `due_ns`, int64[requests], says which a request belongs to."""
+    """Compute the figures of a window; `due_ns`, int64[requests], assigns requests to windows."""
     begin_ns, end_ns = window.begin_ns, window.end_ns
     part = (due_ns >= begin_ns) & (due_ns < end_ns)
     starts_ns, ends_ns = flown_ns
@@ -145,7 +145,7 @@ def _measure_stage(
 
 
 def name_classes(run: Result) -> list[str]:
-    """The name of each request's class; "" where there is one class."""
+    """Return the class name of each request; "" if there is one class."""
     numbers = _number_classes(run)
     if numbers is None:
         return [""] * len(run.records)
@@ -154,7 +154,7 @@ def name_classes(run: Result) -> list[str]:
 
 
 def divide_by_class(run: Result) -> list[ClassFigures]:
-    """The figures of each class; empty where there is one class."""
+    """Compute the figures of each class; [] if there is one class."""
     numbers, rows = _number_classes(run), []
     if numbers is None:
         return []
@@ -181,7 +181,7 @@ def divide_by_class(run: Result) -> list[ClassFigures]:
 
 
 def _number_classes(run: Result) -> Int64 | None:
-    """The class of each request, int64[requests]; None where there is one class."""
+    """Return the class number of each request, int64[requests]; None if there is one class."""
     classes = run.facts.profile.classes
     if not classes:
         return None

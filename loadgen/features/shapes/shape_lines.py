@@ -32,7 +32,7 @@ _MOST_NAMED = 3  # of those that a run did not come to
 
 
 def tabulate_stages(result: Result, options: ReportOptions) -> Iterator[str]:
-    """The stages as a table; nothing where there are none."""
+    """Yield the stages as a table; nothing without stages."""
     rows = result.part(divide_by_stage)
     if options.directory and len(rows) > _MOST_STAGES:  # a terminal would show nothing else
         yield f"{len(rows)} stages: the table by stage is in the whole report"
@@ -59,10 +59,7 @@ def tabulate_stages(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def tabulate_classes(result: Result, options: ReportOptions) -> Iterator[str]:
-    """The classes as a table, what of each was cancelled, and what met the objectives.
-
-    Nothing where there is one class.
-    """
+    """Yield the classes as a table, with cancelled requests and those that met the objectives."""
     rows = result.part(divide_by_class)
     if not rows:
         return
@@ -90,7 +87,7 @@ def tabulate_classes(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def describe_cancelled(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Describe what became of the requests that the plan cancels; nothing where it cancels none."""
+    """Yield lines on the requests cancelled as planned; nothing if none are planned."""
     facts, records = result.facts, result.records
     point = facts.profile.cancel_point
     if point is None:
@@ -109,7 +106,7 @@ def describe_cancelled(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def _count_planned(facts: Facts, records: Records, point: CancelPoint) -> int:
-    """How many of the requests that were sent the plan had chosen: drawn again, as the plan drew them."""
+    """Count the sent requests that the plan had chosen to cancel, by drawing them again."""
     stream = RandomStream(facts.seed, facts.profile.name, facts.repeat, attempt=facts.attempt)
     count = int(records.index.max(initial=-1)) + 1
     chosen = draw_cancellations(parse_cancel_rate(facts.profile.cancel_rate), point, stream, count).chosen
@@ -117,7 +114,7 @@ def _count_planned(facts: Facts, records: Records, point: CancelPoint) -> int:
 
 
 def _measure_lateness_ns(records: Records, point: CancelPoint) -> Int64:
-    """How long after it was due each cancelled request was closed: after its last token, where they count."""
+    """Compute how long after it was due each cancelled request was closed, int64[cancelled] (ns)."""
     rows = np.flatnonzero(records.cancelled)
     if not point.after_tokens:
         return records.end_ns[rows] - records.sent_ns[rows] - point.after_ns
@@ -126,7 +123,7 @@ def _measure_lateness_ns(records: Records, point: CancelPoint) -> Int64:
 
 
 def _describe_aborts(result: Result) -> Iterator[str]:
-    """Describe what the server counted of the cancelled requests, where it counts some."""
+    """Yield a line on the cancelled requests that the server counted, if it counts any."""
     window, cancelled = result.facts.window, result.whole.cancelled
     if window is None or window.finished is None:
         return

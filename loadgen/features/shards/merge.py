@@ -48,7 +48,7 @@ _MOST_RANGES = 8  # that are named
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """One shard of the plan: what it left, and what of it is lost."""
+    """One shard of the plan: its run, if it is known, and which requests were lost with it."""
 
     number: int
     of: int
@@ -78,7 +78,7 @@ def merge(runs: Sequence[Run | Place]) -> Run:
 def merge_results(
     named: Sequence[tuple[str, Result]], spill: Path | None = None, causes: Mapping[int, str] = _UNKNOWN
 ) -> Result:
-    """Merge results, with the places that messages name them by; raises UsageError.
+    """Merge the results of shards, named by their places; raises UsageError.
 
     Long runs go to a file without a name in `spill`, by default where temporary files do. `causes` has why
     shards were lost, by their number, where that is known.
@@ -91,7 +91,7 @@ def merge_results(
 
 
 def check_shards(named: Sequence[tuple[str, Result]]) -> list[tuple[ShardRun, Result]]:
-    """The shards by their number; raises UsageError where they are not of one run."""
+    """Return the shards by number; raises UsageError if they are not of one run."""
     if not named:
         raise UsageError("nothing to merge: name the run directories that the shards left")
     pairs = sorted(
@@ -104,7 +104,7 @@ def check_shards(named: Sequence[tuple[str, Result]]) -> list[tuple[ShardRun, Re
 
 
 def read_shards(runs: Sequence[Run | Place]) -> list[tuple[str, Result]]:
-    """The results of runs and directories, each with the place that names it; raises UsageError."""
+    """Read the results of runs and directories, each with the place that names it; raises UsageError."""
     places = [Path(run).resolve() if not isinstance(run, Run) else run for run in runs]
     for one, other in combinations(range(len(places)), 2):
         if places[one] == places[other]:
@@ -121,7 +121,7 @@ def _place(run: Run | Place) -> str:
 
 
 def _shard_run(place: str, result: Result) -> ShardRun:
-    """The facts of a shard; raises UsageError where the run is none."""
+    """Return the facts of a shard; raises UsageError if the run is not a shard."""
     shard = result.facts.shard
     if result.facts.shards:
         raise UsageError(f"{place} is merged already: name the run directories of the shards themselves")
@@ -135,7 +135,7 @@ def _shard_run(place: str, result: Result) -> ShardRun:
 
 
 def _check_apart(pairs: Sequence[tuple[ShardRun, Result]], total: int | None) -> None:
-    """Raises UsageError where two are the same shard or hold the same request, or one holds another's."""
+    """Raise UsageError if two are the same shard, or hold the same request or one of another's."""
     for (one, _), (other, _) in pairwise(pairs):
         if one.shard.number == other.shard.number:
             raise UsageError(f"{one.place} and {other.place} are both {one.name}: name each shard once")
@@ -161,7 +161,7 @@ def _check_apart(pairs: Sequence[tuple[ShardRun, Result]], total: int | None) ->
 def _parts(
     given: Mapping[int, tuple[ShardRun, Result]], total: int | None, causes: Mapping[int, str]
 ) -> Iterator[_Part]:
-    """Every shard of the plan, as it was given, or as what is known of one that was not."""
+    """Yield every shard of the plan, as given, or as what is known of a missing one."""
     first = next(iter(given.values()))[0]
     of, none = first.shard.of, np.zeros(0, np.int64)
     whole = {number for number, (run, _) in given.items() if not run.facts.recovered}
@@ -194,14 +194,14 @@ def _parts(
 
 
 def _list_settled(result: Result) -> Iterator[Int64]:
-    """The plan indices of which a shard has a record, and those of turns that it was not to send any more."""
+    """Yield the plan indices that a shard recorded, and of turns that it was not to send any more."""
     yield result.records.index
     if (rows := find_sessions(result.records, result.facts.session_turns)) is not None:
         yield rows.dropped_indices(result.records)
 
 
 def _unheld(held: Sequence[Int64], total: int | None) -> Int64:
-    """The plan indices that no shard has, ascending; none where the plan has no number of requests."""
+    """Return the plan indices that no shard has, ascending; none if the plan has no number of requests."""
     if total is None:
         return np.zeros(0, np.int64)
     left = np.ones(total, np.bool_)
@@ -213,7 +213,7 @@ def _unheld(held: Sequence[Int64], total: int | None) -> Int64:
 def _join_parts(
     parts: Sequence[_Part], runs: Sequence[ShardRun], total: int | None, spill: Path | None
 ) -> Result:
-    """The parts as one run; times are those of the first one's clock."""
+    """Join the parts to one run, with times on the first one's clock."""
     here = [part for part in parts if part.run is not None]
     spans = [ClockSpan(run.shard, *span_ns(part.records)) for run, part in zip(runs, here, strict=True)]
     moved = dict(zip((part.number for part in here), find_shifts(spans), strict=True))
@@ -260,7 +260,7 @@ def _row(part: _Part, shift: ClockShift) -> MergedShard:
 
 
 def _samples(parts: Sequence[_Part], moved: dict[int, ClockShift]) -> KeptSamples:
-    """Keep what was sampled: each series by the first shard that did."""
+    """Collect the sampled series: each from the first shard that sampled it."""
     series: dict[tuple[str, str], SampledSeries] = {}
     for part in parts:
         offset_ns = moved[part.number].offset_ns
@@ -274,13 +274,13 @@ def _samples(parts: Sequence[_Part], moved: dict[int, ClockShift]) -> KeptSample
 
 
 class Shifted(msgspec.Struct, frozen=True):
-    """The records of one shard, and what is added to their times."""
+    """The records of one shard, and the ns to add to their times."""
 
     records: Records
     offset_ns: int = 0
 
     def parts(self) -> Iterator[Records]:
-        """They on the other clock, a block of messages at a time; as they are where that is the same."""
+        """Yield the records with shifted times, a block of messages at a time; unchanged for shift 0."""
         if not self.offset_ns:
             yield self.records
             return
@@ -301,17 +301,16 @@ class Shifted(msgspec.Struct, frozen=True):
 
 
 def span_ns(records: Records) -> tuple[int, int]:
-    """The first and the last time of the requests that were sent; 0 and 0 where none was."""
+    """Return the first and last time of the requests that were sent; 0 and 0 if none was."""
     sent = records.select(records.sent)
     return (int(sent.sent_ns.min()), int(sent.end_ns.max())) if len(sent) else (0, 0)
 
 
 def join_records(shards: Sequence[Shifted], lost: Sequence[Records], spill: Path | None = None) -> Records:
-    """The records of all shards, and those that were lost, by plan index.
+    """Join the records of all shards and the lost ones, by plan index.
 
-    Long ones go to a file without a name, in `spill` or the directory for temporary files.
-
-    Raises UsageError where their times cannot be of one clock, or there is no room for them.
+    Long ones go to a file without a name, in `spill` or the directory for temporary files. Raises UsageError
+    where their times cannot be of one clock, or there is no room for them.
     """
 
     def parts() -> Iterator[Records]:
@@ -336,7 +335,7 @@ def join_records(shards: Sequence[Shifted], lost: Sequence[Records], spill: Path
 
 
 def make_lost_records(indices: Int64, slots: int, at_ns: int, why: str) -> Records:
-    """Requests that were lost with their shard; each is in the slot `index mod slots`, sent never."""
+    """Make failed records of requests lost with their shard, in slot `index mod slots`, never sent."""
     failure = Failure(FailureKind.LOST, why)
     made: list[Any] = indices.tolist()
     return Records.from_records(
@@ -345,7 +344,7 @@ def make_lost_records(indices: Int64, slots: int, at_ns: int, why: str) -> Recor
 
 
 def format_ranges(indices: Int64) -> str:
-    """Indices in words: `12–19, 27`."""
+    """Format indices as ranges: `12–19, 27`."""
     ordered = np.unique(indices)
     breaks = np.flatnonzero(np.diff(ordered) != 1) + 1
     runs = np.split(ordered, breaks) if len(ordered) else []

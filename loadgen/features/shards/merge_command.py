@@ -21,7 +21,7 @@ _RUNS = "runs"
 
 
 def merge_parser() -> argparse.ArgumentParser:
-    """The parser of `loadgen merge`."""
+    """Make the parser of `loadgen merge`."""
     parser = Parser(
         prog="loadgen merge",
         allow_abbrev=False,
@@ -40,7 +40,7 @@ def merge_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; the exit code is that of a run."""
+    """Run `loadgen merge` and return the exit code of a run."""
     parser = merge_parser()
     if not argv or {"-h", "--help"} & set(argv):
         parser.print_help()
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _directory(output: str | None, shards: Sequence[tuple[str, Result]]) -> Path:
-    """Where the merged run is written; raises UsageError where it cannot be, or there is a run already."""
+    """Choose where the merged run is written; raises UsageError if it cannot be, or a run is there."""
     if output is None:
         name = next((run.facts.profile.name for _, run in shards), "") or "bench"
         return run_place.create_directory(

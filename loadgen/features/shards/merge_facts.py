@@ -18,7 +18,7 @@ Rule = Callable[["NamedValues"], Any]
 
 
 class ShardRun(msgspec.Struct, frozen=True):
-    """The facts of one shard, and where they were read, as messages name it."""
+    """The facts of one shard, and the place they were read from, for messages."""
 
     place: str
     facts: Facts
@@ -27,25 +27,25 @@ class ShardRun(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The shard as messages name it."""
+        """The shard's name in messages."""
         return f"shard {self.shard.name}"
 
 
 def count_planned(facts: Facts) -> int | None:
-    """How many requests the plan has; None where only the time for sending decides."""
+    """Return how many requests the plan has; None if only --duration limits it."""
     profile = facts.profile
     return facts.requests if profile.duration is None or profile.open_loop else None
 
 
 class NamedValues(msgspec.Struct, frozen=True):
-    """One fact of every shard, in their order."""
+    """One fact of every shard, in order."""
 
     values: tuple[Any, ...]
     runs: tuple[ShardRun, ...]
 
 
 def join_facts(runs: Sequence[ShardRun]) -> dict[str, Any]:
-    """The facts of the whole run by name, each joined by its row, but those that the merge decides."""
+    """Join the facts of shards by their rows; without those that the merge itself decides."""
     facts = _join_fields(list_annotations(Facts, Join), [run.facts for run in runs], runs)
     if facts["ceiling"] is not None:
         facts["no_ceiling"] = ""
@@ -56,7 +56,7 @@ def join_facts(runs: Sequence[ShardRun]) -> dict[str, Any]:
 def _join_fields(
     joins: Mapping[str, Join], holders: Sequence[Any], runs: Sequence[ShardRun]
 ) -> dict[str, Any]:
-    """Each field of those that hold them, one of every shard, joined by its rule."""
+    """Join each field of several holders (Facts or Client), one per shard, by its rule."""
     every = tuple(runs)
     return {
         name: RULES[join](NamedValues(tuple(getattr(holder, name) for holder in holders), every))
@@ -66,7 +66,7 @@ def _join_fields(
 
 
 def join_lines(shards: NamedValues) -> tuple[str, ...]:
-    """Lines in all shards as they are, the others with the shard that has them; each once, in order."""
+    """Join lines: those of all shards unchanged, others with the shard that has them; each once."""
     by_line: dict[str, list[str]] = {}
     for run, lines in zip(shards.runs, shards.values, strict=True):
         for line in dict.fromkeys(lines):
@@ -78,7 +78,7 @@ def join_lines(shards: NamedValues) -> tuple[str, ...]:
 
 
 def _join_words(shards: NamedValues) -> str:
-    """A line that a shard has or lacks: that of all of them, else each with its shard."""
+    """Join a line that shards have or lack: unchanged if all have it, else each with its shard."""
     lines = join_lines(NamedValues(tuple((value,) if value else () for value in shards.values), shards.runs))
     return "; ".join(lines)
 
@@ -94,14 +94,14 @@ def _first_counters(shards: NamedValues) -> Any:
 
 
 def _sending(shards: NamedValues) -> NamedValues:
-    """Only the shards that sent something, or the first: the state of the others affects no figure."""
+    """Keep the shards that sent something, or the first: the state of others affects no figure."""
     pairs = zip(shards.values, shards.runs, strict=True)
     some = [(value, run) for value, run in pairs if run.requests] or [(shards.values[0], shards.runs[0])]
     return NamedValues(tuple(value for value, _ in some), tuple(run for _, run in some))
 
 
 def join_clients(shards: NamedValues) -> Client:
-    """Join what all capturing processes report: their work summed, of each fault the worst."""
+    """Join the capturing processes' reports: work is summed, of each fault the worst counts."""
     joined = _join_fields(list_annotations(Client, Join), shards.values, shards.runs)
     clients: Sequence[Client] = shards.values
     busiest_s = clients[0].busiest_cpu_s if len(clients) == 1 else max(client.busiest_s for client in clients)
@@ -109,7 +109,7 @@ def join_clients(shards: NamedValues) -> Client:
 
 
 def join_self_tests(shards: NamedValues) -> Calibration | None:
-    """The self-test of the least able client, with the worst errors of all.
+    """Join self-tests: that of the least able client, with the worst errors of all.
 
     None where one has none, or they used different transports. What several workers can do together is in
     proportion to their number: see Calibration.
@@ -168,7 +168,7 @@ ALIKE: dict[str, Callable[[ShardRun], Any]] = {
 
 
 def check_alike(runs: Sequence[ShardRun]) -> None:
-    """Raises UsageError that names the first two shards that are of different runs, and what differs."""
+    """Raise UsageError that names the first two shards of different runs, and what differs."""
     for run in runs[1:]:
         for what, value_of in ALIKE.items():
             one, other = value_of(runs[0]), value_of(run)
@@ -180,7 +180,7 @@ def check_alike(runs: Sequence[ShardRun]) -> None:
 
 
 def _addresses(runs: Sequence[ShardRun]) -> Iterator[str]:
-    """That shards reached the server by different addresses."""
+    """Yield a line if shards reached the server by different addresses."""
     by_url: dict[str, list[str]] = {}
     for run in runs:
         by_url.setdefault(run.facts.server.url, []).append(run.name)
@@ -208,7 +208,7 @@ def _list_different(values: Sequence[str]) -> str:
 
 
 def _list_names(names: Sequence[str]) -> str:
-    """Shards in words, not all of many."""
+    """List shards by name, not all of many."""
     if len(names) <= _MOST_NAMED:
         return ", ".join(names)
     return f"{', '.join(names[:_MOST_NAMED])} and {len(names) - _MOST_NAMED} more"

@@ -37,10 +37,10 @@ _POLL_S = 0.1
 
 
 class ShardExtension(Extension):
-    """One of several commands that send a plan together, or begin at one instant."""
+    """The part of a shard in a run: one of several commands that send a plan together."""
 
     def check(self, options: Options) -> None:
-        """Raises UsageError of options that one of several commands cannot have."""
+        """Raise UsageError for options that a shard cannot have."""
         start = options.start_at
         if start is not None:
             start.check(clock.SYSTEM_CLOCK.wall_ns())
@@ -59,7 +59,7 @@ class ShardExtension(Extension):
             )
 
     def check_runs(self, options: Options, runs: int) -> None:
-        """Raises UsageError where several runs are to begin at one instant, or to send one plan."""
+        """Raise UsageError if several runs are to begin at one instant, or to send one plan."""
         for flag, given in (("--start-at", options.start_at), ("--expect-plan", options.expect_plan)):
             if given is not None and runs > 1:
                 raise UsageError(_ONE_RUN.format(flag))
@@ -72,13 +72,13 @@ EXTENSION = ShardExtension()
 
 
 class ShardSender(PlanSender):
-    """This machine sends its part of a plan, from an instant on if one is given."""
+    """Sends this command's share of a plan from this machine, from an instant on if one is given."""
 
     def __init__(self, options: Options, interrupts: Interrupts) -> None:
         self.options, self.interrupts = options, interrupts
 
     def describe(self, known: Facts, made: Plan) -> Facts:
-        """The facts with the part that is sent, and by which clock."""
+        """Add the share that is sent, and the clock's reading, to the facts."""
         share, start = self.options.shard, self.options.start_at
         if share is None:
             return known
@@ -109,13 +109,13 @@ class ShardSender(PlanSender):
 
 
 def _read_clock_again(known: Facts) -> Facts:
-    """The facts of a shard with its clock after its run."""
+    """Add the clock's reading after the run to a shard's facts."""
     assert known.shard is not None
     return replace(known, shard=replace(known.shard, after=read_clock()))
 
 
 class Punctual(At):
-    """At a given instant, in a process that is ready by then; else never: `late_ns` says how late it was.
+    """A start at an instant, only for processes ready by then; else never, with `late_ns` how late.
 
     Make it before the fork, in the process that is to read `late_ns`: it sends nothing itself, and is not
     judged. Of several processes the latest counts.
@@ -128,7 +128,7 @@ class Punctual(At):
 
     @property
     def late_ns(self) -> int:
-        """How long after the instant a process was ready; 0: in time, or not yet ready."""
+        """How long after the instant a process was ready (ns); 0: in time, or not yet ready."""
         return int(self._late[0])
 
     def begin_ns(self, now_ns: int) -> int:
@@ -140,12 +140,12 @@ class Punctual(At):
 
 
 def lead_s(connections: int) -> float:
-    """How long before the start connections begin to be opened, in seconds."""
+    """Return how many seconds before the start connections must begin to be opened."""
     return min(_LEAST_LEAD_S + connections / _CONNECTED_PER_S, _MOST_LEAD_S)
 
 
 class StartWait:
-    """The wait for an instant at which a run is to begin; where there is none nothing waits.
+    """The wait for the instant at which a run is to begin; nothing waits without one.
 
     The wall clock may be set meanwhile: what it shows in the end counts.
     """
@@ -164,7 +164,7 @@ class StartWait:
         self.clocks, self.sleep = clocks, sleep
 
     def wait_until(self, before_s: float = 0.0) -> None:
-        """Return that long before the connections are to be opened; at once where that has passed."""
+        """Wait until `before_s` before the connections must be opened; return at once if that has passed."""
         ahead_s = self.lead_s + before_s
         if self.start is None or self._left_s <= ahead_s:
             return
@@ -174,7 +174,7 @@ class StartWait:
                 self.sleep(min(left_s, _POLL_S))
 
     def begin(self, options: TransportOptions) -> TransportOptions:
-        """The options with the start, once it is so near that the connections are to be opened.
+        """Return the options with the start, once it is near enough to open connections.
 
         Raises MeasureError where the instant has passed; so does `gone` of what is returned, where the
         capturing process was not ready in time.
@@ -194,7 +194,7 @@ class StartWait:
 
     @property
     def _left_s(self) -> float:
-        """How long it is until the instant, in seconds; negative where it has passed."""
+        """Seconds until the instant; negative if it has passed."""
         assert self.start is not None
         return (self.start.instant_ns(self.clocks) - self.clocks.now_ns()) / SECOND_NS
 

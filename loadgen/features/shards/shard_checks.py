@@ -24,7 +24,7 @@ _MOST_NAMED = 4  # shards, workers
     origin=Origin.CLIENT,
 )
 def load_lost(run: RunEvidence) -> Evidence | None:
-    """A part of the load was never made."""
+    """Find evidence that a part of the load was never sent."""
     lost = run.facts.lost
     more = f"and {len(lost) - _MOST_NAMED} more were lost" if len(lost) > _MOST_NAMED else None
     return join_evidence((*lost[:_MOST_NAMED], more))
@@ -37,7 +37,7 @@ def load_lost(run: RunEvidence) -> Evidence | None:
     origin=Origin.CLIENT,
 )
 def rest_of_the_load(run: RunEvidence) -> Evidence | None:
-    """The requests that are left were sent to a server that had less to do."""
+    """Find evidence that remaining requests met a server with less load, as others were lost."""
     if not run.facts.lost:
         return None
     left = f"{run.metrics.completed} of {run.facts.requests} requests succeeded"
@@ -51,7 +51,7 @@ def rest_of_the_load(run: RunEvidence) -> Evidence | None:
     "give all shards the same --start-at, late enough for the slowest to be ready",
 )
 def shards_started_apart(run: RunEvidence) -> Evidence | None:
-    """The shards did not send their parts of the plan at the same time."""
+    """Find evidence that the shards did not send their shares at the same time."""
     begun = [row for row in run.facts.shards if row.began_ns]
     unsure_ms = max((row.error_ns for row in begun), default=0) / MS_NS
     apart_ms = _apart_ns(run, [row.began_ns - _opens_ns(run, row) for row in begun]) / MS_NS - max(
@@ -65,7 +65,7 @@ def shards_started_apart(run: RunEvidence) -> Evidence | None:
 
 
 def _apart_ns(run: RunEvidence, began_ns: list[int]) -> int:
-    """How much later than the first shard the last one began, at least.
+    """Compute how much later than the first shard the last one began, at least (ns).
 
     At a rate, request i is due before request i + 1, whichever shards they are of: what contradicts that is
     the time between two starts. Else every shard sends its first request once it has a slot.
@@ -79,7 +79,7 @@ def _apart_ns(run: RunEvidence, began_ns: list[int]) -> int:
 
 
 def _opens_ns(run: RunEvidence, row: MergedShard) -> int:
-    """How long after the start a shard has its first slot: at once, unless the concurrency has stages."""
+    """Return how long after the start a shard has its first slot (ns): 0, unless concurrency has stages."""
     stages = run.facts.profile.stages
     if stages is None or not stages.concurrency:
         return 0
@@ -93,7 +93,7 @@ def _opens_ns(run: RunEvidence, row: MergedShard) -> int:
     "synchronize the machines' clocks (chronyc tracking), or use --cluster, which measures the offsets",
 )
 def clock_offset(run: RunEvidence) -> Evidence | None:
-    """The times of a shard may be off against those of the others."""
+    """Find evidence that a shard's times may be off against those of the others."""
     needing = "duration, throughput, concurrency and peaks may be off by it, latencies are not"
     return join_evidence(
         f"{how} to the clock of the first one: {needing}" for how in _unsure(run.facts.shards)
@@ -101,7 +101,7 @@ def clock_offset(run: RunEvidence) -> Evidence | None:
 
 
 def _unsure(shards: tuple[MergedShard, ...]) -> Iterator[str]:
-    """How unsure the offsets are, and of which shards."""
+    """Yield how unsure the clock offsets are, and of which shards."""
     unknown = [row.name for row in shards if row.error_ns < 0]
     if unknown:
         yield f"{_shards(unknown)} at an unknown offset"

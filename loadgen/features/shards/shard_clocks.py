@@ -40,7 +40,7 @@ class _Timex(ctypes.Structure):
 
 
 def boot_id(boot: Path = _BOOT, namespace: Path = _TIME_NAMESPACE) -> str:
-    """Processes with the same one, of a boot and a time namespace, share CLOCK_MONOTONIC; "": unknown."""
+    """Return an id that processes sharing CLOCK_MONOTONIC have in common; "": unknown."""
     try:
         started = boot.read_text("ascii").strip()
     except (OSError, UnicodeError):
@@ -54,7 +54,7 @@ def boot_id(boot: Path = _BOOT, namespace: Path = _TIME_NAMESPACE) -> str:
 
 
 def wall_error_ns() -> int:
-    """By how much the wall clock is off at most, as the kernel has it from who sets it; -1: no one does."""
+    """Return the kernel's bound on the wall clock's error (ns); -1: no program sets it."""
     timex = _Timex()
     try:
         state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(timex))
@@ -70,13 +70,13 @@ def read_clock(
     boot: Callable[[], str] = boot_id,
     error_ns: Callable[[], int] = wall_error_ns,
 ) -> ClockReading:
-    """How CLOCK_MONOTONIC stands to the wall clock now."""
+    """Read how CLOCK_MONOTONIC stands to the wall clock now."""
     offset_ns = clock.realtime_offset_ns(clocks)
     return ClockReading(boot=boot(), offset_ns=offset_ns, error_ns=error_ns())
 
 
 class RoundTrips:
-    """How another process's CLOCK_MONOTONIC stands to this one's, from questions and answers.
+    """Measures another process's CLOCK_MONOTONIC against this one's, by round trips.
 
     `ask` returns the other's clock, in nanoseconds, between its call and its return. Of all trips together
     the shortest way there and the shortest way back count: the offset lies between the two bounds that they
@@ -87,7 +87,7 @@ class RoundTrips:
         self.ask, self.clocks = ask, clocks
 
     def reading(self, boot: str, reference: str, trips: int = _TRIPS) -> ClockReading:
-        """The other's clock: what this one's is ahead of it; `boot` is the other's."""
+        """Return how far this clock is ahead of the other's; `boot` is the other's id."""
         least_ns, most_ns = -(2**62), 2**62
         for _ in range(trips):
             asked_ns = self.clocks.now_ns()
@@ -103,7 +103,7 @@ class RoundTrips:
 
 
 class ClockShift(msgspec.Struct, frozen=True):
-    """An offset that is added to a shard's times; it may be off by `error_ns` at most, -1: unknown."""
+    """The ns to add to a shard's times, which may be off by `error_ns`; -1: unknown."""
 
     offset_ns: int = 0
     error_ns: int = 0
@@ -111,7 +111,7 @@ class ClockShift(msgspec.Struct, frozen=True):
 
 
 class ClockSpan(msgspec.Struct, frozen=True):
-    """A shard's clock, and the first and the last of its times; both 0 where it has none."""
+    """A shard's clock readings, and its first and last time (ns); both 0 if it sent nothing."""
 
     shard: ShardFacts
     begin_ns: int = 0
@@ -138,7 +138,7 @@ def _shift(first: ClockSpan, span: ClockSpan) -> ClockShift:
 
 
 def _reading(span: ClockSpan) -> tuple[int, int]:
-    """The reference − this clock in the middle of the run, and by how much it may be off; -1: unknown."""
+    """Return (reference − this clock) in the middle of the run, and its error (ns; -1: unknown)."""
     before, after = span.shard.before, span.shard.after
     if after is None or after.reference != before.reference:
         drift_ns = round(_DRIFT * (span.end_ns - span.begin_ns))
@@ -148,7 +148,7 @@ def _reading(span: ClockSpan) -> tuple[int, int]:
 
 
 def middle_ns(before: ClockReading, after: ClockReading | None) -> int:
-    """The offset in the middle of a run, by both readings, or by the one there is."""
+    """Return the offset (ns) in the middle of a run, from one or two readings."""
     return before.offset_ns if after is None else (before.offset_ns + after.offset_ns) // 2
 
 

@@ -12,7 +12,7 @@ from loadgen.report.section import ReportOptions, Room, Section
 
 
 def describe_shards(result: Result, options: ReportOptions) -> Iterator[str]:
-    """The shards of a merged run whose clocks were several, or of which one was lost; to explain, of any."""
+    """Yield the shards of a merged run if their clocks differ or one was lost; with --explain always."""
     shards, explain = result.facts.shards, options.explain
     others = [row for row in shards if row.reference]
     lost = [row.name for row in shards if row.lost]
@@ -25,7 +25,7 @@ def describe_shards(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def _clocks(shards: Sequence[MergedShard], others: Sequence[MergedShard]) -> str:
-    """How the times of the shards whose clock is another were moved."""
+    """Describe how the times of shards on other clocks were shifted."""
     if not others:
         return "" if len(shards) == 1 else "; all of one clock"
     how = ", ".join(dict.fromkeys(row.reference for row in others))

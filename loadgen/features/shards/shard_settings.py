@@ -33,7 +33,7 @@ ADDRESS = re.compile(r"(ray://)?([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.%]+\]):(\d{1,5})"
 
 
 class Launcher(msgspec.Struct, frozen=True):
-    """A launcher of several processes, and the variables that hold the number of each and their count."""
+    """A launcher of several processes, and its environment variables for rank and count."""
 
     name: str
     number: str
@@ -63,7 +63,7 @@ class _Rank(msgspec.Struct, frozen=True):
 
 
 def read_share(text: str, environ: Mapping[str, str] = os.environ) -> Share:
-    """The shard that `I/N`, `auto` or `auto/N` means; raises ValueError that says what to give."""
+    """Parse `I/N`, `auto` or `auto/N` of --shard; raises ValueError that says what to give."""
     if text == AUTO:
         rank = _rank(environ)
         if rank.of is None:
@@ -84,7 +84,7 @@ def read_share(text: str, environ: Mapping[str, str] = os.environ) -> Share:
 
 
 def _rank(environ: Mapping[str, str]) -> _Rank:
-    """The rank that the environment has; raises ValueError where it has none, or two."""
+    """Read the rank from the environment; raises ValueError if there is none, or two."""
     ranks = list(_ranks(environ))
     if not ranks:
         raise ValueError(f"no launcher has numbered this process ({_NAMES} are not set): give I/N")
@@ -124,7 +124,7 @@ def _check_share(number: int, of: int, text: str) -> Share:
 
 
 class PlannedStart(msgspec.Struct, frozen=True):
-    """When requests are to begin, CLOCK_REALTIME in nanoseconds."""
+    """The instant at which requests begin, CLOCK_REALTIME in nanoseconds."""
 
     wall_ns: int
     relative: bool = False  # to when this command began: no other command has the same
@@ -138,7 +138,7 @@ class PlannedStart(msgspec.Struct, frozen=True):
         return at.isoformat(" ", "milliseconds")
 
     def check(self, wall_ns: int) -> None:
-        """Raises UsageError where the instant has passed, or is more than a day ahead."""
+        """Raise UsageError if the instant has passed, or is more than a day ahead."""
         ahead_s = (self.wall_ns - wall_ns) / SECOND_NS
         if ahead_s <= 0:
             past = f"was {abs(ahead_s):.1f} s ago"
@@ -147,12 +147,12 @@ class PlannedStart(msgspec.Struct, frozen=True):
             raise UsageError(f"{START_AT} {self} is {ahead_s / 3600:.0f} hours ahead: give one within a day")
 
     def instant_ns(self, clocks: Clock = SYSTEM_CLOCK) -> int:
-        """The instant on CLOCK_MONOTONIC, as the wall clock stands now."""
+        """Convert the instant to CLOCK_MONOTONIC (ns), as the wall clock stands now."""
         return self.wall_ns - clock.realtime_offset_ns(clocks)
 
 
 def read_instant(text: str, clocks: Clock = SYSTEM_CLOCK) -> PlannedStart:
-    """The instant of `--start-at`; raises ValueError that says how to write one."""
+    """Parse the instant of `--start-at`; raises ValueError that says how to write one."""
     if match := _EPOCH.fullmatch(text):
         plus, seconds, fraction = match.groups()
         time_ns = int(seconds) * SECOND_NS + int((fraction or "").ljust(9, "0"))
@@ -171,14 +171,14 @@ def read_instant(text: str, clocks: Clock = SYSTEM_CLOCK) -> PlannedStart:
 
 
 def parse_digest(text: str) -> str:
-    """A plan's digest; raises ValueError."""
+    """Parse a plan's digest; raises ValueError."""
     if len(text) != _DIGITS or not set(text) <= _HEX:
         raise ValueError(f"{quote_value(text)} is not a plan's digest: it has {_DIGITS} digits, 0 to f")
     return text
 
 
 def check_address(text: str) -> str:
-    """The address of --cluster; raises ValueError that says how to write one."""
+    """Check the address of --cluster; raises ValueError that says how to write one."""
     match = ADDRESS.fullmatch(text)
     if text not in (AUTO, LOCAL) and (match is None or not 0 < int(match[3]) < 1 << 16):
         raise ValueError(
@@ -192,7 +192,7 @@ _part = partial(setting, Makes.CLIENT, group=SHARDS, keyword="str", extension="l
 
 # fmt: off
 class ShardOptions(OptionRows, frozen=True):
-    """Settings of one of several commands that send a plan together."""
+    """The settings of one of several commands that send a plan together."""
 
     # None: all of the plan.
     shard: Share | None = _part(None, "send part I of N of the plan, counted from 0; auto: as Slurm, MPI or "
@@ -215,7 +215,7 @@ _cluster = partial(setting, Makes.CLIENT, None, group=CLUSTER, extension="loadge
 
 
 class ClusterOptions(OptionRows, frozen=True):
-    """Settings of a plan that shards on a Ray cluster send together."""
+    """The settings of a plan that shards on a Ray cluster send together."""
 
     # The address of the cluster; None: this machine sends.
     cluster: str | None = _cluster("send the load from a Ray cluster: HOST:6379, ray://HOST:10001, auto "

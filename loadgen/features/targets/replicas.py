@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Replica(msgspec.Struct, frozen=True):
-    """A server found ready that serves what the first one does."""
+    """A further server, found ready, that serves the same model as the first."""
 
     access: ServerAddress
     served: ServerInfo
@@ -53,7 +53,7 @@ class Replica(msgspec.Struct, frozen=True):
 
 
 def check_alike(first: Replica, other: Replica) -> None:
-    """Raises MeasureError where two addresses are one server, or do not serve the same."""
+    """Raise MeasureError if two addresses are one server, or serve different models."""
     one, two = first.access.shown_url, other.access.shown_url
     if _place(first.root) == _place(other.root):
         raise MeasureError(f"{one} and {two} are the same server: give each --base-url once")
@@ -69,7 +69,7 @@ def check_alike(first: Replica, other: Replica) -> None:
 
 
 def _place(root: Target) -> tuple[str, int, str]:
-    """The place that tells servers apart: names of an address may be virtual hosts, but this machine's."""
+    """Return a key that tells servers apart by name (virtual hosts), local ones by address."""
     return (
         ("this machine" if is_loopback(root.host) and _is_localhost(root) else root.host),
         root.port,
@@ -83,7 +83,7 @@ def _is_localhost(root: Target) -> bool:
 
 
 def join_served(first: ServerInfo, others: Sequence[Replica]) -> ServerInfo:
-    """Join what all of them serve: the shortest of their longest requests, and the slots of all together."""
+    """Join what all servers report: the shortest context, and the slots summed."""
     every = (first, *(other.served for other in others))
     limits, slots = [info.max_model_len for info in every], [info.slots for info in every]
     return replace(
@@ -92,14 +92,14 @@ def join_served(first: ServerInfo, others: Sequence[Replica]) -> ServerInfo:
 
 
 def join_locals(local: Local | None, others: Sequence[Replica]) -> Local | None:
-    """The processes of all servers, where all are on this machine."""
+    """Join the processes of all servers; None unless all are on this machine."""
     every = [local, *(other.local for other in others)]
     pids = [one.pids for one in every if one is not None]
     return Local(lambda: list(chain.from_iterable(own() for own in pids))) if None not in every else None
 
 
 class Replicas(ServerGroup):
-    """Further servers of the model of the first, which share its requests."""
+    """Further servers of the first one's model, which share its requests."""
 
     def __init__(self, others: Sequence[Replica]) -> None:
         self.others = others
@@ -110,7 +110,7 @@ class Replicas(ServerGroup):
     def warm_up(
         self, adapter: Adapter, made: Plan, options: TransportOptions, display: Display
     ) -> tuple[Plan, Records]:
-        """The plan as all servers take it, and what came of the warm-up, which each gets, at its concurrency.
+        """Warm up every server at its concurrency; return the plan as all take it, and the records.
 
         Raises MeasureError where every request of the warm-up of one failed.
         """
@@ -143,7 +143,7 @@ class Replicas(ServerGroup):
         return ReplicaScrapers([first, *more])
 
     def describe(self, known: Facts, served: ServerInfo, access: ServerAddress) -> Facts:
-        """The facts with the addresses of all servers, and how they differ."""
+        """Add the addresses of all servers, and how they differ, to the facts."""
         urls = (access.shown_url, *(other.access.shown_url for other in self.others))
         every = [served, *(other.served for other in self.others)]
         notes = list(known.notes)
@@ -159,13 +159,13 @@ class Replicas(ServerGroup):
 
 
 def _divide_concurrency(profile: Profile, targets: int) -> Profile:
-    """A profile with the concurrency that one of several servers has of it."""
+    """Return a profile with one server's share of the concurrency."""
     most = profile.max_concurrency
     return profile.model_copy(update={"max_concurrency": most and math.ceil(most / targets)})
 
 
 def attach_others(session: Session, places: Sequence[ApiPlace], loop: ControlLoop) -> Session:
-    """The session with the further servers of its options, at these places; raises as `attach`."""
+    """Return the session with the further servers at these places; raises as `attach`."""
     options, access, place = session.options, session.access, places[0]
     first, others = Replica(access, session.served, session.root, session.local), list[Replica]()
     for url, other in zip(options.more_urls, places[1:], strict=True):
@@ -191,7 +191,7 @@ def attach_others(session: Session, places: Sequence[ApiPlace], loop: ControlLoo
 
 
 class ReplicaScrapers(MetricsScraper):
-    """Scrapes each of several servers as MetricsScraper does one; there are figures if all have some."""
+    """Scrapes several servers; figures exist only if all servers have them."""
 
     def __init__(self, scrapers: Sequence[MetricsScraper]) -> None:
         first = scrapers[0]
@@ -199,7 +199,7 @@ class ReplicaScrapers(MetricsScraper):
         self.scrapers = scrapers
 
     def scrape_before(self, idle_s: float = 0.0, meanwhile: Callable[[], object] = lambda: None) -> str:
-        """Scrape every server right before the run; the error names the server that it is of."""
+        """Scrape every server right before the run; the error names its server."""
         calls = [meanwhile, *([lambda: None] * (len(self.scrapers) - 1))]
         for scraper, (lines, _) in zip(self.scrapers, self._scrape_all(idle_s, calls), strict=True):
             scraper.begin(lines)
@@ -208,7 +208,7 @@ class ReplicaScrapers(MetricsScraper):
 
     @contextlib.contextmanager
     def sampling(self) -> Iterator[None]:
-        """Sample each in a thread of its own; do not fork inside the block."""
+        """Sample each server in a thread of its own; do not fork inside the block."""
         with contextlib.ExitStack() as stack:
             for scraper in self.scrapers:
                 stack.enter_context(scraper.sampling())
@@ -216,7 +216,7 @@ class ReplicaScrapers(MetricsScraper):
         self.began_ns = self.scrapers[0].began_ns
 
     def scrape_after(self) -> ServerWindow:
-        """The run's window over all servers, each after it is idle or a few seconds."""
+        """Scrape all servers once idle, or after seconds; return the summed change."""
         from loadgen.server.server_counters import ScrapedRun, ServerWindow, join_windows  # built after a run
 
         if self.began.error:
@@ -231,13 +231,13 @@ class ReplicaScrapers(MetricsScraper):
         return join_windows(parts, self.model)
 
     def count_waiting(self) -> int | None:
-        """Count the requests that waited in all servers; None where one reports none."""
+        """Sum the requests waiting in all servers; None if one does not report it."""
         gauges = [scraper.count_waiting() for scraper in self.scrapers]
         known = [gauge for gauge in gauges if gauge is not None]
         return sum(known) if len(known) == len(gauges) else None
 
     def _scrape_all(self, idle_s: float, meanwhile: Sequence[Callable[[], object]]) -> list[Scrape]:
-        """The last scrape of each, all at once."""
+        """Scrape all servers at once."""
 
         async def scrape_each() -> list[Scrape]:
             pairs = zip(self.scrapers, meanwhile, strict=True)
@@ -250,7 +250,7 @@ class ReplicaScrapers(MetricsScraper):
             return [(failed, False)] * len(self.scrapers)
 
     def _find_worst(self, lines: Sequence[MetricLines]) -> MetricLines:
-        """The lines of the first server, or why there are none of one of them."""
+        """Return the first server's lines, or the error of a server that has one."""
         for scraper, each in zip(self.scrapers, lines, strict=True):
             if each.error:
                 return MetricLines(error=f"{scraper.access.shown_url}: {each.error}")

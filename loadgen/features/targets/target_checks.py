@@ -25,7 +25,7 @@ FAILED, CHANCE = 0.01, 0.001
 
 
 def number_targets(targets: Sequence[str], records: Records) -> Int64:
-    """Which target each request went to, int64[requests]; -1 where that died with the client."""
+    """Return the target each request went to, int64[requests]; -1 if lost with the client."""
     lost = [failure is not None and failure.kind is FailureKind.LOST for failure in records.failures]
     return np.where(np.array(lost, np.bool_), _NONE, records.slot % max(len(targets), 1))
 
@@ -41,7 +41,7 @@ def number_targets(targets: Sequence[str], records: Records) -> Int64:
     "figures",
 )
 def targets_unequal(run: RunEvidence) -> Evidence | None:
-    """One of several servers was slower than the others throughout, or failed more often."""
+    """Find evidence that one server was slower throughout, or failed more often, than the others."""
     if len(run.facts.targets) < 2:
         return None
     of = number_targets(run.facts.targets, run.records)
@@ -73,9 +73,9 @@ def _slower(run: RunEvidence, of: Int64) -> Iterator[Evidence]:
 
 
 def _throughout(values: NDArray[np.float64], ours: Bool) -> bool:
-    """Whether the median of some requests exceeds that of the others in every part of a run.
+    """Whether the median of some requests exceeds that of the others in every tenth of the run.
 
-    Parts are tenths of each one's own requests: where requests are divided beforehand, the faster server has
+    Tenths are of each one's own requests: where requests are divided beforehand, the faster server has
     answered its last while the slower one goes on.
     """
     parts = zip(np.array_split(values[ours], PARTS), np.array_split(values[~ours], PARTS), strict=True)
@@ -86,7 +86,7 @@ def _throughout(values: NDArray[np.float64], ours: Bool) -> bool:
 
 
 def _have_like_prompts(input_tokens: Int64, ours: Bool) -> bool:
-    """Whether some requests had prompts as long as the others': longer ones take longer anywhere."""
+    """Whether some requests' prompts were about as long as the others'."""
     mine, others = float(input_tokens[ours].mean()), float(input_tokens[~ours].mean())
     return abs(mine - others) <= _UNLIKE_PROMPTS * max(mine, others)
 
@@ -102,7 +102,7 @@ def _failing(run: RunEvidence, of: Int64) -> Iterator[Evidence]:
 
 
 def _at_least(count: int, total: int, share: float) -> float:
-    """The probability that of `total` failures at least `count` are of one target, if chance decides."""
+    """Compute the probability that chance gives one target at least `count` of `total` failures."""
     if not 0 < share < 1:
         return 1.0
     log_share, log_rest = math.log(share), math.log1p(-share)

@@ -20,7 +20,7 @@ _WIDTHS = (-22, 9, 7, 9, 9, 8, 8, 8)
 
 
 class TargetFigures(msgspec.Struct, frozen=True):
-    """One server's share of a run; latencies are over successes, in milliseconds, NaN if there are none."""
+    """The figures of one server; latencies in ms over its successes, NaN without any."""
 
     url: str
     requests: int  # that it was sent
@@ -33,13 +33,13 @@ class TargetFigures(msgspec.Struct, frozen=True):
 
 
 def name_targets(run: Result) -> list[str | None]:
-    """The URL of the target of each request; None where that is not known."""
+    """Return the URL of each request's target; None if unknown."""
     urls = [*run.facts.targets, None]
     return [urls[number] for number in number_targets(run.facts.targets, run.records).tolist()]
 
 
 def divide_by_target(run: Result) -> list[TargetFigures]:
-    """The figures of each target, in their order; empty where there are not several."""
+    """Compute the figures of each target, in order; [] if there is one."""
     targets, duration_s = run.facts.targets, run.whole.duration_s
     if len(targets) < 2:
         return []
@@ -72,13 +72,13 @@ PARTS: Mapping[str, ResultPart] = {
 
 
 def tabulate_targets(result: Result, options: ReportOptions) -> Iterator[str]:
-    """The targets as a table, each under its URL where that is long; one entry: it is shown whole, or not."""
+    """Yield the targets as a table, in one entry, with long URLs on lines of their own."""
     if rows := result.part(divide_by_target):
         yield "\n".join(_draw_table(rows))
 
 
 def tabulate_few_targets(result: Result, options: ReportOptions) -> Iterator[str]:
-    """The table for a short report, or how many targets are too many for it."""
+    """Yield the table for a short report, or that there are too many targets for it."""
     rows = result.part(divide_by_target)
     if len(rows) > _MOST_TARGETS:
         yield f"{len(rows)} servers shared the requests: the table by target is in the whole report"

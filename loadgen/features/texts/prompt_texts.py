@@ -52,7 +52,7 @@ _FILLER = " a"
 
 
 def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
-    """The form of texts that a profile names; else one that a tokenizer makes, or words without any.
+    """Choose the form of texts: the profile's, else one made by a tokenizer, or words without one.
 
     Raises UsageError where the API does not take it.
     """
@@ -70,13 +70,13 @@ def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str
 
 
 def open_source(form: str, inputs: PlanInputs) -> PromptSource:
-    """The source of prompts of a form of text; raises UsageError without the file or tokenizer it needs."""
+    """Open the source of prompts of a form of text; raises UsageError if its file or tokenizer is missing."""
     open_form = {WORDS: _open_words, CORPUS: _open_corpus}.get(form)
     return _open_vllm_texts(form, inputs) if open_form is None else open_form(inputs)
 
 
 def _open_words(inputs: PlanInputs) -> PromptSource:
-    """Common words, as many as the server counts as the tokens that are asked for."""
+    """Open prompts of as many common words as the server counts as the requested tokens."""
     counts = inputs.subject.word_counts or WordCounts()
     return PromptSource(
         lambda shape, stream: WordTexts(shape, counts, stream),
@@ -86,7 +86,7 @@ def _open_words(inputs: PlanInputs) -> PromptSource:
 
 
 def _open_corpus(inputs: PlanInputs) -> PromptSource:
-    """Real text: its ids where the API takes them."""
+    """Open prompts of real text, as ids where the API takes them."""
     text = load_corpus(inputs.profile.prompt_corpus)
     facts = DataFacts(file=text.file, file_digest=text.digest if text.file else "", text=text.name)
     tokenizer = _find_tokenizer(inputs.profile, inputs.subject)
@@ -105,7 +105,7 @@ def _open_corpus(inputs: PlanInputs) -> PromptSource:
 
 
 def _open_vllm_texts(form: str, inputs: PlanInputs) -> PromptSource:
-    """Texts as other clients make them, all beforehand."""
+    """Open texts as other clients make them, all made beforehand."""
     tokenizer = _find_tokenizer(inputs.profile, inputs.subject)
 
     def make(shape: PromptShape, stream: RandomStream) -> TextPrompts:
@@ -116,7 +116,7 @@ def _open_vllm_texts(form: str, inputs: PlanInputs) -> PromptSource:
 
 
 def _find_tokenizer(profile: Profile, subject: ModelTarget) -> str:
-    """The tokenizer that makes the texts; raises UsageError where there is none."""
+    """Find the tokenizer to make texts with; raises UsageError if there is none."""
     what, instead = "the data set is text", ""
     if profile.dataset_name not in (None, "random"):
         what = f"--dataset-name {profile.dataset_name} is text"
@@ -128,7 +128,7 @@ def _find_tokenizer(profile: Profile, subject: ModelTarget) -> str:
 
 
 def _check_count(form: str, shape: PromptShape, profile: Profile) -> None:
-    """Raises UsageError where the number of texts, which are made beforehand, is not known."""
+    """Raise UsageError if texts must be made beforehand and their number is unknown."""
     if not is_count_known(shape, profile):
         raise UsageError(f"--duration with {form} needs --num-prompts: texts are all built beforehand")
 
@@ -143,13 +143,13 @@ class Corpus(msgspec.Struct, frozen=True):
 
 
 class CorpusTokens(msgspec.Struct, frozen=True):
-    """A corpus encoded: int64[tokens], without special ones, and the places where a word begins."""
+    """A corpus as int64[tokens], without special ones, and the indices at which words begin."""
 
     ids: Int64
     starts: Int64
 
     def passage(self, rng: np.random.Generator, n: int) -> Int64:
-        """`n` tokens: six words from anywhere, then the text from a drawn place on, round its end if need be.
+        """Return `n` tokens: six random words, then a random passage, which wraps at the end.
 
         The words make it differ from every other passage within the first block of a prefix cache.
         """
@@ -157,12 +157,12 @@ class CorpusTokens(msgspec.Struct, frozen=True):
         return np.concatenate([lead, self.following(int(rng.choice(self.starts)), max(0, n - _LEAD))])[:n]
 
     def following(self, start: int, n: int) -> Int64:
-        """The `n` tokens from a place on."""
+        """Return the `n` tokens from index `start`, wrapping at the end."""
         return np.take(self.ids, np.arange(start, start + n), mode="wrap")
 
 
 def load_corpus(path: str) -> Corpus:
-    """The text in a file, the shipped one for ""; raises UsageError where it holds no text, or too little."""
+    """Load the text in a file, "" for the shipped one; raises UsageError if it holds too little."""
     where = f"{_FLAG} {path}"
     try:
         raw = untrusted.read_file_bytes(expand_path(path) if path else SHIPPED, _MOST_BYTES)
@@ -186,7 +186,7 @@ def load_corpus(path: str) -> Corpus:
 
 @lru_cache(maxsize=2)  # a warm-up, a run and its repeats encode it once
 def encode_corpus(corpus: Corpus, tokenizer: str) -> tuple[CorpusTokens, Tokenizer]:
-    """The corpus by the tokenizer of this name, and that tokenizer; raises UsageError as loading it does."""
+    """Encode a corpus by a tokenizer; return its tokens and the tokenizer; raises UsageError."""
     encoder = load_tokenizer(tokenizer, "corpus")
     lines = corpus.text.splitlines(keepends=True)
     pieces, size = [""], 0
@@ -216,18 +216,18 @@ def _begins_word(text: str) -> bool:
 
 
 def _fit_texts(cut: TokenIds, tokens: CorpusTokens, tokenizer: Tokenizer) -> TextPrompts:
-    """The prompts of a text as text; `input_lens` is how many tokens each is when it is encoded again."""
+    """Decode prompts cut from a corpus to texts; `input_lens` is what each encodes to again."""
     fitted = [_fit_passage(cut.ids(i), tokens, tokenizer) for i in range(len(cut.input_lens))]
     lens = np.array([count for _, count in fitted], np.int64)
     return TextPrompts(CORPUS, [text for text, _ in fitted], lens, cut.output_lens, cut.reusable_tokens)
 
 
 def _fit_passage(ids: Int64, tokens: CorpusTokens, tokenizer: Tokenizer) -> tuple[str, int]:
-    """A text of the tokens `ids` that encodes to as many, and how many it encodes to.
+    """Find a text that encodes to as many tokens as `ids`; return it and how many it encodes to.
 
     It neither begins nor ends with blanks, which chat templates may cut off, and has no part of a character.
-    Where pieces join to fewer tokens it is longer by some words of the text, and at last by short ones;
-    after ten rounds it is what it is.
+    Where pieces join to fewer tokens it is longer by some words of the text, and at last by short ones; after
+    ten rounds it is what it is.
     """
     n, rest = len(ids), 0
     wanted = ids.tolist()
@@ -248,7 +248,7 @@ def _fit_passage(ids: Int64, tokens: CorpusTokens, tokenizer: Tokenizer) -> tupl
 
 
 class WordTexts(SharedPrefixes[str]):
-    """Prompts of random words, each made when it is asked for; `input_lens` is as the server will count.
+    """Prompts of random words, made when needed; `input_lens` is in the server's tokens.
 
     No two share a first block of 16 tokens but by a chance of about one in (words)^15.
     """
@@ -269,7 +269,7 @@ class WordTexts(SharedPrefixes[str]):
         self._bounds = self._cuts(counts)
 
     def prompt(self, i: int) -> str:
-        """Prompt i."""
+        """Return the text of prompt i."""
         begin, end = self._bounds[i : i + 2].tolist()
         shared = [self._groups.prefix(i)] if self._prefix_words > 1 else []
         return " ".join(
@@ -277,10 +277,10 @@ class WordTexts(SharedPrefixes[str]):
         )
 
     def _cuts(self, counts: WordCounts) -> Int64:
-        """Where the deal of the whole plan's words is cut: prompt i has those from [i] to [i + 1].
+        """Compute where the plan's sequence of words is cut: prompt i has words [i] up to [i + 1].
 
-        Each cut is at the word nearest to the tokens of all prompts up to there, so that what one prompt
-        has too much by rounding the next has less: int64[prompts + 1].
+        Each cut is at the word nearest to the tokens of all prompts up to there, so that what one prompt has
+        too much by rounding the next has less: int64[prompts + 1].
         """
         shared = counts.tokens(max(1, self._prefix_words))  # the first word among them
         own = np.maximum(self.input_lens - shared, 0)
@@ -289,7 +289,7 @@ class WordTexts(SharedPrefixes[str]):
         return cuts
 
     def _deal_words(self, begin: int, n: int) -> str:
-        """`n` words from a place in the deal of a whole plan: each word as often, whatever tokens it has.
+        """Return `n` words from position `begin` of the plan's sequence, in which all are equally frequent.
 
         Words of one token make each prompt exact; of others only the mean is, and drawn prompt by prompt it
         would not be within a hundredth.
@@ -305,7 +305,7 @@ class WordTexts(SharedPrefixes[str]):
         return " ".join(self._words[np.concatenate(order)[begin % size :][:n]].tolist())
 
     def _draw_words(self, rng: np.random.Generator, n: int) -> str:
-        """`n` words, none again before all were there: so texts of one length differ least in tokens."""
+        """Draw `n` words, repeating none until all were drawn: so texts differ least in tokens."""
         kinds = len(self._words)
         drawn = [rng.permutation(kinds) for _ in range(0, n, kinds)]
         return " ".join(self._words[np.concatenate(drawn)[:n]].tolist()) if drawn else ""

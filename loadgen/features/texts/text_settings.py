@@ -30,7 +30,7 @@ _TEXTS = Conflict(_reads_texts, OF_ITS_OWN, Given.WRITTEN)
 
 # fmt: off
 class TextKeys(KeyRows, frozen=True):
-    """The text of prompts that are made here."""
+    """The settings of the text of generated prompts."""
 
     prompt_format: PromptFormat = setting(Makes.REQUEST, "auto",
         "ids: exactly N random token ids (default where the API takes them); corpus: text cut to N "

@@ -30,16 +30,16 @@ class TextPrompts(RandomPrompts):
         self.output_lens = output_lens
 
     def prompt(self, i: int) -> str:
-        """Text i."""
+        """Return text i."""
         return self.texts[i]
 
 
 def make_text_vllm(shape: PromptShape, tokenizer: Tokenizer, seed: int) -> TextPrompts:
-    """The random texts of vLLM since PR #24937 (September 2025), cut or filled until exact (`text-vllm`).
+    """Make the random texts of vLLM since PR #24937 (September 2025): `text-vllm`.
 
-    All draws come from one `default_rng(seed)` in this order: input lengths, output lengths, offsets,
-    the prefix, then the filling. `input_lens` is exact but for texts that do not settle within ten rounds.
-    The tokens that the tokenizer adds to every prompt are part of input_len.
+    Texts are cut or filled until exact. All draws come from one `default_rng(seed)` in this order: input
+    lengths, output lengths, offsets, the prefix, then the filling. `input_lens` is exact but for texts that
+    do not settle within ten rounds. The tokens that the tokenizer adds to every prompt are part of input_len.
     """
     if seed < 0:
         raise UsageError(f"--seed {seed}: text-vllm takes 0 or more, as numpy's default_rng does")
@@ -70,11 +70,11 @@ def make_text_vllm(shape: PromptShape, tokenizer: Tokenizer, seed: int) -> TextP
 
 
 def make_text_vllm_0_9(shape: PromptShape, tokenizer: Tokenizer, seed: int) -> TextPrompts:
-    """The random texts of vLLM 0.9–0.10.1 (mid-2025), cut to length but never filled (`text-vllm-0.9`).
+    """Make the random texts of vLLM 0.9–0.10.1 (mid-2025), cut but never filled: `text-vllm-0.9`.
 
-    All draws come from the legacy `RandomState(seed)`, which is what numpy's global generator was, in
-    this order: the prefix, input lengths, output lengths, offsets; special ids are not left out. Some
-    texts re-encode short and stay short: 100 × 2048 with seed 0 and Qwen's tokenizer make 204169.
+    All draws come from the legacy `RandomState(seed)`, which is what numpy's global generator was, in this
+    order: the prefix, input lengths, output lengths, offsets; special ids are not left out. Some texts
+    re-encode short and stay short: 100 × 2048 with seed 0 and Qwen's tokenizer make 204169.
     """
     if not 0 <= seed < 2**32:
         raise UsageError(f"--seed {seed}: text-vllm-0.9 takes 0 to {2**32 - 1}, as numpy's RandomState does")
@@ -108,7 +108,7 @@ FORMATS = {TEXT_VLLM: make_text_vllm, TEXT_VLLM_0_9: make_text_vllm_0_9}
 
 
 def make_vllm_texts(prompt_format: str, shape: PromptShape, tokenizer: str | None, seed: int) -> TextPrompts:
-    """All texts of `prompt_format`, made at once: filling one draws from the generator of the next.
+    """Make all texts of a `prompt_format` at once: filling one advances the generator of the next.
 
     Raises UsageError without a tokenizer, or one that cannot be loaded, and of what that client has not.
     """
@@ -124,12 +124,12 @@ def make_vllm_texts(prompt_format: str, shape: PromptShape, tokenizer: str | Non
 
 
 def _use_old_ratio(shape: PromptShape) -> PromptShape:
-    """The shape with vLLM's meaning of a range ratio as it was then: both bounds rounded down."""
+    """Return the shape with vLLM's earlier meaning of a range ratio: both bounds rounded down."""
     return replace(shape, compat="vllm-0.9") if shape.compat == "vllm" else shape
 
 
 def _find_inner_len(shape: PromptShape, tokenizer: Tokenizer) -> int:
-    """Tokens of a prompt without prefix and what the tokenizer adds; UsageError where none may be left."""
+    """Return a prompt's tokens without prefix and those the tokenizer adds; raises UsageError if none."""
     added = tokenizer.num_special_tokens_to_add()
     length = max(0, shape.input_len - added)
     if shape.prefix_len + find_length_bounds(length, shape.range_ratio_input, shape.compat, least=0)[0] < 1:

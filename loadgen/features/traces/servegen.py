@@ -45,7 +45,7 @@ _GAPS: dict[str, Callable[[np.random.Generator, float, int], Float64]] = {
 
 
 class RateWindow(msgspec.Struct, frozen=True):
-    """How many requests a client sends in a time of the day, and how their gaps are distributed."""
+    """How many requests a client sends in a window of the day, and the distribution of their gaps."""
 
     begin_s: float
     end_s: float
@@ -54,7 +54,7 @@ class RateWindow(msgspec.Struct, frozen=True):
     shape: float
 
     def offsets_s(self, rng: np.random.Generator) -> Float64:
-        """When its requests come after its begin, in seconds: ascending, within the window."""
+        """Draw when its requests are sent after its begin, in seconds: ascending, within the window."""
         width = self.end_s - self.begin_s
         count = round(self.rate_per_s * width)
         gaps = np.maximum(_GAPS[self.pattern](rng, self.shape, count + 1), np.finfo(float).tiny)
@@ -63,27 +63,27 @@ class RateWindow(msgspec.Struct, frozen=True):
 
 
 class LengthHistogram(msgspec.Struct, frozen=True):
-    """The probability of each length; `lens` int64, `edges` the sums of the probabilities up to each."""
+    """The probability of each length; `lens` int64, `edges` the cumulative probabilities."""
 
     lens: Int64
     edges: Float64
 
     def draw(self, rng: np.random.Generator, n: int) -> Int64:
-        """Lengths of n requests."""
+        """Draw n lengths in tokens, int64[n]."""
         places = np.searchsorted(self.edges, rng.random(n) * self.edges[-1], "right")
         lens: Int64 = self.lens[np.minimum(places, len(self.lens) - 1)]
         return lens
 
 
 class ServegenClient(msgspec.Struct, frozen=True):
-    """One client: its windows, and the histograms of its lengths by the time from which they hold."""
+    """One client of the trace: its windows, and its length histograms by start time."""
 
     name: str
     windows: list[RateWindow]
     lengths: dict[int, tuple[LengthHistogram, LengthHistogram]]
 
     def histograms(self, at_s: float) -> tuple[LengthHistogram, LengthHistogram]:
-        """The histograms of prompts and answers in force at a time, else the earliest."""
+        """Return the histograms of prompts and answers in force at a time, else the earliest."""
         held = [begin for begin in self.lengths if begin <= at_s]
         return self.lengths[max(held) if held else min(self.lengths)]
 
@@ -91,7 +91,7 @@ class ServegenClient(msgspec.Struct, frozen=True):
 def read_servegen(
     path: str, flag: str, stream: RandomStream, begin_s: float, end_s: float | None
 ) -> TraceRows:
-    """The requests of a directory's clients, or of one client's trace file, in a part of the day.
+    """Draw the requests of a directory's clients, or of one client, in a part of the day.
 
     Only windows that overlap with `begin_s` to `end_s` are drawn. Raises UsageError that names the file.
     """
@@ -129,7 +129,7 @@ def read_servegen(
 
 
 def _list_clients(path: str, flag: str) -> list[tuple[str, Path]]:
-    """The trace files of a directory, or the one that is named, each with its client's name."""
+    """List (client name, trace file) of a directory, or of a single file."""
     at = expand_path(path)
     names = sorted(at.iterdir()) if at.is_dir() else [at]
     found = [(match, name) for name in names if (match := TRACE_FILE.fullmatch(name.name))]
@@ -139,7 +139,7 @@ def _list_clients(path: str, flag: str) -> list[tuple[str, Path]]:
 
 
 def _read_client(at: Path, name: str, flag: str, hash_bytes: Callable[[bytes], None]) -> ServegenClient:
-    """A client from its two files."""
+    """Read a client from its two files."""
     lines = Lines.open(str(at), flag)
     data = OpenedFile(str(at.with_name(f"{name}-dataset.json")), flag)
     hash_bytes(f"{lines.digest()} {data.digest()}".encode())
@@ -163,7 +163,7 @@ def _read_client(at: Path, name: str, flag: str, hash_bytes: Callable[[bytes], N
 
 
 def _read_windows(lines: Lines) -> list[RateWindow]:
-    """The windows of a client's day; raises UsageError that names the row."""
+    """Read the windows of a client's day; raises UsageError that names the row."""
     begins: list[float] = []
     rates: list[tuple[float, str, float]] = []
     for i, cells in enumerate(row_cells(lines, 0, len(lines))):
@@ -192,7 +192,7 @@ def _is_empty(fields: Mapping[str, Any]) -> bool:
 
 
 def _read_histogram(data: OpenedFile, begin: int, fields: Mapping[str, Any], name: str) -> LengthHistogram:
-    """One of a JSON file's histograms, each a string as "{45: 0.01, 46: 0.02}"; raises UsageError."""
+    """Read one histogram of a JSON file, a text as "{45: 0.01, 46: 0.02}"; raises UsageError."""
     text = fields.get(name)
     if not isinstance(text, str):
         raise data.refusal(

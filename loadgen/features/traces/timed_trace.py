@@ -54,10 +54,10 @@ _Hash = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class PythonHashContent(BlockContent, frozen=True):
-    """Blocks as vLLM makes them: those of one hash and one length are equal, and only those."""
+    """The content of blocks as vLLM makes it from Python's hash of block id and length."""
 
     def places(self, ids: Int64, length: int, row: int) -> Int64:
-        """The prompt of a row of the trace: as many of its blocks as `length` takes, the last one cut.
+        """Make the prompt of a row of the trace from its blocks, the last one cut.
 
         Block h of n tokens is `random.Random(hash("h:n") & 0xFFFFFFFF).choices(allowed, k=n)`; the generator
         is that of numpy, which makes the same numbers of the same key.
@@ -74,12 +74,12 @@ class PythonHashContent(BlockContent, frozen=True):
         return np.concatenate(pieces)
 
     def digest(self) -> bytes:
-        """The inputs of the content: the allowed ids, the block size, and Python's own hash."""
+        """Return what the content depends on: allowed ids, block size, and Python's hash."""
         return b"%s %d" % (super().digest(), hash("0:0"))
 
 
 def requests(inputs: PlanInputs) -> SourcedRequests:
-    """The requests of a profile's trace; raises UsageError where trace, profile and server do not fit."""
+    """Make the requests of a profile's trace; raises UsageError if trace, profile and server do not fit."""
     _check_api(inputs)
     trace = _read_rows(inputs.profile)
 
@@ -103,7 +103,7 @@ def _check_api(inputs: PlanInputs) -> None:
 
 
 def _read_rows(profile: Profile) -> TraceRows:
-    """The rows of the file under the profile's labels; raises UsageError that names a row."""
+    """Read the file's rows under the profile's labels; raises UsageError that names a row."""
     lines = Lines.open(profile.dataset_path, FLAG)
     _check_labels(profile, next(lines.decode_rows(dict)), lines)
     found = gather_rows(lines, lines.decode_rows(_make_row_type(profile)))
@@ -122,7 +122,7 @@ def _read_rows(profile: Profile) -> TraceRows:
 
 
 def _check_labels(profile: Profile, first: Mapping[str, Any], lines: Lines) -> None:
-    """Raises UsageError where the first row lacks a label of the profile: it names the flag."""
+    """Raise UsageError, naming the flag, if the first row lacks a label of the profile."""
     for name in ("timestamp", "input_length", "output_length", "hash_ids"):
         label = getattr(profile, f"timed_trace_label_{name}")
         if label not in first:
@@ -132,7 +132,7 @@ def _check_labels(profile: Profile, first: Mapping[str, Any], lines: Lines) -> N
 
 
 def _make_row_type(profile: Profile) -> type[Any]:
-    """A row under the profile's labels; raises UsageError where two are one."""
+    """Make the type of a row under the profile's labels; raises UsageError if two are equal."""
     fields: Mapping[str, Any] = {
         "timestamp": Annotated[float, msgspec.Meta(ge=0)],
         "input_length": _Length,
@@ -147,7 +147,7 @@ def _make_row_type(profile: Profile) -> type[Any]:
 
 
 def _make_content(inputs: PlanInputs) -> tuple[BlockContent, str, tuple[str, ...]]:
-    """The content of the blocks, where its ids are from, and a note on how that compares with vLLM's."""
+    """Choose the content of blocks; return it, the source of its ids, and a note on vLLM's."""
     subject, block = inputs.subject, inputs.profile.timed_trace_chunk_hash_size
     tokenizer = find_optional_tokenizer(subject)
     if _hash_is_set() and tokenizer is not None:
@@ -162,12 +162,12 @@ def _make_content(inputs: PlanInputs) -> tuple[BlockContent, str, tuple[str, ...
 
 
 def _hash_is_set() -> bool:
-    """Whether Python's hash of a text is the same in every process with this environment."""
+    """Whether Python's hash of a text is the same in every process of this environment."""
     return os.environ.get(_VARIABLE, "random") not in ("", "random") and not sys.flags.ignore_environment
 
 
 def _tell_cuts_apart(trace: TraceRows, made: ReplayedRequests) -> Hashes:
-    """Change the hashes of blocks that are cut: such a block is not the begin of the whole one."""
+    """Change the hashes of cut blocks, which here do not begin as the whole block does."""
     last_len = made.input_lens % trace.block
     cut = last_len > 0
     last = (made.begins + made.input_lens // trace.block)[cut]

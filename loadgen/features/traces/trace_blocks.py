@@ -25,7 +25,7 @@ SERVER_BLOCK = 16  # vLLM's on GPUs; SGLang's pages are of one token
 
 
 def make_block_ids(ids: Int64, seed: int, block: int, allowed: Int64) -> Int64:
-    """The tokens of the blocks with these hashes, one after the other: int64[len(ids) × block].
+    """Make the token ids of the blocks with these hashes, int64[len(ids) × block].
 
     `seed` counts modulo 2⁶⁴; `allowed` are the token ids to choose from, fewer than 2³² of them.
     """
@@ -34,7 +34,7 @@ def make_block_ids(ids: Int64, seed: int, block: int, allowed: Int64) -> Int64:
 
 
 def make_block_places(ids: Int64, seed: int, block: int, count: int) -> Int64:
-    """The tokens of the blocks as places among `count` allowed ids."""
+    """Make the tokens of blocks as indices below `count`, int64[len(ids) × block]."""
     start = np.array([(seed + _GOLDEN) % _WORD], np.uint64)
     states = _mix(ids.astype(np.int64).view(np.uint64) + _mix(start))
     steps = np.arange(1, block + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
@@ -46,18 +46,18 @@ def make_block_places(ids: Int64, seed: int, block: int, count: int) -> Int64:
 
 
 def scope_hashes(ids: Int64, scope: int) -> Int64:
-    """Hashes that mean the same only within a scope, made different between scopes: as many."""
+    """Make hashes that are valid in a scope only different from those of other scopes."""
     begin = _mix(np.array([(scope + _GOLDEN) % _WORD], np.uint64))
     return _mix(ids.astype(np.int64).view(np.uint64) + begin).view(np.int64)
 
 
 def chain_hashes(before: Int64, ids: Int64) -> Int64:
-    """For lists of hashes, a hash of each list that ends in `ids` from those of the lists without them."""
+    """Hash lists of hashes step by step: combine the lists' hashes so far with their next ids."""
     return _mix(before.view(np.uint64) + _mix(ids.astype(np.int64).view(np.uint64))).view(np.int64)
 
 
 class BlockContent(msgspec.Struct, frozen=True):
-    """The content of the prompts of a trace: of hashed blocks, and of tokens that no hash covers."""
+    """The content of a trace's prompts: of hashed blocks, and of tokens that no hash covers."""
 
     block: int  # tokens that a hash stands for; 0: there are no hashes
     seed: int  # of the hashed blocks
@@ -65,20 +65,20 @@ class BlockContent(msgspec.Struct, frozen=True):
     allowed: Int64  # token ids
 
     def digest(self) -> bytes:
-        """A hash of all that the content of blocks follows from."""
+        """Return a hash of all that the content depends on."""
         named = f"{self.block} {self.seed} {self.own_seed} ".encode()
         return hashlib.blake2b(named + self.allowed.astype("<i8").tobytes(), digest_size=16).digest()
 
     def prompt(self, ids: Int64, length: int, row: int) -> Int64:
-        """The prompt of a row of the trace, int64[length]: its blocks, cut."""
+        """Make the token ids of a row's prompt from its blocks, cut, int64[length]."""
         tokens: Int64 = self.allowed[self.places(ids, length, row)]
         return tokens
 
     def places(self, ids: Int64, length: int, row: int) -> Int64:
-        """The prompt of a row as places in `allowed`.
+        """Make a row's prompt as indices into `allowed`, int64[length].
 
-        What its hashes do not cover is content of this row alone, as if a last block had the row's number
-        for a hash under `own_seed`.
+        What its hashes do not cover is content of this row alone, as if a last block had the row's number for
+        a hash under `own_seed`.
         """
         needed, count = -(-length // self.block) if self.block else 0, len(self.allowed)
         places = make_block_places(ids[:needed], self.seed, self.block, count)[:length]
@@ -89,7 +89,7 @@ class BlockContent(msgspec.Struct, frozen=True):
 
 
 class IdTexts:
-    """Prompts of token ids as JSON, a tenth of a list's time: each id's text is made once.
+    """Writes prompts of token ids as JSON, ten times faster than from a list, from cached texts of ids.
 
     Texts are as long as that of the greatest id, blanks before those that are shorter.
     """
@@ -103,12 +103,12 @@ class IdTexts:
         self._texts = texts.view(f"V{texts.shape[1]}").ravel()
 
     def prompt(self, places: Int64) -> msgspec.Raw:
-        """The JSON of the ids at these places."""
+        """Return the JSON of the ids at these indices."""
         return msgspec.Raw(b"[" + self._texts.take(places).tobytes()[:-1] + b"]")
 
 
 def _mix(words: _UInt64) -> _UInt64:
-    """SplitMix64's finaliser of each word, a bijection; in place, as a prompt has thousands of them."""
+    """Apply SplitMix64's finaliser to each word, in place."""
     words ^= words >> np.uint64(30)
     words *= np.uint64(0xBF58_476D_1CE4_E5B9)
     words ^= words >> np.uint64(27)
@@ -127,15 +127,15 @@ class PrefixReuse(msgspec.Struct, frozen=True):
 def find_prefix_reuse(
     hashes: Hashes, begins: Int64, counts: Int64, input_lens: Int64, block: int
 ) -> PrefixReuse:
-    """The reuse between requests in the order in which they are sent.
+    """Compute what an unlimited prefix cache could reuse between requests, in order of sending.
 
     The cache is empty at the start, has no limit, and knows a prompt as soon as it was sent. It holds whole
     blocks of the server's, 16 tokens, and as vLLM's never serves a prompt's last token: what a request reuses
     is its longest common prefix with an earlier prompt, rounded down to 16 tokens, at most length − 1.
 
-    `begins`, `counts` and `input_lens` are int64[requests]; the blocks of request i are
-    `hashes[begins[i] : begins[i] + counts[i]]`, each `block` tokens but for the last, which is cut. Tokens
-    that no hash covers are shared with no other.
+    `begins`, `counts` and `input_lens` are int64[requests]; the blocks of request i are `hashes[begins[i] :
+    begins[i] + counts[i]]`, each `block` tokens but for the last, which is cut. Tokens that no hash covers
+    are shared with no other.
 
     Prompts with the same first k blocks are found for k = 1, 2, … by sorting a hash of each prompt's first k.
     One that is alone with them is left out from then on, so the work is that of the shared blocks.
@@ -166,7 +166,7 @@ def find_prefix_reuse(
 
 
 def _find_longest_before(lens: Int64, first: Bool) -> Int64:
-    """For each row the greatest of `lens` before it in its group, 0 for the first of a group."""
+    """Find, for each row, the greatest of `lens` before it in its group; 0 for a group's first."""
     if not len(lens):
         return lens
     step = int(lens.max()) + 1
@@ -179,5 +179,5 @@ def _find_longest_before(lens: Int64, first: Bool) -> Int64:
 
 
 def _count_repeats(chain: Int64, lens: Int64) -> int:
-    """How many prompts equal an earlier one in blocks and length."""
+    """Count the prompts that equal an earlier one in blocks and length."""
     return len(lens) - len(np.unique(chain_hashes(chain, lens)))

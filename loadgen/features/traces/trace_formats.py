@@ -28,7 +28,7 @@ _GIVE = "give --trace-format"
 
 
 class TraceSource(msgspec.Struct, frozen=True):
-    """Where a trace is read from, and what of it is wanted."""
+    """The file of a trace, and which part of it is wanted."""
 
     path: str
     window: TraceWindow
@@ -36,7 +36,7 @@ class TraceSource(msgspec.Struct, frozen=True):
 
 
 class TraceKind(msgspec.Struct, frozen=True):
-    """One format: its unit of time and block size, and the columns or the function that it is read by."""
+    """One trace format: its unit of time, block size, and columns or reader function."""
 
     unit: str  # in words
     unit_ns: int = 0
@@ -63,12 +63,12 @@ FORMATS = {
 
 
 def recognise_format(path: str) -> str:
-    """The format of a trace, a key of FORMATS; raises UsageError where what it holds leaves a choice.
+    """Recognize the format of a trace, a key of FORMATS; raises UsageError if it is ambiguous.
 
-    Known by keys of its own are weka (`requests`), bailian (`chat_id`), burstgpt and Azure (columns; that
-    of 2024 has a time zone), and servegen (names of its files). Of those that share their keys mooncake is
-    known where each of the first 1,000 rows has a hash for 512 tokens, and times that are whole numbers
-    make less than 50 requests a second if they are milliseconds.
+    Known by keys of its own are weka (`requests`), bailian (`chat_id`), burstgpt and Azure (columns; that of
+    2024 has a time zone), and servegen (names of its files). Of those that share their keys mooncake is known
+    where each of the first 1,000 rows has a hash for 512 tokens, and times that are whole numbers make less
+    than 50 requests a second if they are milliseconds.
     """
     at = expand_path(path)
     if at.is_dir() or servegen.TRACE_FILE.fullmatch(at.name):
@@ -86,13 +86,13 @@ def recognise_format(path: str) -> str:
 
 
 def _has_zone(row: bytes) -> bool:
-    """Whether the time that a row begins with has a time zone."""
+    """Whether the time at a row's begin has a time zone."""
     time = row.split(b",")[0].strip()
     return time.endswith(b"Z") or b"+" in time or time.count(b"-") > 2
 
 
 def _find_by_keys(lines: Lines, row: bytes) -> str:
-    """The format of a file in JSON."""
+    """Recognize the format of a JSON file by its keys."""
     try:
         keys = set(msgspec.json.decode(row, type=dict[str, msgspec.Raw]))
     except NOT_JSON:  # a JSON text over many lines
@@ -130,7 +130,7 @@ def _is_mooncake(lines: Lines) -> bool:
 
 
 def read_trace(name: str, source: TraceSource) -> tuple[str, TraceRows]:
-    """The format of a trace, as named or recognised, and its rows; raises UsageError."""
+    """Read a trace; return its format, named or recognized, and its rows; raises UsageError."""
     name = name or recognise_format(source.path)
     if name not in FORMATS:
         raise UsageError(f"--trace-format {name}: choose from {', '.join(FORMATS)}")

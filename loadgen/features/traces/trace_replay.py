@@ -34,7 +34,7 @@ _PIECE = 4096  # rows whose hashes are hashed at once
 
 
 class MadeRequests(msgspec.Struct, frozen=True):
-    """The selected requests of a trace, and what is reported of their prompts."""
+    """The requests made of a trace's selected rows, and what to report of their prompts."""
 
     requests: ReplayedRequests
     hashes: Hashes  # of which equal ones are equal prompts in a prefix cache
@@ -44,7 +44,7 @@ class MadeRequests(msgspec.Struct, frozen=True):
 
 
 def requests(inputs: PlanInputs) -> SourcedRequests:
-    """The requests of a profile's trace; raises UsageError where trace, profile and server do not fit."""
+    """Make the requests of a profile's trace; raises UsageError if trace, profile and server do not fit."""
     profile = inputs.profile
     source = TraceSource(profile.trace, TraceWindow.parse(profile.trace_window), inputs.stream)
     name, trace = trace_formats.read_trace(profile.trace_format, source)
@@ -57,7 +57,7 @@ def replay(
     named: tuple[str, str],
     make: Callable[[TraceSelection, int], MadeRequests],
 ) -> SourcedRequests:
-    """Send the rows of a trace that a profile selects, at its times; raises UsageError.
+    """Make requests of the trace's rows that a profile selects, with their times; raises UsageError.
 
     `named` are the source of requests and the trace's format; `make` makes the requests of the selected rows,
     of which there were as many before --duration cut them.
@@ -97,7 +97,7 @@ def replay(
 
 
 def _make_replayed(inputs: PlanInputs, trace: TraceRows, picked: TraceSelection, held: int) -> MadeRequests:
-    """The requests in the form that the API takes."""
+    """Make the requests in the form that the API takes, ids or words."""
     subject, most, notes = inputs.subject, inputs.most, list[str]()
     if most is not None and held < most:
         notes.append(f"the trace has {held} of the {most} requests that were asked for")
@@ -116,7 +116,7 @@ def _make_replayed(inputs: PlanInputs, trace: TraceRows, picked: TraceSelection,
 
 
 def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
-    """IDS where the API takes them, unless words are asked for; raises UsageError of any other form."""
+    """Return IDS if the API takes them, unless words are requested; raises UsageError for any other form."""
     takes_ids = subject.takes_ids(dialect)
     wanted = profile.prompt_format
     if wanted == IDS and not takes_ids:
@@ -133,7 +133,7 @@ def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str
 
 
 class ReplayedRequests(PromptRequests):
-    """The requests of a trace: token ids made of each one's hashes when it is asked for.
+    """The requests of a trace, as token ids made of each one's block hashes when needed.
 
     `rows` is int64[requests], each request's row in the file, from 1.
     """
@@ -153,28 +153,28 @@ class ReplayedRequests(PromptRequests):
         self._texts: IdTexts | None = None  # made with the first body
 
     def name_row(self, i: int) -> str:
-        """Request i by file and row, as `trace.jsonl row 17`."""
+        """Name request i by file and row, as `trace.jsonl row 17`."""
         return f"{self._file} row {int(self.rows[i])}"
 
     def prompt(self, i: int) -> list[int] | str:
-        """Prompt i, as a list of `input_lens[i]` ids."""
+        """Return the prompt of request i, `input_lens[i]` token ids."""
         ids: list[int] = self._content.allowed[self.places(i, int(self.input_lens[i]))].tolist()
         return ids
 
     def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
-        """The fields of request i, its prompt as JSON: a list of 14,000 ids takes a millisecond to write."""
+        """Make the fields of request i, with its prompt as JSON: faster than a list of ids."""
         if self._texts is None:
             self._texts = IdTexts(self._content.allowed)
         written = cast(list[int], self._texts.prompt(self.places(i, int(self.input_lens[i]))))
         return dialect.make_request(model, written, int(self.output_lens[i]))
 
     def digest(self) -> str:
-        """A fingerprint of all that the prompts follow from: lengths, hashes, seeds, block size, ids."""
+        """Return a hash of all that prompts depend on: lengths, hashes, seeds, block size, ids."""
         columns = (self.input_lens, self.output_lens, self._places, self.hash_counts)
         return fingerprint(self.format, columns, [self._content.digest(), *self._pieces()])
 
     def places(self, i: int, length: int) -> Int64:
-        """Prompt i, so long, as places in what its content is made of."""
+        """Return the prompt of request i as `length` indices into the content's tokens."""
         begin = int(self.begins[i])
         hashes = self._hashes[begin : begin + int(self.hash_counts[i])].astype(np.int64)
         return self._content.places(hashes, length, int(self._places[i]))
@@ -191,7 +191,7 @@ class ReplayedRequests(PromptRequests):
 
 
 class ReplayedWords(ReplayedRequests):
-    """The requests of a trace as text; `content` is of ids, of which its seeds and its block are used.
+    """The requests of a trace as text; of `content` only seeds and block size are used.
 
     A hash stands for as many words as make its block's tokens by the server's own count, chosen as the tokens
     of a block of ids are. So equal hashes are equal text, and prompts share the tokens that the trace says,
@@ -218,15 +218,15 @@ class ReplayedWords(ReplayedRequests):
         self._counts = counts
 
     def prompt(self, i: int) -> str:
-        """Prompt i; its first word is that of every prompt, as there is no blank before it."""
+        """Return the text of request i; all begin with the same word, which has no blank before it."""
         count = self._counts.words_of(int(self.input_lens[i]) - self._counts.overhead) - 1
         return " ".join([FIRST_WORD, *self._words[self.places(i, max(0, count))].tolist()])
 
     def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
-        """The fields of request i."""
+        """Make the fields of request i."""
         return dialect.make_request(model, self.prompt(i), int(self.output_lens[i]))
 
     def digest(self) -> str:
-        """A fingerprint of what the prompts follow from: hashes, lengths, words and their count."""
+        """Return a hash of what the prompts depend on: hashes, lengths, words and their counts."""
         counted = msgspec.json.encode([self._counts.overhead, self._counts.per_word, self._words.tolist()])
         return super().digest() + hashlib.blake2b(counted, digest_size=8).hexdigest()

@@ -62,14 +62,14 @@ class TraceRows(msgspec.Struct, frozen=True):
 
 
 class HashLists:
-    """Lists of hashes, gathered row by row into one array, of 32 bits while all fit."""
+    """Lists of hashes appended row by row to one array, of 32 bits while all fit."""
 
     def __init__(self) -> None:
         self._flat: array[int] = array("i")
         self._ends: array[int] = array("q", [0])
 
     def add(self, hashes: Sequence[int]) -> None:
-        """The hashes of one more row; raises OverflowError of one beyond 64 bits."""
+        """Append the hashes of one row; raises OverflowError for one beyond 64 bits."""
         try:
             self._flat.extend(hashes)
         except OverflowError:
@@ -80,29 +80,29 @@ class HashLists:
         self._ends.append(len(self._flat))
 
     def arrays(self) -> tuple[Hashes, Int64]:
-        """All hashes, and where each row's begin: int64[rows + 1]."""
+        """Return all hashes, and where each row's begin: int64[rows + 1]."""
         narrow = self._flat.typecode == "i"
         flat: Hashes = np.frombuffer(self._flat, np.int32) if narrow else np.frombuffer(self._flat, np.int64)
         return flat, np.frombuffer(self._ends, np.int64)
 
 
 def _wrap_signed(value: int) -> int:
-    """A hash of 64 bits as the int64 of the same bits."""
+    """Convert an unsigned 64-bit hash to the int64 of the same bits."""
     if not -_INT64 <= value < _WORD:
         raise OverflowError
     return value - _WORD if value >= _INT64 else value
 
 
 def make_no_hashes(rows: int) -> tuple[Hashes, Int64]:
-    """The arrays of rows without a hash."""
+    """Make the arrays of rows without hashes."""
     return np.zeros(0, np.int32), np.zeros(rows + 1, np.int64)
 
 
 def find_elapsed_ns(times: Float64, unit_ns: int, refusal: Callable[[int, str], UsageError]) -> Int64:
-    """Nanoseconds after the first of `times`, which are in units of `unit_ns`: int64[rows].
+    """Convert times in units of `unit_ns` to nanoseconds after the first, int64[rows].
 
-    Raises what `refusal` makes of a row and a reason where a time is before that of the row above, or
-    further from the first than a benchmark can last.
+    Raises what `refusal` makes of a row and a reason where a time is before that of the row above, or further
+    from the first than a benchmark can last.
     """
     early = np.flatnonzero(np.diff(times) < 0)
     if len(early):
@@ -115,7 +115,7 @@ def find_elapsed_ns(times: Float64, unit_ns: int, refusal: Callable[[int, str], 
 
 
 class HashedRow(msgspec.Struct, gc=False):
-    """A row of Mooncake's, Bailian's and vLLM's timed traces; its time's unit is the format's."""
+    """A row of Mooncake's, Bailian's and vLLM's timed traces; the format has its time's unit."""
 
     timestamp: Annotated[float, msgspec.Meta(ge=0)]
     input_length: Length
@@ -139,7 +139,7 @@ class GatheredRows(msgspec.Struct, frozen=True):
 
 
 def gather_rows(lines: Lines, rows: Iterable[Any]) -> GatheredRows:
-    """Gather decoded rows into columns; raises UsageError of a hash that is too large."""
+    """Gather decoded rows into columns; raises UsageError for a hash that is too large."""
     times, input_lens, output_lens, lists = array("d"), array("q"), array("q"), HashLists()
     for i, row in enumerate(rows):
         times.append(row.timestamp)
@@ -154,7 +154,7 @@ def gather_rows(lines: Lines, rows: Iterable[Any]) -> GatheredRows:
 
 
 def read_hashed_rows(lines: Lines, name: str, unit_ns: int, block: int) -> TraceRows:
-    """The rows of a file in a format with this name, unit of time and block size; raises UsageError."""
+    """Read the rows of a file by format name, unit of time and block size; raises UsageError."""
     unread: dict[str, None] = {}
 
     def decode() -> Iterator[HashedRow]:
@@ -176,19 +176,19 @@ def read_hashed_rows(lines: Lines, name: str, unit_ns: int, block: int) -> Trace
 
 
 def make_trace_rows(lines: Lines, at_ns: Int64, found: GatheredRows, block: int) -> TraceRows:
-    """Every row of a file, at these times."""
+    """Make trace rows of columns, at these times (ns)."""
     numbers = np.array([lines.number(i) for i in range(len(lines))], np.int64)
     lens, blocks = (found.input_lens, found.output_lens), (found.hashes, found.starts)
     return TraceRows(at_ns, *lens, numbers, *blocks, lines.path, lines.digest(), block, len(lines))
 
 
 def is_covered(input_lens: Int64, hash_counts: Int64, block: int) -> bool:
-    """Whether rows have exactly the hashes that blocks of `block` tokens need, and some more than one."""
+    """Whether each row has exactly the hashes its prompt needs by blocks of `block`, some several."""
     return bool((hash_counts == -(-input_lens // block)).all() and (hash_counts > 1).any())
 
 
 def _find_other_block(input_lens: Int64, hash_counts: Int64, block: int) -> int:
-    """The block size that every row proves, where it is not `block`; else 0."""
+    """Return the block size, other than `block`, that every row's hashes fit; else 0."""
     if is_covered(input_lens, hash_counts, block):
         return 0
     return next((size for size in BLOCKS if is_covered(input_lens, hash_counts, size)), 0)
@@ -208,12 +208,12 @@ class SheetColumns(msgspec.Struct, frozen=True):
 
 
 def read_header(lines: Lines) -> list[str]:
-    """The names in the first row."""
+    """Read the column names in the first row."""
     return [name.strip() for name in next(row_cells(lines, 0, 1))]
 
 
 def read_sheet_rows(lines: Lines, name: str, columns: SheetColumns) -> TraceRows:
-    """The rows of a file of a format with this name and these columns; raises UsageError."""
+    """Read the rows of a CSV trace of a format with these columns; raises UsageError."""
     names = read_header(lines)
     missing = [wanted for wanted in columns.names if wanted not in names]
     if missing:
@@ -245,7 +245,7 @@ def read_sheet_rows(lines: Lines, name: str, columns: SheetColumns) -> TraceRows
 
 
 def _make_sheet_rows(lines: Lines, times_ns: Int64, input_lens: Int64, output_lens: Int64) -> TraceRows:
-    """The columns without the rows of which nothing can be sent, which are counted."""
+    """Make trace rows of the columns, leaving out and counting rows that cannot be sent."""
     after = (times_ns - times_ns[0]).astype(np.float64)
     at_ns = find_elapsed_ns(after, 1, lambda i, why: lines.refusal(i + 1, why))
     failed, empty = output_lens == 0, input_lens == 0
@@ -267,7 +267,7 @@ def _make_sheet_rows(lines: Lines, times_ns: Int64, input_lens: Int64, output_le
 
 
 def _read_cells(lines: Lines, places: Sequence[int], width: int) -> Iterator[list[str]]:
-    """The cells of each row below the header, in the order of `places`."""
+    """Yield the cells of each row below the header, in the order of `places`."""
     for i, row in enumerate(row_cells(lines, 1, len(lines)), 1):
         if len(row) != width:
             raise lines.refusal(i, f"has {len(row)} columns, and the header {width}")
@@ -275,7 +275,7 @@ def _read_cells(lines: Lines, places: Sequence[int], width: int) -> Iterator[lis
 
 
 def _read_length(text: str, lines: Lines, i: int, column: str) -> int:
-    """A number of tokens; raises UsageError that names row and column."""
+    """Parse a number of tokens; raises UsageError that names row and column."""
     value = int(text) if text.isascii() and text.strip().isdigit() and len(text) <= 18 else -1
     if not 0 <= value <= bounds.MOST_TOKENS:
         raise lines.refusal(
@@ -286,7 +286,7 @@ def _read_length(text: str, lines: Lines, i: int, column: str) -> int:
 
 
 def _read_seconds(texts: list[str], lines: Lines, first: int) -> Int64:
-    """Times in seconds as nanoseconds, int64[rows]."""
+    """Parse times in seconds to nanoseconds, int64[rows]."""
     for i, text in enumerate(texts):
         try:
             fits = 0 <= float(text) <= bounds.MOST_SECONDS * 8
@@ -298,7 +298,7 @@ def _read_seconds(texts: list[str], lines: Lines, first: int) -> Int64:
 
 
 def _read_dates(texts: list[str], zones: set[str], lines: Lines, first: int) -> Int64:
-    """Dates of a calendar as nanoseconds, int64[rows]; all must have the same time zone, or none."""
+    """Parse dates to nanoseconds, int64[rows]; all must have the same time zone, or none."""
     dates = []
     for i, text in enumerate(texts):
         parts = _DATETIME.fullmatch(text.strip())

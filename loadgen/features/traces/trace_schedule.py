@@ -21,19 +21,19 @@ _WINDOW = "--trace-window {}: give START:END in seconds, as 600:1200; either may
 
 
 class TraceWindow(msgspec.Struct, frozen=True):
-    """A part of a trace, in seconds after its begin; None: from its first request, to its last."""
+    """A part of a trace, in seconds after its begin; None: from its first, or to its last, request."""
 
     start_s: float | None = None
     end_s: float | None = None
 
     @property
     def begin_s(self) -> float:
-        """Where it begins."""
+        """The window's begin in seconds after the trace's."""
         return self.start_s or 0.0
 
     @classmethod
     def parse(cls, text: str) -> TraceWindow:
-        """The window that `--trace-window` names; raises UsageError."""
+        """Parse `--trace-window`; raises UsageError."""
         if not text:
             return cls()
         start, colon, end = text.partition(":")
@@ -47,14 +47,14 @@ class TraceWindow(msgspec.Struct, frozen=True):
         return window
 
     def rows(self, at_ns: Int64) -> slice:
-        """The rows that are in it."""
+        """Return the slice of rows in the window."""
         begin = int(np.searchsorted(at_ns, round(self.begin_s * SECOND_NS)))
         end = len(at_ns) if self.end_s is None else int(np.searchsorted(at_ns, round(self.end_s * SECOND_NS)))
         return slice(begin, end)
 
 
 class TraceSelection(msgspec.Struct, frozen=True):
-    """The rows of a trace that are sent: places in its columns, and their lengths; int64[requests]."""
+    """The rows of a trace that are sent: indices of its columns, and lengths; int64[requests]."""
 
     places: Int64
     input_lens: Int64
@@ -66,7 +66,7 @@ class TraceSelection(msgspec.Struct, frozen=True):
     def select(
         cls, rows: TraceRows, profile: Profile, window: TraceWindow, most: int | None
     ) -> TraceSelection:
-        """The first `most` rows in the window that a profile's caps leave; raises UsageError if none is."""
+        """Select the first `most` rows in a window within the profile's caps; raises UsageError if none."""
         inside = window.rows(rows.at_ns)
         places = np.arange(inside.start, inside.stop)
         prompts, answers = rows.input_lens[inside], rows.output_lens[inside]
@@ -94,14 +94,14 @@ class TraceSelection(msgspec.Struct, frozen=True):
         )
 
     def take_first(self, count: int) -> TraceSelection:
-        """The first `count` of these requests."""
+        """Keep the first `count` of these requests."""
         return TraceSelection(
             self.places[:count], self.input_lens[:count], self.output_lens[:count], self.skipped, self.clipped
         )
 
 
 def _count_up_to(most: int | None, kept: Bool) -> int:
-    """How many rows there are up to the `most`-th that is kept."""
+    """Count the rows up to the `most`-th that is kept."""
     if most is None:
         return len(kept)
     return int(np.searchsorted(np.cumsum(kept), most)) + 1
@@ -119,7 +119,7 @@ def _explain_none_left(rows: TraceRows, profile: Profile, inside: slice, skipped
 
 
 class TraceSchedule(msgspec.Struct, frozen=True):
-    """When the selected requests are due after the start, int64[requests], and what is to be reported."""
+    """When the selected requests are due after the start, int64[requests] (ns), and what to report."""
 
     offsets_ns: Int64
     facts: ScheduleFacts
@@ -135,7 +135,7 @@ class TraceSchedule(msgspec.Struct, frozen=True):
         name: str,
         rng: np.random.Generator,
     ) -> TraceSchedule:
-        """The schedule of rows at `places` in a trace of the format `name`."""
+        """Make the schedule of the rows at `places` in a trace of format `name`."""
         at_ns = rows.at_ns[places]
         grid_ns, notes = find_grid_ns(rows.at_ns), []
         begin_ns = at_ns[0] if window.start_s is None else round(window.start_s * SECOND_NS)
@@ -175,7 +175,7 @@ class TraceSchedule(msgspec.Struct, frozen=True):
 
 
 def find_grid_ns(at_ns: Int64) -> int:
-    """The step, coarser than a millisecond, of which all times are multiples; 0: none, or too few times.
+    """Find the step, over a millisecond, of which all times are multiples; 0: none, or too few times.
 
     Each may be off by a hundredth of the step: Mooncake's steps of 3 s are off by up to 3 ms.
     """
@@ -193,12 +193,12 @@ def find_grid_ns(at_ns: Int64) -> int:
 
 
 def spread_times(at_ns: Int64, grid_ns: int, rng: np.random.Generator) -> Int64:
-    """Times with the requests of one instant spread uniformly over the step that follows, in order."""
+    """Spread requests of one instant uniformly over the grid step that follows, in order."""
     return np.sort(at_ns + rng.integers(0, grid_ns, len(at_ns)))
 
 
 def cap_gaps(offsets_ns: Int64, longest_ns: int) -> tuple[Int64, int]:
-    """Offsets whose gaps, that before the first included, are cut to the longest; and the time cut out."""
+    """Shorten gaps to `longest_ns` at most; return the offsets, and the time removed (ns)."""
     gaps = np.diff(offsets_ns, prepend=0)
     cut = np.minimum(gaps, longest_ns)
     return np.cumsum(cut), int((gaps - cut).sum())

@@ -28,7 +28,7 @@ _trace = partial(setting, Makes.LOAD, group=TRACES, needs=(_OF_A_TRACE,))
 
 
 class TraceKeys(KeyRows, frozen=True):
-    """Which trace is sent, and what is changed of it."""
+    """The settings of which trace is sent, and how it is changed."""
 
     trace: str = _trace("", "send a trace's requests at its times; of ServeGen, a directory",
         metavar="FILE", names_server=True, compared=Identity.AS_READ, replaces=("turns", "think_time"),

@@ -44,7 +44,7 @@ class WekaRequest(msgspec.Struct, gc=False, rename={"prompt": "in", "answer": "o
 
 
 class WekaSession(msgspec.Struct, gc=False):
-    """A row: what one agent and its sub-agents sent."""
+    """A row: the requests of one agent and its sub-agents."""
 
     requests: list[WekaRequest]
     block_size: Annotated[int, msgspec.Meta(ge=1, le=bounds.MOST_TOKENS)] = _DEFAULT_BLOCK
@@ -59,7 +59,7 @@ class _SentRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 def read_weka(path: str, flag: str) -> TraceRows:
-    """The requests of a file in JSONL or JSON, by their times; raises UsageError that names the row.
+    """Read the requests of a JSONL or JSON file, by their times; raises UsageError that names the row.
 
     Every session begins at once, as in the file.
     """
@@ -97,7 +97,7 @@ def read_weka(path: str, flag: str) -> TraceRows:
 
 
 def _read_sessions(lines: Lines) -> list[tuple[int, WekaSession]]:
-    """The sessions of a file, and the row of each: a row each, or one JSON text of one or of a list."""
+    """Return (row, session) pairs of a file: one session per row, or a single JSON text."""
     try:
         msgspec.json.decode(lines[0])
     except NOT_JSON:
@@ -108,7 +108,7 @@ def _read_sessions(lines: Lines) -> list[tuple[int, WekaSession]]:
 
 
 def _read_whole(lines: Lines) -> list[WekaSession]:
-    """The sessions of a file that is one JSON text over many lines."""
+    """Read the sessions of a file that is one JSON text over many lines."""
     if lines.file.bytes > _MOST_FILE_BYTES:
         raise lines.file.refusal("is JSON of more than 1 GiB: write a session a line (JSONL)")
     text = b"".join(chunk for _, chunk in lines.file.chunks())
@@ -138,7 +138,7 @@ def _list_requests(sessions: list[tuple[int, WekaSession]], relative: bool) -> I
 def _flatten(
     requests: list[WekaRequest], begin_s: float, relative: bool
 ) -> Iterator[tuple[float, WekaRequest]]:
-    """The requests of an agent and of those nested in it, with the time of each."""
+    """Yield (time, request) of an agent and of all requests nested in it."""
     for entry in requests:
         if entry.requests is not None:
             yield from _flatten(entry.requests, begin_s + entry.t if relative else begin_s, relative)
@@ -147,7 +147,7 @@ def _flatten(
 
 
 def _join_hashes(lines: Lines, sent: list[_SentRequest]) -> tuple[Hashes, Int64]:
-    """The hashes of each request, made different between scopes, and where each request's begin."""
+    """Join the hashes of each request, made different between scopes, and where each request's begin."""
     counts = [len(each.request.hash_ids or ()) for each in sent]
     starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
     hashes = np.empty(int(starts[-1]), np.int64)

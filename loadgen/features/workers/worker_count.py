@@ -37,7 +37,7 @@ _LIST = "cpu{}/topology/thread_siblings_list"
 
 
 class WorkersExtension(Extension):
-    """Several processes send a plan, as many as were asked for or as its load needs."""
+    """Sends a plan by several processes, as many as requested or as its load needs."""
 
     def arrange_sending(self, options: Options, made: Plan, sent: TransportOptions) -> TransportOptions:
         return spread_over_workers(sent, made, options.workers)
@@ -63,7 +63,7 @@ EXTENSION = WorkersExtension()
 
 
 def spread_over_workers(options: TransportOptions, plan: Plan, asked: int) -> TransportOptions:
-    """The options for `asked` workers, or for as many as the plan has slots and requests for, if fewer.
+    """Return the options for `asked` workers, or fewer if the plan has too few slots or requests.
 
     Each of several targets has as many as the others, and all are pinned away from a server on this machine.
     Raises UsageError where the platform has no workers, or the load not one for each target.
@@ -89,28 +89,28 @@ def spread_over_workers(options: TransportOptions, plan: Plan, asked: int) -> Tr
 
 
 def count_usable(options: TransportOptions, plan: Plan) -> int:
-    """How many workers a plan has slots and requests for."""
+    """Count the workers for which a plan has slots and requests."""
     share, limit = options.part.share, plan.divisible
     requests = len(share.list_indices(len(plan), plan.sessions))
     return max(1, requests if limit is None else min(share.count_slots(limit[1]), requests))
 
 
 class WorkerChoice(msgspec.Struct, frozen=True):
-    """How many workers send a plan, and why; "" where they were asked for."""
+    """The number of workers that send a plan, and why; "" if it was requested."""
 
     workers: int
     why: str = ""
 
 
 class ExpectedLoad(msgspec.Struct, frozen=True):
-    """The messages per second of a run to come, and by what they are expected."""
+    """The messages per second expected of a run to come, and what the estimate is based on."""
 
     messages_per_s: float
     source: str
 
 
 def expect_load(made: Plan, warmed: Records, part_of: int = 1) -> ExpectedLoad:
-    """The load of one of `part_of` equal parts of a plan, from its rate and the pace of its warm-up.
+    """Estimate the load of one of `part_of` equal shares of a plan, by its rate and its warm-up's pace.
 
     Requests may wait for a slot, so with a rate and slots the lower of both counts. Streams that share a
     server are slower than a warm-up's few: with slots alone this is the most there can be.
@@ -134,12 +134,12 @@ def expect_load(made: Plan, warmed: Records, part_of: int = 1) -> ExpectedLoad:
 
 
 def count_affordable() -> int:
-    """How many workers this process may give two CPUs each; at least one."""
+    """Count the workers for which this process has two CPUs each; at least one."""
     return max(1, count_usable_cpus() // _CPUS_EACH)
 
 
 def choose_workers(load: ExpectedLoad, measured: Calibration, most: int, targets: int = 1) -> WorkerChoice:
-    """Choose as many workers as hold HEADROOM times the load, at most `most`; a multiple of the targets."""
+    """Choose how many workers hold HEADROOM times the load, at most `most`; a multiple of targets."""
     each = measured.capacity_of(1)
     wanted = HEADROOM * load.messages_per_s / each if each else math.inf
     needed = most if wanted > most else max(1, math.ceil(wanted))
@@ -162,7 +162,7 @@ def choose_automatically(
     part_of: int = 1,
     targets: int = 1,
 ) -> WorkerChoice:
-    """The workers of `--workers auto`; `calibrated` gives one worker's self-test, measured if need be.
+    """Choose the workers of `--workers auto`; `calibrated` returns one worker's self-test.
 
     One worker is never measured for a machine that has no CPUs for a second.
     """
@@ -178,7 +178,7 @@ def find_spare_cpus(
     affinity: Callable[[int], set[int]] = os.sched_getaffinity,
     system: Path = _SYSTEM,
 ) -> tuple[int, ...]:
-    """The CPUs that workers are to run on: those that none of these processes may use.
+    """Find CPUs for workers that none of the processes `pids` may use.
 
     Whole cores where there are enough of these. () where the server may run anywhere, too few CPUs are left
     for two to a worker, or this process is kept away from the server already.
@@ -192,7 +192,7 @@ def find_spare_cpus(
 
 
 def choose_cpus(near: Mapping[int, set[int]], taken: set[int], least: int) -> tuple[int, ...]:
-    """Choose free CPUs, each with those of its core, at least `least`, ascending; () where too few."""
+    """Choose at least `least` free CPUs, in whole cores, ascending; () if there are too few."""
     apart = [cpu for cpu, core in near.items() if not core & taken]
     for cpus in (apart, list(near)):
         if len(cpus) >= least:
@@ -201,7 +201,7 @@ def choose_cpus(near: Mapping[int, set[int]], taken: set[int], least: int) -> tu
 
 
 def read_affinities(pid: int, affinity: Callable[[int], set[int]]) -> set[int]:
-    """The CPUs that any thread of a process may run on; of one that has ended, none."""
+    """Return the CPUs that any thread of a process may run on; none if it has ended."""
     cpus: set[int] = set()
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -210,21 +210,21 @@ def read_affinities(pid: int, affinity: Callable[[int], set[int]]) -> set[int]:
 
 
 def read_siblings(cpu: int, system: Path = _SYSTEM) -> set[int]:
-    """The CPUs of the same core, itself among them."""
+    """Return the CPUs of the same core, `cpu` itself included."""
     with suppress(OSError, ValueError):
         return set(parse_cpu_list((system / _LIST.format(cpu)).read_text("ascii")))
     return {cpu}
 
 
 def parse_cpu_list(text: str) -> Iterator[int]:
-    """The CPUs of a list as the kernel writes it, 0-3,8; raises ValueError."""
+    """Parse a list of CPUs in the kernel's form, 0-3,8; raises ValueError."""
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
         yield from range(int(first), int(last or first) + 1)
 
 
 def format_cpu_list(cpus: Iterable[int]) -> str:
-    """CPUs as the kernel writes a list of them, 0-3,8."""
+    """Format CPUs in the kernel's form of a list, 0-3,8."""
     spans: list[list[int]] = []
     for cpu in sorted(cpus):
         if spans and cpu == spans[-1][1] + 1:

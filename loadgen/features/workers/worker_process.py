@@ -28,7 +28,7 @@ _STOP = b"s"
 
 
 class WorkerTask(msgspec.Struct, frozen=True):
-    """The task of a worker, and where it leaves what comes of it: all of it is shared with its parent."""
+    """A worker's job, and the journal, totals and counters it shares with its parent."""
 
     job: Job
     transport: str
@@ -41,7 +41,7 @@ class WorkerTask(msgspec.Struct, frozen=True):
 
 
 class EndedRows:
-    """How requests ended since this was last taken; `saturation`: with what that is judged by."""
+    """Collects how requests ended since it was last emptied; `saturation`: and when they began."""
 
     def __init__(self, saturation: bool) -> None:
         self.rows: list[tuple[int, Failure | None]] = []
@@ -64,7 +64,7 @@ class EndedRows:
 
 
 def work(task: WorkerTask, pipe: WorkerEnd, parent: int) -> None:
-    """Do a worker's task in a process that was just forked, and end it; this never returns."""
+    """Do a worker's task in a process that was just forked, then exit it; never returns."""
     code = 1
     try:
         end_with_parent(parent)
@@ -85,7 +85,7 @@ def work(task: WorkerTask, pipe: WorkerEnd, parent: int) -> None:
 
 
 def _result(task: WorkerTask, pipe: WorkerEnd) -> WorkerResult:
-    """Send, decode and journal; what is left to say at the end."""
+    """Send, decode and journal a share of the plan; return what the parent must know at the end."""
     run = start_capture(task.job, task.transport, task.counters, with_parent=True)
     process = OneProcess(task.decoder, run, task.journal, StopRules())
     progress, rows = Progress("", None, task.counters), EndedRows(task.saturation)
@@ -113,7 +113,7 @@ def _obey(pipe: WorkerEnd, run: CaptureRun) -> None:
 
 
 class EndedRequests(msgspec.Struct, tag="ended", array_like=True):
-    """How requests ended since the last message, in their order: how many in a row, and their failure."""
+    """Successive requests that ended alike since the last message: how many, and their failure."""
 
     rows: list[tuple[int, Failure | None]]
     begun: list[BegunRequest] = []  # of those that saturation is judged by
@@ -121,7 +121,7 @@ class EndedRequests(msgspec.Struct, tag="ended", array_like=True):
 
 
 class WorkerResult(msgspec.Struct, tag="result", array_like=True):
-    """The result of a worker at its end, next to what is in its journal."""
+    """A worker's report at its end, besides its journal."""
 
     health: Health | None  # None: its capturing process died
     died: str = ""  # how
@@ -134,19 +134,19 @@ WorkerMessage = EndedRequests | WorkerResult
 
 
 class WorkerEnd:
-    """The worker's end; raises OSError where the other one is gone."""
+    """The worker's end of the pipe; raises OSError if the parent is gone."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self._encoder = msgspec.msgpack.Encoder()
 
     def send(self, message: WorkerMessage) -> None:
-        """Deliver a message, however long that takes."""
+        """Send a message, blocking until it is delivered."""
         data = self._encoder.encode(message)
         self.sock.sendall(_LENGTH.pack(len(data)) + data)
 
     def stop_asked(self) -> bool:
-        """Whether the worker is to stop; raises ConnectionError where no one is there to ask."""
+        """Whether the parent asked to stop; raises ConnectionError if it is gone."""
         try:
             data = self.sock.recv(1, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -157,7 +157,7 @@ class WorkerEnd:
 
 
 class ParentEnd:
-    """The end of the process that forked a worker: it never blocks."""
+    """The parent's end of a worker's pipe; it never blocks."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -167,12 +167,12 @@ class ParentEnd:
         self._decoder = msgspec.msgpack.Decoder(WorkerMessage)
 
     def stop(self) -> None:
-        """Ask the worker to end what is under way."""
+        """Ask the worker to end what is in flight."""
         with contextlib.suppress(OSError):  # it has ended by itself
             self.sock.send(_STOP)
 
     def skip(self) -> None:
-        """Read once, and forget it; also in the midst of `messages`, where a signal came."""
+        """Read once and discard it; also while `messages` runs, after a signal."""
         try:
             self.closed = not self.sock.recv(_PIECE_BYTES)
         except BlockingIOError:
@@ -181,7 +181,7 @@ class ParentEnd:
             self.closed = True
 
     def messages(self) -> Iterator[WorkerMessage]:
-        """Read once and yield the messages that are complete."""
+        """Read once and yield the complete messages."""
         try:
             data = self.sock.recv(_PIECE_BYTES)
         except BlockingIOError:
@@ -204,6 +204,6 @@ class ParentEnd:
 
 
 def worker_pipe() -> tuple[WorkerEnd, ParentEnd]:
-    """The two ends, to be divided between the processes after the fork."""
+    """Open a pipe; return both ends, to be divided after the fork."""
     ours, theirs = socket.socketpair()
     return WorkerEnd(ours), ParentEnd(theirs)

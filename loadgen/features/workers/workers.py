@@ -59,7 +59,7 @@ _LOST = Failure(FailureKind.LOST, "the worker that this request belonged to was 
 
 
 class SummedCounters:
-    """The counters of several capturing processes."""
+    """The sum of several capturing processes' counters."""
 
     def __init__(self, several: list[Counters]) -> None:
         self._several = several
@@ -78,7 +78,7 @@ class SummedCounters:
 
 
 class Workers:
-    """A plan under way in several workers; raises UsageError and MeasureError where they cannot begin."""
+    """A plan while several workers send it; raises UsageError and MeasureError if they cannot begin."""
 
     def __init__(self, plan: Plan, options: TransportOptions, watch: Watch) -> None:
         self.plan, self.options, self.watch = plan, options, watch
@@ -103,7 +103,7 @@ class Workers:
             ) from None
 
     def _tasks(self) -> list[WorkerTask]:
-        """Make what each is to do; all that can be wrong with it is found here."""
+        """Make each worker's task, raising all errors that can be known beforehand."""
         plan, options, part = self.plan, self.options, self.options.part
         indices = part.share.list_indices(len(plan), plan.sessions)
         # The requests of a session stay in one worker.
@@ -159,7 +159,7 @@ class Workers:
 
     @property
     def died(self) -> str:
-        """Why none is left; "" where not all were lost."""
+        """Why all workers were lost; "" if not all were."""
         if not all(run.why_lost for run in self.runs):
             return ""
         return f"every worker was lost, the first: {self.runs[0].why_lost}"
@@ -238,7 +238,7 @@ class Workers:
         self.journal.requests = totals.decoded
 
     def _judge_silence(self, runs: list[WorkerRun], passed_s: float, started: bool) -> None:
-        """Kill what shows no life for long where nothing else is waited for: it may be stopped for good."""
+        """Kill a worker that has shown no life for long: it may be stopped for good."""
         silent_s = {run: run.silent_s(passed_s) for run in runs}
         if not started:
             for number, run in enumerate(self.runs):
@@ -256,7 +256,7 @@ class Workers:
                 _LOG.warning("%s shows no life (is it stopped?): measuring continues", run.name)
 
     def _account(self, progress: Progress) -> None:
-        """Make a record of each request that went with a worker."""
+        """Make a failed record of each request that was lost with a worker."""
         duration_ns = self.watch.rules.duration_ns(self.plan.profile.duration_ns)
         for run in self.runs:
             if not run.why_lost:
@@ -294,9 +294,9 @@ class Workers:
 
 
 def join_health(several: Sequence[Health]) -> Health:
-    """Join what capturing processes that ran side by side report.
+    """Join the reports of several capturing processes: sums, and the worst of what each did to itself.
 
-    Of what one process does to its own streams (held back, stopped, the busiest) the worst counts.
+    These are held back segments, time stopped, and the busiest loop.
     """
     if not several:
         return NO_HEALTH
@@ -320,7 +320,7 @@ def join_health(several: Sequence[Health]) -> Health:
 
 
 class WorkerRun:
-    """One worker under way."""
+    """One running worker, as its parent sees it."""
 
     def __init__(self, name: str, task: WorkerTask, pipe: ParentEnd, pid: int) -> None:
         self.name, self.task, self.pipe, self.pid = name, task, pipe, pid
@@ -331,7 +331,10 @@ class WorkerRun:
         self._silent_s = [0.0, 0.0]
 
     def silent_s(self, passed_s: float) -> float:
-        """For how long one of its two processes has shown no life, `passed_s` after this was last asked."""
+        """Return for how many seconds the worker or its capturing process has shown no life.
+
+        `passed_s` is the time since the last call.
+        """
         totals = self.task.totals
         # A capturing process that is done waits for its last responses to be decoded.
         pulse = (totals.beats, self.task.counters.beats + totals.read().decoded)
@@ -341,7 +344,7 @@ class WorkerRun:
         return max(self._silent_s)
 
     def note_end(self) -> str:
-        """Take note of its end; why it is lost, "" where it is not."""
+        """Note that the worker ended; return why it is lost, "" if it is not."""
         with contextlib.suppress(ChildProcessError):
             _, status = os.waitpid(self.pid, 0)
             code = os.waitstatus_to_exitcode(status)
@@ -354,14 +357,14 @@ class WorkerRun:
         return self.why_lost
 
     def kill(self, why: str = "") -> None:
-        """End it and its capturing process at once."""
+        """Kill the worker and its capturing process at once."""
         self.why_lost = self.why_lost or why
         if self.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
     def wait_until_gone(self, deadline_s: float) -> None:
-        """Wait for the end of both its processes, until that time (monotonic, seconds) at most."""
+        """Wait until both its processes have ended, at most until `deadline_s` (monotonic)."""
         left_ms = max(0.0, deadline_s - time.monotonic()) * 1000
         poll = select.poll()
         poll.register(self.pipe.sock, select.POLLIN)
@@ -371,7 +374,7 @@ class WorkerRun:
         self.note_end()
 
     def list_owed(self, only_sent: bool, duration_ns: int) -> list[int]:
-        """The plan indices of what it was to deliver and did not; `only_sent`: the run was stopped."""
+        """List the plan indices of requests it should have delivered; `only_sent`: of those it sent."""
         job, have = self.task.job, set[int]()
         for part in self.task.journal.parts():
             have.update(part.index.tolist())
