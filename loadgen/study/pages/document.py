@@ -174,4 +174,4 @@ def _make_subtitle(reported: Sequence[Reported]) -> tuple[str, ...]:
         parts += filter(None, [list_first([*dict.fromkeys(filter(None, names))], 1)])
     times = sorted(run.started for run in reported if run.started is not None)
     days = dict.fromkeys(f"{time:%Y-%m-%d}" for time in (*times[:1], *times[-1:]))
-    return (*parts, *[" to ".join(days)] * bool(days))
+    return (*parts, *filter(None, [" to ".join(days)]))

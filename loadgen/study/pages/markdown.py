@@ -23,7 +23,7 @@ def render_markdown(document: Document) -> str:
     verdicts = [f"{LEVELS[level]} {count} {level}" for level, count in document.levels]
     if document.simulated:
         verdicts.append(f"SIMULATED: {_escape(document.simulated)}")
-    lines += ["**Verdict**: " + " · ".join(verdicts), ""] * bool(verdicts)
+    lines += ["**Verdict**: " + " · ".join(verdicts), ""] if verdicts else []
     for title, table in document.compared_limits:
         lines += [f"## {_escape(title)}", "", *_write_words(table)]
     for section in document.sections:

@@ -188,10 +188,12 @@ def _list_doubts(run: Result) -> str:
 
 def describe_speed(row: SpeedRow) -> str:
     """Describe a rung: input 6144: TTFT 310.20 ms, decode 148.10 tok/s, output/time 97.10 tok/s."""
-    figures = [f"TTFT {row.ttft_ms} ms"] * (row.ttft_ms is not None)
-    figures += [f"decode {row.decode_tok_s} tok/s"] * (row.decode_tok_s is not None)
-    figures += [f"{row.formula} {row.speed_tok_s} tok/s"] * (row.speed_tok_s is not None)
-    return f"input {row.input_length}: {', '.join(figures) or '-'}" + f" ({row.note})" * bool(row.note)
+    figures = (
+        ("TTFT", row.ttft_ms, "ms"), ("decode", row.decode_tok_s, "tok/s"),
+        (row.formula, row.speed_tok_s, "tok/s"),
+    )  # fmt: skip
+    shown = ", ".join(f"{name} {value} {unit}" for name, value, unit in figures if value is not None)
+    return f"input {row.input_length}: {shown or '-'}" + (f" ({row.note})" if row.note else "")
 
 
 def store_speed_row(row: SpeedRow, run: str) -> dict[str, Any]:

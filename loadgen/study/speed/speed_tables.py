@@ -86,8 +86,8 @@ def make_speed_table(
     if notes is None:
         formulas = dict.fromkeys(row.formula for row in rows)
         other = dict.fromkeys(f"{row.output_length}" for row in rows if row.output_length != GENERATED)
-        notes = [f"Speed = {' or '.join(formulas)}"] * bool(rows)
-        notes += [f"{' or '.join(other)} tokens generated"] * bool(other)
+        notes = [f"Speed = {' or '.join(formulas)}"] if rows else []
+        notes += [f"{' or '.join(other)} tokens generated"] if other else []
         notes += [f"Server: {setting}" for setting in lone] or legend_lines(names)
         if any(row.decode_tok_s is not None for row in rows) and "decode_tok_s" in _list_keys(shape):
             notes.insert(0, "TTFT is a mean; Decode = 1000 / mean TPOT")
@@ -213,9 +213,9 @@ def render_rst_table(table: Table) -> str:
 
     lines = [rule("-"), line(titles), rule("=")]
     for index, (row, begun) in enumerate(zip(body, table.count_spans(), strict=True)):
-        lines += [rule("-", begun)] * (index > 0) + [line(row)]
-    lines += [rule("-")] * bool(body)
-    lines += ["", *(f"  * {_escape_rst(note)}" for note in table.notes)] * bool(table.notes)
+        lines += [rule("-", begun), line(row)] if index else [line(row)]
+    lines += [rule("-")] if body else []
+    lines += ["", *(f"  * {_escape_rst(note)}" for note in table.notes)] if table.notes else []
     return "\n".join(lines) + "\n"
 
 

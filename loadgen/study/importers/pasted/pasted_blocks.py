@@ -40,7 +40,7 @@ _ROWS = {
     for label in labels.split("|")
 } | {row.label.lower(): row for each in LAYOUTS.values() for row in each.rows}
 _SECTIONS = {
-    section.name.lower(): section.key + "_ms" * (section.unit == "ms")
+    section.name.lower(): f"{section.key}_ms" if section.unit == "ms" else section.key
     for layout in LAYOUTS.values()
     for section in layout.sections
 }

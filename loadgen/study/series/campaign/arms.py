@@ -71,7 +71,7 @@ class Trust(msgspec.Struct, frozen=True):
     @property
     def words(self) -> list[str]:
         """The flags that allow the same."""
-        flags = ["--allow-launch"] * self.launch
+        flags = ["--allow-launch"] if self.launch else []
         flags += [word for variable in self.variables for word in ("--allow-env", variable)]
         flags += ["--api-key-env", self.key_env] if self.key_env else []
         return flags + (["--api-key-file", self.key_file] if self.key_file else [])

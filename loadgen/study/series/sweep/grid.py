@@ -235,7 +235,8 @@ def _make_workload(given: Mapping[str, Any], settings: Mapping[str, Any], build:
         keys = {**keys, **dict.fromkeys(ANSWER_LENS, settings["output_len"])}
         workload = build(keys)
     unheeded = list_unheeded(join_rows(*PROFILE_KEYS), workload.__dict__, settings)
-    unheeded += [find_flag("output_len")] * (source in request_sources.TRACES)
+    if source in request_sources.TRACES:
+        unheeded.append(find_flag("output_len"))
     for key in (key for key in settings if find_flag(key) in unheeded):
         raise UsageError(f"{key} is varied, and the data set of these points has none of it: leave it out")
     limited = {"num_prompts", "num_sessions", "duration"} & keys.keys()

@@ -398,7 +398,7 @@ def _summarize_run(run: Result) -> str:
     tokens = f"{metrics.output_throughput_per_s:.1f} tok/s, "
     # An answer that comes whole has no first token.
     name, latency = ("TTFT", metrics.ttft) if metrics.times_tokens else ("E2EL", metrics.e2el)
-    early = ", ended early: saturated" * run.facts.saturated
+    early = ", ended early: saturated" if run.facts.saturated else ""
     standing = load_table.judge_standing(run)
     slo = f"objectives: {standing}, " if standing else ""
     return f"{tokens}mean {name} {latency.mean_ms:.1f} ms, {slo}{run.verdict.level.value}{early}"
