@@ -252,7 +252,7 @@ class ClusterFiring:
         return () if self.merged is None else self.merged.facts.lost
 
     def turns(self, progress: Progress) -> Iterator[None]:
-        """Watch the shards to their end, and join what they left."""
+        """Watch the shards to their end, and join their results."""
         for _ in self.fleet.watch():
             totals = self.fleet.totals
             progress.note_totals(totals)

@@ -56,7 +56,7 @@ class FleetShard:
         return bool(self.lost or self.status.ended or self.status.failed or self.status.done)
 
     def take(self, status: ShardStatus, now_ns: int) -> None:
-        """Note what was answered."""
+        """Record a shard's status as it answered, and when it last made progress."""
         if status.beats != self.status.beats or status.measured != self.status.measured or not self.beat_ns:
             self.beat_ns = now_ns
         self.status, self.asked_ns = status, 0
@@ -72,7 +72,7 @@ class Fleet:
         self.name = {shard.number: f"shard {shard.number}/{shards}" for shard in self.shards}
 
     def begin(self, order: ShardOrder) -> None:
-        """Start every shard's process, and return once all are ready; raises MeasureError."""
+        """Start every shard's process with its order, and return once all are ready; raises MeasureError."""
         count = len(self.shards)
         orders = {
             shard.number: order_share(order, Share(shard.number, count)).pack() for shard in self.shards
@@ -108,7 +108,7 @@ class Fleet:
                     shard.lost = str(error)
 
     def start(self, instant_ns: int) -> None:
-        """Have all begin at an instant of this clock; raises MeasureError."""
+        """Let all shards begin at an instant of this clock; raises MeasureError."""
 
         def question(number: int) -> tuple[Any, ...]:
             before = self.shards[number].before
@@ -119,7 +119,7 @@ class Fleet:
             self._check(answer)
 
     def watch(self) -> Iterator[None]:
-        """Ask how all stand, a few times a second, until nothing more comes of any."""
+        """Poll all shards a few times a second, until nothing more is to come from any."""
         while not all(shard.over for shard in self.shards):
             now_ns = clock.now_ns()
             for shard in self.shards:
@@ -133,7 +133,7 @@ class Fleet:
             time.sleep(_EVERY_S / 2)
 
     def stop(self, number: int = _INTERRUPT) -> None:
-        """Have all end what is under way, and leave what they have."""
+        """Tell all shards to end what is under way, and to leave what they have."""
         for shard in self.shards:
             if not shard.over:
                 self.calls.ask(shard.number, "stop", number)
@@ -195,7 +195,7 @@ class Fleet:
             shard.take(answer.value, clock.now_ns())
 
     def _judge(self, now_ns: int) -> None:
-        """Give up what is silent: a node that does not answer, and, once it alone is left, a process."""
+        """Give up silent shards: a node that does not answer, or a process that is idle when no other works."""
         going = [shard for shard in self.shards if not shard.over]
         moving = [shard for shard in going if now_ns - shard.beat_ns < _SILENT_S * 1e9]
         for shard in going:

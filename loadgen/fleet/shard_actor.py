@@ -60,7 +60,7 @@ class ShardActor:
         return clock.now_ns()
 
     def start(self, instant_ns: int) -> None:
-        """Have the process begin at an instant of this node's CLOCK_MONOTONIC."""
+        """Let the process begin at an instant of this node's CLOCK_MONOTONIC."""
         self._write(instant_ns.to_bytes(LENGTH_BYTES, "little"))
 
     def status(self) -> ShardStatus:

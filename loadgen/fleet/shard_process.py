@@ -53,7 +53,7 @@ class DriverLine:
         return unpack_order(self._read(size))
 
     def report(self, event: str, text: str = "") -> None:
-        """Add an event: its name, and what there is to say of it."""
+        """Write an event to the actor: its name, and its text."""
         line = f"{event} {' '.join(text.split())}\n".encode("utf-8", "backslashreplace")
         events = open_unlinked(self.place / EVENTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:

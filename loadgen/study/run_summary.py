@@ -277,7 +277,7 @@ def shorten_name(model: str) -> str:
 
 
 def find_unnamed_preset(simulated: bool) -> str:
-    """Name the preset of a run that is marked as simulated and names none; "" of a real one."""
+    """Name the preset of a run that is only marked as simulated: unnamed; "" of a real one."""
     return "an unnamed preset" if simulated else ""
 
 
@@ -287,7 +287,7 @@ def describe_simulation(preset: str) -> str:
 
 
 def _list_remarks(facts: Facts) -> Iterator[str]:
-    """Yield where a reported figure is not what it seems to be."""
+    """Yield remarks on reported figures that are not what they seem to be."""
     if facts.server.simulated:
         yield describe_simulation(facts.server.simulated)
     if facts.partial:
@@ -310,5 +310,5 @@ def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, lis
 
 
 def strip_load(load: str) -> str:
-    """Strip a load's name of its spelling on pages and in profiles: high, high-load and High load are one."""
+    """Strip a load's name of how it is spelt on pages and in profiles: high, high-load, High load are one."""
     return re.sub(r"[\s_-]*load$", "", load.lower()) or load

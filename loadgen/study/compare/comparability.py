@@ -171,7 +171,7 @@ _shorter = _differ_in(lambda run: run.output_len, "{} tokens per answer", LENGTH
 
 
 def _compare_formulas(pair: Pair) -> Evidence | None:
-    """Speeds of two formulas, where there is no output throughput to compare instead."""
+    """Compare speeds of two formulas, where there is no output throughput to compare instead."""
     throughputs = [run.figure("output_throughput") for run in (pair.run, pair.baseline)]
     return _differ_in(lambda run: run.speed_formula, "speed = {}")(pair) if None in throughputs else None
 

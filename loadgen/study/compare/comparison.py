@@ -253,7 +253,7 @@ def _choose_headline(
 
 
 def _find_asked_output(runs: Sequence[Reported]) -> float | None:
-    """Requested tokens of an answer: as reported, else the longest mean if whole, as with ignore_eos."""
+    """Find the requested tokens of an answer: as reported, else the longest mean if that is whole."""
     asked = {run.load.asked_output_len for run in runs if run.load.asked_output_len is not None}
     if asked:
         return float(asked.pop()) if len(asked) == 1 else None
@@ -506,7 +506,7 @@ def _name_doubts(runs: Sequence[Reported]) -> str:
 
 
 def _question_roofline(runs: Sequence[Reported]) -> Iterator[str]:
-    """Hold runs to their ceilings: faster than possible, or so slow that a fallback kernel is likely."""
+    """Yield which runs beat their ceiling, or are so slow that a fallback kernel is likely."""
     for kind, judge in (
         ("impossible", bound.explain_impossible),
         ("a fallback kernel is likely", bound.explain_fallback),

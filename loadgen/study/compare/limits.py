@@ -230,7 +230,7 @@ def _estimate_log_error(estimate: LimitEstimate) -> float:
 
 
 def _restore_cause(judged: Effect, before: Effect) -> Effect:
-    """Keep in a verdict by searches' own intervals that it is one, and not how many more would decide."""
+    """Restore why a verdict by searches' own intervals is limited, which judging rows together drops."""
     if before.freedom != _MANY:
         return judged
     return replace(judged, why=WITHIN, more_runs=None, units=1)

@@ -47,7 +47,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 def drop_repeated(reported: Iterable[Reported]) -> tuple[list[Reported], list[Reported]]:
-    """Part runs in each once, in order, and the repeated: same times and plan, or equal figures.
+    """Split runs into each once, in order, and those given again: same times and plan, or equal figures.
 
     Of a run that is there twice, the one that was named itself is used, else the first.
     """
@@ -191,7 +191,7 @@ def _join_facts(loads: Sequence[Load]) -> Load:
 
 
 def describe_distinctions(run: Reported) -> dict[str, str]:
-    """Describe what else than the load tells a run from another of its name: words by their subject."""
+    """Describe what, apart from the load, tells a run from others of its name: words by subject."""
     words = {name: word for name, word in describe_traits(run).items() if name not in _OF_THE_PLAN}
     if "prompts" in words:
         words["prompts"] = f"prompts as {words['prompts']}"

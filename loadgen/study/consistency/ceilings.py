@@ -48,7 +48,7 @@ class Hardware(msgspec.Struct, frozen=True):
         return cls.find(flags.hardware, flags.bandwidth, flags.model_config)
 
     def or_recorded(self, key: str | None) -> Hardware:
-        """This, else the machine that a finished campaign recorded, whose key may be of another version."""
+        """Return this, else the machine that a finished campaign recorded, perhaps by an older key."""
         if self.machine is not None or key is None:
             return self
         machine, unknown = machines.find_recorded(key)

@@ -92,7 +92,7 @@ def find_usual(values: Iterable[Value | None]) -> Value | None:
 
 
 def list_fractions(reported: Reported) -> tuple[tuple[str, float], ...]:
-    """List the duration and the latencies above 0, sorted by key."""
+    """List the duration and the latencies above 0 as (key, value), sorted by key."""
     kinds = (*(f"_{figure.suffix}" for figure in COMMON), "duration")
     figures = ((key, reported.figure(key)) for key in sorted(reported.figures) if key.endswith(kinds))
     return tuple((key, value) for key, value in figures if value)
@@ -232,7 +232,7 @@ class AuditedRun:
 
 
 def group_pages(reported: Sequence[Reported]) -> list[Page]:
-    """Return the page of each run; runs that have a file each are one page."""
+    """List for each run the page that it was published on; runs that have a file each are one page."""
     count = Counter(run.file or run.source for run in reported)
 
     def file(run: Reported) -> str:
@@ -307,7 +307,7 @@ class Workload(msgspec.Struct, frozen=True):
 
 
 def recognise_workload(requests: int, total_input_tokens: int) -> Workload | None:
-    """Recognise the workload of this many requests and tokens in all; None if it is not a known one.
+    """Recognise a known workload by its number of requests and input tokens; None if it is not one.
 
     A total that lacks fewer than 20 tokens of whole lengths identifies nothing.
     """

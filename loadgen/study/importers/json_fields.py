@@ -175,7 +175,7 @@ def parse_local_time(parse: Callable[[str], datetime], written: object) -> datet
 
 
 def add_mean_lengths(load: Load, figures: Mapping[str, Any]) -> Load:
-    """Add to a load the mean lengths that the run's totals come to, where it has them."""
+    """Add to a load the mean tokens of prompts and answers, from the run's totals where it has them."""
     completed = number(figures.get("completed"))
     totals = {f"{way}_len": number(figures.get(f"total_{way}_tokens")) for way in ("input", "output")}
     means = {key: total / completed for key, total in totals.items() if completed and total is not None}

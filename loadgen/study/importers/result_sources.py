@@ -146,7 +146,7 @@ class _Reading:
     current: Path = Path()
 
     def place(self, path: Path) -> None:
-        """Read a place that was named; what is read there is of that place."""
+        """Read a place that was named; its runs are recorded as of that place."""
         self.current = path
         runs, limits = len(self.reported), len(self.limits)
         if path.is_dir():
@@ -227,7 +227,7 @@ class _Reading:
         self._attempt(directory, read)
 
     def _read_met(self, path: Path) -> list[Path]:
-        """Read a file of a directory; the file itself if nothing in it is known."""
+        """Read a file met in a directory; return it where nothing in it is known, else nothing."""
         if _BYPRODUCT.fullmatch(path.name):
             return []
         if (raw := _read_promising(path)) is None:

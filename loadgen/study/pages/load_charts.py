@@ -357,7 +357,7 @@ def group_by_shape(reported: Sequence[Reported]) -> dict[LoadShape, list[Reporte
 
 
 def select_distinct_words(words: Sequence[Sequence[str]]) -> list[str]:
-    """Select the words of each in which they differ; one column alone if it distinguishes all.
+    """Select of each row of words those in which the rows differ; one column alone if it distinguishes all.
 
     Each of `words` has as many.
     """

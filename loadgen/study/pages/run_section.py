@@ -262,7 +262,7 @@ def _note_few_samples(rank: float, count: int) -> str:
 
 
 def _tabulate(at: str, title: str, name: str, rows: Sequence[Any], columns: _Columns) -> Table | None:
-    """Tabulate the figures of rows, each after the field with its name; `at` is their place in the JSON."""
+    """Make a table of rows, the field `name` first; `at` is their place in the JSON. None without rows."""
     body = [
         (getattr(row, name), *(_format_field(f"loadgen.{at}.{index}.{field}", getattr(row, field), digits)
                                for _, field, digits in columns))

@@ -108,7 +108,7 @@ class SeriesStore:
         self.replace(self.directory / f"{self.kind}.json", record.model_dump(mode="json"))
 
     def begin(self, step: SeriesStep) -> Path:
-        """Make the directory in which a step is measured; raises StoreError."""
+        """Make the empty directory in which a step is measured, and return it; raises StoreError."""
         with self.writing():
             place = self.directory / UNFINISHED / step.id
             create_directory(place)
@@ -140,7 +140,7 @@ class SeriesStore:
         shutil.rmtree(self.directory / FAILED / name, ignore_errors=True)
 
     def set_aside(self, folder: str, name: str) -> None:
-        """Keep what the runs of a step in a folder had measured under `interrupted`; the rest is removed."""
+        """Keep what a step's runs had measured under `interrupted`, and remove the rest of its folder."""
         place, kept = self.directory / folder / name, self.directory / INTERRUPTED / name
         marks = [path for name in (run_place.JOURNAL, run_directory.RESULT) for path in place.rglob(name)]
         for run in {mark.parent for mark in marks}:

@@ -77,7 +77,7 @@ class Outline:
         self._open: list[tuple[PageLine, Title]] = []
 
     def enter(self, line: PageLine) -> None:
-        """Go on below a heading, an item or a line that names something.
+        """Take a line of a page: go on below it if it is a heading, an item or a line that names something.
 
         Bold lines, items and plain lines have no levels: a load stands below a name, and a name below a load.
         Of headings, a load stands below a checkpoint's of its own level.
@@ -400,7 +400,7 @@ def _trim_load(words: Sequence[str]) -> Sequence[str]:
 
 
 def _is_telling(words: Sequence[str]) -> bool:
-    """Whether words of a load tell it from another load."""
+    """Whether words of a load distinguish it from another load."""
     tokens = _TOKEN.findall(" ".join(words).lower())
     return not _TELLING.isdisjoint(tokens) or (
         not _COUNTED.isdisjoint(tokens) and any(token.isdecimal() for token in tokens)

@@ -65,7 +65,7 @@ def scale_figure(value: float, times: float) -> float:
 
 
 def compute_each_ms(per_s: float) -> float:
-    """Return the time of each, of a printed rate per second."""
+    """Compute the milliseconds of each, from a printed rate per second."""
     each_ms = 1e3 / per_s
     return ComputedNumber.scale(each_ms, find_last_digit(per_s) * each_ms / per_s)
 

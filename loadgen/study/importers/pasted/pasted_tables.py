@@ -302,7 +302,7 @@ def _read_published() -> dict[tuple[str, int, str, Decimal | None], SpeedRow]:
 def find_unread(
     columns: Sequence[TableColumn], titles: Sequence[str], cells: Sequence[Sequence[str]]
 ) -> tuple[list[int], tuple[str, ...]]:
-    """Find the columns of labels, which tell rows apart, and a remark on the columns of figures left out."""
+    """Find the columns of labels, by their places, and make a remark on the columns of figures left out."""
     named, left = list[int](), list[str]()
     for at, (column, title) in enumerate(zip(columns, titles, strict=True)):
         own = [row[at] for row in cells]
@@ -314,7 +314,7 @@ def find_unread(
 
 
 def read_uncounted(facts: Mapping[str, str]) -> dict[str, str]:
-    """Read the counts of a row that are not numbers, as 4k or 1k1k: they tell it from others all the same."""
+    """Read the cells of a row's counts that are not numbers, as 4k or 1k1k: they tell it from other rows."""
     unread = ((key, facts.get(key, "")) for key in _COUNTS)
     return {key: cell for key, cell in unread if cell and not _is_read(key, cell)}
 

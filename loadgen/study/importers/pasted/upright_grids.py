@@ -37,7 +37,7 @@ ENGINES = ("Transformers", "vLLM", "SGLang", "TensorRT-LLM", "llama.cpp", "LMDep
 
 
 def turn_upright(grid: Grid) -> Grid:
-    """Turn a table whose first column has the titles of figures; any other is unchanged.
+    """Turn a table whose first column has the titles of figures, so that each run is a row; leave any other.
 
     A column of units is read with the titles; one of differences between the others is left out.
     """

@@ -89,7 +89,7 @@ class CampaignStore(SeriesStore):
                 self.forget_failure(cell_id)
 
     def count_attempt(self, planned: Planned) -> int:
-        """Count how often a cell was begun before, and note that it is begun once more; raises StoreError."""
+        """Return how often a cell was begun before, and store that it is begun again; raises StoreError."""
         path = self.directory / ATTEMPTS
         counts: dict[str, int] = {}
         with contextlib.suppress(OSError, ValueError, TypeError):
@@ -117,7 +117,7 @@ class CampaignStore(SeriesStore):
             self.replace(place.with_name(f"{planned.id}.json"), failure)
 
     def set_aside(self, folder: str, name: str) -> None:
-        """Keep what runs had measured; a search stays whole, so that it can go on."""
+        """Keep what a step's runs had measured; a search stays whole, so that it can go on."""
         search, kept = (self.directory / each / name / _SEARCH for each in (folder, INTERRUPTED))
         if (search / LIMIT).is_file():
             shutil.rmtree(kept, ignore_errors=True)

@@ -137,7 +137,7 @@ class Execution:
         return Step(planned, planned.workload)
 
     def measure(self, step: Step[Planned], session: Session) -> MeasuredPoint:
-        """Measure a cell once it is cool; a ladder has been kept then."""
+        """Measure a cell once the machine is cool; a ladder is kept by then, row by row."""
         self._wait_until_cool()
         planned, session = step.what, replace(session, cell=step.what.cell)
         if planned.workload.ladder is not None:
@@ -308,7 +308,7 @@ def prepare_search(
     servers: PointServers, planned: Planned, table: LimitTable, place: Path, seed: Seed,
     say: Callable[[str], None],
 ) -> LimitSearch:  # fmt: skip
-    """Prepare the search of a cell, in a directory of its own, where an interrupted one goes on.
+    """Prepare the search of a cell in `place`; an interrupted one there goes on.
 
     Each repeat has other prompts, each arm the same.
     """

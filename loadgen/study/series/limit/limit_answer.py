@@ -63,7 +63,7 @@ def find_lowest_failing(settings: SearchSettings, trials: Sequence[Trial]) -> fl
 
 
 def find_binding(settings: SearchSettings, trials: Sequence[Trial]) -> int | None:
-    """Find which objective has the lowest edge, by its place; None while none is known."""
+    """Find the objective with the lowest edge, by its place; None while none is known."""
     # A server that ended shows of no objective that it is the limit.
     telling = [trial for trial in trials if trial.usable or (trial.saturated and not trial.invalid)]
     shown = {at for trial in telling for at, each in enumerate(trial.objectives) if search.is_above(each)}

@@ -338,7 +338,7 @@ def make_trial(run: LimitRun, objectives: Sequence[Objective]) -> Trial:
 
 
 def _list_disturbing(run: Result) -> list[str]:
-    """List the doubts for which a run shows nothing of the server: it is made again.
+    """List the doubts that make a run show nothing of the server, so that it is repeated.
 
     Where the server did not stand its load, a run is INVALID and yet shows something; of any other INVALID
     one, or where the client made the figures, it does not.
@@ -352,7 +352,7 @@ def _list_disturbing(run: Result) -> list[str]:
 def _judge_run(
     run: Result, point: MeasuredPoint, evidence: Sequence[ObjectiveEvidence], disturbing: Sequence[str]
 ) -> tuple[Standing, str]:
-    """Judge the objectives together by a run, with the reason where they are not met."""
+    """Judge whether a run shows that the objectives are met together, and give the reason if it does not."""
     if disturbing:
         return Standing.NOT_SHOWN, f"disturbed ({', '.join(disturbing)})"
     if run.facts.saturated:

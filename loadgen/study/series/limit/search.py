@@ -154,7 +154,7 @@ def _count_samples_to_pass(objective: Objective) -> int:
 
 
 def _add_spare(needed: int) -> int:
-    """Count the requests to plan for that many to come, although few arrive."""
+    """Add spare requests to a count, so that it is reached even where few arrive."""
     return math.ceil(needed + _SPARE * math.sqrt(needed))
 
 

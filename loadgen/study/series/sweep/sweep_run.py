@@ -148,7 +148,7 @@ def finish_sweep(
 
 
 def _drop_damaged(store: SweepStore, points: Sequence[GridPoint], say: Callable[[str], None]) -> SweepRecord:
-    """Read the record; finished points whose runs cannot be read are planned again."""
+    """Read the record, with finished points whose runs cannot be read planned again."""
     record = store.record()
     for known, point in zip(record.points, points, strict=True):
         if known.state not in FINISHED:
