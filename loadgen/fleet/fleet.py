@@ -195,7 +195,7 @@ class Fleet:
             shard.take(answer.value, clock.now_ns())
 
     def _judge(self, now_ns: int) -> None:
-        """Give up silent shards: a node that does not answer, or a process that is idle when no other works."""
+        """Give up silent shards: a node that does not answer, or, while all are idle, an idle process."""
         going = [shard for shard in self.shards if not shard.over]
         moving = [shard for shard in going if now_ns - shard.beat_ns < _SILENT_S * 1e9]
         for shard in going:

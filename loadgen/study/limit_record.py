@@ -173,7 +173,7 @@ def describe_limit(record: LimitRecord) -> str:
 
 
 def format_load(value: float) -> str:
-    """Format a load in three digits, all of a whole one."""
+    """Format a load in three digits, a whole one in all of its digits."""
     if float(value).is_integer():
         return f"{value:,.0f}"
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
@@ -216,7 +216,7 @@ def name_percentile(objective: str) -> str:
 
 
 def format_latency(value_ms: float) -> str:
-    """Format milliseconds in four digits, all of those before the point."""
+    """Format milliseconds in four digits, or in all of those before the point."""
     return f"{value_ms:.4g}" if abs(value_ms) < 1e4 else f"{value_ms:.0f}"
 
 

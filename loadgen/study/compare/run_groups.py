@@ -145,7 +145,7 @@ def _split_by_load(reported: Sequence[Reported], members: Iterable[int]) -> list
 def _join_alike(
     reported: Sequence[Reported], members: list[int], kept: list[list[int]], least: int = 0
 ) -> None:
-    """Add runs to the first group that is under the same load, else as a group of their own."""
+    """Add each run to the first group that is under the same load, else to a group of its own."""
     for group in kept:
         if is_same_load(reported[members[0]], reported[group[0]], least):
             group += members

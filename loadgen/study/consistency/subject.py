@@ -301,7 +301,7 @@ class Workload(msgspec.Struct, frozen=True):
         return min(self.requests, other.requests) if alike else 0
 
     def has_first(self, requests: int, total_input_tokens: int) -> bool:
-        """Whether this many requests with this many tokens can be the first of these prompts."""
+        """Whether a run with these requests and input tokens may have sent this workload's first prompts."""
         missing = _read_workloads().get(self.client, {}).get(self.input_len, {})
         return requests <= PROMPTS and _count_tokens(missing, self.input_len, requests) == total_input_tokens
 

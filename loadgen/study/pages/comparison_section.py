@@ -173,7 +173,7 @@ def _format_figure(figure: ComparedFigure, value: float) -> str:
 
 
 def format_row_ratio(value: float) -> str:
-    """Write a row ÷ its baseline."""
+    """Format a row's figure ÷ the baseline's, as 1.235×."""
     return f"{value:.3g}×" if value >= 10 or value < 0.1 else f"{value:.3f}×"
 
 
@@ -240,7 +240,7 @@ def _plot_bars(key: str, title: str, bars: tuple[Bar, ...], better: str) -> Pane
 
 
 def plot_row_distributions(compared: ComparedLoad) -> list[Panel]:
-    """Plot the latencies of the rows in common panels, of those whose requests are known."""
+    """Plot each latency in a panel, a curve for each row whose requests are known."""
     lines = ((line.shown_name, line.runs) for line in compared.lines)
     groups = [(name, [run.run for run in runs if run.run is not None]) for name, runs in lines]
     groups = [(name, runs) for name, runs in groups if runs]

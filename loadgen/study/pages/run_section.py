@@ -141,7 +141,7 @@ class Account(msgspec.Struct, frozen=True):
 
 
 def make_account(reported: Reported, anchor: str, draw: bool) -> Account:
-    """Make all that is shown of a run; without `draw` its charts are left out."""
+    """Make the account of a run: all that a page shows of it; without `draw` its charts are left out."""
     run = reported.run
     if run is None:
         cards, sections, not_checked = make_result_cards(reported.figures), _describe_result(reported), ""

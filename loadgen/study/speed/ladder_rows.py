@@ -105,7 +105,7 @@ def name_backend(engine: str) -> str:
 
 
 def find_setting(facts: Facts) -> EngineSetting | None:
-    """Find what the engine was given when it was started here; None where it was not, or for nothing."""
+    """Find the engine's settings in the flags it was started with here; None where there are none."""
     if facts.launched is None:
         return None
     command, image = facts.launched.command, facts.launched.image

@@ -62,7 +62,7 @@ class SweptLoads(msgspec.Struct, frozen=True):
 
 
 def arrange_loads(comparisons: Sequence[ComparedLoad]) -> SweptLoads:
-    """Arrange loads of one row, and rows that ran under several loads of the same lengths, in one table.
+    """Arrange comparisons for display: loads of one row, and rows under several loads, share one table.
 
     What has rows to compare is compared as well. A single row alone is a comparison with nothing.
     """

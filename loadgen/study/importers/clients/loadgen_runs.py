@@ -168,7 +168,7 @@ class StoredSweep(msgspec.Struct, frozen=True):
 
     @property
     def run_directories(self) -> list[Path]:
-        """Where its runs are; what a failed point measured is none of them."""
+        """The directories of its runs, without what a failed point measured."""
         points = (point for point in self.record.points if point.state != "failed")
         return _select_below(self.directory, (point.directory for point in points))
 
@@ -193,7 +193,7 @@ class StoredLimit(msgspec.Struct, frozen=True):
 
     @property
     def run_directories(self) -> list[Path]:
-        """Where its runs are; one that was cut off is none of them."""
+        """The directories of its runs, without one that was cut off."""
         runs = (run.directory for run in self.record.runs)
         return [] if self.directory is None else _select_below(self.directory, runs)
 

@@ -173,7 +173,7 @@ def _is_llama_benchy(document: Mapping[str, Any]) -> bool:
 
 
 def _read_llama_benchy(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """Yield the runs of a report, in its order: one for the prefill and one for the decoding of each."""
+    """Yield two runs for each benchmark of a report, in order: one of prefill, one of decoding."""
     model, benchmarks = word(document.get("model")), read_list(document.get("benchmarks"))
     rows = [(model, *cells) for each in benchmarks for cells in _list_llama_cells(read_mapping(each))]
     for run in _read_grids(_LLAMA_BENCHY, source, _make_grid(_TITLES, rows)):

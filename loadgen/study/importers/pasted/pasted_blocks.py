@@ -125,7 +125,7 @@ def parse_block(lines: Sequence[str], closed: bool = True) -> PastedBlock:
 
 
 def find_key(label: str) -> str | None:
-    """Find the key of a label, with its colon or without; None where no layout has it."""
+    """Find the key of a figure by its label in a block, with its colon or without; None of an unknown one."""
     match = _LABEL.fullmatch(label.strip().removesuffix(":") + ":")
     return None if match is None else _find_row(match)[0]
 

@@ -211,7 +211,7 @@ class LlamaTest(msgspec.Struct, frozen=True):
 
 
 def parse_test(name: str) -> LlamaTest | None:
-    """Parse the test of a name; None of anything else."""
+    """Parse the name of a test of llama.cpp, as pp512 or tg128 @ d4096; None of anything else."""
     plain = " ".join(name.split())
     match = _TEST.fullmatch(plain)
     if match is None or not (match["prompt"] or match["answer"]):

@@ -49,7 +49,7 @@ def _find_ends(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit)
 
 
 def find_highest_passing(settings: SearchSettings, trials: Sequence[Trial]) -> float | None:
-    """Find the highest load that passed a run and is not, by all runs together, above the limit."""
+    """Find the highest load at which a run passed, unless all runs together put it above the limit."""
     edge = search.find_limiting_edge(settings, trials)
     most = math.inf if edge is None or math.isnan(edge.high) else edge.high
     return max((trial.load for trial in trials if trial.passed and trial.load <= most), default=None)
