@@ -1,1 +1,1 @@
-"""Base: errors, the clock, text and tables, bounds, files, secrets, the form of a rule."""
+"""Base: errors and exit codes, clocks, text, tables, parsers of values, files, secrets, rules."""

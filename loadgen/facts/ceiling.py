@@ -71,7 +71,7 @@ class Ceiling(BaseModel, extra="forbid", frozen=True):
     weights: Weights
 
     def weight_bytes(self, batch: float = 1.0) -> float:
-        """Bytes of weights read in a step of `batch` tokens: dense + E·(1 − (1 − k/E)^B) · expert."""
+        """Return the weight bytes a step of `batch` tokens reads: dense + E·(1 − (1 − k/E)^B) · expert."""
         weights = self.weights
         return weights.dense_bytes + weights.expected_experts(batch) * weights.expert_bytes
 

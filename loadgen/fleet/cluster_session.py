@@ -16,7 +16,7 @@ from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.signals import Interrupts
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Facts
-from loadgen.features.shards.part import lead_s
+from loadgen.features.shards.shard_sender import lead_s
 from loadgen.fleet import connection, placement, shard_actor
 from loadgen.fleet.fleet import Calls, Fleet, RayCalls
 from loadgen.fleet.placement import Node, Place

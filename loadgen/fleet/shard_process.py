@@ -21,7 +21,7 @@ from loadgen.base.clock import SECOND_NS, SYSTEM_CLOCK
 from loadgen.base.errors import LoadgenError, MeasureError
 from loadgen.base.files import open_unlinked
 from loadgen.base.signals import SIGNALS
-from loadgen.features.shards.part import Punctual, ShardSender, lead_s
+from loadgen.features.shards.shard_sender import Punctual, ShardSender, lead_s
 from loadgen.fleet.shard_actor import EVENTS, LENGTH_BYTES, RUNS, TOTALS
 from loadgen.fleet.shard_order import ShardOrder, unpack_order
 from loadgen.plan.plan import Plan

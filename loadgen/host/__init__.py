@@ -1,1 +1,1 @@
-"""Host: this machine while a run goes on: memory, power, heat, clocks, throttling."""
+"""Host: sensors of this machine during a run: CPU, memory, GPU power, heat, clocks, throttling."""

@@ -1,1 +1,1 @@
-"""Report: a run on disk and on paper: the run directory, the report, the published layouts."""
+"""Report: a run on disk and on paper: run directory, result file, report, layouts, tables, exports."""

@@ -25,8 +25,8 @@ from loadgen.figures.per_request import PerRequest
 from loadgen.figures.session_rows import find_sessions
 from loadgen.records.record import UNKNOWN
 from loadgen.report import run_directory
+from loadgen.report.result_file import list_request_ids
 from loadgen.report.run_directory import Result
-from loadgen.report.vllm_json import list_request_ids
 from loadgen.transport.failure import FailureKind
 
 REQUESTS = "requests"  # the file's name, before its form's ending

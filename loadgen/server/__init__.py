@@ -1,1 +1,1 @@
-"""Server: the server outside the load: discovery, health, control, `/metrics`, logs, configuration."""
+"""Server: it outside the load: discovery, health, `/metrics`, logs, configuration, its model's files."""

@@ -1,1 +1,1 @@
-"""Transport: requests sent and their arrivals captured: the hot path, in a process of its own."""
+"""Transport: connections, requests sent, arrivals timestamped: the hot path, in its own process."""

@@ -1,1 +1,1 @@
-"""Verdict: whether a run can be believed: evidence, doubts with remedies, and the verdict."""
+"""Verdict: whether a run can be believed: evidence, the rules of doubts, and the verdict."""

@@ -20,9 +20,9 @@ from loadgen.figures import steady_state
 from loadgen.host import sensor_summary
 from loadgen.report import report, result_block
 from loadgen.report.report import SECTIONS
+from loadgen.report.result_file import make_result
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions, Section, make_section
-from loadgen.report.vllm_json import make_result
 from loadgen.server import answer_check, engine_config
 from loadgen.server.answer_check import Fingerprint
 from loadgen.server.engine_config import EngineConfig
@@ -248,7 +248,7 @@ def test_a_figure_that_is_no_number_costs_itself_alone() -> None:
 
 def test_vllms_keys_come_out_where_nothing_of_ours_does(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = stored(DERIVED)
-    monkeypatch.setattr("loadgen.report.vllm_json._list_successes", broken_one)
+    monkeypatch.setattr("loadgen.report.result_file._list_successes", broken_one)
     left = stored(dict.fromkeys(DERIVED, broken_one))
     assert set(left["loadgen"].pop("failed_parts")) == {*DERIVED, "per_request"}
     assert {key: value for key, value in left.items() if key != "loadgen"} == {

@@ -155,7 +155,7 @@ def trace_grid(run: RunEvidence) -> Evidence | None:
 
 
 def _cut(run: RunEvidence, above: float, most: float) -> Evidence | None:
-    """Find evidence that requests of the file are missing or cut; the larger share is in (above, most]."""
+    """Find evidence that a share of (above, most] of the file's requests is missing or clipped."""
     data = run.facts.data
     left_out = data.skipped if data.kind in TRACES else {}
     capped = sum(left_out.get(why, 0) for why in CAPS)

@@ -187,7 +187,9 @@ def check_address(text: str) -> str:
     return text
 
 
-_part = partial(setting, Makes.CLIENT, group=SHARDS, keyword="str", extension="loadgen.features.shards.part")
+_part = partial(
+    setting, Makes.CLIENT, group=SHARDS, keyword="str", extension="loadgen.features.shards.shard_sender"
+)
 
 
 # fmt: off

@@ -69,7 +69,7 @@ def check_alike(first: Replica, other: Replica) -> None:
 
 
 def _place(root: Target) -> tuple[str, int, str]:
-    """Return a key that tells servers apart by name (virtual hosts), local ones by address."""
+    """Return a key that tells servers apart: host name (for virtual hosts) or "this machine", port, path."""
     return (
         ("this machine" if is_loopback(root.host) and _is_localhost(root) else root.host),
         root.port,

@@ -143,7 +143,7 @@ def _repeatedly(session: Session, workload: Profile, first: Seed) -> tuple[int, 
         runs.append(run)
     if len(runs) > 1:
         from loadgen.figures import repeats
-        from loadgen.report.vllm_json import write_result
+        from loadgen.report.result_file import write_result
 
         spreads = repeats.measure_spreads([run.metrics for run in runs], [run.steady for run in runs])
         print_text("\n".join(repeats.render_spreads(spreads)), sys.stdout)
@@ -249,7 +249,7 @@ def _render(run: Result, directory: Path, options: Options) -> str:
 
 def finish(session: Session, run: Result, directory: Path) -> int:
     """Write the run's files, print the report, and return the exit code; files come first."""
-    from loadgen.report.vllm_json import write_result
+    from loadgen.report.result_file import write_result
     from loadgen.verdict.verdict import Level
 
     options = session.options

@@ -24,7 +24,7 @@ from loadgen.base.text import clean_line
 from loadgen.figures import repeats
 from loadgen.figures.repeats import t_quantile
 from loadgen.report.load_table import SIMULATION, mark_simulated
-from loadgen.report.vllm_json import make_strict
+from loadgen.report.result_file import make_strict
 from loadgen.study import limit_record
 from loadgen.study.compare import run_groups, statistics
 from loadgen.study.compare.comparison import find_default_row, match_rows, measure_distance

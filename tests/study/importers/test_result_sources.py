@@ -15,8 +15,8 @@ from builders.loops import loop_over
 from loadgen import __version__
 from loadgen.base.errors import UsageError
 from loadgen.facts.run_facts import Cell
+from loadgen.report.result_file import write_result
 from loadgen.report.run_directory import ARRIVALS, RESULT, Result
-from loadgen.report.vllm_json import write_result
 from loadgen.study.importers import result_sources
 from loadgen.study.importers.result_sources import Sources
 from loadgen.study.run_summary import summarise_run

@@ -23,7 +23,7 @@ from loadgen.figures import repeats
 from loadgen.report import load_table
 from loadgen.report.load_identity import Load, format_tokens
 from loadgen.report.load_table import LoadRow
-from loadgen.report.vllm_json import make_strict
+from loadgen.report.result_file import make_strict
 from loadgen.study.compare.comparison import find_column
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line, Summary
 from loadgen.study.compare.tables import loads

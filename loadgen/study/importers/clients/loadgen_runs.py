@@ -20,9 +20,9 @@ from loadgen.facts.run_facts import FORMATS, Facts, FailedCell
 from loadgen.figures.metrics import DEFINITIONS_VERSION
 from loadgen.report import run_directory
 from loadgen.report.load_table import mark_simulated
+from loadgen.report.result_file import OURS
 from loadgen.report.run_directory import ARRIVALS, RESULT, Result
 from loadgen.report.run_place import JOURNAL
-from loadgen.report.vllm_json import OURS
 from loadgen.study import limit_record, sweep_record
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.json_fields import ClientFormat

@@ -13,7 +13,7 @@ from loadgen.base.text import format_count
 from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.figures.figure_table import COUNTS, PEAKS, figures_named_by, find_figure
 from loadgen.report.load_identity import Load
-from loadgen.report.vllm_json import SIMULATED
+from loadgen.report.result_file import SIMULATED
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.json_fields import ClientFormat, count, find_first, number, read_fields, word
 from loadgen.study.run_summary import Reported, describe_simulation, find_unnamed_preset, shorten_name

@@ -21,7 +21,7 @@ from loadgen.facts.run_facts import Cell
 from loadgen.plan import profile
 from loadgen.plan.plan_inputs import Seed
 from loadgen.report import run_directory
-from loadgen.report.vllm_json import OURS
+from loadgen.report.result_file import OURS
 from loadgen.study.limit_record import LIMIT
 from loadgen.study.series.campaign.arms import Arm, Planned, Start, list_cells
 from loadgen.study.series.campaign.campaign_file import CampaignFile, CampaignOptions, hide_flag_secrets

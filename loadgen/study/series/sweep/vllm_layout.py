@@ -12,8 +12,8 @@ from typing import Any
 
 from loadgen.base import files
 from loadgen.base.errors import UsageError
+from loadgen.report.result_file import OURS
 from loadgen.report.run_directory import RESULT
-from loadgen.report.vllm_json import OURS
 from loadgen.study.series.point_runs import parse_value
 from loadgen.study.series.series_store import SeriesStore, create_directory
 from loadgen.study.series.sweep.grid import GridPoint

@@ -20,7 +20,7 @@ from loadgen.facts.requested_metrics import parse_metadata
 from loadgen.facts.run_facts import Client, Facts, Server
 from loadgen.figures.metrics import compute_metrics
 from loadgen.records.record import Record, Records
-from loadgen.report.vllm_json import make_result, name_result_file, write_result
+from loadgen.report.result_file import make_result, name_result_file, write_result
 from loadgen.study.importers.clients import vllm_files
 from loadgen.study.run_summary import summarise_result
 from loadgen.transport.failure import Failure, FailureKind

@@ -1,4 +1,4 @@
-"""Part: what a command that sends a part of a plan checks, does and stores otherwise than one that sends all.
+"""Shard sender: a command that sends one share of a plan: its checks, its start, and the facts it stores.
 
 Shard 0 alone does what concerns the server as a whole: it empties the cache, samples the server's counters
 and its machine, and asks for the fingerprint. The warm-up is divided as the plan is, and each shard sends at

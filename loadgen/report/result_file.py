@@ -1,4 +1,4 @@
-"""The result file: vLLM's keys in vLLM's order, and ours under one more."""
+"""Result file: vLLM's keys in vLLM's order, and ours under one more."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from builders.loops import loop_over
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.signals import SIGNALS, Stopped, StopRequest
 from loadgen.features.shards import shard_settings
-from loadgen.features.shards.part import Punctual, StartWait, lead_s
+from loadgen.features.shards.shard_sender import Punctual, StartWait, lead_s
 from loadgen.features.shards.shard_settings import PlannedStart
 from loadgen.run.command.progress import Display
 from loadgen.run.firing import TransportOptions
