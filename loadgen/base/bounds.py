@@ -35,7 +35,7 @@ def read_figure(value: object) -> float | None:
 
 @dataclass(frozen=True)
 class Bounded(Generic[N]):
-    """A flag's type: a number from `least` to `most`; calling it raises ArgumentTypeError."""
+    """An argparse type: a number from `least` to `most`; calling it parses, or raises ArgumentTypeError."""
 
     kind: Callable[[str], N]
     least: N
@@ -54,7 +54,7 @@ class Bounded(Generic[N]):
 
 
 def integer_between(least: int, most: int) -> Bounded[int]:
-    """Make a flag's type: an integer from `least` to `most`."""
+    """Make an argparse type that parses an integer from `least` to `most`."""
 
     def read(text: str) -> int:
         return int(text) if len(text) <= _LONGEST_NUMBER else most + 1
@@ -63,12 +63,12 @@ def integer_between(least: int, most: int) -> Bounded[int]:
 
 
 def number_between(least: float, most: float) -> Bounded[float]:
-    """Make a flag's type: a number from `least` to `most`; not NaN, and infinite only if `most` is."""
+    """Make an argparse type that parses a number from `least` to `most`; never NaN."""
     return Bounded(float, least, most, "a number", f"{least:g} to {most:.12g}")
 
 
 def is_too_deep(value: Any) -> bool:
-    """Whether tables and lists are nested more than 64 deep; does not recurse itself."""
+    """Whether tables and lists are nested more than 64 deep, found without recursion."""
     level = [value]
     for _ in range(DEEPEST + 1):
         nested = [part for part in level if isinstance(part, dict | list)]

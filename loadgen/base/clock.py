@@ -18,11 +18,11 @@ class Clock(Protocol):
     """The two clocks of a machine, in nanoseconds."""
 
     def now_ns(self) -> int:
-        """CLOCK_MONOTONIC."""
+        """Read CLOCK_MONOTONIC (ns)."""
         ...
 
     def wall_ns(self) -> int:
-        """CLOCK_REALTIME."""
+        """Read CLOCK_REALTIME (ns)."""
         ...
 
 
@@ -30,7 +30,7 @@ class ProcessClock(Clock, Protocol):
     """A machine's clocks and the CPU time of this process, in nanoseconds."""
 
     def cpu_ns(self) -> int:
-        """CLOCK_PROCESS_CPUTIME_ID."""
+        """Read CLOCK_PROCESS_CPUTIME_ID (ns)."""
         ...
 
 
@@ -46,7 +46,7 @@ SYSTEM_CLOCK = SystemClock()
 
 
 def realtime_offset_ns(clock: Clock = SYSTEM_CLOCK) -> int:
-    """CLOCK_REALTIME − CLOCK_MONOTONIC, from the tightest of five brackets.
+    """Measure CLOCK_REALTIME − CLOCK_MONOTONIC in ns, by the tightest of five readings.
 
     Both clocks are slewed alike, so this changes only when the wall clock is stepped.
     """

@@ -31,7 +31,7 @@ _OPEN_FILE = re.compile(r"/dev/(?:(stdout)|(stderr)|fd/(\d{1,9}))|/proc/self/fd/
 
 
 def expand_path(path: str | Path) -> Path:
-    """Fill in ~ and ~user of a path; raises UsageError for what cannot be a path."""
+    """Expand ~ and ~user in a path as a shell does; raises UsageError for what cannot be a path."""
     text = str(path)
     encoded, shown = text.encode("utf-8", "surrogateescape"), f"{text[:60]!r}… is not a valid path"
     if b"\0" in encoded:
@@ -125,7 +125,7 @@ def _write_on(handle: int, write: Callable[[BinaryIO], object], append: bool) ->
 
 
 def _open_file(path: Path) -> int | None:
-    """Copy the descriptor that a path such as /dev/stdout names; None for any other path."""
+    """Duplicate the file descriptor that a path such as /dev/stdout names; None for any other path."""
     named = _OPEN_FILE.fullmatch(str(path))
     if named is None:
         return None

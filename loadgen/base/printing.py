@@ -59,7 +59,7 @@ class Warnings(logging.Handler):
     """Prints each warning that the package logs as a line of the command's on standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one warning."""
+        """Print one log record as `loadgen: …` on standard error."""
         print_text(f"loadgen: {record.getMessage()}", sys.stderr)
 
 

@@ -189,7 +189,7 @@ class Secrets(msgspec.Struct, frozen=True):
 
 
 def hide_argument_secrets(argv: Sequence[str] | None = None) -> list[str]:
-    """Hide the values of headers, keys and tokens in a command line; None: in this one."""
+    """Hide the values of headers, keys and tokens in a command line; None: this process's own."""
     words, header, secret = [], False, False
     for word in sys.argv if argv is None else argv:
         if word.startswith("--") or (word.startswith("-") and not secret):

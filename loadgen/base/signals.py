@@ -35,7 +35,7 @@ def read_number(stop: KeyboardInterrupt) -> int:
 
 
 def exit_code(number: int) -> int:
-    """The command's exit code where a signal ended it: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
+    """Return the exit code of a command that a signal ended: 130 for Ctrl-C, 143 SIGTERM, 129 SIGHUP."""
     return _FAILED + number
 
 

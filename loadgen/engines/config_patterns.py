@@ -104,14 +104,14 @@ class InfoField(msgspec.Struct, frozen=True):
 
 
 def _format_value(value: object) -> str:
-    """A JSON value as a log would print it; "" for nested values, which are not needed."""
+    """Format a JSON value as a log would print it; "" for nested values, which are not needed."""
     if isinstance(value, list):
         return ", ".join(_format_value(item) for item in value[:_MOST_ITEMS] if not isinstance(item, list))
     return "" if isinstance(value, dict) else str(value)
 
 
 def _find_value(info: object, path: str) -> object:
-    """The value at a dotted path."""
+    """Return the value at a dotted path of nested tables; None if it is missing."""
     for step in path.split("."):
         if isinstance(info, list) and step.isdecimal() and int(step) < len(info):
             info = info[int(step)]
@@ -126,7 +126,7 @@ def _find_value(info: object, path: str) -> object:
 
 
 def read_word(text: str) -> str:
-    """Read a word without quotes and `torch.`; "" for None and auto."""
+    """Read a word, dropping quotes and `torch.`; "" for None and auto."""
     word = text.strip("'\" ").removeprefix("torch.")
     return "" if word in ("None", "auto", "") else word
 
@@ -181,12 +181,12 @@ def read_kernel(text: str) -> str:
 
 
 def read_count(text: str) -> int | None:
-    """Read a whole number, with or without commas."""
+    """Parse an integer, with or without thousands separators."""
     return untrusted.read_digits(text.replace(",", ""))
 
 
 def read_seconds(text: str) -> float | None:
-    """Read seconds, to a hundredth."""
+    """Parse seconds, rounded to a hundredth."""
     seconds = untrusted.read_number(text)
     return None if seconds is None else round(seconds, 2)
 

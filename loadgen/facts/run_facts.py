@@ -74,7 +74,7 @@ class Join(StrEnum):
 
 
 class FactLine(msgspec.Struct, frozen=True):
-    """A fact's line in the report: a text with {} in the place of the fact, or of each of its entries."""
+    """A fact's line in the report: a text with {} for the fact, or for each of its entries."""
 
     text: str
     section: str = "notes"  # of the report
@@ -85,7 +85,7 @@ R = TypeVar("R")
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The server that answered."""
+    """The server that was measured: engine, version, model, URL."""
 
     url: str
     engine: str
@@ -481,7 +481,7 @@ class Cell(BaseModel, extra="forbid", frozen=True, defer_build=True):
 
     @property
     def arm(self) -> str:
-        """The arm of a comparison: the checkpoint on its server."""
+        """The name of the checkpoint on its server, which comparisons group runs by."""
         return f"{self.checkpoint} on {self.server}"
 
 

@@ -110,7 +110,7 @@ class Distribution(msgspec.Struct, frozen=True):
 
 
 class RateDistribution(msgspec.Struct, frozen=True):
-    """One speed over a run, in tokens per second, a value per request; if empty, `n` is 0 and the rest NaN.
+    """Statistics of one speed over a run, in tokens per second; without values `n` is 0, the rest NaN.
 
     Its slow end is a low percentile: P1, not P99.
     """

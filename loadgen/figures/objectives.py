@@ -77,7 +77,7 @@ class Objective(msgspec.Struct, frozen=True):
 
 
 class Standing(StrEnum):
-    """Whether a run is shown to meet an objective, at the confidence of the bounds."""
+    """Whether a run is shown to meet an objective, to miss it, or neither, at 99 % confidence."""
 
     MEETS = "meets"  # the upper bound is within the limit
     NOT_SHOWN = "not shown"  # the limit lies between the bounds, or there are too few samples for them

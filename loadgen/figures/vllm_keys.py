@@ -85,7 +85,7 @@ def list_latencies(metrics: Metrics, facts: BlockFacts) -> dict[str, float | Non
 
 
 def list_sglang_figures(metrics: Metrics) -> dict[str, Any]:
-    """List the figures that SGLang prints and vLLM does not, under SGLang's keys.
+    """Collect the figures that SGLang prints and vLLM does not, under SGLang's keys.
 
     `concurrency` is the end-to-end latencies of the successes, summed, over the duration (Little).
     """

@@ -63,7 +63,10 @@ def _find_version(package: str) -> str:
 
 
 def run_command(*command: str, timeout_s: float) -> str:
-    """Run a command about this machine; "" where it does not exist or fails, else its output."""
+    """Run a command and return its output; "" if it does not exist, fails, or takes too long.
+
+    It gets only what it needs of the environment: no key, no hook's GIT_DIR.
+    """
     with _start_command(*command) as read_output:
         return read_output(timeout_s)
 

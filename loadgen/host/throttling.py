@@ -41,7 +41,7 @@ class HostMachine:
         return run_command(*command, timeout_s=_COMMAND_S)
 
     def find_gpus(self) -> Gpus | Absent:
-        """The GPUs that NVML shows."""
+        """Return the GPUs that NVML shows, or Absent with the reason."""
         return call_guarded("NVML", find_gpus, Absent)
 
 

@@ -26,12 +26,7 @@ _WORDS_FILE = Path(__file__).with_name("common_words.txt")
 
 @cache
 def list_common_words() -> tuple[str, ...]:
-    """List 512 of the commonest lower-case words of three English texts, the commonest first.
-
-    Each, with a blank before it, is one token in the vocabularies of Qwen (`qwen.tiktoken` of dashscope
-    2.0.2), of Mistral's Tekken (2024-07 and 2024-09) and of Mistral's SentencePiece models v1, which is of
-    Llama 2's size, and v3 (all of mistral-common 1.13.1).
-    """
+    """Return the 512 commonest lower-case words of three English texts, the commonest first."""
     return tuple(_WORDS_FILE.read_text("utf-8").split())
 
 
@@ -45,7 +40,7 @@ class WordCounts(msgspec.Struct, frozen=True):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words that prompts are made of."""
+        """Return the words that prompts are made of."""
         return self.words or list_common_words()
 
     @property

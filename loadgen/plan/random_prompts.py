@@ -37,7 +37,7 @@ _MOST_KEPT = 256  # prefixes in memory
 
 
 class PromptSource(msgspec.Struct, frozen=True):
-    """Where random prompts come from: `make` makes those of a shape from a stream of random numbers."""
+    """A source of random prompts; `make` makes those of a shape from a random stream."""
 
     make: Callable[[PromptShape, RandomStream], RandomPrompts]
     facts: DataFacts = DataFacts()  # of the text
@@ -59,7 +59,7 @@ class TextModule(Protocol):
 
 
 def import_texts() -> TextModule:
-    """The module that makes prompts of text, which only runs that send any import."""
+    """Import the module that makes prompts of text; only runs that send text do."""
     (texts,) = import_rows("texts")
     return cast(TextModule, texts)
 
@@ -92,7 +92,7 @@ def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str
 
 
 def _open_vocabulary(inputs: PlanInputs) -> PromptSource:
-    """Random token ids, each prompt drawn when it is due."""
+    """Open the source of random token ids, each prompt drawn when it is due."""
     subject = inputs.subject
     vocabulary = find_vocabulary(subject.tokenizer, subject.model_root, subject.vocab_size)
     return PromptSource(
@@ -212,16 +212,13 @@ def parse_range_ratio(
 
 
 class RandomPrompts(PromptRequests):
-    """Prompts of a shape, each made when it is asked for, of which groups may begin with a shared prefix.
-
-    `reusable_tokens` are those of prefixes that an earlier prompt begins with too.
-    """
+    """Prompts of a shape, made when needed, of which groups may begin with a shared prefix."""
 
     reusable_tokens: int
 
 
 class SharedPrefixes(RandomPrompts, Generic[P]):
-    """Prompts whose lengths, own content and prefixes come from a stream; a class of such has `prompt`."""
+    """Prompts whose lengths, content and prefixes are drawn from a stream; a subclass defines `prompt`."""
 
     def __init__(
         self, shape: PromptShape, stream: RandomStream, make_prefix: Callable[[np.random.Generator], P]
@@ -235,11 +232,11 @@ class SharedPrefixes(RandomPrompts, Generic[P]):
         self.reusable_tokens = self._groups.reusable(shape.prefix_len)
 
     def make_rng(self, *place: int) -> np.random.Generator:
-        """The generator of what is at a place of the plan, whatever was asked for before."""
+        """Make the random generator of one place of the plan, independent of all earlier draws."""
         return np.random.default_rng(np.random.SeedSequence(self._key, spawn_key=place))
 
     def digest(self) -> str:
-        """A fingerprint of all lengths, of the first 64 prompts, and of which prefix each prompt has."""
+        """Return a hash of all lengths, the first 64 prompts, and which prefix each prompt has."""
         return self._groups.digest(super().digest())
 
 

@@ -45,20 +45,20 @@ class FullTokenizer(Tokenizer, Protocol):
 
 
 def count_tokens(tokenizer: FullTokenizer, texts: list[str]) -> list[int]:
-    """How many tokens each text is, those counted that the tokenizer adds to it."""
+    """Count the tokens of each text, including those the tokenizer adds."""
     return [len(ids) for ids in tokenizer(texts)["input_ids"]] if texts else []
 
 
 def count_message_tokens(
     tokenizer: FullTokenizer, name: str, texts: list[str], more: Mapping[str, Any]
 ) -> list[int]:
-    """How many tokens each text is as a user's message, in the chat template; raises UsageError."""
+    """Count the tokens of each text as a user's message in the chat template; raises UsageError."""
     templated = [apply_template(tokenizer, name, text, more) for text in texts]
     return [len(ids) for ids in tokenizer(templated, add_special_tokens=False)["input_ids"]] if texts else []
 
 
 def load_tokenizer(name: str | None, prompt_format: str) -> FullTokenizer:
-    """The tokenizer `name` (a directory or a hub's name), loaded by transformers; raises UsageError."""
+    """Load the tokenizer `name` (a directory or a hub's name) by transformers; raises UsageError."""
     if name is None:
         raise UsageError(
             f"--prompt-format {prompt_format} needs --tokenizer: "
@@ -84,7 +84,7 @@ def load_tokenizer(name: str | None, prompt_format: str) -> FullTokenizer:
 
 
 def find_optional_tokenizer(subject: ModelTarget) -> str | None:
-    """The tokenizer that was named, else the model's own where it is on this machine and can be loaded."""
+    """Find the named tokenizer, else the model's own if it is here and loads; else None."""
     if subject.tokenizer is not None:
         return subject.tokenizer
     found = find_tokenizer(subject.model_root, subject.model)
@@ -92,7 +92,7 @@ def find_optional_tokenizer(subject: ModelTarget) -> str | None:
 
 
 def find_needed_tokenizer(subject: ModelTarget, what: str, instead: str = "") -> str:
-    """The tokenizer that was named, else the model's own; raises UsageError of what needs one."""
+    """Find the named tokenizer, else the model's own; raises UsageError that `what` needs one."""
     found = subject.tokenizer or find_tokenizer(subject.model_root, subject.model)
     if found is None:
         raise UsageError(
@@ -106,7 +106,7 @@ def find_needed_tokenizer(subject: ModelTarget, what: str, instead: str = "") ->
 def fit_text(
     tokenizer: Tokenizer, ids: list[int], length: int, draw_ids: Callable[[int], list[int]]
 ) -> tuple[str, list[int]]:
-    """A text that encodes to `length` tokens, and that encoding, starting from the text of `ids`.
+    """Find a text that encodes to `length` tokens, starting from that of `ids`; return it and its ids.
 
     What is too long is cut, what is too short gets random ids (`draw_ids(n)`), and the result is decoded
     again; after ten rounds it is what it is.
@@ -123,7 +123,7 @@ def fit_text(
 
 
 def apply_template(tokenizer: FullTokenizer, name: str, text: str, more: Mapping[str, Any]) -> str:
-    """A user's message in the chat template, up to where the answer begins; raises UsageError."""
+    """Put a text as the user's message in the chat template, up to the answer; raises UsageError."""
     with ExitStack() as errors:
         errors.push(partial(_refuse_template, name))
         return tokenizer.apply_chat_template(
@@ -135,7 +135,7 @@ def apply_template(tokenizer: FullTokenizer, name: str, text: str, more: Mapping
 def _refuse_template(
     name: str, kind: type[BaseException] | None, error: BaseException | None, _: object
 ) -> None:
-    """Raise a UsageError of what a chat template raised: it is a program of the model's author."""
+    """Raise UsageError for an exception of a chat template, which is a program of the model's author."""
     if isinstance(error, Exception):
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UsageError(
@@ -144,7 +144,7 @@ def _refuse_template(
 
 
 def _refuse(name: str, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-    """Raise a UsageError of what transformers raised over a tokenizer's files."""
+    """Raise UsageError for an exception of transformers while loading a tokenizer's files."""
     # The Rust part raises Exception itself, no subclass, over files newer than it knows: hence the
     # comparison by type, which a handler's clause cannot make.
     expected = (OSError, ValueError, LookupError, TypeError, ImportError)

@@ -56,7 +56,7 @@ class Reasoning(msgspec.Struct):
 
 
 class Decoder(msgspec.Struct, eq=False):
-    """Decodes the captures of one run, which share a dialect and whether they were streamed.
+    """Decodes the captures of one run, all of one API and all streamed or none.
 
     `hide` masks the secrets in every text that is kept of what a server wrote; `planned` are the lengths of
     each prompt and answer of the plan, int64[requests] each. `keep_uncounted` keeps the text of answers whose

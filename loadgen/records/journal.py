@@ -227,7 +227,7 @@ class Journal:
 
 
 def name_part(path: Path, number: int) -> Path:
-    """The file of a journal's part: journal-0.bin of journal.bin."""
+    """Return the file of a journal's part: journal-0.bin for journal.bin."""
     return path.with_name(f"{path.stem}-{number}{path.suffix}")
 
 

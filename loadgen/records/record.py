@@ -311,9 +311,9 @@ class Records(Columns, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, path: Path) -> Records:
-        """Read what `save` wrote; long columns stay in the file, and none is to be written to.
+        """Read what `save` wrote; long columns stay in the file and are read-only.
 
-        Raises OSError where it cannot be read, ValueError where it is no such file or cannot be a run's.
+        Raises OSError where it cannot be read, ValueError where it is not such a file or cannot be a run's.
         """
         stored = archive.read_columns(path, _STORED)
         needed = [name for name in _STORED if name not in LATER and name not in _SHARED_WORDS]

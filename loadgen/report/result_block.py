@@ -55,7 +55,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 def _capitalise(label: str) -> str:
-    """Write the label of a figure as vLLM does in its block: E2EL per Token."""
+    """Capitalise a figure's label as vLLM does in its block: E2EL per Token."""
     return re.sub(r"\b(?!(?:per|incl)\b)[a-z]", lambda first: first[0].upper(), label)
 
 

@@ -138,7 +138,7 @@ class Result:
 
     @cached_property
     def objectives(self) -> tuple[ObjectiveEvidence, ...]:
-        """The evidence for each objective of --slo."""
+        """The evidence for each objective of --slo: met, missed or not shown."""
         return judge_objectives(self.counted, objectives.parse_objectives(self.facts.profile.slo), self.ask)
 
     @property

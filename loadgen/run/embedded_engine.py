@@ -34,7 +34,7 @@ def begin_engine(options: Options, stack: ExitStack) -> Embedded | None:
 
 
 def _make_feature_preset(options: Options) -> str | None:
-    """The preset that a feature makes of its name, as JSON; None: the engine has it; raises UsageError."""
+    """Make a preset by name from a feature, as JSON; None: the engine has it. Raises UsageError."""
     for feature in import_rows("presets"):
         for prefix, module in feature.PRESETS.items():
             if (options.preset or "").startswith(prefix):

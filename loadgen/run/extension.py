@@ -60,13 +60,13 @@ class Extension:
         """Raise UsageError if options need a single run and the command makes several."""
 
     def arrange_sending(self, options: Options, made: Plan, sent: TransportOptions) -> TransportOptions:
-        """How a plan is sent otherwise; raises UsageError where it cannot be."""
+        """Return the options of how a plan is sent, changed by the feature; raises UsageError."""
         return sent
 
     def adjust_to_warmup(
         self, options: Options, made: Plan, sent: TransportOptions, warmed: Records, display: Display
     ) -> TransportOptions:
-        """How a plan is sent once its warm-up has shown the server's pace."""
+        """Return the options of how a plan is sent, adjusted to the pace its warm-up showed."""
         return sent
 
     def show_plan(self, made: Plan, options: Options, tokenizer: str | None) -> None:

@@ -40,7 +40,7 @@ def likely_transport(asked: str | None) -> str:
 
 
 def explain_refusals() -> dict[str, str]:
-    """Explain, by transport, why this machine does not run it; those that run are left out."""
+    """Map each transport that this machine cannot run to the reason."""
     return {name: why for name, kind in TRANSPORTS.items() if (why := kind.explain_refusal())}
 
 

@@ -98,12 +98,12 @@ def try_request(
     body: Mapping[str, Any],
     limit_s: float,
 ) -> ControlAnswer:
-    """Try a request of a workload before the run: an error whole, else the beginning of the answer."""
+    """Send a trial request before the run; return the whole error, or the beginning of the answer."""
     return _exchange(access, ("POST", path), limit_s, body, begin_only=True)
 
 
 def send_request(access: ServerAddress, path: str, body: Mapping[str, Any], limit_s: float) -> ControlAnswer:
-    """Send one request before the run, and return its whole answer."""
+    """Send a request before the run; return the whole answer."""
     return _exchange(access, ("POST", path), limit_s, body)
 
 

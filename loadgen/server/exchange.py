@@ -63,7 +63,7 @@ class ControlLoop:
             self._runner = None
 
     def run(self, request: Coroutine[Any, Any, T]) -> T:
-        """Run a request to its result; raises OSError where no socket is left, and what `poll` raises."""
+        """Run a request to its result; raises OSError if no socket is free, and what `poll` raises."""
         if self._runner is None:
             with ControlLoop(self._interrupt, self._new_loop) as alone:
                 return alone.run(request)

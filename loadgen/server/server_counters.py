@@ -22,7 +22,7 @@ _MOST = 100  # models, and reasons to end, that are kept
 
 
 class ServerLatency(BaseModel, extra="forbid", frozen=True):
-    """One of the server's histograms over the run: its mean, and the buckets of its percentiles."""
+    """One of the server's histograms over the run: its mean, and each percentile's bucket."""
 
     count: int
     mean_ms: float  # sum / count

@@ -122,7 +122,7 @@ class ConcurrencySteps(msgspec.Struct, frozen=True):
 
     @property
     def most(self) -> int:
-        """The highest limit."""
+        """The highest limit of any step."""
         return int(self.limits.max())
 
     @property
@@ -135,7 +135,7 @@ class ConcurrencySteps(msgspec.Struct, frozen=True):
         return int(self.limits[max(int(np.searchsorted(self.from_ns, elapsed_ns, "right")) - 1, 0)])
 
     def part(self, number: int, of: int) -> ConcurrencySteps:
-        """The part of one of `of` processes, counted from 0; at each time their sum is the limit."""
+        """Return process `number`'s share of the limits, of `of` processes; the shares add up."""
         return ConcurrencySteps(self.from_ns, np.maximum(self.limits - number + of - 1, 0) // of)
 
     def next_ns(self, elapsed_ns: int) -> int:
@@ -171,7 +171,7 @@ class LoadSchedule(msgspec.Struct, frozen=True):
 
     @property
     def duration_s(self) -> float:
-        """How long all stages take."""
+        """The total duration of all stages, in seconds."""
         return sum(stage.span_s for stage in self.stages)
 
     @property

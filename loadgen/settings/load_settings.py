@@ -312,7 +312,7 @@ class LoadKeys(KeyRows, frozen=True):
 
 
 class SeedOptions(OptionRows, frozen=True):
-    """The seed of random numbers."""
+    """The setting of the seed of random numbers."""
 
     seed: int | None = setting(Makes.LOAD, None, "default: random, printed and recorded", group=WORKLOAD,
         rank=3, read=integer_between(-bounds.MOST_SEED, bounds.MOST_SEED), resumes=True,

@@ -73,7 +73,7 @@ class VariationKeys(KeyRows, frozen=True):
 
 
 class LengthKeys(KeyRows, frozen=True):
-    """How long prompts and answers are."""
+    """The settings of how long prompts and answers are."""
 
     input_len: int = _length(1024, "prompt tokens (default 1024)", flag="--random-input-len", **_LEN,
         **_RANDOM, compared=Identity.AS_PLANNED, common=True)

@@ -53,7 +53,7 @@ _client = partial(setting, Makes.CLIENT)
 
 
 class RequestKeys(KeyRows, frozen=True):
-    """The fields that each request asks of the server."""
+    """The settings of the fields that each request sends to the server."""
 
     backend: Literal["openai", "openai-chat", "vllm", "sglang"] = _request("openai",
         "API (default openai: completions; sglang: its own /generate)", group=SERVER,
@@ -89,7 +89,7 @@ class RequestKeys(KeyRows, frozen=True):
 
 
 class FigureKeys(KeyRows, frozen=True):
-    """Which figures are printed, and what a run is judged by."""
+    """The settings of which figures are printed, and of the objectives a run is judged by."""
 
     percentile_metrics: str = _printed("ttft,tpot,itl", "of ttft, tpot, itl, e2el and the other "
         "latencies and speeds of docs/metrics.md (default ttft,tpot,itl)", metavar="LIST", swept=False)

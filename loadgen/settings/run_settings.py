@@ -40,14 +40,14 @@ _BY_CAMPAIGN = "is a flag of `loadgen campaign`"
 
 
 class Tolerance(msgspec.Struct, frozen=True):
-    """How many requests may fail: a number, or a share of those that have ended, 0 to 1."""
+    """How many requests may fail: a number, or a share (0 to 1) of those that have ended."""
 
     count: int | None = None
     share: float | None = None
 
     @classmethod
     def parse(cls, text: str) -> Tolerance:
-        """The tolerance of `--max-failures 5` or `--max-failures 2.5%`; raises ValueError."""
+        """Parse `--max-failures 5` or `--max-failures 2.5%`; raises ValueError."""
         match = _LIMIT.fullmatch(text.strip())
         if match is None or (match[2] and float(match[2]) > 100):
             raise ValueError(f"{text!r} is not a number of requests (such as 5) or a share (such as 2.5%)")
@@ -85,7 +85,7 @@ _file = partial(_output, None, keyword=NO_KEYWORD, campaign=_NOT_THERE)
 
 
 class SendOptions(OptionRows, frozen=True):
-    """How requests are sent, and by how many processes."""
+    """The settings of how requests are sent."""
 
     transport: Literal["auto", "wire", "ring", "httpx"] | None = _run(None,
         "ring: a kernel timestamp for each TCP segment; wire: for each read; httpx: proxies, HTTP/2; "

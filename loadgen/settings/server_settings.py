@@ -40,7 +40,7 @@ class AddressFlags(OptionRows, frozen=True):
 
 
 class TargetOptions(OptionRows, frozen=True):
-    """Which API and which model are requested, and how they are reached."""
+    """The settings of which API and model are requested, and how they are reached."""
 
     endpoint: str | None = _server(None,
         "default: the backend's, /v1/completions or /v1/chat/completions", metavar="PATH", shard=True)
@@ -74,7 +74,7 @@ class CallOptions(OptionRows, frozen=True):
 
 
 class TrustOptions(OptionRows, frozen=True):
-    """Which certificates are trusted and shown, and how long the server may take to be ready."""
+    """The settings of TLS certificates, and of how long to wait for the server."""
 
     insecure: bool = _server(False, "accept any TLS certificate", rank=3, action="store_true", shard=True)
     ca_cert: str | None = _trust("also trust these certificate authorities (PEM)")
@@ -121,7 +121,7 @@ _asked = partial(_launch, rank=2)
 
 
 class LaunchRows(OptionRows, frozen=True):
-    """The server to start, and how."""
+    """The settings of which server to start, and how."""
 
     engine: str | None = _launch("start this engine on --model, and stop it afterwards", flag="--launch",
         choices=LAUNCHED, common=True)

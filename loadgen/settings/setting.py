@@ -114,7 +114,7 @@ class Setting(msgspec.Struct):
 
     @property
     def option(self) -> str:
-        """The flag."""
+        """The flag, as --max-concurrency."""
         return self.flag or f"--{self.name.replace('_', '-')}"
 
     @property

@@ -90,7 +90,7 @@ def add_flag(container: argparse._ActionsContainer, row: Setting) -> None:
 
 
 def add_flags(container: argparse._ActionsContainer, rows: Iterable[Setting]) -> None:
-    """Add the flags of these settings."""
+    """Add the flags of these settings to an argparse parser or group."""
     for row in rows:
         add_flag(container, row)
 
@@ -100,7 +100,7 @@ def add_groups(
     named: Iterable[str] = setting.GROUP_ORDER,
     rows: Iterable[Setting] = TABLE,
 ) -> None:
-    """Add the flags of these groups of --help, each group with its title."""
+    """Add the flags of these groups of --help to a parser, each group with its title."""
     every = tuple(rows)
     for title in named:
         group = parser.add_argument_group(title)

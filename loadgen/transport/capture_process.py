@@ -182,7 +182,7 @@ def _leave_signals() -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """Have the kernel kill this process once the one that forked it has ended (Linux)."""
+    """Have the kernel kill this process when its parent `parent` ends (Linux)."""
     ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it has ended by now
         os._exit(1)

@@ -76,7 +76,7 @@ class EpollTransport:
     # The hot path.
 
     def _read_ready(self, events: Iterable[tuple[int, int]]) -> None:
-        """Read what arrived, timestamp it, append it; the end is a comparison of the last bytes."""
+        """Read what arrived, with its timestamps; the end is found by comparing the last bytes."""
         by_fd, now_ns, busy, most = self.pool.by_fd, self.now_ns, _BUSY, self.most_bytes
         for fd, mask in events:
             intake = by_fd[fd]

@@ -305,7 +305,7 @@ class HttpxTransport:
         await former.aclose()
 
     async def _fire(self) -> None:
-        """Start each request when it is due and a slot is free."""
+        """Start each request when it is due and a slot is free, until all are sent."""
         offsets_ns = self.job.offsets_ns
         async with asyncio.TaskGroup() as group:
             for position, index in enumerate(self.job.order):

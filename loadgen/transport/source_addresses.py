@@ -25,7 +25,7 @@ _SPARE = 64  # ports of an address: others connect as well
 
 
 def read_local_ports() -> tuple[int, int]:
-    """The first and last port that this machine gives to connections."""
+    """Read the first and last port that this machine gives to outgoing connections."""
     try:
         low, high = map(int, _RANGE.read_text("ascii").split())
     except (OSError, ValueError):
@@ -34,7 +34,7 @@ def read_local_ports() -> tuple[int, int]:
 
 
 class PortRange(msgspec.Struct, frozen=True):
-    """The ports that this machine gives to connections."""
+    """The range of ports that this machine gives to outgoing connections."""
 
     low: int
     high: int
@@ -42,7 +42,7 @@ class PortRange(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls) -> PortRange:
-        """This machine's."""
+        """Read this machine's range."""
         low, high = read_local_ports()
         return cls(low, high, frozenset(port for port in _read_reserved_ports() if low <= port <= high))
 
@@ -52,14 +52,14 @@ class PortRange(msgspec.Struct, frozen=True):
 
 
 class SourcePlan(msgspec.Struct, frozen=True):
-    """Which addresses of ours the connections to one server come from; none: the kernel chooses."""
+    """The local addresses that connections to one server use; none: the kernel chooses."""
 
     addresses: tuple[str, ...] = ()
     why: str = ""  # in words; "" where there are none, or they were given
 
 
 def check_addresses(addresses: Sequence[str], family: int) -> None:
-    """Raises UsageError for an address that is not one of this machine's, or not of the server's family."""
+    """Raise UsageError for an address that is not this machine's, or not of the server's family."""
     kind = "an IPv4 address" if family == socket.AF_INET else "an IPv6 address"
     for address in addresses:
         try:
@@ -85,7 +85,7 @@ def choose_sources(
     ports: PortRange | None = None,
     occupied: Callable[[int, str, Address], Iterable[int]] | None = None,
 ) -> SourcePlan:
-    """From which addresses the connections to a server come, each with ports for its part.
+    """Choose the local addresses for connections to a server, so that there are enough ports.
 
     Raises UsageError where they have too few ports, with what to do.
     """
@@ -114,7 +114,7 @@ def choose_sources(
 
 
 def list_used_ports(family: int, source: str, server: Address) -> Iterable[int]:
-    """The local ports of an address that cannot connect to a server now: connected, closing, or listened on.
+    """List the local ports of an address that cannot connect to a server now: in use or closing.
 
     As /proc/net/tcp has them; none where it cannot be read. On loopback a connection that is only in
     TIME_WAIT is replaced after a second (net.ipv4.tcp_tw_reuse).
@@ -138,7 +138,7 @@ def list_used_ports(family: int, source: str, server: Address) -> Iterable[int]:
 
 
 def _pack_address(family: int, address: str) -> str:
-    """An address as /proc/net/tcp writes it: words of 32 bits, each in this machine's order of bytes."""
+    """Format an address as /proc/net/tcp does: hex words of 32 bits in this machine's byte order."""
     data = socket.inet_pton(family, address.partition("%")[0])
     return "".join(
         f"{int.from_bytes(struct.pack('4B', *data[at : at + 4]), sys.byteorder):08X}"
@@ -157,7 +157,7 @@ def _has_port(ports: PortRange, port: int) -> bool:
 def _explain_shortage(
     connections: int, free: int, addresses: Sequence[str], ports: PortRange, server: Address
 ) -> str:
-    """Why connections cannot be made, and what to do."""
+    """Explain that there are too few ports for the connections, and what to do."""
     named = addresses[0] if len(addresses) == 1 else f"{len(addresses)} addresses"
     need = math.ceil(connections / max(ports.count - _SPARE, 1))
     wider = ""
@@ -176,7 +176,7 @@ def _explain_shortage(
 
 
 def _read_reserved_ports() -> Iterable[int]:
-    """The ports that are kept out of that range, written as 8080,9000-9010."""
+    """Read the ports that the kernel reserves (8080,9000-9010) and does not give to connections."""
     try:
         parts = _RESERVED.read_text("ascii").strip().split(",")
         for part in filter(None, parts):
@@ -187,7 +187,7 @@ def _read_reserved_ports() -> Iterable[int]:
 
 
 def find_local_address(family: int, server: Address) -> Address:
-    """Our end's address of a connection to a server; raises OSError where no route leads to it."""
+    """Return the local address of a connection to a server; raises OSError if there is no route."""
     with socket.socket(family, socket.SOCK_DGRAM) as unsent:  # connected, it is given a route
         unsent.connect(server)
         address: Address = unsent.getsockname()

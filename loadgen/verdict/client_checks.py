@@ -85,12 +85,12 @@ def messages_together(run: RunEvidence) -> Evidence | None:
 
 
 def _is_late(run: RunEvidence) -> bool:
-    """Whether the client read late, or may have."""
+    """Whether the client's read lag is late enough to coalesce messages."""
     return run.reads_late or not run.stamped
 
 
 def explain_starving(run: RunEvidence) -> str:
-    """The likely cause on one machine: the scheduler shares CPU time by session, not by need."""
+    """Explain the likely cause on one machine: the scheduler shares CPU time by session, not by need."""
     environment = run.facts.environment
     if not is_this_machine(run.facts.server.url) or environment.get("sched_autogroup") != "1":
         return ""

@@ -60,7 +60,7 @@ class Framing(msgspec.Struct, kw_only=True):
 
 
 class Chunked(Framing):
-    """Ends with the last chunk: nearly always one fixed mark, else the parser is asked."""
+    """A chunked body: ends with the last chunk, nearly always one fixed mark, else found by the parser."""
 
     tail: ClassVar[bytes] = HEAD_END  # however the last chunk is written, an empty line is its end
     _ended: bool = False
@@ -98,7 +98,7 @@ class Chunked(Framing):
 
 
 class ContentLength(Framing):
-    """Ends after a number of bytes known from the head."""
+    """A body that ends after a number of bytes known from the head."""
 
     total: int  # head and body
     _counted: int = 0  # reads
@@ -111,13 +111,13 @@ class ContentLength(Framing):
 
 
 class UntilClose(Framing):
-    """Ends when the server closes the connection."""
+    """A body that ends when the server closes the connection."""
 
     tail: ClassVar[bytes] = bytes(LONGEST_TAIL)  # text never ends so
 
 
 class NoBody(Framing):
-    """Ends with the head."""
+    """A response that ends with its head."""
 
     def is_done(self, reads: Reads) -> bool:
         return True
@@ -142,16 +142,16 @@ class ResponseHead(msgspec.Struct):
 
 
 class Malformed(msgspec.Struct, frozen=True):
-    """Why these bytes are not HTTP."""
+    """The reason why bytes are not HTTP."""
 
     detail: str
 
 
 class Heads:
-    """Finds the head of the final response while it arrives, 1xx ones skipped.
+    """Parses the head of the final response while it arrives, skipping 1xx responses.
 
-    Every byte is read once, and what is not HTTP is known by its first bytes: the parser is fed as
-    they come, not when an empty line has been seen.
+    Every byte is read once, and what is not HTTP is known by its first bytes: the parser is fed as they come,
+    not when an empty line has been seen.
     """
 
     __slots__ = ("_begin", "_fed", "_head", "_length", "_parser", "_skipped", "_tail")

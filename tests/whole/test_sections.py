@@ -194,7 +194,7 @@ def test_sensors_that_raise_cost_their_section(monkeypatch: pytest.MonkeyPatch) 
 
 def test_figures_that_cannot_be_computed_leave_what_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = parts(FULL)
-    monkeypatch.setattr("loadgen.report.run_directory.compute", broken_one)
+    monkeypatch.setattr("loadgen.report.run_directory.compute_metrics", broken_one)
     left = parts(Result(FULL.facts, FULL.records))
     need = {name for name, said in left.items() if said == told(name)}
     assert need >= {"block", "verdict", "failures", "client"}

@@ -34,11 +34,11 @@ class ListedTexts(PromptRequests):
         self.output_lens = output_lens
 
     def prompt(self, i: int) -> str:
-        """The text of request i."""
+        """Return the text of request i."""
         return self.texts[int(self.which[i])]
 
     def digest(self) -> str:
-        """A fingerprint of every text, of who sends which, and of all lengths."""
+        """Return a hash of every text, of who sends which, and of all lengths."""
         texts = (text.encode("utf-8", "surrogatepass") for text in self.texts)
         ends = np.cumsum([len(text) for text in self.texts], dtype=np.int64)
         return fingerprint(self.format, (self.which, self.input_lens, self.output_lens, ends), texts)
@@ -59,12 +59,12 @@ class FileTexts(ListedTexts):
         self._path, self._rows = path, rows
 
     def name_row(self, i: int) -> str:
-        """Request i by file and row, as `data.jsonl row 17`."""
+        """Name request i by file and row, as `data.jsonl row 17`."""
         return f"{self._path} row {self._rows[int(self.which[i])]}"
 
 
 def requests(inputs: PlanInputs) -> SourcedRequests:
-    """The requests of a profile; raises UsageError where there are fewer than prefixes, or no tokenizer."""
+    """Make the requests of a profile; raises UsageError for fewer requests than prefixes, or no tokenizer."""
     profile, seed = inputs.profile, inputs.shared_seed
     prefixes, most = profile.prefix_repetition_num_prefixes, inputs.most
     if profile.dataset_path:
@@ -100,10 +100,10 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
 
 
 def _make_repetition(profile: Profile, most: int, tokenizer: Tokenizer, seed: int) -> tuple[ListedTexts, int]:
-    """The texts, and how many tokens of them an earlier prompt begins with too.
+    """Make the texts, and count the tokens of them that an earlier prompt begins with too.
 
-    Drawn from the legacy `RandomState(seed)` in this order: a prefix and what fills it up, then its
-    suffixes, each with its own; the order of sending is that of `random.Random(seed).shuffle`.
+    Drawn from the legacy `RandomState(seed)` in this order: a prefix and what fills it up, then its suffixes,
+    each with its own; the order of sending is that of `random.Random(seed).shuffle`.
     """
     state = np.random.RandomState(seed)
 
@@ -129,12 +129,12 @@ def _make_repetition(profile: Profile, most: int, tokenizer: Tokenizer, seed: in
 
 
 def _draw_exact(tokenizer: Tokenizer, length: int, draw_ids: Callable[[int], list[int]]) -> list[int]:
-    """Ids whose text encodes to as many tokens again, as far as ten rounds settle it."""
+    """Draw ids whose text encodes to `length` tokens again, as far as ten rounds settle it."""
     return fit_text(tokenizer, draw_ids(length), length, draw_ids)[1]
 
 
 def shuffle_rows(rows: int, seed: int, disable_shuffle: bool) -> list[int]:
-    """The rows in the order in which vLLM meets them: that of `random.Random(seed).shuffle`."""
+    """Return the order in which vLLM takes a file's rows: that of `random.Random(seed).shuffle`."""
     order = list(range(rows))
     if not disable_shuffle:
         random.Random(seed).shuffle(order)
@@ -142,9 +142,9 @@ def shuffle_rows(rows: int, seed: int, disable_shuffle: bool) -> list[int]:
 
 
 def oversample_rows(kept: int, most: int | None, seed: int, no_oversample: bool) -> Int64:
-    """Which of the kept rows each request sends: int64[requests].
+    """Return which kept row each request sends, int64[requests]: each once, then random ones again.
 
-    Each once, then as many as are missing of `most`, drawn by `random.Random(seed).choice`.
+    As many as are missing of `most` are drawn by `random.Random(seed).choice`.
     """
     missing = 0 if most is None or no_oversample else max(most - kept, 0)
     again = random.Random(seed)

@@ -24,7 +24,7 @@ class RingKind(TransportKind, frozen=True):
         return explain_refusal()
 
     def choose(self, target: Target, streams: int, asked: bool) -> TransportChoice:
-        """Raises UsageError for a ring that was asked for where a proxy is in between."""
+        """Choose the ring; raises UsageError if it was requested and a proxy is in between."""
         proxy = find_proxy(target.scheme, target.host)
         if proxy:
             proxy = f"{proxy} applies to {target.host}, and a ring sees the server's own packets"

@@ -115,7 +115,7 @@ _STEP_TOKENS, _MOST_TOKENS = 8192, 131_072
 
 
 def make_preset(options: Any) -> str:
-    """The engine's preset of the machine and model that a command names, as JSON; raises UsageError."""
+    """Make the embedded engine's preset, as JSON, for a command's machine and model; raises UsageError."""
     preset, config = options.preset, options.model_config and expanded(options.model_config)
     key, slash, model = preset.removeprefix(PREFIX).partition("/")
     if not slash or not model:

@@ -61,5 +61,5 @@ class Flags(msgspec.Struct, frozen=True):
 
 
 def check_options(options: Any) -> None:
-    """Check the flags of a command, wherever it is to run; raises UsageError."""
+    """Raise UsageError for roofline flags that are wrong on any machine."""
     Flags.read(options).check()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def list_steps(
     session: Session, made: Plan, outcome: Outcome, display: Display
 ) -> Iterator[tuple[str, Step]]:
-    """List what is learned after a run: the roofline."""
+    """List (name, step) of what is learned after a run: the roofline."""
     yield "the roofline", partial(add_ceiling, flags=Flags.read(session.options))
 
 

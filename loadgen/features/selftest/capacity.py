@@ -144,7 +144,7 @@ def measure_client(
 
 
 class SelftestExtension(Extension):
-    """The client measures itself after the warm-up, before the run."""
+    """Runs the client's self-test after the warm-up, before the measured run."""
 
     def adjust_to_warmup(
         self, options: Options, made: Plan, sent: TransportOptions, warmed: Records, display: Display

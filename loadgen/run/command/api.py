@@ -129,7 +129,7 @@ class BackgroundRun(Generic[T]):
         self._calling.acquire()
 
     def wait(self) -> T:
-        """Return what the call returns; raises what it raises.
+        """Start the call and return its result; raises what it raises.
 
         A KeyboardInterrupt at any time stops the call, and is raised once it has ended: see `partial`.
         """
@@ -142,7 +142,7 @@ class BackgroundRun(Generic[T]):
         return self._future.result()
 
     async def wait_async(self) -> T:
-        """Wait without blocking the event loop; a cancellation stops the call, and is raised at its end."""
+        """Start the call and await its result; a cancellation stops it, and is raised at its end."""
         self._start()
         future = asyncio.wrap_future(self._future)
         try:
@@ -160,7 +160,7 @@ class BackgroundRun(Generic[T]):
 
     @property
     def partial(self) -> T | None:
-        """The result of a stopped call; None where it never began or failed."""
+        """The result of a stopped call; None if it never began or failed."""
         failed = not self._future.done() or self._future.exception() is not None
         return None if failed else self._future.result()
 

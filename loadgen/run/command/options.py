@@ -331,7 +331,7 @@ def change_port(url: str, port: int) -> str:
 
 
 def explain_no_server(url: str) -> str:
-    """Explain what to do where no server answers at a default address, after the address."""
+    """Explain what to do if no server answers at the default address; appended to an error."""
     return _NOTHING_THERE.format(backends.name_port_owner(urlsplit(url).port))
 
 

@@ -311,7 +311,7 @@ class TransportChoice(msgspec.Struct, frozen=True):
 
 
 class TransportKind(msgspec.Struct, frozen=True):
-    """How a transport is made and chosen, a row of the table of transports; a feature's row does more."""
+    """A row of the table of transports: how one is made and when it is chosen; a feature may add one."""
 
     name: str
     made_by: str  # its module and type, which the runs import that use it
@@ -319,17 +319,17 @@ class TransportKind(msgspec.Struct, frozen=True):
     one_address: str = ""  # why its connections cannot come from several addresses; "": they can
 
     def explain_refusal(self) -> str:
-        """Explain why it cannot be had on this machine, and what to grant; "" where it can."""
+        """Explain why this machine cannot run it, and what to grant; "" if it can."""
         return ""
 
     def choose(self, target: Target, streams: int, asked: bool) -> TransportChoice | None:
-        """Choose it, or another in its place, for about N streams; None: leave the choice to others."""
+        """Choose this transport, or one in its place, for `streams` streams; None: no opinion."""
         return TransportChoice(self.name) if asked else None
 
     def has_own_ports(self, target: Target, connections: int) -> bool:
-        """Whether it finds source ports for N connections itself."""
+        """Whether it finds source ports for its connections by itself."""
         return False
 
     def count_held_files(self, slots: int) -> int:
-        """Count the open files that it holds next to the connections of N slots."""
+        """Count the open files it needs besides the connections of `slots` slots."""
         return 0
