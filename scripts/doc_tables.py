@@ -26,6 +26,7 @@ import loadgen
 from loadgen.base import rule
 from loadgen.features.roofline import machines
 from loadgen.figures import figure_table
+from loadgen.figures.metrics import ClientHealth
 from loadgen.plan import profile
 from loadgen.run.command.options import bench_parser
 from loadgen.settings import backends, setting
@@ -231,6 +232,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "audit-doubts": partial(rule.tabulate_rules, CHECKS, "doubt", "###"),
     "comparability": partial(rule.tabulate_rules, COMPARABILITY, "rule", "###"),
     "makes": _makes,
+    "health": partial(
+        _fields, ("figure", "what"), lambda: field_tables.describe_fields(ClientHealth).items()
+    ),
     "machines": _machines,
     "counters": partial(_engines, engine_tables.list_counters),
     "launch-flags": partial(_engines, engine_tables.list_launch_flags),

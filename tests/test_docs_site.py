@@ -22,6 +22,7 @@ from loadgen.engines.refusals import FIELDS
 from loadgen.facts.run_facts import Facts
 from loadgen.features.roofline.machines import list_machines
 from loadgen.figures.figure_table import FIGURES, LATENCY, SPEED
+from loadgen.figures.metrics import ClientHealth
 from loadgen.plan import profile
 from loadgen.records.record_columns import Columns
 from loadgen.settings import backends, setting
@@ -49,6 +50,10 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     pages = [path.read_text("utf-8") for path in tmp_path.glob("*.html")]
     assert len(pages) == len(PAGES) + 1  # and that of an address without a page
     assert [page for page in pages if "<!-- table" in page or "doc_tables.py" in page] == []
+    twice = [
+        name for page in pages for name in re.findall(r'<h\d id="([^"]+_\d+)"', page)
+    ]  # a heading's second
+    assert twice == []
 
 
 def test_the_index_and_the_menu_name_every_page_once() -> None:
@@ -126,6 +131,7 @@ ROWS: dict[str, list[str]] = {
     "counters": [f"`{name}`" for metrics in METRICS.values() for name in _strip_histograms(metrics.meanings)],
     "launch-flags": [*(row.option for row in ServerKeys.rows if row.kind[0] in "ifsb"), "refused: "],
     "refused-fields": [f"| `{name}` |" for name in FIELDS],
+    "health": [f"| `{name}` |" for name in ClientHealth.__struct_fields__],
     "faults": [fault.name for faults in faults_table.SECTIONS.values() for fault in faults],
     "evidence": [f"\n{rule.code}: " for rule in DOUBTS],
     "found-broken": [f"| {cells[0]} |" for cells in csv.reader(FOUND_BROKEN.read_text("utf-8").splitlines())],
