@@ -11,6 +11,7 @@ from builders import made_runs
 from loadgen.base.errors import ExitCode
 from loadgen.facts.run_facts import Facts
 from loadgen.features import import_rows
+from loadgen.features.answers import answer_check, greedy_prompts
 from loadgen.features.roofline import roofline_settings
 from loadgen.features.selftest import trial
 from loadgen.features.workers import workers
@@ -20,7 +21,7 @@ from loadgen.records import journal
 from loadgen.report import run_directory, run_place
 from loadgen.report.request_rows import REQUESTS
 from loadgen.run import launched_server, stop_rules
-from loadgen.server import answer_check, greedy_prompts, sample_file, scraper
+from loadgen.server import sample_file, scraper
 from loadgen.settings import run_settings, server_settings
 from loadgen.study.audit import audit_checks
 from loadgen.study.audit.findings import CHECKS

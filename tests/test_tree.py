@@ -35,8 +35,8 @@ INSIDE = {
         "compare", "audit", "judging_api", "pages", "series",
     ],
     "features": [
-        "traces", "data", "shapes", "sessions", "ring", "workers", "shards", "targets", "texts", "roofline",
-        "selftest",
+        "traces", "data", "shapes", "sessions", "ring", "workers", "shards", "targets", "texts", "answers",
+        "roofline", "selftest",
     ],
 }  # fmt: skip
 FIRST, LAST = set[str](), {"cli", "__main__", "__init__"}

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from loadgen.facts.ceiling import Ceiling
     from loadgen.host.cpu_use import CpuUse
     from loadgen.host.sensor_summary import SensorSummary
-    from loadgen.server.answer_check import Fingerprint
     from loadgen.server.checkpoint import Checkpoint
     from loadgen.server.engine_config import EngineConfig
     from loadgen.server.server_counters import ServerWindow
@@ -197,6 +196,35 @@ class MergedShard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def name(self) -> str:
         """The shard as --shard names it."""
         return f"{self.number}/{self.of}"
+
+
+class GreedyAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The server's answer to one prompt at temperature 0."""
+
+    prompt: str
+    text: str = ""
+    token_ids: tuple[int, ...] = ()  # where the server reports them
+    failure: str = ""  # why there is no answer
+    cut: str = ""  # why it is incomplete: no time was left
+
+    @property
+    def usable(self) -> bool:
+        """Whether the answer can be judged, be it empty: it did not fail and was not cut off."""
+        return not self.failure and bool(self.text or self.token_ids or not self.cut)
+
+
+class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The answers to the fixed prompts, which are the same for every checkpoint."""
+
+    version: int  # of the set of prompts: only equal ones are compared
+    answers: tuple[GreedyAnswer, ...]
+    missing: str = ""  # why there are no answers
+    form: str = "completion"  # or chat: the prompts were in a chat template
+
+    @property
+    def judged(self) -> tuple[GreedyAnswer, ...]:
+        """The answers that can be judged."""
+        return tuple(answer for answer in self.answers if answer.usable)
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -444,13 +472,12 @@ def find_fact_types() -> dict[str, Any]:
     from loadgen.facts.ceiling import Ceiling
     from loadgen.host.cpu_use import CpuUse
     from loadgen.host.sensor_summary import SensorSummary
-    from loadgen.server.answer_check import Fingerprint
     from loadgen.server.checkpoint import Checkpoint
     from loadgen.server.engine_config import EngineConfig
     from loadgen.server.server_counters import ServerWindow
 
     models = (
-        Calibration, Ceiling, Cell, Checkpoint, CpuUse, EngineConfig, Fingerprint, SensorSummary,
+        Calibration, Ceiling, Cell, Checkpoint, CpuUse, EngineConfig, SensorSummary,
         ServerWindow,
     )  # fmt: skip
     names = {model.__name__: model for model in models}

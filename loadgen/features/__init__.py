@@ -54,6 +54,7 @@ FEATURES: dict[str, dict[str, str]] = {
     "selftest": {"capacity": "capacity"},
     "shards": {"doubts": "shard_checks", "options": "shard_settings", "sections": "shard_lines"},
     "workers": {"processes": "workers"},
+    "answers": {"options": "answer_settings", "sections": "answer_check", "steps": "answer_settings"},
     "roofline": {
         "checkable": "roofline_checks",
         "checks": "roofline_settings",

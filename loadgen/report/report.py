@@ -17,7 +17,6 @@ from loadgen.host import cpu_use
 from loadgen.report import data_lines, figure_lines, result_block, run_lines
 from loadgen.report.run_directory import Result
 from loadgen.report.section import PageTitle, ReportOptions, Room, Section, make_section
-from loadgen.server import answer_check
 from loadgen.verdict import verdict
 from loadgen.verdict.verdict import Level
 
@@ -84,11 +83,6 @@ def _explain_verdict(result: Result, options: ReportOptions) -> list[str]:
 def _use_of_cpus(result: Result, options: ReportOptions) -> Iterator[str]:
     if result.facts.cpu_use is not None:
         yield cpu_use.format_use(result.facts.cpu_use)
-
-
-def _compare_answers(result: Result, options: ReportOptions) -> Iterator[str]:
-    if result.facts.fingerprint is not None:
-        yield from answer_check.render_lines(result.facts.fingerprint)
 
 
 def _leave_out(result: Result, options: ReportOptions) -> Iterable[str]:
@@ -176,7 +170,6 @@ _OF_THE_CORE = (
         page="Environment",
     ),
     Section("cpus", _use_of_cpus, _is_whole_load, room=Room.LAST, page="Environment"),
-    Section("fingerprint", _compare_answers, room=Room.ALWAYS, page="Notes"),
     Section("unavailable", _leave_out, room=Room.ALWAYS, short=run_lines.list_unknown),
     Section("more", _leave_out, room=Room.ALWAYS, short=run_lines.point_to_rest),
 )

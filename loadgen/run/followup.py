@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +27,6 @@ from loadgen.run.extension import Step
 from loadgen.run.measure import Outcome
 from loadgen.run.observation import Local
 from loadgen.server import control, engine_config, sample_file
-from loadgen.server.answer_check import Fingerprint
 from loadgen.server.discovery import ServerAddress, ServerInfo
 from loadgen.server.sample_file import NO_SAMPLES, KeptSamples
 from loadgen.server.scraper import MetricsScraper
@@ -107,18 +106,6 @@ def keep_samples(facts: Facts, sensing: Sampler | None, observer: MetricsScraper
     return make_guarded(
         "samples", lambda: sample_file.keep_samples(readings, facts.window, began_ns), NO_SAMPLES, []
     )
-
-
-def take_fingerprint(
-    known: dict[str, Fingerprint], path: str, outcome: Outcome, ask: Callable[[], Fingerprint]
-) -> Fingerprint:
-    """Return the answers to the greedy prompts for an API path, asked once, after the first whole run."""
-    if path not in known:
-        if outcome.interrupted or not outcome.records.ok.any():
-            stopped = outcome.signal and f"{signals.explain_stop(outcome.signal)} before it was taken"
-            return Fingerprint.make_empty(stopped or "every request failed")
-        known[path] = ask()
-    return known[path]
 
 
 def add_calibration(facts: Facts) -> Facts:

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -71,7 +71,6 @@ if TYPE_CHECKING:
     from loadgen.host.throttling import HostState
     from loadgen.report.run_directory import Result
     from loadgen.run.followup import FinishedRun
-    from loadgen.server.answer_check import Fingerprint
     from loadgen.server.checkpoint import Checkpoint
 
 _LOG = logging.getLogger("loadgen")
@@ -93,8 +92,8 @@ class Session(msgspec.Struct, frozen=True):
     servers: ServerGroup = ServerGroup()  # this one, and others that share its requests
     sender: PlanSender = PlanSender()
     accepted: Adaptation | None = None  # what this server takes, where that is known and it is warm
-    # By the API they were asked in; whatever is made of this session by `replace` shares them.
-    fingerprints: dict[str, Fingerprint] = msgspec.field(default_factory=dict)
+    # What features learned for later runs, by names of theirs; sessions made by `replace` share it.
+    learned: dict[str, Any] = msgspec.field(default_factory=dict)
     # What this server refuses of a plan's requests, by what `adapting` tells them apart; shared as well.
     adaptations: dict[str, Adaptation] = msgspec.field(default_factory=dict)
     word_counts: dict[str, WordCounts] = msgspec.field(default_factory=dict)  # see `counting`; shared too
@@ -252,7 +251,6 @@ class Session(msgspec.Struct, frozen=True):
             *self.sender.list_steps(),
             ("the engine's configuration", self._add_configuration),
             ("the last self-test", followup.add_calibration),
-            ("the fingerprint", lambda known: self._add_fingerprint(known, made, outcome, display)),
             *chain.from_iterable(
                 feature.list_steps(self, made, outcome, display) for feature in import_rows("steps")
             ),
@@ -273,20 +271,6 @@ class Session(msgspec.Struct, frozen=True):
     def _mask(self, facts: Facts) -> Facts:
         """Return the facts without secrets, since they are written to disk."""
         return facts.mask_texts(self.access.secrets.mask)
-
-    def _add_fingerprint(self, known: Facts, made: Plan, outcome: Outcome, display: Display) -> Facts:
-        """Add to the facts the answers to the greedy prompts, requested after the first run only."""
-        if not self.options.fingerprint or self.options.share.number:
-            return known
-        from loadgen.run import followup
-        from loadgen.server import greedy_prompts
-
-        def ask() -> Fingerprint:
-            hide = self.access.secrets.hide
-            return greedy_prompts.ask_prompts(self.access, self.subject, made, display.show, hide=hide)
-
-        answers = followup.take_fingerprint(self.fingerprints, made.path, outcome, ask)
-        return replace(known, fingerprint=answers)
 
     @property
     def _simulated(self) -> str:

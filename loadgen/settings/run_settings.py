@@ -127,9 +127,6 @@ class AroundOptions(OptionRows, frozen=True):
         extension="loadgen.features.selftest.capacity")
     reset_cache: bool = _once(False, "empty the prefix cache before each run (always done for a launched "
         "server; another vLLM must run with VLLM_SERVER_DEV_MODE=1)", action="store_true", names_server=True)
-    fingerprint: bool = _once(False, "record the answers to a few greedy prompts, to see whether a fast "
-        "checkpoint still answers", action="store_true",
-        campaign="applies to the whole campaign: write it above the tables")
     observe: bool = _once(True, "do not sample the server's /metrics nor this machine's sensors",
         flag="--no-observe", action="store_false")
     quiet: bool = _once(False, "no progress display", action="store_true", keyword=NO_KEYWORD, resumes=True,

@@ -17,7 +17,7 @@ from loadgen.base.urls import is_this_machine
 from loadgen.engines import engines
 from loadgen.facts.ceiling import Ceiling
 from loadgen.facts.requested_metrics import parse_metadata
-from loadgen.facts.run_facts import Cell, Facts
+from loadgen.facts.run_facts import Cell, Facts, Fingerprint
 from loadgen.features.roofline.models import split_name
 from loadgen.features.sessions.session_figures import summarize_sessions
 from loadgen.figures.figure_table import COUNTS, LATENCY, OF_PROMPTS, OWN, PEAKS, SELECTABLE
@@ -25,7 +25,6 @@ from loadgen.figures.vllm_keys import Figures, describe_traffic, list_known_thro
 from loadgen.report import load_table
 from loadgen.report.load_identity import Load, identify_load
 from loadgen.report.run_directory import Result
-from loadgen.server.answer_check import Fingerprint
 from loadgen.study import labels
 
 OURS = "loadgen"

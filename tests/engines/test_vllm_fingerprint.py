@@ -8,8 +8,9 @@ import pytest
 
 from engines.clients import loadgen
 from engines.running import Engine
+from loadgen.facts.run_facts import Fingerprint
+from loadgen.features.answers.answer_check import ANSWER_TOKENS, PROMPTS, measure_divergence
 from loadgen.report import run_directory
-from loadgen.server.answer_check import ANSWER_TOKENS, PROMPTS, Fingerprint, measure_divergence
 
 pytestmark = pytest.mark.engine
 

@@ -15,6 +15,8 @@ from loadgen.base.guard import Broken, describe_exception, make_guarded
 from loadgen.base.rule import Rule
 from loadgen.base.structs import replace
 from loadgen.base.text import wrap_text
+from loadgen.features.answers import answer_check
+from loadgen.features.answers.answer_check import make_empty_fingerprint
 from loadgen.features.roofline import run_roofline
 from loadgen.figures import steady_state
 from loadgen.host import sensor_summary
@@ -23,8 +25,7 @@ from loadgen.report.report import SECTIONS
 from loadgen.report.result_file import make_result
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions, Section, make_section
-from loadgen.server import answer_check, engine_config
-from loadgen.server.answer_check import Fingerprint
+from loadgen.server import engine_config
 from loadgen.server.engine_config import EngineConfig
 from loadgen.verdict import reconcile, verdict
 from loadgen.verdict.doubts import DOUBTS
@@ -130,7 +131,7 @@ FULL = Result(
         notes=("a note",),
         as_run=EngineConfig(version="1"),
         cache_reset="emptied before the run",
-        fingerprint=Fingerprint.make_empty("nobody asked"),
+        fingerprint=make_empty_fingerprint("nobody asked"),
     ),
     DOUBTFUL.records,
 )

@@ -14,15 +14,14 @@ from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
 from loadgen.base.rule import Severity
 from loadgen.base.text import format_count, list_first
-from loadgen.facts.run_facts import FailedCell
+from loadgen.facts.run_facts import FailedCell, Fingerprint
+from loadgen.features.answers import answer_check
 from loadgen.features.roofline import bound
 from loadgen.features.roofline.models import find_suffix
 from loadgen.figures.figure_table import LATENCIES, SELECTABLE, find_figure
 from loadgen.figures.vllm_keys import DECODING, PREFILL
 from loadgen.report.load_identity import Load
 from loadgen.report.load_table import SIMULATION, Mean
-from loadgen.server import answer_check
-from loadgen.server.answer_check import Fingerprint
 from loadgen.study.compare import comparability, run_groups, statistics
 from loadgen.study.compare.model import (
     ALONE,

@@ -18,6 +18,7 @@ from builders.made_cases import changed, client, closed, failed, open_loop, rate
 from builders.shard_runs import by_workers, divided, named, selected, shard
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Facts, Join, list_annotations
+from loadgen.features.answers.answer_check import make_empty_fingerprint
 from loadgen.features.shards import merge, merge_facts
 from loadgen.host.sensor_summary import SensorSummary
 from loadgen.plan import profile
@@ -26,7 +27,6 @@ from loadgen.report import report, request_rows, run_directory
 from loadgen.report.run import Run
 from loadgen.report.run_directory import Result
 from loadgen.server import sample_file
-from loadgen.server.answer_check import Fingerprint
 from loadgen.transport.failure import USER_CANCELLED, FailureKind
 
 # What names the merge itself in a report that explains.
@@ -35,7 +35,7 @@ SENSED = SensorSummary(
     duration_s=3.2, period_s=0.1, samples=32, cpu_ms_per_sample=0.1, missing=("no sensor",)
 )
 
-NO_FINGERPRINT = Fingerprint.make_empty("not asked")
+NO_FINGERPRINT = make_empty_fingerprint("not asked")
 
 
 def case(*arguments: Any, **facts: Any) -> Result:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from builders.comparison_samples import HIGH, cells, failed, run, runs, thor
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.server.answer_check import Fingerprint, GreedyAnswer
+from loadgen.facts.run_facts import Fingerprint, GreedyAnswer
 from loadgen.study.compare import run_groups
 from loadgen.study.compare.comparison import BROKEN, compare_runs
 from loadgen.study.compare.model import CampaignSettings, ComparedLoad, ComparisonOptions, Decision, Line
@@ -271,7 +271,7 @@ def test_nothing_is_no_comparison() -> None:
 
 
 def answered(text: str) -> Fingerprint:
-    from loadgen.server.answer_check import VERSION
+    from loadgen.features.answers.answer_check import VERSION
 
     return Fingerprint(version=VERSION, answers=(GreedyAnswer(prompt="p", text=text),) * 4)
 

@@ -9,9 +9,11 @@ from enum import StrEnum
 from typing import Final
 
 import msgspec
-from pydantic import BaseModel
 
 from loadgen.base.text import format_count
+from loadgen.facts.run_facts import Fingerprint, GreedyAnswer
+from loadgen.report.run_directory import Result
+from loadgen.report.section import ReportOptions, Room, Section
 
 COMPLETION, CHAT = "completion", "chat"
 
@@ -52,38 +54,9 @@ _KNOWN, _KEPT = 4, 0.5  # questions the baseline must answer, and the share of t
 _SHOWN = 24  # characters of an answer as an example
 
 
-class GreedyAnswer(BaseModel, extra="forbid", frozen=True):
-    """The server's answer to one prompt at temperature 0."""
-
-    prompt: str
-    text: str = ""
-    token_ids: tuple[int, ...] = ()  # where the server reports them
-    failure: str = ""  # why there is no answer
-    cut: str = ""  # why it is incomplete: no time was left
-
-    @property
-    def usable(self) -> bool:
-        """Whether the answer can be judged, be it empty: it did not fail and was not cut off."""
-        return not self.failure and bool(self.text or self.token_ids or not self.cut)
-
-
-class Fingerprint(BaseModel, extra="forbid", frozen=True):
-    """The answers to the fixed prompts, which are the same for every checkpoint."""
-
-    version: int  # of the set of prompts: only equal ones are compared
-    answers: tuple[GreedyAnswer, ...]
-    missing: str = ""  # why there are no answers
-    form: str = COMPLETION  # or CHAT: the prompts were in a chat template
-
-    @classmethod
-    def make_empty(cls, why: str) -> Fingerprint:
-        """Make a fingerprint without answers; `why` says why there are none."""
-        return cls(version=VERSION, answers=(), missing=why)
-
-    @property
-    def judged(self) -> tuple[GreedyAnswer, ...]:
-        """The answers that can be judged."""
-        return tuple(answer for answer in self.answers if answer.usable)
+def make_empty_fingerprint(why: str) -> Fingerprint:
+    """Make a fingerprint without answers, and with the reason."""
+    return Fingerprint(version=VERSION, answers=(), missing=why)
 
 
 class Flaw(StrEnum):
@@ -188,6 +161,11 @@ def count_right(own: Fingerprint) -> tuple[int, int]:
     return sum(_is_right(answer) for answer in answers), len(answers)
 
 
+def compare_answers(result: Result, options: ReportOptions) -> list[str]:
+    """The lines of the report about a run's answers; none where it was not asked for any."""
+    return [] if result.facts.fingerprint is None else render_lines(result.facts.fingerprint)
+
+
 def render_lines(own: Fingerprint) -> list[str]:
     """Describe a run's answers for its report, without a baseline."""
     if own.missing:
@@ -276,3 +254,6 @@ def _quote_beginning(text: str) -> str:
 
 def _clean_text(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+SECTIONS = {"after cpus": (Section("fingerprint", compare_answers, room=Room.ALWAYS, page="Notes"),)}

@@ -11,28 +11,35 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import msgspec
 
+from loadgen.base import signals
 from loadgen.base.errors import UsageError
 from loadgen.base.text import WIDTH
 from loadgen.base.untrusted import NOT_JSON, Hide, hide_nothing
+from loadgen.facts.run_facts import Fingerprint, GreedyAnswer
+from loadgen.features.answers import answer_check
+from loadgen.features.answers.answer_check import make_empty_fingerprint
 from loadgen.plan.apis import merge_fields
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget
 from loadgen.plan.tokenizers import Tokenizer, load_tokenizer
 from loadgen.records.decode import Decoder
 from loadgen.records.record import Record
-from loadgen.server import answer_check
-from loadgen.server.answer_check import Fingerprint, GreedyAnswer
+from loadgen.run.command.progress import Display
+from loadgen.run.measure import Outcome
 from loadgen.server.discovery import ServerAddress
 from loadgen.transport.capture import NO_STAMP, Capture
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire import sse
 from loadgen.wire.openai import Chat, Count
 from loadgen.wire.sglang_generate import Generate
+
+if TYPE_CHECKING:
+    from loadgen.run.session import Session
 
 LIMIT_S = 60.0  # for all prompts together: each gets its share of the time left
 LONGEST_BYTES = 1 << 24  # of an answer; about a thousand times the size of 48 tokens with all their details
@@ -56,6 +63,19 @@ class PromptProgress(msgspec.Struct, frozen=True):
         return f"fingerprint: {self.done}/{self.total} prompts answered"
 
 
+def take_fingerprint(session: Session, made: Plan, outcome: Outcome, display: Display) -> Fingerprint:
+    """Request the answers once for an API's path, after the first run that ended; later runs share them."""
+    key, learned = f"fingerprint {made.path}", session.learned
+    if key not in learned:
+        if outcome.interrupted or not outcome.records.ok.any():
+            stopped = outcome.signal and f"{signals.explain_stop(outcome.signal)} before it was taken"
+            return make_empty_fingerprint(stopped or "every request failed")
+        hide = session.access.secrets.hide
+        learned[key] = ask_prompts(session.access, session.subject, made, display.show, hide=hide)
+    answers: Fingerprint = learned[key]
+    return answers
+
+
 def ask_prompts(
     access: ServerAddress,
     subject: ModelTarget,
@@ -70,7 +90,7 @@ def ask_prompts(
     masks the secrets in what the server writes.
     """
     if subject.engine.simulated:
-        return Fingerprint.make_empty("the embedded engine's answers are made up")
+        return make_empty_fingerprint("the embedded engine's answers are made up")
     decoder = Decoder(plan.dialect, plan.profile.stream, keep_text=True, hide=hide)
     return access.loop.run(_PromptRun(access, subject, plan, decoder).ask_all(show, limit_s))
 
@@ -100,11 +120,11 @@ class _PromptRun:
                     try:
                         self.tokenizer = self._load_tokenizer()
                     except UsageError as error:
-                        return Fingerprint.make_empty(f"{answer.failure}; {error}")
+                        return make_empty_fingerprint(f"{answer.failure}; {error}")
                     answer, kind = await self._answer(control.full, prompt.text, share_s)
                 answers.append(answer)
                 if kind is FailureKind.CONNECT:
-                    return Fingerprint.make_empty(f"the server is gone: {answer.failure}")
+                    return make_empty_fingerprint(f"the server is gone: {answer.failure}")
         form = answer_check.CHAT if isinstance(self.plan.dialect, Chat) else answer_check.COMPLETION
         return Fingerprint(version=answer_check.VERSION, answers=tuple(answers), form=form)
 

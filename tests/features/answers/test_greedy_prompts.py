@@ -29,15 +29,16 @@ from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.engines import engines
 from loadgen.engines.engine import Engine
+from loadgen.facts.run_facts import Fingerprint
+from loadgen.features.answers import answer_check, greedy_prompts
+from loadgen.features.answers.answer_check import CHAT, COMPLETION, PROMPTS
 from loadgen.plan import plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.profile import build
 from loadgen.report import run_directory
-from loadgen.server import answer_check, greedy_prompts
-from loadgen.server.answer_check import CHAT, COMPLETION, PROMPTS, Fingerprint
 from loadgen.server.discovery import ServerAddress
 
-TOKENIZER = str(Path(__file__).parents[1] / "data" / "tokenizer")
+TOKENIZER = str(Path(__file__).parents[2] / "data" / "tokenizer")
 VLLM, SGLANG, TRANSFORMERS, LLAMA = (
     next(engine for engine in engines.ENGINES if engine.name == name)
     for name in ("vLLM", "SGLang", "transformers serve", "llama.cpp server")

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from builders.loops import loop_over
-from loadgen.server import answer_check
-from loadgen.server.answer_check import (
+from loadgen.base.structs import replace
+from loadgen.facts.run_facts import Fingerprint, GreedyAnswer
+from loadgen.features.answers import answer_check
+from loadgen.features.answers.answer_check import (
     CHAT,
     PROMPTS,
-    Fingerprint,
     Flaw,
-    GreedyAnswer,
     find_flaw,
     judge_answers,
+    make_empty_fingerprint,
     measure_divergence,
 )
 
@@ -141,8 +143,8 @@ DIFFERENT = "answers not compared with BF16: "
         pytest.param(of(*[SALAD] * 5), of(), [], id="half of the questions are enough"),
         pytest.param(of(*[SALAD] * 12), of(*[SALAD] * 12), [], id="the baseline knows nothing either"),
         pytest.param(of(*[SALAD] * 9), of(form=CHAT), [], id="a baseline that was asked otherwise"),
-        pytest.param(Fingerprint.make_empty("why not"), of(), [], id="nothing was asked"),
-        pytest.param(of(*[LOOP] * 6), Fingerprint.make_empty("why not"), [LOOPS], id="no baseline's answers"),
+        pytest.param(make_empty_fingerprint("why not"), of(), [], id="nothing was asked"),
+        pytest.param(of(*[LOOP] * 6), make_empty_fingerprint("why not"), [LOOPS], id="no baseline's answers"),
     ],
 )
 def test_what_is_broken_is_named_over_the_set_and_against_the_baseline(
@@ -158,17 +160,15 @@ def test_noise_is_named_though_the_baseline_is_noise_too() -> None:
 
 def test_failures_are_named_without_what_a_terminal_would_obey() -> None:
     own = of()
-    answers = [
-        answer.model_copy(update={"failure": "http-status: 500: \x1b[31mno"}) for answer in own.answers[:2]
-    ]
-    own = own.model_copy(update={"answers": (*answers, *own.answers[2:])})
+    answers = [replace(answer, failure="http-status: 500: \x1b[31mno") for answer in own.answers[:2]]
+    own = replace(own, answers=(*answers, *own.answers[2:]))
     assert judge_answers(own) == ["2 of 12 prompts failed, the first with http-status: 500:  [31mno"]
 
 
 def test_what_was_cut_before_its_answer_is_not_held_against_it() -> None:
     own = of()
-    cut = [answer.model_copy(update={"text": " I", "cut": "late"}) for answer in own.answers]
-    assert judge_answers(own.model_copy(update={"answers": tuple(cut)}), own) == []
+    cut = [replace(answer, text=" I", cut="late") for answer in own.answers]
+    assert judge_answers(replace(own, answers=tuple(cut)), own) == []
 
 
 @loop_over("index", range(len(PROMPTS)))
@@ -188,7 +188,7 @@ def test_the_prompts_are_one_version_and_shorter_than_a_block() -> None:
     assert len({prompt.text for prompt in PROMPTS}) == 12
 
 
-OTHER_SET = of().model_copy(update={"version": 2})
+OTHER_SET = replace(of(), version=2)
 FAILED = Fingerprint(
     version=1, answers=tuple(GreedyAnswer(prompt=prompt.text, failure="x") for prompt in PROMPTS)
 )
@@ -215,7 +215,7 @@ FAILED = Fingerprint(
         ),
         (of(form=CHAT), of(), f"{DIFFERENT}asked as chat here, as completion there"),
         (of(), OTHER_SET, f"{DIFFERENT}other prompts (set 1 here, 2 there)"),
-        (of(), Fingerprint.make_empty("no tokenizer"), f"{DIFFERENT}no tokenizer"),
+        (of(), make_empty_fingerprint("no tokenizer"), f"{DIFFERENT}no tokenizer"),
         (of(), FAILED, f"{DIFFERENT}no prompt was answered by both"),
     ],
 )
@@ -232,10 +232,10 @@ def test_text_is_compared_where_one_server_does_not_tell_its_tokens() -> None:
 def test_a_cut_answer_is_compared_as_far_as_it_goes() -> None:
     whole = with_ids([1, 2, 3, 4], [1, 2, 3, 4])
     cut = tuple(
-        answer.model_copy(update={"token_ids": ids, "cut": "late"})
+        replace(answer, token_ids=ids, cut="late")
         for answer, ids in zip(whole.answers, [(1, 2), (1, 9)], strict=True)
     )
-    found = measure_divergence(whole.model_copy(update={"answers": cut}), whole).partings
+    found = measure_divergence(replace(whole, answers=cut), whole).partings
     assert [(parting.equal, parting.length, parting.parted) for parting in found] == [
         (2, 2, False),
         (1, 2, True),
@@ -243,9 +243,9 @@ def test_a_cut_answer_is_compared_as_far_as_it_goes() -> None:
 
 
 def test_the_report_says_what_was_answered_cut_and_broken() -> None:
-    cut = of(*[BANGS] * 12).answers[0].model_copy(update={"cut": "no more than 5 s were left for it"})
+    cut = replace(of(*[BANGS] * 12).answers[0], cut="no more than 5 s were left for it")
     broken = of(*[BANGS] * 12)
-    broken = broken.model_copy(update={"answers": (cut, *broken.answers[1:])})
+    broken = replace(broken, answers=(cut, *broken.answers[1:]))
     assert answer_check.render_lines(of()) == [
         "fingerprint: 12 of 12 greedy prompts answered, 11 of 11 plain questions as expected"
     ]
@@ -254,9 +254,9 @@ def test_the_report_says_what_was_answered_cut_and_broken() -> None:
         "1 cut: no more than 5 s were left for it",
         f"fingerprint: broken? {NOISY}",
     ]
-    assert answer_check.render_lines(Fingerprint.make_empty("why not")) == ["fingerprint: none: why not"]
+    assert answer_check.render_lines(make_empty_fingerprint("why not")) == ["fingerprint: none: why not"]
 
 
 def test_a_fingerprint_reads_back_from_json_as_it_was() -> None:
     own = of(form=CHAT)
-    assert Fingerprint.model_validate_json(own.model_dump_json()) == own
+    assert msgspec.json.decode(msgspec.json.encode(own), type=Fingerprint) == own

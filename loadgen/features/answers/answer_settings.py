@@ -1,0 +1,45 @@
+"""Answer settings: whether a few greedy prompts are sent after a run, and that step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from loadgen.settings.setting import RUN, Makes, OptionRows, setting
+
+if TYPE_CHECKING:
+    from loadgen.facts.run_facts import Facts
+    from loadgen.plan.plan import Plan
+    from loadgen.run.command.progress import Display
+    from loadgen.run.extension import Step
+    from loadgen.run.measure import Outcome
+    from loadgen.run.session import Session
+
+
+# fmt: off
+class AnswerOptions(OptionRows, frozen=True):
+    """The setting of the greedy prompts."""
+
+    fingerprint: bool = setting(Makes.NOTHING, False, "record the answers to a few greedy prompts, to see "
+        "whether a fast checkpoint still answers", group=RUN, rank=2, action="store_true",
+        campaign="applies to the whole campaign: write it above the tables")
+# fmt: on
+
+
+OPTIONS = (AnswerOptions,)
+
+
+def list_steps(
+    session: Session, made: Plan, outcome: Outcome, display: Display
+) -> Iterator[tuple[str, Step]]:
+    """List what is learned after a run: the answers, where they are wanted, of the first shard alone."""
+    if not session.options.fingerprint or session.options.share.number:
+        return
+    from loadgen.base.structs import replace
+    from loadgen.features.answers import greedy_prompts
+
+    def add_fingerprint(known: Facts) -> Facts:
+        answers = greedy_prompts.take_fingerprint(session, made, outcome, display)
+        return replace(known, fingerprint=answers)
+
+    yield "the fingerprint", add_fingerprint
