@@ -61,11 +61,13 @@ def run_bench(argv: Sequence[str]) -> int:
     if (text := write_help(argv)) is not None:  # without the imports that a run needs
         print_text(text, sys.stdout, end="")
         return 0
-    from loadgen.run import embedded_engine
-
     options = parse(argv)
     with ExitStack() as stack:
-        begun = embedded_engine.begin_engine(options, stack)
+        begun = None
+        if options.embedded:
+            from loadgen.run import embedded_engine  # where another server answers, it is not needed
+
+            begun = embedded_engine.begin_engine(options, stack)
         with importing():
             from loadgen.run.command import bench
 

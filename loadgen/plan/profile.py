@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -369,13 +368,15 @@ def locate(name_or_path: str, known: Mapping[str, Path] | None = None, kind: str
 
 def read_toml(path: Path, kind: str = "profile") -> dict[str, Any]:
     """Read a TOML file's table; raises UsageError if it cannot be read or parsed."""
+    from tomllib import loads  # flags alone need no file
+
     try:
         raw = untrusted.read_file_head(path, _MOST_TOML_BYTES + 1)
         if len(raw) > _MOST_TOML_BYTES:
             raise UsageError(
                 f"{kind} {path} is larger than the {_MOST_TOML_BYTES >> 10} KiB that a {kind} may have"
             )
-        table = {} if _LONG_KEY.search(raw) else tomllib.loads(raw.decode("utf-8").replace("\r\n", "\n"))
+        table = {} if _LONG_KEY.search(raw) else loads(raw.decode("utf-8").replace("\r\n", "\n"))
     except OSError as error:
         raise UsageError(f"{kind} {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

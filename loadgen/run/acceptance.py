@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from http import HTTPStatus
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -43,7 +42,7 @@ from loadgen.wire.openai import Completions
 _LOG = logging.getLogger("loadgen")
 _TRIAL_S = 60.0  # for the first byte of an answer
 _MOST_TRIALS = 16  # more than there are fields that can be left out or renamed
-_NO_SUCH_PATH = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
+_NO_SUCH_PATH = (404, 405)  # not found, method not allowed
 _IDS = [10, 11, 12]  # in any vocabulary
 _ANSWER_S = 60.0
 _MOST_NAMES = 10  # of models, in a message

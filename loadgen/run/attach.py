@@ -20,7 +20,7 @@ from loadgen.host.environment import start_git
 from loadgen.plan import plan, request_sources
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.profile import Profile
-from loadgen.run import acceptance, embedded_engine, transport_choice
+from loadgen.run import acceptance, transport_choice
 from loadgen.run.command import progress
 from loadgen.run.command.credentials import Credentials, collect_credentials
 from loadgen.run.command.options import Options, change_port, explain_no_server
@@ -34,12 +34,12 @@ from loadgen.server.discovery import ServerAddress, ServerInfo, ServerProbe
 from loadgen.server.exchange import ControlLoop
 from loadgen.settings import backends
 from loadgen.settings.validation import FLAGS, ServerSettings, validate_table
-from loadgen_servers.process.embedded import Embedded
 
 if TYPE_CHECKING:
     import psutil
 
     from loadgen.server.checkpoint import Checkpoint
+    from loadgen_servers.process.embedded import Embedded
 
 _EMBEDDED_WAIT_S = 10.0
 _SHARED_OUT = [engine.launch_name for engine in ENGINES if engine.shares_context]
@@ -103,6 +103,8 @@ def _attach_server(
                 if not options.default_url:
                     raise
                 raise NotReady(error.summary, explain_no_server(options.base_url)) from None
+        from loadgen.run import embedded_engine  # where another server answers, it is not needed
+
         begun = begun or embedded_engine.begin_engine(options, stack)
         assert begun is not None
         with progress.display(options.quiet).waiting("starting the embedded engine"):
@@ -227,7 +229,8 @@ def open_session(
         query=access.query,
     )
     files: Checkpoint | None = None
-    if local is not None and not served.engine.simulated and subject.model_root:
+    here = local is not None and not served.engine.simulated
+    if here and os.path.exists(os.path.expanduser(subject.model_root)):  # else it is a name
         with importing():
             from loadgen.server import checkpoint
         with suppress(UsageError):  # files that cannot be read do not stop the server

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from importlib import import_module
+
+import msgspec
 
 from loadgen.base.errors import UsageError
 from loadgen.features import import_rows
 from loadgen.run.command.options import Options
 from loadgen.run.verbs import importing
-from loadgen_servers.engine import presets
-from loadgen_servers.engine.step_times import Age, Timing, Work
 from loadgen_servers.process.embedded import Embedded, EngineFailed
 
 
@@ -43,34 +44,33 @@ def _make_feature_preset(options: Options) -> str | None:
     return None
 
 
-class PresetSteps:
+class PresetSteps(msgspec.Struct, frozen=True):
     """The step times of a preset of the embedded engine: of a prompt, and of a token in a batch."""
 
-    def __init__(self, timing: Timing) -> None:
-        self._timing = timing
+    step_ms: Callable[[int, int, int, int], float]  # of the fields of the engine's Work
 
     def prefill_ms(self, tokens: int) -> float:
         """Return the milliseconds that a prompt of `tokens` tokens takes."""
-        return self._step_ms(Work(0, tokens, 0, tokens * tokens // 2))
+        return self.step_ms(0, tokens, 0, tokens * tokens // 2)
 
     def tpot_ms(self, batch: float, context: float) -> float:
         """Return the ms of a step that gives each of `batch` requests a token, at a mean context."""
-        return self._step_ms(Work(round(batch), 0, round(batch * context), 0))
-
-    def _step_ms(self, work: Work) -> float:
-        return self._timing.step_ns(work, Age(0, 0)) / 1e6
+        return self.step_ms(round(batch), 0, round(batch * context), 0)
 
 
 def preset_steps(options: Options) -> PresetSteps | None:
     """Return the step times of the preset that the flags name; None if none or an unknown one is named."""
     if options.preset is None:
         return None
+    from loadgen_servers.engine import presets  # only what estimates the time of a series needs these
+    from loadgen_servers.engine.step_times import Age, Work
+
     try:
         made = _make_feature_preset(options)
-        of = presets.preset(options.preset) if made is None else presets.given(made)
+        timing = (presets.preset(options.preset) if made is None else presets.given(made)).timing
     except (UsageError, ValueError):
         return None  # the run refuses it by name
-    return PresetSteps(of.timing)
+    return PresetSteps(lambda *work: timing.step_ns(Work(*work), Age(0, 0)) / 1e6)
 
 
 def wait_until_ready(embedded: Embedded) -> str:

@@ -145,8 +145,10 @@ class ServerAddress(msgspec.Struct, frozen=True, dict=True):
         parts = urlsplit(self.base_url)
         assert parts.hostname is not None
         port = read_port(self.base_url)
+        # As bytes, or Python imports the tables of all alphabets to encode a name that needs none of them.
+        name = parts.hostname.encode() if parts.hostname.isascii() else parts.hostname
         try:
-            entries = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+            entries = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise MeasureError(f"{parts.hostname} does not resolve: {reason}; check --base-url") from None

@@ -14,7 +14,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pkgutil import resolve_name
+from importlib import import_module
 
 from loadgen.base import clock
 from loadgen.base.errors import NO_MEMORY
@@ -124,7 +124,8 @@ def start_capture(
     """
     # Here, as a child that imports would wait for whatever other threads import.
     kind = TRANSPORTS[transport]
-    build: Build = resolve_name(kind.made_by)
+    module, _, name = kind.made_by.partition(":")
+    build: Build = getattr(import_module(module), name)
     counters = counters or Counters()
     flush_standard_streams()
     parent = os.getpid()
