@@ -16,10 +16,13 @@ from builders.loops import loop_over
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream, whole
 from loadgen.base.errors import LoadgenError, UsageError
 from loadgen.plan import profile
+from loadgen.run import embedded_engine
 from loadgen.run.attach import attach, check_first_token, collect_settings
 from loadgen.run.command.options import parse
 from loadgen.run.session import Session
 from loadgen.settings.validation import ServerSettings, validate_table
+from loadgen_servers.engine import presets
+from loadgen_servers.engine.step_times import Age, Work
 
 WORKLOAD = profile.build({"input_len": 8, "output_len": 3, "num_prompts": 1})
 
@@ -265,3 +268,12 @@ def test_a_first_token_is_one_short_request_in_the_workloads_own_way(
                 check_first_token(session, workload)
         (body,) = [json.loads(asked.body) for asked in server.asked if asked.body]
     assert (len(body["prompt"]), body["max_tokens"], body["stream"]) == (8, 1, True)
+
+
+def test_an_estimate_takes_the_embedded_engines_own_step_times() -> None:
+    name = "jetson-thor/qwen3-8b-bf16"
+    steps, timing = embedded_engine.preset_steps(parse(["--preset", name])), presets.preset(name).timing
+    assert steps is not None
+    assert steps.prefill_ms(64) == timing.step_ns(Work(0, 64, 0, 64 * 32), Age(0, 0)) / 1e6
+    assert steps.tpot_ms(4.0, 100.0) == timing.step_ns(Work(4, 0, 400, 0), Age(0, 0)) / 1e6
+    assert embedded_engine.preset_steps(parse(["--preset", "nonesuch"])) is None
