@@ -24,18 +24,17 @@ import field_tables
 
 import loadgen
 from loadgen.base import rule
+from loadgen.features.peers.other_clients import OTHERS
 from loadgen.features.roofline import machines
 from loadgen.figures import figure_table
 from loadgen.figures.metrics import ClientHealth
 from loadgen.plan import profile
 from loadgen.run.command.options import bench_parser
 from loadgen.settings import backends, setting
-from loadgen.settings.other_client import OtherClient
-from loadgen.settings.other_flags import OTHERS
 from loadgen.settings.server_settings import ServerKeys
 from loadgen.settings.setting import Makes, Setting
 from loadgen.settings.table import PROFILE_KEYS, join_rows
-from loadgen.settings.vllm_flags import VLLM
+from loadgen.settings.vllm_flags import VLLM, OtherClient
 from loadgen.study.audit.findings import CHECKS
 from loadgen.study.compare.comparability import COMPARABILITY
 from loadgen.verdict.doubts import DOUBTS

@@ -20,13 +20,13 @@ from fakes import faults_table
 from loadgen.engines.engines import METRICS
 from loadgen.engines.refusals import FIELDS
 from loadgen.facts.run_facts import Facts
+from loadgen.features.peers.other_clients import CLIENTS
 from loadgen.features.roofline.machines import list_machines
 from loadgen.figures.figure_table import FIGURES, LATENCY, SPEED
 from loadgen.figures.metrics import ClientHealth
 from loadgen.plan import profile
 from loadgen.records.record_columns import Columns
 from loadgen.settings import backends, setting
-from loadgen.settings.other_flags import CLIENTS
 from loadgen.settings.server_settings import ServerKeys
 from loadgen.settings.table import PROFILE_KEYS, TABLE, join_rows
 from loadgen.study.audit.findings import CHECKS

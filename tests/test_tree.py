@@ -36,7 +36,7 @@ INSIDE = {
     ],
     "features": [
         "traces", "data", "shapes", "sessions", "ring", "workers", "shards", "targets", "texts", "answers",
-        "roofline", "selftest",
+        "roofline", "selftest", "peers",
     ],
 }  # fmt: skip
 FIRST, LAST = set[str](), {"cli", "__main__", "__init__"}

@@ -50,6 +50,7 @@ FEATURES: dict[str, dict[str, str]] = {
     },
     "texts": {"counts": "prompt_counts", "settings": "text_settings", "texts": "prompt_texts"},
     "data": {"doubts": "data_checks", "settings": "data_settings"},
+    "peers": {"clients": "other_clients"},
     "ring": {"doubts": "ring_checks", "transports": "ring_choice"},
     "selftest": {"capacity": "capacity"},
     "shards": {"doubts": "shard_checks", "options": "shard_settings", "sections": "shard_lines"},

@@ -2,13 +2,76 @@
 
 from __future__ import annotations
 
-from loadgen.base.text import quote_value
-from loadgen.settings import other_client
-from loadgen.settings.other_client import OtherClient, map_flags
+from collections.abc import Mapping
 
+import msgspec
+
+from loadgen.base.text import quote_value
+
+Words = Mapping[str, str]
+_ROWS = 'rows of JSON, {"prompt": "…", "output_tokens": N}, and pass --dataset-path FILE'
+# Of flags that other clients have too, by the name in their table.
+WORDS = {
+    "HUB": f"nothing is downloaded: download it, write its prompts as {_ROWS} (docs/datasets.md)",
+    "IMAGES": "images are not made here: write whole chat bodies with images as data URLs, one a line, and "
+    "pass --dataset-path FILE",
+    "AUDIO": "audio is not made here: write whole chat bodies with `input_audio` parts, one a line, and pass "
+    "--dataset-path FILE",
+    "TOOLS": "nothing is downloaded: write whole chat bodies with their `tools`, one a line, and pass "
+    "--dataset-path FILE",
+    "SONNET": "the poem is not read: --random-prefix-len, --random-input-len and --random-output-len with "
+    "--prompt-format corpus are the same lengths of real text",
+    "SAME_TURNS": "conversations that are made here all have --turns N; those of --dataset-path FILE have "
+    "as many as were recorded",
+    "BURSTGPT": "pass --trace FILE --trace-format burstgpt, and no --dataset-name",
+    "LORA": "adapters take no turns: pass an adapter's name as --model, or --dataset-path FILE with whole "
+    "bodies, each with its own `model`",
+}
 _NO_CODE = "code from a model's repository is never run"
 _REPORT = "`loadgen report RUN_DIR --html` draws the timeline and the distributions of any run"
 _KEY = "--api-key"  # no flag of vLLM's either
+
+
+class OtherClient(msgspec.Struct, frozen=True):
+    """Another client's flags, each in the table of how far it is supported here.
+
+    `command` is how the client is started, `versions` are those whose flags these are.
+    """
+
+    name: str
+    command: str
+    versions: str
+    same: Words  # spelled and meant as here
+    differs: Words  # spelled as here, with another meaning
+    renamed: Words  # the flag of ours that means it
+    no_effect: Words  # accepted, and why nothing changes by it
+    refused: Words  # why, and the nearest way
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """List (flag, `same`/`differs`/`no effect`/…, explanation) of every flag, sorted by flag."""
+        tables = {
+            "same": self.same,
+            "differs": self.differs,
+            "another name": self.renamed,
+            "no effect": self.no_effect,
+            "refused": self.refused,
+        }
+        rows = [(flag, what, words) for what, table in tables.items() for flag, words in table.items()]
+        return sorted(rows, key=lambda row: row[0].lstrip("-").lower())
+
+    def explain_flag(self, flag: str) -> str | None:
+        """Explain a flag that is not accepted: our flag for it, or why there is none; None: unknown."""
+        if flag in self.renamed:
+            return f"{flag} of `{self.command}` is {self.renamed[flag]} here"
+        if flag in self.refused:
+            return f"{flag} of `{self.command}` is not supported: {self.refused[flag]}"
+        return None
+
+
+def map_flags(flags_by_words: Words) -> dict[str, str]:
+    """Invert a table of explanation → space-separated flags into flag → explanation."""
+    return {flag: words for words, flags in flags_by_words.items() for flag in flags.split()}
+
 
 _SAME = {
     "": (
@@ -83,7 +146,7 @@ ONLY_VALUES = {
     "--probe-request-rate": (0, "no probe requests are sent"),
 }
 _REFUSED = {
-    other_client.HUB: (
+    WORDS["HUB"]: (
         "--hf-name --hf-split --hf-subset --spec-bench-category --speed-bench-category "
         "--speed-bench-dataset-subset --blazedit-max-distance --blazedit-min-distance"
     ),
@@ -91,22 +154,22 @@ _REFUSED = {
         "--hf-output-len --spec-bench-output-len --speed-bench-output-len"
     ),
     "the name of 2023: --dataset-path FILE": "--dataset",
-    other_client.SONNET: "--sonnet-input-len --sonnet-output-len --sonnet-prefix-len",
-    other_client.AUDIO: "--asr-max-audio-len-sec --asr-min-audio-len-sec",
-    other_client.IMAGES: (
+    WORDS["SONNET"]: "--sonnet-input-len --sonnet-output-len --sonnet-prefix-len",
+    WORDS["AUDIO"]: "--asr-max-audio-len-sec --asr-min-audio-len-sec",
+    WORDS["IMAGES"]: (
         "--random-mm-base-items-per-request --random-mm-bucket-config --random-mm-limit-mm-per-prompt "
         "--random-mm-num-mm-items-range-ratio"
     ),
-    other_client.TOOLS: "--bfcl-categories",
+    WORDS["TOOLS"]: "--bfcl-categories",
     "only greedy decoding and sampling are measured": "--use-beam-search",
-    other_client.LORA: "--lora-modules --lora-assignment",
+    WORDS["LORA"]: "--lora-modules --lora-assignment",
     "it is the server's: --launch vllm --server-args '--max-loras N'; the adapter's name is --model": (
         "--max-loras"
     ),
     "workloads are .toml files: --profile FILE": "--config",
     "other users could read it in `ps`: set OPENAI_API_KEY, or pass --api-key-env NAME or --api-key-file "
     "FILE": _KEY,
-    other_client.SAME_TURNS: "--multi-turn-min-turns --multi-turn-max-turns",
+    WORDS["SAME_TURNS"]: "--multi-turn-min-turns --multi-turn-max-turns",
     "every message of a conversation has --random-input-len N, or lengths of --input-dist": (
         "--per-turn-input-len"
     ),
@@ -132,10 +195,9 @@ VLLM = OtherClient(
 VALUED_FLAGS = frozenset({"--tokenizer-mode", "--timeline-itl-thresholds", "--log-config-file", *ONLY_VALUES})
 # Whole families, whose flags change from version to version.
 _FAMILIES = {
-    "--sonnet-": other_client.SONNET, "--hf-": other_client.HUB, "--spec-bench-": other_client.HUB,
-    "--burstgpt-": other_client.NEAREST["burstgpt"], "--speed-bench-": other_client.HUB,
-    "--blazedit-": other_client.HUB, "--bfcl-": other_client.TOOLS, "--random-mm-": other_client.IMAGES,
-    "--asr-": other_client.AUDIO,
+    "--sonnet-": "SONNET", "--hf-": "HUB", "--spec-bench-": "HUB", "--burstgpt-": "BURSTGPT",
+    "--speed-bench-": "HUB", "--blazedit-": "HUB", "--bfcl-": "TOOLS", "--random-mm-": "IMAGES",
+    "--asr-": "AUDIO",
 }  # fmt: skip
 
 
@@ -147,8 +209,8 @@ def refuse_vllm_flag(flag: str) -> str | None:
         return VLLM.explain_flag(flag)
     if flag in VLLM.no_effect:
         return None
-    family = next((words for beginning, words in _FAMILIES.items() if flag.startswith(beginning)), None)
-    return family and f"{flag} of `{VLLM.command}` is not supported: {family}"
+    family = next((name for beginning, name in _FAMILIES.items() if flag.startswith(beginning)), None)
+    return family and f"{flag} of `{VLLM.command}` is not supported: {WORDS[family]}"
 
 
 def list_remarks(flags: tuple[str, ...]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.settings.other_flags import SGLANG
+from loadgen.features.peers.other_clients import OTHERS
 from loadgen.settings.vllm_flags import VLLM
 
 pytestmark = pytest.mark.engine
@@ -35,4 +35,4 @@ def test_every_flag_of_the_installed_sglang_is_in_the_table(sglang_python: Path)
     (source,) = sglang_python.parent.parent.glob("lib/python*/site-packages/sglang/benchmark/serving.py")
     flags = set(re.findall(r'add_argument\(\s*"(--[\w-]+)"', source.read_text("utf-8")))
     assert len(flags) > 80
-    assert flags - {flag for flag, *_ in SGLANG.rows()} == set()
+    assert flags - {flag for flag, *_ in OTHERS[0].rows()} == set()

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from loadgen.base import bounds
 from loadgen.base.bounds import integer_between
 from loadgen.base.text import quote_value
+from loadgen.features import import_rows
 from loadgen.settings.load_settings import NameKeys
 from loadgen.settings.setting import DATA, Conflict, Identity, KeyRows, Makes, RequestSource, Values, setting
 
@@ -25,10 +26,9 @@ def read_dataset(name: str) -> str:
     if name == "random-ids":  # SGLang's name of the first
         return "random"
     if name not in get_args(DatasetName):
-        from loadgen.settings import other_client  # only a wrong command line needs it
-
+        (clients,) = import_rows("clients")  # only a wrong command line needs it
         raise argparse.ArgumentTypeError(
-            f"{quote_value(name)} {other_client.refuse_data_set(name, get_args(DatasetName))}"
+            f"{quote_value(name)} {clients.refuse_data_set(name, get_args(DatasetName))}"
         )
     return name
 

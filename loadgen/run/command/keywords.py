@@ -211,8 +211,8 @@ def _urls(base_url: object) -> tuple[str, ...]:
 
 def _instead(name: str, kind: Any) -> str:
     """Explain an unknown keyword: the nearest keyword, or what another client's flag is called here."""
-    from loadgen.run.command.options import bench_parser  # only a wrong call needs these
-    from loadgen.settings import other_flags, vllm_flags
+    from loadgen.run.command.options import bench_parser, explain_other_flag  # only a wrong call needs these
+    from loadgen.settings import vllm_flags
 
     flag = f"--{name.replace('_', '-')}"
     if (reason := vllm_flags.VLLM.no_effect.get(flag)) is not None:
@@ -221,7 +221,7 @@ def _instead(name: str, kind: Any) -> str:
         return near_one
     if any(flag in action.option_strings for action in bench_parser()._actions):
         return f": {flag} is a flag of the command alone"
-    reason = vllm_flags.refuse_vllm_flag(flag) or other_flags.explain_other_flag(flag)
+    reason = vllm_flags.refuse_vllm_flag(flag) or explain_other_flag(flag)
     return f": {reason}" if reason else ""
 
 

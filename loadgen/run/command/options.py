@@ -408,11 +408,8 @@ def refuse_other_flags(argv: Sequence[str]) -> None:
                 "vLLM's bare --profile, which traces the server, is --server-trace"
             )
         if word == "--profile" and (following in _KINDS or following.startswith("kind=")):
-            from loadgen.settings import other_flags  # only a wrong command line needs it
-
-            raise UsageError(
-                f"--profile {quote_value(following)} of `guidellm run`: {other_flags.GUIDELLM_PROFILE}"
-            )
+            (clients,) = import_rows("clients")  # only a wrong command line needs it
+            raise UsageError(clients.explain_load(following))
         if (
             word.startswith("--")
             and (reason := vllm_flags.refuse_vllm_flag(word.split("=", 1)[0])) is not None
@@ -422,9 +419,9 @@ def refuse_other_flags(argv: Sequence[str]) -> None:
 
 def explain_other_flag(flag: str) -> str | None:
     """Explain which flag of ours replaces another client's, or why none does; None: no client has it."""
-    from loadgen.settings import other_flags  # only a wrong command line needs it
-
-    return other_flags.explain_other_flag(flag)
+    (clients,) = import_rows("clients")  # only a wrong command line needs it
+    explanation: str | None = clients.explain_other_flag(flag)
+    return explanation
 
 
 class _Unheeded(argparse.Action):

@@ -13,15 +13,16 @@ from fakes.virtual_servers import engine_server
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.base.errors import UsageError
+from loadgen.features.peers import other_clients
 from loadgen.run.command.options import bench_parser, parse
-from loadgen.settings import backends, other_flags, vllm_flags
-from loadgen.settings.other_client import OtherClient
+from loadgen.settings import backends, vllm_flags
+from loadgen.settings.vllm_flags import OtherClient
 from loadgen.study.series.ladder_command import ladder_parser
 from loadgen.study.series.limit.limit_command import limit_parser
 from loadgen.study.series.sweep.sweep_command import sweep_parser
 
-FLAGS = Path(__file__).parents[1] / "data" / "flags"  # as their parsers have them
-CLIENTS = {client.name.lower(): client for client in other_flags.CLIENTS}
+FLAGS = Path(__file__).parents[2] / "data" / "flags"  # as their parsers have them
+CLIENTS = {client.name.lower(): client for client in other_clients.CLIENTS}
 KNOWN = {option for action in bench_parser()._actions for option in action.option_strings}
 SEARCHES = {
     option
@@ -49,14 +50,14 @@ def test_every_flag_of_a_client_stands_in_its_table_once(name: str) -> None:
     assert not older or name == "vllm"
 
 
-@loop_over("client", other_flags.CLIENTS)
+@loop_over("client", other_clients.CLIENTS)
 def test_what_a_table_has_of_a_flag_is_what_the_parser_does(client: OtherClient) -> None:
     accepted = {*client.same, *client.differs, *client.no_effect}
     assert accepted <= KNOWN
     assert KNOWN.isdisjoint({*client.renamed, *client.refused})
 
 
-@loop_over("client", other_flags.CLIENTS)
+@loop_over("client", other_clients.CLIENTS)
 def test_the_flags_of_ours_that_a_table_names_exist(client: OtherClient) -> None:
     known = KNOWN | SEARCHES
     known |= {"--html", "--csv", "--jsonl", "--markdown", "--plot", "--alpha", "--max-loras"}

@@ -1,0 +1,62 @@
+"""Other clients: the flags and data sets of aiperf, guidellm and SGLang, read when one is met.
+
+`other_clients.toml` has a row for each flag, with what it is here.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from loadgen.base.text import quote_value
+from loadgen.settings import vllm_flags
+from loadgen.settings.vllm_flags import VLLM, OtherClient
+
+_TABLE: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+_WORDS: dict[str, str] = {**vllm_flags.WORDS, **_TABLE["words"]}
+_KINDS = ("same", "differs", "renamed", "no_effect", "refused")
+
+
+def _fill_in(rows: Mapping[str, str]) -> dict[str, str]:
+    """What there is to know by each flag or name of the rows, which may have several with blanks between."""
+    return {
+        each: Template(words).substitute(_WORDS) for names, words in rows.items() for each in names.split()
+    }
+
+
+# By the name in their --dataset-name, and what to do instead.
+NEAREST = _fill_in(_TABLE["data_sets"])
+OTHERS = tuple(
+    OtherClient(
+        client["name"],
+        client["command"],
+        client["versions"],
+        *(_fill_in(client.get(kind, {})) for kind in _KINDS),
+    )
+    for client in _TABLE["clients"]
+)
+CLIENTS = (VLLM, *OTHERS)
+
+
+def explain_other_flag(flag: str) -> str | None:
+    """Explain which flag of ours replaces another client's flag, or why none does; None: no client has it."""
+    words = (client.explain_flag(flag) for client in OTHERS)
+    return next((text for text in words if text is not None), None)
+
+
+def explain_load(kind: str) -> str:
+    """Explain what a kind of load is here that guidellm's --profile takes."""
+    return f"--profile {quote_value(kind)} of `guidellm run`: {_WORDS['GUIDELLM_PROFILE']}"
+
+
+def refuse_data_set(name: str, known: Iterable[str]) -> str:
+    """Explain why a name is not one of those `known`: by the nearest way where it is another client's."""
+    if name in NEAREST:
+        return f"is not read here: {NEAREST[name]}"
+    return (
+        f"is not a valid data set: choose from {', '.join(known)}, or leave it out and pass --dataset-path "
+        "FILE (prompts, whole bodies, conversations) or --trace FILE"
+    )
