@@ -42,17 +42,6 @@ class SweepPoint(BaseModel, extra="forbid", frozen=True):
     attempts: int = 0  # how often it was begun: each has prompts of its own
 
 
-def clear_point(point: SweepPoint) -> SweepPoint:
-    """Clear a point of what came of it; how often it was begun stays."""
-    return SweepPoint(
-        number=point.number,
-        settings=point.settings,
-        repeat=point.repeat,
-        serve=point.serve,
-        attempts=point.attempts,
-    )
-
-
 class SweepRecord(BaseModel, extra="forbid", frozen=True):
     """A sweep: what its command varied, and its points."""
 

@@ -25,7 +25,7 @@ from loadgen.run.command.keywords import BenchOptions
 from loadgen.run.command.options import Options
 from loadgen.study.limit_record import Limit
 from loadgen.study.series.limit import limit_command
-from loadgen.study.series.limit.limit_command import LimitRequest
+from loadgen.study.series.limit.limit_command import LOAD_KEYS, LimitRequest
 from loadgen.study.series.sweep import grid, sweep_run
 from loadgen.study.series.sweep.grid import Variation
 from loadgen.study.series.sweep.sweep_run import SweepRequest
@@ -123,7 +123,7 @@ def limit(
     """
     given = keywords.check_keywords(cast("Mapping[str, Any]", options), LimitOptions, "limit()")
     own = {"slo", *LimitOptions.__annotations__} - (BenchOptions.__annotations__.keys() - {"slo"})
-    request = LimitRequest.read({name: given.pop(name) for name in own & given.keys()})
+    request = LimitRequest(**{name: given.pop(name) for name in own & given.keys()}, names=LOAD_KEYS)
     asked = keywords.make_options(base_url, given)
     workload = keywords.make_profile(profile, asked.overrides, "limit()")
     call = BackgroundRun(lambda interrupts: _make_search(asked, request, workload, interrupts))

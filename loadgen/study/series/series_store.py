@@ -11,7 +11,7 @@ import shlex
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import msgspec
 from msgspec.structs import asdict, replace
@@ -31,14 +31,6 @@ FAILED, SERVERS, UNFINISHED, INTERRUPTED = "failed", "servers", "unfinished", "i
 
 class StoreError(UsageError):
     """A directory of runs cannot be written: nothing more can be kept."""
-
-
-class SeriesStep(Protocol):
-    """A part of a series with a run, or a search or ladder of its own."""
-
-    @property
-    def id(self) -> str:
-        """Name of its directory, unique in the series."""
 
 
 class SeriesStore:
@@ -107,32 +99,32 @@ class SeriesStore:
         """Keep what is run, and what came of it, as it is now; raises StoreError."""
         self.replace(self.directory / f"{self.kind}.json", record.model_dump(mode="json"))
 
-    def begin(self, step: SeriesStep) -> Path:
+    def begin(self, step: str) -> Path:
         """Make the empty directory in which a step is measured, and return it; raises StoreError."""
         with self.writing():
-            place = self.directory / UNFINISHED / step.id
+            place = self.directory / UNFINISHED / step
             create_directory(place)
         return place
 
-    def finish(self, step: SeriesStep, run: Path) -> Path:
+    def finish(self, step: str, run: Path) -> Path:
         """Keep a step that was measured: it is there whole, on the disk, or not at all. Raises StoreError."""
         with self.writing():
-            place = self.directory / self.whole / step.id
+            place = self.directory / self.whole / step
             shutil.rmtree(place, ignore_errors=True)
             self.move(run, place)
-            self.forget_failure(step.id)
-            shutil.rmtree(self.directory / UNFINISHED / step.id, ignore_errors=True)
+            self.forget_failure(step)
+            shutil.rmtree(self.directory / UNFINISHED / step, ignore_errors=True)
         return place
 
-    def fail(self, step: SeriesStep, run: Path | None = None) -> Path:
+    def fail(self, step: str, run: Path | None = None) -> Path:
         """Keep the run of a step that failed, if there was one; raises StoreError."""
         with self.writing():
-            place = self.directory / FAILED / step.id
+            place = self.directory / FAILED / step
             for earlier in (self.whole, FAILED):
-                shutil.rmtree(self.directory / earlier / step.id, ignore_errors=True)
+                shutil.rmtree(self.directory / earlier / step, ignore_errors=True)
             if run is not None:
                 self.move(run, place)
-            self.set_aside(UNFINISHED, step.id)
+            self.set_aside(UNFINISHED, step)
         return place
 
     def forget_failure(self, name: str) -> None:

@@ -31,7 +31,7 @@ from loadgen.run.command.options import Options, bench_parser, parse
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.series.campaign import campaign_file
 from loadgen.study.series.campaign.campaign_file import CampaignFile, CheckpointTable, LimitTable, Variables
-from loadgen.study.series.limit.limit_command import LimitRequest
+from loadgen.study.series.limit.limit_command import LOAD_KEYS, LimitRequest
 from loadgen.study.series.time_estimate import Pace, TimedStep, TimeLeft
 
 
@@ -186,7 +186,7 @@ def _make_arm(
         request_sources.check_files(workload)
         if file.limit is not None:
             try:
-                LimitRequest.read(file.limit.model_dump()).check(workload, file.limit.slo)
+                LimitRequest(**file.limit.model_dump(), names=LOAD_KEYS).check(workload, file.limit.slo)
             except UsageError as error:
                 raise UsageError(f"[limit], profile {workload.name}: {error}") from None
     server_settings = collect_settings(options, profiles)

@@ -100,7 +100,7 @@ class CampaignStore(SeriesStore):
 
     def begin_search(self, planned: Planned) -> Path:
         """Make the directory of a search of a cell: empty, or what an interrupted one has left."""
-        place = self.begin(planned) / _SEARCH
+        place = self.begin(planned.id) / _SEARCH
         with self.writing():
             try:
                 os.rename(self.directory / INTERRUPTED / planned.id / _SEARCH, place)
@@ -110,7 +110,7 @@ class CampaignStore(SeriesStore):
 
     def fail_cell(self, planned: Planned, reason: str, at: datetime, run: Path | None = None) -> None:
         """Keep why a cell failed, and what it had measured, if anything."""
-        place = self.fail(planned, run)
+        place = self.fail(planned.id, run)
         failure = {"cell": planned.cell.model_dump(mode="json"), "reason": reason, "at": at.isoformat()}
         with self.writing():
             create_directory(place.parent)

@@ -29,7 +29,7 @@ from loadgen.study.series.campaign.arms import Planned, Start, estimate_left, li
 from loadgen.study.series.campaign.campaign_file import CoolDown, LimitTable
 from loadgen.study.series.campaign.campaign_store import CELLS, CampaignStore
 from loadgen.study.series.ladder_command import LadderClimb
-from loadgen.study.series.limit.limit_command import LimitRequest, continue_search, read_search
+from loadgen.study.series.limit.limit_command import LOAD_KEYS, LimitRequest, continue_search, read_search
 from loadgen.study.series.limit.limit_search import LimitSearch
 from loadgen.study.series.point_runs import (
     GivenServer,
@@ -142,7 +142,7 @@ class Execution:
         planned, session = step.what, replace(session, cell=step.what.cell)
         if planned.workload.ladder is not None:
             return self._climb(session, planned)
-        place = self.store.begin(planned)
+        place = self.store.begin(planned.id)
         return measure_point(session, planned.workload, self._choose_seed(session, planned), place)
 
     def keep(self, step: Step[Planned], point: MeasuredPoint) -> None:
@@ -156,7 +156,7 @@ class Execution:
             why = LoadgenError(f"{reason}: {died.summary}", *died.args[1:]) if died else LoadgenError(reason)
             self._fail(planned, why, point.directory)
         else:
-            self.store.finish(planned, point.directory)
+            self.store.finish(planned.id, point.directory)
             self.pace.steps.append((planned.timed, point.duration_s))
             figures = point.run.metrics
             outcome = f"{figures.output_throughput_per_s:.1f} tok/s, {point.run.verdict.level.value}"
@@ -185,7 +185,7 @@ class Execution:
                 planned, LoadgenError(f"the server ended; {limit_record.describe_limit(record)}"), place
             )
             return
-        self.store.finish(planned, place)
+        self.store.finish(planned.id, place)
         self.pace.steps.append((planned.timed, (clock.now_ns() - began_ns) / 1e9))
         self._report(planned, limit_record.describe_limit(record))
 
@@ -204,7 +204,7 @@ class Execution:
         """Measure a ladder; where the server dies of a rung the next ones wait for another start."""
         climb, began_ns = self._climbs.pop(planned.id, None), clock.now_ns()
         if climb is None:
-            place = self.store.begin(planned) / "ladder"
+            place = self.store.begin(planned.id) / "ladder"
             place.mkdir(mode=0o700)
             climb = LadderClimb(planned.workload, place, session.options, self.quiet)
         died = None
@@ -232,7 +232,7 @@ class Execution:
     def _finish_climb(self, planned: Planned, climb: LadderClimb) -> None:
         lengths = f"{climb.count_measured()} of {len(climb.rows)} lengths"
         if climb.count_measured():
-            self.store.finish(planned, climb.directory)
+            self.store.finish(planned.id, climb.directory)
             self._report(planned, lengths)
         else:
             reason = hide_secrets(next((row.note for row in climb.rows if row.note), "nothing was measured"))
@@ -313,7 +313,10 @@ def prepare_search(
     Each repeat has other prompts, each arm the same.
     """
     servers.cell = planned.cell
-    request, goals = LimitRequest.read(table.model_dump()), objectives.parse_objectives(table.slo)
+    request, goals = (
+        LimitRequest(**table.model_dump(), names=LOAD_KEYS),
+        objectives.parse_objectives(table.slo),
+    )
     axis = request.choose_axis(planned.workload)
     record = request.make_record(
         axis,

@@ -6,7 +6,7 @@ import argparse
 import math
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,6 @@ _LEAST_S, _LEAST_SHARE = 0.001, 0.001
 
 
 LOAD_KEYS = ("start =", "lowest =", "highest =")  # in a campaign's [limit], and from Python
-_KEPT_AS = {"max_runs": "most_runs", "min_duration_s": "least_run_s"}  # other keys have the record's names
 
 
 class LimitRequest(msgspec.Struct, frozen=True):
@@ -62,18 +61,13 @@ class LimitRequest(msgspec.Struct, frozen=True):
     over: LoadAxis | None = None
     within: float = 0.05
     budget_s: float = 1800.0
-    most_runs: int = 12
-    least_run_s: float | None = None
+    max_runs: int = 12
+    min_duration_s: float | None = None
     start: float | None = None
     lowest: float | None = None
     highest: float | None = None
     resume: str | None = None
     names: tuple[str, str, str] = ("--start", "--from", "--to")  # of start, lowest and highest
-
-    @classmethod
-    def read(cls, keys: Mapping[str, Any]) -> LimitRequest:
-        """Make a request of the keys of a campaign's [limit], or the keywords of a call."""
-        return cls(**{_KEPT_AS.get(key, key): value for key, value in keys.items()}, names=LOAD_KEYS)
 
     def choose_axis(self, workload: Profile) -> LoadAxis:
         """Choose what is varied: as it was asked, else what the workload limits."""
@@ -83,7 +77,8 @@ class LimitRequest(msgspec.Struct, frozen=True):
         """Make the record of a search that begins, with what was decided for it."""
         asked = {name: getattr(self, name) for name in LimitRequest.__struct_fields__}
         kept = {name: value for name, value in asked.items() if name in LimitRecord.model_fields}
-        return LimitRecord(axis=axis, objectives=tuple(slo), **kept, **decided)
+        kept |= {"most_runs": self.max_runs, "least_run_s": self.min_duration_s, "objectives": tuple(slo)}
+        return LimitRecord(axis=axis, **kept, **decided)
 
     def check(self, workload: Profile, slo: str) -> None:
         """Raise UsageError of a workload that no limit can be searched for, and of loads that cannot be.
@@ -240,8 +235,8 @@ def _add_flags(group: argparse._ActionsContainer) -> None:
         help="end once the interval reaches no further than this from the limit (default 5%%)")
     add("--budget", dest="budget_s", type=parse_with(_parse_seconds), metavar="TIME",
         help="30m, 2h: of all runs together (default 30m)")
-    add("--max-runs", dest="most_runs", type=integer_between(2, _MOST_RUNS), metavar="N", help="default 12")
-    add("--min-duration", dest="least_run_s", type=parse_with(_parse_seconds), metavar="TIME",
+    add("--max-runs", type=integer_between(2, _MOST_RUNS), metavar="N", help="default 12")
+    add("--min-duration", dest="min_duration_s", type=parse_with(_parse_seconds), metavar="TIME",
         help="of a run (default: 60 s, or 10 times the P99 of E2EL if that is longer)")
     add("--start", type=load, metavar="LOAD",
         help="the first load (default: from requests sent one at a time)")

@@ -22,7 +22,7 @@ from loadgen.settings.conflicts import list_unheeded
 from loadgen.settings.table import ANSWER_LENS, PROFILE_KEYS, join_rows
 from loadgen.settings.validation import find_flag
 from loadgen.study.series.point_runs import parse_value
-from loadgen.study.sweep_record import AXES, LoadAxis, format_value, name_point
+from loadgen.study.sweep_record import AXES, FINISHED, LoadAxis, SweepPoint, format_value, name_point
 
 T = TypeVar("T")
 Build = Callable[[Mapping[str, Any]], Profile]  # a profile of these keys over the others
@@ -102,6 +102,13 @@ class GridPoint(msgspec.Struct, frozen=True):
         """Name of its directory: 003-concurrency-8."""
         plain = re.sub(r"[^\w.]+", "-", self.label, flags=re.ASCII).strip("-")
         return f"{self.number:03d}-{plain}"[:_LONGEST_NAME]
+
+
+def list_finished(
+    record: Sequence[SweepPoint], points: Sequence[GridPoint]
+) -> list[tuple[SweepPoint, GridPoint]]:
+    """List the points that are finished, as their record has them and as they are in the grid."""
+    return [(known, point) for known, point in zip(record, points, strict=True) if known.state in FINISHED]
 
 
 def parse_loads(flag: str, key: str, text: str) -> Dimension:

@@ -121,8 +121,8 @@ def _read_variation(flags: SweepFlags) -> Variation:
 
 def _preview_sweep(request: SweepRequest, store: SweepStore | None) -> Iterator[str]:
     """List the points in order, and how long they take."""
-    states = {} if store is None else {point.number: point for point in store.record().points}
-    over = {number for number, point in states.items() if point.state in FINISHED}
+    finished = [] if store is None else grid.list_finished(store.record().points, request.points)
+    over = {point.number for point, _ in finished}
     done = f", {len(over)} are done" if over else ""
     yield f"{request.name}: {format_count(len(request.points), 'point')}{done}"
     for point in request.points:
@@ -132,7 +132,7 @@ def _preview_sweep(request: SweepRequest, store: SweepStore | None) -> Iterator[
     if request.options.launching.wanted:
         starts = format_count(len({tuple(point.serve.items()) for point in left}), "start")
         yield f"{starts} of a server, unless it ends by itself"
-    timed = [(point, states[point.number].duration_s) for point in request.points if point.number in over]
+    timed = [(point, known.duration_s) for known, point in finished]
     time = sweep_run.describe_time(sweep_run.forecast_time(left, timed, (), request.options))
     yield f"estimated time: {time}; warm-up and starts come on top" if time else "estimated time: unknown"
     yield "nothing was started or written (--dry-run)"

@@ -56,7 +56,6 @@ from loadgen.study.sweep_record import (
     PointState,
     SweepPoint,
     SweepRecord,
-    clear_point,
 )
 
 
@@ -73,18 +72,16 @@ def begin_sweep(request: SweepRequest) -> SweepStore:
             fixed=fixed,
             seed=make_seed(request.options).value,
             axis=request.variation.axis,
-            points=plan_points(request.points),
+            points=tuple(map(plan_point, request.points)),
         )
     )
     return store
 
 
-def plan_points(points: Sequence[GridPoint]) -> tuple[SweepPoint, ...]:
-    """Make the points as a record has them before any is measured."""
-    return tuple(
-        SweepPoint(number=point.number, settings=point.settings, serve=point.serve, repeat=point.repeat)
-        for point in points
-    )
+def plan_point(point: GridPoint | SweepPoint, attempts: int = 0) -> SweepPoint:
+    """Make a point as a record has it before it is measured; `attempts` is how often it was begun."""
+    names = ("number", "settings", "serve", "repeat")
+    return SweepPoint(**{name: getattr(point, name) for name in names}, attempts=attempts)
 
 
 def resume_sweep(request: SweepRequest, directory: Path | None) -> SweepStore:
@@ -118,8 +115,7 @@ def _find_difference(record: SweepRecord, request: SweepRequest, fixed: str) -> 
     seed = request.options.seed
     if seed is not None and seed != record.seed:
         return f"the seed is {record.seed}"
-    points = tuple(clear_point(point).model_copy(update={"attempts": 0}) for point in record.points)
-    if points != plan_points(request.points):
+    if [*map(plan_point, record.points)] != [*map(plan_point, request.points)]:
         return "the points differ"
     return "" if record.fixed == fixed else "what is not varied differs, or a file that is read"
 
@@ -150,16 +146,14 @@ def finish_sweep(
 def _drop_damaged(store: SweepStore, points: Sequence[GridPoint], say: Callable[[str], None]) -> SweepRecord:
     """Read the record, with finished points whose runs cannot be read planned again."""
     record = store.record()
-    for known, point in zip(record.points, points, strict=True):
-        if known.state not in FINISHED:
-            continue
+    for known, point in grid.list_finished(record.points, points):
         try:
             run_directory.load(store.directory / known.directory)
         except UsageError as error:
             say(f"{point.label}: its run cannot be read, and is measured again: {error}")
             with store.writing():
                 store.set_aside(POINTS, point.id)
-            record = update_point(record, clear_point(known))
+            record = update_point(record, plan_point(known, known.attempts))
             store.write_record(record)
     return record
 
@@ -305,7 +299,7 @@ class Sweeping:
         self._announce(point, before)
         seed = replace(self.seed, repeat=point.number, attempt=before)
         session = replace(session, heading=self._show_place(point))
-        return measure_point(session, point.workload, seed, self.store.begin(point))
+        return measure_point(session, point.workload, seed, self.store.begin(point.id))
 
     def _show_place(self, point: GridPoint) -> str:
         """Show where a point stands, as a line about it begins."""
@@ -313,8 +307,8 @@ class Sweeping:
 
     def _estimate(self, left: Sequence[GridPoint]) -> TimeLeft:
         """Estimate what these points take, by those that are done."""
-        states = zip(self.record.points, self.points, strict=True)
-        done = [(planned, known.duration_s) for known, planned in states if known.state in FINISHED]
+        finished = grid.list_finished(self.record.points, self.points)
+        done = [(planned, known.duration_s) for known, planned in finished]
         return forecast_time(left, done, self.servers.starts_s, self.servers.options)
 
     def _announce(self, point: GridPoint, attempts: int) -> None:
@@ -350,7 +344,7 @@ class Sweeping:
         if outcome.run is not None and outcome.directory is not None:
             if state == "done" and outcome.run.facts.saturated:
                 state, reason = "saturated", outcome.run.facts.partial
-            place = (self.store.fail if outcome.reason else self.store.finish)(point, outcome.directory)
+            place = (self.store.fail if outcome.reason else self.store.finish)(point.id, outcome.directory)
             directory = str(place.relative_to(self.store.directory))
             verdict = outcome.run.verdict.level.value
         self._update(
@@ -372,7 +366,7 @@ class Sweeping:
     def _update(self, point: GridPoint, state: PointState, **outcome: object) -> None:
         """Record a point's state; raises StoreError."""
         known = self.record.points[point.number]
-        changed = clear_point(known).model_copy(update={"state": state, **outcome})
+        changed = plan_point(known, known.attempts).model_copy(update={"state": state, **outcome})
         self.record = update_point(self.record, SweepPoint.model_validate(changed.model_dump()))
         self.store.write_record(self.record)
 

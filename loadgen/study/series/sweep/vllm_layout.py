@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ from loadgen.report.result_file import OURS
 from loadgen.report.run_directory import RESULT
 from loadgen.study.series.point_runs import parse_value
 from loadgen.study.series.series_store import SeriesStore, create_directory
-from loadgen.study.series.sweep.grid import GridPoint
-from loadgen.study.sweep_record import FINISHED, SweepPoint, SweepRecord, format_value
+from loadgen.study.series.sweep.grid import GridPoint, list_finished
+from loadgen.study.sweep_record import SweepRecord, format_value
 
 VLLM, SUMMARY = "vllm", "summary.json"
 _LONGEST_NAME = 150
@@ -34,7 +34,7 @@ def write_combination(
     name = _name_combination(of)
     runs = [
         _read_run(store.directory / point.directory, planned)
-        for point, planned in _list_finished(record, points)
+        for point, planned in list_finished(record.points, points)
         if _name_combination(planned) == name
     ]
     with store.writing():
@@ -48,21 +48,12 @@ def write_combination(
 def complete_layout(store: SeriesStore, record: SweepRecord, points: Sequence[GridPoint]) -> None:
     """Write the folders that lack a finished point, as where a process ended before; raises StoreError."""
     lacking = {}
-    for _, point in _list_finished(record, points):
+    for _, point in list_finished(record.points, points):
         name = _name_combination(point)
         if not (store.directory / VLLM / name / f"run={point.repeat}.json").is_file():
             lacking[name] = point
     for point in lacking.values():
         write_combination(store, record, points, point)
-
-
-def _list_finished(
-    record: SweepRecord, points: Sequence[GridPoint]
-) -> Iterator[tuple[SweepPoint, GridPoint]]:
-    """List the points that are finished, as the record and the grid have them."""
-    for known, point in zip(record.points, points, strict=True):
-        if known.state in FINISHED:
-            yield known, point
 
 
 def _read_run(directory: Path, point: GridPoint) -> dict[str, Any]:

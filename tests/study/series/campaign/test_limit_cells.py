@@ -161,6 +161,6 @@ def test_what_is_varied_is_as_asked_else_what_the_workload_limits(
 ) -> None:
     workload = Profile(name="p", input_len=8, output_len=2, num_prompts=3, **settings)
     assert (
-        LimitRequest.read(LimitTable(slo="ttft p50 < 10s", over=over).model_dump()).choose_axis(workload)
+        LimitRequest(**LimitTable(slo="ttft p50 < 10s", over=over).model_dump()).choose_axis(workload)
         == expected
     )

@@ -29,7 +29,7 @@ from loadgen.study.series.sweep.sweep_run import (
     SweepStore,
     describe_time,
     forecast_time,
-    plan_points,
+    plan_point,
 )
 from loadgen.study.series.time_estimate import TimeLeft
 from loadgen.study.sweep_record import SweepRecord
@@ -226,7 +226,7 @@ def test_a_record_that_is_damaged_is_refused(damage: Callable[[str], str], why: 
 def test_a_long_point_is_announced(keys: dict[str, Any], line: str | None) -> None:
     load = {key: value for key, value in keys.items() if key in ("request_rate", "max_concurrency")}
     points = (GridPoint(0, load, {}, 0, Profile(**keys)),)
-    record = SweepRecord(name="s", command=(), fixed="", seed=0, points=plan_points(points))
+    record = SweepRecord(name="s", command=(), fixed="", seed=0, points=tuple(map(plan_point, points)))
     lines: list[str] = []
     servers = cast("Any", SimpleNamespace(starts_s=[], options=Options()))
     sweeping = Sweeping(SweepStore(Path()), record, points, servers, Seed(0), lines.append)
