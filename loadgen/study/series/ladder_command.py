@@ -7,7 +7,6 @@ import sys
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from json import dumps
 from pathlib import Path
@@ -16,9 +15,9 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from msgspec.structs import asdict, replace
 
 from loadgen.base import bounds, signals, untrusted
-from loadgen.base.errors import LoadgenError, MeasureError, UsageError
+from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.printing import print_text
-from loadgen.base.text import quote_value
+from loadgen.base.text import clean_text, quote_value
 from loadgen.engines.engines import find_by_name
 from loadgen.facts import requested_metrics
 from loadgen.plan import profile, request_sources
@@ -26,13 +25,20 @@ from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
 from loadgen.report import run_directory, run_place
 from loadgen.report.run_directory import Result
-from loadgen.run.attach import attach, collect_settings
+from loadgen.run.attach import collect_settings
 from loadgen.run.command import progress
 from loadgen.run.command.bench import check, make_seed
 from loadgen.run.command.options import Options, bench_parser, parse
 from loadgen.run.session import Session
 from loadgen.settings.validation import ServerSettings
-from loadgen.study.series.point_runs import GivenServer, MeasuredPoint, Step, measure_point, run_series
+from loadgen.study.series.point_runs import (
+    GivenServer,
+    MeasuredPoint,
+    PointServers,
+    Step,
+    measure_point,
+    run_series,
+)
 from loadgen.study.series.series_store import refuse_flags
 from loadgen.study.speed import ladder_rows, speed_tables
 from loadgen.study.speed.ladder_rows import GENERATION, PROMPT, DepthRow, DepthTest
@@ -64,7 +70,9 @@ def main(argv: Sequence[str]) -> int:
 
 def climb(session: Session, workload: Profile, seed: Seed) -> int:
     """Measure a ladder on a server that is there, print its table, and return the exit code."""
-    return LadderClimb.begin(workload, session.options).finish(lambda ladder: ladder.climb_on(session, seed))
+    return LadderClimb.begin(workload, session.options).finish(
+        lambda ladder: ladder.climb_on(GivenServer(session), seed)
+    )
 
 
 def draw_throughputs(runs: Sequence[Result]) -> str:
@@ -139,22 +147,11 @@ def _load_workload(options: Options) -> Profile:
 
 def _climb(ladder: Climb[Any, Any], options: Options, asked: ServerSettings) -> None:
     """Measure every length; a server that dies of one is started again for the next."""
-    seed, inside = make_seed(options), replace(options, run_dir=str(ladder.directory))
-    while ladder.left:
-        with ExitStack() as stack:
-            try:
-                session = attach(inside, asked, ladder.workload, stack)
-            except LoadgenError as error:
-                if not ladder.rows:
-                    raise
-                progress.warn(str(error))
-                ladder.give_up("the server did not start again")
-                return
-            ladder.workload = _prefer_native_api(ladder.workload, options, session.served.engine.name)
-            try:
-                ladder.climb_on(session, seed)
-            except MeasureError as error:
-                progress.warn(str(error))
+    inside = replace(options, run_dir=str(ladder.directory))
+    with PointServers(inside, asked, ladder.directory, progress.warn) as servers:
+        session = servers.session(ladder.workload)
+        ladder.workload = _prefer_native_api(ladder.workload, options, session.served.engine.name)
+        ladder.climb_on(servers, make_seed(options))
 
 
 def _prefer_native_api(workload: Profile, options: Options, engine: str) -> Profile:
@@ -183,6 +180,7 @@ class Climb(ABC, Generic[Rung, Row]):
     rows: list[Row] = field(default_factory=list)  # of the rungs that were measured, or could not be
     left: deque[Rung] = field(init=False)
     seed: Seed = field(init=False)
+    servers: PointServers | GivenServer = field(init=False)
     session: Session | None = None  # on which the last rung was measured
 
     name: ClassVar[str]  # of its directory and files
@@ -242,13 +240,14 @@ class Climb(ABC, Generic[Rung, Row]):
                 run_place.remove_empty(self.directory)
         return 0 if self.count_measured() else MeasureError.exit_code
 
-    def climb_on(self, session: Session, seed: Seed) -> None:
+    def climb_on(self, servers: PointServers | GivenServer, seed: Seed) -> None:
         """Measure what is left on a server. A rung that cannot be measured is a row with the reason.
 
-        Raises ServerDied where the server has died of one, whose row is kept, StoreError, KeyboardInterrupt.
+        A server that dies of one is started again for the next, or is none of ours: raises ServerDied then.
+        Raises StoreError, KeyboardInterrupt.
         """
-        self.seed = seed
-        run_series(self, GivenServer(session))
+        self.seed, self.servers = seed, servers
+        run_series(self, servers)
 
     def give_up(self, why: str) -> None:
         """Add a row for each rung that is left, with the reason."""
@@ -272,6 +271,11 @@ class Climb(ABC, Generic[Rung, Row]):
 
     def keep(self, step: Step[Rung], point: MeasuredPoint) -> None:
         """Add the row of a rung; raises LoadgenError where loadgen or a setting is why it has none."""
+        if point.unserved:
+            progress.warn(str(point.error))
+            self.left.appendleft(step.what)
+            self.give_up("the server did not start again")
+            return
         if point.error is not None and not isinstance(point.error, MeasureError):
             raise point.error
         run, why = point.run, point.reason if point.run is None else ""
@@ -281,6 +285,8 @@ class Climb(ABC, Generic[Rung, Row]):
             self._add(self.make_missed_row(step.what, why))
         elif run is not None and point.directory is not None:
             self._add(self.make_row(run, step.what, point.directory.name))
+        if point.died is not None and self.servers.restartable:
+            progress.warn(clean_text(str(point.died)))
 
     def _add(self, row: Row) -> None:
         """Keep a row, write every table again, and print the row."""

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -74,6 +74,7 @@ class GivenServer(msgspec.Struct, frozen=True):
     """A server that another owns: its death ends the series."""
 
     given: Session
+    restartable: ClassVar[bool] = False
 
     def session(self, workload: Profile, serve: Mapping[str, str] | None = None) -> Session:
         """Give the session with it, whatever is measured."""
@@ -195,6 +196,7 @@ class PointServers:
     say: Callable[[str], None]  # reports a server that does not end
     interrupts: Interrupts = SIGNALS
     cell: Cell | None = None  # of a campaign, that is measured now
+    begin: Callable[[], None] = lambda: None  # called before a server is reached or started
     starts_s: list[float] = field(default_factory=list)  # how long each start took
     _stack: ExitStack = field(default_factory=ExitStack)
     _open: tuple[dict[str, str], Session] | None = None
@@ -221,6 +223,7 @@ class PointServers:
         flags = dict(serve or {})
         if self._open is None or self._open[0] != flags:
             self.close()
+            self.begin()
             began_ns = clock.now_ns()
             options = replace(self.options, run_dir=str(self.logs))
             asked = overlay_settings(self.asked, flags)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from loadgen.base import clock, signals
 from loadgen.base.bounds import MOST_SEED
-from loadgen.base.errors import LoadgenError, MeasureError, ServerDied, UsageError
+from loadgen.base.errors import LoadgenError, UsageError
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.text import clean_text
 from loadgen.figures import objectives
@@ -32,7 +32,6 @@ from loadgen.study.series.ladder_command import LadderClimb
 from loadgen.study.series.limit.limit_command import LOAD_KEYS, LimitRequest, continue_search, read_search
 from loadgen.study.series.limit.limit_search import LimitSearch
 from loadgen.study.series.point_runs import (
-    GivenServer,
     MeasuredPoint,
     PointServers,
     Step,
@@ -57,9 +56,10 @@ class Execution:
     cooling: Cooling | None = None
     limit: LimitTable | None = None  # each cell is a search
     _used: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # names of starts, by arm
-    _climbs: dict[str, LadderClimb] = field(default_factory=dict)  # ladders whose server died of a rung
-    _left: deque[Planned] = field(default_factory=deque)  # on the start that is measured now
-    _name: str = ""  # of that start
+    _left: deque[Planned] = field(default_factory=deque)  # of the cells that share a server
+    _start: Start = field(init=False)  # of that server
+    _name: str = ""  # of its start, or the latest one
+    _servers: PointServers = field(init=False)
 
     def run(self) -> None:
         """Measure every cell that is left; raises StoreError where nothing can be kept, KeyboardInterrupt."""
@@ -70,85 +70,84 @@ class Execution:
                 runs = (run for planned in start.planned for run in self.store.read_facts(planned.id))
                 cells = [run.get("cell") or {} for run in runs]
                 self._used[start.arm.name] |= {cell["start"] for cell in cells if "start" in cell}
-            while self._left:
-                self._run_on_server(start)
+            if self._left:
+                self._run_on_servers(start)
 
-    def _run_on_server(self, start: Start) -> None:
-        """Measure on one start of the server until nothing is left, or it has died.
-
-        A search starts its server again where a load killed it.
-        """
-        arm, used = start.arm, self._used[start.arm.name]
-        names = (start.name if n == 1 else f"{start.name}.{n}" for n in range(1, len(used) + 2))
-        self._name = start.name if arm.attached else next(name for name in names if name not in used)
-        used.add(self._name)
+    def _run_on_servers(self, start: Start) -> None:
+        """Measure what is left on one server, which is started again where it has died."""
         searched = {} if self.limit is None else {"reset_cache": True}
-        options = replace(arm.options, quiet=self.quiet or bool(searched), **searched)
-        servers = PointServers(options, arm.settings, self.store.directory / SERVERS, self.say)
+        options = replace(start.arm.options, quiet=self.quiet or bool(searched), **searched)
+        self._start, logs = start, self.store.directory / SERVERS
+        self._servers = PointServers(options, start.arm.settings, logs, self.say)
         try:
-            with servers:
-                if self.limit is not None:
+            with self._servers:
+                if self.limit is None:
+                    self._servers.begin = self._begin_start
+                    run_series(self, self._servers)
+                else:
+                    self._name_start()
                     while (step := self.choose()) is not None:
                         self._wait_until_cool()
-                        self._search(servers, step.what, self.limit)
-                elif (session := self._start_server(servers)) is not None:
-                    with suppress(ServerDied):  # what is left has another start
-                        run_series(self, GivenServer(session))
+                        self._search(self._place_on_start(step.what), self.limit)
         except StoreError:
             raise
         except OSError as error:  # a disk that takes nothing more ends the campaign, not the cell
             raise StoreError(f"cannot write {self.store.directory / CELLS}: {error.strerror}") from None
         except LoadgenError as error:  # of its end
-            progress.warn(clean_text(f"{arm.name}: {error}"))
+            progress.warn(clean_text(f"{start.arm.name}: {error}"))
+
+    def _name_start(self) -> None:
+        """Give this start of the server a name that no other of its arm has: r0, r0.2."""
+        name, used = self._start.name, self._used[self._start.arm.name]
+        names = (name if n == 1 else f"{name}.{n}" for n in range(1, len(used) + 2))
+        self._name = name if self._start.arm.attached else next(each for each in names if each not in used)
+        used.add(self._name)
+
+    def _begin_start(self) -> None:
+        """Name a start of the server, cool down, and announce it."""
+        self._name_start()
+        if self._servers.cell is not None:
+            self._servers.cell = self._servers.cell.model_copy(update={"start": self._name})
+        if self._servers.restartable:
+            self._wait_until_cool()
+        if self._servers.options.launching.wanted:
+            self.say(f"{self._name} {self._start.arm.name}: starting the server")
 
     def _wait_until_cool(self) -> None:
         if self.cooling is not None:
             self.cooling.wait()
 
-    def _start_server(self, servers: PointServers) -> Session | None:
-        """Open a session with the server; None where it does not start, and all cells left have failed."""
-        arm = self._left[0].cell.arm
-        if servers.restartable:
-            self._wait_until_cool()
-        try:
-            if servers.options.launching.wanted:
-                self.say(f"{self._name} {arm}: starting the server")
-            session = servers.session(self._left[0].workload)
-        except Exception as error:
-            why = point_runs.convert_error(error)
-            progress.warn(clean_text(str(why)))
-            while (step := self.choose()) is not None:
-                climb = self._climbs.pop(step.what.id, None)
-                if climb is not None and climb.count_measured():
-                    climb.give_up("the server did not start again")
-                    self._finish_climb(step.what, climb)
-                else:
-                    self._fail(step.what, why)
-            return None
-        self.pace.starts += [(arm, start_s) for start_s in servers.starts_s]
-        return session
+    def _place_on_start(self, planned: Planned) -> Planned:
+        return replace(planned, cell=planned.cell.model_copy(update={"start": self._name}))
 
     def choose(self) -> Step[Planned] | None:
-        """Choose the next cell of this start of the server."""
+        """Choose the next cell that shares this server."""
         if not self._left:
             return None
-        planned = self._left.popleft()
-        planned = replace(planned, cell=planned.cell.model_copy(update={"start": self._name}))
+        planned = self._place_on_start(self._left.popleft())
+        self._servers.cell = planned.cell
         return Step(planned, planned.workload)
 
     def measure(self, step: Step[Planned], session: Session) -> MeasuredPoint:
         """Measure a cell once the machine is cool; a ladder is kept by then, row by row."""
+        self.pace.starts += [(self._start.arm.name, start_s) for start_s in self._servers.starts_s]
+        self._servers.starts_s.clear()
         self._wait_until_cool()
-        planned, session = step.what, replace(session, cell=step.what.cell)
+        planned = self._place_on_start(step.what)
         if planned.workload.ladder is not None:
             return self._climb(session, planned)
         place = self.store.begin(planned.id)
         return measure_point(session, planned.workload, self._choose_seed(session, planned), place)
 
     def keep(self, step: Step[Planned], point: MeasuredPoint) -> None:
-        """Keep the run of a cell, or why it failed."""
-        planned, died = step.what, point.died
-        if point.signal or planned.workload.ladder is not None:
+        """Keep the run of a cell, or why it failed: without a server all that would have been on it have."""
+        planned, died = self._place_on_start(step.what), point.died
+        if point.error is not None and point.unserved:
+            progress.warn(clean_text(str(point.error)))
+            self._fail(planned, point.error)
+            while (other := self.choose()) is not None:
+                self._fail(other.what, point.error)
+        if point.signal or point.unserved or planned.workload.ladder is not None:
             return
         if point.run is None or point.directory is None:
             self._fail(planned, point.error or LoadgenError(point.reason))
@@ -164,10 +163,10 @@ class Execution:
             if died:
                 progress.warn(clean_text(str(died)))
 
-    def _search(self, servers: PointServers, planned: Planned, table: LimitTable) -> None:
+    def _search(self, planned: Planned, table: LimitTable) -> None:
         """Search for the limit of a cell and keep it; raises StoreError, KeyboardInterrupt of a signal."""
         place, began_ns = self.store.begin_search(planned), clock.now_ns()
-        search = prepare_search(servers, planned, table, place, self.seed, self.say)
+        search = prepare_search(self._servers, planned, table, place, self.seed, self.say)
         cell = planned.cell
         self.say(f"r{cell.repeat} {cell.arm}, {cell.profile}: searching")
         try:
@@ -201,35 +200,20 @@ class Execution:
         return replace(self.seed, repeat=planned.cell.repeat, attempt=attempt if attached else 0)
 
     def _climb(self, session: Session, planned: Planned) -> MeasuredPoint:
-        """Measure a ladder; where the server dies of a rung the next ones wait for another start."""
-        climb, began_ns = self._climbs.pop(planned.id, None), clock.now_ns()
-        if climb is None:
-            place = self.store.begin(planned.id) / "ladder"
-            place.mkdir(mode=0o700)
-            climb = LadderClimb(planned.workload, place, session.options, self.quiet)
-        died = None
+        """Measure a ladder and keep it; where the server dies of a rung the next ones have another start."""
+        place, began_ns = self.store.begin(planned.id) / "ladder", clock.now_ns()
+        place.mkdir(mode=0o700)
+        climb = LadderClimb(planned.workload, place, session.options, self.quiet)
         try:
-            climb.climb_on(session, self._choose_seed(session, planned))
+            climb.climb_on(self._servers, self._choose_seed(session, planned))
         except StoreError:
             raise
-        except MeasureError as error:
-            died = session.hide_error(error)
-            progress.warn(clean_text(str(died)))
         except Exception as error:  # as of a run; the lengths that were measured stay
             point_runs.check_disk(error)
             self._fail(planned, session.hide_error(point_runs.convert_error(error)), climb.directory)
             died = point_runs.find_death(session)
             return MeasuredPoint(server_gone=died is not None, died=died)
-        if died is not None and climb.left:
-            self._climbs[planned.id] = climb
-            self._left.appendleft(planned)
-        else:
-            if died is None:
-                self.pace.steps.append((planned.timed, (clock.now_ns() - began_ns) / 1e9))
-            self._finish_climb(planned, climb)
-        return MeasuredPoint(server_gone=died is not None, died=died)
-
-    def _finish_climb(self, planned: Planned, climb: LadderClimb) -> None:
+        self.pace.steps.append((planned.timed, (clock.now_ns() - began_ns) / 1e9))
         lengths = f"{climb.count_measured()} of {len(climb.rows)} lengths"
         if climb.count_measured():
             self.store.finish(planned.id, climb.directory)
@@ -237,6 +221,7 @@ class Execution:
         else:
             reason = hide_secrets(next((row.note for row in climb.rows if row.note), "nothing was measured"))
             self._fail(planned, LoadgenError(f"{lengths}: {reason}"), climb.directory)
+        return MeasuredPoint()
 
     def _fail(self, planned: Planned, error: LoadgenError, directory: Path | None = None) -> None:
         self.store.fail_cell(planned, str(error), run_place.read_wall_clock(), directory)
