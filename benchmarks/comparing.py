@@ -63,10 +63,10 @@ _HEAD = (
     "",
     "Each simulated campaign goes through the code that judges a real one"
     " (`loadgen/study/compare`). Its runs are real, of one server and one checkpoint, resampled in"
-    " stretches that keep the order in which they were made; or they are synthetic, and a percentage is"
+    " stretches that keep their order; or they are synthetic, and a percentage is"
     " the spread of a run. Every arm has a run in each repeat, in ABBA order, paired by repeat."
     " Intervals are of the simulation, at 95 % (Clopper, Pearson): they do not cover the variation"
-    " between series of real runs, and a series has few stretches of five repeats that do not overlap.",
+    " between series of real runs.",
 )
 Outcomes = NDArray[Any]  # one campaign an element, of _FIELDS
 
@@ -159,9 +159,9 @@ def no_difference(campaigns: int) -> list[str]:
     return [
         "## Where no row differs",
         "",
-        f"Of {campaigns:,} campaigns per cell, the share in which any row is called faster or slower: at the"
-        " first look, after five repeats → at that one or after the repeats that were then requested. And how"
-        " often the first look's 95 % interval of a ratio contains the true one.",
+        f"Of {campaigns:,} campaigns per cell, the share in which any row is called faster or slower: after"
+        " five repeats → then, or after the repeats that were then requested. And how often the first 95 %"
+        " interval of a ratio contains the true one.",
         "",
         *markdown(("runs", "margin", "holds, %", *_HEADS), lines),
         "",

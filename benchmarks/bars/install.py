@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.clients.adapters import Installed
-from benchmarks.harness.page import Bar, Section, markdown
+from benchmarks.harness.page import Bar, Section
 from benchmarks.harness.process import ROOT, Command, CouldNotRun, run
 
 _MOST_BYTES = 120_000_000
@@ -104,9 +104,9 @@ def _wheels(python: str, version: str, packages: dict[str, str], scratch: Path) 
 
 def _lines(sizes: dict[str, int], wheels: Sequence[Wheels]) -> list[str]:
     largest = sorted(sizes.items(), key=lambda entry: -entry[1])[:_LARGEST]
-    lines = markdown(
-        ("in site-packages", "MB"), [(f"`{entry}`", f"{size / 1e6:.1f}") for entry, size in largest]
-    )
+    lines = [
+        "MB in site-packages: " + ", ".join(f"`{entry}` {size / 1e6:.1f}" for entry, size in largest) + "."
+    ]
     for wheel in wheels:
         if wheel.fault:
             lines += ["", f"aarch64, Python {wheel.python}: {wheel.fault}."]

@@ -101,7 +101,8 @@ def selftest(installed: Installed, repeats: int) -> Section:
         p99_ms.append(kept["calibrations"][0]["gap"]["p99_us"] / 1e3)
     what, limit = "1024 streams: P99 gap error, by the self-test", f"≤ {_MOST_GAP_ERROR_MS} ms"
     bar = Bar(what, spread(p99_ms, "{:.4f}") + " ms", limit, statistics.median(p99_ms) <= _MOST_GAP_ERROR_MS)
-    lines = ["The last repeat:", "", "```", *printed.strip().splitlines()[:-1], "```"]
+    _, head, figures = printed.strip().rpartition(f"{WIDE.streams} streams × ")
+    lines = ["The last repeat:", "", "```", *f"{head}{figures}".splitlines()[:-1], "```"]
     return Section("Self-test (`loadgen selftest`)", [bar], lines)
 
 
