@@ -65,7 +65,8 @@ def engines() -> Iterator[None]:
 def ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Every port that was given out; afterwards nothing listens there, and no process is left."""
     from fakes.supervised import MARK, listens, marked
-    from loadgen.run import launched_server, observation  # of few tests
+    from loadgen.features.sensors import sensor_discovery  # of few tests
+    from loadgen.run import launched_server
     from loadgen_servers.process import running
 
     given: list[int] = []
@@ -78,7 +79,7 @@ def ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]
     monkeypatch.setenv(MARK, str(tmp_path))
     monkeypatch.setattr(launched_server, "free_port", free_port)
     monkeypatch.setattr(launched_server, "_POLL_S", 0.02)
-    monkeypatch.setattr(observation, "_IDLE_S", 0.0)
+    monkeypatch.setattr(sensor_discovery, "_IDLE_S", 0.0)
     yield given
     monkeypatch.delenv(MARK)
     left = marked(str(tmp_path))

@@ -15,7 +15,6 @@ from loadgen.features.answers import answer_check, greedy_prompts
 from loadgen.features.roofline import roofline_settings
 from loadgen.features.selftest import trial
 from loadgen.features.workers import workers
-from loadgen.host import sensor_summary
 from loadgen.plan import profile
 from loadgen.records import journal
 from loadgen.report import run_directory, run_place
@@ -69,12 +68,12 @@ CLAIMS: dict[str, tuple[str, ...]] = {
     "reconciliation.md": (
         f"two polls agree, {scraper._ANSWER_S:g} s at most",
         f"two polls {scraper._BETWEEN_S} s apart agree, {scraper._IDLE_S:g} s at most",
-        f"A gauge's peak appears from {sensor_summary.LEAST_SAMPLES} samples on",
+        f"A gauge's peak appears from {sample_file.LEAST_SAMPLES} samples on",
     ),
-    "report.md": (f"Below {sensor_summary.LEAST_SAMPLES} samples",),
+    "report.md": (f"Below {sample_file.LEAST_SAMPLES} samples",),
     "results.md": (
-        f"at most {sensor_summary.MOST_SERIES} series",
-        f"of at most {sensor_summary.MOST_KEPT:,} samples each",
+        f"at most {sample_file.MOST_SERIES} series",
+        f"of at most {sample_file.MOST_KEPT:,} samples each",
     ),
     "fingerprint.md": (
         f"sends the server {NUMBERS[len(answer_check.PROMPTS)]} fixed prompts",

@@ -35,8 +35,8 @@ INSIDE = {
         "compare", "audit", "judging_api", "pages", "series",
     ],
     "features": [
-        "traces", "data", "shapes", "sessions", "ring", "workers", "shards", "targets", "texts", "answers",
-        "roofline", "selftest", "peers",
+        "traces", "data", "shapes", "sessions", "ring", "workers", "sensors", "shards", "targets", "texts",
+        "answers", "roofline", "selftest", "peers",
     ],
 }  # fmt: skip
 FIRST, LAST = set[str](), {"cli", "__main__", "__init__"}
@@ -48,7 +48,6 @@ MOST_FILES = 8  # beside the folders
 CATCHES_ALL = {
     ("capture_process.py", "BaseException"),
     ("worker_process.py", "BaseException"),
-    ("sensor.py", "Exception"),
     ("guard.py", "Exception"),
 }
 CATCHES_ALL |= {(name, "Exception") for name in ("execution.py", "point_runs.py")}

@@ -34,8 +34,8 @@ from loadgen.transport.sending.share import WHOLE, Share
 if TYPE_CHECKING:
     from loadgen.facts.calibration import Calibration
     from loadgen.facts.ceiling import Ceiling
+    from loadgen.facts.sensor_facts import SensorSummary
     from loadgen.host.cpu_use import CpuUse
-    from loadgen.host.sensor_summary import SensorSummary
     from loadgen.server.checkpoint import Checkpoint
     from loadgen.server.engine_config import EngineConfig
     from loadgen.server.server_counters import ServerWindow
@@ -470,8 +470,8 @@ def find_fact_types() -> dict[str, Any]:
     """Return each fact's annotated type by name; imports the models that only finished runs have."""
     from loadgen.facts.calibration import Calibration
     from loadgen.facts.ceiling import Ceiling
+    from loadgen.facts.sensor_facts import SensorSummary
     from loadgen.host.cpu_use import CpuUse
-    from loadgen.host.sensor_summary import SensorSummary
     from loadgen.server.checkpoint import Checkpoint
     from loadgen.server.engine_config import EngineConfig
     from loadgen.server.server_counters import ServerWindow

@@ -53,6 +53,7 @@ FEATURES: dict[str, dict[str, str]] = {
     "peers": {"clients": "other_clients"},
     "ring": {"doubts": "ring_checks", "transports": "ring_choice"},
     "selftest": {"capacity": "capacity"},
+    "sensors": {"sections": "sensor_lines", "sensors": "sensor_discovery", "throttling": "nvml"},
     "shards": {"doubts": "shard_checks", "options": "shard_settings", "sections": "shard_lines"},
     "workers": {"processes": "workers"},
     "answers": {"options": "answer_settings", "sections": "answer_check", "steps": "answer_settings"},

@@ -10,9 +10,8 @@ import msgspec
 
 from loadgen.base import untrusted
 from loadgen.base.files import read_system_text
+from loadgen.features import import_rows
 from loadgen.host.environment import run_command
-from loadgen.host.nvml import Gpus, find_gpus
-from loadgen.host.sensor import Absent, call_guarded
 
 _CPU = "/sys/devices/system/cpu"
 # They rise only when something throttles: Intel's of cores and packages, Jetson's over-current events.
@@ -40,9 +39,11 @@ class HostMachine:
         """Run a command; "" where it does not exist or fails, else its output."""
         return run_command(*command, timeout_s=_COMMAND_S)
 
-    def find_gpus(self) -> Gpus | Absent:
-        """Return the GPUs that NVML shows, or Absent with the reason."""
-        return call_guarded("NVML", find_gpus, Absent)
+    def read_devices(self) -> tuple[dict[str, int], list[str]]:
+        """Read each GPU's thermal slowdown so far (µs), and what throttles each GPU now."""
+        (feature,) = import_rows("throttling")
+        slowdown_us, reasons = feature.read_throttling()
+        return slowdown_us, reasons
 
 
 class HostState(msgspec.Struct, frozen=True):
@@ -58,8 +59,7 @@ def take_snapshot(source: HostMachine | None = None) -> HostState:
     counters = {
         path: _read_number(source.read(path)) for pattern in _COUNTERS for path in source.list_paths(pattern)
     }
-    devices = source.find_gpus()
-    slowdown_us, reasons = devices.read_throttling() if isinstance(devices, Gpus) else ({}, [])
+    slowdown_us, reasons = source.read_devices()
     return HostState(
         counters={**counters, **slowdown_us},
         held=(*_read_cpu(source), *_read_cooling(source), *_read_jetson(source), *reasons),

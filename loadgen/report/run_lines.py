@@ -17,7 +17,6 @@ from loadgen.figures.metrics import FailureTally
 from loadgen.figures.percentiles import compute_percentiles
 from loadgen.figures.session_rows import find_sessions
 from loadgen.figures.steady_state import Steady, Unsteady
-from loadgen.host import sensor_summary
 from loadgen.records.record import Records
 from loadgen.report import data_lines, load_table
 from loadgen.report.run_directory import Result
@@ -324,30 +323,6 @@ def _describe_answer_timings(result: Result) -> Iterator[str]:
         f"server's timings: prompt {timings.prefill_ms:.2f} of {timings.ttft_ms:.2f} ms mean TTFT, "
         f"first to last token {timings.server_decode_ms:.2f} ms (client {apart:+.2f})"
     )
-
-
-def describe_sensors(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield lines on this machine's memory, power and temperature."""
-    if result.facts.sensed is not None:
-        yield from sensor_summary.render_summary(result.facts.sensed, result.whole.total_output_tokens)
-
-
-def summarize_sensors(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield a line on GPU memory, energy and temperature, if sensors reported them."""
-    sensed = result.facts.sensed
-    if sensed is None:
-        return
-    parts = []
-    if (memory := sensed.server or sensed.device) is not None:
-        parts.append(f"{memory.peak_bytes / _GIB:.2f} GiB at peak")
-    if sensed.energy is not None:
-        parts.append(f"{sensed.energy.mean_w:,.0f} W mean")
-    if (each := sensed.joules_per_token(result.whole.total_output_tokens)) is not None:
-        parts.append(f"{each:,.3f} J per output token")
-    if sensed.held_back:
-        parts.append(f"throttled: {', '.join(sensed.held_back)}")
-    if parts:
-        yield f"GPU: {', '.join(parts)}"
 
 
 def list_unknown(result: Result, options: ReportOptions) -> Iterator[str]:

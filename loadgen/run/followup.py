@@ -17,7 +17,6 @@ from loadgen.base.structs import replace
 from loadgen.facts import calibration
 from loadgen.facts.run_facts import Client, Facts
 from loadgen.figures.session_rows import list_early_places
-from loadgen.host.sampler import Sampler
 from loadgen.plan.plan import Plan
 from loadgen.report import report, request_rows, run_directory, run_place
 from loadgen.report.run_directory import Result
@@ -25,7 +24,7 @@ from loadgen.run.command import progress
 from loadgen.run.command.options import Options
 from loadgen.run.extension import Step
 from loadgen.run.measure import Outcome
-from loadgen.run.observation import Local
+from loadgen.run.observation import HostSampler, Local
 from loadgen.server import control, engine_config, sample_file
 from loadgen.server.discovery import ServerAddress, ServerInfo
 from loadgen.server.sample_file import NO_SAMPLES, KeptSamples
@@ -99,13 +98,15 @@ def follow_up(facts: Facts, steps: Iterable[tuple[str, Step]]) -> Facts:
     return facts
 
 
-def keep_samples(facts: Facts, sensing: Sampler | None, observer: MetricsScraper | None) -> KeptSamples:
+def keep_samples(facts: Facts, sensing: HostSampler | None, observer: MetricsScraper | None) -> KeptSamples:
     """Collect the samples taken during the run; empty without sensors and scraper."""
-    readings = tuple(sensing.samples) if sensing is not None else ()
     began_ns = observer.began_ns if observer is not None else 0
-    return make_guarded(
-        "samples", lambda: sample_file.keep_samples(readings, facts.window, began_ns), NO_SAMPLES, []
-    )
+
+    def keep() -> KeptSamples:
+        sensed = () if sensing is None else sensing.list_series()
+        return sample_file.keep_samples(sensed, facts.window, began_ns)
+
+    return make_guarded("samples", keep, NO_SAMPLES, [])
 
 
 def add_calibration(facts: Facts) -> Facts:

@@ -17,7 +17,7 @@ from loadgen.base.errors import LOG_LINE, MeasureError, ServerDied, UsageError
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.text import cut_end
 from loadgen.facts.run_facts import Launched
-from loadgen.host import sensor_discovery
+from loadgen.features import import_rows
 from loadgen.report import run_place
 from loadgen.run.command import progress
 from loadgen.run.command.credentials import Credentials
@@ -94,7 +94,7 @@ def launch_server(
     base, now = Path(options.run_dir or "runs"), run_place.read_wall_clock()
     command, port = _with_port(options, settings)
     directory = run_place.create_directory(base, f"{options.launching.name}-server", now)
-    before = sensor_discovery.read_device_memory_bytes()
+    before = _read_device_memory_bytes()
     try:
         with ExitStack() as stack:
             for left in reversed(range(_PORTS)):
@@ -272,7 +272,14 @@ def _until_memory_is_back(before: int | None) -> None:
     """Wait until GPU memory in use is back to `before`: a process's end does not free it at once."""
     deadline_ns = clock.now_ns() + int(_MEMORY_S * 1e9)
     while before is not None and clock.now_ns() < deadline_ns:
-        now = sensor_discovery.read_device_memory_bytes()
+        now = _read_device_memory_bytes()
         if now is None or now <= before + _MEMORY_BYTES:
             return
         time.sleep(_POLL_S)
+
+
+def _read_device_memory_bytes() -> int | None:
+    """GPU memory in use by all processes, over all GPUs; None where there is none, or one does not report."""
+    (feature,) = import_rows("sensors")
+    used: int | None = feature.read_device_memory_bytes()
+    return used

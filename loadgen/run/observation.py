@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from loadgen.engines.engine import Engine
 from loadgen.facts.run_facts import Launched
+from loadgen.features import import_rows
 from loadgen.host.cpu_use import CpuWatch
-from loadgen.host.sampler import Sampler
 from loadgen.run.command.progress import Display
 from loadgen.server.scraper import MetricsScraper
 
 if TYPE_CHECKING:
+    from loadgen.facts.sensor_facts import SensorSummary
+    from loadgen.server.sample_file import SampledSeries
     from loadgen.server.server_counters import ServerWindow
-
-_IDLE_S = 1.0  # of idle power, where there is a sensor
 
 
 class Local(msgspec.Struct, frozen=True):
@@ -33,6 +33,26 @@ class Local(msgspec.Struct, frozen=True):
     check_alive: Callable[[float], None] = lambda wait_s: None
     gone: Callable[[], bool] = lambda: False  # whether it has ended
     device_before_bytes: int | None = None  # GPU memory in use before it was started
+
+
+class HostSampler(Protocol):
+    """The sensors of a machine, sampled during a run; their errors never affect the run."""
+
+    def describe(self) -> dict[str, str]:
+        """Describe what they report of this machine, for the environment."""
+        ...
+
+    def sampling(self) -> AbstractContextManager[None]:
+        """Sample in a thread of its own, which a fork must not follow."""
+        ...
+
+    def summarize(self, begin_ns: int, end_ns: int) -> SensorSummary:
+        """Sum up the samples between two times of CLOCK_MONOTONIC."""
+        ...
+
+    def list_series(self) -> list[SampledSeries]:
+        """List every quantity that was read."""
+        ...
 
 
 def settle_server(
@@ -52,16 +72,13 @@ def scrape_after_run(observer: MetricsScraper, display: Display) -> ServerWindow
         return observer.scrape_after()
 
 
-def start_sensors(local: Local | None, engine: Engine, observe: bool, display: Display) -> Sampler | None:
+def start_sensors(local: Local | None, engine: Engine, observe: bool, display: Display) -> HostSampler | None:
     """Start this machine's sensors and sample idle power; None if the server is elsewhere."""
     if local is None or not observe or engine.simulated:
         return None
-    from loadgen.host import sensor_discovery
-
-    sensing = Sampler(sensor_discovery.find_sensors(), local.pids, before_bytes=local.device_before_bytes)
-    with display.waiting("measuring idle power", _IDLE_S):
-        sensing.sample_idle(_IDLE_S)
-    return sensing
+    (feature,) = import_rows("sensors")
+    started: HostSampler = feature.start_sensors(local.pids, local.device_before_bytes, display)
+    return started
 
 
 def watch_cpus(local: Local | None, observe: bool, embedded: bool) -> CpuWatch | None:
@@ -69,15 +86,8 @@ def watch_cpus(local: Local | None, observe: bool, embedded: bool) -> CpuWatch |
     return CpuWatch(local.pids, server_known=embedded) if local is not None and observe else None
 
 
-def describe_devices(sensing: Sampler) -> dict[str, str]:
-    """Collect the sensors' unchanging facts of this machine."""
-    from loadgen.host import sensor_discovery
-
-    return sensor_discovery.collect_facts(sensing.sensors)
-
-
 @contextmanager
-def sample_meanwhile(*sources: MetricsScraper | Sampler | CpuWatch | None) -> Iterator[None]:
+def sample_meanwhile(*sources: MetricsScraper | HostSampler | CpuWatch | None) -> Iterator[None]:
     """Run the given samplers (counters, sensors, CPU use) inside the block."""
     with ExitStack() as stack:
         for source in sources:

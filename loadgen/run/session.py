@@ -28,7 +28,6 @@ from loadgen.facts.run_facts import Client, Facts, Server
 from loadgen.features import import_rows
 from loadgen.host import throttling
 from loadgen.host.environment import describe_machine
-from loadgen.host.sampler import Sampler
 from loadgen.plan import plan
 from loadgen.plan.plan import Plan, count_repeated_prompts
 from loadgen.plan.plan_inputs import ModelTarget, Seed, WordCounts
@@ -47,8 +46,8 @@ from loadgen.run.extension import PlanSender, ServerGroup, Step, find_extensions
 from loadgen.run.firing import PlanPart, TransportOptions, Watch
 from loadgen.run.measure import Outcome
 from loadgen.run.observation import (
+    HostSampler,
     Local,
-    describe_devices,
     sample_meanwhile,
     scrape_after_run,
     settle_server,
@@ -346,7 +345,7 @@ class Session(msgspec.Struct, frozen=True):
         made: Plan,
         options: TransportOptions,
         started: datetime,
-        sensing: Sampler | None,
+        sensing: HostSampler | None,
         warmed: Records,
         reset: str,
         tokenizer: TextTokenizer | None,
@@ -354,7 +353,7 @@ class Session(msgspec.Struct, frozen=True):
         """Collect the facts known before the measured run's first request."""
         local = self.local
         # This machine and our own software; its GPUs too where the server is on it.
-        sensed = describe_devices(sensing) if sensing is not None else {}
+        sensed = sensing.describe() if sensing is not None else {}
         environment = {**describe_machine(), "git": self.read_commit(), **sensed}
         known = Facts(
             started=started,
@@ -407,7 +406,7 @@ def _sampling_steps(
     start: HostState | None,
     trace: Trace | None,
     observer: MetricsScraper | None,
-    sensing: Sampler | None,
+    sensing: HostSampler | None,
     cpus: CpuWatch | None,
     outcome: Outcome,
     display: Display,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.base import archive, untrusted
-from loadgen.base.arrays import Int64
+from loadgen.base.arrays import Float64, Int64
 from loadgen.base.files import write_whole
-from loadgen.host.sensor import Sample
-from loadgen.host.sensor_summary import MOST_KEPT, MOST_SERIES, SampledSeries, list_series, thin_series
 from loadgen.server.server_counters import ServerWindow
 
 SAMPLES = "samples.npz"
@@ -24,6 +23,21 @@ _COLUMNS = ("quantity", "where", "start", "at_ns", "value")
 _LONGEST = 64  # letters of a name
 _LARGEST = 16 << 20
 _LATEST_NS = 1 << 62
+LEAST_SAMPLES = 30  # of fewer no course over time can be shown, and no peak
+MOST_KEPT = 2000  # samples of a series
+MOST_SERIES = 128
+
+
+class SampledSeries(msgspec.Struct, frozen=True):
+    """Samples of one quantity at one place: CLOCK_MONOTONIC nanoseconds and values, equally long.
+
+    `quantity` is one of the sensors', or a gauge of the server; `where` is a GPU, a rail, a zone, or "".
+    """
+
+    quantity: str
+    where: str
+    at_ns: Int64
+    values: Float64
 
 
 class KeptSamples(msgspec.Struct, frozen=True):
@@ -36,11 +50,23 @@ class KeptSamples(msgspec.Struct, frozen=True):
 NO_SAMPLES = KeptSamples()
 
 
-def keep_samples(samples: Sequence[Sample], window: ServerWindow | None, began_ns: int) -> KeptSamples:
+def keep_samples(sensed: Sequence[SampledSeries], window: ServerWindow | None, began_ns: int) -> KeptSamples:
     """Collect the series of sensors, and of the server's gauges since `began_ns`, within bounds of size."""
-    every = [*list_gauge_series(window, began_ns), *list_series(samples)]
+    every = [*list_gauge_series(window, began_ns), *sensed]
     some = [thin_series(series, MOST_KEPT) for series in every if len(series.values)]
     return KeptSamples(tuple(some[:MOST_SERIES]))
+
+
+def thin_series(series: SampledSeries, most: int) -> SampledSeries:
+    """Reduce a series to `most` samples: first, last, and least and greatest of equal stretches."""
+    n = len(series.values)
+    if n <= most:
+        return series
+    edges = np.linspace(0, n, (most - 2) // 2 + 1).astype(np.int64)
+    parts = [(begin, series.values[begin:end]) for begin, end in pairwise(edges.tolist())]
+    extremes = [begin + int(at) for begin, part in parts for at in (part.argmin(), part.argmax())]
+    kept = np.unique([0, *extremes, n - 1])
+    return SampledSeries(series.quantity, series.where, series.at_ns[kept], series.values[kept])
 
 
 def list_gauge_series(window: ServerWindow | None, began_ns: int) -> Iterator[SampledSeries]:

@@ -14,8 +14,8 @@ from loadgen.base.tables import align_cells
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.metrics import Metrics
 from loadgen.figures.per_request import MetricOptions, PerRequest
-from loadgen.host.sensor_summary import LEAST_SAMPLES
 from loadgen.records.record import Records
+from loadgen.server.sample_file import LEAST_SAMPLES
 from loadgen.server.server_counters import ServerLatency, ServerWindow
 
 _DECIMALS = {"": 0, "ms": 2, "%": 1}

@@ -25,9 +25,9 @@ from loadgen.facts.run_facts import (
     ShardFacts,
     list_annotations,
 )
+from loadgen.facts.sensor_facts import WITH_SERVER, SensorSummary
 from loadgen.features.roofline import run_roofline
 from loadgen.features.roofline.roofline_settings import Flags
-from loadgen.host.sensor_summary import WITH_SERVER, SensorSummary
 from loadgen.report import report
 from loadgen.settings.validation import ServerSettings
 

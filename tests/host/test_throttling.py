@@ -11,9 +11,8 @@ import pytest
 
 from builders.loops import loop_over
 from builders.recorded_sensors import RecordedNvml
+from loadgen.features.sensors.nvml import Gpus
 from loadgen.host import environment
-from loadgen.host.nvml import Gpus
-from loadgen.host.sensor import Absent
 from loadgen.host.throttling import HostMachine, HostState, explain_throttling, take_snapshot
 
 POLICY = "/sys/devices/system/cpu/cpu0/cpufreq"
@@ -46,8 +45,8 @@ class Recorded(HostMachine):
     def run(self, *command: str) -> str:
         return self.outputs.get(command[:2], "")  # type: ignore[arg-type]
 
-    def find_gpus(self) -> Gpus | Absent:
-        return Absent("none") if self.nvml is None else Gpus(self.nvml)
+    def read_devices(self) -> tuple[dict[str, int], list[str]]:
+        return ({}, []) if self.nvml is None else Gpus(self.nvml).read_throttling()
 
 
 def cpu(governor: str, driver: str, limit: str = "3400000") -> Recorded:

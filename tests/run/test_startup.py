@@ -26,7 +26,7 @@ LATER = {
     "loadgen.verdict.verdict": "for the report: every doubt",
     "loadgen.report.report": "for the report",
     "loadgen.report.run_directory": "for the result",
-    "loadgen.host.sensor_summary": "when a run has ended",
+    "loadgen.features.sensors.sensor_summary": "when a run has ended",
     "loadgen.server.server_counters": "when a run has ended",
     "loadgen.server.engine_config": "when a run has ended",
     "loadgen.features.roofline.machines": "when a run has ended, or for --hardware",

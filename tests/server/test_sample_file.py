@@ -15,12 +15,12 @@ import pytest
 from builders import made_runs
 from builders.damaged_columns import NamedColumns, put, turned
 from builders.loops import loop_over
-from loadgen.host.sensor import Key, Reading, Sample
-from loadgen.host.sensor_summary import MOST_KEPT, MOST_SERIES
+from loadgen.features.sensors.sensor import Key, Reading, Sample
+from loadgen.features.sensors.sensor_summary import list_series
 from loadgen.report import run_directory
 from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT
 from loadgen.server import sample_file
-from loadgen.server.sample_file import SAMPLES, KeptSamples, keep_samples
+from loadgen.server.sample_file import MOST_KEPT, MOST_SERIES, SAMPLES, KeptSamples, keep_samples
 from loadgen.server.server_counters import ServerSample, ServerWindow
 
 BEGAN_NS = 10**12
@@ -44,7 +44,7 @@ def stored(samples: KeptSamples, directory: Path) -> Path:
 def sampled(where: str = "GPU 0", count: int = 3) -> KeptSamples:
     key: Key = ("temperature_c", where)
     readings = [Sample(BEGAN_NS + at, 0, Reading({key: 40.0 + at})) for at in range(count)]
-    return keep_samples(readings, WINDOW, BEGAN_NS)
+    return keep_samples(list_series(readings), WINDOW, BEGAN_NS)
 
 
 def test_gauges_and_sensors_share_the_clock_of_the_arrivals() -> None:
@@ -69,7 +69,7 @@ def test_what_is_saved_is_loaded_and_read_by_any_numpy(tmp_path: Path) -> None:
 def test_a_day_of_samples_on_many_sensors_is_a_small_file(tmp_path: Path) -> None:
     values: dict[Key, float] = {("temperature_c", f"GPU {at}"): 40.0 for at in range(200)}
     readings = [Sample(at, 0, Reading(values)) for at in range(MOST_KEPT + 500)]
-    samples = keep_samples(readings, None, 0)
+    samples = keep_samples(list_series(readings), None, 0)
     assert len(samples.series) == MOST_SERIES
     assert max(len(series.values) for series in samples.series) <= MOST_KEPT
     sample_file.save(samples, tmp_path / SAMPLES)

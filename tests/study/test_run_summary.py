@@ -10,8 +10,8 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.facts.run_facts import Cell, Server
+from loadgen.facts.sensor_facts import MemoryUse, SensorSummary
 from loadgen.figures.figure_table import JUDGED
-from loadgen.host.sensor_summary import MemoryUse, SensorSummary
 from loadgen.server.checkpoint import Checkpoint
 from loadgen.study.run_summary import join_quantization, shorten_name, summarise_run
 from report.test_run_directory import WHEN, made

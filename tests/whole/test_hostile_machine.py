@@ -18,12 +18,13 @@ from facts.test_calibration import calibrated
 from loadgen.base import files, untrusted
 from loadgen.facts import calibration
 from loadgen.features.selftest import capacity
-from loadgen.host import environment, sensor_discovery, throttling
-from loadgen.host.jetson import Board
-from loadgen.host.nvml import Gpus
-from loadgen.host.sampler import Sampler
-from loadgen.host.sensor import Absent, Reading, Sensor
-from loadgen.host.sensor_discovery import Processes, System
+from loadgen.features.sensors import sensor_discovery
+from loadgen.features.sensors.jetson import Board
+from loadgen.features.sensors.nvml import Gpus
+from loadgen.features.sensors.sampler import Sampler
+from loadgen.features.sensors.sensor import Absent, Reading, Sensor, collect_facts
+from loadgen.features.sensors.sensor_discovery import Processes, System
+from loadgen.host import environment, throttling
 from loadgen.host.throttling import HostMachine
 from loadgen.verdict.client_checks import beyond_capacity, headroom
 
@@ -79,11 +80,9 @@ def test_facts_that_raise_cost_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int, fault: Exception
 ) -> None:
     every = machine(tmp_path)
-    whole, lost = sensor_discovery.collect_facts(every), every[which].facts()
+    whole, lost = collect_facts(every), every[which].facts()
     broken(monkeypatch, every[which], "facts", fault)
-    assert sensor_discovery.collect_facts(every) == {
-        name: said for name, said in whole.items() if name not in lost
-    }
+    assert collect_facts(every) == {name: said for name, said in whole.items() if name not in lost}
 
 
 @loop_over("fault", FAULTS)
@@ -94,8 +93,10 @@ def test_sensors_that_cannot_be_looked_for_are_said_to_be_absent(
     def fails(*_: object) -> Sensor:
         raise fault
 
-    monkeypatch.setattr("loadgen.host.sensor_discovery.find_gpus", lambda: Absent("no NVIDIA GPU"))
-    monkeypatch.setattr(f"loadgen.host.sensor_discovery.{looked_for}", fails)
+    monkeypatch.setattr(
+        "loadgen.features.sensors.sensor_discovery.find_gpus", lambda: Absent("no NVIDIA GPU")
+    )
+    monkeypatch.setattr(f"loadgen.features.sensors.sensor_discovery.{looked_for}", fails)
     found = sensor_discovery.find_sensors(tmp_path)
     assert [type(one).__name__ for one in found[-2:]] == ["Processes", "System"]
     assert any(f"failed: {type(fault).__name__}" in one.why for one in found if isinstance(one, Absent))
@@ -131,7 +132,7 @@ def test_what_a_sensor_cannot_mean_is_missing(values: object, kept: dict[tuple[s
     reading = Sampler([Odd(values)], list)._sample(()).reading
     assert reading.values == kept
     assert len(reading.missing) == (values != kept)
-    assert sensor_discovery.collect_facts([Odd(values)]) == {"odd": "\ufffd[2J"}
+    assert collect_facts([Odd(values)]) == {"odd": "\ufffd[2J"}
 
 
 @pytest.mark.whole
@@ -148,7 +149,7 @@ def test_processes_that_cannot_be_looked_for_cost_no_samples() -> None:
 
 
 def test_samples_of_days_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadgen.host.sampler._MOST_SAMPLES", 8)
+    monkeypatch.setattr("loadgen.features.sensors.sampler._MOST_SAMPLES", 8)
     sensing, over = Sampler([], list, period_s=0.5), threading.Event()
     looks: list[float] = []
 

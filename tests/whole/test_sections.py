@@ -18,8 +18,8 @@ from loadgen.base.text import wrap_text
 from loadgen.features.answers import answer_check
 from loadgen.features.answers.answer_check import make_empty_fingerprint
 from loadgen.features.roofline import run_roofline
+from loadgen.features.sensors import sensor_lines
 from loadgen.figures import steady_state
-from loadgen.host import sensor_summary
 from loadgen.report import report, result_block
 from loadgen.report.report import SECTIONS
 from loadgen.report.result_file import make_result
@@ -187,7 +187,7 @@ def test_what_a_section_is_made_of_may_raise(
 
 
 def test_sensors_that_raise_cost_their_section(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sensor_summary, "render_summary", broken_one)
+    monkeypatch.setattr(sensor_lines, "render_summary", broken_one)
     anything: Any = object()
     seen = Result(replace(FULL.facts, sensed=anything), FULL.records)
     assert parts(seen) == parts(FULL) | {"sensors": told("sensors")}

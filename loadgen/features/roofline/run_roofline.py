@@ -103,7 +103,7 @@ def summarize_roofline(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 SECTIONS = {
-    "before sensors": (
+    "after reconciliation": (
         Section(
             "roofline",
             describe_roofline,

@@ -23,14 +23,13 @@ from loadgen.features.shards import merge_facts
 from loadgen.features.shards.merge_facts import ShardRun
 from loadgen.features.shards.shard_clocks import ClockShift, ClockSpan, find_shifts
 from loadgen.figures.session_rows import find_sessions
-from loadgen.host.sensor_summary import SampledSeries
 from loadgen.records.journal import Parts
 from loadgen.records.record import UNKNOWN, Record, Records
 from loadgen.records.record_columns import BOUNDS
 from loadgen.report import run_directory
 from loadgen.report.run import Place, Run
 from loadgen.report.run_directory import Result
-from loadgen.server.sample_file import NO_SAMPLES, KeptSamples
+from loadgen.server.sample_file import NO_SAMPLES, KeptSamples, SampledSeries
 from loadgen.transport.failure import Failure, FailureKind
 
 _UNKNOWN: Mapping[int, str] = {}

@@ -16,10 +16,9 @@ from loadgen.figures.figure_table import LATENCIES, SELECTABLE
 from loadgen.figures.metrics import list_gaps
 from loadgen.figures.per_request import PerRequest
 from loadgen.figures.steady_state import Steady
-from loadgen.host.sensor_summary import LEAST_SAMPLES, SampledSeries, thin_series
 from loadgen.records.record import Records
 from loadgen.report.run_directory import Result
-from loadgen.server.sample_file import list_gauge_series
+from loadgen.server.sample_file import LEAST_SAMPLES, SampledSeries, list_gauge_series, thin_series
 from loadgen.study.pages.page_parts import (
     Curve,
     CurveStyle,

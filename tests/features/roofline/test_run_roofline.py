@@ -8,10 +8,10 @@ from builders import made_cases as made
 from builders.loops import loop_over
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Server
+from loadgen.facts.sensor_facts import WITH_SERVER, SensorSummary
 from loadgen.features.roofline import roofline_checks, run_roofline
 from loadgen.features.roofline.estimate import ModelIdentity
 from loadgen.features.roofline.roofline_settings import Flags
-from loadgen.host.sensor_summary import WITH_SERVER, SensorSummary
 from loadgen.report import report
 from loadgen.report.run_directory import Result
 from loadgen.server.checkpoint import Checkpoint

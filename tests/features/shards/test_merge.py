@@ -18,9 +18,9 @@ from builders.made_cases import changed, client, closed, failed, open_loop, rate
 from builders.shard_runs import by_workers, divided, named, selected, shard
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Facts, Join, list_annotations
+from loadgen.facts.sensor_facts import SensorSummary
 from loadgen.features.answers.answer_check import make_empty_fingerprint
 from loadgen.features.shards import merge, merge_facts
-from loadgen.host.sensor_summary import SensorSummary
 from loadgen.plan import profile
 from loadgen.records.record import Records
 from loadgen.report import report, request_rows, run_directory

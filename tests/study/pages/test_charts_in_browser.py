@@ -12,8 +12,7 @@ import pytest
 
 from builders import made_runs
 from builders.browsing import RUN, Watched
-from loadgen.host.sensor_summary import SampledSeries
-from loadgen.server.sample_file import KeptSamples
+from loadgen.server.sample_file import KeptSamples, SampledSeries
 from loadgen.study.pages import run_charts
 from loadgen.study.pages.document import compose_document
 from loadgen.study.pages.run_charts import find_window

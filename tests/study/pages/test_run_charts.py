@@ -12,9 +12,8 @@ from builders.loops import loop_over
 from loadgen import __version__
 from loadgen.base.structs import replace
 from loadgen.figures.distribution import Distribution
-from loadgen.host.sensor_summary import SampledSeries
 from loadgen.report.run_directory import Result
-from loadgen.server.sample_file import KeptSamples
+from loadgen.server.sample_file import KeptSamples, SampledSeries
 from loadgen.server.server_counters import ServerSample, ServerWindow
 from loadgen.study.importers.clients import loadgen_runs
 from loadgen.study.pages import run_charts

@@ -15,7 +15,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.facts.run_facts import Client, Facts, Launched, Server
-from loadgen.host.sensor_summary import MemoryUse, SensorSummary
+from loadgen.facts.sensor_facts import MemoryUse, SensorSummary
 from loadgen.plan import profile
 from loadgen.records.record import Record, Records
 from loadgen.report.run_directory import Result

@@ -19,7 +19,7 @@ from loadgen.base.printing import print_text
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.tables import align_cells
 from loadgen.base.text import clean_text, format_count, wrap_text
-from loadgen.host import sensor_discovery
+from loadgen.features.sensors import sensor_discovery
 from loadgen.plan.plan_inputs import Seed
 from loadgen.report import run_place
 from loadgen.run.command import progress

@@ -16,8 +16,8 @@ from loadgen.base.bounds import MOST_SEED
 from loadgen.base.errors import LoadgenError, UsageError
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.text import clean_text
+from loadgen.features.sensors.sensor import Reading, Sensor
 from loadgen.figures import objectives
-from loadgen.host.sensor import Reading, Sensor
 from loadgen.plan.plan_inputs import Seed
 from loadgen.report import run_place
 from loadgen.run.command import progress

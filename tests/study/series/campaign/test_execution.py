@@ -311,7 +311,7 @@ class Hot:
         return {}
 
     def read(self, pids: Any) -> Any:
-        from loadgen.host.sensor import Reading
+        from loadgen.features.sensors.sensor import Reading
 
         if self.celsius is None:
             return Reading()

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from loadgen.host.sensor import Absent, Key, Quantity, Queries, Reading
+from loadgen.base.guard import call_guarded
+from loadgen.features.sensors.sensor import Absent, Key, Quantity, Queries, Reading
 
 _LIBRARY = "libnvidia-ml.so.1"
 _GIB = 1 << 30
@@ -40,6 +41,12 @@ def find_gpus(library: str = _LIBRARY) -> Gpus | Absent:
     except pynvml.NVMLError as error:
         return Absent(f"no NVIDIA GPU: NVML does not start: {error}")
     return Gpus(pynvml)
+
+
+def read_throttling() -> tuple[dict[str, int], list[str]]:
+    """Read the thermal slowdown so far, µs by GPU, and what throttles each now; empty without GPUs."""
+    gpus = call_guarded("NVML", find_gpus, Absent)
+    return gpus.read_throttling() if isinstance(gpus, Gpus) else ({}, [])
 
 
 class Gpus:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from builders.loops import loop_over
-from loadgen.host.sensor import Key, Reading, Sample
-from loadgen.host.sensor_summary import SampledSeries, list_series, thin_series
+from loadgen.features.sensors.sensor import Key, Reading, Sample
+from loadgen.features.sensors.sensor_summary import list_series
+from loadgen.server.sample_file import SampledSeries, thin_series
 
 S = 1_000_000_000
 

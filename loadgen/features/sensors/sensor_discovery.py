@@ -9,19 +9,16 @@ from pathlib import Path
 
 import psutil
 
-from loadgen.base import clock, untrusted
-from loadgen.host.jetson import find_board
-from loadgen.host.nvml import Gpus, find_gpus
-from loadgen.host.sensor import (
-    SAMPLING_SHARE,
-    Absent,
-    Quantity,
-    Queries,
-    Reading,
-    Sensor,
-    call_guarded,
-    name_sensor,
-)
+from loadgen.base import clock
+from loadgen.base.guard import call_guarded
+from loadgen.features.sensors.jetson import find_board
+from loadgen.features.sensors.nvml import Gpus, find_gpus
+from loadgen.features.sensors.sampler import Sampler
+from loadgen.features.sensors.sensor import Absent, Quantity, Queries, Reading, Sensor
+from loadgen.run.command.progress import Display
+from loadgen.server.scraper import SAMPLING_SHARE
+
+_IDLE_S = 1.0  # of idle power, where there is a sensor
 
 
 def find_sensors(root: Path = Path("/")) -> list[Sensor]:
@@ -31,10 +28,12 @@ def find_sensors(root: Path = Path("/")) -> list[Sensor]:
     return [devices, *([] if own is None else [own]), Processes(), System()]
 
 
-def collect_facts(sensors: Sequence[Sensor]) -> dict[str, str]:
-    """Collect the sensors' unchanging facts, for the report's environment."""
-    each = (call_guarded(name_sensor(sensor), sensor.facts, lambda _: {}) for sensor in sensors)
-    return {name: untrusted.read_text(value) for facts in each for name, value in facts.items()}
+def start_sensors(pids: Callable[[], Sequence[int]], before_bytes: int | None, display: Display) -> Sampler:
+    """Make what samples the sensors of this machine during a run, its idle power measured."""
+    sensing = Sampler(find_sensors(), pids, before_bytes=before_bytes)
+    with display.waiting("measuring idle power", _IDLE_S):
+        sensing.sample_idle(_IDLE_S)
+    return sensing
 
 
 def read_device_memory_bytes() -> int | None:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from loadgen.base import clock
-from loadgen.host.sampler import Sampler
-from loadgen.host.sensor import Absent, Reading
+from loadgen.features.sensors.sampler import Sampler
+from loadgen.features.sensors.sensor import Absent, Reading
 
 
 class Counting:
@@ -71,7 +71,7 @@ class Stuck:
 
 @pytest.mark.whole
 def test_a_sensor_that_does_not_answer_does_not_hold_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadgen.host.sampler._STOP_S", 0.01)
+    monkeypatch.setattr("loadgen.features.sensors.sampler._STOP_S", 0.01)
     stuck = Stuck()
     sensing = Sampler([stuck], list)
     with sensing.sampling():

@@ -3,52 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
-from pydantic import BaseModel
 
 from loadgen.base.arrays import Float64, Int64
+from loadgen.facts.sensor_facts import WITH_SERVER, Energy, MemoryUse, SampleSpread, SensorSummary
+from loadgen.features.sensors.sensor import Key, Quantity, Sample
 from loadgen.figures.percentiles import compute_medians
-from loadgen.host.sensor import Key, Quantity, Sample
+from loadgen.server.sample_file import SampledSeries
 
 _GIB = 1 << 30
-WITH_SERVER = "with memory of the server"  # how it is known which GPUs serve
-
-
-class SensorSummary(BaseModel, extra="forbid", frozen=True):
-    """Memory, energy, temperature and clocks over the measured window; `missing` explains each None."""
-
-    duration_s: float
-    period_s: float
-    samples: int  # in the window
-    cpu_ms_per_sample: float
-    gpus: tuple[str, ...] = ()  # those with memory of the server, or all where that is not reported
-    gpus_how: str = ""
-    server: MemoryUse | None = None  # GPU memory of the server
-    device: MemoryUse | None = None  # GPU memory in use by all processes on those GPUs
-    rss: MemoryUse | None = None  # host memory of the server's processes
-    pss: MemoryUse | None = None
-    system: MemoryUse | None = None  # memory of the machine in use
-    energy: Energy | None = None
-    temperature_c: dict[str, SampleSpread] = {}
-    sm_mhz: dict[str, SampleSpread] = {}
-    memory_mhz: dict[str, SampleSpread] = {}
-    held_back: dict[str, float] | None = None  # reason → share of the samples; None: not reported
-    missing: tuple[str, ...] = ()  # what could not be read, and why
-
-    @property
-    def holds_server(self) -> bool:
-        """Whether these GPUs are known to be the server's, by its memory on them."""
-        return self.gpus_how == WITH_SERVER
-
-    def joules_per_token(self, output_tokens: int) -> float | None:
-        """Return the window's energy in joules per output token of the window."""
-        return self.energy.joules / output_tokens if self.energy is not None and output_tokens > 0 else None
 
 
 def summarize_window(
@@ -108,100 +76,8 @@ def _measure_server(window: Window, before_bytes: int | None) -> MemoryUse | Non
     return MemoryUse(peak_bytes=peak, steady_bytes=steady, how=how)
 
 
-def render_summary(sensed: SensorSummary, output_tokens: int) -> list[str]:
-    """Describe memory, energy, GPU and what could not be read, in lines not yet wrapped."""
-    parts = {
-        "memory": ", ".join(_render_memory(sensed)) or "unknown",
-        "energy": _render_energy(sensed, output_tokens),
-        "GPU": _render_heat(sensed),
-        "not read": "; ".join(sensed.missing),
-    }
-    return [f"{name}: {text}" for name, text in parts.items() if text]
-
-
-def _render_memory(sensed: SensorSummary) -> Iterator[str]:
-    gpus = f" on {', '.join(sensed.gpus)}" if len(sensed.gpus) > 1 else ""
-    if (server := sensed.server) is not None:
-        steady = f"{server.steady_bytes / _GIB:.2f}"
-        yield f"server {_format_gib(server)} of GPU memory{gpus} at peak (steady {steady}; {server.how})"
-    elif (device := sensed.device) is not None:
-        yield f"{_format_gib(device)} of GPU memory{gpus} in use at peak ({device.how})"
-    if sensed.rss is not None:
-        yield f"host RSS {_format_gib(sensed.rss)}"
-    if sensed.pss is not None:
-        yield f"PSS {_format_gib(sensed.pss)}"
-    if sensed.system is not None:
-        yield f"{_format_gib(sensed.system)} of the machine in use"
-
-
-def _format_gib(level: MemoryUse) -> str:
-    return f"{level.peak_bytes / _GIB:.2f} GiB"
-
-
-def _render_energy(sensed: SensorSummary, output_tokens: int) -> str:
-    spent = sensed.energy
-    if spent is None:
-        return "unknown"
-    idle = "" if spent.idle_w is None else f" (idle {spent.idle_w:,.1f})"
-    each = sensed.joules_per_token(output_tokens)
-    token = "" if each is None else f", {each:,.3f} J per output token"
-    parts = spent.under or (spent.parts if len(spent.parts) > 1 else {})
-    listed = ", ".join(f"{where} {joules:,.0f} J" for where, joules in parts.items())
-    shares = f", of it {listed}" if parts else ""
-    return f"{spent.joules:,.0f} J, {spent.mean_w:,.1f} W mean{idle}{token} ({spent.source}){shares}"
-
-
-def _render_heat(sensed: SensorSummary) -> str:
-    figures = []
-    if sensed.temperature_c:
-        figures.append(
-            f"{max(spread.max for spread in _select_gpu_spreads(sensed.temperature_c)):.0f} °C max"
-        )
-    if sensed.sm_mhz:
-        means = [spread.mean for spread in _select_gpu_spreads(sensed.sm_mhz)]
-        figures.append(f"SM {sum(means) / len(means):,.0f} MHz mean")
-    levels = ", ".join(figures)
-    if sensed.held_back is None:
-        return levels
-    held = [f"{reason} in {100 * share:.0f} % of samples" for reason, share in sensed.held_back.items()]
-    return "; ".join(filter(None, (levels, ", ".join(held) or "no throttling")))
-
-
-def _select_gpu_spreads(spreads: dict[str, SampleSpread]) -> list[SampleSpread]:
-    """Select NVML's values if it reports them, else the board's GPU's, else whichever there are."""
-    prefix = next(prefix for prefix in ("GPU ", "gpu", "") if any(key.startswith(prefix) for key in spreads))
-    return [spread for where, spread in spreads.items() if where.startswith(prefix)]
-
-
 _LEAST_S = 1e-9
 _ENDS = 0.05  # of the window, or two periods: power may be unknown for this long at most at either end of it
-
-
-class MemoryUse(BaseModel, extra="forbid", frozen=True):
-    """Bytes of memory over the window."""
-
-    peak_bytes: int
-    steady_bytes: int  # median of the window's second half
-    how: str  # it was learned, in words
-
-
-class SampleSpread(BaseModel, extra="forbid", frozen=True):
-    """Mean, least and greatest value of a quantity's samples in the window."""
-
-    min: float
-    mean: float
-    max: float
-
-
-class Energy(BaseModel, extra="forbid", frozen=True):
-    """Joules and watts over the window; idle power is from before the run."""
-
-    joules: float
-    mean_w: float
-    idle_w: float | None = None
-    source: str  # in words
-    parts: dict[str, float] = {}  # J by GPU or rail; they sum up to `joules`
-    under: dict[str, float] = {}  # J of rails and GPUs whose power is part of those
 
 
 class Window(msgspec.Struct, frozen=True, dict=True):
@@ -368,35 +244,6 @@ def _name_source(window: Window, rails: Sequence[str], gpus: Sequence[str]) -> s
     if set(gpus) <= set(counters):
         return "NVML energy counter"
     return f"NVML power, {sampled}" if not counters else f"NVML energy counter, else power, {sampled}"
-
-
-LEAST_SAMPLES = 30  # of fewer no course over time can be shown, and no peak
-MOST_KEPT = 2000  # samples of a series
-MOST_SERIES = 128
-
-
-class SampledSeries(msgspec.Struct, frozen=True):
-    """Samples of one quantity at one place: CLOCK_MONOTONIC nanoseconds and values, equally long.
-
-    `quantity` is one of `sensor.Quantity`, or a gauge of the server; `where` is a GPU, a rail, a zone, or "".
-    """
-
-    quantity: str
-    where: str
-    at_ns: Int64
-    values: Float64
-
-
-def thin_series(series: SampledSeries, most: int) -> SampledSeries:
-    """Reduce a series to `most` samples: first, last, and least and greatest of equal stretches."""
-    n = len(series.values)
-    if n <= most:
-        return series
-    edges = np.linspace(0, n, (most - 2) // 2 + 1).astype(np.int64)
-    parts = [(begin, series.values[begin:end]) for begin, end in pairwise(edges.tolist())]
-    extremes = [begin + int(at) for begin, part in parts for at in (part.argmin(), part.argmax())]
-    kept = np.unique([0, *extremes, n - 1])
-    return SampledSeries(series.quantity, series.where, series.at_ns[kept], series.values[kept])
 
 
 def list_series(samples: Sequence[Sample]) -> list[SampledSeries]:

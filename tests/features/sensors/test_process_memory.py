@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from loadgen.host.sensor_discovery import Processes, System
+from loadgen.features.sensors.sensor_discovery import Processes, System
 
 ALLOCATED = 64 << 20
 

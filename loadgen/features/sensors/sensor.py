@@ -8,13 +8,9 @@ from typing import Literal, Protocol, TypeVar
 import msgspec
 
 from loadgen.base import untrusted
+from loadgen.base.guard import call_guarded
 
 T = TypeVar("T")
-
-# A sample may cost the server time: vLLM's API process writes its metrics or its tokens, and a
-# process that maps memory waits for a walk through it. Such samples take this share of a run at most, and so
-# lengthen no greater share of a stream's gaps: a fifth of what P99 leaves out.
-SAMPLING_SHARE = 0.002
 
 Quantity = Literal[
     "server_bytes",  # GPU memory of the server's processes, by GPU
@@ -84,22 +80,15 @@ class Absent(msgspec.Struct, frozen=True):
         return Reading(missing=(self.why,))
 
 
-def call_guarded(what: str, ask: Callable[[], T], otherwise: Callable[[str], T]) -> T:
-    """Return ask(), or otherwise(reason) if it raises.
-
-    The only place where a sensor is called, and one of few that catch everything: drivers and libraries raise
-    exceptions of their own, and none of them is worth a run.
-    """
-    try:
-        return ask()
-    except Exception as error:
-        why = untrusted.read_line(str(error), 200)
-        return otherwise(f"{what} failed: {type(error).__name__}" + (f": {why}" if why else ""))
-
-
 def name_sensor(sensor: object) -> str:
     """Return a sensor's name for messages."""
     return f"the sensor {type(sensor).__name__}"
+
+
+def collect_facts(sensors: Sequence[Sensor]) -> dict[str, str]:
+    """Collect the sensors' unchanging facts, for the report's environment."""
+    each = (call_guarded(name_sensor(sensor), sensor.facts, lambda _: {}) for sensor in sensors)
+    return {name: untrusted.read_text(value) for facts in each for name, value in facts.items()}
 
 
 def read_safely(sensor: Sensor, pids: Sequence[int]) -> Reading:

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from loadgen.base import clock
-from loadgen.host.sensor import Quantity, Reading, Sample, Sensor, call_guarded, read_safely
+from loadgen.base.guard import call_guarded
+from loadgen.features.sensors.sensor import Quantity, Reading, Sample, Sensor, collect_facts, read_safely
 
 if TYPE_CHECKING:
-    from loadgen.host.sensor_summary import SensorSummary
+    from loadgen.facts.sensor_facts import SensorSummary
+    from loadgen.server.sample_file import SampledSeries
 
 _LEAST_PERIOD_S = 0.1
 _POWER: frozenset[Quantity] = frozenset(("energy_j", "power_w", "board_w"))
@@ -58,7 +60,8 @@ class Sampler:
     def summarize(self, begin_ns: int, end_ns: int) -> SensorSummary:
         """Summarize the samples between two times of CLOCK_MONOTONIC (ns)."""
         # Its models are built once a run is over.
-        from loadgen.host.sensor_summary import SensorSummary, Window, summarize_window
+        from loadgen.facts.sensor_facts import SensorSummary
+        from loadgen.features.sensors.sensor_summary import Window, summarize_window
 
         window = Window(tuple(self.samples), begin_ns, end_ns, self.period_s)
 
@@ -78,6 +81,16 @@ class Sampler:
             explain_failure,
         )
         return sensed.model_copy(update={"missing": (*self.errors, *sensed.missing)})
+
+    def describe(self) -> dict[str, str]:
+        """Describe what the sensors report of this machine, for the environment."""
+        return collect_facts(self.sensors)
+
+    def list_series(self) -> list[SampledSeries]:
+        """List every quantity that was read; of an energy counter the power between two of its readings."""
+        from loadgen.features.sensors import sensor_summary
+
+        return sensor_summary.list_series(self.samples)
 
     @contextlib.contextmanager
     def _sampling(self, into: list[Sample]) -> Iterator[None]:

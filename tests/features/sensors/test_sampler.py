@@ -7,16 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from builders.loops import loop_over
-from loadgen.host.sensor import Key, Quantity, Reading, Sample
-from loadgen.host.sensor_summary import (
-    Energy,
-    MemoryUse,
-    SampleSpread,
-    SensorSummary,
-    Window,
-    render_summary,
-    summarize_window,
-)
+from loadgen.facts.sensor_facts import Energy, MemoryUse, SampleSpread, SensorSummary
+from loadgen.features.sensors.sensor import Key, Quantity, Reading, Sample
+from loadgen.features.sensors.sensor_lines import render_summary
+from loadgen.features.sensors.sensor_summary import Window, summarize_window
 
 S = 1_000_000_000
 GIB = 1 << 30

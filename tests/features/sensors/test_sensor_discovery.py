@@ -8,33 +8,37 @@ import pytest
 
 from builders.loops import loop_over
 from builders.recorded_sensors import DATA, RecordedNvml, tree
-from loadgen.host import sensor_discovery
-from loadgen.host.nvml import Gpus
-from loadgen.host.sensor import Absent, Queries, Reading, Sensor
+from loadgen.features.sensors import sensor_discovery
+from loadgen.features.sensors.nvml import Gpus
+from loadgen.features.sensors.sensor import Absent, Queries, Reading, Sensor, collect_facts
 
 
 def test_a_machine_without_a_gpu_says_so_and_has_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadgen.host.sensor_discovery.find_gpus", lambda: Absent("no NVIDIA GPU"))
+    monkeypatch.setattr(
+        "loadgen.features.sensors.sensor_discovery.find_gpus", lambda: Absent("no NVIDIA GPU")
+    )
     found = sensor_discovery.find_sensors(tmp_path)
     reading = Reading.merge(sensor.read([]) for sensor in found)
     assert [type(sensor).__name__ for sensor in found] == ["Absent", "Processes", "System"]
     assert reading.missing == ("no NVIDIA GPU", "host memory: the server's processes are unknown")
     assert reading.held_back is None
     assert list(reading.values) == [("system_bytes", "")]
-    assert sensor_discovery.collect_facts(found) == {}
+    assert collect_facts(found) == {}
     assert sensor_discovery.read_device_memory_bytes() is None
 
 
 def test_a_thor_has_nvml_and_its_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadgen.host.sensor_discovery.find_gpus", lambda: Gpus(RecordedNvml("thor")))
+    monkeypatch.setattr(
+        "loadgen.features.sensors.sensor_discovery.find_gpus", lambda: Gpus(RecordedNvml("thor"))
+    )
     found = sensor_discovery.find_sensors(tree(tmp_path, (DATA / "agx_thor.txt").read_text("utf-8")))
     reading = Reading.merge(sensor.read([41]) for sensor in found[:2])
     assert reading.values["server_bytes", "GPU 0"] == 27_595_374_592
     assert reading.values["board_w", "VIN"] == 20.986
     assert reading.held_back == (("gpu", "throttle alert"),)
-    facts = sensor_discovery.collect_facts(found)
+    facts = collect_facts(found)
     assert (facts["gpu"], facts["jetson_linux"]) == ("NVIDIA Thor", "R38.4.0")
 
 
@@ -42,7 +46,9 @@ def test_a_thor_has_nvml_and_its_board(tmp_path: Path, monkeypatch: pytest.Monke
 def test_gpu_memory_in_use_is_one_number(
     monkeypatch: pytest.MonkeyPatch, recorded: str, used: int | None
 ) -> None:
-    monkeypatch.setattr("loadgen.host.sensor_discovery.find_gpus", lambda: Gpus(RecordedNvml(recorded)))
+    monkeypatch.setattr(
+        "loadgen.features.sensors.sensor_discovery.find_gpus", lambda: Gpus(RecordedNvml(recorded))
+    )
     assert sensor_discovery.read_device_memory_bytes() == used
 
 
@@ -80,4 +86,4 @@ def test_the_machine_at_hand_answers_without_a_fault() -> None:
     found: list[Sensor] = sensor_discovery.find_sensors()
     values = Reading.merge(sensor.read([]) for sensor in found).values
     assert values["system_bytes", ""] > 0
-    assert isinstance(sensor_discovery.collect_facts(found), dict)
+    assert isinstance(collect_facts(found), dict)

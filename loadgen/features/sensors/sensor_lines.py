@@ -1,0 +1,114 @@
+"""Sensor lines: memory, energy, heat and clocks of a run in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from loadgen.facts.sensor_facts import MemoryUse, SampleSpread, SensorSummary
+from loadgen.report.run_directory import Result
+from loadgen.report.section import ReportOptions, Room, Section
+
+_GIB = 1 << 30
+
+
+def describe_sensors(result: Result, options: ReportOptions) -> Iterator[str]:
+    """Yield lines on this machine's memory, power and temperature."""
+    if result.facts.sensed is not None:
+        yield from render_summary(result.facts.sensed, result.whole.total_output_tokens)
+
+
+def summarize_sensors(result: Result, options: ReportOptions) -> Iterator[str]:
+    """Yield a line on GPU memory, energy and temperature, if sensors reported them."""
+    sensed = result.facts.sensed
+    if sensed is None:
+        return
+    parts = []
+    if (memory := sensed.server or sensed.device) is not None:
+        parts.append(f"{memory.peak_bytes / _GIB:.2f} GiB at peak")
+    if sensed.energy is not None:
+        parts.append(f"{sensed.energy.mean_w:,.0f} W mean")
+    if (each := sensed.joules_per_token(result.whole.total_output_tokens)) is not None:
+        parts.append(f"{each:,.3f} J per output token")
+    if sensed.held_back:
+        parts.append(f"throttled: {', '.join(sensed.held_back)}")
+    if parts:
+        yield f"GPU: {', '.join(parts)}"
+
+
+def render_summary(sensed: SensorSummary, output_tokens: int) -> list[str]:
+    """Describe memory, energy, GPU and what could not be read, in lines not yet wrapped."""
+    parts = {
+        "memory": ", ".join(_render_memory(sensed)) or "unknown",
+        "energy": _render_energy(sensed, output_tokens),
+        "GPU": _render_heat(sensed),
+        "not read": "; ".join(sensed.missing),
+    }
+    return [f"{name}: {text}" for name, text in parts.items() if text]
+
+
+def _render_memory(sensed: SensorSummary) -> Iterator[str]:
+    gpus = f" on {', '.join(sensed.gpus)}" if len(sensed.gpus) > 1 else ""
+    if (server := sensed.server) is not None:
+        steady = f"{server.steady_bytes / _GIB:.2f}"
+        yield f"server {_format_gib(server)} of GPU memory{gpus} at peak (steady {steady}; {server.how})"
+    elif (device := sensed.device) is not None:
+        yield f"{_format_gib(device)} of GPU memory{gpus} in use at peak ({device.how})"
+    if sensed.rss is not None:
+        yield f"host RSS {_format_gib(sensed.rss)}"
+    if sensed.pss is not None:
+        yield f"PSS {_format_gib(sensed.pss)}"
+    if sensed.system is not None:
+        yield f"{_format_gib(sensed.system)} of the machine in use"
+
+
+def _format_gib(level: MemoryUse) -> str:
+    return f"{level.peak_bytes / _GIB:.2f} GiB"
+
+
+def _render_energy(sensed: SensorSummary, output_tokens: int) -> str:
+    spent = sensed.energy
+    if spent is None:
+        return "unknown"
+    idle = "" if spent.idle_w is None else f" (idle {spent.idle_w:,.1f})"
+    each = sensed.joules_per_token(output_tokens)
+    token = "" if each is None else f", {each:,.3f} J per output token"
+    parts = spent.under or (spent.parts if len(spent.parts) > 1 else {})
+    listed = ", ".join(f"{where} {joules:,.0f} J" for where, joules in parts.items())
+    shares = f", of it {listed}" if parts else ""
+    return f"{spent.joules:,.0f} J, {spent.mean_w:,.1f} W mean{idle}{token} ({spent.source}){shares}"
+
+
+def _render_heat(sensed: SensorSummary) -> str:
+    figures = []
+    if sensed.temperature_c:
+        figures.append(
+            f"{max(spread.max for spread in _select_gpu_spreads(sensed.temperature_c)):.0f} °C max"
+        )
+    if sensed.sm_mhz:
+        means = [spread.mean for spread in _select_gpu_spreads(sensed.sm_mhz)]
+        figures.append(f"SM {sum(means) / len(means):,.0f} MHz mean")
+    levels = ", ".join(figures)
+    if sensed.held_back is None:
+        return levels
+    held = [f"{reason} in {100 * share:.0f} % of samples" for reason, share in sensed.held_back.items()]
+    return "; ".join(filter(None, (levels, ", ".join(held) or "no throttling")))
+
+
+def _select_gpu_spreads(spreads: dict[str, SampleSpread]) -> list[SampleSpread]:
+    """Select NVML's values if it reports them, else the board's GPU's, else whichever there are."""
+    prefix = next(prefix for prefix in ("GPU ", "gpu", "") if any(key.startswith(prefix) for key in spreads))
+    return [spread for where, spread in spreads.items() if where.startswith(prefix)]
+
+
+SECTIONS = {
+    "before cpus": (
+        Section(
+            "sensors",
+            describe_sensors,
+            lambda facts: facts.whole_load,
+            room=Room.LAST,
+            short=summarize_sensors,
+            page="Environment",
+        ),
+    )
+}
