@@ -63,9 +63,8 @@ def main(argv: Sequence[str]) -> int:
 
         print_text(dry_run(options, asked), sys.stdout)
         return 0
-    if options.depth is None:
-        return LadderClimb.begin(workload, options).finish(lambda ladder: _climb(ladder, options, asked))
-    return DepthClimb.begin(workload, options).finish(lambda ladder: _climb(ladder, options, asked))
+    kind: type[Climb[Any, Any]] = LadderClimb if options.depth is None else DepthClimb
+    return kind.begin(workload, options).finish(lambda ladder: _climb(ladder, options, asked))
 
 
 def climb(session: Session, workload: Profile, seed: Seed) -> int:

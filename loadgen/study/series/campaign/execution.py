@@ -164,10 +164,25 @@ class Execution:
                 progress.warn(clean_text(str(died)))
 
     def _search(self, planned: Planned, table: LimitTable) -> None:
-        """Search for the limit of a cell and keep it; raises StoreError, KeyboardInterrupt of a signal."""
-        place, began_ns = self.store.begin_search(planned), clock.now_ns()
-        search = prepare_search(self._servers, planned, table, place, self.seed, self.say)
-        cell = planned.cell
+        """Search for the limit of a cell and keep it; raises StoreError, KeyboardInterrupt of a signal.
+
+        An interrupted search goes on. Each repeat has other prompts, each arm the same.
+        """
+        place, began_ns, cell = self.store.begin_search(planned), clock.now_ns(), planned.cell
+        request = LimitRequest(**table.model_dump(), names=LOAD_KEYS)
+        goals, axis = objectives.parse_objectives(table.slo), request.choose_axis(planned.workload)
+        record = request.make_record(
+            axis,
+            list(map(str, goals)),
+            name=cell.checkpoint,
+            command=("loadgen", "campaign", cell.campaign),
+            fixed=f"{table.slo} over {axis}",
+            seed=(self.seed.value + cell.repeat) % (MOST_SEED + 1),
+        )
+        with suppress(UsageError):  # nothing was begun there, or not this search
+            record = continue_search(read_search(place), record)
+        seed, kept = Seed(record.seed, chosen=self.seed.chosen), SeriesStore(place, "limit")
+        search = LimitSearch(self._servers, planned.workload, goals, record, kept, seed, self.say)
         self.say(f"r{cell.repeat} {cell.arm}, {cell.profile}: searching")
         try:
             record = search.find()
@@ -287,33 +302,3 @@ class Cooling:
 
     def _describe_heat(self) -> str:
         return f"{self.hottest_c:.0f} °C, until {self.wanted.to_c:g}"
-
-
-def prepare_search(
-    servers: PointServers, planned: Planned, table: LimitTable, place: Path, seed: Seed,
-    say: Callable[[str], None],
-) -> LimitSearch:  # fmt: skip
-    """Prepare the search of a cell in `place`; an interrupted one there goes on.
-
-    Each repeat has other prompts, each arm the same.
-    """
-    servers.cell = planned.cell
-    request, goals = (
-        LimitRequest(**table.model_dump(), names=LOAD_KEYS),
-        objectives.parse_objectives(table.slo),
-    )
-    axis = request.choose_axis(planned.workload)
-    record = request.make_record(
-        axis,
-        list(map(str, goals)),
-        name=planned.cell.checkpoint,
-        command=("loadgen", "campaign", planned.cell.campaign),
-        fixed=f"{table.slo} over {axis}",
-        seed=(seed.value + planned.cell.repeat) % (MOST_SEED + 1),
-    )
-    with suppress(UsageError):  # nothing was begun there, or not this search
-        record = continue_search(read_search(place), record)
-    kept = SeriesStore(place, "limit")
-    return LimitSearch(
-        servers, planned.workload, goals, record, kept, Seed(record.seed, chosen=seed.chosen), say
-    )

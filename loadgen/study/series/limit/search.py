@@ -158,17 +158,12 @@ def _add_spare(needed: int) -> int:
     return math.ceil(needed + _SPARE * math.sqrt(needed))
 
 
-def count_planned_samples(settings: SearchSettings) -> int:
-    """Count the requests that a run is planned for at least, so that these come although few arrive."""
-    return _add_spare(count_least_samples(settings))
-
-
 def find_least_run(settings: SearchSettings, trials: Sequence[Trial], load: float) -> tuple[float, str]:
     """Find the seconds of the shortest run at a load, and why it is not shorter.
 
     It is long compared with its slowest requests, and has enough samples to pass.
     """
-    count = count_planned_samples(settings)
+    count = _add_spare(count_least_samples(settings))
     reasons = {format_count(count, "request"): count / _estimate_requests_per_s(settings, trials, load)}
     if settings.least_run_s is not None:
         reasons["--min-duration"] = settings.least_run_s

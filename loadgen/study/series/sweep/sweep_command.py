@@ -209,19 +209,15 @@ def draw_sweep_table(directory: Path, record: SweepRecord, points: Sequence[Grid
     for of in order:
         drawn += load_table.merge_repeats(rows[of]) if of in rows else []
         if of in failed and of not in rows:
-            first, load = measured[0], _describe_load(failed[of])
+            first, workload = measured[0], failed[of]
+            load = Load(
+                name=workload.name,
+                requests=workload.num_prompts,
+                max_concurrency=workload.max_concurrency,
+                request_rate_per_s=workload.request_rate,
+                asked_input_len=workload.input_len,
+                asked_output_len=workload.output_len,
+                duration_s=workload.duration,
+            )
             drawn.append(LoadRow(first.name, load, verdict=_FAILED, simulated=first.simulated))
     return load_table.render_load_table(drawn, notes)
-
-
-def _describe_load(workload: Profile) -> Load:
-    """Describe the load of a point that has no run."""
-    return Load(
-        name=workload.name,
-        requests=workload.num_prompts,
-        max_concurrency=workload.max_concurrency,
-        request_rate_per_s=workload.request_rate,
-        asked_input_len=workload.input_len,
-        asked_output_len=workload.output_len,
-        duration_s=workload.duration,
-    )
