@@ -184,6 +184,7 @@ class Climb(ABC, Generic[Rung, Row]):
 
     name: ClassVar[str]  # of its directory and files
     forms: ClassVar[tuple[str, ...]]  # of the tables that are written
+    speed: ClassVar[str]  # the field of a row with its speed, None where it has none
 
     def __post_init__(self) -> None:
         self.left = deque(self.list_rungs())
@@ -216,9 +217,9 @@ class Climb(ABC, Generic[Rung, Row]):
     def store(self) -> dict[str, Any]:
         """List all rows as JSON has them."""
 
-    @abstractmethod
     def count_measured(self) -> int:
         """Count the rows with a speed."""
+        return sum(getattr(row, self.speed) is not None for row in self.rows)
 
     @classmethod
     def begin(cls, workload: Profile, options: Options) -> Self:
@@ -305,7 +306,7 @@ class LadderClimb(Climb[int, SpeedRow]):
 
     runs: list[str] = field(default_factory=list)  # the directory of each row's run; "" where nothing ran
 
-    name, forms = "ladder", ("html", "rst", "md", "csv")
+    name, forms, speed = "ladder", ("html", "rst", "md", "csv"), "speed_tok_s"
 
     @property
     def formula(self) -> str:
@@ -354,9 +355,6 @@ class LadderClimb(Climb[int, SpeedRow]):
     def store(self) -> dict[str, Any]:
         return {"rows": list(map(ladder_rows.store_speed_row, self.rows, self.runs))}
 
-    def count_measured(self) -> int:
-        return sum(row.speed_tok_s is not None for row in self.rows)
-
 
 @dataclass
 class DepthClimb(Climb[DepthTest, DepthRow]):
@@ -366,7 +364,7 @@ class DepthClimb(Climb[DepthTest, DepthRow]):
     whether it was found there is read from each answer.
     """
 
-    name, forms = "depth", ("md", "csv")
+    name, forms, speed = "depth", ("md", "csv"), "tok_s"
 
     def list_rungs(self) -> Iterable[DepthTest]:
         tests = {PROMPT: self.workload.input_len, GENERATION: self.workload.output_len}
@@ -404,6 +402,3 @@ class DepthClimb(Climb[DepthTest, DepthRow]):
 
     def store(self) -> dict[str, Any]:
         return {"rows": list(map(asdict, self.rows))}
-
-    def count_measured(self) -> int:
-        return sum(row.tok_s is not None for row in self.rows)
