@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.bars.limits import MOST_RUNS, WHAT
 from benchmarks.clients.adapters import Installed
-from benchmarks.harness.page import Bar, Section, markdown
+from benchmarks.harness.page import Bar, Section
 from benchmarks.harness.process import Command, CouldNotRun, checkout_env, run
 from benchmarks.simulated.queue import utilisation_at
 from loadgen.study.limit_record import LimitEstimate, LimitRecord
@@ -88,12 +88,8 @@ class _Found:
         return (self.limit.low or 0.0) <= self.truth_per_s <= high
 
     @property
-    def row(self) -> tuple[str, ...]:
-        took_s = math.fsum(each.took_s for each in self.record.runs)
-        interval = f"{_shown(self.limit.low)} to {_shown(self.limit.high)}"
-        runs = f"{len(self.record.runs)}"
-        ended = f"{self.record.ended}"
-        return _shown(self.record.start), _shown(self.limit.value), interval, runs, f"{took_s:.0f} s", ended
+    def words(self) -> str:
+        return f"{_shown(self.limit.value)} ({_shown(self.limit.low)}–{_shown(self.limit.high)})"
 
 
 def limits_clock(installed: Installed, repeats: int) -> Section:
@@ -118,7 +114,7 @@ def limits_clock(installed: Installed, repeats: int) -> Section:
         f"by M/D/1 that is so up to **{queue.truth_per_s:.1f} requests/s**. Runs of {_LEAST_S} s at least,",
         f"{_BUDGET_S} s a search; ten searches and ten engines share the CPUs.",
         "",
-        *markdown(("first load", "limit", "95 %", "runs", "took", "ended"), [each.row for each in found]),
+        f"Limits found, with their 95 % intervals: {', '.join(each.words for each in found)}.",
     ]
     return Section("The limit by the clock", bars, lines)
 

@@ -30,6 +30,7 @@ def ring(installed: Installed, repeats: int) -> Section:
         return Section(title, [Bar("packet ring", why_not, "", None)], [])
     bars: list[Bar] = []
     lines: list[str] = []
+    loads: list[str] = []
     faults: list[str] = []
     for load, name, most in _LOADS:
         trials, clients = _run(load, installed, max(repeats, _REPEATS) if repeats > 1 else 1)
@@ -40,10 +41,15 @@ def ring(installed: Installed, repeats: int) -> Section:
             bars += _costs(name, trials, installed)
         if load is UNPACED:
             bars.append(_per_cpu_s(name, ours, wire))
-        lines += ["", f"{load.words[0].upper()}{load.words[1:]}:", ""]
-        lines += details(trials, clients, installed.floor)
+        table = details(trials, clients, installed.floor)
+        lines = lines or table[:2]
+        lines += [row.replace("| ", f"| {name}: ", 1) for row in table[2:] if row.startswith("|")]
+        loads += [
+            f"- {name}: {load.words}",
+            *(f"  {line}" for line in table[2:] if line[:1] not in ("", "|")),
+        ]
         faults += trials.faults
-    return Section(title, bars, lines, faults)
+    return Section(title, bars, [*lines, "", *loads], faults)
 
 
 def _run(load: Load, installed: Installed, repeats: int) -> tuple[Trials, Sequence[Client]]:

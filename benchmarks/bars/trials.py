@@ -19,6 +19,7 @@ from benchmarks.harness.page import markdown, spread
 from benchmarks.harness.process import CouldNotRun, other_processes_cpu_s, run
 
 _LOOP = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
+_QUIET = 0.02  # of a core, used by other processes: no more is not worth a word
 
 
 @dataclass(frozen=True)
@@ -155,8 +156,10 @@ def details(trials: Trials, clients: Sequence[Client], floor: Client | None) -> 
     everyone = [t.disturbance for done in trials.by_client.values() for t in done]
     if not everyone:
         return []
-    noise = f"Other processes: {spread(everyone, '{:.2f}')} of a core."
-    return [*markdown(head, rows), "", noise]
+    noise = (
+        ["", f"Other processes: {spread(everyone, '{:.2f}')} of a core."] if max(everyone) > _QUIET else []
+    )
+    return [*markdown(head, rows), *noise]
 
 
 def ttft(done: Sequence[Trial]) -> str:
