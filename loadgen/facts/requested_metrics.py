@@ -10,6 +10,7 @@ from loadgen.figures.figure_table import parse_metrics, parse_percentiles
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.steady_state import Trim
 from loadgen.figures.vllm_keys import BlockFacts
+from loadgen.plan import request_sources
 from loadgen.plan.profile import Profile, check_body
 
 
@@ -37,6 +38,12 @@ def make_block_facts(profile: Profile) -> BlockFacts:
         max_concurrency=profile.max_concurrency,
         selected=parse_metrics(profile.percentile_metrics),
     )
+
+
+def check_workload(profile: Profile) -> None:
+    """Raise UsageError before a run if a file of its profile is not there, or as `check_profile` does."""
+    check_profile(profile)
+    request_sources.check_files(profile)
 
 
 def check_profile(profile: Profile) -> None:

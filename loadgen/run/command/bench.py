@@ -22,7 +22,7 @@ from loadgen.base.printing import print_text
 from loadgen.base.urls import parse_base_url
 from loadgen.facts import requested_metrics
 from loadgen.features import import_rows
-from loadgen.plan import profile, request_sources
+from loadgen.plan import profile
 from loadgen.plan.model_files import NOT_HERE, locate_tokenizer
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
@@ -157,8 +157,7 @@ def _profiles(options: Options) -> list[Profile]:
     names, overrides = options.profiles, options.overrides
     profiles = [profile.load(name, overrides, flags=True) for name in names] or [profile.build(overrides)]
     for workload in profiles:
-        requested_metrics.check_profile(workload)
-        request_sources.check_files(workload)
+        requested_metrics.check_workload(workload)
         if options.http2 and workload.cancel_rate:
             raise UsageError("--cancel-rate closes connections, and --http2 shares one: leave out --http2")
         if flags := list_unheeded(join_rows(*PROFILE_KEYS), workload.__dict__, overrides):

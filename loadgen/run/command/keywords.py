@@ -18,7 +18,7 @@ from loadgen.base.parsing import suggest_name
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.urls import check_headers, check_path
 from loadgen.facts import requested_metrics
-from loadgen.plan import profile, request_sources
+from loadgen.plan import profile
 from loadgen.plan.profile import Profile
 from loadgen.run.command import options
 from loadgen.run.command.credentials import NO_KEY, check_key
@@ -241,8 +241,7 @@ def make_profile(
         made = profile.load(os.fspath(workload), overrides)
     else:
         raise UsageError(f"profile: expected a name, a path or a Profile, got `{type(workload).__name__}`")
-    requested_metrics.check_profile(made)
-    request_sources.check_files(made)
+    requested_metrics.check_workload(made)
     if made.ladder is not None:
         raise UsageError(f"profile {made.name!r} is a ladder of input lengths: use `loadgen ladder`")
     return made

@@ -20,7 +20,7 @@ from loadgen.base.printing import print_text
 from loadgen.base.text import clean_text, quote_value
 from loadgen.engines.engines import find_by_name
 from loadgen.facts import requested_metrics
-from loadgen.plan import profile, request_sources
+from loadgen.plan import profile
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
 from loadgen.report import run_directory, run_place
@@ -139,8 +139,7 @@ def _load_workload(options: Options) -> Profile:
     workload = profile.load(names[0], {**usual, **options.overrides}, flags=True)
     if workload.ladder is None and options.depth is None:
         raise UsageError(f"--profile {names[0]} has no ladder of input lengths: run it with `loadgen bench`")
-    requested_metrics.check_profile(workload)
-    request_sources.check_files(workload)
+    requested_metrics.check_workload(workload)
     return _prefer_native_api(workload, options, options.launching.engine or "")
 
 

@@ -22,7 +22,7 @@ from loadgen.base.secrecy import hide_argument_secrets
 from loadgen.base.urls import is_this_machine, read_host
 from loadgen.facts import requested_metrics
 from loadgen.facts.run_facts import Cell
-from loadgen.plan import profile, request_sources
+from loadgen.plan import profile
 from loadgen.plan.profile import Profile
 from loadgen.run.attach import collect_settings
 from loadgen.run.command import bench
@@ -182,8 +182,7 @@ def _make_arm(
     ]
     profiles = tuple(profile.load(place, options.overrides) for place in places)
     for workload in profiles:
-        requested_metrics.check_profile(workload)
-        request_sources.check_files(workload)
+        requested_metrics.check_workload(workload)
         if file.limit is not None:
             try:
                 LimitRequest(**file.limit.model_dump(), names=LOAD_KEYS).check(workload, file.limit.slo)

@@ -145,8 +145,7 @@ def find_limit(
         if len(options.profiles) > 1:
             raise UsageError("--profile: one workload per search")
         workload = load_workload(options, options.overrides)
-        requested_metrics.check_profile(workload)
-        request_sources.check_files(workload)
+        requested_metrics.check_workload(workload)
     goals = objectives.parse_objectives(request.slo or workload.slo)
     if not goals:
         raise UsageError("--slo is missing: give what must hold, as --slo 'ttft p90 < 500ms'")

@@ -222,8 +222,7 @@ def make_request(options: Options, variation: Variation, build: Build) -> SweepR
     grid.check_variation(variation, options.overrides, options.launching.wanted)
     points = grid.list_points(variation, options.overrides, build)
     for point in points:
-        requested_metrics.check_profile(point.workload)
-        request_sources.check_files(point.workload)
+        requested_metrics.check_workload(point.workload)
     first = points[0]
     name = build({**options.overrides, **first.settings}).name or "bench"
     if first.workload.ladder is not None:
