@@ -21,6 +21,7 @@ from typing import Any
 import api_docs
 import engine_tables
 import field_tables
+import folder_table
 
 import loadgen
 from loadgen.base import rule
@@ -156,6 +157,26 @@ def _machines() -> str:
     return _grid(("key", "GB/s", *(f"{kind} TFLOPS" for kind in kinds), ""), rows)
 
 
+def _folders() -> str:
+    folders = folder_table.list_folders()
+    return _grid(
+        ("folder", "what it is", "most used"),
+        ((f"`{name}`", what, _listed(most)) for name, what, most in folders),
+    )
+
+
+def _dependencies() -> str:
+    """The dependencies and extras of pyproject.toml, each with the comment behind it."""
+    text = (_TESTS.parent / "pyproject.toml").read_text("utf-8")
+    needed, _, extras = text.partition("[project.optional-dependencies]")
+    rows = re.findall(
+        r'^  "([\w-]+)[^"]*", +# (.+)$', needed.partition("\ndependencies = [")[2], re.MULTILINE
+    )
+    for name, packages, why in re.findall(r"^(\w+) = \[(.+)\]  # (.+)$", extras, re.MULTILINE):
+        rows.append((f"`[{name}]`: " + ", ".join(re.findall(r'"([\w-]+)', packages)), why))
+    return _grid(("package", "for"), rows)
+
+
 def _faults() -> str:
     return "\n".join([*_import_test("fakes.faults_table").lines(), ""])
 
@@ -240,6 +261,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "refused-fields": partial(_engines, engine_tables.list_refused_fields),
     "facts": partial(_fields, ("key under `loadgen`", "what"), field_tables.describe_facts),
     "arrivals": partial(_fields, ("array", "what"), field_tables.describe_arrays),
+    "folders": _folders,
+    "dependencies": _dependencies,
     "faults": _faults,
     "found-broken": _found_broken,
     "evidence": _evidence,

@@ -1,1 +1,1 @@
-"""Server: it outside the load: discovery, health, `/metrics`, logs, configuration, its model's files."""
+"""Server: all of it but the load: discovery, health, `/metrics`, logs, configuration, model files."""
