@@ -299,11 +299,10 @@ def list_cells(starts: Iterable[Start]) -> list[Planned]:
 
 def estimate_left(pace: Pace, starts: Sequence[Start], done: Collection[str]) -> TimeLeft:
     """Estimate all cells that are not done, by their ids, and the starts of servers for them."""
-    left = [planned for planned in list_cells(starts) if planned.id not in done]
-    begun = [start.arm for start in starts if any(planned in left for planned in start.planned)]
-    return pace.estimate_left(
-        (planned.timed for planned in left), (arm.name for arm in begun if not arm.attached)
-    )
+    left = [[each for each in start.planned if each.id not in done] for start in starts]
+    begun = (start.arm for start, cells in zip(starts, left, strict=True) if cells)
+    cells = (planned.timed for cells in left for planned in cells)
+    return pace.estimate_left(cells, (arm.name for arm in begun if not arm.attached))
 
 
 def _plan_start(campaign: str, arm: Arm, repeats: range, name: str) -> Start:
