@@ -74,7 +74,8 @@ class Pace:
         for step in left:
             seconds = self._estimate_step(step)
             if seconds is None:
-                seconds, at_best = estimate_at_best_s(step.options, step.workload), True
+                seconds = estimate_at_best_s(step.options, step.workload)
+                at_best |= step.options.preset is None  # a preset's steps are what a simulation takes
             total += seconds or 0.0
             unknown += seconds is None
         return TimeLeft(total, unknown, at_best)

@@ -279,7 +279,7 @@ def test_a_preset_has_the_time_in_its_steps() -> None:
     alone, together = (point(at, max_concurrency=at, **keys) for at in (1, 4))
     preset = Options(preset="h20/qwen3-8b-fp8")
     one, four = (forecast_time([each], (), (), preset) for each in (alone, together))
-    assert (one.unknown, four.unknown) == (0, 0)
+    assert (one.words[:6], one.unknown, four.unknown) == ("about ", 0, 0)
     assert 1.5 < one.seconds < 3
     assert 2 < one.seconds / four.seconds <= 4
     measured = [(together, 10.0)]
