@@ -364,7 +364,7 @@ def _whole(plan: Drawn, seen: Seen, run: Result, attempts: dict[int, list[Logged
     }
     cut = bool(facts.stop_rule or facts.signal)
     if plan.planned and not cut:
-        sessions = run.part(summarize_sessions)
+        sessions = run.derive(summarize_sessions)
         unsent = 0 if sessions is None else sessions.figures.turns_not_sent
         sums["records + turns not sent"] = (len(records) + unsent, plan.planned)
     warmed = _warmed(plan, seen, records)

@@ -71,7 +71,7 @@ class Journal:
         self._syncing: threading.Thread | None = None
         self._files: list[Journal] = []  # of other processes
 
-    def part(self, number: int) -> Journal:
+    def open_part(self, number: int) -> Journal:
         """Open the part of this journal that another process will write; call it before the fork.
 
         What that process cannot write it sends back, for `take` of the part to keep.
@@ -91,7 +91,7 @@ class Journal:
         """The frames, (kind, payload), that are in memory alone because the file failed."""
         return self._unwritten
 
-    def facts(self, text: bytes) -> None:
+    def put_facts(self, text: bytes) -> None:
         """Store the run's facts as JSON; readers take the last ones stored."""
         self._put(FACTS, text)
 

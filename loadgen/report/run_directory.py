@@ -155,7 +155,7 @@ class Result:
     def _parts(self) -> dict[Callable[[Result], Any], Any]:
         return {}
 
-    def part(self, make: Callable[[Result], T]) -> T:
+    def derive(self, make: Callable[[Result], T]) -> T:
         """Return make(self), computed once per run; for what features derive from a run."""
         if make not in self._parts:
             self._parts[make] = make(self)
@@ -174,7 +174,7 @@ class Result:
         for module in import_rows("parts"):
             for name, part in module.PARTS.items():
                 if part.is_there(self.facts):
-                    derived[name] = partial(self.part, part.make)
+                    derived[name] = partial(self.derive, part.make)
         return make_result(self.metrics, self.counted, self.facts, derived, detailed)
 
     def filename(self) -> str:

@@ -113,7 +113,7 @@ def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
     timeouts_s = profile.turn_timeout, profile.request_timeout
     most, prefills, steps = profile.max_concurrency, profile.prefill_concurrency, plan.concurrency
     if steps is not None:
-        most, steps = steps.most, steps.part(part.share.number, part.share.of)
+        most, steps = steps.most, steps.divide(part.share.number, part.share.of)
     return Job(
         target=options.target_of(part.share.number),
         order=order,

@@ -209,7 +209,7 @@ class Session(msgspec.Struct, frozen=True):
             options = extension.adjust_to_warmup(self.options, made, options, warmed, display)
         tokenizer = self._text_tokenizer()
         known = self._mask(self._facts(made, options, started, sensing, warmed, reset, tokenizer))
-        journal.facts(known.encode())
+        journal.put_facts(known.encode())
         start = throttling.take_snapshot() if is_loopback(self.root.host) else None
         traces = self.options.launching.trace_directory
         self.sender.wait(made, _REST_S, display)  # what others sent before is not to be in the counters
@@ -231,7 +231,7 @@ class Session(msgspec.Struct, frozen=True):
                 from loadgen.report.run_directory import Result
                 from loadgen.run import followup
             facts = self._mask(followup.add_outcome(known, outcome, journal.error, made))
-            journal.facts(facts.encode())
+            journal.put_facts(facts.encode())
             journal.finish()
             if trace is not None:
                 with display.waiting("until the engine has written its trace"):

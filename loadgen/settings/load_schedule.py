@@ -134,7 +134,7 @@ class ConcurrencySteps(msgspec.Struct, frozen=True):
         """The concurrency limit in force `elapsed_ns` after the start."""
         return int(self.limits[max(int(np.searchsorted(self.from_ns, elapsed_ns, "right")) - 1, 0)])
 
-    def part(self, number: int, of: int) -> ConcurrencySteps:
+    def divide(self, number: int, of: int) -> ConcurrencySteps:
         """Return process `number`'s share of the limits, of `of` processes; the shares add up."""
         return ConcurrencySteps(self.from_ns, np.maximum(self.limits - number + of - 1, 0) // of)
 

@@ -170,7 +170,7 @@ def summarise_run(directory: Path, run: Result) -> Reported:
         if figure.kind == LATENCY or metrics.times_tokens
     }
     own = {figure.field_name: getattr(metrics, figure.field_name) for figure in OWN}
-    sessions = run.part(summarize_sessions)
+    sessions = run.derive(summarize_sessions)
     session_ms = {} if sessions is None else {SESSION_MS: sessions.figures.duration.mean_ms}
     figures = _collect_figures(counts, distributions | own, session_ms)
     doubts = tuple(finding.rule.code for finding in run.verdict.grave)

@@ -40,7 +40,7 @@ def same(one: Records, other: Records) -> bool:
 
 def kept(path: Path | None, rows: list[Record], batch: int = 2) -> Journal:
     made = Journal(path)
-    made.facts(FACTS)
+    made.put_facts(FACTS)
     for at, row in enumerate(rows, 1):
         made.add(row)
         if at % batch == 0:
@@ -60,7 +60,7 @@ def test_what_was_added_comes_back_sorted_by_index(on_disk: bool, tmp_path: Path
 def test_the_file_alone_gives_facts_and_requests(tmp_path: Path) -> None:
     path = tmp_path / "j"
     made = kept(path, ROWS)
-    made.facts(b'{"format": 2, "finished": true}')
+    made.put_facts(b'{"format": 2, "finished": true}')
     made.finish()
     made.close()
     found = journal.read_journal(path)
@@ -131,7 +131,7 @@ def test_a_disk_that_takes_no_more_costs_nothing_that_was_measured(
     path = tmp_path / "j"
     full_disk(monkeypatch, room, code)
     made = Journal(path, warned.append)
-    made.facts(FACTS)
+    made.put_facts(FACTS)
     for row in ROWS:
         made.add(row)
         made._flush()
@@ -172,7 +172,7 @@ def test_a_request_waits_a_quarter_of_a_second_at_most(
     monkeypatch.setattr(clock, "now_ns", lambda: now_ns[0])
     path = tmp_path / "j"
     made = Journal(path)
-    made.facts(FACTS)
+    made.put_facts(FACTS)
     before = path.stat().st_size
     made.add(ROWS[0])
     now_ns[0] = 249 * MS

@@ -107,7 +107,7 @@ def killed(directory: Path, run: Result, rows: list[Record]) -> Path:
     """The directory of a shard that was killed after these requests."""
     directory.mkdir()
     journal = Journal(directory / JOURNAL)
-    journal.facts(replace(run.facts, under_way=True).encode())
+    journal.put_facts(replace(run.facts, under_way=True).encode())
     for row in rows:
         journal.add(row)
     journal.finish()

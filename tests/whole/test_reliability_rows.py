@@ -154,7 +154,7 @@ def test_a_run_of_which_a_journal_is_left_is_named_and_not_compared(
     made_runs.keep(made_runs.run(), whole)
     of = made_runs.run()
     journal = Journal(left / JOURNAL)
-    journal.facts(replace(of.facts, under_way=True).encode())
+    journal.put_facts(replace(of.facts, under_way=True).encode())
     for record in made_runs.answers(24, 16, 4, 1.0, 0):
         journal.add(record)
     journal.finish()

@@ -27,7 +27,7 @@ _MOST_DETAIL = 150  # characters
 
 def describe_counted_part(result: Result, options: ReportOptions) -> Iterator[str]:
     """Yield a line on how much of the run its figures cover, if not all."""
-    sessions = result.part(summarize_sessions)
+    sessions = result.derive(summarize_sessions)
     if sessions is None or sessions.measured is None:
         return
     part = sessions.measured
@@ -41,7 +41,7 @@ def describe_counted_part(result: Result, options: ReportOptions) -> Iterator[st
 
 def describe_sessions(result: Result, options: ReportOptions) -> Iterator[str]:
     """Yield all lines on the sessions; none without sessions."""
-    sessions = result.part(summarize_sessions)
+    sessions = result.derive(summarize_sessions)
     if sessions is None:
         return
     yield _counts(result, sessions.figures)
@@ -53,14 +53,14 @@ def describe_sessions(result: Result, options: ReportOptions) -> Iterator[str]:
 
 def summarize_in_short(result: Result, options: ReportOptions) -> Iterator[str]:
     """Yield a few lines on the sessions: their counts, and why some ended early."""
-    if (sessions := result.part(summarize_sessions)) is not None:
+    if (sessions := result.derive(summarize_sessions)) is not None:
         yield _counts(result, sessions.figures)
         yield from _ends(sessions, _MOST_IN_SHORT)
 
 
 def tabulate_turns(result: Result, options: ReportOptions) -> Iterator[str]:
     """Yield the figures by turn as a table of 80 columns; nothing without sessions."""
-    rows = result.part(divide_by_turn)
+    rows = result.derive(divide_by_turn)
     if rows:
         yield align_cells(_TITLES, _WIDTHS, " ")
     for row in rows:
@@ -69,7 +69,7 @@ def tabulate_turns(result: Result, options: ReportOptions) -> Iterator[str]:
 
 def describe_unsent_turns(result: Result, options: ReportOptions) -> Iterator[str]:
     """Yield a line on turns not sent because an earlier one failed; nothing if none was."""
-    sessions = result.part(summarize_sessions)
+    sessions = result.derive(summarize_sessions)
     if sessions is not None and sessions.figures.turns_not_sent:
         ended = format_count(sessions.figures.ended_early, "session")
         turns = format_count(sessions.figures.turns_not_sent, "later turn")
@@ -78,7 +78,7 @@ def describe_unsent_turns(result: Result, options: ReportOptions) -> Iterator[st
 
 def describe_in_flight(result: Result, options: ReportOptions) -> Iterator[str]:
     """Yield a line on how many sessions, and requests of them, were in flight."""
-    if (sessions := result.part(summarize_sessions)) is not None:
+    if (sessions := result.derive(summarize_sessions)) is not None:
         facts, held = result.facts, sessions.figures.mean_in_flight
         of = "" if facts.held_concurrency is None else f" of {facts.held_concurrency}"
         requests = f"{result.whole.mean_concurrency:.2f} requests in flight"

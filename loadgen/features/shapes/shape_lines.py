@@ -33,7 +33,7 @@ _MOST_NAMED = 3  # of those that a run did not come to
 
 def tabulate_stages(result: Result, options: ReportOptions) -> Iterator[str]:
     """Yield the stages as a table; nothing without stages."""
-    rows = result.part(divide_by_stage)
+    rows = result.derive(divide_by_stage)
     if options.directory and len(rows) > _MOST_STAGES:  # a terminal would show nothing else
         yield f"{len(rows)} stages: the table by stage is in the whole report"
         return
@@ -60,7 +60,7 @@ def tabulate_stages(result: Result, options: ReportOptions) -> Iterator[str]:
 
 def tabulate_classes(result: Result, options: ReportOptions) -> Iterator[str]:
     """Yield the classes as a table, with cancelled requests and those that met the objectives."""
-    rows = result.part(divide_by_class)
+    rows = result.derive(divide_by_class)
     if not rows:
         return
     yield align_cells(_CLASS_TITLES, _CLASS_WIDTHS, " ")

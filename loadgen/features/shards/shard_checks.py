@@ -83,7 +83,7 @@ def _opens_ns(run: RunEvidence, row: MergedShard) -> int:
     stages = run.facts.profile.stages
     if stages is None or not stages.concurrency:
         return 0
-    return stages.steps().part(row.number, row.of).opens_ns
+    return stages.steps().divide(row.number, row.of).opens_ns
 
 
 @suspect(

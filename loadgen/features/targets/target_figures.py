@@ -73,13 +73,13 @@ PARTS: Mapping[str, ResultPart] = {
 
 def tabulate_targets(result: Result, options: ReportOptions) -> Iterator[str]:
     """Yield the targets as a table, in one entry, with long URLs on lines of their own."""
-    if rows := result.part(divide_by_target):
+    if rows := result.derive(divide_by_target):
         yield "\n".join(_draw_table(rows))
 
 
 def tabulate_few_targets(result: Result, options: ReportOptions) -> Iterator[str]:
     """Yield the table for a short report, or that there are too many targets for it."""
-    rows = result.part(divide_by_target)
+    rows = result.derive(divide_by_target)
     if len(rows) > _MOST_TARGETS:
         yield f"{len(rows)} servers shared the requests: the table by target is in the whole report"
     elif rows:

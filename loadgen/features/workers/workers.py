@@ -127,7 +127,7 @@ class Workers:
                     decoder,
                     Counters(),
                     LiveTotals(),
-                    self.journal.part(number),
+                    self.journal.open_part(number),
                     options.cpus,
                     self.watch.rules.saturation is not None,
                 )

@@ -183,7 +183,7 @@ def _describe_run(run: Result, metrics: Metrics, draw: bool) -> Iterator[PageSec
     yield PageSection("Latencies", "latencies", menu="Latencies", table=latencies, remarks=few)
     yield _make_charts(run, draw)
     yield PageSection("Roofline", lines=report.list_page_lines("Roofline", run))
-    targets, turns = run.part(divide_by_target), run.part(divide_by_turn)
+    targets, turns = run.derive(divide_by_target), run.derive(divide_by_turn)
     yield PageSection("By target", table=_tabulate("by_target", "", "url", targets, _BY_TARGET))
     yield PageSection("Sessions", "sessions", lines=report.list_page_lines("Sessions", run))
     yield PageSection("By turn", table=_tabulate("by_turn", "turn", "name", turns, _BY_TURN))

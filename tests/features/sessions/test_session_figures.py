@@ -36,7 +36,7 @@ def ended() -> Result:
 
 
 def test_each_turn_has_its_own_figures() -> None:
-    rows = made(TURNS, rows_of(TURNS)).part(session_figures.divide_by_turn)
+    rows = made(TURNS, rows_of(TURNS)).derive(session_figures.divide_by_turn)
     assert [(row.name, row.requests, row.failed) for row in rows] == [
         ("1", 5, 0), ("2", 4, 0), ("3", 1, 0),
     ]  # fmt: skip
@@ -48,7 +48,7 @@ def test_each_turn_has_its_own_figures() -> None:
 
 def test_later_turns_share_rows_by_powers_of_two() -> None:
     whole = made([40], rows_of([40], slots=1), slots=1)
-    assert [(row.name, row.requests) for row in whole.part(session_figures.divide_by_turn)] == [
+    assert [(row.name, row.requests) for row in whole.derive(session_figures.divide_by_turn)] == [
         ("1", 1), ("2", 1), ("3", 1), ("4", 1), ("5–8", 4), ("9–16", 8), ("17–32", 16), ("33–64", 8),
     ]  # fmt: skip
 
@@ -59,13 +59,13 @@ def test_what_usage_does_not_report_is_not_known() -> None:
         row.cached_tokens = row.input_tokens = -1
     result = made([2], rows, slots=1)
     assert {
-        (row.cached_share, row.mean_input_tokens) for row in result.part(session_figures.divide_by_turn)
+        (row.cached_share, row.mean_input_tokens) for row in result.derive(session_figures.divide_by_turn)
     } == {(None, None)}
 
 
 def test_figures_are_of_what_ended_before_the_first_slot_ran_dry() -> None:
     result = made(TURNS, rows_of(TURNS))
-    sessions = result.part(session_figures.summarize_sessions)
+    sessions = result.derive(session_figures.summarize_sessions)
     assert sessions is not None
     assert sessions.measured is not None
     assert (sessions.measured.seconds, sessions.measured.whole_s) == (DRY_MS / 1e3, END_MS / 1e3)
@@ -101,14 +101,14 @@ def test_every_account_of_the_run_has_the_same_figures() -> None:
 def test_other_runs_are_measured_as_a_whole(facts: dict[str, object], slots: int) -> None:
     result = made(TURNS, rows_of(TURNS, slots), slots, **facts)
     assert result.counted is result.records
-    sessions = result.part(session_figures.summarize_sessions)
+    sessions = result.derive(session_figures.summarize_sessions)
     assert sessions is not None
     assert sessions.measured is None
 
 
 def test_sessions_are_counted_by_how_they_ended() -> None:
     rows = rows_of(TURNS, failures={(0, 2): LONG, (3, 1): CUT, (4, 2): CANCELLED})
-    sessions = made(TURNS, rows, cut_short="stopped").part(session_figures.summarize_sessions)
+    sessions = made(TURNS, rows, cut_short="stopped").derive(session_figures.summarize_sessions)
     assert sessions is not None
     figures = sessions.figures
     assert (figures.planned, figures.begun, figures.finished) == (5, 5, 2)
@@ -118,7 +118,7 @@ def test_sessions_are_counted_by_how_they_ended() -> None:
 
 
 def test_a_finished_session_waits_for_the_server_or_rests() -> None:
-    sessions = made(TURNS, rows_of(TURNS, late_ms=5.0)).part(session_figures.summarize_sessions)
+    sessions = made(TURNS, rows_of(TURNS, late_ms=5.0)).derive(session_figures.summarize_sessions)
     assert sessions is not None
     figures = sessions.figures
     lasting = [count * TURN_MS + (count - 1) * (DELAY_MS + 5) for count in TURNS]
@@ -130,7 +130,7 @@ def test_a_finished_session_waits_for_the_server_or_rests() -> None:
 
 def test_an_early_end_is_named_with_its_turn_and_its_row() -> None:
     result = ended()
-    sessions = result.part(session_figures.summarize_sessions)
+    sessions = result.derive(session_figures.summarize_sessions)
     assert sessions is not None
     assert list(map(str, sessions.ends)) == [
         'session 0, turn 2 (a.jsonl, row 4, conversation "x")', "session 3, turn 1",
@@ -172,10 +172,10 @@ def test_a_stored_run_has_the_same_sessions(tmp_path: Path) -> None:
     keep(result, tmp_path, report.render_report(result))
     again = run_directory.load(tmp_path)
     for make in (session_figures.divide_by_turn, session_figures.summarize_sessions):
-        assert again.part(make) == result.part(make)
+        assert again.derive(make) == result.derive(make)
     ours = json.loads((tmp_path / run_directory.RESULT).read_text("utf-8"))["loadgen"]
     assert [row["requests"] for row in ours["by_turn"]] == [
-        row.requests for row in result.part(session_figures.divide_by_turn)
+        row.requests for row in result.derive(session_figures.divide_by_turn)
     ]
     assert ours["sessions"]["ends"][0]["place"] == 'a.jsonl, row 4, conversation "x"'
 
@@ -220,7 +220,8 @@ def test_turns_after_an_early_end_are_not_lost_with_another_shard() -> None:
     merged = merge.merge_results(named([first]))
     assert merged.facts.lost == ("shard 1/2 is missing: its 6 requests are lost",)
     again = merge.merge_results(named([first, second]))
-    assert again.part(session_figures.summarize_sessions) == whole.part(session_figures.summarize_sessions)
+    got = again.derive(session_figures.summarize_sessions)
+    assert got == whole.derive(session_figures.summarize_sessions)
     assert again.facts.session_turns == whole.facts.session_turns
 
 

@@ -54,7 +54,7 @@ def shaped(late_ns: int = 0, **keys: Any) -> Result:
 
 
 def test_each_stage_has_the_requests_that_were_due_in_it() -> None:
-    rows = shaped(schedule=STAGES).part(shape_figures.divide_by_stage)
+    rows = shaped(schedule=STAGES).derive(shape_figures.divide_by_stage)
     assert [(row.name, row.begin_s, row.end_s, row.requests, row.rate_per_s) for row in rows] == [
         ("rate 2", 0.0, 2.0, 4, 2.0),
         ("rate 0", 2.0, 3.0, 0, 0.0),
@@ -68,7 +68,7 @@ def test_each_stage_has_the_requests_that_were_due_in_it() -> None:
 
 
 def test_a_late_request_belongs_to_the_stage_in_which_it_was_due() -> None:
-    rows = shaped(late_ns=600 * MS, schedule=STAGES).part(shape_figures.divide_by_stage)
+    rows = shaped(late_ns=600 * MS, schedule=STAGES).derive(shape_figures.divide_by_stage)
     assert [row.requests for row in rows] == [4, 0, 10]
     assert [row.rate_per_s for row in rows] == [1.5, 1.0, 4.0]  # when they were sent
     assert rows[0].mean_ttft_ms == pytest.approx(100.0)
@@ -106,21 +106,21 @@ def test_the_stages_of_a_stopped_run_end_where_it_did(
     result = cut_off(end_s, schedule=STAGES)
     found = [
         (row.name, row.end_s, row.requests, row.rate_per_s)
-        for row in result.part(shape_figures.divide_by_stage)
+        for row in result.derive(shape_figures.divide_by_stage)
     ]
     assert [row[:3] for row in found] == [row[:3] for row in rows]
     assert [row[3] for row in found] == pytest.approx([row[3] for row in rows])
-    assert shape_figures.list_unreached(result.facts, result.part(shape_figures.divide_by_stage)) == missing
+    assert shape_figures.list_unreached(result.facts, result.derive(shape_figures.divide_by_stage)) == missing
 
 
 def test_a_stopped_closed_loop_ends_when_its_next_request_was_due() -> None:
     keys = {"schedule": "concurrency 4 for 9s, 8 for 9s", "max_concurrency": 8, "num_prompts": 24}
     made = run(profile=profile.build({"name": "made", **keys}), cut_short="Ctrl-C", interrupted=True)
-    (row,) = made.part(shape_figures.divide_by_stage)
+    (row,) = made.derive(shape_figures.divide_by_stage)
     ends_ns = np.sort(made.records.end_ns[made.records.end_ns > made.records.sent_ns.max()])
     assert row.end_s == pytest.approx((ends_ns[0] - made.records.intended_ns.min()) / 10**9)
     assert row.mean_in_flight == pytest.approx(4.0, rel=0.02)  # the drain is no part of it
-    assert shape_figures.list_unreached(made.facts, made.part(shape_figures.divide_by_stage)) == [
+    assert shape_figures.list_unreached(made.facts, made.derive(shape_figures.divide_by_stage)) == [
         "concurrency 8"
     ]
 
@@ -128,7 +128,7 @@ def test_a_stopped_closed_loop_ends_when_its_next_request_was_due() -> None:
 def test_a_shard_has_the_stages_of_the_whole_plan() -> None:
     whole = shaped(schedule=STAGES)
     part = replace(whole, records=Records.from_records([answered(i, due) for i, due in _due(whole) if i % 2]))
-    assert [(row.begin_s, row.requests) for row in part.part(shape_figures.divide_by_stage)] == [
+    assert [(row.begin_s, row.requests) for row in part.derive(shape_figures.divide_by_stage)] == [
         (0.0, 2),
         (2.0, 0),
         (3.0, 5),
@@ -144,7 +144,7 @@ def test_a_ramp_of_concurrency_is_read_in_quarters() -> None:
     keys = {"schedule": "concurrency 1 to 8 over 4s", "max_concurrency": 8, "num_prompts": 24}
     names = [
         row.name
-        for row in run(profile=profile.build({"name": "made", **keys})).part(shape_figures.divide_by_stage)
+        for row in run(profile=profile.build({"name": "made", **keys})).derive(shape_figures.divide_by_stage)
     ]
     assert names == [f"concurrency {2 * part + 1} to {2 * part + 2}" for part in range(4)]
 
@@ -167,7 +167,7 @@ def test_runs_of_two_schedules_are_not_the_same_load() -> None:
 
 def test_a_ramp_of_requests_is_read_in_quarters() -> None:
     keys: dict[str, Any] = {"ramp_up_strategy": "linear", "ramp_up_start_rps": 1.0, "ramp_up_end_rps": 40.0}
-    rows = shaped(num_prompts=40, **keys).part(shape_figures.divide_by_stage)
+    rows = shaped(num_prompts=40, **keys).derive(shape_figures.divide_by_stage)
     assert [row.requests for row in rows] == [10, 10, 10, 10]
     assert [row.name for row in rows] == [
         "rate 1 to 10", "rate 11 to 20", "rate 21 to 30", "rate 31 to 40",
@@ -178,7 +178,7 @@ def test_a_ramp_of_requests_is_read_in_quarters() -> None:
 def test_a_load_that_changes_has_no_steady_state() -> None:
     steady = shaped(schedule=STAGES).steady
     assert steady == Unsteady(f"the load changes ({STAGES})")
-    assert run().part(shape_figures.divide_by_stage) == []
+    assert run().derive(shape_figures.divide_by_stage) == []
 
 
 def test_lateness_is_a_distribution_over_all_that_was_sent() -> None:
@@ -206,7 +206,7 @@ def mixed() -> Result:
 
 def test_each_class_has_figures_of_its_own_requests() -> None:
     result = mixed()
-    long, short = result.part(shape_figures.divide_by_class)
+    long, short = result.derive(shape_figures.divide_by_class)
     assert long.requests + short.requests == 50
     assert (long.failed, short.failed) == (1, 0)
     assert (long.cancelled, short.cancelled) == (0, 1)
@@ -221,8 +221,8 @@ def test_each_class_has_figures_of_its_own_requests() -> None:
 def test_each_exported_row_has_its_class() -> None:
     result = mixed()
     rows = [row["class"] for batch in request_rows.list_rows(result) for row in batch]
-    assert [rows.count(row.name) for row in result.part(shape_figures.divide_by_class)] == [
-        row.requests for row in result.part(shape_figures.divide_by_class)
+    assert [rows.count(row.name) for row in result.derive(shape_figures.divide_by_class)] == [
+        row.requests for row in result.derive(shape_figures.divide_by_class)
     ]
 
 

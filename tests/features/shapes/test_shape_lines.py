@@ -35,7 +35,7 @@ def test_a_load_that_changes_has_its_table_and_no_steady_state(name: str) -> Non
 @EVERY_REPORT
 def test_classes_have_their_table_with_cancelled_and_good_requests(name: str) -> None:
     result = mixed()
-    long, short = result.part(divide_by_class)
+    long, short = result.derive(divide_by_class)
     lines = REPORTS[name](result).splitlines()
     at = next(n for n, line in enumerate(lines) if line.startswith("Class "))
     assert [line.split()[0] for line in lines[at : at + 3]] == ["Class", "long", "short"]

@@ -116,7 +116,7 @@ def test_a_worker_with_a_free_slot_takes_the_next_request() -> None:
 
 def test_each_worker_has_a_journal_that_is_read_with_the_others(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.bin")
-    journal.facts(b"{}")
+    journal.put_facts(b"{}")
     with ScriptedServer(FAST) as server:
         outcome = sent(a_plan(max_concurrency=4), server, 2, Watch(Display(), "t", journal=journal))
     assert sorted(path.name for path in tmp_path.iterdir()) == [

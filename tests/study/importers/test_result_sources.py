@@ -74,7 +74,7 @@ def test_a_part_of_a_stored_run_is_made_once(tmp_path: Path) -> None:
         counted.append(len(run.records))
         return counted[-1]
 
-    assert [known.run.part(count), known.run.part(count), *counted] == [3, 3, 3]
+    assert [known.run.derive(count), known.run.derive(count), *counted] == [3, 3, 3]
 
 
 def test_arrivals_are_read_when_they_are_looked_at(tmp_path: Path) -> None:

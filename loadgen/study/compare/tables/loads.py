@@ -139,7 +139,7 @@ def make_turn_table(comparison: ComparedLoad) -> Table | None:
 
 def _format_turns(line: Line) -> dict[str, tuple[str, str]]:
     """Write the mean TTFT and the cached share of each turn, over the runs of a row."""
-    turns = (row for run in line.runs if run.run is not None for row in run.run.part(divide_by_turn))
+    turns = (row for run in line.runs if run.run is not None for row in run.run.derive(divide_by_turn))
     cells = {}
     for name, rows in group_by(turns, lambda row: row.name).items():
         known = [row.mean_ttft_ms for row in rows if row.mean_ttft_ms == row.mean_ttft_ms]
