@@ -112,7 +112,10 @@ def check_columns(columns: Mapping[str, Int64], start: Int64, arrival_ns: Int64,
         if _check_length(name, columns[name]) != requests:
             raise ValueError(f"column {name} has {len(columns[name])} values for {requests} requests")
     for first in range(0, max(requests, 1), _ROWS):
-        _check_scalars(np.stack([columns[name][first : first + _ROWS] for name in BOUNDS]))
+        table = np.stack([columns[name][first : first + _ROWS] for name in BOUNDS])
+        if (beyond := ((table < _LOWEST) | (table > _HIGHEST)).any(axis=1)).any():
+            name = list(BOUNDS)[int(beyond.argmax())]
+            raise ValueError(f"column {name} holds values beyond {BOUNDS[name][0]} to {BOUNDS[name][1]}")
     if (np.diff(columns["index"]) <= 0).any():
         raise ValueError("column index is not in order, or names a request twice")
     messages = _check_length("arrival_ns", arrival_ns)
@@ -133,13 +136,6 @@ def _check_length(name: str, column: NDArray[Any]) -> int:
     if column.dtype != np.int64 or column.ndim != 1:
         raise ValueError(f"column {name} is {column.ndim}-dimensional {column.dtype}, not a row of int64")
     return len(column)
-
-
-def _check_scalars(table: Int64) -> None:
-    beyond = ((table < _LOWEST) | (table > _HIGHEST)).any(axis=1)
-    if beyond.any():
-        name = list(BOUNDS)[int(beyond.argmax())]
-        raise ValueError(f"column {name} holds values beyond {BOUNDS[name][0]} to {BOUNDS[name][1]}")
 
 
 def _check_start(start: Int64, requests: int, messages: int) -> None:

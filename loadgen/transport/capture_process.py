@@ -169,17 +169,12 @@ def fork_process() -> int:
     try:
         pid = os.fork()
         if not pid:
-            _leave_signals()
+            signal.set_wakeup_fd(-1)  # of the program's event loop
+            for number in _PARENTS:
+                signal.signal(number, signal.SIG_IGN)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     return pid
-
-
-def _leave_signals() -> None:
-    """Ignore the stop signals in a forked child; its parent handles them."""
-    signal.set_wakeup_fd(-1)  # of the program's event loop
-    for number in _PARENTS:
-        signal.signal(number, signal.SIG_IGN)
 
 
 def end_with_parent(parent: int) -> None:

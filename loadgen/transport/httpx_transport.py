@@ -493,11 +493,7 @@ class HttpxTransport:
     async def _housekeep(self) -> None:
         """Deliver captures and publish the counters, a few at a time."""
         while True:
-            while self._work_ahead():  # noqa: ASYNC110  # a turn for the streams between two captures
-                await asyncio.sleep(0)
+            while self.outbox.flush_some() or (self.sessions is not None and self.sessions.build_ahead()):  # noqa: ASYNC110
+                await asyncio.sleep(0)  # a turn for the streams between two captures
             self.counters.publish(self.sent, self.ended, self.reads)
             await asyncio.sleep(_HOUSEKEEP_S)
-
-    def _work_ahead(self) -> bool:
-        """Do one small piece of the work that can wait; False if there is none."""
-        return self.outbox.flush_some() or (self.sessions is not None and self.sessions.build_ahead())

@@ -94,7 +94,8 @@ def choose_sources(
     if not given and connections <= ports.count // 2:
         return SourcePlan()  # not looked at closely: looking takes time where there are many connections
     loopback = family == socket.AF_INET and str(address[0]).startswith("127.")
-    names = given or (_list_loopback() if loopback else [str(find_local_address(family, address)[0])])
+    own = map("127.0.0.{}".format, range(1, _MOST_LOOPBACK + 1))
+    names = given or (own if loopback else [str(find_local_address(family, address)[0])])
     free, used = 0, []
     for name in names:
         taken = len({port for port in occupied(family, name, address) if _has_port(ports, port)})
@@ -144,10 +145,6 @@ def _pack_address(family: int, address: str) -> str:
         f"{int.from_bytes(struct.pack('4B', *data[at : at + 4]), sys.byteorder):08X}"
         for at in range(0, len(data), 4)
     )
-
-
-def _list_loopback() -> list[str]:
-    return [f"127.0.0.{last}" for last in range(1, _MOST_LOOPBACK + 1)]
 
 
 def _has_port(ports: PortRange, port: int) -> bool:

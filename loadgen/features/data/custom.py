@@ -45,7 +45,8 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
     file = OpenedFile(profile.dataset_path, FLAG)
     lines = sheets.rows(file) if sheets.is_sheet(file) else Lines(file)
     order = shuffle_rows(len(lines), seed, profile.disable_shuffle)[: inputs.most]
-    rows = _decode_rows(lines, order)
+    wanted = set(order)  # every row is decoded, since each must be of this kind
+    rows = {i: row for i, row in enumerate(lines.decode_rows(PromptRow)) if i in wanted}
     output_lens = [_find_output_len(profile, lines, i, rows[i]) for i in order]
     texts = [rows[i].prompt for i in order]
     if "" in texts:
@@ -65,12 +66,6 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
     listed = FileTexts(sent, which, lens, lines.path, [lines.number(i) for i in order])
     twice = isinstance(inputs.dialect, Chat) and not profile.skip_chat_template
     return SourcedRequests(listed, facts, tokenizer=tokenizer, notes=(_ONCE,) if twice else ())
-
-
-def _decode_rows(lines: Lines, order: list[int]) -> dict[int, PromptRow]:
-    """Decode the rows that are sent; raises UsageError for any row of the file that is not of this kind."""
-    wanted = set(order)
-    return {i: row for i, row in enumerate(lines.decode_rows(PromptRow)) if i in wanted}
 
 
 def _find_output_len(profile: Profile, lines: Lines, i: int, row: PromptRow) -> int:

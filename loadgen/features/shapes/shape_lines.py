@@ -102,7 +102,12 @@ def describe_cancelled(result: Result, options: ReportOptions) -> Iterator[str]:
         yield f"not cancelled: {planned - cancelled} of these ended before, or failed"
     if cancelled:
         yield f"figures are of the {result.whole.completed} requests that were answered in full"
-        yield from _describe_aborts(result)
+    if not cancelled or facts.window is None or facts.window.finished is None:
+        return
+    if aborted := facts.window.requests.get("abort"):
+        yield f"the server counts {aborted} aborted requests, {cancelled} were cancelled"
+    elif not count_finished_after_cancel(facts.window, result.whole):
+        yield f"the server counts no abort, and finished none of the {cancelled} cancelled requests"
 
 
 def _count_planned(facts: Facts, records: Records, point: CancelPoint) -> int:
@@ -120,17 +125,6 @@ def _measure_lateness_ns(records: Records, point: CancelPoint) -> Int64:
         return records.end_ns[rows] - records.sent_ns[rows] - point.after_ns
     due_ns = [records.arrival_ns[records.start[row + 1] - 1] for row in rows]
     return records.end_ns[rows] - np.array(due_ns, np.int64)
-
-
-def _describe_aborts(result: Result) -> Iterator[str]:
-    """Yield a line on the cancelled requests that the server counted, if it counts any."""
-    window, cancelled = result.facts.window, result.whole.cancelled
-    if window is None or window.finished is None:
-        return
-    if aborted := window.requests.get("abort"):
-        yield f"the server counts {aborted} aborted requests, {cancelled} were cancelled"
-    elif not count_finished_after_cancel(window, result.whole):
-        yield f"the server counts no abort, and finished none of the {cancelled} cancelled requests"
 
 
 SECTIONS = {

@@ -97,7 +97,10 @@ def _open_corpus(inputs: PlanInputs) -> PromptSource:
 
     def make_texts(shape: PromptShape, stream: RandomStream) -> TextPrompts:
         _check_count(CORPUS, shape, inputs.profile)
-        return _fit_texts(cut(shape, stream), tokens, encoder)
+        ids = cut(shape, stream)
+        fitted = [_fit_passage(ids.ids(i), tokens, encoder) for i in range(len(ids.input_lens))]
+        lens = np.array([count for _, count in fitted], np.int64)
+        return TextPrompts(CORPUS, [text for text, _ in fitted], lens, ids.output_lens, ids.reusable_tokens)
 
     if inputs.subject.takes_ids(inputs.dialect):
         return PromptSource(cut, facts, ids_source=f"{text.name}, by {tokenizer}", tokenizer=tokenizer)
@@ -213,13 +216,6 @@ def encode_corpus(corpus: Corpus, tokenizer: str) -> tuple[CorpusTokens, Tokeniz
 
 def _begins_word(text: str) -> bool:
     return text[:1] == " " and text[1:2].isalpha()
-
-
-def _fit_texts(cut: TokenIds, tokens: CorpusTokens, tokenizer: Tokenizer) -> TextPrompts:
-    """Decode prompts cut from a corpus to texts; `input_lens` is what each encodes to again."""
-    fitted = [_fit_passage(cut.ids(i), tokens, tokenizer) for i in range(len(cut.input_lens))]
-    lens = np.array([count for _, count in fitted], np.int64)
-    return TextPrompts(CORPUS, [text for text, _ in fitted], lens, cut.output_lens, cut.reusable_tokens)
 
 
 def _fit_passage(ids: Int64, tokens: CorpusTokens, tokenizer: Tokenizer) -> tuple[str, int]:

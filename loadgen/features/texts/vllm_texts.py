@@ -79,7 +79,8 @@ def make_text_vllm_0_9(shape: PromptShape, tokenizer: Tokenizer, seed: int) -> T
     if not 0 <= seed < 2**32:
         raise UsageError(f"--seed {seed}: text-vllm-0.9 takes 0 to {2**32 - 1}, as numpy's RandomState does")
     state = np.random.RandomState(seed)
-    shape = _use_old_ratio(shape)
+    if shape.compat == "vllm":  # whose meaning of a range ratio was another: both bounds rounded down
+        shape = replace(shape, compat="vllm-0.9")
     n, vocab_size, length = shape.num_prompts, tokenizer.vocab_size, _find_inner_len(shape, tokenizer)
     prefix = state.randint(0, vocab_size, shape.prefix_len).tolist()
     low, high = find_length_bounds(length, shape.range_ratio_input, shape.compat, least=0)
@@ -121,11 +122,6 @@ def make_vllm_texts(prompt_format: str, shape: PromptShape, tokenizer: str | Non
             "--input-dist and --output-dist: vLLM 0.9 has neither: use --prompt-format text-vllm"
         )
     return FORMATS[prompt_format](shape, load_tokenizer(tokenizer, prompt_format), seed)
-
-
-def _use_old_ratio(shape: PromptShape) -> PromptShape:
-    """Return the shape with vLLM's earlier meaning of a range ratio: both bounds rounded down."""
-    return replace(shape, compat="vllm-0.9") if shape.compat == "vllm" else shape
 
 
 def _find_inner_len(shape: PromptShape, tokenizer: Tokenizer) -> int:

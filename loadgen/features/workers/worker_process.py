@@ -18,7 +18,7 @@ from loadgen.records.record import Record
 from loadgen.run.command.progress import LiveTotals, Progress
 from loadgen.run.firing import DecodedTally, OneProcess
 from loadgen.run.stop_rules import BegunRequest, StopRules, read_begin
-from loadgen.transport.capture_process import CaptureRun, describe_fault, end_with_parent, start_capture
+from loadgen.transport.capture_process import describe_fault, end_with_parent, start_capture
 from loadgen.transport.failure import Failure
 from loadgen.transport.sending.job import Counters, Health, Job
 
@@ -101,15 +101,11 @@ def _result(task: WorkerTask, pipe: WorkerEnd) -> WorkerResult:
 
     for _ in process.decode_all(note, pipe.sock.fileno()):
         publish()
-        _obey(pipe, run)
+        if pipe.stop_asked():
+            run.stop()
     publish()
     tally: DecodedTally = process.tally
     return WorkerResult(run.health, run.died, tally, task.journal.unwritten, task.journal.error)
-
-
-def _obey(pipe: WorkerEnd, run: CaptureRun) -> None:
-    if pipe.stop_asked():
-        run.stop()
 
 
 class EndedRequests(msgspec.Struct, tag="ended", array_like=True):

@@ -165,19 +165,14 @@ class Shared:
 
 def _make_shared_file(data: bytes) -> int:
     """Make an unnamed file with this content, whose read position forked processes share."""
-    file = os.memfd_create("loadgen-requests", os.MFD_CLOEXEC)
+    file, view = os.memfd_create("loadgen-requests", os.MFD_CLOEXEC), memoryview(data)
     try:
-        _write_all(file, data)
+        while view:
+            view = view[os.write(file, view) :]
         # The kernel locks the position of a file that was opened, and not of one that was made like this.
         return os.open(f"/proc/self/fd/{file}", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(file)
-
-
-def _write_all(file: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
 
 
 class RunStart(Protocol):
