@@ -35,7 +35,7 @@ _NAMED = 3  # of those that are equal
     Source.PAGE,
 )
 def duplicate(run: AuditedRun) -> Evidence | None:
-    """Another run of the page has the same figures to the digit."""
+    """Find evidence that another run of the page has the same figures to the digit."""
     own = list_fractions(run.reported)
     if len(own) < ALIKE_FIGURES:
         return None
@@ -76,7 +76,7 @@ concurrency_differs = suspect(
     Source.PAGE,
 )
 def prompts_differ(run: AuditedRun) -> Evidence | None:
-    """The others under this load had prompts of another length."""
+    """Find evidence that the other runs under this load had prompts of another length."""
     own, others = (
         run.reported.input_len,
         run.page.find_usual_value(
@@ -96,7 +96,7 @@ def prompts_differ(run: AuditedRun) -> Evidence | None:
     Source.PAGE,
 )
 def answers_short(run: AuditedRun) -> Evidence | None:
-    """Answers ended before the requested length, as far as it is reported or the others show it."""
+    """Find evidence that answers ended before the requested length, as reported or as other runs show."""
     n, tokens, load = run.requests, run.figure("total_output_tokens"), run.reported.load
     if not n or tokens is None:
         return None
@@ -128,7 +128,7 @@ def _find_whole_answer(run: AuditedRun) -> float | None:
     "send token ids, or read input throughput and TTFT as of the tokens counted",
 )
 def prompts_off(run: AuditedRun) -> Evidence | None:
-    """The prompts do not have the requested length."""
+    """Find evidence that the prompts do not have the requested length."""
     own, requested = run.reported.input_len, run.reported.load.asked_input_len
     if not own or not requested or abs(own - requested) <= max(PROMPT_OFF * requested, PROMPT_TOKENS):
         return None
@@ -142,7 +142,7 @@ def prompts_off(run: AuditedRun) -> Evidence | None:
     "check whether an earlier run had them too; use a seed of your own",
 )
 def known_prompts(run: AuditedRun) -> Evidence | None:
-    """The prompts are those of a well-known seed, as their token count shows."""
+    """Find evidence that the prompts are those of a well-known seed, by their token count."""
     workload = run.workload
     if workload is None:
         return None
@@ -163,7 +163,7 @@ def known_prompts(run: AuditedRun) -> Evidence | None:
     Source.PAGE,
 )
 def warm_cache(run: AuditedRun) -> Evidence | None:
-    """The prompts had been sent before, so TTFT is not of their prefill."""
+    """Find evidence that the prompts had been sent before, so that TTFT leaves out their prefill."""
     load, length, ttft_ms = run.reported.load, run.reported.input_len, run.figure("mean_ttft_ms")
     alone = load.max_concurrency == 1 or run.requests == 1
     if not alone or not length or length < LEAST_PROMPT or not ttft_ms:
@@ -280,7 +280,7 @@ def compute_tolerance(requests: float) -> float:
     "compare by the tokens counted, not by the name; --compat inferencex draws the same lengths",
 )
 def nine_tenths(run: AuditedRun) -> Evidence | None:
-    """The requests had nine tenths of the tokens that their name says."""
+    """Find evidence that the requests had nine tenths of the tokens that their load's name says."""
     lengths, n = find_nominal_lengths(run.reported), run.requests
     counted = run.reported.input_len, run.reported.output_len
     if lengths is None or not n or None in counted or compute_tolerance(n) > WIDEST:
@@ -311,7 +311,7 @@ LEAST_DRAFT = 1.3  # tokens a pass, from which messages must show it
     Source.ROOFLINE,
 )
 def beyond_peak(run: AuditedRun) -> Evidence | None:
-    """A prompt's arithmetic exceeds the machine's peak."""
+    """Find evidence that a prompt's arithmetic exceeds the machine's peak."""
     excess = run.ceiling and bound.measure_prefill_excess(
         run.ceiling, run.reported.figures, run.reported.load
     )
@@ -327,7 +327,7 @@ def beyond_peak(run: AuditedRun) -> Evidence | None:
     Source.ROOFLINE,
 )
 def slow_kernel(run: AuditedRun) -> Evidence | None:
-    """So far below the roofline that a fallback kernel must have run."""
+    """Find evidence that decoding is so far below the roofline that a fallback kernel must have run."""
     if run.ceiling is None:
         return None
     return join_evidence((_explain_slow_decode(run, run.ceiling), _explain_slow_prefill(run, run.ceiling)))
@@ -348,7 +348,7 @@ def compute_decode_share(reported: Reported, ceiling: Ceiling | None) -> float |
 
 
 def _find_excess(run: AuditedRun, above: float, most: float) -> Evidence | None:
-    """Find decoding beyond the memory bus that no draft explains: not even one that is not mentioned."""
+    """Find evidence of decoding `above` to `most` times beyond the memory bus, which no draft explains."""
     excess = _measure_excess(run)
     if excess is None or not above < excess.times / run.unstated_draft <= most or _may_draft(run, excess):
         return None
@@ -395,7 +395,7 @@ above_roofline = suspect(
     Source.ROOFLINE,
 )
 def draft_not_stated(run: AuditedRun) -> Evidence | None:
-    """Only a draft that is not mentioned explains the speed."""
+    """Find evidence that only speculative decoding, which is not mentioned, explains the speed."""
     excess = _measure_excess(run)
     if excess is None or excess.times <= TOLERANCE:
         return None
@@ -411,7 +411,7 @@ def draft_not_stated(run: AuditedRun) -> Evidence | None:
     "check that the acceptance length is of this run: the roofline is divided by it",
 )
 def draft_not_seen(run: AuditedRun) -> Evidence | None:
-    """The acceptance length that is reported does not show in the messages."""
+    """Find evidence that the reported acceptance length does not show in the messages."""
     if run.accepted < LEAST_DRAFT or not run.one_token_a_message or run.shares_gaps:
         return None
     itl, tpot = run.figure("mean_itl_ms"), run.figure("mean_tpot_ms")

@@ -44,7 +44,7 @@ _RATES = {
     "figures of two runs were mixed, or edited by hand: get the client's own result file",
 )
 def figures_disagree(run: AuditedRun) -> Evidence | None:
-    """A rate is not its count over the duration."""
+    """Find evidence that a rate is not its count divided by the duration."""
     parts = []
     for key, rate, total, duration in _list_rates(run):
         if not (rate * duration).meets(total):
@@ -88,7 +88,7 @@ def has_relations(run: AuditedRun) -> bool:
     "get the client's own result file",
 )
 def impossible_order(run: AuditedRun) -> Evidence | None:
-    """Mean, median and percentiles that no sample has."""
+    """Find evidence that mean, median and percentiles contradict each other."""
     disorder = (line for key, word in _METRICS.items() for line in _find_disorder(run, key, word))
     return join_evidence([*disorder, *_find_late_first_tokens(run)])
 
@@ -109,7 +109,7 @@ def _find_late_first_tokens(run: AuditedRun) -> Iterator[Evidence]:
     "latencies and duration are of different runs, or in different units",
 )
 def longer_than_the_run(run: AuditedRun) -> Evidence | None:
-    """A request that took longer than all of them."""
+    """Find evidence that a single request took longer than the whole run."""
     duration = run.interval("duration")
     if not run.alike or duration is None or not duration.high:
         return None
@@ -130,7 +130,7 @@ def longer_than_the_run(run: AuditedRun) -> Evidence | None:
     "figures of two runs were mixed, or edited by hand: get the client's own result file",
 )
 def counts_disagree(run: AuditedRun) -> Evidence | None:
-    """Answered and failed requests add up to more than there were."""
+    """Find evidence that answered and failed requests add up to more than there were."""
     n, asked, failed = run.requests, _count_sent(run), run.figure("failed") or 0.0
     if n is None or asked is None or run.reported.told_by == PAGE or n + failed <= asked:
         return None
@@ -194,7 +194,7 @@ def _list_ranks(run: AuditedRun, key: str) -> Iterator[tuple[float, Interval]]:
     "latencies and duration are of different runs, or more requests ran at once than reported",
 )
 def beyond_schedule(run: AuditedRun) -> Evidence | None:
-    """The requests' times add up to more than the concurrency limit allows (Little's law)."""
+    """Find evidence that more requests ran at once than the concurrency limit allows (Little's law)."""
     duration, limit, seconds = run.interval("duration"), run.limit, run.least_seconds
     if not run.alike or duration is None or not limit or seconds is None:
         return None
@@ -213,7 +213,7 @@ def beyond_schedule(run: AuditedRun) -> Evidence | None:
     "the client was slow to send, or waited for something after the last answer",
 )
 def concurrency_not_held(run: AuditedRun) -> Evidence | None:
-    """A closed loop in which slots stood empty."""
+    """Find evidence that slots of a closed loop stood empty."""
     limit, n, held = run.reported.load.max_concurrency, run.requests, run.concurrency
     if not run.alike or run.paced or not limit or not n or held is None:
         return None
@@ -228,7 +228,7 @@ def concurrency_not_held(run: AuditedRun) -> Evidence | None:
     "the client counts empty answers as successes: check its errors",
 )
 def nothing_measured(run: AuditedRun) -> Evidence | None:
-    """No request, no time, or a latency of nothing."""
+    """Find evidence that there was no request or no time, or a latency of no request."""
     latencies = ("mean_ttft_ms", "median_ttft_ms", "mean_e2el_ms", "median_e2el_ms")
     rates = ("output_throughput", "total_token_throughput")  # of requests, 0.00 may be one in an hour
     keys = ("completed", "duration", "total_output_tokens", *rates, *latencies)
@@ -243,7 +243,7 @@ def nothing_measured(run: AuditedRun) -> Evidence | None:
     "TTFT is E2EL, and TPOT is meaningless: enable streaming",
 )
 def unstreamed_answers(run: AuditedRun) -> Evidence | None:
-    """Answers came in one piece, so that TTFT is the latency of all of it."""
+    """Find evidence that answers came in one piece, so that TTFT is the latency of all of it."""
     known = [value for key in ("mean", "median") if (value := run.figure(f"{key}_tpot_ms")) is not None]
     tpot, length = min(known, default=math.inf), run.reported.output_len
     if not length or length < WHOLE_TOKENS or tpot >= WHOLE_MS:
@@ -258,10 +258,7 @@ def _count_sent(run: AuditedRun) -> float | None:
 
 
 def _count_failed(run: AuditedRun, above: float, most: float) -> Evidence | None:
-    """Report the share of failed requests, counted or missing, if it is above `above` and at most `most`.
-
-    The command above a pasted block may be another's: it only counts where the block has no failures.
-    """
+    """Find evidence of failed requests, counted or missing, that are `above` to `most` of all."""
     n, asked = run.requests, _count_sent(run)
     failed = run.figure("failed")
     if n is not None and asked is not None and (failed is None or run.reported.told_by != PAGE):
@@ -295,7 +292,7 @@ many_failures = invalid(
     "measure at least ten",
 )
 def single_request(run: AuditedRun) -> Evidence | None:
-    """One request: no spread, and nothing that was warm or cold before it."""
+    """Find evidence that there was one request only, so no spread, and nothing warm or cold before it."""
     return "mean, median and P99 are of one request" if run.requests == 1 else None
 
 
@@ -303,7 +300,7 @@ def single_request(run: AuditedRun) -> Evidence | None:
     "thin-percentiles", "a percentile q of fewer requests than 1 / (1 − q)", "read it as the slowest request"
 )
 def thin_percentiles(run: AuditedRun) -> Evidence | None:
-    """A percentile of too few requests is its largest value."""
+    """Find evidence that a percentile rests on so few requests that it is their largest value."""
     n = run.requests
     ranks = {rank for key in ("ttft", "tpot", "e2el") for rank, _ in _list_ranks(run, key) if 50 < rank < 100}
     thin = sorted(rank for rank in ranks if n and n < least_samples(rank)[0])
@@ -320,7 +317,7 @@ def thin_percentiles(run: AuditedRun) -> Evidence | None:
     "ignore the peak; messages carry several tokens, so ITL is not per token either",
 )
 def peak_below_mean(run: AuditedRun) -> Evidence | None:
-    """The busiest second held fewer tokens than an average one: messages were counted."""
+    """Find evidence that the busiest second held fewer tokens than the mean one: messages were counted."""
     peak, tokens = run.interval("max_output_tokens_per_s"), run.figure("total_output_tokens")
     duration = run.interval("duration")
     if not run.alike or peak is None or not peak.high or not tokens or duration is None:
@@ -341,7 +338,7 @@ def peak_below_mean(run: AuditedRun) -> Evidence | None:
     "read it as at most the limit",
 )
 def peak_over_limit(run: AuditedRun) -> Evidence | None:
-    """More requests at once than were allowed: whole seconds were counted."""
+    """Find evidence that more requests ran at once than allowed: whole seconds were counted."""
     peak, limit = run.figure("max_concurrent_requests"), run.reported.load.max_concurrency
     if not peak or not limit or peak <= limit or run.reported.run is not None:
         return None
@@ -350,7 +347,7 @@ def peak_over_limit(run: AuditedRun) -> Evidence | None:
 
 @note("gaps-are-not-tokens", "vLLM's client: mean ITL and mean TPOT are more than 10 % apart", "read TPOT")
 def gaps_are_not_tokens(run: AuditedRun) -> Evidence | None:
-    """ITL is of messages, and those do not carry a token each."""
+    """Find evidence that ITL is of messages which do not carry one token each."""
     itl, tpot = run.figure("mean_itl_ms"), run.figure("mean_tpot_ms")
     if not itl or not tpot or run.one_token_a_message or run.reported.told_by not in ("vllm", "page"):
         return None
@@ -365,7 +362,7 @@ def gaps_are_not_tokens(run: AuditedRun) -> Evidence | None:
     "read TPOT; no percentile of ITL below the mean is a time per token",
 )
 def bursts(run: AuditedRun) -> Evidence | None:
-    """Messages come many at once."""
+    """Find evidence that messages arrive many at once."""
     median, tpot = run.figure("median_itl_ms"), run.figure("mean_tpot_ms")
     if median is None or not tpot or median >= BURST * tpot:
         return None
@@ -379,7 +376,7 @@ def bursts(run: AuditedRun) -> Evidence | None:
     "measure the client: `loadgen selftest`",
 )
 def client_untold(run: AuditedRun) -> Evidence | None:
-    """Many streams: the client's own delay is in the figures, and its size is not reported."""
+    """Find evidence that many streams were measured by a client whose own delay is not reported."""
     streams = max(run.reported.load.max_concurrency or 0.0, run.concurrency or 0.0)
     if streams <= STREAMS or run.reported.run is not None:
         return None
@@ -395,7 +392,7 @@ def client_untold(run: AuditedRun) -> Evidence | None:
     "use throughput and TPOT by the retokenized count",
 )
 def tokens_recounted(run: AuditedRun) -> Evidence | None:
-    """The answers' own tokens are far fewer than were counted."""
+    """Find evidence that the answers hold far fewer tokens than were counted."""
     reported, recounted = run.figure("total_output_tokens"), run.figure("total_output_tokens_retokenized")
     if not reported or recounted is None or recounted >= RECOUNTED * reported:
         return None
@@ -424,7 +421,7 @@ _ROUNDED = 0.006  # of a length or a rate that is printed with two decimals
     "the client subtracted timestamps of two clocks, or the figures were edited: get its own result file",
 )
 def impossible_value(run: AuditedRun) -> Evidence | None:
-    """A figure that is no measurement's."""
+    """Find evidence that a figure has a value that no measurement has."""
     return join_evidence([*_list_impossible(run), *_list_draft_contradictions(run)])
 
 
@@ -434,13 +431,13 @@ def impossible_value(run: AuditedRun) -> Evidence | None:
     "leave the metric out, or find what it was computed from",
 )
 def not_a_number(run: AuditedRun) -> Evidence | None:
-    """A figure that the source has, and that says nothing."""
+    """Find evidence that a figure of the source is not a number."""
     names = [key for key, value in run.reported.impossible.items() if math.isnan(value)]
     return f"{', '.join(names)}: NaN" if names else None
 
 
 def _list_impossible(run: AuditedRun) -> Iterator[Evidence]:
-    """Yield each figure that no measurement gives, and each that is above what it is a part of."""
+    """Yield each figure with an impossible value, or above the total that it is a part of."""
     for key, value in run.reported.impossible.items():
         if is_below_zero(value):
             yield f"{key} {value:.6g} is below zero"

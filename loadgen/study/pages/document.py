@@ -115,7 +115,7 @@ def compose_document(
 
 
 def _list_rest(comparisons: Sequence[ComparedLoad], pictures: tuple[Panel, ...]) -> Iterator[PageSection]:
-    """Yield what stands after the comparisons: pictures of loads without a table, what fits which memory."""
+    """Yield the sections after the comparisons: pictures of loads without a table, and memory needs."""
     ladders = all(panel.key.startswith("ladder") for panel in pictures)
     title = "Speed over input length" if ladders else "Latency against throughput"
     yield PageSection(title, "sweeps", menu=title, panels=pictures)

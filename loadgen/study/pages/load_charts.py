@@ -163,7 +163,7 @@ def _split_by_row(
 
 
 def _select_timed(reported: Iterable[Reported]) -> list[Reported]:
-    """Select the runs that have what every picture needs; of saturated ones the throughput."""
+    """Select the runs with throughput, TTFT and TPOT; saturated ones with throughput alone."""
     keys = {False: (_THROUGHPUT, _TTFT, _TPOT), True: (_THROUGHPUT,)}
     held = ((run, run.held) for run in reported)
     return [run for run, figures in held if all(figures.get(key, 0.0) > 0 for key in keys[run.saturated])]
@@ -308,7 +308,7 @@ def _find_knees(curves: Sequence[Curve]) -> tuple[list[str], list[tuple[float, f
 
 
 def _find_front(points: Sequence[Point], axes: _Axes) -> Curve:
-    """Find the points that none beats in both figures, from the left to the right."""
+    """Find the points that no other point beats in both figures, from left to right."""
     key = axes.curves[0][1]
     front: list[tuple[float, float]] = []
     for x, y in sorted(((point.figures[axes.x], point.figures[key]) for point in points), reverse=True):

@@ -107,13 +107,13 @@ class Account(msgspec.Struct, frozen=True):
 
     @property
     def where(self) -> str:
-        """Which engine on which machine."""
+        """The engine and the machine, in words."""
         run = self.reported
         return ", ".join(filter(None, (run.engine, run.machine, run.power_mode)))
 
     @property
     def turn(self) -> str:
-        """Its repeat or its time, which tell it apart from the other runs of its load."""
+        """The run's repeat or start time, which distinguishes it from other runs of its load."""
         if self.reported.cell is not None:
             return f"repeat {self.reported.cell.repeat + 1}"
         return f"{self.reported.started:%H:%M:%S}" if self.reported.started is not None else ""

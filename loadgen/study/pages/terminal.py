@@ -51,7 +51,7 @@ def _name_runs(reported: Sequence[Reported]) -> Iterator[tuple[str, Reported]]:
 
 
 def _drop_labels(panel: Panel) -> Panel:
-    """Drop what stands next to a picture's points, which has no room here; it gets a legend."""
+    """Drop the labels next to a picture's points, for which a terminal has no space; a legend lists them."""
     curves = tuple(replace(curve, labels=()) for curve in panel.curves)
     if panel.y_top is not None:
         curves = tuple(replace(curve, y=np.minimum(curve.y, panel.y_top)) for curve in curves)

@@ -53,10 +53,7 @@ _TPOT = {
 def _read_figures(
     metrics: Mapping[str, Any], client: str, source: str, errors: object = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Read the figures of metrics by the names of either, and remarks.
-
-    The summary of errors has the failed requests where no metric counts them.
-    """
+    """Read the figures of metrics under the names of aiperf or genai-perf, and remarks."""
     figures: dict[str, Any] = {}
     for theirs, figure in figures_named_by(_AIPERF).items():
         scale = _MS.get(word(value_at(metrics, f"{theirs}.unit")), 1.0)
@@ -89,7 +86,7 @@ def _compute_duration(
 
 
 def _find_metrics(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Find where the metrics are: older exports have them one level below."""
+    """Return the metrics of an export; older ones nest them one level deeper."""
     return read_mapping(document.get("records")) or document
 
 
@@ -145,7 +142,7 @@ AIPERF = ClientFormat(
 
 
 def _read_only(value: object) -> object:
-    """Read a list of one value as that value."""
+    """Return the only value of a list of one; anything else unchanged."""
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 

@@ -122,7 +122,7 @@ def _count_requests(benchmark: Mapping[str, Any], outcome: str) -> int | None:
 
 
 def _read_count(value: object) -> int | None:
-    """Read a count: written, of a summary, or of a list of requests."""
+    """Read a count given as a number, as `count` of a summary, or by a list of requests; else None."""
     if isinstance(value, list):
         return len(value) or None
     return count(value_at(value, "count") if isinstance(value, dict) else value)
@@ -306,7 +306,7 @@ def _read_table(lines: Sequence[str], begin: int) -> tuple[tuple[str, ...], list
 
 
 def _spread_titles(line: str) -> list[str]:
-    """Spread a line of titles: each is repeated for each of the columns below it."""
+    """Repeat each title of a grouping line for each of the columns below it."""
     plain = line.strip()
     framed = plain.startswith("|")
     parts = _GROUP.findall(plain.removeprefix("|"))

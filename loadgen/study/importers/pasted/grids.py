@@ -89,7 +89,7 @@ def _check_size(cells: int) -> None:
 
 
 def _find_end(lines: Sequence[str], begin: int, is_row: Callable[[str], bool]) -> int:
-    """Find where a table's rows end: before a line that is not one, with the page, or at the most read."""
+    """Find the line after a table's last row: the first that is no row, or the most to be read."""
     end, last = begin, min(len(lines), begin + _MOST_CELLS)
     while end < last and is_row(lines[end]):
         end += 1
@@ -97,7 +97,7 @@ def _find_end(lines: Sequence[str], begin: int, is_row: Callable[[str], bool]) -
 
 
 def _read_listed(lines: Sequence[str], begin: int) -> Grid | None:
-    """Read a table with rules around its titles and below its last row alone; None of another."""
+    """Read a table with rules only around its titles and below its last row; None for any other."""
     end = _find_end(lines, begin, lambda line: line.strip()[:1] in ("+", "|"))
     body = [line.strip() for line in lines[begin:end]]
     rules = [at for at, line in enumerate(body) if line.startswith("+")]
@@ -138,7 +138,7 @@ def _read_boxed(lines: Sequence[str], begin: int) -> Grid:
 
 
 def _join_below(row: Row, cells: Sequence[str]) -> Row:
-    """Join to a row what goes on below its cells."""
+    """Append a continuation line's cells to those of a row."""
     joined = (f"{old} {cell}".strip() for old, cell in zip(row.cells, cells, strict=True))
     return Row(row.line, tuple(joined))
 

@@ -309,7 +309,7 @@ def _draw_bars(bars: Sequence[Bar], top: float) -> Iterator[Polyline | Text]:
 
 
 def _arrange_legend(panel: Panel) -> list[list[tuple[str, Polyline]]]:
-    """Arrange names with samples, two in a row where they are short; nothing where there is one curve."""
+    """Arrange the legend, (name, line sample) pairs, two in a row if names are short; [] for one curve."""
     sample = np.array([(0.0, 0.0), (22.0, 0.0)])
     entries = [(spans.name, Polyline(sample, spans.tone.value, 5.0)) for spans in panel.spans]
     own = [curve for curve in panel.curves if curve.of is None]
@@ -340,7 +340,7 @@ def _outline_box(left: float, top: float, right: float, bottom: float) -> Floats
 
 
 def _make_segments(x0: Floats | float, y0: Floats | float, x1: Floats | float, y1: Floats | float) -> Floats:
-    """Make a line from each (x0, y0) to (x1, y1), the pen lifted between them."""
+    """Make an outline of separate lines, each from (x0, y0) to (x1, y1)."""
     ends = np.broadcast_arrays(x0, y0, x1, y1, np.nan, np.nan)
     return np.stack(ends, axis=1).reshape(-1, 2).astype(np.float64)
 
@@ -373,7 +373,7 @@ class Box(NamedTuple):
         return cls(x - reach, y - reach, x + reach, y + reach)
 
     def meets(self, other: Box) -> bool:
-        """Check whether the two have a pixel in common."""
+        """Whether the two boxes overlap."""
         apart = self.right <= other.left or other.right <= self.left
         return not (apart or self.bottom <= other.top or other.bottom <= self.top)
 
