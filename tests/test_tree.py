@@ -35,8 +35,8 @@ INSIDE = {
         "compare", "audit", "judging_api", "pages", "series",
     ],
     "features": [
-        "traces", "data", "shapes", "sessions", "ring", "workers", "sensors", "shards", "targets", "texts",
-        "answers", "roofline", "selftest", "peers",
+        "traces", "data", "shapes", "sessions", "ring", "httpx", "workers", "sensors", "shards", "targets",
+        "texts", "answers", "roofline", "selftest", "peers",
     ],
 }  # fmt: skip
 FIRST, LAST = set[str](), {"cli", "__main__", "__init__"}

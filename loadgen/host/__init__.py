@@ -1,1 +1,1 @@
-"""Host: sensors of this machine during a run: CPU, memory, GPU power, heat, clocks, throttling."""
+"""Host: this machine during a run: what it is, its CPU use, what throttled it."""

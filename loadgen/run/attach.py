@@ -204,7 +204,7 @@ def open_session(
 ) -> Session:
     """Wait until a server is ready and open a session; `like` another, it must serve the same model."""
     # A capturing process that sends by httpx has all of it loaded: it imports nothing during a run.
-    access = replace(access, plain=transport_choice.likely_transport(options.transport) != "httpx")
+    access = replace(access, plain=not transport_choice.find_likely_kind(options.transport).uses_httpx)
     model = options.served_model_name or options.model
     probe = ServerProbe(access)
     asking = progress.display(options.quiet).waiting(

@@ -12,7 +12,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.urls import find_proxy
 from loadgen.transport import source_addresses
 from loadgen.transport.capture_process import DEFAULT_TRANSPORT, TRANSPORTS
-from loadgen.transport.sending.job import Target, TransportChoice
+from loadgen.transport.sending.job import Target, TransportChoice, TransportKind
 
 if TYPE_CHECKING:
     from loadgen.plan.plan import Plan
@@ -28,15 +28,20 @@ def check_transport(asked: str | None) -> str:
     """
     if asked in (None, _AUTO):
         return ""
-    if asked != "httpx" and DEFAULT_TRANSPORT != "wire":
-        raise UsageError(f"--transport {asked} needs Linux: use --transport httpx here")
-    why = TRANSPORTS[asked].explain_refusal()
+    kind = TRANSPORTS[asked]
+    if kind.needs_epoll and not _has_epoll():
+        raise UsageError(f"--transport {asked} needs Linux: use --transport {DEFAULT_TRANSPORT} here")
+    why = kind.explain_refusal()
     return why and f"--transport {asked}: {why}: wire is used instead"
 
 
-def likely_transport(asked: str | None) -> str:
+def _has_epoll() -> bool:
+    return TRANSPORTS[DEFAULT_TRANSPORT].needs_epoll
+
+
+def find_likely_kind(asked: str | None) -> TransportKind:
     """Return the requested transport, or else the platform's default."""
-    return DEFAULT_TRANSPORT if asked in (None, _AUTO) else asked
+    return TRANSPORTS[DEFAULT_TRANSPORT if asked in (None, _AUTO) else asked]
 
 
 def explain_refusals() -> dict[str, str]:
@@ -47,8 +52,8 @@ def explain_refusals() -> dict[str, str]:
 def choose_transport(asked: str | None, target: Target, streams: int) -> TransportChoice:
     """Choose the transport for about `streams` streams; raises UsageError for a ring behind a proxy."""
     check_transport(asked)
-    if asked in (None, _AUTO) and DEFAULT_TRANSPORT != "wire":
-        return TransportChoice(DEFAULT_TRANSPORT, "no other transport than httpx runs here")
+    if asked in (None, _AUTO) and not _has_epoll():
+        return TransportChoice(DEFAULT_TRANSPORT, f"no other transport than {DEFAULT_TRANSPORT} runs here")
     kinds = (kind for name, kind in TRANSPORTS.items() if asked in (None, _AUTO, name))
     choices = (kind.choose(target, streams, asked == kind.name) for kind in kinds)
     return next(filter(None, choices), TransportChoice(DEFAULT_TRANSPORT))
@@ -90,12 +95,12 @@ def choose_sources(
     is an estimate: too few ports for it are a warning. Raises UsageError where they are too few, or an
     address that was given is not ours.
     """
-    if choice.name == "httpx" and (proxy := find_proxy(target.scheme, target.host)):
+    kind = TRANSPORTS[choice.name]
+    if kind.uses_httpx and (proxy := find_proxy(target.scheme, target.host)):
         if given:
             raise UsageError(f"--source-address: {proxy} applies to {target.host}: add it to NO_PROXY")
         return choice, target
     source_addresses.check_addresses(given, target.address[0])
-    kind = TRANSPORTS[choice.name]
     if not given and kind.has_own_ports(target, math.ceil(connections / processes)):
         return choice, target
     try:

@@ -26,12 +26,12 @@ from loadgen.transport.sending.job import CaptureFault, Counters, Health, Job, T
 from loadgen.transport.sending.share import Order
 
 Build = Callable[[Job, Outbox, Counters], Transport]
-DEFAULT_TRANSPORT = "wire" if hasattr(select, "epoll") else "httpx"
-_OF_THE_CORE = (
-    TransportKind("wire", "loadgen.transport.epoll_transport:EpollTransport"),  # needs epoll, so Linux
-    TransportKind("httpx", "loadgen.transport.httpx_transport:HttpxTransport"),
+_WIRE = TransportKind("wire", "loadgen.transport.epoll_transport:EpollTransport")
+TRANSPORTS = {kind.name: kind for kind in combine_rows((_WIRE,), "transports", lambda kind: kind.name)}
+# The first that runs on this platform.
+DEFAULT_TRANSPORT = next(
+    name for name, kind in TRANSPORTS.items() if hasattr(select, "epoll") or not kind.needs_epoll
 )
-TRANSPORTS = {kind.name: kind for kind in combine_rows(_OF_THE_CORE, "transports", lambda kind: kind.name)}
 _LOOK_S = 0.25
 _CAPABILITY_VERSION = 0x20080522
 _LONGEST_MESSAGE = 300  # characters of an exception

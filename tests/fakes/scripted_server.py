@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from loadgen.features.httpx.httpx_transport import HttpxTransport
 from loadgen.features.ring.ring_transport import RingTransport
 from loadgen.records.decode import Decoder
 from loadgen.records.record import Record
@@ -22,7 +23,6 @@ from loadgen.transport.capture import Capture
 from loadgen.transport.channel import Inbox, Outbox, open_pair
 from loadgen.transport.epoll_transport import EpollTransport
 from loadgen.transport.failure import FailureKind
-from loadgen.transport.httpx_transport import HttpxTransport
 from loadgen.transport.sending.job import Counters, Health, Job, Target, Transport
 from loadgen.transport.sending.share import Listed
 from loadgen.wire.openai import Completions

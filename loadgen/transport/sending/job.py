@@ -317,6 +317,8 @@ class TransportKind(msgspec.Struct, frozen=True):
     made_by: str  # its module and type, which the runs import that use it
     privileged: bool = False  # it opens a socket that needs a capability, and nothing more
     one_address: str = ""  # why its connections cannot come from several addresses; "": they can
+    needs_epoll: bool = True
+    uses_httpx: bool = False  # which goes through the proxies of the environment
 
     def explain_refusal(self) -> str:
         """Explain why this machine cannot run it, and what to grant; "" if it can."""

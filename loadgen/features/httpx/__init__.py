@@ -1,0 +1,1 @@
+"""Httpx: the portable transport, for proxies, HTTP/2 and platforms without epoll."""
