@@ -10,6 +10,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TypeVar
 
+from loadgen.base.errors import LoadgenError
 from loadgen.run.verbs import PREPARE, READ, Verb
 
 Row = TypeVar("Row")
@@ -83,14 +84,19 @@ def combine_rows(rows: Iterable[Row], table: str, name: Callable[[Row], str]) ->
     """Merge the features' rows of a table into the core's rows.
 
     A feature's module has its rows in a dict of the table's name, by their place: "after" or "before" and the
-    name of a row of the core. Rows of one place stand in the order of the features.
+    name of a row of the core. Rows of one place stand in the order of the features. Raises LoadgenError of a
+    place that the core does not have.
     """
     placed: dict[str, list[Row]] = {}
     for module in import_rows(table):
         for place, own in getattr(module, table.upper()).items():
             placed.setdefault(place, []).extend(own)
-    return tuple(
-        each
-        for row in rows
-        for each in (*placed.get(f"before {name(row)}", ()), row, *placed.get(f"after {name(row)}", ()))
-    )
+    combined: list[Row] = []
+    for row in rows:
+        before, after = (placed.pop(f"{side} {name(row)}", ()) for side in ("before", "after"))
+        combined += (*before, row, *after)
+    if placed:
+        raise LoadgenError(
+            f"{table}: a feature's row is to stand {', '.join(placed)}: name a row of the core"
+        )
+    return tuple(combined)

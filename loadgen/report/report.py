@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 
 from msgspec.structs import replace
 
 from loadgen.base.printing import Colour, Mark, Screen
 from loadgen.base.rule import Severity
-from loadgen.facts.run_facts import Facts
 from loadgen.features import combine_rows
 from loadgen.figures import steady_state, vllm_keys
 from loadgen.figures.metrics import compute_metrics
@@ -105,11 +105,6 @@ def _mark_verdict(result: Result) -> Iterator[Mark]:
         yield Mark(finding.evidence, _OF_SEVERITY[finding.rule.severity])
 
 
-def _is_whole_load(facts: Facts) -> bool:
-    """Whether the server's figures are of this run alone: a shard's server served other shards too."""
-    return facts.whole_load
-
-
 _OF_THE_CORE = (
     Section("heading", run_lines.describe_state, room=Room.ALWAYS, marks=_mark_states),
     Section("server", run_lines.describe_server, room=Room.ALWAYS),
@@ -156,12 +151,12 @@ _OF_THE_CORE = (
     Section(
         "reconciliation",
         run_lines.describe_reconciled,
-        _is_whole_load,
+        attrgetter("whole_load"),
         wrapped=False,
         room=Room.FIRST,
         short=run_lines.summarize_reconciled,
     ),
-    Section("cpus", _use_of_cpus, _is_whole_load, room=Room.LAST, page="Environment"),
+    Section("cpus", _use_of_cpus, attrgetter("whole_load"), room=Room.LAST, page="Environment"),
     Section("unavailable", _leave_out, room=Room.ALWAYS, short=run_lines.list_unknown),
     Section("more", _leave_out, room=Room.ALWAYS, short=run_lines.point_to_rest),
 )

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any
 
@@ -82,14 +83,14 @@ class RequestColumn(msgspec.Struct, frozen=True):
 
     name: str
     kind: str = "string"
-    is_there: Callable[[Facts], bool] = lambda facts: True
+    is_there: Callable[[Facts], object] = lambda facts: True
     make: Callable[[Result], Sequence[str | None]] | None = None  # one a request; None: `rows` has them
 
 
 _OF_THE_CORE = (
     *(RequestColumn(name, kind) for name, kind in COLUMNS.items()),
-    RequestColumn("session", "int64", lambda facts: bool(facts.session_turns)),  # from 0, as plan indices are
-    RequestColumn("turn", "int64", lambda facts: bool(facts.session_turns)),  # from 1
+    RequestColumn("session", "int64", attrgetter("session_turns")),  # from 0, as plan indices are
+    RequestColumn("turn", "int64", attrgetter("session_turns")),  # from 1
 )
 
 

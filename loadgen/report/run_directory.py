@@ -185,7 +185,7 @@ class Result:
 class ResultPart(msgspec.Struct, frozen=True):
     """A key that a feature adds to a result: in which runs it exists, and the function that makes it."""
 
-    is_there: Callable[[Facts], bool]
+    is_there: Callable[[Facts], object]
     make: Callable[[Result], Any]
 
 

@@ -47,7 +47,7 @@ class Section(msgspec.Struct, frozen=True):
 
     name: str
     lines: SectionLines
-    is_there: Callable[[Facts], bool] = lambda facts: True
+    is_there: Callable[[Facts], object] = lambda facts: True
     wrapped: bool = True  # False: the long ones are laid out already
     room: Room = Room.NEVER
     short: SectionLines | None = None  # of a short report; None: they are the same

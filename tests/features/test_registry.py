@@ -8,19 +8,8 @@ from typing import Any
 import pytest
 
 from loadgen import features
-from loadgen.features import combine_rows, import_rows
-from loadgen.report.report import SECTIONS
-from loadgen.report.request_rows import COLUMNS
-from loadgen.verdict.doubts import DOUBTS
-from loadgen.verdict.verdict import CHECKABLE
-
-# By table: the names of all rows.
-NAMES = {
-    "doubts": [doubt.code for doubt in DOUBTS],
-    "sections": [section.name for section in SECTIONS],
-    "columns": [*COLUMNS, "session", "turn"],
-    "checkable": [check.name for check in CHECKABLE],
-}
+from loadgen.base.errors import LoadgenError
+from loadgen.features import combine_rows
 
 
 def test_rows_stand_before_and_after_those_that_they_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,10 +21,9 @@ def test_rows_stand_before_and_after_those_that_they_name(monkeypatch: pytest.Mo
     assert combine_rows("abc", "doubts", str) == ("a0", "a1", "a", "b", "b1", "b2", "b3", "c")
 
 
-def test_each_row_of_a_feature_is_in_its_table_by_a_row_of_the_core() -> None:
-    for table, names in NAMES.items():
-        places = [
-            place.split(" ", 1) for module in import_rows(table) for place in getattr(module, table.upper())
-        ]
-        assert {word for word, _ in places} <= {"before", "after"}
-        assert {name for _, name in places} <= set(names)
+@pytest.mark.parametrize("place", ["after d", "a", "beside a", "before "])
+def test_a_row_without_its_place_in_the_core_is_an_error(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = SimpleNamespace(DOUBTS={"after a": ("a1",), place: ("x",)})
+    monkeypatch.setattr(features, "import_rows", lambda table: [own])
+    with pytest.raises(LoadgenError, match=f"^doubts: a feature's row is to stand {place}: name a row"):
+        combine_rows("abc", "doubts", str)

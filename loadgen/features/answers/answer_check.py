@@ -6,6 +6,7 @@ import re
 import statistics
 from collections.abc import Sequence
 from enum import StrEnum
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -256,4 +257,8 @@ def _clean_text(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
-SECTIONS = {"after cpus": (Section("fingerprint", compare_answers, room=Room.ALWAYS, page="Notes"),)}
+SECTIONS = {
+    "after cpus": (
+        Section("fingerprint", compare_answers, attrgetter("fingerprint"), room=Room.ALWAYS, page="Notes"),
+    )
+}

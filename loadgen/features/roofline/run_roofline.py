@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from loadgen.base.structs import replace
@@ -107,7 +108,7 @@ SECTIONS = {
         Section(
             "roofline",
             describe_roofline,
-            lambda facts: facts.whole_load,
+            attrgetter("whole_load"),
             room=Room.LAST,
             short=summarize_roofline,
             page="Roofline",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from operator import attrgetter
 
 import msgspec
 import numpy as np
@@ -218,6 +219,6 @@ def _list_early_ends(facts: Facts, records: Records, rows: SessionRows) -> list[
 
 
 PARTS: Mapping[str, ResultPart] = {
-    "by_turn": ResultPart(lambda facts: bool(facts.session_turns), divide_by_turn),
-    "sessions": ResultPart(lambda facts: bool(facts.session_turns), summarize_sessions),
+    "by_turn": ResultPart(attrgetter("session_turns"), divide_by_turn),
+    "sessions": ResultPart(attrgetter("session_turns"), summarize_sessions),
 }

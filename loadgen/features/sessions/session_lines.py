@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from operator import attrgetter
 
 from loadgen.base.tables import align_cells
 from loadgen.base.text import cut_end, format_cell_ms, format_count, list_first
@@ -160,12 +161,22 @@ def _tokens(mean: float | None) -> str:
     return "-" if mean is None else f"{mean:.0f}"
 
 
+_HAS_SESSIONS = attrgetter("session_turns")
 SECTIONS = {
-    "after block": (Section("measured", describe_counted_part, room=Room.ALWAYS),),
-    "after missing": (Section("turns-not-sent", describe_unsent_turns, room=Room.ALWAYS, page="Notes"),),
-    "before load-over-time": (
-        Section("sessions", describe_sessions, room=Room.ALWAYS, short=summarize_in_short, page="Sessions"),
-        Section("turns", tabulate_turns, wrapped=False, room=Room.TABLE),
+    "after block": (Section("measured", describe_counted_part, _HAS_SESSIONS, room=Room.ALWAYS),),
+    "after missing": (
+        Section("turns-not-sent", describe_unsent_turns, _HAS_SESSIONS, room=Room.ALWAYS, page="Notes"),
     ),
-    "after load": (Section("sessions-in-flight", describe_in_flight, room=Room.ALWAYS),),
+    "before load-over-time": (
+        Section(
+            "sessions",
+            describe_sessions,
+            _HAS_SESSIONS,
+            room=Room.ALWAYS,
+            short=summarize_in_short,
+            page="Sessions",
+        ),
+        Section("turns", tabulate_turns, _HAS_SESSIONS, wrapped=False, room=Room.TABLE),
+    ),
+    "after load": (Section("sessions-in-flight", describe_in_flight, _HAS_SESSIONS, room=Room.ALWAYS),),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 import msgspec
 import numpy as np
@@ -196,6 +197,6 @@ def _make_stream(facts: Facts) -> RandomStream:
 
 COLUMNS = {"after request_id": (RequestColumn("class", make=name_classes),)}
 PARTS: Mapping[str, ResultPart] = {
-    "by_stage": ResultPart(lambda facts: facts.profile.shaped, divide_by_stage),
-    "by_class": ResultPart(lambda facts: bool(facts.profile.classes), divide_by_class),
+    "by_stage": ResultPart(attrgetter("profile.shaped"), divide_by_stage),
+    "by_class": ResultPart(attrgetter("profile.classes"), divide_by_class),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 
 import numpy as np
 
@@ -128,9 +129,17 @@ def _measure_lateness_ns(records: Records, point: CancelPoint) -> Int64:
 
 
 SECTIONS = {
-    "after failures": (Section("cancelled", describe_cancelled, room=Room.ALWAYS, page="Notes"),),
+    "after failures": (
+        Section(
+            "cancelled",
+            describe_cancelled,
+            attrgetter("profile.cancel_point"),
+            room=Room.ALWAYS,
+            page="Notes",
+        ),
+    ),
     "before load-over-time": (
-        Section("classes", tabulate_classes, wrapped=False, room=Room.TABLE),
-        Section("stages", tabulate_stages, wrapped=False, room=Room.TABLE),
+        Section("classes", tabulate_classes, attrgetter("profile.classes"), wrapped=False, room=Room.TABLE),
+        Section("stages", tabulate_stages, attrgetter("profile.shaped"), wrapped=False, room=Room.TABLE),
     ),
 }

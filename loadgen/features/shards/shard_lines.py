@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.text import format_count
@@ -48,4 +49,4 @@ def _row(row: MergedShard) -> str:
     )
 
 
-SECTIONS = {"after calibration": (Section("shards", describe_shards, room=Room.LAST),)}
+SECTIONS = {"after calibration": (Section("shards", describe_shards, attrgetter("shards"), room=Room.LAST),)}

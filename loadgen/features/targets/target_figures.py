@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 
 import msgspec
 
@@ -63,12 +64,8 @@ def divide_by_target(run: Result) -> list[TargetFigures]:
     return rows
 
 
-COLUMNS = {
-    "after turn": (RequestColumn("target", is_there=lambda facts: bool(facts.targets), make=name_targets),)
-}
-PARTS: Mapping[str, ResultPart] = {
-    "by_target": ResultPart(lambda facts: bool(facts.targets), divide_by_target)
-}
+COLUMNS = {"after turn": (RequestColumn("target", is_there=attrgetter("targets"), make=name_targets),)}
+PARTS: Mapping[str, ResultPart] = {"by_target": ResultPart(attrgetter("targets"), divide_by_target)}
 
 
 def tabulate_targets(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -102,6 +99,13 @@ def _draw_table(rows: Sequence[TargetFigures]) -> list[str]:
 
 SECTIONS = {
     "after more-figures": (
-        Section("targets", tabulate_targets, wrapped=False, room=Room.ALWAYS, short=tabulate_few_targets),
+        Section(
+            "targets",
+            tabulate_targets,
+            attrgetter("targets"),
+            wrapped=False,
+            room=Room.ALWAYS,
+            short=tabulate_few_targets,
+        ),
     )
 }
