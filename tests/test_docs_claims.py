@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from builders import made_runs
 from loadgen.base.errors import ExitCode
 from loadgen.facts.run_facts import Facts
-from loadgen.features import import_rows
+from loadgen.features import combine_rows, import_rows
 from loadgen.features.answers import answer_check, greedy_prompts
 from loadgen.features.roofline import roofline_settings
 from loadgen.features.selftest import trial
+from loadgen.features.sensors import sensor
 from loadgen.features.workers import workers
 from loadgen.plan import profile
 from loadgen.records import journal
-from loadgen.report import run_directory, run_place
-from loadgen.report.request_rows import REQUESTS
+from loadgen.report import request_rows, run_directory, run_place
 from loadgen.run import launched_server, stop_rules
 from loadgen.server import sample_file, scraper
 from loadgen.settings import run_settings, server_settings
@@ -117,16 +118,33 @@ def test_numbers_of_a_page_are_those_of_the_code(name: str) -> None:
 def test_the_files_of_a_run_are_those_that_it_writes() -> None:
     table = PAGES["results.md"].partition("\n\n`loadgen report")[0]
     files = [run_directory.RESULT, run_directory.ARRIVALS, sample_file.SAMPLES, run_directory.REPORT]
-    files += [f"{REQUESTS}.jsonl", launched_server.LOG, run_place.JOURNAL]
+    files += [f"{request_rows.REQUESTS}.jsonl", launched_server.LOG, run_place.JOURNAL]
     assert re.findall(r"^\| `([\w.]+)`", table, re.M) == files
 
 
 def test_the_figures_of_a_result_are_those_that_it_has() -> None:
-    table = PAGES["results.md"].partition("| key of a figure |")[2].partition("\n\n")[0]
-    named = {name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.partition(" | ")[0])}
+    named = _list_names(PAGES["results.md"], "| key of a figure | what |")
     made = made_runs.run().json(detailed=True)["loadgen"].keys() - set(Facts.__struct_fields__)
     parts = {name for module in import_rows("parts") for name in module.PARTS}
     assert named == made | parts | {"failed_parts"}
+
+
+def _list_names(page: str, head: str) -> set[str]:
+    """The names in the first column of the table that begins with `head`."""
+    table = page.partition(head)[2].partition("\n\n")[0]
+    return {name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.partition(" | ")[0])}
+
+
+def test_the_columns_of_requests_are_those_that_are_exported() -> None:
+    columns = {
+        column.name for column in combine_rows(request_rows._OF_THE_CORE, "columns", lambda row: row.name)
+    }
+    assert _list_names(PAGES["results.md"], "| column | what |") == columns
+
+
+def test_the_quantities_of_samples_are_those_that_are_kept() -> None:
+    kept = {*get_args(sensor.Quantity), *sample_file.GAUGES} - {"energy_j"}  # kept as power
+    assert _list_names(PAGES["results.md"], "| `quantity` | `where` | what |") == kept
 
 
 def test_every_doubt_kind_and_profile_in_prose_is_one() -> None:
