@@ -13,6 +13,7 @@ from loadgen.base.errors import ExitCode
 from loadgen.facts.run_facts import Facts
 from loadgen.features import combine_rows, import_rows
 from loadgen.features.answers import answer_check, greedy_prompts
+from loadgen.features.launch import launched_server
 from loadgen.features.roofline import roofline_settings
 from loadgen.features.selftest import trial
 from loadgen.features.sensors import sensor
@@ -20,7 +21,7 @@ from loadgen.features.workers import workers
 from loadgen.plan import profile
 from loadgen.records import journal
 from loadgen.report import request_rows, run_directory, run_place
-from loadgen.run import launched_server, stop_rules
+from loadgen.run import stop_rules
 from loadgen.server import sample_file, scraper
 from loadgen.settings import run_settings, server_settings
 from loadgen.study.audit import audit_checks

@@ -31,12 +31,12 @@ FOLDERS = [
 ]  # fmt: skip
 INSIDE = {
     "study": [
-        "sweep_record", "limit_record", "labels", "run_summary", "speed", "importers", "consistency",
+        "knee", "sweep_record", "limit_record", "labels", "run_summary", "speed", "importers", "consistency",
         "compare", "audit", "judging_api", "pages", "series",
     ],
     "features": [
-        "traces", "data", "shapes", "sessions", "ring", "httpx", "workers", "sensors", "shards", "targets",
-        "texts", "answers", "roofline", "selftest", "peers",
+        "traces", "data", "shapes", "sessions", "ring", "httpx", "launch", "workers", "sensors", "shards",
+        "targets", "texts", "answers", "roofline", "selftest", "peers",
     ],
 }  # fmt: skip
 FIRST, LAST = set[str](), {"cli", "__main__", "__init__"}

@@ -54,6 +54,7 @@ FEATURES: dict[str, dict[str, str]] = {
     "peers": {"clients": "other_clients"},
     "ring": {"doubts": "ring_checks", "transports": "ring_choice"},
     "httpx": {"transports": "httpx_choice"},
+    "launch": {"launch": "launched_server"},
     "selftest": {"capacity": "capacity"},
     "sensors": {"sections": "sensor_lines", "sensors": "sensor_discovery", "throttling": "nvml"},
     "shards": {"doubts": "shard_checks", "options": "shard_settings", "sections": "shard_lines"},

@@ -84,11 +84,9 @@ def _attach_server(
     with auth.secrets.hide_in_errors():
         loop = stack.enter_context(ControlLoop(interrupts))
         if options.launching.wanted:
-            # No other run needs what starts servers.
-            from loadgen.run.launched_server import launch_server, locate_model
-
-            options = locate_model(options)
-            access, local = stack.enter_context(launch_server(options, asked, auth, loop))
+            (feature,) = import_rows("launch")
+            options = feature.locate_model(options)
+            access, local = stack.enter_context(feature.launch_server(options, asked, auth, loop))
             session = open_session(options, access, local, 0.0, interrupts)
             try:
                 check_first_token(session, workload, progress.display(options.quiet))

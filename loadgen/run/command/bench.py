@@ -65,9 +65,8 @@ def run(options: Options, stack: ExitStack, begun: Embedded | None, find_speeds:
         extension.check_runs(options, len(profiles) * options.repeat)
     asked = collect_settings(options, profiles)
     if options.launching.dry_run:
-        from loadgen.run.launched_server import dry_run
-
-        print_text(dry_run(options, asked), sys.stdout)
+        (feature,) = import_rows("launch")
+        print_text(feature.dry_run(options, asked), sys.stdout)
         return 0
     seed = make_seed(options)
     if options.print_request and options.launching.wanted:

@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
     if options.launching.engine == "sglang" and asked.skip_tokenizer is None:
         asked = asked.model_copy(update={"skip_tokenizer": True})
     if options.launching.dry_run:
-        from loadgen.run.launched_server import dry_run
+        from loadgen.features.launch.launched_server import dry_run
 
         print_text(dry_run(options, asked), sys.stdout)
         return 0

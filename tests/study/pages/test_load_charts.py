@@ -11,10 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from builders import made_runs
-from loadgen.figures.knee import Knee
 from loadgen.report.load_identity import Load
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
+from loadgen.study.knee import Knee
 from loadgen.study.pages import html, load_charts, markdown, terminal
 from loadgen.study.pages.document import Document, compose_document
 from loadgen.study.pages.page_parts import Curve, CurveStyle, Number, Panel

@@ -79,7 +79,7 @@ class Trust(msgspec.Struct, frozen=True):
 
 def show_program(options: Options, settings: ServerSettings, asks: bool) -> str:
     """Show the line that starts an arm's server, or why none does; nothing it names is run without `asks`."""
-    from loadgen.run.launched_server import dry_run  # few commands start servers
+    from loadgen.features.launch.launched_server import dry_run  # few commands start servers
 
     try:
         return dry_run(options, settings, asks)

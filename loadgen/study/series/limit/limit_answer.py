@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from loadgen.figures.figure_table import JUDGED
-from loadgen.figures.knee import find_knee
 from loadgen.figures.objectives import Objective, Standing
 from loadgen.report.run_directory import Result
 from loadgen.server.server_counters import ServerWindow
+from loadgen.study.knee import find_knee
 from loadgen.study.limit_record import Bottleneck, LimitEstimate, LimitRun, SearchEnd
 from loadgen.study.series.limit import search
 from loadgen.study.series.limit.edge import EdgeFit

@@ -14,7 +14,7 @@ from builders.loops import loop_over
 from fakes.scripted_server import api, stream
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
-from loadgen.run import launched_server
+from loadgen.features.launch import launched_server
 from loadgen.run.command.credentials import collect_credentials
 from loadgen.study.series.campaign import arms, campaign_file
 from loadgen.study.series.campaign.arms import Trust

@@ -1,0 +1,1 @@
+"""Launch: a server that is started for a run, observed until its end, and stopped."""
