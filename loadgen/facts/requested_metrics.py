@@ -41,7 +41,7 @@ def make_block_facts(profile: Profile) -> BlockFacts:
 
 
 def check_workload(profile: Profile) -> None:
-    """Raise UsageError before a run if a file of its profile is not there, or as `check_profile` does."""
+    """Raise UsageError before a run if a file of its profile is missing, or as `check_profile` does."""
     check_profile(profile)
     request_sources.check_files(profile)
 

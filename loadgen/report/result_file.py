@@ -101,7 +101,7 @@ def _describe_ramp(profile: Profile) -> dict[str, Any]:
 def _make_ours(
     metrics: Metrics, records: Records, facts: Facts, derived: Derived, detailed: bool
 ) -> dict[str, Any]:
-    """Make our own part: the figures, the facts, and what follows from them, each under a guard."""
+    """Make our part of the result: figures, facts and what is derived; a part that fails is named in it."""
     parts: dict[str, Callable[[], Any]] = {"metrics": lambda: metrics, **derived}
     if detailed:
         parts["per_request"] = lambda: _list_successes(records, facts)

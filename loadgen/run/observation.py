@@ -36,22 +36,22 @@ class Local(msgspec.Struct, frozen=True):
 
 
 class HostSampler(Protocol):
-    """The sensors of a machine, sampled during a run; their errors never affect the run."""
+    """Samples a machine's sensors during a run; its errors never affect the run."""
 
     def describe(self) -> dict[str, str]:
-        """Describe what they report of this machine, for the environment."""
+        """Return the sensors' unchanging facts, for the report's environment."""
         ...
 
     def sampling(self) -> AbstractContextManager[None]:
-        """Sample in a thread of its own, which a fork must not follow."""
+        """Sample in a thread inside the block; do not fork inside it."""
         ...
 
     def summarize(self, begin_ns: int, end_ns: int) -> SensorSummary:
-        """Sum up the samples between two times of CLOCK_MONOTONIC."""
+        """Summarize the samples between two times of CLOCK_MONOTONIC (ns)."""
         ...
 
     def list_series(self) -> list[SampledSeries]:
-        """List every quantity that was read."""
+        """List the series of every sampled quantity."""
         ...
 
 

@@ -203,7 +203,8 @@ class SaturationRule:
             return ""
         ttft_ns, block = first_ns - sent_ns, len(index) // _BLOCKS
         before_s, after_s = (float(np.median(part)) / 1e9 for part in (ttft_ns[:block], ttft_ns[-block:]))
-        before = self._flight((int(sent_ns[0]) - first_sent_ns) / 1e9)
+        place = bisect_left(self._times_s, (int(sent_ns[0]) - first_sent_ns) / 1e9)
+        before = self._flights[min(place, len(self._flights) - 1)]  # by the first count after that time
         share = measure_paces(index, first_ns) * self.rate_per_s
         lag = float(share.mean()) - 1
         shown = (
@@ -220,10 +221,6 @@ class SaturationRule:
             f"{in_flight}; first tokens came at {100 / (1 + lag):.0f} % of the rate of {self.rate_per_s:g} "
             "requests/s"
         )
-
-    def _flight(self, at_s: float) -> int:
-        """Return the requests in flight at a time, by the first count after it."""
-        return self._flights[min(bisect_left(self._times_s, at_s), len(self._flights) - 1)]
 
 
 def has_one_rate(profile: Profile) -> bool:

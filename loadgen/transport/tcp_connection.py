@@ -309,7 +309,7 @@ class Slot(_Exchange):
         return (quiet or not intake.list_since(-1)[0].endswith(b"\n")) and framing.check_end(intake)
 
     def count_bytes(self, limit_bytes: int) -> int:
-        """Count the bytes so far; sets `most_reads`, how many reads cannot exceed the limit."""
+        """Count the bytes so far; sets `most_reads`, the reads that cannot together exceed the limit."""
         count = len(self.intake)
         self.counted_bytes += sum(map(len, self.intake.list_since(self.counted_reads)))
         self.counted_reads = count

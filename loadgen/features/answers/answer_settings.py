@@ -32,7 +32,7 @@ OPTIONS = (AnswerOptions,)
 def list_steps(
     session: Session, made: Plan, outcome: Outcome, display: Display
 ) -> Iterator[tuple[str, Step]]:
-    """List what is learned after a run: the answers, where they are wanted, of the first shard alone."""
+    """List (name, step) of what is learned after a run: the answers, if wanted, by the first shard alone."""
     if not session.options.fingerprint or session.options.share.number:
         return
     from loadgen.base.structs import replace

@@ -64,7 +64,7 @@ class PromptProgress(msgspec.Struct, frozen=True):
 
 
 def take_fingerprint(session: Session, made: Plan, outcome: Outcome, display: Display) -> Fingerprint:
-    """Request the answers once for an API's path, after the first run that ended; later runs share them."""
+    """Return the answers to the greedy prompts, asked once per API path after the first whole run."""
     key, learned = f"fingerprint {made.path}", session.learned
     if key not in learned:
         if outcome.interrupted or not outcome.records.ok.any():

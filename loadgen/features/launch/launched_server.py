@@ -279,7 +279,7 @@ def _until_memory_is_back(before: int | None) -> None:
 
 
 def _read_device_memory_bytes() -> int | None:
-    """GPU memory in use by all processes, over all GPUs; None where there is none, or one does not report."""
+    """Read the GPU memory in use by all processes; None without GPU, or if one does not report it."""
     (feature,) = import_rows("sensors")
     used: int | None = feature.read_device_memory_bytes()
     return used

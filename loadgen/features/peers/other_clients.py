@@ -21,7 +21,7 @@ _KINDS = ("same", "differs", "renamed", "no_effect", "refused")
 
 
 def _fill_in(rows: Mapping[str, str]) -> dict[str, str]:
-    """What there is to know by each flag or name of the rows, which may have several with blanks between."""
+    """Return the explanation of each flag or name; keys of the rows may hold several, space-separated."""
     return {
         each: Template(words).substitute(_WORDS) for names, words in rows.items() for each in names.split()
     }
@@ -48,12 +48,12 @@ def explain_other_flag(flag: str) -> str | None:
 
 
 def explain_load(kind: str) -> str:
-    """Explain what a kind of load is here that guidellm's --profile takes."""
+    """Explain which flags here give a kind of load that guidellm's --profile takes."""
     return f"--profile {quote_value(kind)} of `guidellm run`: {_WORDS['GUIDELLM_PROFILE']}"
 
 
 def refuse_data_set(name: str, known: Iterable[str]) -> str:
-    """Explain why a name is not one of those `known`: by the nearest way where it is another client's."""
+    """Explain that a data set's name is not one of `known`, with what to use for another client's name."""
     if name in NEAREST:
         return f"is not read here: {NEAREST[name]}"
     return (

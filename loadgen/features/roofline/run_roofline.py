@@ -72,7 +72,7 @@ def identify_model(facts: Facts) -> ModelIdentity:
 
 
 def count_devices(facts: Facts) -> int | None:
-    """Count the GPUs that share the model: as the engine reports, was started, or has memory on."""
+    """Count the GPUs that share the model, by the engine's report, its start, or where it has memory."""
     reported = facts.as_run.tensor_parallel if facts.as_run is not None else None
     given = facts.launched.settings.tensor_parallel if facts.launched is not None else None
     sensed = facts.sensed

@@ -44,7 +44,7 @@ def find_gpus(library: str = _LIBRARY) -> Gpus | Absent:
 
 
 def read_throttling() -> tuple[dict[str, int], list[str]]:
-    """Read the thermal slowdown so far, µs by GPU, and what throttles each now; empty without GPUs."""
+    """Read each GPU's thermal slowdown so far (µs), and what throttles each now; empty without GPUs."""
     gpus = call_guarded("NVML", find_gpus, Absent)
     return gpus.read_throttling() if isinstance(gpus, Gpus) else ({}, [])
 

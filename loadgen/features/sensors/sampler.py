@@ -83,11 +83,11 @@ class Sampler:
         return sensed.model_copy(update={"missing": (*self.errors, *sensed.missing)})
 
     def describe(self) -> dict[str, str]:
-        """Describe what the sensors report of this machine, for the environment."""
+        """Return the sensors' unchanging facts (model, driver, limits), for the report's environment."""
         return collect_facts(self.sensors)
 
     def list_series(self) -> list[SampledSeries]:
-        """List every quantity that was read; of an energy counter the power between two of its readings."""
+        """List the series of every sampled quantity; energy counters become power between readings."""
         from loadgen.features.sensors import sensor_summary
 
         return sensor_summary.list_series(self.samples)

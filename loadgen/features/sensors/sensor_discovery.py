@@ -29,7 +29,7 @@ def find_sensors(root: Path = Path("/")) -> list[Sensor]:
 
 
 def start_sensors(pids: Callable[[], Sequence[int]], before_bytes: int | None, display: Display) -> Sampler:
-    """Make what samples the sensors of this machine during a run, its idle power measured."""
+    """Make the sampler of this machine's sensors for a run, after measuring idle power."""
     sensing = Sampler(find_sensors(), pids, before_bytes=before_bytes)
     with display.waiting("measuring idle power", _IDLE_S):
         sensing.sample_idle(_IDLE_S)

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.base.arrays import Float64, Int64
+from loadgen.base.arrays import Float64
 from loadgen.facts.sensor_facts import WITH_SERVER, Energy, MemoryUse, SampleSpread, SensorSummary
 from loadgen.features.sensors.sensor import Key, Quantity, Sample
 from loadgen.figures.percentiles import compute_medians
@@ -256,16 +256,9 @@ def list_series(samples: Sequence[Sample]) -> list[SampledSeries]:
     for (quantity, where), pairs in taken.items():
         at_ns = np.array([at for at, _ in pairs], np.int64)
         values = np.array([value for _, value in pairs], np.float64)
-        series.append(
-            _derive_power(where, at_ns, values)
-            if quantity == "energy_j"
-            else SampledSeries(quantity, where, at_ns, values)
-        )
+        if quantity == "energy_j":  # the mean power since the sample before, where the counter did not fall
+            spent_j, passed_s = np.diff(values), np.diff(at_ns) / 1e9
+            usable = (spent_j >= 0) & (passed_s > 0)
+            quantity, at_ns, values = "power_w", at_ns[1:][usable], spent_j[usable] / passed_s[usable]
+        series.append(SampledSeries(quantity, where, at_ns, values))
     return series
-
-
-def _derive_power(where: str, at_ns: Int64, counter_j: Float64) -> SampledSeries:
-    """Compute the mean power (W) since the sample before, where the counter did not fall."""
-    spent_j, passed_s = np.diff(counter_j), np.diff(at_ns) / 1e9
-    usable = (spent_j >= 0) & (passed_s > 0)
-    return SampledSeries("power_w", where, at_ns[1:][usable], spent_j[usable] / passed_s[usable])

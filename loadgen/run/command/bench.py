@@ -162,20 +162,16 @@ def _profiles(options: Options) -> list[Profile]:
         if flags := list_unheeded(join_rows(*PROFILE_KEYS), workload.__dict__, overrides):
             _LOG.warning("no effect here: %s: the data set of this run has none of it", ", ".join(flags))
         if options.stop_when_saturated:
-            _check_saturation(workload)
+            from loadgen.run import stop_rules  # few runs need it
+
+            if not stop_rules.has_one_rate(workload):
+                why = "it judges an open loop of one --request-rate"
+                _LOG.warning("no effect here: --stop-when-saturated: %s", why)
         if workload.ladder is not None and options.repeat > 1:
             raise UsageError(
                 "--repeat does not apply to a ladder: its num_prompts sets the repeats of each length"
             )
     return profiles
-
-
-def _check_saturation(workload: Profile) -> None:
-    """Warn if the load is one that --stop-when-saturated does not judge."""
-    from loadgen.run import stop_rules  # few runs need it
-
-    if not stop_rules.has_one_rate(workload):
-        _LOG.warning("no effect here: --stop-when-saturated: it judges an open loop of one --request-rate")
 
 
 def check_command(options: Options) -> None:

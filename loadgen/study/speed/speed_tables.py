@@ -176,7 +176,7 @@ def _make_table(rows: Sequence[Mapping[str, str]], shape: TableShape, notes: Seq
 
 
 def render_html_table(table: Table) -> str:
-    """Draw the shape of the Qwen3 page: each model and each length one cell that spans its rows."""
+    """Write a table as HTML in the layout of the Qwen3 page, cells of models and lengths spanning rows."""
     lines = ['<table border="1" cellpadding="8" style="width:100%; border-collapse: collapse;">']
     lines += ["    <thead>", "        <tr>"]
     lines += [f"            <th>{hypertext.escape(column.title)}</th>" for column in table.columns]

@@ -122,7 +122,7 @@ def is_llama_sheet(text: str) -> bool:
 
 
 def read_llama_sheet(text: str, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Read the rows of CSV or SQL as JSON would have them, with their lines."""
+    """Read the rows of llama-bench's CSV or SQL as its JSON objects, each with its line number."""
     if (first := _INSERTED.search(text)) is not None:
         for match in _INSERTED.finditer(text, first.start()):
             names = [name.strip() for name in match[1].split(",")]

@@ -77,11 +77,7 @@ class Outline:
         self._open: list[tuple[PageLine, Title]] = []
 
     def enter(self, line: PageLine) -> None:
-        """Take a line of a page: go on below it if it is a heading, an item or a line that names something.
-
-        Bold lines, items and plain lines have no levels: a load stands below a name, and a name below a load.
-        Of headings, a load stands below a checkpoint's of its own level.
-        """
+        """Take the next line of a page, opening or closing the headings that it begins or ends."""
         title = parse_title(line.name)
         kept = [(own, above) for own, above in self._open if own.level <= line.level]
         first = next((at for at, each in enumerate(kept) if _is_end(*each, line, title)), len(kept))
