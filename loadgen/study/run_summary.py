@@ -87,7 +87,7 @@ class Reported(msgspec.Struct, frozen=True):
 
     @property
     def held(self) -> dict[str, float]:
-        """The figures that are numbers and hold of its load: all of them, but of a saturated run."""
+        """The figures that are numbers and describe its load; of a saturated run only some do."""
         figures = self.figures
         if self.saturated:
             figures = {} if self.run is None else load_table.saturated_figures(self.run)
@@ -106,7 +106,7 @@ class Reported(msgspec.Struct, frozen=True):
 
     @property
     def sent(self) -> float | None:
-        """Requests: as many as planned, else as were answered."""
+        """The number of requests planned, else answered."""
         planned = self.load.requests
         return self.figure("completed") if planned is None else float(planned)
 

@@ -91,7 +91,7 @@ def audit_runs(
 
 
 def _list_lacks(run: Reported, machine: Machine | None, model: str, shape: Path | None) -> tuple[bool, bool]:
-    """Whether a run without a roofline lacks a machine, and whether it lacks the model's shape."""
+    """Return whether a run without a roofline lacks a machine, and whether it lacks the model's shape."""
     if run.simulated and machine is None:
         return False, False
     name = model or run.checkpoint

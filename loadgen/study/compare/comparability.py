@@ -76,7 +76,7 @@ def explain_short_answers(run: Reported, otherwise: float | None) -> Evidence | 
 
 
 def explain_other_quantity(key: str, runs: Sequence[Reported]) -> str:
-    """Say why a figure of these runs of one load is not one quantity; "" where it is."""
+    """Explain that these runs' goodput is by different objectives; "" if not, or for other figures."""
     if key != _GOODPUT:
         return ""
     known = (run.facts.ask().goodput_slo_ms for run in runs if run.facts is not None)
@@ -120,7 +120,7 @@ def _list_differences(
 
 
 def _compare_requests(pair: Pair) -> Evidence | None:
-    """Compare numbers of requests, or times; a time with a number only of two runs of ours."""
+    """Compare two runs' numbers of requests, or durations; None if they agree."""
     times = [run.load.duration_s for run in (pair.run, pair.baseline)]
     if None in times and times != [None, None] and None in (pair.run.facts, pair.baseline.facts):
         return None
@@ -139,7 +139,7 @@ def _describe_sent(run: Reported) -> Value:
 
 
 def _compare_prompts(pair: Pair) -> Evidence | None:
-    """Compare lengths of prompts as counted, else as requested of two runs of ours."""
+    """Compare two runs' prompt lengths as counted, else as requested; None if they agree."""
     counted = _differ_in(lambda run: run.input_len, "{} tokens per prompt", LENGTH_TOLERANCE)(pair)
     if counted or _compare_settings(pair):
         return counted
@@ -171,7 +171,7 @@ _shorter = _differ_in(lambda run: run.output_len, "{} tokens per answer", LENGTH
 
 
 def _compare_formulas(pair: Pair) -> Evidence | None:
-    """Compare speeds of two formulas, where there is no output throughput to compare instead."""
+    """Find that two runs' speeds are by different formulas, with no output throughput to compare."""
     throughputs = [run.figure("output_throughput") for run in (pair.run, pair.baseline)]
     return _differ_in(lambda run: run.speed_formula, "speed = {}")(pair) if None in throughputs else None
 
@@ -195,7 +195,7 @@ def collect_server_settings(run: Reported) -> dict[str, Any]:
 
 
 def _compare_labels(pair: Pair) -> Evidence | None:
-    """Compare the labels of two results of one name that were read from two places."""
+    """Find that two results of one name, from two places, have different labels."""
     own, other = pair.run, pair.baseline
     if own.name != other.name or own.told_by != other.told_by or own.place == other.place:
         return None
@@ -203,7 +203,7 @@ def _compare_labels(pair: Pair) -> Evidence | None:
 
 
 def format_value(value: Any) -> str:
-    """Write a value as marks and names of rows have it."""
+    """Format a setting's value for a mark or a row's name."""
     if isinstance(value, tuple):
         value = " ".join(map(str, value))
     if isinstance(value, float):

@@ -280,7 +280,7 @@ def _list_remarks(
 
 
 def _judge_loads(tables: Sequence[ComparedLoad]) -> list[ComparedLoad]:
-    """Judge the rows of all loads together in each figure; then mark those that are fast because broken."""
+    """Judge the rows of all loads together in each figure, then mark rows that are fast but broken."""
     rows = [line for table in tables for line in table.lines]
     effects = [dict(line.effects) for line in rows]
     for key in dict.fromkeys(key for row_effects in effects for key in row_effects):
@@ -327,7 +327,7 @@ class BaselineRuns(msgspec.Struct, frozen=True):
         return self.ask.allow_unlike or self.like is None or not _find_marks(run, self.like, Severity.REFUSED)
 
     def judge_units(self, used: Sequence[Reported], column: ComparedFigure) -> Effect:
-        """Judge runs against these in one figure."""
+        """Judge runs against the baseline's in one figure."""
         units = statistics.pair_units(used, self.runs, lambda run: read_figure(run, column.key))
         return statistics.judge_effect(
             units.row,
@@ -347,7 +347,7 @@ def read_figure(run: Reported, key: str) -> float | None:
 
 
 def find_column(key: str) -> ComparedFigure:
-    """Return the figure of a key; one that is not a column of its own is read by its name."""
+    """Find the column of a figure's key; one without a column is made from its name."""
     known = find_figure(key)
     higher = known.higher_is_better if known else True if "throughput" in key else None
     if known is None and key.endswith("_ms"):
@@ -433,7 +433,7 @@ def _summarise(runs: Sequence[Reported], key: str) -> Summary | None:
 
 
 def _question_speed(runs: Sequence[Reported], figures: Sequence[ComparedFigure]) -> Iterator[str]:
-    """Ask whether runs that have one mean are repeats, where a figure of theirs is a factor of two apart."""
+    """Yield a doubt whether runs are repeats, if a figure of theirs differs by a factor of two or more."""
     apart: list[tuple[float, str]] = []
     for column in figures:
         values = [column.scale(value) for run in runs if (value := read_figure(run, column.key)) is not None]

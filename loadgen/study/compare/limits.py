@@ -164,7 +164,7 @@ def _compare_kind(named: Sequence[tuple[str, StoredLimit]], ask: ComparisonOptio
 
 
 def list_limits(limits: Sequence[StoredLimit]) -> list[float]:
-    """List the limits of the searches that found one."""
+    """List the limits of the searches that found one, in the search's unit of load."""
     found = (limit.record.limit for limit in limits)
     return [each.value for each in found if each is not None and each.value is not None]
 
@@ -230,7 +230,7 @@ def _estimate_log_error(estimate: LimitEstimate) -> float:
 
 
 def _restore_cause(judged: Effect, before: Effect) -> Effect:
-    """Restore why a verdict by searches' own intervals is limited, which judging rows together drops."""
+    """Restore the reason why a verdict by the searches' own intervals is limited."""
     if before.freedom != _MANY:
         return judged
     return replace(judged, why=WITHIN, more_runs=None, units=1)

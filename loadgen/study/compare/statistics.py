@@ -107,7 +107,10 @@ def judge_rows(effects: Sequence[Effect], margin: float, alpha: float) -> list[E
 
 
 def _judge_row(effect: Effect, rows: Family, at: int, detectable: float, more: float) -> Effect:
-    """Judge one row of the family; `detectable` and `more_runs` are set of an undecided row only."""
+    """Decide one row: faster, slower, equivalent or undecided, by the family's adjusted p values.
+
+    `detectable` and `more_runs` are set of an undecided row only.
+    """
     judged = replace(
         effect,
         call=Decision.NONE,
@@ -130,7 +133,7 @@ def _judge_row(effect: Effect, rows: Family, at: int, detectable: float, more: f
 
 
 def _refuse_test(row: Sequence[float], baseline: Sequence[float]) -> str:
-    """Explain why there is nothing to test; "" where there is."""
+    """Explain why a row cannot be tested against the baseline; "" if it can."""
     if not (row and baseline):
         return "no run has this figure" if not (row or baseline) else "one side has no run with this figure"
     for value in (*row, *baseline):
@@ -298,17 +301,17 @@ class Family(msgspec.Struct, frozen=True):
 
     @property
     def equivalent(self) -> Bool:
-        """Within the margin: the practical question comes first."""
+        """Marks the rows shown to be within the margin, which is decided first, bool[rows]."""
         return np.asarray(self.p_equivalent <= self.alpha)
 
     @property
     def differs(self) -> Bool:
-        """Faster or slower, and not shown to be within the margin."""
+        """Marks the rows shown to be faster or slower, and not within the margin, bool[rows]."""
         return np.asarray((self.p <= self.alpha) & ~self.equivalent)
 
     @property
     def undecided(self) -> Bool:
-        """Tested, and neither."""
+        """Marks the tested rows that are neither, bool[rows]."""
         return np.asarray(~np.isnan(self.p) & ~self.differs & ~self.equivalent)
 
     @property

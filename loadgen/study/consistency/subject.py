@@ -65,7 +65,7 @@ class Page:
         return self._loads.get(strip_load(name), ()) if name else ()
 
     def audit_run(self, run: Reported) -> AuditedRun:
-        """Make a run of the page what another is compared with: without its own page, and computed once."""
+        """Make a run of the page comparable with others: audited without its page, once."""
         return self._audited.setdefault(id(run), AuditedRun(run))
 
     def find_usual_value(self, load: str, value: Callable[[Reported], Value | None]) -> Value | None:
@@ -78,7 +78,7 @@ class Page:
 
     @cached_property
     def alike(self) -> dict[tuple[tuple[str, float], ...], list[Reported]]:
-        """The runs by the figures that chance would not give twice."""
+        """Group the runs by figures that two different runs would not share by chance."""
         return group_by(self.runs, list_fractions)
 
 
@@ -123,12 +123,12 @@ class AuditedRun:
 
     @property
     def alike(self) -> bool:
-        """Whether the client's figures are of vLLM's definitions."""
+        """Whether the client defines its figures as vLLM does."""
         return self.reported.told_by in ALIKE
 
     @property
     def limit(self) -> float | None:
-        """The most requests at once: the limit, else all there are."""
+        """The concurrency limit, at most the number of requests; without a limit that number."""
         limit = self.reported.load.max_concurrency
         return self.requests if limit is None else min(float(limit), self.requests or float(limit))
 
@@ -146,12 +146,12 @@ class AuditedRun:
 
     @property
     def accepted(self) -> float:
-        """Tokens that a pass gives by the acceptance length that is reported; 1 where none is."""
+        """The tokens a pass over the weights gives, by the reported acceptance length; 1 without one."""
         return bound.find_accepted_tokens(self.reported.figures)
 
     @property
     def named_draft(self) -> str:
-        """The draft that the name or a label names, where no acceptance length is reported; "" of none."""
+        """The draft that a name or label mentions, if no acceptance length is reported; else ""."""
         if self.accepted > 1 or (self.one_token_a_message and not self.shares_gaps):
             return ""
         labels = self.reported.unread.items()
@@ -162,7 +162,7 @@ class AuditedRun:
 
     @property
     def unstated_draft(self) -> float:
-        """Tokens that a message carries, mean, where several do and no draft is reported; else 1."""
+        """The mean tokens per message, if several and no draft is reported; else 1."""
         itl, tpot = self.figure("mean_itl_ms"), self.figure("mean_tpot_ms")
         if not itl or not tpot or self.accepted > 1:
             return 1.0
@@ -170,7 +170,7 @@ class AuditedRun:
 
     @property
     def shares_gaps(self) -> bool:
-        """Whether the client shares each gap by the tokens of its message, so that ITL is TPOT anyway."""
+        """Whether the client divides each gap by its message's tokens (SGLang's), so that ITL is TPOT."""
         return "sglang" in (self.reported.told_by, str(self.reported.figures.get("backend", "")))
 
     @cached_property
@@ -227,7 +227,7 @@ class AuditedRun:
         return self._audit_others(self.page.select_load(self.reported.load.name))
 
     def _audit_others(self, runs: Sequence[Reported]) -> tuple[AuditedRun, ...]:
-        """Audit these runs, of very many the first, but for itself: what this run is compared with."""
+        """Audit the other runs of a page (the first, if very many), for comparison with one."""
         return tuple(self.page.audit_run(run) for run in runs[:_MOST_PEERS] if run is not self.reported)
 
 

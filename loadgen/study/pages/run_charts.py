@@ -193,7 +193,7 @@ def _plot_first_tokens(at_s: Floats, ttft_ms: Floats) -> Panel:
 
 
 def _bin_over_time(at_s: Floats, values: Floats) -> tuple[str, tuple[Curve, ...]]:
-    """Bin values over time: median and longest of each stretch that has any."""
+    """Bin values by time of sending; return a caption, and curves of median and maximum per bin."""
     step = choose_step_s(max(float(at_s.max()), 1e-3))
     order = np.argsort(at_s, kind="stable")
     bins = (at_s[order] / step).astype(np.int64)

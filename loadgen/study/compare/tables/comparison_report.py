@@ -152,7 +152,7 @@ class _Column(NamedTuple):
 
 
 def _list_columns(comparison: ComparedLoad) -> list[_Column]:
-    """List the headline, as many other judged figures as fit, what was measured too, and the roofline."""
+    """List the columns: the headline, as many judged figures as fit, measured ones, and the roofline."""
     columns = [_Column(each.label, f"{each.label}  ", _FIGURE, each) for each in _select_judged(comparison)]
     for figure in comparison.figures:
         if figure.key in _MEASURED:

@@ -146,12 +146,7 @@ class Need(msgspec.Struct, frozen=True):
 
 
 def make_fit_table(comparisons: Iterable[ComparedLoad], context: int = CONTEXT) -> Table:
-    """List each checkpoint once: the GiB that it needs, their source, and yes or no for each size of memory.
-
-    Measured: the server's peak, of engines that take what they need. Else weights (of the files, of the
-    safetensors headers, or computed from the model's shape) + keys and values of one request of `context`
-    tokens + 1 GiB.
-    """
+    """Make a table of checkpoints: the GiB each needs, the source, and if it fits each size of memory."""
     rows: dict[str, list[Reported]] = {}
     for line in (line for comparison in comparisons for line in comparison.lines if line.runs):
         rows.setdefault(find_checkpoint_name(line), []).extend(line.runs)
@@ -190,7 +185,7 @@ def compute_need(name: str, runs: Sequence[Reported], context: int = CONTEXT) ->
 
 
 def _takes_what_it_needs(run: Reported) -> bool:
-    """Whether the engine's peak is what the model needs; False of an unknown engine."""
+    """Whether the engine's peak memory is what the model needs, not a preallocated share."""
     engine = run.engine.lower()
     named = (each for each in engines.ENGINES if engine.startswith(each.name.lower()))
     profile = next(named, engines.UNKNOWN)

@@ -155,7 +155,7 @@ def _fit_profile(runs: _Runs, allowed: float, candidates: Float64) -> _Profile:
 
 
 def _find_highest_shares(runs: _Runs, allowed: float) -> Float64:
-    """Find the highest logarithm of a share that the line expects of a run: its own if far above, else 0."""
+    """Find each run's bound on the log of its expected share of slow requests: 0, or its own if far above."""
     over = runs.over.clip(0.5, runs.n - 0.5)
     far = over / (runs.n - over) > _FAR * allowed / (1 - allowed)
     most: Float64 = np.where(far, np.log(over / runs.n), 0.0)

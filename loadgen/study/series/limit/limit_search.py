@@ -320,7 +320,7 @@ def make_entry(
 
 
 def make_trial(run: LimitRun, objectives: Sequence[Objective]) -> Trial:
-    """Make of a run's row what the search chooses the next run by."""
+    """Convert a search's stored run to a Trial, on which the choice of the next load rests."""
     return Trial(
         load=run.load,
         duration_s=run.duration_s,

@@ -407,7 +407,7 @@ class Trial(msgspec.Struct, frozen=True):
 
     @property
     def usable(self) -> bool:
-        """Whether its counts above the limits are those of the server at this load."""
+        """Whether the run shows the server at this load: not invalid, saturated or disturbed."""
         return bool(self.objectives) and not (self.invalid or self.saturated or self.disturbed)
 
     @property
