@@ -1,7 +1,6 @@
 """Acceptance: what a server takes of a plan is learned and checked before the run.
 
-What it refuses of a request is left out of every request; how it counts words is asked once; what it could
-not take whole is refused.
+What it refuses of a request is left out of every request; what it could not take whole is refused.
 
 Hosted APIs and gateways refuse fields that engines take. A server of which it is not known is asked with one
 request of the warm-up's kind; any other only once it has refused a warm-up. A measured run is never adapted
@@ -10,9 +9,12 @@ while it is under way.
 
 from __future__ import annotations
 
+import base64
 import logging
+import struct
+import zlib
 from collections.abc import Callable, Mapping
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -28,7 +30,7 @@ from loadgen.engines.refusals import FIELDS, REFUSING, Adaptation, AdaptedField,
 from loadgen.plan import plan, request_sources
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget
-from loadgen.plan.trial_bodies import TrialBodies
+from loadgen.plan.planned_requests import PromptRequests
 from loadgen.records.record import Records
 from loadgen.run.command.progress import Display, display
 from loadgen.run.firing import TransportOptions, Watch
@@ -37,9 +39,15 @@ from loadgen.server import control
 from loadgen.server.discovery import ServerAddress, ServerInfo, ServerProbe
 from loadgen.server.exchange import DENIED, ControlAnswer
 from loadgen.transport.sending.share import Share
-from loadgen.wire.openai import Completions
+from loadgen.wire.openai import Completions, Dialect
 
 _LOG = logging.getLogger("loadgen")
+# Of the small requests that try what a server takes.
+TEXT = "hello"
+_TOKENS = 4  # of a prompt in ids
+_SIDE = 64  # pixels: models of vision refuse images that are smaller than a patch
+_OWN_FIELDS = ("messages", "prompt", "stop", "seed", "min_tokens", "max_tokens", "max_completion_tokens")
+_IMAGE_PART = b'"image_url"'
 _TRIAL_S = 60.0  # for the first byte of an answer
 _MOST_TRIALS = 16  # more than there are fields that can be left out or renamed
 _NO_SUCH_PATH = (404, 405)  # not found, method not allowed
@@ -226,6 +234,69 @@ class Adapter(msgspec.Struct, frozen=True):
     def _explain(self, answer: ControlAnswer) -> str:
         """Return the status and the server's message, without secrets."""
         return self.access.secrets.hide(refusals.format_message(answer.status, answer.body))
+
+
+class TrialBodies:
+    """Small requests, one for each set of features that a plan's bodies use, at least one.
+
+    `names` has the features of the plan, by the request that asks for them first.
+    """
+
+    format = "trial"
+
+    def __init__(self, made: Plan) -> None:
+        self._made = made
+        self.names: dict[str, int] = getattr(made.requests, "features", {})
+        self._places = sorted(set(self.names.values())) or [0]
+        self.input_lens: Int64 = np.full(len(self._places), _TOKENS, np.int64)
+        self.output_lens = np.full(len(self._places), max(1, made.profile.min_tokens or 0), np.int64)
+
+    def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
+        """Make a body with the features of one of the plan's, and a short text instead of its own."""
+        place, length = self._places[i], int(self.output_lens[i])
+        if isinstance(self._made.requests, PromptRequests):
+            own = self._made.requests.prompt(place)
+            short = TEXT if isinstance(own, str) else own[-1:] * _TOKENS
+            return dialect.make_request(model, short, length)
+        raw = msgspec.json.encode(self._made.requests.request(place, dialect, model))
+        row: dict[str, Any] = msgspec.json.decode(raw)
+        kept = {name: value for name, value in row.items() if name not in _OWN_FIELDS}
+        if "messages" not in row:
+            prompt = row.get("prompt")
+            short = prompt[-1:] * _TOKENS if isinstance(prompt, list) else TEXT
+            return {**dialect.make_request(model, short, length), **kept}
+        small = dialect.make_request(model, TEXT, length)
+        if row["messages"][0].get("role") == "system":
+            small["messages"] = [{"role": "system", "content": TEXT}, *small["messages"]]
+        if _IMAGE_PART in raw:
+            url = f"data:image/png;base64,{base64.b64encode(make_png(_SIDE)).decode()}"
+            image = {"type": "image_url", "image_url": {"url": url}}
+            small["messages"] = [{"role": "user", "content": [{"type": "text", "text": TEXT}, image]}]
+        return {**small, **kept}
+
+    def name_row(self, i: int) -> str:
+        """Name the file's row whose features the body has, as `data.jsonl row 17`; "" without a file."""
+        where = getattr(self._made.requests, "name_row", None)
+        return "" if where is None else str(where(self._places[i]))
+
+    def digest(self) -> str:
+        """Return "": a trial's requests are not compared with anything."""
+        return ""
+
+
+def make_png(side: int) -> bytes:
+    """Make a grey PNG image, `side` pixels wide and high (ISO/IEC 15948)."""
+    rows = (b"\0" + b"\x80" * side) * side
+    chunks = {
+        b"IHDR": struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0),
+        b"IDAT": zlib.compress(rows),
+        b"IEND": b"",
+    }
+    parts = (
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in chunks.items()
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
 def _trial(made: Plan, trials: TrialBodies) -> Plan:

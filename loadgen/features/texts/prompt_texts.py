@@ -14,6 +14,7 @@ from loadgen.base import untrusted
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
+from loadgen.base.json_lines import OpenedFile
 from loadgen.features.texts.vllm_texts import TEXT_VLLM, TextPrompts, make_vllm_texts
 from loadgen.plan.data_facts import DataFacts
 from loadgen.plan.plan_inputs import FIRST_WORD, WORDS, ModelTarget, PlanInputs, WordCounts, list_common_words
@@ -36,13 +37,6 @@ CORPUS = "corpus"
 _FLAG = "--prompt-corpus"
 _MOST_BYTES = 32 << 20
 _LEAST_WORDS = 256
-_COMPRESSED = {
-    b"\x1f\x8b": "gzip",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"\xfd7zX": "xz",
-    b"BZh": "bzip2",
-    b"PK\x03\x04": "zip",
-}
 _PIECE = 1 << 18  # characters that are encoded at once
 _LEAD = 6  # words before a passage: two prompts share them by a chance of one in some 10¹²
 _LEAST_STARTS = 0.1  # of the tokens: with fewer the tokenizer does not show where words begin
@@ -167,13 +161,12 @@ class CorpusTokens(msgspec.Struct, frozen=True):
 def load_corpus(path: str) -> Corpus:
     """Load the text in a file, "" for the shipped one; raises UsageError if it holds too little."""
     where = f"{_FLAG} {path}"
+    if path:
+        OpenedFile(path, _FLAG)  # refuses what is not a text file
     try:
         raw = untrusted.read_file_bytes(expand_path(path) if path else SHIPPED, _MOST_BYTES)
     except OSError as error:
         raise UsageError(f"{where}: {error.strerror}: give a text file") from None
-    packed = next((name for magic, name in _COMPRESSED.items() if raw.startswith(magic)), None)
-    if packed is not None:
-        raise UsageError(f"{where} is compressed ({packed}): unpack it first")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -14,7 +14,7 @@ from loadgen.engines.engines import UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
-from loadgen.plan.trial_bodies import TEXT, TrialBodies, make_png
+from loadgen.run.acceptance import TEXT, TrialBodies, make_png
 from loadgen.wire.openai import Chat, Dialect
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
