@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from loadgen.base.text import quote_value
 
@@ -33,8 +34,7 @@ def read_figure(value: object) -> float | None:
     return value if value == 0 or _LEAST <= abs(value) <= _MOST else None
 
 
-@dataclass(frozen=True)
-class Bounded(Generic[N]):
+class Bounded(msgspec.Struct, Generic[N], frozen=True):
     """An argparse type: a number from `least` to `most`; calling it parses, or raises ArgumentTypeError."""
 
     kind: Callable[[str], N]

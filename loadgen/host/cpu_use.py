@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -98,8 +97,7 @@ def subtract_times(before: CpuTimes, after: CpuTimes, server_known: bool) -> Cpu
     )
 
 
-@dataclass(eq=False)
-class CpuWatch:
+class CpuWatch(msgspec.Struct, eq=False):
     """Measures the CPU use of one run, by readings at its begin and end; errors never affect the run.
 
     `server_known`: the server is among this program's own children, whichever `pids` there are.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import msgspec
 
@@ -123,8 +122,7 @@ def _revision(watch: Watch, uncounted: int, keep_text: bool) -> tuple[Callable[[
         return text_tokens.make_revision(watch.journal.parts(), watch.tokenizer, keep_text)
 
 
-@dataclass
-class Ending:
+class Ending(msgspec.Struct):
     """Decides whether a run ends before its plan, and why; a second signal ends the command."""
 
     run: Firing

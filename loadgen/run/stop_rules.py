@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Float64, Int64
@@ -39,8 +39,7 @@ _EVERY_S = 0.5
 BegunRequest = tuple[int, int, int]
 
 
-@dataclass
-class StopRules:
+class StopRules(msgspec.Struct):
     """The rules that may end one run early, and what they have seen of it.
 
     Each request is noted as it ends, and `reason` is polled a few times a second. A cancelled request, or one
@@ -53,12 +52,12 @@ class StopRules:
     drain_s: float = DRAIN_S
     saturation: SaturationRule | None = None
     sessions: bool = False  # whose conversations grow to the model's context limit: that is no failure
-    saturated: bool = field(default=False, init=False)  # that is why it ended
-    ended: int = field(default=0, init=False)
-    failed: int = field(default=0, init=False)
-    in_a_row: int = field(default=0, init=False)
-    last: Failure | None = field(default=None, init=False)
-    fired: str = field(default="", init=False)  # the first reason that there was
+    saturated: bool = False  # that is why it ended
+    ended: int = 0
+    failed: int = 0
+    in_a_row: int = 0
+    last: Failure | None = None
+    fired: str = ""  # the first reason that there was
 
     @property
     def cut_after_s(self) -> float | None:
@@ -149,8 +148,7 @@ def read_begin(record: Record) -> BegunRequest | None:
     return record.index, record.sent_ns, int(record.arrival_ns[0])
 
 
-@dataclass
-class SaturationRule:
+class SaturationRule(msgspec.Struct):
     """Decides from an open loop's ended requests whether the server is saturated at the planned rate.
 
     Three things must hold at once, each of which a healthy server shows too at times:
@@ -164,10 +162,10 @@ class SaturationRule:
     """
 
     rate_per_s: float
-    _begun: list[BegunRequest] = field(default_factory=list)
+    _begun: list[BegunRequest] = []
     _every: int = 1  # of the plan's requests that are kept
-    _times_s: list[float] = field(default_factory=list)  # at which requests in flight were counted
-    _flights: list[int] = field(default_factory=list)
+    _times_s: list[float] = []  # at which requests in flight were counted
+    _flights: list[int] = []
     _judged_s: float = -math.inf
 
     def note(self, record: Record) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.engines.engine import Engine
@@ -52,8 +53,7 @@ def _explain_busy(answer: ControlAnswer) -> str:
     return ""
 
 
-@dataclass
-class Trace:
+class Trace(msgspec.Struct):
     """A server's profiler trace: where it lies, and in `error` why it may be incomplete."""
 
     directory: str

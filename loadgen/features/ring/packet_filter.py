@@ -10,7 +10,8 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from loadgen.wire.http1 import HEAD_END, LONGEST_TAIL
 
@@ -29,8 +30,7 @@ _GO, _RETURN = 0x05, 0x06
 _INSTRUCTION = struct.Struct("HBBI")
 
 
-@dataclass(frozen=True)
-class Headers:
+class Headers(msgspec.Struct, frozen=True):
     """Offsets of the fields that the filter reads, in bytes from the IP header, for one IP version."""
 
     protocol: int  # EtherType
@@ -61,12 +61,11 @@ HEADERS = {
 }
 
 
-@dataclass
-class _Program:
+class _Program(msgspec.Struct):
     """A BPF program under construction, whose jumps name labels until it is assembled."""
 
-    lines: list[tuple[int, int, str, str]] = field(default_factory=list)
-    labels: dict[str, int] = field(default_factory=dict)
+    lines: list[tuple[int, int, str, str]] = []
+    labels: dict[str, int] = {}
 
     def add(self, code: int, operand: int = 0) -> None:
         self.lines.append((code, operand, "", ""))

@@ -6,8 +6,9 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from loadgen.base import clock
 from loadgen.base.guard import call_guarded
@@ -24,8 +25,7 @@ _PIDS_S = 5.0  # finding the server's processes costs a walk through all of the 
 _STOP_S = 2.0  # to wait at the end for a sensor that does not answer
 
 
-@dataclass(eq=False)
-class Sampler:
+class Sampler(msgspec.Struct, eq=False):
     """Samples the sensors of this machine, idle and during a run; their errors never affect the run.
 
     `before_bytes` is the GPU memory in use before the server was started: where no GPU reports memory by
@@ -36,8 +36,8 @@ class Sampler:
     pids: Callable[[], Sequence[int]]
     period_s: float = 0.5
     before_bytes: int | None = None
-    idle: list[Sample] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)
+    idle: list[Sample] = []
+    samples: list[Sample] = []
     errors: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

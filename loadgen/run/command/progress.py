@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
@@ -58,8 +57,7 @@ class SentCounters(Protocol):
     def reads(self) -> int: ...
 
 
-@dataclass
-class Progress:
+class Progress(msgspec.Struct):
     """The state of a run under way: requests by the counters, tokens and TTFT by what has been decoded."""
 
     title: str
@@ -72,7 +70,7 @@ class Progress:
     schedule_s: float | None = None  # when the last request of a trace is due
     planned_tokens: int = 0  # of all answers; 0: unknown
     waiting: Callable[[], int | None] = lambda: None  # requests in the server's queue, where it reports it
-    begin_ns: int = field(default_factory=clock.now_ns)
+    begin_ns: int = msgspec.field(default_factory=clock.now_ns)
     ended: int = 0
     failed: int = 0
     tokens: int = 0
@@ -80,8 +78,8 @@ class Progress:
     ttft_sum_ns: int = 0
     ttft_count: int = 0
     cancelled: int = 0  # as planned, or cut off
-    ttft_counts: list[int] = field(default_factory=lambda: list(NO_TTFTS))
-    _recent: list[tuple[int, int]] = field(default_factory=list)
+    ttft_counts: list[int] = msgspec.field(default_factory=lambda: list(NO_TTFTS))
+    _recent: list[tuple[int, int]] = []
 
     def note(self, record: Record) -> None:
         """Count a decoded record."""
