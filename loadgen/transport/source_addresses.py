@@ -46,6 +46,9 @@ class PortRange(msgspec.Struct, frozen=True):
         low, high = read_local_ports()
         return cls(low, high, frozenset(port for port in _read_reserved_ports() if low <= port <= high))
 
+    def __contains__(self, port: int) -> bool:
+        return self.low <= port <= self.high and port not in self.reserved
+
     @property
     def count(self) -> int:
         return self.high - self.low + 1 - len(self.reserved)
@@ -98,7 +101,7 @@ def choose_sources(
     names = given or (own if loopback else [str(find_local_address(family, address)[0])])
     free, used = 0, []
     for name in names:
-        taken = len({port for port in occupied(family, name, address) if _has_port(ports, port)})
+        taken = len({port for port in occupied(family, name, address) if port in ports})
         free += max(ports.count - taken - _SPARE, 0)
         used.append(name)
         if not given and free >= connections:
@@ -145,10 +148,6 @@ def _pack_address(family: int, address: str) -> str:
         f"{int.from_bytes(struct.pack('4B', *data[at : at + 4]), sys.byteorder):08X}"
         for at in range(0, len(data), 4)
     )
-
-
-def _has_port(ports: PortRange, port: int) -> bool:
-    return ports.low <= port <= ports.high and port not in ports.reserved
 
 
 def _explain_shortage(

@@ -43,7 +43,7 @@ class RingKind(TransportKind, frozen=True):
         return TransportChoice("wire", "few streams, and a server on another machine")
 
     def has_own_ports(self, target: Target, connections: int) -> bool:
-        """Whether each ring has its own address on loopback, where 127.0.0.1 has no ports left."""
+        """Whether the server is on loopback, where each ring may take an address with free ports."""
         loopback = str(target.address[1][0]).startswith("127.")
         return loopback and connections <= _PORTS_SHARE * PortRange.read().count
 
