@@ -207,12 +207,12 @@ class ClusterFiring:
 
     @property
     def counters(self) -> Totals:
-        """How many requests were sent and have ended."""
+        """Counts of requests sent and ended by all shards."""
         return self.fleet.totals
 
     @property
     def died(self) -> str:
-        """Nothing that is lost ends the rest."""
+        """Always "": a lost shard does not end the others."""
         return ""
 
     @property
@@ -240,7 +240,7 @@ class ClusterFiring:
 
     @property
     def tally(self) -> DecodedTally:
-        """The tally of decoding: the shards have counted what could be counted."""
+        """Counts made while decoding, as the shards made them."""
         if self.merged is None:
             return DecodedTally()
         facts = self.merged.facts

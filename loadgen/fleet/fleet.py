@@ -52,7 +52,7 @@ class FleetShard:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more comes of it."""
+        """Whether the shard has ended or is lost, so that nothing more comes of it."""
         return bool(self.lost or self.status.ended or self.status.failed or self.status.done)
 
     def take(self, status: ShardStatus, now_ns: int) -> None:

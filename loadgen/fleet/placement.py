@@ -111,7 +111,7 @@ class Node(msgspec.Struct, frozen=True):
 
 
 def _make_question() -> Callable[[], tuple[str, str, str]]:
-    """Make the question to a node; made here, so that it is sent as code: loadgen may not be there."""
+    """Make the function by which a node describes itself; nested, so that Ray sends its code along."""
 
     def answer() -> tuple[str, str, str]:
         import platform as there

@@ -64,7 +64,7 @@ class ShardActor:
         self._write(instant_ns.to_bytes(LENGTH_BYTES, "little"))
 
     def status(self) -> ShardStatus:
-        """Report how the shard stands."""
+        """Return the shard's progress, its counts, and how its process ended if it did."""
         ended = self._explain_end()  # before what it wrote last is read
         events = dict(map(_split_event, _read_lines(self._place / EVENTS)))
         return ShardStatus(

@@ -163,7 +163,7 @@ def count_right(own: Fingerprint) -> tuple[int, int]:
 
 
 def compare_answers(result: Result, options: ReportOptions) -> list[str]:
-    """Yield the report's lines on a run's answers to the greedy prompts; none if it asked none."""
+    """List the report's lines on a run's answers to the greedy prompts; [] if it asked none."""
     return [] if result.facts.fingerprint is None else render_lines(result.facts.fingerprint)
 
 

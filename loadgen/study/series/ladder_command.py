@@ -269,7 +269,7 @@ class Climb(ABC, Generic[Rung, Row]):
         return measure_point(session, step.workload, self.seed, self.directory)
 
     def keep(self, step: Step[Rung], point: MeasuredPoint) -> None:
-        """Add the row of a rung; raises LoadgenError where loadgen or a setting is why it has none."""
+        """Record the row of a rung; raises LoadgenError if loadgen or a setting is why it has none."""
         if point.unserved:
             progress.warn(str(point.error))
             self.left.appendleft(step.what)
@@ -288,7 +288,7 @@ class Climb(ABC, Generic[Rung, Row]):
             progress.warn(clean_text(str(point.died)))
 
     def _add(self, row: Row) -> None:
-        """Keep a row, write every table again, and print the row."""
+        """Record a row, rewrite every table file, and print the row."""
         self.rows.append(row)
         json = dumps(self.store(), allow_nan=False)
         texts = {form: self.draw(form) for form in self.forms} | {"json": json}

@@ -149,7 +149,7 @@ def explain_unfinished(run: Result) -> str:
 
 
 def find_death(session: Session, failed: bool = False) -> LoadgenError | None:
-    """Find how a server that was started here ended; None while it runs."""
+    """Return the error of a server started here that has ended; None while it runs."""
     try:
         session.check_alive(failed)
     except ServerDied as error:

@@ -45,7 +45,7 @@ class Trust(msgspec.Struct, frozen=True):
     shipped: bool = False
 
     def apply_to(self, path: Path) -> Trust:
-        """Make it what a certain file is allowed: one that ships with this tool is allowed everything."""
+        """Return the trust for a certain campaign file: one shipped with loadgen is trusted fully."""
         directory = profile.find_shipped().resolve()
         return replace(self, shipped=path.resolve().is_relative_to(directory))
 
@@ -59,18 +59,18 @@ class Trust(msgspec.Struct, frozen=True):
         return self.shipped or variable in self.variables
 
     def with_key(self, options: Options) -> Options:
-        """Give an arm's options the API key that its server is to get, if any."""
+        """Return the options with the API key that the arm's server may get, if any."""
         if self.key_env or self.key_file:
             return replace(options, api_key_env=self.key_env, api_key_file=self.key_file)
         return options if self.gives(options) else replace(options, api_key_env=NO_KEY)
 
     def gives(self, options: Options) -> bool:
-        """Whether a key that was not named explicitly is sent to an arm's server."""
+        """Whether an arm's server gets an API key that the file did not name explicitly."""
         return self.shipped or all(map(is_this_machine, options.urls))
 
     @property
     def words(self) -> list[str]:
-        """The flags that allow the same."""
+        """The flags that grant this trust on a command line."""
         flags = ["--allow-launch"] if self.launch else []
         flags += [word for variable in self.variables for word in ("--allow-env", variable)]
         flags += ["--api-key-env", self.key_env] if self.key_env else []
@@ -105,12 +105,12 @@ class Arm(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The name that a comparison gives it."""
+        """The arm's name in comparisons."""
         return f"{self.checkpoint} on {self.server}"
 
     @property
     def attached(self) -> bool:
-        """Whether its server is there before, and stays."""
+        """Whether its server runs already, and is left running."""
         return self.options.base_url is not None
 
     def command(self, repeats: int, seed: int | None, limit: LimitTable | None = None) -> str:
@@ -245,12 +245,12 @@ class Planned(msgspec.Struct, frozen=True):
 
     @property
     def timed(self) -> TimedStep:
-        """The cell as its time is estimated: by its repeats, else by the same profile on other arms."""
+        """The cell as a step to estimate: by its repeats, else by the same profile on other arms."""
         return TimedStep(self.workload, self.options, (self.cell.arm, self.cell.profile), self.cell.profile)
 
     @property
     def id(self) -> str:
-        """Unique in the campaign, of letters that any file system takes: r0-Qwen3-8B-FP8-vllm-high-load."""
+        """The cell's unique id, valid as a file name: r0-Qwen3-8B-FP8-vllm-high-load."""
         cell = self.cell
         return re.sub(r"[^\w.]+", "-", f"r{cell.repeat}-{cell.checkpoint}-{cell.server}-{cell.profile}")
 

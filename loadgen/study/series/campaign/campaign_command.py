@@ -165,7 +165,7 @@ def _plan_starts(campaign: CampaignFile, chosen: tuple[Arm, ...]) -> tuple[Start
 
 
 def _find_done(kept: CampaignStore, retry_failed: bool) -> set[str]:
-    """List the cells that are not measured again."""
+    """Return the ids of the cells that are not to be measured again."""
     return kept.list_finished() | (set() if retry_failed else kept.list_failed())
 
 

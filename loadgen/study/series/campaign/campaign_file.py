@@ -51,7 +51,7 @@ class LimitTable(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_
 
     @property
     def words(self) -> list[str]:
-        """The flags of `loadgen limit` that ask the same."""
+        """The flags of `loadgen limit` for the same search."""
         words = ["--slo", self.slo, "--within", f"{100 * self.within:g}%"]
         words += ["--budget", f"{self.budget_s:.12g}s", "--max-runs", f"{self.max_runs}"]
         least = None if self.min_duration_s is None else f"{self.min_duration_s:.12g}s"
@@ -71,7 +71,7 @@ class CheckpointTable(BaseModel, extra="allow", frozen=True, strict=True):
 
     @property
     def flags(self) -> dict[str, Any]:
-        """Its own flags, laid over its server's."""
+        """The checkpoint's own flags, which override its server's."""
         return dict(self.__pydantic_extra__ or {})
 
 
@@ -193,7 +193,7 @@ class Variables(msgspec.Struct):
     barred: set[str] = msgspec.field(default_factory=set)  # not to be read by this file
 
     def value(self, match: re.Match[str]) -> str:
-        """Find what stands in the place of ${VARIABLE} or ${VARIABLE:-default}."""
+        """Return the value for ${VARIABLE} or ${VARIABLE:-default}, noting missing or forbidden variables."""
         name, default = match[1], match[2]
         set_value = os.environ.get(name)
         if set_value and not self.reads(name):

@@ -117,7 +117,7 @@ class CampaignStore(SeriesStore):
             self.replace(place.with_name(f"{planned.id}.json"), failure)
 
     def set_aside(self, folder: str, name: str) -> None:
-        """Keep what a step's runs had measured; a search stays whole, so that it can go on."""
+        """Keep what an interrupted step had measured; a search is kept whole, to be resumed."""
         search, kept = (self.directory / each / name / _SEARCH for each in (folder, INTERRUPTED))
         if (search / LIMIT).is_file():
             shutil.rmtree(kept, ignore_errors=True)

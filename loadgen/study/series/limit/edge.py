@@ -73,7 +73,7 @@ class EdgeFit(msgspec.Struct, frozen=True):
 
     @property
     def width(self) -> float:
-        """How far the farther end of the interval is from the estimate, as a share of it; NaN: not known."""
+        """The relative distance from the estimate to the farther end of its interval; NaN if unknown."""
         return max(self.load / self.low, self.high / self.load) - 1
 
 
@@ -104,13 +104,13 @@ class _Profile(msgspec.Struct, frozen=True):
 
     @property
     def best(self) -> float:
-        """The middle of the candidates that fit best: where the share jumps, many do equally well."""
+        """The load of best fit: the middle, where several candidates fit equally well."""
         ties = self.x[self.deviance <= self.deviance.min() + _TIE]
         return float(ties[0] + ties[-1]) / 2
 
     @property
     def slope(self) -> float:
-        """That of the line through the best."""
+        """The slope of the line of best fit."""
         return float(self.slopes[int(np.searchsorted(self.x, self.best).clip(0, len(self.x) - 1))])
 
 
@@ -206,7 +206,7 @@ def _estimate_dispersion(runs: _Runs, allowed: float, profile: _Profile) -> tupl
 
 
 def _is_close(distance: Float64) -> Bool:
-    """Tell which runs are near the edge by their fitted log shares, and the closest on each side of it."""
+    """Mark the runs near the edge by their fitted log shares, and the nearest on each side, bool[runs]."""
     near: Bool = np.abs(distance) <= math.log(_NEAR)
     for side in (distance <= 0, distance > 0):
         order = np.argsort(np.where(side, np.abs(distance), np.inf))[:_EACH_SIDE]

@@ -63,7 +63,7 @@ def find_lowest_failing(settings: SearchSettings, trials: Sequence[Trial]) -> fl
 
 
 def find_binding(settings: SearchSettings, trials: Sequence[Trial]) -> int | None:
-    """Find the objective with the lowest edge, by its place; None while none is known."""
+    """Return the index of the objective with the lowest edge; None while none is known."""
     # A server that ended shows of no objective that it is the limit.
     telling = [trial for trial in trials if trial.usable or (trial.saturated and not trial.invalid)]
     shown = {at for trial in telling for at, each in enumerate(trial.objectives) if search.is_above(each)}
@@ -86,7 +86,7 @@ def find_binding(settings: SearchSettings, trials: Sequence[Trial]) -> int | Non
 def make_answer(
     settings: SearchSettings, runs: Sequence[LimitRun], trials: Sequence[Trial]
 ) -> dict[str, Any]:
-    """Make the fields of a record that follow from its runs alone."""
+    """Make the fields of a search's record that follow from its runs: limit, interval, binding objective."""
     passing, at = find_highest_passing(settings, trials), find_binding(settings, trials)
     # Where P99 E2EL over load bends to a steeper line.
     timed = [(run.load, run.p99_e2el_ms) for run in runs if run.p99_e2el_ms and not run.disturbed]
@@ -107,7 +107,7 @@ ANSWERS: tuple[SearchEnd, ...] = ("within", "everything-passes", "nothing-passes
 
 
 def _find_most_over(trial: Trial) -> int:
-    """Find the objective whose percentile is the greatest multiple of its limit."""
+    """Return the index of the objective whose percentile exceeds its limit by the greatest factor."""
     excess = [each.value_ms / each.objective.limit_ms for each in trial.objectives]
     return max(range(len(excess)), key=lambda at: -math.inf if math.isnan(excess[at]) else excess[at])
 

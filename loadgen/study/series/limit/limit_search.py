@@ -106,7 +106,7 @@ class LimitSearch:
         )
 
     def keep(self, step: Step[NextRun | None], point: MeasuredPoint) -> None:
-        """Keep what a run shows; raises LoadgenError where nothing can be measured at all."""
+        """Record what a run showed; raises LoadgenError if nothing can be measured at all."""
         if point.signal:  # a run that was cut off shows too little
             return
         if point.error is not None and point.unserved:  # and none can be started
@@ -125,7 +125,7 @@ class LimitSearch:
 
     @property
     def trials(self) -> list[Trial]:
-        """The runs so far, as the search takes them."""
+        """The runs so far, as Trials for the choice of the next load."""
         return [make_trial(run, self.objectives) for run in self.record.runs]
 
     @property

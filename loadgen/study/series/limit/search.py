@@ -217,7 +217,7 @@ def find_load_below(trials: Sequence[Trial], failed: Callable[[Trial], bool]) ->
 
 
 def _make_points(trials: Sequence[Trial], at: int) -> list[EdgePoint]:
-    """Collect what the runs show of one objective; those in which no request has its latency show nothing."""
+    """Collect each run's samples, and those above the limit, of one objective; runs without are left out."""
     shown = [trial for trial in trials if not trial.disturbed]
     points = []
     for trial in shown:
@@ -401,7 +401,7 @@ class Trial(msgspec.Struct, frozen=True):
 
     @property
     def short(self) -> bool:
-        """Whether only samples are missing: no objective is above its limit, and one has no bound."""
+        """Whether the run lacks only samples: no objective is above its limit, and one has no bound."""
         few = any(each.bound_ms is None for each in self.objectives)
         return self.usable and few and not any(map(is_above, self.objectives))
 
@@ -412,7 +412,7 @@ class Trial(msgspec.Struct, frozen=True):
 
     @property
     def beyond(self) -> bool:
-        """Whether the load is, as far as this run alone shows, above what meets the objectives."""
+        """Whether this run alone shows its load to be above what meets the objectives."""
         if self.disturbed:
             return False
         return not self.usable or any(map(is_above, self.objectives))

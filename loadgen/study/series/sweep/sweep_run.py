@@ -203,7 +203,7 @@ class SweepRequest(msgspec.Struct, frozen=True):
 
     @property
     def fixed(self) -> str:
-        """A digest of all that changes a figure: what the points measure, files included, and with what."""
+        """A hash of all that changes a figure: the points' workloads, their files, and the options."""
         workloads = [point.workload for point in self.points]
         measured = [workload.model_dump(mode="json", exclude={"name"}) for workload in workloads]
         return digest_options(self.options, measured, request_sources.hash_files(workloads))
@@ -398,7 +398,7 @@ def _summarize_run(run: Result) -> str:
 
 
 def describe_time(left: TimeLeft) -> str:
-    """Show a time in words; "" where none is known."""
+    """Describe the time left in words; "" if unknown."""
     return left.words if round(left.seconds) else "" if left.unknown else "less than 1 s"
 
 
