@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
@@ -33,20 +34,17 @@ _SHOWN = {
     os.path.abspath("DIR"): "DIR",
 }  # in a command
 
-Row = Iterable[str]
+Row = tuple[str, ...]
 
 
 def list_counters() -> Iterator[Row]:
     """The names of each engine's metrics, by the quantity that they are of."""
-    yield "quantity", *(engine.name for engine in ENGINES if engine.metrics is not None)
-    quantities = dict.fromkeys(
-        series.quantity for metrics in METRICS.values() for series in metrics.meanings.values()
-    )
-    for quantity in quantities:
-        yield (
-            f"`{quantity}`",
-            *(_name_metrics(engine.metrics, quantity) for engine in ENGINES if engine.metrics),
-        )
+    counted = [(engine.name, engine.metrics) for engine in ENGINES if engine.metrics is not None]
+    yield "quantity", "metrics"
+    for quantity in dict.fromkeys(
+        each.quantity for metrics in METRICS.values() for each in metrics.meanings.values()
+    ):
+        yield f"`{quantity}`", _stack((name, _name_metrics(metrics, quantity)) for name, metrics in counted)
 
 
 def _name_metrics(metrics: EngineMetrics, quantity: str) -> str:
@@ -56,26 +54,35 @@ def _name_metrics(metrics: EngineMetrics, quantity: str) -> str:
             by = f" by `{series.label}`" if series.label not in ("", "le") else ""
             part = f" ({series.part})" if series.part not in ("", "sum") else ""
             names.setdefault(name.removesuffix("_bucket").removesuffix("_sum"), by + part)
-    return ", ".join(f"`{name}`{more}" for name, more in names.items()) or "–"
+    return ", ".join(f"`{name}`{more}" for name, more in names.items())
 
 
-def list_launch_flags() -> Iterator[Row]:
+def list_launch_flags() -> Iterator[tuple[str, str]]:
     """The words that each flag of a launch adds to the command of an engine, or why the engine refuses it."""
-    yield "flag", *_LAUNCHERS
-    yield "always", *(_join(_list_words(*launcher, {})) for launcher in _LAUNCHERS.values())
+    yield "flag", "in the command"
+    yield "always", _stack((name, _join(_list_words(*launcher, {}))) for name, launcher in _LAUNCHERS.items())
     for flag, changes in _list_changes():
-        cells = [_describe_change(*launcher, changes) for launcher in _LAUNCHERS.values()]
-        if set(cells) != {"nothing"}:
-            yield f"`{flag}`", *cells
+        cells = {name: _describe_change(*launcher, changes) for name, launcher in _LAUNCHERS.items()}
+        if set(cells.values()) != {"nothing"}:
+            yield f"`{flag}`", _stack(cells.items())
 
 
 def list_refused_fields() -> Iterator[Row]:
     """The fields that a server may refuse, what follows for the run, and what to type to do without them."""
     yield "field", "what is done", "to do without it"
+    names = defaultdict[tuple[str, str], list[str]](list)
     for name, field in FIELDS.items():
         instead = f"sent as `{field.instead}`" if field.instead else ""
         left_out = f"left out: {field.cost}" if field.cost else ""
-        yield f"`{name}`", instead or left_out or "the command ends", field.advice
+        own = f"leave out --{name.replace('_', '-')}"
+        advice = field.advice.replace(own, "leave out its flag").replace(f"{name} in", "its key in")
+        names[instead or left_out or "the command ends", advice].append(f"`{name}`")
+    yield from ((", ".join(fields), what, advice) for (what, advice), fields in names.items())
+
+
+def _stack(lines: Iterable[tuple[str, str]]) -> str:
+    """A line for each engine in one cell; without those that have nothing to say."""
+    return "<br>".join(f"{name}: {text}" for name, text in lines if text)
 
 
 def _list_changes() -> Iterator[tuple[str, Mapping[str, Any]]]:
