@@ -38,6 +38,30 @@ VAGUE = "±>100%"
 VAGUE_LEGEND = f"{VAGUE}: the runs lie too far apart to bound their mean"
 
 
+class Mean(msgspec.Struct, frozen=True):
+    """A figure's mean over runs or starts of a server; `half`, of its 95 % interval, is NaN for one."""
+
+    mean: float
+    half: float = math.nan
+    units: int = 1
+
+    @classmethod
+    def average(cls, values: Sequence[float]) -> Mean:
+        """Compute the mean and half of Student's 95 % interval; raises ValueError without values."""
+        n, mean = len(values), math.fsum(values) / len(values)
+        return cls(mean) if n == 1 else cls(mean, _half_width(float(np.std(values, ddof=1)), n), n)
+
+    @property
+    def low(self) -> float:
+        """The lower end of the interval; NaN for a single unit."""
+        return self.mean - self.half
+
+    @property
+    def high(self) -> float:
+        """The upper end of the interval; NaN for a single unit."""
+        return self.mean + self.half
+
+
 class Spread(msgspec.Struct, frozen=True):
     """One figure over repeated runs: mean, standard deviation, and Student's 95 % interval of the mean."""
 

@@ -8,7 +8,6 @@ from functools import partial
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
 from msgspec.structs import asdict, replace
 
 from loadgen.base.tables import Table, make_table, measure_table, render_text_table
@@ -16,7 +15,7 @@ from loadgen.base.text import WIDTH, clean_line, format_count, wrap_text
 from loadgen.figures import repeats
 from loadgen.figures.figure_table import COMMON, LATENCIES
 from loadgen.figures.objectives import Standing, join_standings
-from loadgen.figures.repeats import t_quantile
+from loadgen.figures.repeats import Mean
 from loadgen.figures.vllm_keys import DECODING, PREFILL, Figures, list_throughputs
 from loadgen.report.load_identity import Load, format_tokens, identify_load
 from loadgen.report.run_directory import Result
@@ -34,21 +33,6 @@ _SIGNIFICANT = 4  # digits in text; HTML, CSV and JSON have all
 def mark_simulated(name: str, simulated: bool) -> str:
     """Return a row's name, with a mark if the embedded engine answered and no model ran."""
     return f"{name} ({SIMULATED})" if simulated else name
-
-
-class Mean(msgspec.Struct, frozen=True):
-    """A figure's mean over the runs of a row; `half`, of its 95 % interval, is NaN for a single run."""
-
-    mean: float
-    half: float = math.nan
-
-    @classmethod
-    def average(cls, values: Sequence[float]) -> Mean:
-        """Compute the mean and half of Student's 95 % interval; raises ValueError without values."""
-        n, mean = len(values), math.fsum(values) / len(values)
-        if n == 1:
-            return cls(mean)
-        return cls(mean, t_quantile(n - 1) * float(np.std(values, ddof=1)) / math.sqrt(n))
 
 
 class LoadRow(msgspec.Struct, frozen=True):

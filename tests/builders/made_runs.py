@@ -11,13 +11,14 @@ import numpy as np
 from loadgen.base.guard import Broken
 from loadgen.facts.run_facts import Cell, Client, Facts, Server
 from loadgen.figures import vllm_keys
+from loadgen.figures.repeats import Mean
 from loadgen.plan import profile
 from loadgen.records.record import Record, Records
 from loadgen.report import run_directory
 from loadgen.report.load_identity import identify_load
 from loadgen.report.run_directory import Result
 from loadgen.server.server_counters import ServerSample, ServerWindow
-from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line, Summary
+from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line
 from loadgen.study.run_summary import Reported
 from loadgen.transport.failure import Failure, FailureKind
 
@@ -142,7 +143,7 @@ def line(name: str, runs: tuple[Reported, ...], call: Decision | None = None, **
         values = np.array([one.figure(figure.key) for one in runs], np.float64)
         half = float(values.std() + 0.01 * values.mean())
         mean = float(values.mean())
-        summaries[figure.key] = Summary(mean, len(runs), mean - half, mean + half)
+        summaries[figure.key] = Mean(mean, half, len(runs))
     effects = {}
     for figure in known if call is not None else ():
         effects[figure.key] = Effect(

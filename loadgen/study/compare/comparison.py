@@ -19,9 +19,10 @@ from loadgen.features.answers import answer_check
 from loadgen.features.roofline import bound
 from loadgen.features.roofline.models import find_suffix
 from loadgen.figures.figure_table import LATENCIES, SELECTABLE, find_figure
+from loadgen.figures.repeats import Mean
 from loadgen.figures.vllm_keys import DECODING, PREFILL
 from loadgen.report.load_identity import Load
-from loadgen.report.load_table import SIMULATION, Mean
+from loadgen.report.load_table import SIMULATION
 from loadgen.study.compare import comparability, run_groups, statistics
 from loadgen.study.compare.model import (
     ALONE,
@@ -31,7 +32,6 @@ from loadgen.study.compare.model import (
     Decision,
     Effect,
     Line,
-    Summary,
 )
 from loadgen.study.compare.run_groups import Group
 from loadgen.study.consistency.self_consistency import judge_figures
@@ -423,13 +423,10 @@ def _find_marks(run: Reported, like: Reported, severity: Severity) -> list[str]:
     return [finding.evidence for finding in findings if finding.rule.severity is severity]
 
 
-def _summarise(runs: Sequence[Reported], key: str) -> Summary | None:
+def _summarise(runs: Sequence[Reported], key: str) -> Mean | None:
     """Compute the mean over units with its 95 % interval by Student's t; None if no run has the figure."""
     values = statistics.list_units(runs, lambda run: read_figure(run, key))
-    if not values:
-        return None
-    found = Mean.average(values)
-    return Summary(found.mean, len(values), found.mean - found.half, found.mean + found.half)
+    return Mean.average(values) if values else None
 
 
 def _question_speed(runs: Sequence[Reported], figures: Sequence[ComparedFigure]) -> Iterator[str]:

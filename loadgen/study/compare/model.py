@@ -11,6 +11,7 @@ import msgspec
 
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
+from loadgen.figures.repeats import Mean
 from loadgen.report.load_identity import Load
 from loadgen.report.load_table import mark_simulated
 from loadgen.study.consistency.ceilings import Hardware
@@ -131,21 +132,12 @@ class Effect(msgspec.Struct, frozen=True):
     higher_is_faster: bool | None = None
 
 
-class Summary(msgspec.Struct, frozen=True):
-    """One figure of one row over its units (runs, or starts of a server): the mean and its 95 % interval."""
-
-    mean: float
-    units: int
-    low: float = float("nan")
-    high: float = float("nan")
-
-
 class Line(msgspec.Struct, frozen=True):
     """One checkpoint under one load."""
 
     name: str
     runs: tuple[Reported, ...]
-    summaries: Mapping[str, Summary]  # by the figure's key; absent if no run has it
+    summaries: Mapping[str, Mean]  # by the figure's key; absent if no run has it
     effects: Mapping[str, Effect]  # against the baseline, by the figure's key; empty for the baseline itself
     roofline: float | None = None  # share of the ceiling that decoding reached
     marks: tuple[str, ...] = ()  # unlike the baseline, doubts of its runs, fast because broken

@@ -115,9 +115,9 @@ def _make_cell(figure: ComparedFigure, line: Line) -> ComparedCell:
     cell = ComparedCell(figure.label)
     if summary is not None:
         mean = Number(_format_figure(figure, summary.mean), summary.mean, f"{figure.key}.mean")
-        half = figure.scale((summary.high - summary.low) / 2)
+        half = figure.scale(summary.half)
         spread = f"± {half:,.{figure.digits}f}" if math.isfinite(half) else ""
-        spread = repeats.VAGUE if comparison_report.is_vague(summary) else spread
+        spread = repeats.VAGUE if repeats.is_vague(summary.mean, summary.half) else spread
         cell = replace(cell, mean=mean, spread=spread)
     if effect is not None and effect.ratio == effect.ratio:
         ratio = Number(format_row_ratio(effect.ratio), effect.ratio, f"{figure.key}.ratio")

@@ -20,12 +20,13 @@ from loadgen.base.tables import (
 )
 from loadgen.base.text import WIDTH, clean_line, cut_middle, format_count, wrap_first_line, wrap_text
 from loadgen.figures import repeats
+from loadgen.figures.repeats import Mean
 from loadgen.report import load_table
 from loadgen.report.load_identity import Load, format_tokens
 from loadgen.report.load_table import LoadRow
 from loadgen.report.result_file import make_strict
 from loadgen.study.compare.comparison import find_column
-from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line, Summary
+from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line
 from loadgen.study.compare.tables import loads
 from loadgen.study.run_summary import Reported, group_by
 
@@ -199,17 +200,17 @@ def format_ratio(ratio: float, low: float, high: float, digits: int) -> str:
     return f"{ratio:.{digits}f}× ({between})"
 
 
-def format_spread(figure: ComparedFigure, summary: Summary | None) -> str:
+def format_spread(figure: ComparedFigure, summary: Mean | None) -> str:
     """Write a mean and half its interval with as many decimals, as 298.1 ±1.2; "-" without a value.
 
     In words where the interval bounds nothing.
     """
     if summary is None:
         return "-"
-    half = figure.scale((summary.high - summary.low) / 2)
+    half = figure.scale(summary.half)
     if not math.isfinite(half):
         return _format_mean(figure, summary)
-    if is_vague(summary):
+    if repeats.is_vague(summary.mean, summary.half):
         return f"{_format_mean(figure, summary)} {repeats.VAGUE}"
     decimals = _count_decimals(figure, summary)
     if half > 0:  # no more than two digits of what is not known
@@ -217,18 +218,13 @@ def format_spread(figure: ComparedFigure, summary: Summary | None) -> str:
     return f"{figure.scale(summary.mean):.{decimals}f} ±{half:.{decimals}f}"
 
 
-def is_vague(summary: Summary) -> bool:
-    """Whether the runs lie too far apart to bound this mean."""
-    return repeats.is_vague(summary.mean, (summary.high - summary.low) / 2)
-
-
-def _format_mean(figure: ComparedFigure, summary: Summary | None) -> str:
+def _format_mean(figure: ComparedFigure, summary: Mean | None) -> str:
     if summary is None:
         return "-"
     return f"{figure.scale(summary.mean):.{_count_decimals(figure, summary)}f}"
 
 
-def _count_decimals(figure: ComparedFigure, summary: Summary) -> int:
+def _count_decimals(figure: ComparedFigure, summary: Mean) -> int:
     value = abs(figure.scale(summary.mean))
     if not 0 < value < math.inf:
         return 0
@@ -245,7 +241,7 @@ def _describe_legend(comparison: ComparedLoad, signs: bool = True) -> str:
         for figure in _select_judged(comparison)
         if figure.key in line.summaries
     ]
-    if any(map(is_vague, shown)):
+    if any(repeats.is_vague(summary.mean, summary.half) for summary in shown):
         parts.append(repeats.VAGUE_LEGEND)
     if any(effect.call is not Decision.NONE for line in comparison.lines for effect in line.effects.values()):
         alike = f"within ± {100 * comparison.margin:g} %"
@@ -399,7 +395,10 @@ def _make_json_row(comparison: ComparedLoad, line: Line) -> dict[str, Any]:
     ratio, low, high = compute_speed_up(line.effects.get(comparison.headline))
     return {
         "name": line.name,
-        "summaries": {key: asdict(summary) for key, summary in line.summaries.items()},
+        "summaries": {
+            key: {name: getattr(summary, name) for name in ("mean", "units", "low", "high")}
+            for key, summary in line.summaries.items()
+        },
         # `beside` held figures of a resampling that is no longer made.
         "effects": {
             key: {**asdict(effect), "call": effect.call.value, "beside": {}}

@@ -15,9 +15,10 @@ from msgspec.structs import replace
 from builders.comparison_samples import HIGH, cells, failed, run, thor
 from builders.loops import loop_over
 from loadgen.base.text import WIDTH, cut_middle, format_json
+from loadgen.figures.repeats import Mean
 from loadgen.report.load_identity import Load
 from loadgen.study.compare.comparison import compare_runs
-from loadgen.study.compare.model import ComparedFigure, ComparedLoad, ComparisonOptions, Summary
+from loadgen.study.compare.model import ComparedFigure, ComparedLoad, ComparisonOptions
 from loadgen.study.compare.tables import comparison_report
 
 SLOW, FAST = [100.0, 101.0, 99.0, 100.5, 99.5], [200.0, 203.0, 198.5, 200.5, 199.0]
@@ -149,7 +150,7 @@ def test_long_names_are_shortened_in_the_middle(name: str, width: int, shown: st
 )
 def test_figures_have_four_digits(mean: float, half: float, shown: str) -> None:
     figure = ComparedFigure("output_throughput", "tok/s", True)
-    assert comparison_report.format_spread(figure, Summary(mean, 1, mean - half, mean + half)) == shown
+    assert comparison_report.format_spread(figure, Mean(mean, half)) == shown
 
 
 @pytest.mark.parametrize(
