@@ -64,16 +64,13 @@ def export_requests(made: Plan, file: str, tokenizer: str | None) -> list[str]:
         write_output(path, lambda out: out.writelines(encode_rows(made, decode)))
     except OSError as error:
         raise UsageError(f"{FLAG}: cannot write {path}: {error.strerror or error}") from None
+    count = 2 * len(made) if form == CONVERSATIONS else len(made)  # a message and its answer
+    rows = "1 row" if count == 1 else f"{count} rows"
     return [
-        f"requests: {path}, {_count_rows(made, form)} of {form}; plan {made.digest()}",
+        f"requests: {path}, {rows} of {form}; plan {made.digest()}",
         *_list_sending_commands(made, path, form),
         *(() if decode is None or tokenizer is None else _recount(made, tokenizer, decode)),
     ]
-
-
-def _count_rows(made: Plan, form: str) -> str:
-    count = 2 * len(made) if form == CONVERSATIONS else len(made)  # a message and its answer
-    return f"{count} row{'s' * (count > 1)}"
 
 
 def _find_decode(made: Plan, tokenizer: str | None) -> Decode | None:

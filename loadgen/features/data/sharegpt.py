@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -71,7 +71,8 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
         if len(pairs) == inputs.most:
             break
     if not pairs:
-        raise file.refusal(f"no row is left to send: {_list_skipped(skipped)}")
+        whys = ", ".join(f"{count} with {why}" for why, count in skipped.items() if count)
+        raise file.refusal(f"no row is left to send: {whys or 'it holds none'}")
     which = oversample_rows(len(pairs), inputs.most, seed, profile.no_oversample)
     facts = DataFacts(
         kind=KIND,
@@ -151,7 +152,3 @@ def _explain_unsent(pair: QuestionPair, output_len: int | None) -> str:
         LONG_BOTH: pair.prompt_len + answer > _MOST_BOTH,
     }
     return next((why for why, holds in rules.items() if holds), "")
-
-
-def _list_skipped(skipped: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} with {why}" for why, count in skipped.items() if count) or "it holds none"

@@ -155,7 +155,7 @@ def _read_client(at: Path, name: str, flag: str, hash_bytes: Callable[[bytes], N
             _read_histogram(data, begin, fields, "output_tokens"),
         )
         for begin, fields in table.items()
-        if not _is_empty(fields)
+        if any(str(text).strip(" {}") for text in fields.values())
     }
     if not lengths and any(window.rate_per_s > 0 for window in windows):
         raise data.refusal("has no histogram of lengths")
@@ -185,10 +185,6 @@ def _read_windows(lines: Lines) -> list[RateWindow]:
     width = begins[1] - begins[0] if len(begins) > 1 else _LAST_WINDOW_S
     ends = [*begins[1:], begins[-1] + width]
     return [RateWindow(b, e, *rate) for b, e, rate in zip(begins, ends, rates, strict=True)]
-
-
-def _is_empty(fields: Mapping[str, Any]) -> bool:
-    return all(str(text).strip(" {}") == "" for text in fields.values())
 
 
 def _read_histogram(data: OpenedFile, begin: int, fields: Mapping[str, Any], name: str) -> LengthHistogram:

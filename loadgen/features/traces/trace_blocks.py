@@ -155,7 +155,9 @@ def find_prefix_reuse(
         lens = np.minimum(input_lens[alive], (depth + 1) * block)
         shared[alive] = np.maximum(shared[alive], np.minimum(lens, _find_longest_before(lens, first)))
         ends = input_lens[alive] <= (depth + 1) * block
-        repeated += _count_repeats(chain[ends], input_lens[alive[ends]])
+        ended = input_lens[alive[ends]]
+        # Those that equal an earlier one in blocks and length.
+        repeated += len(ended) - len(np.unique(chain_hashes(chain[ends], ended)))
         depth += 1
         deeper = used[alive] > depth
         alive, chain = alive[deeper], chain[deeper]
@@ -176,8 +178,3 @@ def _find_longest_before(lens: Int64, first: Bool) -> Int64:
     before[first] = 0
     longest: Int64 = np.maximum(before, 0)
     return longest
-
-
-def _count_repeats(chain: Int64, lens: Int64) -> int:
-    """Count the prompts that equal an earlier one in blocks and length."""
-    return len(lens) - len(np.unique(chain_hashes(chain, lens)))
