@@ -14,9 +14,8 @@ from msgspec.structs import replace
 from loadgen.base.arrays import Float64, Int64
 from loadgen.base.errors import UsageError
 from loadgen.features import import_rows
-from loadgen.plan import lengths
 from loadgen.plan.data_facts import DataFacts
-from loadgen.plan.lengths import LengthDistribution
+from loadgen.plan.lengths import LengthDistribution, parse_lengths
 from loadgen.plan.model_files import find_vocabulary
 from loadgen.plan.plan_inputs import ModelTarget, PlanInputs, SourcedRequests
 from loadgen.plan.planned_requests import PromptRequests, fingerprint
@@ -85,10 +84,9 @@ def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str
 
     Raises UsageError where the API does not take it.
     """
-    usual = profile.prompt_format in ("auto", IDS) and not profile.prompt_corpus
-    return (
-        IDS if usual and subject.takes_ids(dialect) else import_texts().choose_form(profile, subject, dialect)
-    )
+    if profile.prompt_format in ("auto", IDS) and not profile.prompt_corpus and subject.takes_ids(dialect):
+        return IDS
+    return import_texts().choose_form(profile, subject, dialect)
 
 
 def _open_vocabulary(inputs: PlanInputs) -> PromptSource:
@@ -102,27 +100,32 @@ def _open_vocabulary(inputs: PlanInputs) -> PromptSource:
 
 def make_shape(inputs: PlanInputs) -> tuple[PromptShape, list[str]]:
     """Compute the number and lengths of prompts, and notes on lengths that are not as requested."""
-    profile = inputs.profile
-    ratios = parse_range_ratio(profile.range_ratio, profile.compat)
-    dists: list[lengths.LengthDistribution | None] = []
-    notes = []
-    for flag, text, usual in (
-        ("--input-dist", profile.input_dist, profile.input_len),
-        ("--output-dist", profile.output_dist, profile.output_len),
-    ):
-        dists.append(made := lengths.parse_lengths(text, flag, usual) if text else None)
-        if made is not None and (remark := made.remark()):
-            notes.append(f"{flag} {text}: {remark}")
+    profile, notes = inputs.profile, list[str]()
+
+    def read_dist(way: str, usual: int) -> LengthDistribution | None:
+        text: str = getattr(profile, f"{way}_dist")
+        if not text:
+            return None
+        dist = parse_lengths(text, f"--{way}-dist", usual)
+        if remark := dist.remark():
+            notes.append(f"--{way}-dist {text}: {remark}")
+        return dist
+
     count = profile.most_prompts if inputs.most is None else inputs.most
     shape = PromptShape(
-        count, profile.input_len, profile.output_len, *ratios, profile.prefix_len, profile.compat
+        count,
+        profile.input_len,
+        profile.output_len,
+        *parse_range_ratio(profile.range_ratio, profile.compat),
+        profile.prefix_len,
+        profile.compat,
+        read_dist("input", profile.input_len),
+        read_dist("output", profile.output_len),
+        profile.prefix_groups,
+        profile.prefix_zipf,
+        draw_class_lens(profile.classes, inputs.stream, count, profile.compat) if profile.classes else None,
     )
-    groups = {"prefix_groups": profile.prefix_groups, "prefix_zipf": profile.prefix_zipf}
-    by_class = None
-    if profile.classes:
-        by_class = draw_class_lens(profile.classes, inputs.stream, count, profile.compat)
-    dists_of = {"input_dist": dists[0], "output_dist": dists[1]}
-    return replace(shape, **dists_of, **groups, class_lens=by_class), notes
+    return shape, notes
 
 
 def is_count_known(shape: PromptShape, profile: Profile) -> bool:
