@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
@@ -14,16 +15,10 @@ from loadgen.engines.engine import EngineMetrics
 from loadgen.engines.engines import ENGINES, METRICS
 from loadgen.engines.refusals import FIELDS
 from loadgen.settings.server_settings import ServerKeys
-from loadgen_servers.launch import llamacpp, sglang, transformers, vllm
 from loadgen_servers.launch.installed import Installation
+from loadgen_servers.launch.launchers import LAUNCHERS
 from loadgen_servers.launch.spec import LaunchError, ServerSpec
 
-_LAUNCHERS = {  # and the program that each runs
-    "vLLM": (vllm, "vllm"),
-    "SGLang": (sglang, "python"),
-    "transformers serve": (transformers, "transformers"),
-    "llama.cpp": (llamacpp, llamacpp.EXECUTABLE),
-}
 _SPEC = ServerSpec(model="org/M", port=65000)
 _SAMPLES: dict[str, Any] = {"int": 4243, "float": 0.4243, "str": "NAME", "bool": True}
 _SHOWN = {
@@ -60,9 +55,14 @@ def _name_metrics(metrics: EngineMetrics, quantity: str) -> str:
 def list_launch_flags() -> Iterator[tuple[str, str]]:
     """The words that each flag of a launch adds to the command of an engine, or why the engine refuses it."""
     yield "flag", "in the command"
-    yield "always", _stack((name, _join(_list_words(*launcher, {}))) for name, launcher in _LAUNCHERS.items())
+    launchers = {
+        engine.name: sys.modules[LAUNCHERS[engine.launch_name].__module__]
+        for engine in ENGINES
+        if engine.launch_name
+    }
+    yield "always", _stack((name, _join(_list_words(module, {}))) for name, module in launchers.items())
     for flag, changes in _list_changes():
-        cells = {name: _describe_change(*launcher, changes) for name, launcher in _LAUNCHERS.items()}
+        cells = {name: _describe_change(module, changes) for name, module in launchers.items()}
         if set(cells.values()) != {"nothing"}:
             yield f"`{flag}`", _stack(cells.items())
 
@@ -96,20 +96,22 @@ def _list_changes() -> Iterator[tuple[str, Mapping[str, Any]]]:
     yield "--server-trace DIR", {"trace_directory": "DIR"}
 
 
-def _describe_change(engine: ModuleType, program: str, changes: Mapping[str, Any]) -> str:
+def _describe_change(launcher: ModuleType, changes: Mapping[str, Any]) -> str:
     try:
-        words = _list_words(engine, program, changes)
+        words = _list_words(launcher, changes)
     except LaunchError as error:
         return f"refused: {_show(str(error).partition(': ')[2] or str(error))}"
-    usual = _list_words(engine, program, {})
+    usual = _list_words(launcher, {})
     return _join([word for word in words if word not in usual]) or "nothing"
 
 
-def _list_words(engine: ModuleType, program: str, changes: Mapping[str, Any]) -> list[str]:
+def _list_words(launcher: ModuleType, changes: Mapping[str, Any]) -> list[str]:
     """The environment and the words of the command that an engine is started with."""
     spec = msgspec.structs.replace(_SPEC, **changes)
-    command = engine.serve_command(spec, Installation(program, None))
-    return [*(f"{name}={value}" for name, value in command.environment.items()), *command.argv]
+    program = getattr(launcher, "EXECUTABLE", launcher.__name__.rpartition(".")[2])
+    command = launcher.serve_command(spec, Installation(program, None))
+    argv = ["python" if command.argv[1] == "-m" else program, *command.argv[1:]]
+    return [*(f"{name}={value}" for name, value in command.environment.items()), *argv]
 
 
 def _join(words: Iterable[str]) -> str:
