@@ -23,7 +23,11 @@ def _missing(reason: str) -> NoReturn:
 
 
 # Engines that live to the end of the session.
-_SHARED = frozenset({"vllm", "transformers_serve"})
+_SHARED = frozenset({"vllm", "caching_vllm", "transformers_serve"})
+# All that a client may use of a vLLM, with four requests at once. A GPU has blocks of 16 tokens; a CPU takes
+# multiples of 32, and 128 unless it is asked.
+_EVERYTHING = """--block-size 32 --enable-auto-tool-choice --tool-call-parser hermes --max-model-len 8192
+    --enable-prompt-tokens-details --enable-per-request-metrics --max-num-seqs 4"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -67,6 +71,16 @@ def vllm(engines_python: Path, model: Path, tmp_path_factory: pytest.TempPathFac
     """vLLM without a prefix cache: the same prompt is the same work each time."""
     log = tmp_path_factory.mktemp("vllm") / "log"
     with running.vllm(engines_python, model, log, ["--no-enable-prefix-caching"]) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def caching_vllm(
+    engines_python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Engine]:
+    """A vLLM whose prefix cache can be emptied, that takes tools and tells each request its times."""
+    log = tmp_path_factory.mktemp("caching") / "log"
+    with running.resettable_vllm(engines_python, model, log, _EVERYTHING.split()) as engine:
         yield engine
 
 

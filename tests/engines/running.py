@@ -31,13 +31,19 @@ OFFLINE = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
 }
+# So small a model gains nothing by a second thread, and where another process wants the core, two of OpenMP's
+# spin until both have one: a token takes ten times as long.
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 # Without VLLM_HOST_IP vLLM's processes talk over the machine's own address instead of loopback.
 VLLM_ON_CPU = {
     "VLLM_HOST_IP": "127.0.0.1",
     "GLOO_SOCKET_IFNAME": "lo",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "auto",
+    # Its engine runs the model itself: a worker is one more process to start, and spins between steps.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }
+VLLM_WITH_WORKER = {**VLLM_ON_CPU, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
 # Kills the group should whoever started it die first, by whatever signal.
 _GUARD = "import os, signal, sys; sys.stdin.read(); os.killpg(int(sys.argv[1]), signal.SIGKILL)"
 
@@ -144,10 +150,10 @@ def members(group: int) -> list[int]:
 
 
 def environment(more: Mapping[str, str]) -> dict[str, str]:
-    """This environment without proxies, nothing looked up outside, and `more`."""
+    """This environment without proxies, nothing looked up outside, one thread a model, and `more`."""
     own = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     own.pop("PYTHONPATH", None)
-    return {**own, **OFFLINE, **more}
+    return {**own, **OFFLINE, **ONE_THREAD, **more}
 
 
 def free_port() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import httpx
 import numpy as np
 import pytest
 
-from engines import running
 from engines.clients import Finished, loadgen, read_json, scrape
 from engines.hiding_proxy import hiding
 from engines.running import Engine
@@ -21,8 +19,6 @@ pytestmark = pytest.mark.engine
 _ROOT = Path(__file__).resolve().parents[2]
 _EXAMPLES = _ROOT / "docs" / "examples"
 _HITS = "vllm:prefix_cache_hits_total"
-# A GPU has blocks of 16 tokens; a CPU takes multiples of 32, and 128 unless it is asked.
-_FLAGS = ["--block-size", "32", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
 # What says that something else was sent than planned. Times are left out: two cores serve and measure.
 _OF_DATA = {
     "answer-lengths",
@@ -34,16 +30,6 @@ _OF_DATA = {
     "tokens-far-off",
     "tokens-not-counted",
 }
-
-
-@pytest.fixture(scope="module")
-def caching_vllm(
-    engines_python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Engine]:
-    """A vLLM that caches prefixes, takes tools, and lets its cache be emptied."""
-    log = tmp_path_factory.mktemp("caching") / "log"
-    with running.resettable_vllm(engines_python, model, log, _FLAGS) as engine:
-        yield engine
 
 
 def _bench(engine: Engine, directory: Path, words: str, *more: str | Path) -> tuple[Finished, float]:

@@ -20,8 +20,6 @@ from loadgen.records.record import Records
 pytestmark = pytest.mark.engine
 _EXCERPT = Path(__file__).resolve().parents[1] / "data" / "datasets" / "mlperf_edge_agentic_excerpt.jsonl"
 _TURNS = 7
-_FLAGS = ["--block-size", "32", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
-_FLAGS += ["--enable-prompt-tokens-details", "--max-model-len", "8192"]
 _COUNTERS = {
     "answers": "vllm:time_to_first_token_seconds_count",
     "ttft_s": "vllm:time_to_first_token_seconds_sum",
@@ -29,16 +27,6 @@ _COUNTERS = {
     "prompt": "vllm:prefix_cache_queries_total",
 }
 _GAPS_S = (4.9, 5.1, 6.0)
-
-
-@pytest.fixture(scope="module")
-def tools_vllm(
-    engines_python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Engine]:
-    """A vLLM that caches prefixes, takes tools, and lets its cache be emptied."""
-    log = tmp_path_factory.mktemp("tools") / "log"
-    with running.resettable_vllm(engines_python, model, log, _FLAGS) as engine:
-        yield engine
 
 
 @dataclass
@@ -86,10 +74,10 @@ def _run(directory: Path) -> tuple[dict[str, Any], Records]:
     return read_json(run / "result.json")["loadgen"], Records.load(run / "arrivals.npz")
 
 
-def test_each_turn_has_the_servers_own_cached_share(tools_vllm: Engine, tmp_path: Path) -> None:
-    words = f"--base-url {tools_vllm.base_url} --model qwen3 --backend openai-chat --max-concurrency 1"
+def test_each_turn_has_the_servers_own_cached_share(caching_vllm: Engine, tmp_path: Path) -> None:
+    words = f"--base-url {caching_vllm.base_url} --model qwen3 --backend openai-chat --max-concurrency 1"
     more = "--reset-cache --turn-delays 4 --output-len 16 --session-header X-Session-ID --dataset-path"
-    with TurnCounters(tools_vllm.base_url) as counters:
+    with TurnCounters(caching_vllm.base_url) as counters:
         finished = loadgen([*words.split(), *more.split(), str(_EXCERPT)], tmp_path)
     assert finished.code == 0, finished.err
     _, records = _run(tmp_path)
@@ -103,12 +91,12 @@ def test_each_turn_has_the_servers_own_cached_share(tools_vllm: Engine, tmp_path
     assert (ours_s > theirs["ttft_s"] - 0.001).all()
 
 
-def test_recorded_turns_reach_two_servers_as_the_same_bytes(tools_vllm: Engine, tmp_path: Path) -> None:
+def test_recorded_turns_reach_two_servers_as_the_same_bytes(caching_vllm: Engine, tmp_path: Path) -> None:
     digests = []
     for most in ("1", "2"):
         place = tmp_path / most
         place.mkdir()
-        words = f"--base-url {tools_vllm.base_url} --model qwen3 --backend openai-chat --turn-delays none"
+        words = f"--base-url {caching_vllm.base_url} --model qwen3 --backend openai-chat --turn-delays none"
         more = f"--max-concurrency {most} --output-len 4 --num-sessions 2 --dataset-path"
         finished = loadgen([*words.split(), *more.split(), str(_EXCERPT)], place)
         assert finished.code == 0, finished.err

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from engines import clients, running
+from engines import clients
 from engines.clients import Finished, loadgen, read_json, scrape, start_loadgen
 from engines.running import Engine
 from loadgen.figures.metrics import Metrics, compute_metrics
@@ -180,17 +179,6 @@ def test_a_server_that_ends_in_the_middle_leaves_failures_not_successes(
     assert set(found) <= kinds, out
 
 
-@pytest.fixture(scope="module")
-def telling_vllm(
-    engines_python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Engine]:
-    """A vLLM that tells each request its times, caches prefixes, and runs four requests at once."""
-    log = tmp_path_factory.mktemp("telling") / "log"
-    flags = ["--enable-per-request-metrics", "--max-num-seqs", "4"]
-    with running.vllm(engines_python, model, log, flags) as engine:
-        yield engine
-
-
 def _observed(engine: Engine, arguments: list[str], directory: Path) -> tuple[ServerWindow, Metrics, Records]:
     """A run of loadgen with an observer beside it, and what the two say."""
     directory.mkdir(exist_ok=True)
@@ -204,11 +192,11 @@ def _observed(engine: Engine, arguments: list[str], directory: Path) -> tuple[Se
 
 
 def test_client_and_server_count_the_same_and_each_answer_tells_its_queue(
-    telling_vllm: Engine, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    caching_vllm: Engine, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scraper, "SAMPLING_SHARE", 1.0)  # the gauges once a second, whatever it costs
-    load = [*_drop_in(telling_vllm, model), "--seed", "7", "--random-output-len", "256"]
-    window, metrics, records = _observed(telling_vllm, load, tmp_path / "first")
+    load = [*_drop_in(caching_vllm, model), "--seed", "13", "--random-output-len", "256"]
+    window, metrics, records = _observed(caching_vllm, load, tmp_path / "first")
     assert (window.settled, window.reset, window.models) == (True, False, ("qwen3",))
     assert (window.generation_tokens, window.prompt_tokens) == (32 * 256, 32 * 256)
     assert (metrics.total_output_tokens, metrics.total_input_tokens) == (32 * 256, 32 * 256)
@@ -232,12 +220,12 @@ def test_client_and_server_count_the_same_and_each_answer_tells_its_queue(
 
 
 def test_the_same_prompts_again_are_seen_to_come_from_the_prefix_cache(
-    telling_vllm: Engine, model: Path, tmp_path: Path
+    caching_vllm: Engine, model: Path, tmp_path: Path
 ) -> None:
-    load = [*_drop_in(telling_vllm, model), "--seed", "11", "--random-output-len", "8"]
-    first, again = (_observed(telling_vllm, load, tmp_path / name)[0] for name in ("first", "again"))
-    # Of 256 tokens, the first block of 128: the last token is always computed.
-    assert (first.prefix_hits, again.prefix_hits) == (0, 32 * 128)
+    load = [*_drop_in(caching_vllm, model), "--seed", "11", "--random-output-len", "8"]
+    first, again = (_observed(caching_vllm, load, tmp_path / name)[0] for name in ("first", "again"))
+    # Of eight blocks of 32 tokens all but the last: the last token is always computed.
+    assert (first.prefix_hits, again.prefix_hits) == (0, 32 * 224)
 
 
 def _judged(finished: Finished, directory: Path) -> tuple[dict[str, dict[str, str]], dict[str, Any]]:
@@ -266,7 +254,7 @@ def test_the_servers_counts_equal_ours_in_the_report(vllm: Engine, model: Path, 
 
 
 def test_low_load_after_high_load_of_one_seed_is_a_warm_cache(
-    telling_vllm: Engine, model: Path, tmp_path: Path
+    caching_vllm: Engine, model: Path, tmp_path: Path
 ) -> None:
     """The published Jetson Thor pages: the second run's prompts were the first ten of the first run's."""
     same = ["--seed", "0", "--prompt-format", "text-vllm", "--random-input-len", "384"]
@@ -275,7 +263,7 @@ def test_low_load_after_high_load_of_one_seed_is_a_warm_cache(
         directory = tmp_path / name
         directory.mkdir()
         load = ["--num-prompts", requests, "--max-concurrency", at_once, *same]
-        found.append(_judged(loadgen([*_drop_in(telling_vllm, model), *load], directory), directory))
+        found.append(_judged(loadgen([*_drop_in(caching_vllm, model), *load], directory), directory))
     (cold, _), (warm, ours) = found
     assert "prefix-cache" not in cold
     assert warm["prefix-cache"]["severity"] == "suspect"
