@@ -15,7 +15,7 @@ import pytest
 
 from engines.clients import Finished, loadgen, read_json, start_loadgen
 from engines.leftovers import PATIENCE_S, left, until_nothing_is_left
-from engines.running import VLLM_ON_CPU
+from engines.running import VLLM_ON_CPU, VLLM_WITH_WORKER
 
 pytestmark = pytest.mark.engine
 
@@ -108,7 +108,7 @@ def test_a_client_that_is_killed_at_any_point_leaves_no_server(
     seconds: float | None, engines_python: Path, model: Path, tmp_path: Path
 ) -> None:
     words = [*_vllm(engines_python, model), *_SMALL, "--num-prompts", "100000"]
-    with start_loadgen(words, tmp_path, more=VLLM_ON_CPU) as process:
+    with start_loadgen(words, tmp_path, more=VLLM_WITH_WORKER) as process:
         _wait(process, tmp_path, seconds, model)
         process.send_signal(signal.SIGKILL)
         process.communicate()
