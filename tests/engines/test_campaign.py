@@ -20,7 +20,7 @@ from engines.running import OFFLINE
 
 pytestmark = pytest.mark.engine
 
-_REPEATS = 5
+_REPEATS = 4
 _PROFILE = """\
 input_len = 64
 output_len = 32
