@@ -35,6 +35,8 @@ LATER = {
     "loadgen.features.shards.shard_sender": "for --shard, --start-at and --expect-plan",
     "loadgen.features.targets.replicas": "for several --base-url",
     "loadgen.fleet": "for --cluster",
+    "loadgen.features.httpx.httpx_transport": "for --transport httpx",
+    "loadgen.features.launch": "for --launch",
     "loadgen.features.workers": "for --workers",
     "loadgen.study": "for other verbs",
     "loadgen.study.series": "for other verbs",
