@@ -97,7 +97,8 @@ def _make_template(dialect: Dialect, line: bytes) -> _Template | None:
         if not begin or not text or _QUOTE in written or _ESCAPE in written:
             return None
         before, after = line[:begin], line[begin + len(written) :]
-        seconds = _find_seconds(before)
+        match = _CREATED.search(before)  # the last digits of its time, which no dialect reads
+        seconds = slice(*match.span(1)) if match else _NOWHERE
         zeros = b"0" * (seconds.stop - seconds.start)
         later = before[: seconds.start] + zeros + before[seconds.stop :]
         (longer,) = dialect.read_messages(b"%b%bx%b" % (later, written, after))
@@ -106,12 +107,6 @@ def _make_template(dialect: Dialect, line: bytes) -> _Template | None:
     if _read_only_text(longer) != f"{text}x":
         return None
     return _Template(message, before, after, seconds)
-
-
-def _find_seconds(before: bytes) -> slice:
-    """Find the last digits of a message's `created` time, which no dialect reads."""
-    match = _CREATED.search(before)
-    return slice(*match.span(1)) if match else _NOWHERE
 
 
 def _find_loose(stream: PlainStream, template: _Template) -> slice:
