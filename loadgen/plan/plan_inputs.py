@@ -58,7 +58,7 @@ class WordCounts(msgspec.Struct, frozen=True):
 
 
 class ModelTarget(msgspec.Struct, frozen=True):
-    """What a plan must know of the server's model and of the user's tokenizer."""
+    """The facts that a plan needs of the server's model and of the user's tokenizer."""
 
     engine: Engine
     model: str  # the name that requests carry

@@ -80,7 +80,7 @@ class TransportOptions(msgspec.Struct, frozen=True):
 
 
 class Watch(msgspec.Struct, frozen=True):
-    """What accompanies the sending of a plan: the display, the journal and the stop rules."""
+    """The display, the journal and the stop rules that accompany the sending of a plan."""
 
     display: Display
     title: str

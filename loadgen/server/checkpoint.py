@@ -31,7 +31,7 @@ _GGUF_NAME = re.compile(r"[-._]((?:I?Q\d|TQ\d|MXFP4|BF16|F16|F32)\w*?)(?:-\d{5}-
 
 
 class Checkpoint(BaseModel, extra="forbid", frozen=True):
-    """What a checkpoint declares of itself; "" or None for what it does not."""
+    """The declarations of a checkpoint about itself; "" or None for what it does not declare."""
 
     path: str
     config_digest: str  # blake2b of config.json, or of a GGUF file's metadata

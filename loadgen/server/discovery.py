@@ -201,7 +201,7 @@ def _find_reachable(addresses: list[tuple[int, Any]]) -> tuple[int, Any]:
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
-    """What a server reports about itself before a run; "" and 0 for what it does not report."""
+    """A server's report about itself before a run; "" and 0 for what it does not report."""
 
     engine: Engine
     version: str

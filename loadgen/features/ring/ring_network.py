@@ -46,7 +46,7 @@ _RECORD_TYPES, _LONGEST_RECORD = range(20, 25), (1 << 14) + 2048
 
 
 class RingWatch(Protocol):
-    """What watches ring sockets: the poller that learns from segments which sockets to read."""
+    """The poller that learns from segments which ring sockets to read."""
 
     eager: NDArray[np.bool_]  # by port: each segment is to be looked at
     least_bytes: int  # that wait in a socket before the kernel reports it

@@ -231,7 +231,7 @@ def _duration(seconds: float) -> str:
 
 
 class Shown(Protocol):
-    """What a display can show: a line, and the share that is done, 0 to 1; None: unknown."""
+    """The content of a display: a line, and the share that is done, 0 to 1; None: unknown."""
 
     @property
     def share(self) -> float | None: ...
