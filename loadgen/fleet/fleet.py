@@ -145,7 +145,7 @@ class Fleet:
 
     @property
     def rule(self) -> str:
-        """The rule to stop that ended a shard, and which; "" where none did."""
+        """The name of the first shard that a stop rule ended, and the rule; "" if none did."""
         fired = next((shard for shard in self.shards if shard.status.rule), None)
         return "" if fired is None else f"{self.name[fired.number]}: {fired.status.rule}"
 

@@ -200,7 +200,7 @@ def _describe_visible(metrics: Metrics, reasoned: int) -> str:
 
 
 def _write_sentence(figure: Figure, metrics: Metrics) -> str:
-    """Write a figure's sentence; "" if it has none, or the run has no value."""
+    """Fill a figure's sentence in the table with its value; "" if it has no sentence, or no value."""
     value = getattr(metrics, figure.field_name)
     if not figure.sentence or value is None:
         return ""

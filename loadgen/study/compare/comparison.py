@@ -458,7 +458,7 @@ def measure_distance(values: Sequence[float]) -> float:
 def _list_marks(
     runs: Sequence[Reported], valid: Sequence[Reported], used: Sequence[Reported], reference: BaselineRuns
 ) -> Iterator[str]:
-    """Yield what a reader of the row must know, the gravest first."""
+    """Yield remarks on a row (not VALID, unlike the baseline, unsteady, …), the gravest first."""
     if bad := [run for run in runs if run.level == INVALID]:
         foreign = any(run.told_by != OURS for run in bad)
         why = f"{_name_doubts(bad)}{' (loadgen audit has the evidence)' if foreign else ''}"

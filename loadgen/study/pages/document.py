@@ -51,7 +51,7 @@ class Document(msgspec.Struct, frozen=True):
 
     @property
     def lacks(self) -> bool:
-        """Whether anything is missing."""
+        """Whether failed cells, errors or unmeasured points are missing from the report."""
         return bool(self.failures or self.errors or self.points)
 
     @property

@@ -107,7 +107,7 @@ class Outline:
         return Subject(name, model, load=self._join_loads(at))
 
     def _join_loads(self, at: int) -> str:
-        """Find the load below a heading that names something, by its place; -1 if there is none."""
+        """Join the loads in headings from the open one at `at` on, else above it, else described below."""
         above, below = self._open[: max(at, 0)], self._open[max(at, 0) :]
         own = [title.load for _, title in below if title.exact or title.name]
         higher = (title.load for _, title in reversed(above) if title.exact)
