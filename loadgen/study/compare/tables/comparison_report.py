@@ -374,7 +374,7 @@ def _make_json_load_row(row: LoadRow) -> dict[str, Any]:
         **{key: getattr(load, key) for key in ("requests", "duration_s", "shape")},
         "concurrency": load.max_concurrency,
         "rate_per_s": load.request_rate_per_s,
-        "figures": {key: asdict(mean) for key, mean in row.figures.items()},
+        "figures": {key: {"mean": mean.mean, "half": mean.half} for key, mean in row.figures.items()},
         **{key: getattr(row, key) for key in ("runs", "verdict", "standing", "saturated", "simulated")},
         "drawn": False,  # the lengths of a comparison's rows are as they were counted
         "timed": False,
