@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -76,17 +75,15 @@ def slow_kernel(run: RunEvidence) -> Evidence | None:
     return bound.explain_fallback(ceiling, *list_bound_figures(run.facts, run.metrics))
 
 
-def _lacks_roofline(run: RunEvidence, sources: Set[Source]) -> bool:
-    """Whether the roofline is missing; a simulation and a hosted API need none."""
-    return Source.ROOFLINE not in sources and not (run.facts.server.simulated or run.hosted)
-
-
 DOUBTS = {"after many-resent": (beyond_roofline,), "after throttled": (slow_kernel,)}
 CHECKABLE = {
     "before server counters": (
         Checkable(
             "roofline",
-            _lacks_roofline,
+            # A simulation and a hosted API need none.
+            lambda run, sources: (
+                Source.ROOFLINE not in sources and not (run.facts.server.simulated or run.hosted)
+            ),
             "--hardware KEY or --bandwidth GB/s, and the model's files or --model-config",
         ),
     )

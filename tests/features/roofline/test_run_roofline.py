@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from builders import made_cases as made
@@ -9,6 +11,7 @@ from builders.loops import loop_over
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Server
 from loadgen.facts.sensor_facts import WITH_SERVER, SensorSummary
+from loadgen.features import roofline
 from loadgen.features.roofline import roofline_checks, run_roofline
 from loadgen.features.roofline.estimate import ModelIdentity
 from loadgen.features.roofline.roofline_settings import Flags
@@ -86,3 +89,14 @@ def test_the_report_has_the_roofline_or_why_there_is_none() -> None:
 def test_the_hardware_that_is_named_says_how_many_gpus(given: int, hardware: str | None, count: int) -> None:
     facts = made.run(gpus=given).facts
     assert run_roofline.add_ceiling(facts, Flags(hardware=hardware)).gpus == count
+
+
+def test_a_preset_of_no_machine_needs_no_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("bound", "estimate", "machines"):
+        monkeypatch.delattr(roofline, name, raising=False)
+        monkeypatch.setitem(sys.modules, f"{roofline.__name__}.{name}", None)
+    case = made.run(server=replace(SERVER, simulated="instant"), ceiling=None)
+    assert run_roofline.add_ceiling(case.facts, Flags()) == case.facts
+    assert "failed:" not in report.render_report(Result(case.facts, case.records))
+    with pytest.raises(ImportError):
+        run_roofline.add_ceiling(case.facts, Flags(hardware="l4"))
