@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -105,6 +106,7 @@ def select_lines(status: int, body: bytes, wanted: Container[str] | None = None)
     return MetricLines(whose, selected)
 
 
+@lru_cache(maxsize=4)  # what is scraped before and after a run is parsed once more, for what changed
 def parse_metrics(selection: MetricLines) -> MetricsSnapshot:
     """Parse selected lines, without the copies that ranks report, summed over engines."""
     if selection.error:
