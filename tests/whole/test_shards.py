@@ -248,7 +248,7 @@ def test_the_indices_of_the_manifest_are_one_processs_run(capsys: pytest.Capture
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'servers'}"}
     with ScriptedServer(CountingApi(owner="vllm", gap_s=0.01)) as server:
         flags = ["--base-url", server.base_url, *CLOSED.split()]
-        job = "--k8s --shards 3 --image i --claim c --start-in 25"
+        job = "--k8s --shards 3 --image i --claim c --start-in 12"
         assert shards_command.main([*job.split(), "--", *flags]) == 0
         manifest = yaml.safe_load(capsys.readouterr().out)
         (container,) = manifest["spec"]["template"]["spec"]["containers"]
