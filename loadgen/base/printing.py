@@ -8,14 +8,11 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import TextIO
-
-import msgspec
+from typing import NamedTuple, TextIO
 
 from loadgen.base.text import DUMB, WIDTH
 
@@ -93,7 +90,7 @@ class Colour(StrEnum):
     BAD = "color(196)"
 
 
-class Mark(msgspec.Struct, frozen=True):
+class Mark(NamedTuple):
     """A phrase of a report and the colour of its first occurrence in a text, as whole words."""
 
     phrase: str
@@ -109,7 +106,7 @@ def leave_plain(text: str, mark: Mark) -> str:
     return text
 
 
-class Screen(msgspec.Struct, frozen=True):
+class Screen(NamedTuple):
     """The width in columns and the colours of an output; the default is a file: 80 columns, no colour."""
 
     width: int = WIDTH
@@ -120,6 +117,8 @@ class Screen(msgspec.Struct, frozen=True):
         """Return a terminal's screen (40 to 120 columns, its colours), or a file's for any other stream."""
         if stream is None or stream.closed or not stream.isatty():
             return cls()
+        import shutil  # 3 ms, for a terminal alone
+
         columns = shutil.get_terminal_size((WIDTH, 0)).columns
         return cls(max(_LEAST, min(columns, _MOST)), make_terminal_ink())
 

@@ -7,7 +7,6 @@ from enum import IntEnum
 from typing import Literal
 
 import msgspec
-from msgspec.structs import replace
 
 from loadgen.base.guard import Broken, make_guarded
 from loadgen.base.printing import Mark, Screen
@@ -89,7 +88,7 @@ def make_section(
         return wrap_text(clean_text(line), width=screen.width)
 
     def make() -> list[list[str]]:
-        marks = [replace(mark, phrase=clean_text(mark.phrase)) for mark in section.marks(result)]
+        marks = [mark._replace(phrase=clean_text(mark.phrase)) for mark in section.marks(result)]
         every = (lines or section.lines)(result, options) if section.is_there(result.facts) else ()
         laid_out = not section.wrapped and lines is None
         cut = [wrap(line) if not laid_out else clean_text(line).split("\n") for line in every]
