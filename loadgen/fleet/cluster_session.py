@@ -74,7 +74,7 @@ class ClusterExtension(Extension):
     """A plan that is sent from a Ray cluster."""
 
     def check(self, options: Options) -> None:
-        """Raise UsageError where options do not go together with a cluster."""
+        """Raise UsageError where --cluster or --shards stands alone, or an option does not go with them."""
         if options.cluster is None:
             if options.shards is not None:
                 raise UsageError(
@@ -90,7 +90,10 @@ class ClusterExtension(Extension):
             raise UsageError(f"{flag} does not go with --cluster: {why}")
 
     def begin_sender(self, options: Options, stack: ExitStack, interrupts: Interrupts) -> SenderMaker | None:
-        """Join the cluster, once its nodes are fit; raises LoadgenError."""
+        """Join the cluster until the end of `stack`, check its nodes, and return the maker of its sender.
+
+        None without --cluster, and where the request is only printed; raises LoadgenError.
+        """
         if options.cluster is None or options.print_request:
             return None
         with progress.display(options.quiet).waiting(f"joining the Ray cluster at {options.cluster}"):
@@ -117,7 +120,7 @@ class ClusterSender(PlanSender):
         self.merged: Facts | None = None  # of the last run
 
     def send(self, made: Plan, options: TransportOptions, watch: Watch) -> Outcome:
-        """Send a plan, a part from every shard, and return its outcome."""
+        """Send a plan, a part from every shard at one start; return its outcome, and keep their facts."""
         assert watch.journal.path is not None
         check_divisible(made, Share(0, len(self.places.places)))
         start, ended = FleetStart(), watch.journal.path.parent
@@ -141,7 +144,7 @@ class ClusterSender(PlanSender):
         return (("the shards", self._add_shards),)
 
     def _add_shards(self, known: Facts) -> Facts:
-        """Add to the facts what only the shards know of the run."""
+        """Return the facts with the shards' client, parts and losses, and their notes that are not there."""
         facts = self.merged
         assert facts is not None
         return replace(
@@ -154,6 +157,7 @@ class ClusterSender(PlanSender):
         )
 
     def _order(self, made: Plan, options: TransportOptions) -> ShardOrder:
+        """Make the order that the shards have in common: its share is the whole plan."""
         asked = self.options
         running = asked.base_url is not None
         return ShardOrder(
@@ -179,6 +183,7 @@ def join_cluster(
     """Take places for shards on the cluster at an address, until the end of `stack`.
 
     Raises UsageError and MeasureError, each in bounded time: no Ray, no cluster, no room, another loadgen.
+    `turn` is called while Ray is waited for, and may raise.
     """
     ray = stack.enter_context(connection.connect_ray(address))
     each = workers * placement.CPUS_PER_WORKER
@@ -217,7 +222,7 @@ class ClusterFiring:
 
     @property
     def health(self) -> Health:
-        """The health of all capturing processes together; the times are of this machine's clock."""
+        """The health of all capturing processes together, by this machine's clock; none before `merged`."""
         if self.merged is None:
             return NO_HEALTH
         client, records = self.merged.facts.client, self.merged.records
@@ -240,7 +245,7 @@ class ClusterFiring:
 
     @property
     def tally(self) -> DecodedTally:
-        """Counts made while decoding, as the shards made them."""
+        """The counts that the shards made while decoding; 0 until `merged` is set."""
         if self.merged is None:
             return DecodedTally()
         facts = self.merged.facts
@@ -252,7 +257,7 @@ class ClusterFiring:
         return () if self.merged is None else self.merged.facts.lost
 
     def turns(self, progress: Progress) -> Iterator[None]:
-        """Watch the shards to their end, and join their results."""
+        """Watch the shards to their end, yielding at each poll; then read clocks again and set `merged`."""
         for _ in self.fleet.watch():
             totals = self.fleet.totals
             progress.note_totals(totals)
@@ -286,7 +291,7 @@ class ClusterFiring:
 
 
 def join_runs(fleet: Fleet, directory: Path) -> Result:
-    """Join the shards' runs to one, by this machine's clock; raises MeasureError where none left any."""
+    """Fetch the shards' runs and join them by this machine's clock; raises MeasureError if none left any."""
     from loadgen.features.shards import merge, shard_clocks  # only a run that has ended needs them
     from loadgen.features.shards.merge import merge_results
 

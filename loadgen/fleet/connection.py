@@ -62,7 +62,7 @@ def _import_ray() -> Any:
 
 
 def _read_handlers() -> dict[int, Any]:
-    """Read the handlers of signals, where this thread may set them again."""
+    """Read the handlers of SIGTERM and SIGINT, by number; {} in a thread that may not set them again."""
     if threading.current_thread() is not threading.main_thread():
         return {}
     return {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -87,7 +87,7 @@ def _init_ray(ray: Any, where: str) -> None:
 
 
 def _explain_refusal(where: str, error: Exception) -> Exception:
-    """Explain in a line why Ray could not be joined."""
+    """Return a MeasureError that explains in a line why Ray could not be joined."""
     text = " ".join(str(error).split())
     if where == AUTO:
         return MeasureError(
@@ -100,7 +100,11 @@ def _explain_refusal(where: str, error: Exception) -> Exception:
 
 
 def _check_answers(where: str) -> None:
-    """Raise MeasureError where no gRPC server answers at an address: Ray itself takes minutes to say so."""
+    """Raise MeasureError where no gRPC server answers at HOST:PORT: Ray itself takes minutes to say so.
+
+    With TLS or without grpcio only TCP is tried; then ray:// without grpcio is a UsageError. Another form of
+    address passes.
+    """
     match = ADDRESS.fullmatch(where)
     if match is None:
         return
@@ -137,9 +141,9 @@ _SOON_NS, _SOON_S, _LATER_S = 20_000_000, 0.0002, 0.02
 def wait_for_answers(
     ray: Any, refs: Sequence[Any], within_s: float, turn: Callable[[], None], every: bool
 ) -> list[Any]:
-    """Wait for Ray's answers: the references that have one, all of them if `every`, else the first.
+    """Return the references that Ray has answered, once all of them are if `every`, else once one is.
 
-    Returns what there is when the time is over. `turn` is called meanwhile, and may raise.
+    Returns what there is when `within_s` is over. `turn` is called meanwhile, and may raise.
     """
     began_ns = clock.now_ns()
     while True:
@@ -152,6 +156,6 @@ def wait_for_answers(
 
 
 def read_last_line(error: Exception) -> str:
-    """Read the message of Ray's error, without its trace."""
+    """Return the last line of an error's text, 200 characters at most; the error's type if it has no text."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1][:200] if lines else type(error).__name__

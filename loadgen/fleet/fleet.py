@@ -56,7 +56,7 @@ class FleetShard:
         return bool(self.lost or self.status.ended or self.status.failed or self.status.done)
 
     def take(self, status: ShardStatus, now_ns: int) -> None:
-        """Record a shard's status as it answered, and when it last made progress."""
+        """Record the status that a shard answered, that none is due, and `now_ns` if it made progress."""
         if status.beats != self.status.beats or status.measured != self.status.measured or not self.beat_ns:
             self.beat_ns = now_ns
         self.status, self.asked_ns = status, 0
@@ -94,12 +94,12 @@ class Fleet:
             time.sleep(_EVERY_S)
 
     def read_clocks(self) -> None:
-        """Measure how every node's clock stands to this one's, by round trips; raises MeasureError."""
+        """Set `before` of every shard: its clock against this one by round trips; raises MeasureError."""
         for shard in self.shards:
             shard.before = self._reading(shard)
 
     def read_clocks_again(self) -> None:
-        """Measure the clocks again after the run, as far as nodes still answer."""
+        """Set `after` of the shards that are not lost in the same way; one that does not answer is lost."""
         for shard in self.shards:
             if not shard.lost:
                 try:
@@ -119,7 +119,7 @@ class Fleet:
             self._check(answer)
 
     def watch(self) -> Iterator[None]:
-        """Poll all shards a few times a second, until nothing more is to come from any."""
+        """Poll all shards, give up silent ones and yield, a few times a second, until all end or are lost."""
         while not all(shard.over for shard in self.shards):
             now_ns = clock.now_ns()
             for shard in self.shards:
@@ -133,7 +133,7 @@ class Fleet:
             time.sleep(_EVERY_S / 2)
 
     def stop(self, number: int = _INTERRUPT) -> None:
-        """Tell all shards to end what is under way, and to leave what they have."""
+        """Send signal `number` to shards that are not over, and do not wait; SIGINT ends a run in order."""
         for shard in self.shards:
             if not shard.over:
                 self.calls.ask(shard.number, "stop", number)
@@ -150,7 +150,7 @@ class Fleet:
         return "" if fired is None else f"{self.name[fired.number]}: {fired.status.rule}"
 
     def fetch_results(self, directory: Path) -> list[tuple[str, Result]]:
-        """Fetch the runs that the shards left, with what messages call each; they are kept in `directory`."""
+        """Fetch into `directory` the runs that shards left, each with its name; one that fails is lost."""
         left = ((shard, self._fetch(shard, directory)) for shard in self.shards if not shard.lost)
         return [(self._place(shard), result) for shard, result in left if result is not None]
 
@@ -161,6 +161,7 @@ class Fleet:
         )  # fmt: skip
 
     def _fetch(self, shard: FleetShard, directory: Path) -> Result | None:
+        """Fetch a shard's run into a folder of `directory`; None, and `lost` is set, where that fails."""
         (answer,) = ask_all(self.calls, [shard.number], lambda _: ("fetch",), _FETCHED_S, self.turn)
         if answer.lost:
             shard.lost = answer.lost
@@ -176,6 +177,7 @@ class Fleet:
             return None
 
     def _reading(self, shard: FleetShard) -> ClockReading:
+        """Measure a shard's clock against this one's; on one boot they are one. Raises MeasureError."""
         if shard.boot and shard.boot == boot_id():
             return ClockReading(boot=shard.boot, offset_ns=0, error_ns=0, reference=CLOCK)
 
@@ -195,7 +197,7 @@ class Fleet:
             shard.take(answer.value, clock.now_ns())
 
     def _judge(self, now_ns: int) -> None:
-        """Give up silent shards: a node that does not answer, or, while all are idle, an idle process."""
+        """Mark a shard as lost if its node is silent; kill a process that is idle too long while all are."""
         going = [shard for shard in self.shards if not shard.over]
         moving = [shard for shard in going if now_ns - shard.beat_ns < _SILENT_S * 1e9]
         for shard in going:
@@ -240,7 +242,7 @@ class Calls(Protocol):
         ...
 
     def take_answers(self, within_s: float) -> list[Answer]:
-        """Return the answers so far, once there is one, or the time is over."""
+        """Take the answers so far, once there is one, or the time is over; [] at once if none is due."""
         ...
 
     def release(self) -> None:
@@ -291,9 +293,9 @@ def ask_all(
     within_s: float,
     turn: Callable[[], None],
 ) -> list[Answer]:
-    """Ask each shard its question, a method and its arguments, and return the answers.
+    """Ask each shard its question, a method and its arguments, and return one answer for each, by number.
 
-    One that is not there in time is lost. `turn` is called a few times a second.
+    One that is not there in time says `lost`; those to other questions are dropped. `turn` is called often.
     """
     methods: dict[int, str] = {}
     for shard in shards:

@@ -78,7 +78,10 @@ def place_shards(ray: Any, shards: int, each: int, turn: Callable[[], None]) -> 
 def _place_rounds(
     ray: Any, sizes: Sequence[int], each: int, groups: list[Any], turn: Callable[[], None]
 ) -> Iterator[Place]:
-    """Reserve a group of places a round, on as many nodes; where others use a node's CPUs, on free ones."""
+    """Reserve a group of places a round, on as many nodes; where others use a node's CPUs, on free ones.
+
+    Yields the places, and adds each group to `groups`, which the caller releases; raises MeasureError.
+    """
     run = secrets.token_hex(2)
     for size in sizes:
         for strategy in ("STRICT_SPREAD", "SPREAD"):
@@ -111,7 +114,7 @@ class Node(msgspec.Struct, frozen=True):
 
 
 def _make_question() -> Callable[[], tuple[str, str, str]]:
-    """Make the function by which a node describes itself; nested, so that Ray sends its code along."""
+    """Make the function that returns a node's name, Python and loadgen; nested, so that Ray sends it."""
 
     def answer() -> tuple[str, str, str]:
         import platform as there

@@ -33,7 +33,7 @@ _ENDS_S = 10.0
 
 
 class ShardActor:
-    """One shard on its node; each method returns at once."""
+    """One shard on its node; no method waits for what its process does."""
 
     def __init__(self, command: tuple[str, ...] = ()) -> None:
         self._place = Path(tempfile.mkdtemp(prefix="loadgen-shard-"))

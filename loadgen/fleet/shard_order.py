@@ -52,7 +52,7 @@ class ShardOrder(msgspec.Struct, frozen=True):
         return msgspec.msgpack.encode(self)
 
     def options(self, run_dir: str, totals: str) -> Options:
-        """Make the options of the shard's process, which leaves its run in a directory there."""
+        """Make the options of the shard's process: its run goes below `run_dir`, its counts into `totals`."""
         lists = ("metadata", "more_urls")
         values = {**self.given, **{name: tuple(self.given.get(name, ())) for name in lists}}
         return Options(
@@ -119,7 +119,7 @@ def pick_options(options: Options) -> dict[str, Any]:
 
 
 def order_share(order: ShardOrder, share: Share) -> ShardOrder:
-    """Order another part of the plan."""
+    """Return the order of another part of the plan."""
     return replace(order, share=share)
 
 

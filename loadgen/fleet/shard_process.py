@@ -53,7 +53,7 @@ class DriverLine:
         return unpack_order(self._read(size))
 
     def report(self, event: str, text: str = "") -> None:
-        """Write an event to the actor: its name, and its text."""
+        """Append an event, its name and its text on one line, to the file that the actor reads."""
         line = f"{event} {' '.join(text.split())}\n".encode("utf-8", "backslashreplace")
         events = open_unlinked(self.place / EVENTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
@@ -62,7 +62,7 @@ class DriverLine:
             os.close(events)
 
     def start(self) -> int:
-        """Report that all is ready, and wait for the instant at which to begin: CLOCK_MONOTONIC."""
+        """Report that all is ready, wait for the driver, and return its start (ns of CLOCK_MONOTONIC)."""
         self.report("ready")
         instant_ns = int.from_bytes(self._read(LENGTH_BYTES), "little")
         if instant_ns > SYSTEM_CLOCK.now_ns() + _LATEST_S * SECOND_NS:
@@ -121,7 +121,7 @@ def run_shard(line: DriverLine) -> None:
 
 
 def main() -> None:
-    """Run the process, which ends with the actor that started it."""
+    """Run the process, which ends with its actor; an error is reported as an event, the exit code is 0."""
     end_with_parent(os.getppid())
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray's processes block some
     line = DriverLine(Path(sys.argv[1]), cast(BinaryIO, os.fdopen(0, "rb", buffering=0)))

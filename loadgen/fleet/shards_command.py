@@ -81,7 +81,7 @@ def shards_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str], clocks: Clock = SYSTEM_CLOCK) -> int:
-    """Run the command."""
+    """Print the script or manifest that is asked for, and return the exit code; raises UsageError."""
     words = list(argv)
     split = words.index("--") if "--" in words else len(words)
     own, flags = words[:split], words[split + 1 :]
@@ -188,7 +188,7 @@ class KubernetesJob(msgspec.Struct, frozen=True):
         }
 
     def runs(self, start_s: int) -> str:
-        """Show where in the volume the shards' run directories come to lie."""
+        """Return the directory of the volume in which the shards' run directories come to lie."""
         return f"{self.name}-{start_s}"
 
     def _container(self, plan: LaunchPlan, start_s: int) -> dict[str, Any]:
@@ -213,7 +213,7 @@ class KubernetesJob(msgspec.Struct, frozen=True):
         return {"name": "OPENAI_API_KEY", "valueFrom": {"secretKeyRef": {"name": name, "key": key}}}
 
     def text(self, plan: LaunchPlan, start_s: int, start: str) -> str:
-        """Write the manifest in YAML, after what a person must know of it."""
+        """Write the manifest in YAML, after what a person must know of it; `start` is `start_s` in words."""
         directory = self.runs(start_s)
         remarks = (
             f"{plan.shards} shards of one plan, which begin together at {start}: apply this at once.",
@@ -254,7 +254,7 @@ def _quote(text: str) -> str:
 
 
 def _escape(match: re.Match[str]) -> str:
-    """Escape a character beyond U+FFFF, which JSON writes as two surrogates that YAML refuses."""
+    """Escape a quote or a backslash by a backslash, else by number; JSON's two surrogates YAML refuses."""
     sign, number = match[0], ord(match[0])
     if sign in _SIGNS:
         return f"\\{sign}"
@@ -302,6 +302,7 @@ def launch_plan(shards: int, flags: Sequence[str]) -> LaunchPlan:
 
 
 def _check(options: Options, shards: int) -> None:
+    """Raise UsageError if the flags are not of one run, of a running server, with slots for all shards."""
     if options.base_url is None:
         raise UsageError(
             "the shards send parts of one load to a running server: pass its --base-url after --"
