@@ -62,6 +62,7 @@ def find_knee(loads: Sequence[float], values: Sequence[float], *, rises: bool) -
 
 
 def _logarithms(loads: Sequence[float], values: Sequence[float]) -> tuple[Float64, Float64]:
+    """Compute the natural logarithms of the points for which both are finite and above zero."""
     points = np.array([loads, values], np.float64)
     known: Bool = np.all(np.isfinite(points) & (points > 0), axis=0)
     x, y = np.log(points[:, known])

@@ -173,7 +173,7 @@ def describe_limit(record: LimitRecord) -> str:
 
 
 def format_load(value: float) -> str:
-    """Format a load in three digits, a whole one in all of its digits."""
+    """Format a load in three digits, or in all of those before the point."""
     if float(value).is_integer():
         return f"{value:,.0f}"
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

@@ -49,6 +49,7 @@ def duplicate(run: AuditedRun) -> Evidence | None:
 def _find_difference(
     run: AuditedRun, value: Callable[[Reported], float | None], noun: str
 ) -> Evidence | None:
+    """Find evidence that a value differs from that of most runs under the load; `noun` stands before it."""
     own, others = value(run.reported), run.page.find_usual_value(run.reported.load.name, value)
     if own is None or others is None or own == others:
         return None
@@ -113,7 +114,7 @@ def answers_short(run: AuditedRun) -> Evidence | None:
 
 
 def _find_whole_answer(run: AuditedRun) -> float | None:
-    """Find the whole number of answer tokens that half of its checkpoint's or load's runs have; else None."""
+    """Find the longest whole mean of answer tokens, if half the runs of its checkpoint and load have it."""
     others = [other.reported.output_len for other in (*run.same_checkpoint, *run.same_load)]
     whole = [length for length in others if length and length == int(length)]
     longest = max(whole, default=0.0)
@@ -202,7 +203,7 @@ def _name_same_prompts(run: AuditedRun, other: AuditedRun) -> str | None:
 
 
 def _are_as_long(run: AuditedRun, other: AuditedRun) -> bool:
-    """Whether the prompts are equally long."""
+    """Whether both mean prompt lengths are known and equal to 1 %."""
     own, its = run.reported.input_len, other.reported.input_len
     return bool(own and its and abs(own - its) <= LENGTH_OFF * its)
 
@@ -217,7 +218,7 @@ def _are_other_prompts(run: AuditedRun, other: AuditedRun) -> bool:
 
 
 def _compare_with_load(run: AuditedRun, ttft_ms: float, times: float) -> Evidence | None:
-    """Find a full load that leaves each prompt far more time than TTFT alone; None where none does."""
+    """Describe a full load that leaves each prompt more than `times` the TTFT alone; None where none does."""
     for other in run.same_checkpoint:
         left_ms = other.prefill_left_ms
         if not left_ms or left_ms <= times * ttft_ms:
@@ -229,7 +230,7 @@ def _compare_with_load(run: AuditedRun, ttft_ms: float, times: float) -> Evidenc
 
 
 def _compare_with_peak(run: AuditedRun) -> Evidence | None:
-    """Compare TTFT with the prompt's arithmetic at the machine's peak; None where it is not below."""
+    """Explain that TTFT is below the prompt's arithmetic at the machine's peak; None where it is not."""
     if run.ceiling is None:
         return None
     prefill = bound.compare_prefill(run.ceiling, run.reported.figures, run.reported.load)
@@ -334,7 +335,7 @@ def slow_kernel(run: AuditedRun) -> Evidence | None:
 
 
 def compute_decode_share(reported: Reported, ceiling: Ceiling | None) -> float | None:
-    """Compute the share of the roofline that decoding reached, from 0 to 1; None where it is not known.
+    """Compute the share of the roofline that decoding reached, over 1 if beyond; None where it is not known.
 
     Of a row of prefill alone it is the share of the peak that its speed reached.
     """

@@ -281,7 +281,7 @@ def _count_runs(what: str, runs: Sequence[object], why: str) -> list[str]:
 
 
 def _tally_reasons(what: str, reasons: Iterable[str]) -> Iterator[str]:
-    """List each reason with how many runs have it, the first few of them."""
+    """Yield the first ten reasons with how many runs have each, then how many reasons are left."""
     every = Counter(filter(None, reasons))
     for why, count in [*every.items()][:_MOST_REASONS]:
         yield f"{what} {format_count(count, 'run')}: {clean_line(why)}"

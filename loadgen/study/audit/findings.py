@@ -62,7 +62,7 @@ class RunFindings(msgspec.Struct, frozen=True):
 
     @property
     def roofline(self) -> float | None:
-        """The share of the ceiling that decoding reached."""
+        """The share of the roofline that decoding reached (prefill in a row of it alone); None if unknown."""
         return audit_checks.compute_decode_share(self.reported, self.ceiling)
 
 

@@ -76,7 +76,7 @@ def explain_short_answers(run: Reported, otherwise: float | None) -> Evidence | 
 
 
 def explain_other_quantity(key: str, runs: Sequence[Reported]) -> str:
-    """Explain that these runs' goodput is by different objectives; "" if not, or for other figures."""
+    """Explain that goodput's objectives differ; `runs` end with the baseline's; else ""."""
     if key != _GOODPUT:
         return ""
     known = (run.facts.ask().goodput_slo_ms for run in runs if run.facts is not None)
@@ -86,7 +86,7 @@ def explain_other_quantity(key: str, runs: Sequence[Reported]) -> str:
 
 
 def _differ_in(value: Callable[[Reported], Value], form: str, tolerance: float = 0.0) -> Find[Pair]:
-    """Find two reported values that differ, by more than a share of the baseline's where they are numbers."""
+    """Make the check that two known values differ, floats by more than `tolerance` of the baseline's."""
 
     def find(pair: Pair) -> Evidence | None:
         own, other = value(pair.run), value(pair.baseline)
@@ -100,7 +100,7 @@ def _differ_in(value: Callable[[Reported], Value], form: str, tolerance: float =
 
 
 def _differ_by_name(read: Callable[[Reported], Mapping[str, Any]]) -> Find[Pair]:
-    """Find the values of those names that both runs report and that differ."""
+    """Make the check that values differ which both runs report under one name; it lists them."""
     return lambda pair: _list_differences(read(pair.run), read(pair.baseline))
 
 
@@ -177,7 +177,7 @@ def _compare_formulas(pair: Pair) -> Evidence | None:
 
 
 def collect_profile_values(run: Reported, makes: Makes) -> dict[str, Any]:
-    """Collect the profile's values that make the request, or the client, as sent; {} where it is not ours."""
+    """Collect the profile's values that make the request, or the client, as sent; {} if not a run of ours."""
     if run.facts is None:
         return {}
     left_out = {field.name: "left out" for field in run.facts.adapted if not field.sent_as}
@@ -185,7 +185,7 @@ def collect_profile_values(run: Reported, makes: Makes) -> dict[str, Any]:
 
 
 def collect_server_settings(run: Reported) -> dict[str, Any]:
-    """Collect the settings that a server was given or reports, but those that are the checkpoint's own."""
+    """Collect the settings that a server reports, else was given, but those that are the checkpoint's own."""
     facts = run.facts
     as_run, launched = (None, None) if facts is None else (facts.as_run, facts.launched)
     given = {} if launched is None else launched.settings.model_dump(exclude=_OF_THE_CHECKPOINT)

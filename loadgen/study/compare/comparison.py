@@ -100,7 +100,7 @@ def compare_runs(
     cells = [run.cell for run in runs if run.cell is not None] + [failure.cell for failure in failures]
     by_server = len({cell.server for cell in cells}) > 1
     names = run_groups.name_rows(runs, by_server=by_server)
-    failed = _group_failures(failures, names, by_server)
+    failed = _assign_failures(failures, names, by_server)
     stored = (run.cell.checkpoint if run.cell else run.name for run in runs)
     checkpoints = dict(zip(names, stored, strict=True))
     for name, failure in failed:
@@ -135,7 +135,7 @@ def compare_runs(
 
 
 def _choose_baseline(checkpoints: Mapping[str, str], ask: ComparisonOptions) -> tuple[str, list[str]]:
-    """Choose the row that the others are compared with; return remarks on the choice too."""
+    """Return the row to compare others with, and remarks; raises UsageError if --baseline is not a row."""
     for wanted in filter(None, (ask.baseline, ask.campaign.baseline)):
         if matches := match_rows(wanted, checkpoints):
             several = f"{wanted} is {len(matches)} rows, of which {matches[0]} is the baseline"
@@ -183,7 +183,8 @@ def _check_headline(key: str, runs: Sequence[Reported]) -> None:
         raise UsageError(f"--headline {key}: it does not rank speed: name a throughput or a latency")
 
 
-def _group_failures(failures: Sequence[FailedCell], names: Sequence[str], by_server: bool) -> Failed:
+def _assign_failures(failures: Sequence[FailedCell], names: Sequence[str], by_server: bool) -> Failed:
+    """Return each failed cell with its row: the first of its checkpoint (and server), else that name."""
     rows = []
     for failure in failures:
         name = failure.cell.arm if by_server else failure.cell.checkpoint
@@ -199,7 +200,7 @@ def _select_failures(load: Load, failed: Failed, loads: Sequence[Group]) -> Fail
 
 
 def _find_lost_loads(failed: Failed, loads: Sequence[Group]) -> dict[str, Failed]:
-    """Find the loads under which every cell failed."""
+    """Return the failed cells of loads under which every cell failed, by load; {} where there is one load."""
     present = {strip_load(group.load.name) for group in loads}
     absent = [failure for failure in failed if strip_load(failure[1].cell.profile) not in present]
     return group_by(absent if len(loads) != 1 else (), lambda failure: failure[1].cell.profile)
@@ -252,7 +253,7 @@ def _choose_headline(
 
 
 def _find_asked_output(runs: Sequence[Reported]) -> float | None:
-    """Find the requested tokens of an answer: as reported, else the longest mean if that is whole."""
+    """Find the requested tokens of an answer: the one reported, else the longest mean if whole; else None."""
     asked = {run.load.asked_output_len for run in runs if run.load.asked_output_len is not None}
     if asked:
         return float(asked.pop()) if len(asked) == 1 else None
@@ -280,7 +281,7 @@ def _list_remarks(
 
 
 def _judge_loads(tables: Sequence[ComparedLoad]) -> list[ComparedLoad]:
-    """Judge the rows of all loads together in each figure, then mark rows that are fast but broken."""
+    """Judge the rows of all loads together in each figure, then add the marks from their answers."""
     rows = [line for table in tables for line in table.lines]
     effects = [dict(line.effects) for line in rows]
     for key in dict.fromkeys(key for row_effects in effects for key in row_effects):

@@ -170,7 +170,7 @@ def list_limits(limits: Sequence[StoredLimit]) -> list[float]:
 
 
 def summarise_limits(limits: Sequence[StoredLimit]) -> LimitEstimate | None:
-    """Summarise limits: one search's as it found it, of several the geometric mean with its 95 % interval."""
+    """Summarise limits: one as found, of several the geometric mean with its 95 % interval; else None."""
     known = [each for limit in limits if (each := limit.record.limit) is not None and each.value is not None]
     if len(known) < 2:
         return known[0] if known else None

@@ -32,7 +32,7 @@ class CampaignSettings(msgspec.Struct, frozen=True):
 
 
 def read_campaign_settings(places: Iterable[str]) -> CampaignSettings:
-    """Read the first campaign among the places, or the only one inside one; a damaged record is ignored."""
+    """Read the first campaign among the places, or alone inside one; empty if none has a valid record."""
     for record in (
         contents for given in places if (contents := _find_record(expand_path(given))) is not None
     ):

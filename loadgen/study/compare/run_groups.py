@@ -145,7 +145,7 @@ def _split_by_load(reported: Sequence[Reported], members: Iterable[int]) -> list
 def _join_alike(
     reported: Sequence[Reported], members: list[int], kept: list[list[int]], least: int = 0
 ) -> None:
-    """Add each run to the first group that is under the same load, else to a group of its own."""
+    """Add `members`, by their first, to the first group of `kept` under its load, else as another group."""
     for group in kept:
         if is_same_load(reported[members[0]], reported[group[0]], least):
             group += members
@@ -247,7 +247,7 @@ def _group_alike(words: Sequence[Mapping[str, str]]) -> list[list[int]]:
 
 
 def _add_places(runs: Sequence[Reported], words: list[dict[str, str]], by_load: ByLoad) -> Iterator[str]:
-    """Add to the words of runs that would be repeats the place of each, where several were named."""
+    """Add to `words` the place of each run that would be a repeat, where there are several; yield its key."""
     if len({run.place for run in runs} - {""}) < 2:
         return
     shown = name_places(run.place for run in runs if run.place)
@@ -263,7 +263,7 @@ def _add_places(runs: Sequence[Reported], words: list[dict[str, str]], by_load: 
 
 
 def _add_labels(runs: Sequence[Reported], words: list[dict[str, str]], by_load: ByLoad) -> Iterator[str]:
-    """Add to the words of runs that would be repeats the labels of their sources, where these differ."""
+    """Add to `words` the labels, where they differ, of runs that would be repeats; yield their keys."""
     added: dict[str, None] = {}
     for members in _group_alike(words):
         own = [runs[at] for at in members]

@@ -228,7 +228,7 @@ def concurrency_not_held(run: AuditedRun) -> Evidence | None:
     "the client counts empty answers as successes: check its errors",
 )
 def nothing_measured(run: AuditedRun) -> Evidence | None:
-    """Find evidence that there was no request or no time, or a latency of no request."""
+    """Find evidence that a count, the duration, a throughput or a mean or median latency is 0."""
     latencies = ("mean_ttft_ms", "median_ttft_ms", "mean_e2el_ms", "median_e2el_ms")
     rates = ("output_throughput", "total_token_throughput")  # of requests, 0.00 may be one in an hour
     keys = ("completed", "duration", "total_output_tokens", *rates, *latencies)
@@ -252,12 +252,12 @@ def unstreamed_answers(run: AuditedRun) -> Evidence | None:
 
 
 def _count_sent(run: AuditedRun) -> float | None:
-    """Count the requests that were to be sent; None where a time or the run itself ended it before."""
+    """Return the requests that were to be sent; None of a run by time, and of ours, which may end early."""
     load = run.reported.load
     return None if load.duration_s is not None or run.reported.told_by == OURS else load.requests
 
 
-def _count_failed(run: AuditedRun, above: float, most: float) -> Evidence | None:
+def _find_failures(run: AuditedRun, above: float, most: float) -> Evidence | None:
     """Find evidence of failed requests, counted or missing, that are `above` to `most` of all."""
     n, asked = run.requests, _count_sent(run)
     failed = run.figure("failed")
@@ -276,13 +276,13 @@ failures = suspect(
     f"more than {percent(FAILED)} and up to {percent(MANY_FAILED)} of the requests failed: most likely the "
     "slowest ones, so P99 of the others is too low",
     "fix what failed, then measure again",
-)(partial(_count_failed, above=FAILED, most=MANY_FAILED))
+)(partial(_find_failures, above=FAILED, most=MANY_FAILED))
 many_failures = invalid(
     "many-failures",
     f"more than {percent(MANY_FAILED)} of the requests failed: percentiles of the surviving requests are not "
     "meaningful",
     "fix what failed, then measure again",
-)(partial(_count_failed, above=MANY_FAILED, most=math.inf))
+)(partial(_find_failures, above=MANY_FAILED, most=math.inf))
 
 
 @suspect(
@@ -485,7 +485,7 @@ CONTRADICTIONS: tuple[Rule[AuditedRun], ...] = (
 
 
 def judge_figures(run: Reported) -> Reported:
-    """Mark a run INVALID where its figures contradict one another; a run of ours keeps its verdict."""
+    """Return a run as INVALID, with its doubts, where its figures contradict one another; ours unchanged."""
     if run.told_by == OURS:
         return run
     found = [finding.rule.code for finding in rule.apply_rules(CONTRADICTIONS, AuditedRun(run))]

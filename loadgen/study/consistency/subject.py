@@ -61,7 +61,7 @@ class Page:
         return self._names.get(name, ())
 
     def select_load(self, name: str) -> Sequence[Reported]:
-        """Select the runs under the load of this name, as `plain_load` reads it; none without a name."""
+        """Select the runs under the load of this name, as `strip_load` reads it; none without a name."""
         return self._loads.get(strip_load(name), ()) if name else ()
 
     def audit_run(self, run: Reported) -> AuditedRun:
@@ -111,7 +111,7 @@ class AuditedRun:
         return self.reported.figure(key)
 
     def interval(self, key: str) -> Interval | None:
-        """Return the values that a printed figure may stand for; None if it is absent."""
+        """Return the values that a printed figure may stand for; None if it is absent or below zero."""
         if (value := self.figure(key)) is None or value < 0:
             return None
         return Interval.of_printed(self.reported.figures[key], count=key in COUNTS)
@@ -175,7 +175,7 @@ class AuditedRun:
 
     @cached_property
     def workload(self) -> Workload | None:
-        """The known prompts that the number of input tokens identifies."""
+        """The known prompts that the number of input tokens identifies; None if none, or a request failed."""
         n, tokens = self.requests, self.figure("total_input_tokens")
         return recognise_workload(int(n), int(tokens)) if n and tokens and not self.figure("failed") else None
 
@@ -197,7 +197,7 @@ class AuditedRun:
 
     @property
     def concurrency(self) -> float | None:
-        """Mean concurrency: the requests' times ÷ the duration (Little's law)."""
+        """The least mean concurrency: `least_seconds` ÷ the duration (Little's law); None if not known."""
         duration = self.figure("duration")
         return self.least_seconds / duration if self.least_seconds and duration else None
 

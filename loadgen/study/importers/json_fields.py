@@ -110,7 +110,7 @@ def find_first(document: object, read: Reader, *places: str) -> Any:
 
 
 def read_fields(document: object, fields: Fields) -> dict[str, Any]:
-    """Read the fields of a table from a document, each from the first of its places that has it."""
+    """Read a table's fields from a document, each from the first of its places that has it; else None."""
     return {key: find_first(document, read, *places) for key, (read, *places) in fields.items()}
 
 
@@ -154,14 +154,14 @@ def parse_number(text: str) -> float | None:
 
 
 def rate(value: object) -> float | None:
-    """Read requests per second, in which clients write an infinity as Infinity, "inf" or "Infinity"."""
+    """Read requests per second, infinity as Infinity, "inf" or "Infinity" too; None of anything else."""
     if isinstance(value, str) and value.lower() in ("inf", "infinity"):
         return math.inf
     return math.inf if value == math.inf else number(value)
 
 
 def shown_rate(value: object) -> float | str | None:
-    """Return the rate as vLLM's files have it: the word "inf" for none."""
+    """Return the rate as vLLM's files have it: the word "inf" of an infinite one; None if not a rate."""
     figure = rate(value)
     return "inf" if figure == math.inf else figure
 
@@ -216,7 +216,7 @@ def drop_unmeasured(figures: Mapping[str, Any]) -> tuple[dict[str, Any], list[st
 
 
 def has_figures(figures: Mapping[str, Any]) -> bool:
-    """Whether any of them is a latency or a rate that is a number, or that its source calls one."""
+    """Whether any of them is a latency or a rate that is a number other than 0, or infinite."""
     return any(
         (figure := reported_number(value)) and not math.isnan(figure)
         for name, value in figures.items()

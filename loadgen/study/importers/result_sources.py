@@ -102,7 +102,7 @@ def read_sources(places: Sequence[str]) -> Sources:
     again = [path for path in paths if named.setdefault(os.path.realpath(path), path) is not path]
     results = _Reading(named)
     for path in named.values():
-        results.place(path)
+        results.read_place(path)
     if not (results.reported or results.failures or results.sweeps or results.limits):
         first = results.errors[:_NAMED] or ["no place is given: pass runs, campaigns or files of results"]
         more = len(results.errors) - len(first)
@@ -145,7 +145,7 @@ class _Reading:
     )  # by its place and the other one
     current: Path = Path()
 
-    def place(self, path: Path) -> None:
+    def read_place(self, path: Path) -> None:
         """Read a place that was named; its runs are recorded as of that place."""
         self.current = path
         runs, limits = len(self.reported), len(self.limits)
@@ -170,7 +170,7 @@ class _Reading:
         count, passed = 0, list[Path]()
         for where, inside, names in os.walk(path, followlinks=True):
             here = Path(where)
-            if not self._is_new(here):  # a link that leads back
+            if not self._claim(here):  # a link that leads back
                 inside.clear()
                 continue
             inside[:] = sorted(name for name in inside if not name.startswith("."))
@@ -185,7 +185,7 @@ class _Reading:
             if (record := self._read_search(here, names)) is not None:
                 inside.clear()
                 for run in record.run_directories:
-                    if loadgen_runs.is_run(run) and self._is_new(run):
+                    if loadgen_runs.is_run(run) and self._claim(run):
                         self._read_run(run)
                 continue
             if {ARRIVALS, RESULT, JOURNAL} & set(names) and loadgen_runs.is_run(here):
@@ -205,7 +205,7 @@ class _Reading:
         return count
 
     def _read_search(self, directory: Path, names: Sequence[str]) -> StoredSweep | StoredLimit | None:
-        """Read the record of a sweep or of a search; None of a directory that has none that can be read."""
+        """Add the record of a sweep or a search, and return it; None without; a damaged one is an error."""
         try:
             if SWEEP in names:
                 self.sweeps.append(loadgen_runs.read_sweep(directory))
@@ -241,7 +241,7 @@ class _Reading:
         return []
 
     def _read_file(self, path: Path, raw: bytes) -> None:
-        if not self._is_new(path):
+        if not self._claim(path):
             return
         content = json_fields.decode_text(raw, path)
         if content.lstrip()[:1] in ("{", "[") and self._read_documents(content, path):
@@ -291,6 +291,7 @@ class _Reading:
         return bool(readable) or (bool(broken) and pasted_blocks.HEADER.search(content) is None)
 
     def _add(self, path: Path, read: Callable[..., Iterable[Reported]], *given: object) -> None:
+        """Add the runs that `read` makes of `given`, with their mean lengths and their file."""
         self.reported += [
             replace(run, load=json_fields.add_mean_lengths(run.load, run.figures), file=str(path))
             for run in read(*given)
@@ -306,8 +307,8 @@ class _Reading:
             reason = " ".join(str(error).split())[:_LONGEST_DETAIL]
             self.errors.append(f"{source} is damaged: {reason or type(error).__name__}")
 
-    def _is_new(self, path: Path) -> bool:
-        """Whether a path was not read before, and lies in the place that is being read."""
+    def _claim(self, path: Path) -> bool:
+        """Note a path as met in the current place; return whether it is new, and not of another place."""
         real = os.path.realpath(path)
         owner = self.named.get(real) or self.met.get(real, self.current)
         if owner != self.current:

@@ -187,7 +187,7 @@ def _format_interval(effect: Effect) -> str:
 
 
 def find_shared_remarks(comparison: ComparedLoad) -> dict[str, str]:
-    """Find the remarks on three rows or more next to the baseline, or on both of two, to write them once."""
+    """Return the remarks on three rows or more next to the baseline, or on both of two, and their names."""
     others = [line for line in comparison.lines if line.name != comparison.baseline]
     sentences: list[tuple[str, str]] = []
     for line in others:
@@ -240,7 +240,7 @@ def _plot_bars(key: str, title: str, bars: tuple[Bar, ...], better: str) -> Pane
 
 
 def plot_row_distributions(compared: ComparedLoad) -> list[Panel]:
-    """Plot each latency in a panel, a curve for each row whose requests are known."""
+    """Plot each latency in a panel, a curve for each of the first eight rows whose requests are known."""
     lines = ((line.shown_name, line.runs) for line in compared.lines)
     groups = [(name, [run.run for run in runs if run.run is not None]) for name, runs in lines]
     groups = [(name, runs) for name, runs in groups if runs]
@@ -250,7 +250,7 @@ def plot_row_distributions(compared: ComparedLoad) -> list[Panel]:
 def plot_ladders(
     reported: Sequence[Reported], named: Callable[[Reported], str] = lambda run: run.name
 ) -> Iterator[Panel]:
-    """Plot speed over input length, of each checkpoint whose speed is known at two lengths or more."""
+    """Plot mean speed over input length, eight checkpoints a panel, of those known at two lengths or more."""
     timed = [run for run in reported if run.figure(_SPEED) and run.load.input_len]
     curves = []
     for name, runs in group_by(timed, named).items():

@@ -149,7 +149,7 @@ def _sort_as_tables(reported: Sequence[Reported], comparisons: Sequence[Compared
 
 
 def _select_drawn(reported: Sequence[Reported]) -> set[int]:
-    """Select the numbers of the runs to draw: the first of each row and load, then the second of each, …"""
+    """Select the numbers of up to 32 runs to draw: the first of each row and load, then the second, …"""
     seen: Counter[tuple[str, object]] = Counter()
     turns = []
     for number, run in enumerate(reported, 1):

@@ -49,7 +49,7 @@ _INSTALL = "in the clone, .venv/bin/pip install '.[report]'"
 
 
 def make_outputs(asked: argparse.Namespace, forms: list[str]) -> Iterator[str]:
-    """Make each form, and yield what it prints; raises UsageError or MeasureError."""
+    """Make each form, write its files, and yield what it prints, or ""; raises UsageError or MeasureError."""
     given = _Given(asked, result_sources.read_sources(asked.places))
     for problem in given.read.errors:
         print_text(f"loadgen: {clean_text(problem)}", sys.stderr)

@@ -132,7 +132,7 @@ def plot_over_time(run: Result) -> Iterator[Panel]:
 
 
 def choose_step_s(window_s: float, bins: int = MOST_BINS) -> float:
-    """Choose a round length of time that cuts a window into `bins` parts at most, and a third of that."""
+    """Choose a round length of time that cuts a window into `bins` parts at most, a third of it at least."""
     return next((step for step in _STEPS_S if window_s / step <= bins), window_s / bins)
 
 
@@ -279,7 +279,7 @@ _SAMPLE_CHARTS = (
 
 
 def find_window(records: Records) -> tuple[int, float] | None:
-    """Find when the first request was sent, and the seconds until the last ended; None if none was."""
+    """Find when the first request was sent (ns), and the seconds until the last ended; None without any."""
     sent = records.sent
     if not sent.any():
         return None

@@ -51,7 +51,7 @@ def _name_runs(reported: Sequence[Reported]) -> Iterator[tuple[str, Reported]]:
 
 
 def _drop_labels(panel: Panel) -> Panel:
-    """Drop the labels next to a picture's points, for which a terminal has no space; a legend lists them."""
+    """Drop the labels of a picture's points, which a legend lists, and cut its curves off at its top."""
     curves = tuple(replace(curve, labels=()) for curve in panel.curves)
     if panel.y_top is not None:
         curves = tuple(replace(curve, y=np.minimum(curve.y, panel.y_top)) for curve in curves)
@@ -75,7 +75,7 @@ def _list_labels(panel: Panel) -> str:
 
 
 def render_plot(panel: Panel, width: int, plain: bool) -> str:
-    """Render one panel in characters, at most `width` wide."""
+    """Render one panel in characters, `width` wide but from 40 to 120."""
     figure = plotext.figure
     figure.clear()
     figure.theme("colorless" if plain else "default")
@@ -105,7 +105,7 @@ def render_plot(panel: Panel, width: int, plain: bool) -> str:
 
 
 def _select_points(curve: Curve) -> tuple[Floats, Floats]:
-    """Select the curve's corners that have a logarithm."""
+    """Select the curve's corners with x above 0; all of them where none is."""
     x, y = curve.corners()
     drawable = x > 0 if (x > 0).any() else np.ones(len(x), bool)
     return x[drawable], y[drawable]

@@ -153,7 +153,7 @@ def _climb(ladder: Climb[Any, Any], options: Options, asked: ServerSettings) -> 
 
 
 def _prefer_native_api(workload: Profile, options: Options, engine: str) -> Profile:
-    """Set the workload's API to the engine's own where that suits it better, unless the user chose."""
+    """Return the workload with the engine's own API where that suits it better, unless the user chose."""
     backend = find_by_name(engine).native_backend  # takes ids and needs no tokenizer
     if not backend or "backend" in options.overrides or options.endpoint is not None:
         return workload
@@ -213,8 +213,8 @@ class Climb(ABC, Generic[Rung, Row]):
         """Describe a row in a line, as its rung ends."""
 
     @abstractmethod
-    def store(self) -> dict[str, Any]:
-        """List all rows as JSON has them."""
+    def encode_rows(self) -> dict[str, Any]:
+        """Return all rows as the object that JSON has; nothing is written."""
 
     def count_measured(self) -> int:
         """Count the rows with a speed."""
@@ -254,14 +254,14 @@ class Climb(ABC, Generic[Rung, Row]):
             self._add(self.make_missed_row(self.left.popleft(), why))
 
     def choose(self) -> Step[Rung] | None:
-        """Choose the next rung that is left."""
+        """Take the next rung that is left; None where none is."""
         if not self.left:
             return None
         keys = {"ladder": None, "description": "", **self.list_changes(self.left[0])}
         return Step(self.left.popleft(), self.workload.model_copy(update=keys))
 
     def measure(self, step: Step[Rung], session: Session) -> MeasuredPoint:
-        """Measure a rung, where its tokens fit into the context."""
+        """Measure a rung, where its tokens fit into the context, else say in the point that they do not."""
         self.session = session
         need = step.workload.prefix_len + step.workload.input_len + step.workload.output_len
         if 0 < (limit := session.context_limit) < need:
@@ -290,7 +290,7 @@ class Climb(ABC, Generic[Rung, Row]):
     def _add(self, row: Row) -> None:
         """Record a row, rewrite every table file, and print the row."""
         self.rows.append(row)
-        json = dumps(self.store(), allow_nan=False)
+        json = dumps(self.encode_rows(), allow_nan=False)
         texts = {form: self.draw(form) for form in self.forms} | {"json": json}
         for form, text in texts.items():  # the next rung is worth measuring where one cannot be written
             if error := run_directory.write_text(self.directory / f"{self.name}.{form}", text):
@@ -319,11 +319,12 @@ class LadderClimb(Climb[int, SpeedRow]):
         return {"input_len": rung, "name": f"{self.workload.name}-{rung}"}
 
     def make_row(self, run: Result, rung: int, directory: str) -> SpeedRow:
+        """Make the row of a rung from its run, whose directory is added to `runs`."""
         self.runs.append(directory)
         return ladder_rows.make_speed_row(run, self.formula)
 
     def make_missed_row(self, rung: int, why: str) -> SpeedRow:
-        """Make a row without a speed; model and machine are those of the row before."""
+        """Make a row without a speed, of the model and machine of the row before; "" is added to `runs`."""
         self.runs.append("")
         if self.rows:
             previous = self.rows[-1]
@@ -351,8 +352,8 @@ class LadderClimb(Climb[int, SpeedRow]):
     def describe(self, row: SpeedRow) -> str:
         return ladder_rows.describe_speed(row)
 
-    def store(self) -> dict[str, Any]:
-        return {"rows": list(map(ladder_rows.store_speed_row, self.rows, self.runs))}
+    def encode_rows(self) -> dict[str, Any]:
+        return {"rows": list(map(ladder_rows.encode_speed_row, self.rows, self.runs))}
 
 
 @dataclass
@@ -399,5 +400,5 @@ class DepthClimb(Climb[DepthTest, DepthRow]):
     def describe(self, row: DepthRow) -> str:
         return ladder_rows.describe_depth(row)
 
-    def store(self) -> dict[str, Any]:
+    def encode_rows(self) -> dict[str, Any]:
         return {"rows": list(map(asdict, self.rows))}

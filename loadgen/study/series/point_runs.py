@@ -166,7 +166,7 @@ def explain_silence(session: Session) -> str:
 
 
 def convert_error(error: Exception) -> LoadgenError:
-    """Convert an error that is not ours into a fault of loadgen."""
+    """Return an error of ours as it is, any other as a LoadgenError that asks to report it."""
     if isinstance(error, LoadgenError):
         return error
     return LoadgenError(f"loadgen itself failed; please report it: {guard.describe_exception(error)}")

@@ -100,14 +100,17 @@ class SeriesStore:
         self.replace(self.directory / f"{self.kind}.json", record.model_dump(mode="json"))
 
     def begin(self, step: str) -> Path:
-        """Make the empty directory in which a step is measured, and return it; raises StoreError."""
+        """Make sure of the directory in which a step is measured, and return it; raises StoreError."""
         with self.writing():
             place = self.directory / UNFINISHED / step
             create_directory(place)
         return place
 
     def finish(self, step: str, run: Path) -> Path:
-        """Keep a step that was measured: it is there whole, on the disk, or not at all. Raises StoreError."""
+        """Move a measured step to its place, whole or not at all, and return that; raises StoreError.
+
+        It replaces an earlier one, and what is kept of its failure and as unfinished is removed.
+        """
         with self.writing():
             place = self.directory / self.whole / step
             shutil.rmtree(place, ignore_errors=True)
@@ -117,7 +120,10 @@ class SeriesStore:
         return place
 
     def fail(self, step: str, run: Path | None = None) -> Path:
-        """Keep the run of a step that failed, if there was one; raises StoreError."""
+        """Keep the run of a step that failed, if there was one, and return where it is or would be.
+
+        Removes what the step had before, finished or failed; raises StoreError.
+        """
         with self.writing():
             place = self.directory / FAILED / step
             for earlier in (self.whole, FAILED):
@@ -132,7 +138,7 @@ class SeriesStore:
         shutil.rmtree(self.directory / FAILED / name, ignore_errors=True)
 
     def set_aside(self, folder: str, name: str) -> None:
-        """Keep what a step's runs had measured under `interrupted`, and remove the rest of its folder."""
+        """Keep what a step's runs had measured under `interrupted`, and remove the rest; raises OSError."""
         place, kept = self.directory / folder / name, self.directory / INTERRUPTED / name
         marks = [path for name in (run_place.JOURNAL, run_directory.RESULT) for path in place.rglob(name)]
         for run in {mark.parent for mark in marks}:
@@ -166,7 +172,7 @@ def list_names(directory: Path, suffix: str = "") -> set[str]:
 
 
 def create_directory(directory: Path) -> None:
-    """Create a directory, private to this user: it holds prompts, answers and commands."""
+    """Create a directory and its parents, private to this user: it holds prompts, answers and commands."""
     for path in (*reversed(directory.parents), directory):
         if not path.exists():
             path.mkdir(mode=0o700, exist_ok=True)

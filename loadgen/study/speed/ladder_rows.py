@@ -180,7 +180,7 @@ def _list_notes(run: Result) -> Iterator[str]:
 
 
 def _list_doubts(run: Result) -> str:
-    """Name the verdict where it is not VALID, and what it rests on."""
+    """Name the verdict where it is not VALID, and what it rests on; "" of a VALID run."""
     if run.verdict.level is Level.VALID:
         return ""
     return f"{run.verdict.level.value}: {', '.join(run.verdict.reasons)}"
@@ -196,7 +196,7 @@ def describe_speed(row: SpeedRow) -> str:
     return f"input {row.input_length}: {shown or '-'}" + (f" ({row.note})" if row.note else "")
 
 
-def store_speed_row(row: SpeedRow, run: str) -> dict[str, Any]:
+def encode_speed_row(row: SpeedRow, run: str) -> dict[str, Any]:
     """Make a row as JSON has it, with the directory of its run; "" where nothing ran."""
     memory = row.gpu_memory
     return {

@@ -358,7 +358,7 @@ def test_a_row_is_strict_json_with_the_directory_of_its_run() -> None:
     )
     found = json.loads(
         json.dumps(
-            ladder_rows.store_speed_row(ladder_rows.make_speed_row(run, OUTPUT), "runs/1"), allow_nan=False
+            ladder_rows.encode_speed_row(ladder_rows.make_speed_row(run, OUTPUT), "runs/1"), allow_nan=False
         )
     )
     assert found == {
@@ -379,7 +379,7 @@ def test_a_row_is_strict_json_with_the_directory_of_its_run() -> None:
         "setting": {"dtype": "b"},
         "run": "runs/1",
     }
-    missed = ladder_rows.store_speed_row(
+    missed = ladder_rows.encode_speed_row(
         ladder_rows.make_speed_row(made([Req(100, failure=FAILED)]), TOTAL), ""
     )
     missing = ("speed_tok_s", "gpu_num", "gpu_memory", "gpu_memory_unit", "setting")

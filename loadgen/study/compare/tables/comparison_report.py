@@ -100,7 +100,7 @@ def describe_load(load: Load) -> str:
 
 
 def compute_speed_up(effect: Effect | None) -> tuple[float, float, float]:
-    """Compute how many times as fast as the baseline, with its interval; of latencies the ratio's inverse."""
+    """Compute the speed-up and its interval's ends, of latencies the inverse; NaN without an effect."""
     if effect is None:
         return math.nan, math.nan, math.nan
     if effect.higher_is_faster is False:

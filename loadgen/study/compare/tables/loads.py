@@ -43,7 +43,7 @@ class SweptLoads(msgspec.Struct, frozen=True):
 
     @property
     def notes(self) -> list[str]:
-        """The notes below the table of loads: remarks, then marks with the rows they are of."""
+        """The notes below the table of loads, of loads with one row: remarks, then marks with their rows."""
         alone = [point for point in self.points if len(point.comparison.lines) == 1]
         remarks = dict.fromkeys(remark for point in alone for remark in point.comparison.remarks)
         notes = [remark for remark in remarks if remark not in (ALONE, SIMULATION)]
@@ -138,7 +138,7 @@ def make_turn_table(comparison: ComparedLoad) -> Table | None:
 
 
 def _format_turns(line: Line) -> dict[str, tuple[str, str]]:
-    """Write the mean TTFT and the cached share of each turn, over the runs of a row."""
+    """Return by turn the mean TTFT (a run counts once) and cached share (a token once) as texts, or {}."""
     turns = (row for run in line.runs if run.run is not None for row in run.run.derive(divide_by_turn))
     cells = {}
     for name, rows in group_by(turns, lambda row: row.name).items():

@@ -139,7 +139,7 @@ def _format_figure(line: Line, key: str) -> str:
 
 
 class Need(msgspec.Struct, frozen=True):
-    """The bytes that a checkpoint takes, and how they are known."""
+    """The GiB that a checkpoint takes, and how they are known."""
 
     gib: float  # NaN: not known
     how: str
@@ -168,7 +168,7 @@ def make_fit_table(comparisons: Iterable[ComparedLoad], context: int = CONTEXT) 
 
 
 def compute_need(name: str, runs: Sequence[Reported], context: int = CONTEXT) -> Need:
-    """Compute the bytes that a checkpoint needs, from the best source."""
+    """Compute the GiB that a checkpoint needs: the most measured, else of files or weights; NaN: unknown."""
     measured = [run.memory_bytes for run in runs if run.memory_bytes and _takes_what_it_needs(run)]
     if measured:
         return Need(max(measured) / _GIB, "measured")

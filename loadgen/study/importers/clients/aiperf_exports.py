@@ -74,7 +74,7 @@ def _read_figures(
 def _compute_duration(
     metrics: Mapping[str, Any], figures: Mapping[str, Any], client: str
 ) -> tuple[float | None, list[str]]:
-    """Compute the seconds that the rates are over, a little more than the duration that is reported."""
+    """Return the seconds that the rates are over, and a remark if those reported differ; None if unknown."""
     reported_s = number(value_at(metrics, "benchmark_duration.avg"))
     completed, throughput = figures["completed"], number(figures["request_throughput"])
     if not completed or not throughput:
@@ -127,7 +127,7 @@ def _read_aiperf(document: Mapping[str, Any], source: str) -> Iterator[Reported]
 
 
 def _make_load(fields: dict[str, Any]) -> Load:
-    """Make a load, which has no rate where it has a concurrency alone."""
+    """Make a load, whose rate is infinite where it has a concurrency alone."""
     if fields.get("request_rate_per_s") is None and fields.get("max_concurrency"):
         fields["request_rate_per_s"] = math.inf
     return Load(**fields)

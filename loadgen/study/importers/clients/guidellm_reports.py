@@ -135,7 +135,7 @@ def _compute_duration(benchmark: Mapping[str, Any]) -> float | None:
 
 
 def _read_requests(requests: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
-    """Compute vLLM's TTFT, TPOT and E2EL in ms from each request, whose times are all there; add a remark."""
+    """Compute statistics in ms of vLLM's TTFT, TPOT (of several tokens) and E2EL; add a remark."""
     several = [request for request in requests if (number(request.get("output_tokens")) or 0) > 1]
     samples = {
         "ttft": [number(request.get("time_to_first_token_ms")) for request in requests],
@@ -149,7 +149,7 @@ def _read_requests(requests: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any
 
 
 def _compute_e2el_ms(request: Mapping[str, Any]) -> float | None:
-    """Compute first byte sent to last token; guidellm's own latency runs to the response's end."""
+    """Compute ms from first byte sent to last token, else its latency, to the response's end; else None."""
     ends = ("last_token_iteration", "request_start")
     last, sent = (find_first(request, number, *(f"{place}.{end}" for place in _TIMINGS)) for end in ends)
     if last is not None and sent is not None:

@@ -112,7 +112,7 @@ def read_ladder_rows(directory: Path) -> dict[str, dict[str, Any]]:
 
 
 def add_ladder_speed(reported: Reported, row: Mapping[str, Any]) -> Reported:
-    """Add to a run the speed of its ladder's row."""
+    """Return a run with its ladder's speed, a load named by prompt length, a remark; unchanged without."""
     speed, formula = json_fields.number(row.get("speed_tok_s")), json_fields.word(row.get("formula"))
     if speed is None:
         return reported

@@ -74,7 +74,7 @@ def _read_vllm(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
 
 
 def _compute_e2el(document: Mapping[str, Any]) -> dict[str, float]:
-    """Compute E2EL of the requests that succeeded from a file's lists; {} of an old file without them.
+    """Compute E2EL of the requests that succeeded from a file's lists; {} if these are not `completed` many.
 
     `latencies`, or each TTFT and its ITLs summed, which is the same; those without an answer are 0.
     """

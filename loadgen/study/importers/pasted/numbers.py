@@ -187,7 +187,7 @@ def parse_rate(cell: str) -> float | None:
 
 
 def read_number_text(cell: str) -> str:
-    """Return a cell's number without its unit and its interval; "" of a cell without a number."""
+    """Return a cell's number without its unit and interval; "" without a number, and in thousands (3.9k)."""
     part = parse_cell(cell)
     return "" if part is None or part.times != 1.0 else part.text
 
@@ -198,7 +198,7 @@ def parse_whole(cell: str) -> int | None:
 
 
 def parse_mean(cell: str) -> int | None:
-    """Parse a length in whole tokens, of a mean too; None of anything else."""
+    """Parse a length in tokens, a mean rounded to whole ones; None of anything else."""
     count = parse_whole(cell)
     amount = parse_decimal(cell) if count is None else None
     return count if amount is None else round(amount)

@@ -53,8 +53,8 @@ class _Pasted:
     engine: str = ""
     level: str = ""
 
-    def report(self, line: str) -> None:
-        """Take what a line of our report below the block has."""
+    def read_verdict_line(self, line: str) -> None:
+        """Take the level and whether it was simulated, if this line is the first verdict below the block."""
         if (verdict := _VERDICT.match(line)) is not None and not self.level:
             self.level = verdict[2]
             self.simulated = self.simulated or find_unnamed_preset(bool(verdict[1]))
@@ -100,7 +100,7 @@ def _find_blocks(page: str) -> Iterator[_Pasted]:
                 outline.enter(line)
             above.append(line.text)
             if last is not None:
-                last.report(line.text)
+                last.read_verdict_line(line.text)
     if block is not None:
         if not cleaned.endswith("\n"):
             block.lines.pop()  # its last figure may be cut

@@ -160,7 +160,7 @@ class _Table:
         return find_unread(self.columns, self.grid.titles, self._cells)
 
     def read_rows(self) -> TableRows:
-        """Read the rows with figures, and name those that have none; nothing of a table of something else."""
+        """Return the runs of rows with figures, and a remark on those without; none of another table."""
         named = _PLACES & self.keys or self.subject.model or self.unread[0]
         if not (named and any(map(is_measured, self.keys))):
             return TableRows([], [])
@@ -171,6 +171,7 @@ class _Table:
         return TableRows(runs, [*list_rows_without_figures(self.path, each, len(rows))])
 
     def _read_runs(self, rows: Sequence[tuple[Row, dict[str, str]]]) -> list[Reported]:
+        """Make the runs of a ladder's rungs, as published where most of them are, then of the other rows."""
         rungs = list[tuple[Row, dict[str, str], SpeedRow]]()
         if {SPEED, "input_length"} <= self.keys and not _SERVED & self.keys:
             rungs += [
@@ -330,7 +331,7 @@ def _is_read(key: str, cell: str) -> bool:
 def list_rows_without_figures(
     path: Path, rows: Iterable[tuple[int, Sequence[str]]], every: int
 ) -> Iterator[str]:
-    """Yield a line that names the rows of a table that have none of its figures: out of memory, timed out."""
+    """Yield a line on rows of two cells or more that have no figures, if any: out of memory, timed out."""
     named = []
     for line, cells in rows:
         filled = [cut_end(cell, _LONGEST_CELL) for cell in cells if cell.strip()]

@@ -110,7 +110,7 @@ def complete_facts(facts: Mapping[str, str]) -> dict[str, str]:
 def derive_figures(
     figures: Mapping[str, Any], limit: int | None, facts: Mapping[str, str], lengths: Lengths = (None, None)
 ) -> dict[str, Any]:
-    """Derive a row's figures from one another.
+    """Return a row's figures with those that follow, each speed under the figure that it is.
 
     A decoding speed of one request is one over TPOT; of a batch it is of all of it. Tokens per second of a
     test are of prefill, of decoding, or of both. Next to requests per second they are of prompts and answers,
@@ -136,7 +136,7 @@ def derive_figures(
 
 
 def _parse_acceptance(cell: str) -> dict[str, float]:
-    """Parse an acceptance rate: a share of the drafted tokens, or the tokens of a pass."""
+    """Parse an acceptance rate: a share of the drafted tokens, or the tokens of a pass; else {}."""
     text = numbers.read_number_text(cell.strip().rstrip("%")).replace(",", "")
     if not re.fullmatch(r"\d{1,4}(?:\.\d{1,6})?", text):
         return {}
@@ -147,7 +147,7 @@ def _parse_acceptance(cell: str) -> dict[str, float]:
 
 
 def _derive_speeds(figures: Mapping[str, Any], limit: int | None, facts: Mapping[str, str]) -> dict[str, Any]:
-    """Add to a row's figures what its speeds of prefill and decoding come to, of a test or of a batch."""
+    """Return a row's figures with its speeds of a test, of decoding and of one request made into figures."""
     values = dict(figures)
     if (test := parse_test(facts.get("test", ""))) is not None:
         values |= test.derive_figures(values.pop(SPEED, None), values.pop(OF_ONE, None))
@@ -163,7 +163,7 @@ def _derive_speeds(figures: Mapping[str, Any], limit: int | None, facts: Mapping
 
 
 def _derive_decoding(speed: float | None, of_one: float | None, streams: int) -> dict[str, float]:
-    """Compute the time per token in ms from a decoding speed of all requests, of one, or both."""
+    """Return the decoding speed of all requests, if known, and the ms per token from it or that of one."""
     if of_one is None and speed is not None:
         of_one = numbers.scale_figure(speed, 1 / streams)
     timed = {"mean_tpot_ms": numbers.compute_each_ms(of_one)} if of_one else {}

@@ -165,7 +165,7 @@ def _find_rank(title: str) -> str:
 
 
 def _title_labels(corner: str, labels: Sequence[str]) -> str:
-    """Title the columns by the table's corner, else by what their titles are."""
+    """Return the title of a column of labels: from the table's corner, else what all of them are."""
     parts = (part.strip() for part in re.split(r"[\\/|→]", corner))
     if named := next((part for part in parts if read_column(part).key), ""):
         return named

@@ -121,7 +121,7 @@ class Execution:
         return replace(planned, cell=planned.cell.model_copy(update={"start": self._name}))
 
     def choose(self) -> Step[Planned] | None:
-        """Choose the next cell that shares this server."""
+        """Take the next cell that shares this server, and give it to the sessions; None if none is left."""
         if not self._left:
             return None
         planned = self._place_on_start(self._left.popleft())
@@ -243,7 +243,7 @@ class Execution:
         self._report(planned, f"FAILED: {error.summary}")
 
     def _report(self, planned: Planned, outcome: str) -> None:
-        """Print a line for a cell that is over, with the time left for all that are not."""
+        """Count a cell as done and print its line, with the time left for all that are not."""
         self.done.add(planned.id)
         every = [each.id for each in list_cells(self.starts)]
         over = len(self.done & set(every))

@@ -57,7 +57,7 @@ class EdgePoint(msgspec.Struct, frozen=True):
 
 
 def drop_first_part(batches: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
-    """Drop the first part of a run, which does not show its load: the queue is empty when a run begins."""
+    """Drop the first part of a run, unless it is the only one: the queue is empty when a run begins."""
     return batches[1:] or batches
 
 

@@ -128,7 +128,7 @@ Pointer = Callable[[Result, Objective], Cause | None]
 
 
 def find_bottleneck(run: Result, objective: Objective) -> Cause:
-    """Find the cause and its figures: the first pointer of the table that finds one."""
+    """Find the cause and its figures in words, by the first pointer that has one; else it is "unknown"."""
     for pointer in _POINTERS:
         if (found := pointer(run, objective)) is not None:
             return found
@@ -205,7 +205,8 @@ _POINTERS: tuple[Pointer, ...] = (
 def measure_headroom(run: Result) -> dict[str, object]:
     """Measure how many times a run's load the client could have measured: by its self-test, else its CPU.
 
-    `headroom_at_least`: the self-test did not find its capacity.
+    Returns fields of the record: `headroom`, None if not known, and `headroom_at_least`, where the self-test
+    did not find the capacity.
     """
     client, calibration = run.facts.client, run.facts.calibration
     if calibration is not None and run.metrics.messages_per_s > 0:

@@ -136,9 +136,9 @@ def find_limit(
     workload: Profile | None = None,
     interrupts: Interrupts = signals.SIGNALS,
 ) -> LimitSearch:
-    """Search for the limit, in a directory of its own, to its end; raises UsageError or MeasureError.
+    """Search for the limit to its end, in a directory of its own or the resumed one, and return the search.
 
-    Without a `workload` it is the one that the options name.
+    Without a `workload` it is the one that the options name. Raises UsageError or MeasureError.
     """
     check_limit_options(options)
     if workload is None:

@@ -64,7 +64,7 @@ class LimitSearch:
     signal: int = 0  # that ended it
 
     def find(self) -> LimitRecord:
-        """Run until the search ends, and give the record; raises LoadgenError where nothing can be measured.
+        """Run until the search ends, and return the record; raises LoadgenError if nothing can be measured.
 
         A signal ends it with what is known so far: see `signal`.
         """
@@ -76,7 +76,7 @@ class LimitSearch:
         return self.record
 
     def choose(self) -> Step[NextRun | None] | None:
-        """Choose the next run, and announce it; first a few requests, one at a time, whose step is None."""
+        """Choose and announce the next run, first a probe (`what` is None); None when the search is over."""
         if self.record.alone_s is None:
             self.say("probe: a few requests, one at a time")
             alone = {"max_concurrency": 1, "request_rate": math.inf, "duration": None, "num_prompts": _PROBED}
@@ -97,7 +97,7 @@ class LimitSearch:
         return Step(step, workload.model_copy(update={"slo": ", ".join(map(str, self.objectives))}))
 
     def measure(self, step: Step[NextRun | None], session: Session) -> MeasuredPoint:
-        """Measure a run with prompts that were not sent before, even if it was begun before, and cut off."""
+        """Count the attempt in the record, and measure a run with prompts that no attempt sent before."""
         attempt, number = self.record.attempts, 0 if step.what is None else len(self.record.runs) + 1
         self._keep(attempts=attempt + 1)
         place = self.kept.directory / (PROBE if step.what is None else RUNS)
@@ -136,7 +136,10 @@ class LimitSearch:
         return SearchSettings(**kept, objectives=self.objectives)
 
     def _begin(self, point: MeasuredPoint) -> None:
-        """Learn from requests one at a time where to begin; raises UsageError of a small budget."""
+        """Record the first load and the bounds, by requests one at a time, and announce the time.
+
+        Raises UsageError of a small budget or a latency that no answer has, MeasureError if none was served.
+        """
         if point.run is None or not point.run.records.ok.any():
             raise MeasureError(f"one request at a time was not served: {point.reason}")
         for each in judge_objectives(point.run.records, self.objectives, point.run.ask):
@@ -165,6 +168,7 @@ class LimitSearch:
         self.say("\n".join(wrap_text(f"time: {estimate_time(self.settings)}", "  ")))
 
     def _add(self, number: int, load: float, point: MeasuredPoint) -> None:
+        """Record a run and the answer that follows from all so far, and print the run's line."""
         directory = "" if point.directory is None else f"{RUNS}/{point.directory.name}"
         run = make_entry(number, load, point, self.objectives, directory)
         runs = (*self.record.runs, run)
@@ -187,7 +191,7 @@ class LimitSearch:
 
 
 def set_load(workload: Profile, axis: LoadAxis, step: NextRun) -> Profile:
-    """Set the load and the time of the workload."""
+    """Return the workload with a step's load and time, and without a number of requests."""
     # The description is that of the file's own load.
     update: dict[str, object] = {"duration": step.duration_s, "num_prompts": None, "description": ""}
     if axis == "rate":
@@ -213,7 +217,7 @@ def check_budget(settings: SearchSettings) -> None:
 
 
 def estimate_time(settings: SearchSettings) -> str:
-    """Estimate what a search takes at least and at most, and what it would take with P90 instead."""
+    """Estimate in words what a search takes at least and at most, and at least with P90 instead."""
     first_s, why = search.estimate_first_run(settings)
     least_s = _estimate_two_runs_s(settings)
     words = (
@@ -255,7 +259,7 @@ def describe_run(run: LimitRun) -> str:
 def _find_cause(
     record: LimitRecord, end: SearchEnd, objectives: Sequence[Objective], directory: Path
 ) -> dict[str, object]:
-    """Find the bottleneck of the lowest failing run, and the client's headroom at the highest passing one."""
+    """Return fields of the record: the lowest failing run's bottleneck, the highest passing's headroom."""
     found: dict[str, object] = {
         "bottleneck": None, "evidence": "", "headroom": None, "headroom_at_least": False
     }  # fmt: skip

@@ -217,7 +217,7 @@ def find_load_below(trials: Sequence[Trial], failed: Callable[[Trial], bool]) ->
 
 
 def _make_points(trials: Sequence[Trial], at: int) -> list[EdgePoint]:
-    """Collect each run's samples, and those above the limit, of one objective; runs without are left out."""
+    """Make the points of one objective: an unusable run is all above, a disturbed or empty one left out."""
     shown = [trial for trial in trials if not trial.disturbed]
     points = []
     for trial in shown:
@@ -229,6 +229,7 @@ def _make_points(trials: Sequence[Trial], at: int) -> list[EdgePoint]:
 
 
 def _next_load(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None) -> float | SearchEnd:
+    """Choose the next load, below any that the client could not send; or return why the search is over."""
     if not trials:
         return _round_load(settings, settings.start)
     load = _choose_load(settings, trials, edge)
@@ -242,7 +243,7 @@ def _next_load(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit 
 def _choose_load(
     settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None
 ) -> float | SearchEnd:
-    """Choose the next load, were the client able to send any."""
+    """Choose the next load or the end, were the client able to send any; inf where it disturbed all runs."""
     below = [trial for trial in trials if not trial.beyond and not trial.disturbed]
     over = [trial for trial in trials if trial.beyond]
     if not below and not over:
@@ -274,7 +275,7 @@ def _below_client(settings: SearchSettings, trials: Sequence[Trial], ceiling: fl
 
 
 def _raise_load(settings: SearchSettings, below: Sequence[Trial]) -> float | SearchEnd:
-    """Choose a load above all that were measured, up to the bound of the search."""
+    """Choose a load above all that were measured; at the search's bound that again, the end if it passed."""
     top = max(below, key=lambda trial: trial.load)
     if top.load < settings.highest:
         near = any(share_over(each) > _SOME * allowed_share(each.objective) for each in top.objectives)
@@ -284,7 +285,7 @@ def _raise_load(settings: SearchSettings, below: Sequence[Trial]) -> float | Sea
 
 
 def _lower_load(settings: SearchSettings, over: Sequence[Trial]) -> float | SearchEnd:
-    """Choose a load below all that are too much, down to the bound of the search."""
+    """Choose a load below all that are too much; the end where the search's bound is one of them."""
     bottom = min(over, key=lambda trial: trial.load)
     if bottom.load <= settings.lowest:
         return "nothing-passes"
@@ -419,7 +420,7 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 def is_above(evidence: ObjectiveEvidence) -> bool:
-    """Whether more samples are above the limit than the percentile allows, as the edge is fitted to them."""
+    """Whether more samples are above the limit than the percentile allows, or there are none."""
     return not evidence.samples or share_over(evidence) > allowed_share(evidence.objective) * (1 + _ROUNDING)
 
 

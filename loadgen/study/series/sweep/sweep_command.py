@@ -184,7 +184,7 @@ _FAILED = "FAILED"
 
 
 def draw_sweep_table(directory: Path, record: SweepRecord, points: Sequence[GridPoint]) -> str:
-    """Draw the points that are over, read from their directories, in 80 columns; "" where there is none."""
+    """Draw the points that are over, read from their directories, in 80 columns; "" where no run is read."""
     rows: dict[str, list[LoadRow]] = {}
     failed: dict[str, Profile] = {}
     notes: list[str] = []

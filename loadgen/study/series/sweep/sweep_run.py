@@ -144,7 +144,7 @@ def finish_sweep(
 
 
 def _drop_damaged(store: SweepStore, points: Sequence[GridPoint], say: Callable[[str], None]) -> SweepRecord:
-    """Read the record, with finished points whose runs cannot be read planned again."""
+    """Plan finished points again whose runs cannot be read, set these aside, and return the kept record."""
     record = store.record()
     for known, point in grid.list_finished(record.points, points):
         try:
@@ -279,7 +279,7 @@ class Sweeping:
         run_series(self, self.servers)
 
     def choose(self) -> Step[GridPoint] | None:
-        """Choose the next point; those whose server does not start have failed."""
+        """Choose the next point, which stays queued, or None; fail those whose server twice did not start."""
         while self._queue:
             point = self._queue[0]
             tries = self._starts[tuple(point.serve.items())]
