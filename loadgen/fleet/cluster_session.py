@@ -273,7 +273,7 @@ class ClusterFiring:
         self.fleet.calls.release()
 
     def _note(self, totals: Totals) -> None:
-        """Have the rules to stop see how requests ended since the last time; a shard's own ends all.
+        """Report to the stop rules how requests ended since the last time; if a shard's own fired, stop all.
 
         Cancelled requests are not evidence about the server.
         """

@@ -34,7 +34,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def plan_rounds(cpus: Mapping[str, float], shards: int, each: int) -> list[int]:
-    """Plan how many shards each round places on as many different nodes, from the nodes' CPUs by name.
+    """Plan how many shards of `each` CPUs every round places, each on another node; `cpus` are by node.
 
     Raises UsageError where there is no room for all.
     """

@@ -84,7 +84,7 @@ class ShardActor:
             self._process.send_signal(number)
 
     def fetch(self) -> dict[str, npt.NDArray[np.uint8]]:
-        """Read the files of the run directory that the process left, by name; {} where it left nothing."""
+        """Return the files of the run directory that the process left, as bytes by name; {} without one."""
         import numpy as np
 
         directories = sorted((self._place / RUNS).glob("*/"))
@@ -96,7 +96,7 @@ class ShardActor:
         }
 
     def close(self) -> None:
-        """End the process and what it started, and leave nothing on this node's disk."""
+        """Kill the process and what it started, and remove all that they left on this node's disk."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)

@@ -254,7 +254,7 @@ def _quote(text: str) -> str:
 
 
 def _escape(match: re.Match[str]) -> str:
-    """Escape a quote or a backslash by a backslash, else by number; JSON's two surrogates YAML refuses."""
+    """Escape a quote or a backslash by a backslash, any other by one number: YAML refuses two surrogates."""
     sign, number = match[0], ord(match[0])
     if sign in _SIGNS:
         return f"\\{sign}"

@@ -328,7 +328,7 @@ def beyond_peak(run: AuditedRun) -> Evidence | None:
     Source.ROOFLINE,
 )
 def slow_kernel(run: AuditedRun) -> Evidence | None:
-    """Find evidence that decoding is so far below the roofline that a fallback kernel must have run."""
+    """Find evidence that decoding or prefill is so slow for the machine that a fallback kernel is likely."""
     if run.ceiling is None:
         return None
     return join_evidence((_explain_slow_decode(run, run.ceiling), _explain_slow_prefill(run, run.ceiling)))

@@ -41,7 +41,7 @@ class RunFindings(msgspec.Struct, frozen=True):
 
     @property
     def level(self) -> Level:
-        """The worst severity as a word, or what its own report has; UNCHECKED where nothing was checked."""
+        """The level by its findings, or its own report if graver; UNCHECKED if VALID with no check made."""
         level = Level.from_findings(self.findings)
         if self.by_its_report:
             return Level(self.reported.level)

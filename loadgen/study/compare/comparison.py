@@ -53,7 +53,7 @@ Failed = list[tuple[str, FailedCell]]  # with the row that it belongs to
 
 
 def _list_mean_figures(needs_tokens: bool) -> list[ComparedFigure]:
-    """List the mean of each figure that has a column of its own."""
+    """List the mean of each latency with a column of its own, of those that need tokens or of the others."""
     return [
         ComparedFigure(figure.statistic("mean"), f"{figure.label} {figure.unit}", figure.higher_is_better)
         for figure in LATENCIES

@@ -146,6 +146,7 @@ def _name_rows(limits: Sequence[StoredLimit]) -> list[str]:
 
 
 def _compare_kind(named: Sequence[tuple[str, StoredLimit]], ask: ComparisonOptions) -> ComparedLimits:
+    """Compare searches of one kind by their rows' names: the baseline named comes first, else the default."""
     rows = {name: [limit for _, limit in of] for name, of in group_by(named, lambda pair: pair[0]).items()}
     asked = filter(None, (ask.baseline, ask.campaign.baseline))
     matches = (name for wanted in asked for name in match_rows(wanted, rows))
@@ -181,6 +182,7 @@ def summarise_limits(limits: Sequence[StoredLimit]) -> LimitEstimate | None:
 
 
 def _judge_row(row: Sequence[StoredLimit], baseline: Sequence[StoredLimit], ask: ComparisonOptions) -> Effect:
+    """Judge a row's limits, paired if both sides have the same repeats; by intervals with one on a side."""
     own, others = list_limits(row), list_limits(baseline)
     if not (own and others):
         return Effect(Decision.NONE, math.nan, why="a search without a limit has no ratio")

@@ -109,6 +109,7 @@ def _find_name(run: Reported, by_server: bool) -> str:
 
 
 def _identify_run(run: Reported) -> object:
+    """Make a key that two reports of one run share: start, plan and duration of ours, else all figures."""
     if run.started is not None and run.plan_digest:  # of ours: its directory and its result file are one run
         return run.started, run.plan_digest, run.figure("duration")
     figures = sorted((key, str(value)) for key, value in run.figures.items())

@@ -78,6 +78,7 @@ class Ceilings:
         return (made, "") if isinstance(made, Ceiling) else (None, made)
 
     def _compute(self, run: Reported, config: Path | None) -> Ceiling | str:
+        """Compute the ceiling by the run's or the given model and machine; else say why there is none."""
         if self.machine is None and run.simulated:
             return "no model runs in a simulation"
         machine = machines.settle_machine(self.machine, run.machine)
@@ -101,7 +102,7 @@ class Ceilings:
 
 
 def add_ceilings(reported: Sequence[Reported], hardware: Hardware) -> tuple[list[Reported], list[str]]:
-    """Add the ceilings to runs; return also a message for each reason why some have none.
+    """Return the runs with their ceilings, and a message for each reason why some have none.
 
     --hardware overrides what a run reports; a run's own weights stay.
     """

@@ -65,7 +65,7 @@ class Page:
         return self._loads.get(strip_load(name), ()) if name else ()
 
     def audit_run(self, run: Reported) -> AuditedRun:
-        """Make a run of the page comparable with others: audited without its page, once."""
+        """Return a run as an AuditedRun without page and ceiling, made once for each run."""
         return self._audited.setdefault(id(run), AuditedRun(run))
 
     def find_usual_value(self, load: str, value: Callable[[Reported], Value | None]) -> Value | None:

@@ -241,6 +241,7 @@ class _Reading:
         return []
 
     def _read_file(self, path: Path, raw: bytes) -> None:
+        """Add what a file holds: JSON, a client's sheet, blocks or tables; raises UsageError if none."""
         if not self._claim(path):
             return
         content = json_fields.decode_text(raw, path)
@@ -273,7 +274,7 @@ class _Reading:
         return bool(rows.runs or rows.left)
 
     def _read_documents(self, content: str, path: Path) -> bool:
-        """Read the documents of a file, and return whether any is known."""
+        """Add the JSON documents of a file; return whether that is all: one is known, or JSON is broken."""
         parts = list(json_fields.read_documents(content))
         if parts and not any(part.error for part in parts):  # perhaps the rows of one table
             joined = tabular_clients.join_percentiles([part.value for part in parts])

@@ -80,7 +80,7 @@ def draw_throughputs(runs: Sequence[Result]) -> str:
 
 
 def ladder_parser() -> argparse.ArgumentParser:
-    """Make the parser of `bench`, with which of the pages' two formulas is meant."""
+    """Make the parser of `bench`, with the flags of the formula and of speed at depth."""
     parser = bench_parser()
     parser.prog = "loadgen ladder"
     parser.description = "Measure one request at a time at ever longer prompts, as the Qwen pages do."

@@ -49,7 +49,7 @@ class SeriesStore:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the directory for this process; raises UsageError if another holds it, or it links elsewhere.
+        """Hold the directory, made if missing; raises UsageError if another holds it, or it has links.
 
         The lock is the process's own: neither a fork of it nor a server it started holds it on.
         """

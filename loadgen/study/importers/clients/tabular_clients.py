@@ -46,7 +46,7 @@ def _is_evalscope(document: Mapping[str, Any]) -> bool:
 
 
 def join_percentiles(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Join rows of evalscope's percentiles, a document each in newer versions, to the one of older ones."""
+    """Join rows of evalscope's percentiles, a document each in newer versions, to one; others unchanged."""
     if not documents or not all(isinstance(each.get(_RANKS), str) for each in documents):
         return documents
     return [{key: [each.get(key) for each in documents] for key in documents[0]}]

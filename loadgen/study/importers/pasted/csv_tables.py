@@ -34,7 +34,7 @@ Columns = Mapping[str, TableColumn]  # by their titles
 
 
 def may_be_table(head: bytes) -> bool:
-    """Whether a file may be such a table, from its first line; of UTF-16 too."""
+    """Whether a file may be a table of figures, by the first line of its bytes; of UTF-16 too."""
     line = head.replace(b"\0", b"").lstrip().partition(b"\n")[0].lower()
     figures = (b"tok", b"ttft", b"speed", b"throughput")
     names = (b"model", b"name", b"checkpoint")
@@ -76,6 +76,7 @@ def _read_head(text: str) -> tuple[Columns, str]:
 
 
 def _find_kind(known: Columns) -> str:
+    """Return TABLE or SPEEDS, by the names and the figures among the columns; "" of any other table."""
     names = {name.strip().lower() for name in known}
     if {"model", "input_length", SPEED} <= names:
         return SPEEDS
@@ -93,6 +94,7 @@ def _select_figures(known: Columns) -> dict[str, TableColumn]:
 
 
 def _find_figure_key(name: str, key: str) -> str | None:
+    """Return a figure's key: of the block or by its name, else `key` if that is measured; None if not one."""
     if name.lower() in _SPEEDS:
         return SPEED
     is_key = (

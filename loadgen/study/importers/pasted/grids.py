@@ -333,7 +333,7 @@ def _put_spanning(row: list[str], spanning: dict[int, tuple[int, str]]) -> None:
 
 
 def _split_titles(rows: Sequence[Row], first: int, last: int) -> Iterator[Grid]:
-    """Make a table of its rows, the first of which has the titles."""
+    """Yield the table of these rows, the first of which has the titles; nothing of fewer than two by two."""
     if len(rows) < 2 or len(rows[0].cells) < 2:
         return
     titles = rows[0].cells

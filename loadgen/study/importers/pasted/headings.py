@@ -404,7 +404,7 @@ def _is_telling(words: Sequence[str]) -> bool:
 
 
 def _find_model(words: Sequence[str]) -> tuple[int, int, str]:
-    """Find the place of a model's name in a part's words, and it with how its weights are stored."""
+    """Return begin, end and text of a model's name in a part's words, with its storage; 0, 0, "" without."""
     tried = 0
     for at, word in enumerate(words):
         own = word.strip("`'\"*")

@@ -58,7 +58,7 @@ def find_last_digit(value: float) -> float:
 
 
 def scale_figure(value: float, times: float) -> float:
-    """Scale a printed figure to another unit."""
+    """Scale a printed figure to another unit; the product keeps what its last digit was worth."""
     if times == 1.0:
         return value
     return ComputedNumber.scale(float(f"{value * times:.12g}"), find_last_digit(value) * times)

@@ -49,14 +49,14 @@ def _find_ends(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit)
 
 
 def find_highest_passing(settings: SearchSettings, trials: Sequence[Trial]) -> float | None:
-    """Find the highest load at which a run passed, unless all runs together put it above the limit."""
+    """Find the highest load, up to the upper end of the edge, at which a run passed; None without one."""
     edge = search.find_limiting_edge(settings, trials)
     most = math.inf if edge is None or math.isnan(edge.high) else edge.high
     return max((trial.load for trial in trials if trial.passed and trial.load <= most), default=None)
 
 
 def find_lowest_failing(settings: SearchSettings, trials: Sequence[Trial]) -> float | None:
-    """Find the lowest load above that at which a run is shown to fail."""
+    """Find the lowest load above the highest passing one at which a run is shown to fail; None without."""
     passing = find_highest_passing(settings, trials) or 0.0
     failed = [trial.load for trial in trials if trial.standing is Standing.FAILS]
     return min((load for load in failed if load > passing), default=None)

@@ -212,7 +212,7 @@ def check_variation(variation: Variation, given: Mapping[str, Any], launched: bo
 def list_points(variation: Variation, given: Mapping[str, Any], build: Build) -> tuple[GridPoint, ...]:
     """List the points in order, each with its workload.
 
-    A point lasts as `given` or its profile's duration has it, else as `requests` does.
+    A point lasts as `given` or its profile's duration has it, else as `count_requests` does.
     Raises UsageError for a value that the profile does not take, or that changes nothing.
     """
     made = []
