@@ -84,26 +84,26 @@ class Fleet:
         while not all(shard.status.ready for shard in self.shards):
             if clock.now_ns() > until_ns:
                 late = next(shard for shard in self.shards if not shard.status.ready)
-                raise MeasureError(f"{self._place(late)} was not ready after {_READY_S:.0f} s")
+                raise MeasureError(f"{self._name_shard(late)} was not ready after {_READY_S:.0f} s")
             for answer in self._ask_all(lambda _: ("status",), _ANSWERS_S):
                 self._check(answer)
                 status: ShardStatus = answer.value
                 self.shards[answer.shard].status = status
                 if why := status.failed or status.ended:
-                    raise MeasureError(f"{self._place(self.shards[answer.shard])}: {why}")
+                    raise MeasureError(f"{self._name_shard(self.shards[answer.shard])}: {why}")
             time.sleep(_EVERY_S)
 
     def read_clocks(self) -> None:
         """Set `before` of every shard: its clock against this one by round trips; raises MeasureError."""
         for shard in self.shards:
-            shard.before = self._reading(shard)
+            shard.before = self._read_clock(shard)
 
     def read_clocks_again(self) -> None:
         """Set `after` of the shards that are not lost in the same way; one that does not answer is lost."""
         for shard in self.shards:
             if not shard.lost:
                 try:
-                    shard.after = self._reading(shard)
+                    shard.after = self._read_clock(shard)
                 except MeasureError as error:
                     shard.lost = str(error)
 
@@ -128,7 +128,7 @@ class Fleet:
                     self.calls.ask(shard.number, "status")
             for answer in self.calls.take_answers(_EVERY_S):
                 self._take(answer)
-            self._judge(clock.now_ns())
+            self._give_up_silent(clock.now_ns())
             yield
             time.sleep(_EVERY_S / 2)
 
@@ -152,7 +152,7 @@ class Fleet:
     def fetch_results(self, directory: Path) -> list[tuple[str, Result]]:
         """Fetch into `directory` the runs that shards left, each with its name; one that fails is lost."""
         left = ((shard, self._fetch(shard, directory)) for shard in self.shards if not shard.lost)
-        return [(self._place(shard), result) for shard, result in left if result is not None]
+        return [(self._name_shard(shard), result) for shard, result in left if result is not None]
 
     def explain_loss(self, shard: FleetShard) -> str:
         """Explain why a shard left nothing or not all; "" where it left all."""
@@ -176,7 +176,7 @@ class Fleet:
             shard.lost = self.explain_loss(shard) or str(error)
             return None
 
-    def _reading(self, shard: FleetShard) -> ClockReading:
+    def _read_clock(self, shard: FleetShard) -> ClockReading:
         """Measure a shard's clock against this one's; on one boot they are one. Raises MeasureError."""
         if shard.boot and shard.boot == boot_id():
             return ClockReading(boot=shard.boot, offset_ns=0, error_ns=0, reference=CLOCK)
@@ -184,7 +184,7 @@ class Fleet:
         def ask() -> int:
             (answer,) = ask_all(self.calls, [shard.number], lambda _: ("clock_ns",), _ANSWERS_S, self.turn)
             if answer.lost:
-                raise MeasureError(f"{self._place(shard)}: its clock cannot be measured: {answer.lost}")
+                raise MeasureError(f"{self._name_shard(shard)}: its clock cannot be measured: {answer.lost}")
             return int(answer.value)
 
         return RoundTrips(ask).reading(shard.boot, CLOCK)
@@ -196,7 +196,7 @@ class Fleet:
         elif isinstance(answer.value, ShardStatus):
             shard.take(answer.value, clock.now_ns())
 
-    def _judge(self, now_ns: int) -> None:
+    def _give_up_silent(self, now_ns: int) -> None:
         """Mark a shard as lost if its node is silent; kill a process that is idle too long while all are."""
         going = [shard for shard in self.shards if not shard.over]
         moving = [shard for shard in going if now_ns - shard.beat_ns < _SILENT_S * 1e9]
@@ -216,7 +216,7 @@ class Fleet:
         if answer.lost:
             raise MeasureError(f"{self.name[answer.shard]}: {answer.lost}, before the first request")
 
-    def _place(self, shard: FleetShard) -> str:
+    def _name_shard(self, shard: FleetShard) -> str:
         return f"{self.name[shard.number]} on {shard.node}"
 
 

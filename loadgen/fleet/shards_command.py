@@ -103,7 +103,7 @@ def main(argv: Sequence[str], clocks: Clock = SYSTEM_CLOCK) -> int:
 
 
 def _text(asked: argparse.Namespace, plan: LaunchPlan, clocks: Clock) -> str:
-    """Write what was asked for; raises UsageError where a flag is missing or has no effect."""
+    """Return the manifest, script or lines asked for; raises UsageError of a flag missing or of no effect."""
     of_job = {name: getattr(asked, name) for name in ("image", "claim", "namespace", "secret", "memory")}
     given = {name: value for name, value in of_job.items() if value is not None}
     if asked.k8s:

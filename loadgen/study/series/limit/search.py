@@ -420,7 +420,7 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 def is_above(evidence: ObjectiveEvidence) -> bool:
-    """Whether more samples are above the limit than the percentile allows, or there are none."""
+    """Whether more samples are above the limit than the percentile allows, or there is no sample."""
     return not evidence.samples or share_over(evidence) > allowed_share(evidence.objective) * (1 + _ROUNDING)
 
 
