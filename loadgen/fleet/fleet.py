@@ -190,6 +190,7 @@ class Fleet:
         return RoundTrips(ask).reading(shard.boot, CLOCK)
 
     def _take(self, answer: Answer) -> None:
+        """Record the status that a shard answered, or why it is lost."""
         shard = self.shards[answer.shard]
         if answer.lost:
             shard.lost = shard.lost or answer.lost
@@ -213,6 +214,7 @@ class Fleet:
         return ask_all(self.calls, left, question, within_s, self.turn)
 
     def _check(self, answer: Answer) -> None:
+        """Raise MeasureError where the answer is that the shard is lost."""
         if answer.lost:
             raise MeasureError(f"{self.name[answer.shard]}: {answer.lost}, before the first request")
 
@@ -277,6 +279,7 @@ class RayCalls:
             self.ray.kill(actor)
 
     def _answer(self, ref: Any) -> Answer:
+        """Make the answer of a reference that is ready, or of a lost shard, and forget the reference."""
         (shard, method), errors = self._asked.pop(ref), self.ray.exceptions
         try:
             return Answer(shard, method, self.ray.get(ref, timeout=_CLOSES_S))

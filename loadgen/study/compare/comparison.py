@@ -171,6 +171,7 @@ def _adjust_baseline(
 
 
 def _check_headline(key: str, runs: Sequence[Reported]) -> None:
+    """Raise UsageError where no run has the headline asked for, or it does not rank speed; "" passes."""
     if not key:
         return
     if not any(read_figure(run, key) is not None for run in runs):

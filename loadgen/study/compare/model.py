@@ -51,6 +51,7 @@ def read_campaign_settings(places: Iterable[str]) -> CampaignSettings:
 
 
 def _find_record(directory: Path) -> Path | None:
+    """Find the record in a directory, else the only one in a directory inside; None without."""
     if (directory / RECORD).is_file():
         return directory / RECORD
     inside = list(directory.glob(f"*/{RECORD}"))

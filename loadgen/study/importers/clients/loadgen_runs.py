@@ -132,6 +132,7 @@ def read_failures(directory: Path) -> Iterator[FailedCell | str]:
 
 
 def _summarise(stored: Mapping[str, Any], source: str, run: Result | None) -> Reported:
+    """Summarise a stored result; raises UsageError where it is damaged or of a newer format."""
     try:
         return summarise_result(_read_facts(stored, source), stored, source, run)
     except KeyError as error:

@@ -152,6 +152,7 @@ def _split_figures(line: str) -> Iterator[_Written]:
 
 
 def _find_row(label: re.Match[str]) -> tuple[str, BlockRow | None]:
+    """Return the key of a label's figure, and the row of a layout that has it; None of one in a section."""
     if label["row"] is not None:
         row = _ROWS[" ".join(label["row"].lower().split())]
         return row.key, row

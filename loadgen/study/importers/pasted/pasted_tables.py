@@ -285,6 +285,7 @@ class _Table:
         )
 
     def _count_bytes(self, amount: float | None) -> int | None:
+        """Convert an amount of the memory column to bytes; None without an amount or a known unit."""
         unit = next((column.unit for column in self.columns if column.key == "memory"), "")
         unit = unit.upper().replace("I", "")
         return int(amount * UNIT_BYTES[unit]) if amount and unit in UNIT_BYTES else None
@@ -321,6 +322,7 @@ def read_uncounted(facts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_read(key: str, cell: str) -> bool:
+    """Whether a count's cell is read: as two lengths, a rate or a whole number."""
     if key == LENGTHS:
         return _PARTS.fullmatch(cell) is not None
     if key == RATE:

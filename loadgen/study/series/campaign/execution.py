@@ -239,6 +239,7 @@ class Execution:
         return MeasuredPoint()
 
     def _fail(self, planned: Planned, error: LoadgenError, directory: Path | None = None) -> None:
+        """Record why a cell failed, keep what it had measured, and report it."""
         self.store.fail_cell(planned, str(error), run_place.read_wall_clock(), directory)
         self._report(planned, f"FAILED: {error.summary}")
 

@@ -113,6 +113,7 @@ def _find_most_over(trial: Trial) -> int:
 
 
 def _round_known(load: float, axis: LoadAxis) -> float | None:
+    """Round a concurrency down, leave a rate; None of NaN, and of a concurrency below 1."""
     if math.isnan(load):
         return None
     if axis == "rate":
