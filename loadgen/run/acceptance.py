@@ -93,9 +93,9 @@ class Adapter(msgspec.Struct, frozen=True):
     accepted: Adaptation | None = None  # what is known to be taken, by a server that is warm
 
     def warm_up(self, made: Plan, options: TransportOptions, display: Display) -> tuple[Plan, Records]:
-        """Send the warm-up; return the plan without refused fields, and the warm-up's records.
+        """Send the warm-up, if any; return the plan without refused fields, and the warm-up's records.
 
-        Raises MeasureError where every request of the warm-up failed, or what is refused cannot be left out.
+        Raises MeasureError where all requests failed or a refused field is needed, Stopped on a signal.
         """
         if self.accepted is not None:
             return made.apply_adaptation(self.accepted), Records.from_records([])
@@ -114,9 +114,9 @@ class Adapter(msgspec.Struct, frozen=True):
         return made.apply_adaptation(self.known[_key(made)]), outcome.records
 
     def try_requests(self, asked: Plan, options: TransportOptions, watch: Callable[[], Watch]) -> Outcome:
-        """Send the requests of a plan before a run; if all are refused, again without what is refused.
+        """Send a plan before a run, again without refused fields if all is refused; return the last outcome.
 
-        What is refused is remembered. Raises MeasureError where it cannot be left out.
+        What is refused is remembered. Raises MeasureError where it cannot be left out, Stopped on a signal.
         """
         key = _key(asked)
         asked = asked.apply_adaptation(self.known.get(key, Adaptation()))
@@ -165,7 +165,10 @@ class Adapter(msgspec.Struct, frozen=True):
         return made.apply_adaptation(self.known[key])
 
     def _learn(self, made: Plan, unnamed: bool = False) -> Adaptation:
-        """Learn which fields the server refuses; `unnamed`: raises also if the error names no field."""
+        """Try a small request; return the plan's adaptation with the refused fields added.
+
+        Raises MeasureError where one cannot be left out; `unnamed`: also if the error names no field.
+        """
         if made.facts.kind != request_sources.RANDOM:
             return self._find_adaptation(_trial(made, TrialBodies(made)), 0, made.adaptation, unnamed)
         one = made.profile.model_copy(update={"num_warmups": 1})
@@ -176,7 +179,11 @@ class Adapter(msgspec.Struct, frozen=True):
     def _find_adaptation(
         self, asked: Plan, i: int, adaptation: Adaptation, unnamed: bool = False
     ) -> Adaptation:
-        """Find the fields to omit for the server to accept request i, by trying until it does."""
+        """Send request i until it is not refused; return `adaptation` with each refused field added.
+
+        Ends without an error if a refusal names no field (`unnamed`: raises) and after 16 trials; logs each
+        field. Raises MeasureError where the feature or field cannot be left out, or for a wrong key or path.
+        """
         for _ in range(_MOST_TRIALS):
             trial = asked.apply_adaptation(adaptation)
             body = trial.payload(i)
@@ -202,7 +209,7 @@ class Adapter(msgspec.Struct, frozen=True):
         return adaptation
 
     def _field(self, refusal: Refusal, trial: Plan, answer: ControlAnswer) -> AdaptedField | None:
-        """Find how to omit or rename a refused field; None if the user set it or the run needs it."""
+        """Return how to omit or rename a refused field; None if it is unknown, set by the user or needed."""
         name, known = refusal.name, FIELDS.get(refusal.name)
         if known is None or not refusal.clear or name.partition(".")[0] in trial.profile.extra_body:
             return None
@@ -319,10 +326,10 @@ def _limit_s(trial: Plan) -> float:
 
 
 def check_takes_ids(probe: ServerProbe, served: ServerInfo) -> ServerInfo:
-    """Test whether the server takes prompts as token ids; return its description, corrected.
+    """Send one prompt of ids if engines differ in that; return the description, no `takes_ids` if refused.
 
-    One that refuses them, or counts a text's, takes none. Without such an answer the engine's usual is
-    assumed, as of one that does not describe itself.
+    Refused: also where it counts a text's tokens. Any other answer leaves the engine's usual, and one that
+    reports no version is not asked.
     """
     if not served.engine.asked_for_ids or not served.version:
         return served
@@ -353,7 +360,7 @@ class _Modelled(Protocol):
 
 
 def check_sendable(made: Plan, served: ServerInfo, started_context: int = 0) -> None:
-    """Raise MeasureError or UsageError if the server would refuse requests of a plan.
+    """Raise MeasureError or UsageError if the server would refuse requests of a plan; warn of other limits.
 
     `started_context` is the context in tokens that it was started for; 0: it was not started here.
     """
@@ -374,7 +381,7 @@ def warn_of_limits(made: Plan, served: ServerInfo, started_context: int = 0) -> 
 
 
 def check_models(made: Plan, served: ServerInfo) -> None:
-    """Raise MeasureError if a row names a model that the server does not list."""
+    """Raise MeasureError if a row names a model that is not in the server's list, if it has one."""
     lists = served.engine.checks_model and served.engine.lists_its_model and served.models
     if not lists or not isinstance(made.requests, _Modelled):
         return
@@ -392,7 +399,7 @@ def check_models(made: Plan, served: ServerInfo) -> None:
 
 
 def check_lengths(made: Plan, limit: int) -> None:
-    """Raise if a request cannot be answered as planned; MeasureError if it is too long for the model.
+    """Raise MeasureError for a request too long for the model, UsageError for a limit below --min-tokens.
 
     `limit` is in tokens, prompt and answer together; 0: not known.
     """

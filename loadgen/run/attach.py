@@ -78,7 +78,7 @@ def _attach_server(
     interrupts: Interrupts,
     begun: Embedded | None,
 ) -> Session:
-    options = _at_default(options, workload)
+    options = _set_default_port(options, workload)
     tables = {"arguments": asked.arguments, "environment": asked.environment}  # they may hold secrets
     auth = collect_credentials(options, options.base_url is None, tables, workload.model_dump())
     with auth.secrets.hide_in_errors():
@@ -96,7 +96,7 @@ def _attach_server(
             return session
         if options.base_url is not None:
             try:
-                return _of_running(options, auth, loop, interrupts)
+                return _attach_url(options, auth, loop, interrupts)
             except NotReady as error:
                 if not options.default_url:
                     raise
@@ -111,8 +111,8 @@ def _attach_server(
         return open_session(options, embedded, Local(lambda: []), _EMBEDDED_WAIT_S, interrupts)
 
 
-def _at_default(options: Options, workload: Profile) -> Options:
-    """Set the default port by the profile's API if the command names neither address nor API."""
+def _set_default_port(options: Options, workload: Profile) -> Options:
+    """Return the options with the port of the profile's API if the command names no address, port or API."""
     if options.base_url is None or not options.default_port or "backend" in options.overrides:
         return options
     port = backends.find_default_port(workload.backend, None, options.endpoint or "")
@@ -121,11 +121,11 @@ def _at_default(options: Options, workload: Profile) -> Options:
     return replace(options, base_url=change_port(options.base_url, port))
 
 
-def _of_running(options: Options, auth: Credentials, loop: ControlLoop, interrupts: Interrupts) -> Session:
+def _attach_url(options: Options, auth: Credentials, loop: ControlLoop, interrupts: Interrupts) -> Session:
     """Open a session with running servers, all ready and with the same model; raises as `attach`."""
     place, *more = (urls.parse_base_url(url, options.endpoint) for url in options.urls)
     options = replace(options, endpoint=place.endpoint)
-    access, wait_s = reach_server(options, place, auth, loop), options.ready_check_timeout_s
+    access, wait_s = make_address(options, place, auth, loop), options.ready_check_timeout_s
     session = open_session(options, access, find_local(access), wait_s, interrupts)
     if not more:
         return session
@@ -134,7 +134,7 @@ def _of_running(options: Options, auth: Credentials, loop: ControlLoop, interrup
     return joined
 
 
-def reach_server(options: Options, place: ApiPlace, auth: Credentials, loop: ControlLoop) -> ServerAddress:
+def make_address(options: Options, place: ApiPlace, auth: Credentials, loop: ControlLoop) -> ServerAddress:
     """Make the address of a running server, with headers and TLS; raises UsageError.
 
     Of several, those behind TLS alone get what is for TLS.
@@ -176,7 +176,7 @@ def check_first_token(session: Session, workload: Profile, display: Display | No
 
 
 def find_local(access: ServerAddress) -> Local | None:
-    """Find the processes of a server on this machine; None if it is elsewhere."""
+    """Return a server's Local, whose `pids` searches for its processes; None if it is on another machine."""
     if not is_this_machine(access.base_url):
         return None
     from loadgen_servers.process import port_owner  # its psutil is of use on this machine only
@@ -200,7 +200,7 @@ def open_session(
     interrupts: Interrupts,
     like: ServerInfo | None = None,
 ) -> Session:
-    """Wait until a server is ready and open a session; `like` another, it must serve the same model."""
+    """Wait up to `wait_s` until a server is ready; return a session on it, with `like`'s model if served."""
     # A capturing process that sends by httpx has all of it loaded: it imports nothing during a run.
     access = replace(access, plain=not transport_choice.find_likely_kind(options.transport).uses_httpx)
     model = options.served_model_name or options.model
@@ -243,7 +243,7 @@ def open_session(
 def collect_settings(options: Options, profiles: Sequence[Profile]) -> ServerSettings:
     """Merge the [server] tables of profiles, and the flags over them, for the server to start.
 
-    Raises UsageError where two profiles want different servers.
+    An engine that shares a context gets room for all. Raises UsageError where two want different servers.
     """
     wanted = [profile.server for profile in profiles if profile.server is not None]
     if any(other != wanted[0] for other in wanted):
@@ -254,7 +254,7 @@ def collect_settings(options: Options, profiles: Sequence[Profile]) -> ServerSet
 
 
 def _with_room(given: ServerSettings, profiles: Sequence[Profile]) -> ServerSettings:
-    """Set the started server's concurrency and context to what the profiles need, if not given.
+    """Return the settings with the concurrency and context that the profiles need, if not given.
 
     What is not known before the run is left to the engine.
     """

@@ -73,7 +73,7 @@ class Extension:
         """Show a plan before it is sent."""
 
     def begin_sender(self, options: Options, stack: ExitStack, interrupts: Interrupts) -> SenderMaker | None:
-        """Start what sends the plan, before the server; None: this machine sends as always."""
+        """Start what sends the plan, before the server; return the sender's maker, None to send as always."""
         return None
 
 

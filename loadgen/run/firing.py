@@ -286,7 +286,7 @@ class OneProcess:
 
 
 def begin_process(plan: Plan, options: TransportOptions, watch: Watch) -> OneProcess:
-    """Start sending a plan in one capturing process; raises UsageError if it needs too many resources."""
+    """Raise the file limit as needed and start sending a plan in one capturing process; raises UsageError."""
     job = job_of(plan, options, watch.rules)
     allow_files(job, options.transport)
     decoder = decoder_of(plan, options, watch.tokenizer is not None)

@@ -42,7 +42,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def measure(plan: Plan, options: TransportOptions, watch: Watch, firing: Firing | None = None) -> Outcome:
-    """Send a plan and decode the responses; raises UsageError if it needs too many resources.
+    """Send a plan, decode the responses, return the outcome; raises UsageError for too many connections.
 
     `firing` is by whom it is sent, if not by processes of this machine. `watch.during` is entered once every
     process has been forked: what it starts may be a thread. On return every decoded request is in the
@@ -115,7 +115,7 @@ def _begin_firing(plan: Plan, options: TransportOptions, watch: Watch) -> Firing
 
 
 def _revision(watch: Watch, uncounted: int, keep_text: bool) -> tuple[Callable[[Records], Records], str]:
-    """Make the function that adds tokenizer counts to a part of the journal, and say why it cannot."""
+    """Return the function that adds tokenizer counts to part of a journal, and "" or why it cannot."""
     if not uncounted:
         return text_tokens.make_revision((), None, keep_text)
     with watch.display.waiting(f"counting the tokens of {uncounted} responses without usage"):
@@ -131,6 +131,7 @@ class Ending(msgspec.Struct):
     stopped_by: str = ""  # the rule, in words
 
     def by_signal(self, number: int) -> None:
+        """Stop the run; at a second signal kill it and end the command by that signal."""
         if self.signal:
             self.run.kill()
             signals.stop(number)
@@ -166,7 +167,7 @@ class Ending(msgspec.Struct):
 
 @contextmanager
 def pause_collector() -> Iterator[None]:
-    """Disable the garbage collector: decoding allocates many objects but no cycles.
+    """Disable the garbage collector inside the block: decoding allocates many objects but no cycles.
 
     Nothing is frozen: `gc.unfreeze` would also thaw what the program that calls this had frozen.
     """

@@ -58,7 +58,7 @@ class HostSampler(Protocol):
 def settle_server(
     observer: MetricsScraper, most_s: float, display: Display, meanwhile: Callable[[], None]
 ) -> str:
-    """Scrape the server's counters once it is idle, or after `most_s` seconds; returns the error.
+    """Scrape the server's counters once it is idle, or after `most_s` seconds; return the error, "" if none.
 
     `meanwhile` is called while it is waited for.
     """
@@ -73,7 +73,7 @@ def scrape_after_run(observer: MetricsScraper, display: Display) -> ServerWindow
 
 
 def start_sensors(local: Local | None, engine: Engine, observe: bool, display: Display) -> HostSampler | None:
-    """Start this machine's sensors and sample idle power; None if the server is elsewhere."""
+    """Start this machine's sensors, sample idle power; None for a remote, simulated or unobserved server."""
     if local is None or not observe or engine.simulated:
         return None
     (feature,) = import_rows("sensors")
@@ -82,7 +82,7 @@ def start_sensors(local: Local | None, engine: Engine, observe: bool, display: D
 
 
 def watch_cpus(local: Local | None, observe: bool, embedded: bool) -> CpuWatch | None:
-    """Make the reader of CPU use during a run; None if the server is elsewhere."""
+    """Make the reader of CPU use during a run; None if the server is elsewhere or unobserved."""
     return CpuWatch(local.pids, server_known=embedded) if local is not None and observe else None
 
 

@@ -169,6 +169,7 @@ class Session(msgspec.Struct, frozen=True):
         return replace(self, subject=texts.add_word_counts(self.adapter, known, workload, seed, limit))
 
     def _run(self, workload: Profile, seed: Seed) -> tuple[Result, Path]:
+        """Make, check and measure a plan in a new directory; an error removes it if nothing was measured."""
         display = progress.display(self.options.quiet)
         with display.waiting("making the prompts"):
             made = plan.make(workload, self.subject, seed)
@@ -198,6 +199,7 @@ class Session(msgspec.Struct, frozen=True):
             display.close()
 
     def _measure(self, made: Plan, started: datetime, display: Display, journal: Journal) -> Result:
+        """Warm up, send the plan and follow up; the facts are in the journal before and after the sending."""
         options = self.transport_options(made)
         with display.waiting("emptying the server's prefix cache"):
             reset = self._reset_cache()
@@ -288,7 +290,7 @@ class Session(msgspec.Struct, frozen=True):
         return self.options.observe and not self.options.share.number
 
     def _reset_cache(self) -> str:
-        """Empty the prefix cache if requested, or if the server was started here; return the outcome."""
+        """Empty the prefix cache if requested or the server was started here; return how it went, else ""."""
         engine, ours = self.served.engine, self.local is not None and self.local.launched is not None
         asked = self.options.reset_cache and not self.options.share.number  # the first shard's, for all
         if not asked and not (ours and engine.reset_path):
@@ -297,6 +299,7 @@ class Session(msgspec.Struct, frozen=True):
         return self.servers.reset_caches(first)
 
     def _observer(self, rest_s: float, display: Display) -> MetricsScraper | None:
+        """Make the scraper and scrape once the server is idle; None if unobserved or without metrics."""
         if not self.observes or self.served.engine.hosted:
             return None
         first = MetricsScraper(self.access, self.served.model)
@@ -308,7 +311,7 @@ class Session(msgspec.Struct, frozen=True):
         return observer
 
     def _text_tokenizer(self) -> TextTokenizer | None:
-        """Find the model's tokenizer on this machine, to count what the server does not."""
+        """Find the model's tokenizer here, to count what the server does not; None if there is none."""
         names = (self.subject.tokenizer, self.subject.model_root, self.subject.model)
         return None if self.subject.engine.simulated else text_tokens.find_text_tokenizer(names)
 
@@ -481,7 +484,7 @@ def name_plan(made: Plan) -> str:
 
 
 def strip_resume(words: Sequence[str]) -> list[str]:
-    """Return a command line without `--resume` and its directory."""
+    """Return a command line; that of `sweep` or `limit` without `--resume` and its directory."""
     if not set(words[1:2]) & set(_SERIES):
         return list(words)
     kept, rest = [], iter(words)

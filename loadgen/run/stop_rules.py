@@ -174,14 +174,14 @@ class SaturationRule(msgspec.Struct):
             self.note_several([begun])
 
     def note_several(self, several: Iterable[BegunRequest]) -> None:
-        """Note ended requests that had a first token."""
+        """Keep ended requests that had a first token; of more than 2048, an even part of the plan's."""
         self._begun += [begun for begun in several if not begun[0] % self._every]
         while len(self._begun) > _HELD:
             self._every *= 2
             self._begun = [begun for begun in self._begun if not begun[0] % self._every]
 
     def reason(self, elapsed_s: float, in_flight: int) -> str:
-        """Explain with figures that the server is saturated; "" if it is not shown to be.
+        """Explain with figures that the server is saturated; "" if not shown, or judged less than 0.5 s ago.
 
         `elapsed_s` is since the first request could be sent.
         """

@@ -67,7 +67,7 @@ def add_path(root: Target, made: Plan) -> Target:
 def choose_for_plan(
     options: Options, targets: tuple[Target, ...], plan: Plan, warn: Callable[[str], None]
 ) -> tuple[TransportChoice, tuple[Target, ...]]:
-    """Choose the transport for a plan, and the local addresses that its connections use.
+    """Choose the transport for a plan; return it and the targets, with the local addresses to connect from.
 
     Raises UsageError where there are too few of these, or as `choose_transport` does.
     """

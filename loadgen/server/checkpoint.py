@@ -211,7 +211,7 @@ def _name_algorithm(name: str) -> str:
 
 
 def _add_details(word: str, declared: Mapping[str, Any]) -> Quantization:
-    """Complete a name with the blocks and groups of weights that share a scale."""
+    """Make a Quantization of this name, with the blocks and groups of weights that share a scale."""
     block = read_list(declared.get("weight_block_size") or declared.get("block_structure"))
     group = _read_whole(declared.get("group_size")) or None
     details = [f"blocks of {'×'.join(map(str, block))}"] if block else []
@@ -220,7 +220,7 @@ def _add_details(word: str, declared: Mapping[str, Any]) -> Quantization:
 
 
 def _sum_weight_bytes(directory: Path) -> int | None:
-    """Sum the bytes of one copy of the weights; many repositories hold two formats."""
+    """Sum the bytes of one copy of the weights, as many directories hold two formats; None without files."""
     named = [path for path in model_files.list_indexed_files(directory) or () if os.path.isfile(path)]
     if not named:
         tensors = list(directory.glob("*.safetensors"))
@@ -230,7 +230,7 @@ def _sum_weight_bytes(directory: Path) -> int | None:
 
 
 def _find_first(places: Iterable[Mapping[str, Any]], names: Iterable[str], kind: type, default: Any) -> Any:
-    """Return the first value of a type under any of these names; else `default`."""
+    """Return the first plausible value of a type under these names, place by place; else `default`."""
     values = (place.get(name) for place in places for name in names)
     right = (value for value in values if isinstance(value, kind) and not isinstance(value, bool))
     return next(
@@ -269,7 +269,7 @@ class GgufHead(msgspec.Struct, frozen=True):
 
 
 def read_head(path: Path) -> GgufHead:
-    """Read the head of a GGUF file; raises UsageError if it is not one."""
+    """Read the scalars in a GGUF file's first MiB, up to an invalid one; raises UsageError if not GGUF."""
     try:
         raw = untrusted.read_file_head(path, _HEAD_BYTES)
     except OSError as error:

@@ -132,6 +132,7 @@ def _post(
     path: str,
     body: Mapping[str, str] | None = None,
 ) -> None:
+    """Post to the server, for up to half an hour; raises UsageError or MeasureError unless it answers 200."""
     answer = _exchange(access, ("POST", path), _TRACE_S, body)
     if answer.error:
         raise MeasureError(f"{answer.why}; see the server's log")

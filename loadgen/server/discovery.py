@@ -119,7 +119,7 @@ class ServerAddress(msgspec.Struct, frozen=True, dict=True):
                     f"--ca-cert {self.ca_cert}: no certificate in it: give a file in PEM format"
                 ) from None
         if self.client_cert is not None:
-            _identify_as(context, self.client_cert, self.client_key)
+            _load_client_certificate(context, self.client_cert, self.client_key)
         return context
 
     def client(self, timeout_s: float) -> ControlClient:
@@ -164,7 +164,7 @@ class ServerAddress(msgspec.Struct, frozen=True, dict=True):
         )
 
 
-def _identify_as(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
+def _load_client_certificate(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
     """Load the client's own certificate into a TLS context; raises UsageError."""
     _read_pem("--client-cert", certificate)
     if key is not None:
@@ -190,7 +190,7 @@ def _read_pem(flag: str, path: str) -> str:
 
 
 def _find_reachable(addresses: list[tuple[int, Any]]) -> tuple[int, Any]:
-    """Return the first address that accepts a connection: `localhost` is often ::1 first, unserved."""
+    """Return the first address that accepts a connection, else the first; `localhost` may be ::1 first."""
     for family, address in addresses if len(addresses) > 1 else ():
         with socket.socket(family, socket.SOCK_STREAM) as sock:
             sock.settimeout(_CONNECT_S)
@@ -313,6 +313,7 @@ class ServerProbe:
     def _describe_served(
         self, engine: Engine, own: SelfDescription, cards: list[dict[str, Any]], model: str | None
     ) -> ServerInfo:
+        """Describe `model`, by default the first listed; raises MeasureError if unclear or not served."""
         names = tuple(card["id"] for card in cards)
         if model is None:
             if not names or not engine.lists_its_model:

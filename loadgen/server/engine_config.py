@@ -211,7 +211,7 @@ def read_beginning(log: Path) -> str:
 
 
 def read_log(log: Path) -> str:
-    """Read a log, of a long one the first and the last 4 MiB; a sentence instead if it is gone."""
+    """Read a log, of a long one its first and last 4 MiB; if gone, return a sentence, if unreadable ""."""
     try:
         head = untrusted.read_file_head(log, _MOST_BYTES)
         with log.open("rb") as file:

@@ -156,7 +156,7 @@ async def ask_server(
     body: object = None,
     begin_only: bool = False,
 ) -> ControlAnswer:
-    """Send a control request; the answer must come within `limit_s` and hold at most `most_bytes`.
+    """Send a control request and return its answer: an error if later than `limit_s` or over `most_bytes`.
 
     `begin_only`: of an answer with status 200 only what comes first is read.
     """

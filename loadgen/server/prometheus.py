@@ -42,7 +42,7 @@ class MetricsSnapshot(msgspec.Struct, frozen=True):
     error: str = ""
 
     def gauge(self, quantity: str, model: str = "") -> float | None:
-        """Return a gauge of one model, or summed over all; None if the server does not report it."""
+        """Return a gauge of one model, or all models' sum, of KV cache use the greatest; None if unknown."""
         values = [
             value
             for (owner, name, _), value in self.gauges.items()
@@ -52,7 +52,7 @@ class MetricsSnapshot(msgspec.Struct, frozen=True):
 
 
 def sum_snapshots(snapshots: Sequence[MetricsSnapshot]) -> MetricsSnapshot:
-    """Sum the metrics of several servers, as of one; start times are dropped."""
+    """Sum several servers' metrics, of KV cache use the greatest, without start times; or the first error."""
     if failed := next((snapshot for snapshot in snapshots if snapshot.error), None):
         return failed
     if len(names := sorted({snapshot.names for snapshot in snapshots})) > 1:

@@ -135,7 +135,8 @@ class MetricsScraper:
     async def scrape_idle(self, limit_s: float, meanwhile: Callable[[], object] = lambda: None) -> Scrape:
         """Scrape until the server is idle with steady counters, or `limit_s`; return the last scrape.
 
-        The second value says whether it was idle and steady. `meanwhile` is called once, while it is waited.
+        The second value says whether it was idle and steady; 0 s: one scrape, and True. `meanwhile` is called
+        once, during the wait.
         """
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + limit_s

@@ -120,7 +120,8 @@ def start_capture(
 ) -> CaptureRun:
     """Fork a process that sends a job's requests and captures the responses; may be called in any thread.
 
-    `with_parent`: the kernel ends that process with this one, even where it is stopped.
+    `with_parent`: the kernel ends that process with this one, even where it is stopped. This process gets
+    SCHED_BATCH, so that a server and the child run first.
     """
     # Here, as a child that imports would wait for whatever other threads import.
     kind = TRANSPORTS[transport]
@@ -161,7 +162,7 @@ def start_capture(
 
 
 def fork_process() -> int:
-    """Fork; signals that come meanwhile are delivered to the parent afterwards, the child ignores them.
+    """Fork; return the child's pid, 0 in the child, which ignores signals; the parent gets any afterwards.
 
     Python drops what a handler raises within the functions that it calls at a fork: the signal would be lost.
     """

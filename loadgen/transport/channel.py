@@ -42,7 +42,7 @@ class Outbox:
         self._frame = bytearray(_LENGTH.size)  # written into again and again, as the inbox's piece is
 
     def put(self, capture: Capture, size: int = 0, fill: Fill | None = None, at_once: bool = False) -> None:
-        """Queue a capture of `size` bytes; `fill`, if given, is called to add its bytes when it is sent.
+        """Queue a capture of `size` bytes; `fill` is called to add them when it is sent, or now if `at_once`.
 
         Where a thousand streams end at once, to join all their reads takes longer than other streams pause.
         """

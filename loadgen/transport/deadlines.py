@@ -198,7 +198,7 @@ def find_last_token_read(reads: list[bytes], token_seen: Callable[[bytes], bool]
 
 
 def find_unfinished_read(reads: list[bytes]) -> int:
-    """Find the index of the last read in which an event ended: a message may still be incomplete there."""
+    """Return the index of the last read (of 1024) with an event's end: a message may be incomplete there."""
     least = max(len(reads) - _MOST_READS, 0)
     ended = (i for i in range(len(reads) - 1, least, -1) if b"\n\n" in reads[i] or b"\r\n\r\n" in reads[i])
     return next(ended, least)

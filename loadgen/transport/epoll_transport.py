@@ -294,7 +294,7 @@ class EpollTransport:
             self._end(stream, USER_CANCELLED)
 
     def _look_for_end(self, slot: Slot) -> None:
-        """Parse the response's head, then check whether the read completed the response."""
+        """Parse the response's head; end the request if complete or malformed now, cut it if too long."""
         size = len(slot.intake.list_since(-1)[0])
         if size >= self.most_bytes:
             slot.quicken_acks()
@@ -371,11 +371,12 @@ class EpollTransport:
             self._sweep(self.now_ns())
 
     def _turn(self, timeout_s: float) -> bool:
-        """Handle the events of the next `timeout_s` seconds; returns whether to stop."""
+        """Wait up to `timeout_s` seconds for events and handle those; return whether to stop."""
         self._dispatch(self.pool.poll.poll(timeout_s, _MOST_EVENTS))
         return self.stopping
 
     def _note_open(self, slot: Slot) -> None:
+        """Send the request that waits for this connection; make the slot free if none does."""
         if slot.index < 0:
             self._make_free(slot)
             return

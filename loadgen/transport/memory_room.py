@@ -23,8 +23,8 @@ READ_COST = 200  # bytes that a read takes, however small: its objects and times
 def limit_open_bytes(streams: int, longest: int, processes: int = 1, root: Path = _ROOT) -> int:
     """Compute how many bytes one process's responses may hold together without exhausting memory.
 
-    What `streams` answers of `longest` tokens need and some more, at most a share of what is free. Of the
-    machine's memory each of the `processes` has its part; a limit on a process is its own.
+    What `streams` answers of `longest` tokens need and more, at most a fourth of the free, at least 16 MiB.
+    Of the machine's memory each of the `processes` has its part; a limit on a process is its own.
     """
     needed = _USUAL_BYTES + streams * longest * _TOKEN_BYTES
     shared = min(_find_free_of_machine(root)) // processes

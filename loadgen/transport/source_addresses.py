@@ -25,7 +25,7 @@ _SPARE = 64  # ports of an address: others connect as well
 
 
 def read_local_ports() -> tuple[int, int]:
-    """Read the first and last port that this machine gives to outgoing connections."""
+    """Read the first and last port that this machine gives to outgoing connections, else Linux's usual."""
     try:
         low, high = map(int, _RANGE.read_text("ascii").split())
     except (OSError, ValueError):
@@ -88,7 +88,7 @@ def choose_sources(
     ports: PortRange | None = None,
     occupied: Callable[[int, str, Address], Iterable[int]] | None = None,
 ) -> SourcePlan:
-    """Choose the local addresses for connections to a server, so that there are enough ports.
+    """Choose the local addresses for connections to a server; none (the kernel's) if half the ports do.
 
     Raises UsageError where they have too few ports, with what to do.
     """
@@ -120,8 +120,8 @@ def choose_sources(
 def list_used_ports(family: int, source: str, server: Address) -> Iterable[int]:
     """List the local ports of an address that cannot connect to a server now: in use or closing.
 
-    As /proc/net/tcp has them; none where it cannot be read. On loopback a connection that is only in
-    TIME_WAIT is replaced after a second (net.ipv4.tcp_tw_reuse).
+    As /proc/net/tcp has them; none where it cannot be read. From 127.* those in TIME_WAIT are left out, since
+    Linux by default reuses them after a second (the setting tcp_tw_reuse is not read); from ::1 they are not.
     """
     replaced = _TIME_WAIT if source.startswith("127.") else ""
     packed = _pack_address(family, source)

@@ -362,7 +362,7 @@ class Pool:
         self.dial(slot)
 
     def dial(self, slot: Slot) -> None:
-        """Connect a closed slot."""
+        """Begin to connect a closed slot; if that fails at once, the slot goes to `failed`."""
         slot.retry_ns = 0
         self.dialing += 1
         try:
@@ -413,7 +413,7 @@ class Pool:
         self.poll.modify(slot.fd, self.arrivals | SEND if slot.pending else self.arrivals)
 
     def drop(self, slot: Slot) -> None:
-        """Close a slot's connection."""
+        """Close a slot's connection; an idle slot is no longer free then."""
         if slot.intake.state is State.IDLE:
             with contextlib.suppress(ValueError):
                 self.free.remove(slot)
@@ -456,7 +456,7 @@ class Pool:
         self.on_open(slot)
 
     def refuse(self, slot: Slot, error: Exception) -> None:
-        """Put a slot whose connection could not be made into `failed`, with the error."""
+        """Close a slot whose connection could not be made, and put it into `failed` with the error."""
         self.dialing -= 1
         self.drop(slot)
         self.failed.append((slot, error))

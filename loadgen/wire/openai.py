@@ -91,7 +91,7 @@ class Usage(msgspec.Struct, gc=False):
 
     @property
     def hidden_tokens(self) -> int:
-        """The tokens of the total beyond prompt and completion: reasoning that is counted apart."""
+        """The tokens of the total beyond prompt and completion (reasoning counted apart); 0 if unknown."""
         total, prompt, answer = self.total_tokens, self.prompt_tokens, self.completion_tokens
         if not isinstance(total, int) or prompt is None or answer is None or total > MOST:
             return 0
@@ -285,8 +285,8 @@ class Delta(msgspec.Struct, gc=False):
         """Whether it holds any text that the model wrote."""
         return any(_values(self)) and any(map(has_written, filter(None, _values(self))))
 
-    def is_blank(self) -> bool:
-        """Whether it has a field for text, even if that is empty."""
+    def has_text_field(self) -> bool:
+        """Whether it has content or reasoning, even if that is empty."""
         return self.content is not None or _thought_values(self) != _NO_THOUGHTS
 
 
@@ -320,7 +320,7 @@ class TextChoice(Choice, gc=False):
         part, text = self._choose_part(), self.text
         if part.has_text() or (self._has_own() and self._gather_text() != WrittenText()):
             return TOKEN
-        empty = text is not None or part.is_blank()
+        empty = text is not None or part.has_text_field()
         if self.finish_reason is not None:
             return ENDING if empty else CLOSING
         return MAYBE if empty and part.role is None else NOTHING
@@ -350,7 +350,7 @@ class TextChoice(Choice, gc=False):
         return self.message is not None and self._choose_part() is self.message and not self._has_own()
 
     def _choose_part(self) -> Delta:
-        """Return the delta, or the message if there is no delta."""
+        """Return the delta if it has text or there is no message; else the message."""
         delta, message = self.delta, self.message
         if message is None or (delta is not None and delta.has_text()):
             return delta or _NO_DELTA
@@ -502,7 +502,7 @@ DIALECTS: dict[str, Dialect] = {"completions": Completions(), "chat": Chat()}
 
 
 class WrittenText(msgspec.Struct, frozen=True, gc=False):
-    """The text that a model wrote in a part of a message, and the part of it that is not reasoning."""
+    """The text that a model wrote in a part of a message: the answer, and apart from it the reasoning."""
 
     answer: str = ""
     reasoning: str = ""
@@ -520,7 +520,7 @@ def read_written(value: Any, thought: bool = False) -> WrittenText:
 
 
 def has_written(value: Any) -> bool:
-    """Whether `read_written` finds any text; iterative, since each message of a tool call is checked."""
+    """Whether `read_written` finds any text; ends at the first: each message of a tool call is checked."""
     if isinstance(value, dict):
         for key, part in value.items():
             if part and (key in _OBJECTS or (key in _KEYS and has_written(part))):

@@ -110,7 +110,7 @@ def _make_template(dialect: Dialect, line: bytes) -> _Template | None:
 
 
 def _find_loose(stream: PlainStream, template: _Template) -> slice:
-    """Find the digits of the time if they change between the first and the last message."""
+    """Return the slice of the time's digits if second and last but one message differ there, else empty."""
     same = template.before[: template.seconds.stop]
     if _read_data(stream, 1).startswith(same) and _read_data(stream, len(stream.ends) - 2).startswith(same):
         return _NOWHERE

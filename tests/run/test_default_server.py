@@ -217,7 +217,7 @@ def test_the_copied_command_measures_the_server_there(
     ],
 )
 def test_a_profile_names_the_client_whose_port_is_meant(backend: Any, line: str, port: int) -> None:
-    options = attach._at_default(parse(shlex.split(line)), Profile(backend=backend))
+    options = attach._set_default_port(parse(shlex.split(line)), Profile(backend=backend))
     assert str(options.base_url).endswith(f":{port}")
 
 

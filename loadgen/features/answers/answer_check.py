@@ -162,7 +162,7 @@ def count_right(own: Fingerprint) -> tuple[int, int]:
     return sum(_is_right(answer) for answer in answers), len(answers)
 
 
-def compare_answers(result: Result, options: ReportOptions) -> list[str]:
+def list_answer_lines(result: Result, options: ReportOptions) -> list[str]:
     """List the report's lines on a run's answers to the greedy prompts; [] if it asked none."""
     return [] if result.facts.fingerprint is None else render_lines(result.facts.fingerprint)
 
@@ -259,6 +259,6 @@ def _clean_text(text: str) -> str:
 
 SECTIONS = {
     "after cpus": (
-        Section("fingerprint", compare_answers, attrgetter("fingerprint"), room=Room.ALWAYS, page="Notes"),
+        Section("fingerprint", list_answer_lines, attrgetter("fingerprint"), room=Room.ALWAYS, page="Notes"),
     )
 }

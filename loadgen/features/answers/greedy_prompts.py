@@ -59,12 +59,12 @@ class PromptProgress(msgspec.Struct, frozen=True):
         return self.done / self.total
 
     def line(self, columns: int = WIDTH) -> str:
-        """The progress in one line."""
+        """Return the progress in one line."""
         return f"fingerprint: {self.done}/{self.total} prompts answered"
 
 
 def take_fingerprint(session: Session, made: Plan, outcome: Outcome, display: Display) -> Fingerprint:
-    """Return the answers to the greedy prompts, asked once per API path after the first whole run."""
+    """Return the answers to the greedy prompts, asked once per API path; none and why after a failed run."""
     key, learned = f"fingerprint {made.path}", session.learned
     if key not in learned:
         if outcome.interrupted or not outcome.records.ok.any():

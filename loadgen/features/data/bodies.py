@@ -107,7 +107,7 @@ class WholeBodies:
         self.models: dict[str, int] = {}
 
     def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
-        """Return the row's keys, each value as its JSON bytes."""
+        """Return the row, values as JSON bytes, with `model` if it has none, and any given output length."""
         row: dict[str, Any] = _DECODE(self._lines[int(self._rows[i])])
         row.setdefault("model", model)
         if self._output_len > 0:

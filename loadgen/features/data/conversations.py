@@ -120,7 +120,7 @@ class RecordedConversation(msgspec.Struct, frozen=True):
     turns: list[RecordedTurn]
 
     def history(self) -> list[dict[str, Any]]:
-        """Return the messages of all turns, after the system prompt."""
+        """Return the system prompt, if there is one, and the messages of all turns."""
         system = self.turns[0].fields.get("system")
         begin = [] if system is None or bytes(system) == b"null" else [{"role": "system", "content": system}]
         return begin + [message for turn in self.turns for message in turn.messages()]
@@ -260,7 +260,7 @@ class _Checked:
         self._last_limit[code] = row.limit or 0
 
     def _wrong(self, code: int, row: TurnRow) -> str:
-        """Explain what is wrong with a row as its conversation's next turn; "" if nothing."""
+        """Note a first turn's system prompt; explain what is wrong with a row as next turn, "" if nothing."""
         due, last = self._last_turn[code] + 1, self._last_role[code]
         if row.turn < due:
             return f"turn {row.turn} comes twice, or after turn {due - 1}: order the rows by turn"
@@ -287,6 +287,7 @@ class _Checked:
         return f"a tool result without a call: no call {quote_value(foreign[0])} before it" if foreign else ""
 
     def _other_system(self, code: int, row: TurnRow) -> str:
+        """Note a first turn's system prompt; explain a later one that differs from it, "" if none does."""
         hashed = 0 if row.system is None else hash(row.system) or 1
         if row.turn == 1:
             self._system[code] = hashed

@@ -140,7 +140,7 @@ def _load_workload(name: str | None, values: dict[str, Any]) -> Profile:
 
 
 def _make_any_plan(workload: Profile, subject: ModelTarget, seed: Seed, any_api: bool) -> Plan:
-    """Make the plan, in whichever API takes its requests if none is named."""
+    """Make the plan, for `any_api` in the first API that takes its requests; raises the first UsageError."""
     if not any_api:
         return plan.make(workload, subject, seed)
     refused: UsageError | None = None

@@ -206,7 +206,7 @@ def _describe_arrivals(made: Plan) -> str:
 
 
 def _show_first_body(made: Plan) -> str:
-    """Show the body of the first request, cut to a few lines."""
+    """Return the body of the first request on one line, cut to 300 characters."""
     text = clean_line(made.body(0).decode("utf-8", "replace"))
     more = len(text) - _EXAMPLE_LETTERS
     return text if more <= 0 else f"{text[:_EXAMPLE_LETTERS]}… and {more:,} characters more"

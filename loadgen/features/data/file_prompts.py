@@ -88,7 +88,7 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
 
 
 def _read_length(lines: Lines, i: int, fields: row_kinds.RowObject) -> int:
-    """Read the row's own length of its answer, in tokens."""
+    """Return the row's own length of its answer, in tokens; raises UsageError if it has none."""
     length = (
         row_kinds.decode_value(lines, i, fields, "output_tokens", _LENGTH)
         if "output_tokens" in fields
@@ -139,7 +139,7 @@ class PromptTokens:
             self._rows, self._texts, self._letters = [], [], 0
 
     def _counter(self, name: str, inputs: PlanInputs) -> Callable[[list[str]], list[int]] | None:
-        """Return the function that counts texts as the server does; None if there is none."""
+        """Return what counts texts as the server does; None, and `why_not` is set, if that is impossible."""
         profile = inputs.profile
         if importlib.util.find_spec("transformers") is None:
             self.why_not = _NO_TRANSFORMERS

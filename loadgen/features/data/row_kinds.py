@@ -256,7 +256,7 @@ def _list_keys(keys: Collection[str]) -> str:
 
 
 def is_trace(path: str) -> bool:
-    """Whether a file's first row is a trace's; False for a file that cannot be read."""
+    """Whether a path is a directory, or a file with a trace's first row or name; False if unreadable."""
     at = expand_path(path)
     if at.is_dir() or at.name.endswith(_NO_HEADER):
         return True

@@ -113,7 +113,7 @@ def _read_whole(file: OpenedFile, cell: str, number: int) -> int:
 
 
 def _read_csv_rows(file: OpenedFile) -> Iterator[list[str]]:
-    """Yield each non-blank row of a CSV file as its cells; raises UsageError."""
+    """Yield each row of a CSV file as its cells, [] for a blank one; raises UsageError."""
     number = 0
     with _text(file) as text:
         try:

@@ -116,7 +116,7 @@ class Exchange(Stream):
             self.note_sent()
 
     def note_sent(self) -> None:
-        """Note the time of sending; a resend keeps the first, since the lost time is part of the latency."""
+        """Note the time of sending and call `on_sent`; a resend keeps the first: the lost time counts."""
         now_ns = self.now_ns()
         if not self.resends:
             self.sent_ns = now_ns
@@ -305,7 +305,7 @@ class HttpxTransport:
         await former.aclose()
 
     async def _fire(self) -> None:
-        """Start each request when it is due and a slot is free, until all are sent."""
+        """Start each request when it is due and a slot is free; return when all have ended."""
         offsets_ns = self.job.offsets_ns
         async with asyncio.TaskGroup() as group:
             for position, index in enumerate(self.job.order):
@@ -344,7 +344,7 @@ class HttpxTransport:
         self.freed.set()
 
     async def _exchange(self, exchange: Exchange) -> Failure | None:
-        """Send one request and deliver its capture; return its failure, if known yet."""
+        """Send one request and deliver its capture; return its failure, if known, a CONNECT 1 s later."""
         self.sent += 1
         self.counters.publish_sent(self.sent)
         failure: Failure | None = None
@@ -404,7 +404,7 @@ class HttpxTransport:
         self.outbox.put(capture, exchange.size, partial(capture.fill, exchange.got))
 
     async def _answer(self, exchange: Exchange) -> Failure | None:
-        """Read one response, sending the request again if its connection was closed while idle."""
+        """Send a request, once more if its idle connection was closed; return its failure, if known yet."""
         try:
             return await self._stream(exchange)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
@@ -491,7 +491,7 @@ class HttpxTransport:
                 self._judge(judged_ns)
 
     async def _housekeep(self) -> None:
-        """Deliver captures and publish the counters, a few at a time."""
+        """Deliver captures, build turns ahead and publish the counters, a few at a time, until cancelled."""
         while True:
             while self.outbox.flush_some() or (self.sessions is not None and self.sessions.build_ahead()):  # noqa: ASYNC110
                 await asyncio.sleep(0)  # a turn for the streams between two captures

@@ -240,7 +240,7 @@ def _until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:
 
 
 def _prove_ours(running: Running) -> str:
-    """Return how it is known that the listener is our server; raises PortTaken if it is not."""
+    """Return how the listener is known to be our server; raises PortTaken, or ServerDied if none listens."""
     try:
         owner = port_owner.check(running.pids(), running.port)
     except LaunchError as error:
@@ -269,7 +269,7 @@ def _death(name: str, running: Running, what: str) -> ServerDied:
 
 
 def _until_memory_is_back(before: int | None) -> None:
-    """Wait until GPU memory in use is back to `before`: a process's end does not free it at once."""
+    """Wait, 30 s at most, until GPU memory in use is near `before`: an ended process frees it late."""
     deadline_ns = clock.now_ns() + int(_MEMORY_S * 1e9)
     while before is not None and clock.now_ns() < deadline_ns:
         now = _read_device_memory_bytes()

@@ -254,7 +254,7 @@ class RingPoller:
         sock.open()
 
     def forget(self, sock: RingSocket) -> None:
-        """Stop watching a connection."""
+        """Stop watching a connection and close it; its segments are kept if a response still needs them."""
         self.by_port.pop(sock.port, None)
         self._hints.pop(sock, None)
         if sock.owed:
@@ -289,7 +289,7 @@ class RingPoller:
 
     def _look(self, most_events: int) -> list[tuple[int, int]]:
         events = self.inner.poll(0, most_events)
-        self._settle()
+        self._drop_read_hints()
         self.take()
         now_ns = self.now_ns()
         if now_ns - self._turn_ns > _TURN_NS:
@@ -302,8 +302,12 @@ class RingPoller:
                     events.append((sock.fd, select.EPOLLIN))
         return events
 
-    def _settle(self) -> None:
-        """Drop the hints whose bytes were read: the ring shows a segment before its socket has it."""
+    def _drop_read_hints(self) -> None:
+        """Drop the hints whose due bytes were read since, and those of closed sockets.
+
+        The ring shows a segment before its socket has it. A plain connection whose response's head was read
+        is no longer `eager`: only segments that may end the response count.
+        """
         for sock, tried_ns in [*self._hints.items()]:
             intake = self.by_fd[sock.fd]
             if not tried_ns or (sock.read_bytes < sock.due_bytes and intake is not None):
@@ -356,7 +360,7 @@ class RingPoller:
             self.hint(sock)
 
     def _go_round(self, now_ns: int) -> None:
-        """Read some sockets that were not read for long, and learn how busy the ring is."""
+        """Hint at some busy sockets, each once in `round_ns`; set the rest between polls by segments/s."""
         share = min((now_ns - self._turn_ns) / self.round_ns, 1.0)
         self._turn_ns = now_ns
         for _ in range(math.ceil(len(self._round) * share)):

@@ -78,7 +78,7 @@ class SegmentLog:
         self._count = end
 
     def _sort(self) -> None:
-        """Sort the unsorted tail of segments by port."""
+        """Move the tail's segments to those kept of their ports, in order; drop those of closed ports."""
         ports = self._ports[: self._count]
         order = ports.argsort(kind="stable")
         ports, data = ports[order], self._tail[order].tobytes()
@@ -133,7 +133,7 @@ def order_segments(rows: Rows, sizes: Int64, begin_seq: int, total: int) -> tupl
 
 
 def count_held_back(came_ns: Int64, ends: Int64, read_ns: Int64, read_ends: Int64, rtt_ns: int) -> int:
-    """Count the segments that came right after a late read of those before, less what chance explains.
+    """Count the segments right after a late read of those before, less what chance explains; may be under 0.
 
     A server with Nagle's algorithm waits for the acknowledgement, which leaves with the read. Without it,
     about as many come right before that as right after: three times as many are taken off. `came_ns` and

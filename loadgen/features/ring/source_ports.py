@@ -39,7 +39,10 @@ class SourcePorts:
         self._closed = False
 
     def reserve(self, count: int) -> bool:
-        """Reserve `count` more ports; False if not enough are free, or allowed."""
+        """Reserve `count` more ports; False if not enough are free, or allowed.
+
+        The first time on loopback, `local` becomes another 127.* address if its own has too few.
+        """
         if len(self.ports) + count > self.most_files:
             return False
         sockets = self._bind_ports(count)
@@ -58,7 +61,7 @@ class SourcePorts:
         return True
 
     def take(self) -> tuple[Socket, int] | None:
-        """Take a bound socket and its port; None if none is left."""
+        """Take a bound socket and its port, reserving more ports if all are used; None if that fails."""
         if not self._unused:
             more = min(max(len(self.ports) // 4, _LEAST_MORE), _MOST_MORE)
             if not self.reserve(more):

@@ -45,7 +45,7 @@ class Flags(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, values: Any) -> Flags:
-        """The flags among the options of a command, as attributes of `values`."""
+        """Read the flags from a command's options, the attributes of `values`."""
         return cls(values.hardware, values.bandwidth, values.model_config)
 
     def check(self) -> None:

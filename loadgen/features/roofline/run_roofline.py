@@ -35,7 +35,10 @@ def list_steps(
 
 
 def add_ceiling(facts: Facts, flags: Flags) -> Facts:
-    """Add the machine's roofline to the facts, or why it is unknown; a hosted API has neither."""
+    """Add the roofline, or why it is unknown, and the number of GPUs to the facts.
+
+    Without flags a hosted API's facts, and those of a preset of no machine, stay as they are.
+    """
     if engines.find_by_name(facts.server.engine).hosted and flags == Flags():
         return facts
     if facts.targets:

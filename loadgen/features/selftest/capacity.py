@@ -158,14 +158,14 @@ EXTENSION = SelftestExtension()
 
 
 def measure_at_pace(workload: Profile, transport: str, warmed: Records, workers: int = 1) -> None:
-    """Run the self-test at the load to come, with the warm-up's pace, and cache the result."""
+    """Run the self-test at the load to come, with the warm-up's pace; print the result and cache it."""
     load = _add_pace(workload, warmed)
     measured = _measure_and_keep(load, transport, workers)
     print_text("\n".join((f"self-test at {load.words}:", *format_transport(measured))), sys.stdout)
 
 
 def measure_one_worker(workload: Profile, transport: str, warmed: Records) -> Calibration:
-    """Return the self-test of one worker of a transport here, from the cache or measured now."""
+    """Return the self-test of one worker of a transport here, from the cache, or measured now and cached."""
     kept = calibration.read_remembered(transport, calibration.environment_digest(describe_machine()))
     return kept or _measure_and_keep(_add_pace(workload, warmed), transport, 1)
 

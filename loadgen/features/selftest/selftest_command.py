@@ -203,7 +203,7 @@ def find_fault(seen: Seen, tokens: int) -> str:
 
 
 def examine_modes(transports: Sequence[str]) -> tuple[list[str], bool]:
-    """Make the table of modes, and whether all are ok; raises MeasureError."""
+    """Return the table of modes as lines, faults after it, and whether all are ok; raises MeasureError."""
     lines, faults = [f"{'what the server sends':<28}" + "".join(f"{name:>10}" for name in transports)], []
     for mode in MODES:
         outcomes = examine(mode, transports)

@@ -115,7 +115,7 @@ class Board:
         return Reading(queries.values, held if alerts else None, queries.missing)
 
     def _power_mode(self) -> str:
-        """Return the power mode's name by nvpmodel's number, which needs no rights to read."""
+        """Return the power mode as "NAME (number)" or number, "" if unknown; reading it needs no rights."""
         match = re.search(r"pmode:(\d{1,9})\b", read_system_text(self.root / "var/lib/nvpmodel/status"))
         if match is None:
             return ""

@@ -156,7 +156,7 @@ def measure_joules(window: Window, where: str, quantities: Sequence[Quantity]) -
     """Compute the joules of a GPU or rail over the window by the first quantity sampled; or say why not.
 
     A counter is interpolated to the window's ends, power is integrated by the trapezoid rule over the times
-    at which it was read. Where it was never read, the sensor has reported why.
+    at which it was read. Where it was never read the result is "": the sensor has reported why.
     """
     for quantity in quantities:
         at_s, values = window.read_series(quantity, where)

@@ -27,7 +27,7 @@ def _write_number(value: Any) -> Any:
 
 
 def _check_delays(value: Any) -> str:
-    """Check --turn-delays; a factor that TOML gives as a number becomes text."""
+    """Return --turn-delays as text, also of a factor that TOML gives as a number; raises ValueError."""
     text = str(value).strip()
     if text in (RECORDED_DELAYS, NO_DELAYS):
         return text

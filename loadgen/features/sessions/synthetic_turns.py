@@ -173,7 +173,7 @@ def _make_texts(
     system = np.full(shape.prefix_groups, shape.prefix_len, dtype=np.int64)
 
     def make(part: str, tokens: Int64) -> PromptRequests:
-        """Texts of these lengths, which have nothing in common with the messages."""
+        """Make texts of these lengths, which have nothing in common with the messages."""
         stream = replace(inputs.stream, profile=f"{inputs.stream.profile} {part}")
         return others.make(_make_own_shape(shape, tokens), stream)
 

@@ -21,7 +21,7 @@ _REASONING = ("reasoning", "reasoning_content")  # vLLM; SGLang, llama.cpp, olde
 def make_turns(
     plan: Plan, turns: Turns, sessions: Sequence[int], headers: Iterable[tuple[str, str]]
 ) -> tuple[TurnOrder, SessionJob]:
-    """Make the order of these sessions' turns, and the sender of a plan's; raises UsageError.
+    """Make the order of these sessions, and what judges answers and sends turns; raises UsageError.
 
     It raises where `--session-header` names one of the `headers`, which would have two values.
     """
@@ -46,7 +46,7 @@ def make_turns(
 
 
 def _make_judge(decoder: Decoder) -> Callable[[Capture], Answer | None]:
-    """Make the function that decides whether a turn succeeded, for answers that are not sent back."""
+    """Make the judge of turns whose answers are not sent back: it returns {} for success, else None."""
     return lambda capture: None if decoder.decode(capture).failure is not None else {}
 
 

@@ -189,7 +189,7 @@ class TurnQueue:
             self.count -= self.sessions.find_end(index) - index - 1
 
     def forget(self, index: int) -> None:
-        """Drop the session of a turn that was its last."""
+        """Drop the answers kept for the session of a turn, of which no turn follows."""
         self._answers.pop(self.sessions.find_session(index), None)
 
     def close(self) -> None:
@@ -198,7 +198,7 @@ class TurnQueue:
         self._to_build.clear()
 
     def build_ahead(self) -> bool:
-        """Judge an answer or build a request ahead; False if there is nothing to do."""
+        """Judge an answer, build a request ahead or hash a sent body; False if there is nothing to do."""
         while self._ended and self._ended[0].judged:
             self._ended.popleft()
         if self._ended:
@@ -239,7 +239,7 @@ class TurnPace(Protocol):
         ...
 
     def next_ns(self, slot: int, index: int, end_ns: int) -> int:
-        """Return when the turn `index` is due, whose previous answer ended at `end_ns`."""
+        """Return when turn `index` is due, whose previous answer ended at `end_ns`; call it once a turn."""
         ...
 
 

@@ -63,7 +63,7 @@ class _Part(msgspec.Struct, frozen=True):
 
 
 def merge(runs: Sequence[Run | Place]) -> Run:
-    """The run that the shards of one plan are together: of runs, or of the directories that they left.
+    """Merge the shards of one plan, given as runs or as the directories that they left, into one run.
 
     Every figure, the verdict and the report are computed from the requests of all of them, named in any
     order, and are those of the same arrivals in one process. The requests of a shard that is missing, or was
@@ -90,7 +90,7 @@ def merge_results(
 
 
 def check_shards(named: Sequence[tuple[str, Result]]) -> list[tuple[ShardRun, Result]]:
-    """Return the shards by number; raises UsageError if they are not of one run."""
+    """Return the shards in the order of their numbers; raises UsageError if they are not of one run."""
     if not named:
         raise UsageError("nothing to merge: name the run directories that the shards left")
     pairs = sorted(

@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _directory(output: str | None, shards: Sequence[tuple[str, Result]]) -> Path:
-    """Choose where the merged run is written; raises UsageError if it cannot be, or a run is there."""
+    """Choose and create the merged run's directory; raises UsageError if that fails, or a run is there."""
     if output is None:
         name = next((run.facts.profile.name for _, run in shards), "") or "bench"
         return run_place.create_directory(
@@ -76,6 +76,7 @@ def _directory(output: str | None, shards: Sequence[tuple[str, Result]]) -> Path
 
 
 def _keep(run: Result, directory: Path, explain: bool, layout: str | None) -> list[str]:
+    """Write the merged run's directory; return what could not be made or written, a line each."""
     broken: list[Broken] = []
     text = make_guarded("the report", lambda: report.render_report(run, explain, layout), "", broken)
     errors = run_directory.save(run, directory, {run_directory.REPORT: text + "\n"}, broken)

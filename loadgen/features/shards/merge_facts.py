@@ -89,6 +89,7 @@ def _join_by_name(shards: NamedValues) -> dict[str, str]:
 
 
 def _first_counters(shards: NamedValues) -> Any:
+    """Return the first shard's counters without an error, else the first there are; None without any."""
     known = [value for value in shards.values if value is not None]
     return next((value for value in known if not value.error), known[0] if known else None)
 

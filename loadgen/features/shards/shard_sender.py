@@ -174,7 +174,7 @@ class StartWait:
                 self.sleep(min(left_s, _POLL_S))
 
     def begin(self, options: TransportOptions) -> TransportOptions:
-        """Return the options with the start, once it is near enough to open connections.
+        """Wait until the start is near enough to open connections; return the options with it.
 
         Raises MeasureError where the instant has passed; so does `gone` of what is returned, where the
         capturing process was not ready in time.

@@ -83,7 +83,7 @@ def _is_localhost(root: Target) -> bool:
 
 
 def join_served(first: ServerInfo, others: Sequence[Replica]) -> ServerInfo:
-    """Join what all servers report: the shortest context, and the slots summed."""
+    """Join what all servers report: the shortest known context, and the sum of slots, 0 if one has none."""
     every = (first, *(other.served for other in others))
     limits, slots = [info.max_model_len for info in every], [info.slots for info in every]
     return replace(
@@ -174,7 +174,7 @@ def attach_others(session: Session, places: Sequence[ApiPlace], loop: ControlLoo
                 f"--base-url {hide_url_secrets(url)}: its API's path differs from {access.shown_url}'s"
             )
         theirs = replace(options, base_url=url)
-        reached = attach.reach_server(theirs, other, collect_credentials(theirs), loop)
+        reached = attach.make_address(theirs, other, collect_credentials(theirs), loop)
         wait_s = options.ready_check_timeout_s
         found = attach.open_session(
             theirs, reached, attach.find_local(reached), wait_s, session.interrupts, session.served

@@ -147,7 +147,7 @@ class PromptCounter:
 def add_word_counts(
     adapter: Adapter, known: dict[str, WordCounts], workload: Profile, seed: Seed, limit: int
 ) -> ModelTarget:
-    """Return the adapter's model, with the server's count of words if prompts are made of words.
+    """Return the adapter's model with the server's count of words, for prompts made of words.
 
     It is asked once for all requests of one form, of which it takes `limit` tokens (0: not known). What it
     refuses of a request is learned before, as it would be for the run. Raises MeasureError.
@@ -193,7 +193,7 @@ async def fit_counts(count: Count, groups: int) -> WordCounts:
     One group more than all in one prompt is one overhead more: no list of tokens is needed. The overhead is
     learned with the first word of all prompts in it. Where some groups, or some parts of the best one, have
     exactly one token a word, prompts are made of these alone; else of the group with the fewest tokens, whose
-    words differ least.
+    words differ least. Raises MeasureError where a count cannot be that of the words.
     """
     common = list_common_words()[: groups * _GROUP]
     parts = [common[begin : begin + _GROUP] for begin in range(0, groups * _GROUP, _GROUP)]
@@ -229,7 +229,7 @@ async def correct_counts(counts: WordCounts, count: Count, tokens: int) -> WordC
     """Correct the counts if a prompt of about `tokens` tokens has another length than they predict.
 
     What rounding may make is left to the fit, which has the mean of more counts; a token or two go to the
-    overhead; more is measured at two lengths.
+    overhead; more is measured at two lengths. Raises MeasureError for counts that are impossible or cut off.
     """
     most = max(int(tokens / _LEAST_PER_WORD), _SHORTEST_CHECK)
     n = min(max(counts.words_of(tokens - counts.overhead), _SHORTEST_CHECK), _LONGEST_CHECK, most)

@@ -139,7 +139,7 @@ def _list_clients(path: str, flag: str) -> list[tuple[str, Path]]:
 
 
 def _read_client(at: Path, name: str, flag: str, hash_bytes: Callable[[bytes], None]) -> ServegenClient:
-    """Read a client from its two files."""
+    """Read a client from its two files, hashing them by `hash_bytes`; raises UsageError."""
     lines = Lines.open(str(at), flag)
     data = OpenedFile(str(at.with_name(f"{name}-dataset.json")), flag)
     hash_bytes(f"{lines.digest()} {data.digest()}".encode())

@@ -57,7 +57,7 @@ class PythonHashContent(BlockContent, frozen=True):
     """The content of blocks as vLLM makes it from Python's hash of block id and length."""
 
     def places(self, ids: Int64, length: int, row: int) -> Int64:
-        """Make the prompt of a row of the trace from its blocks, the last one cut.
+        """Make a row's prompt from its blocks, the last one cut, as indices into `allowed`.
 
         Block h of n tokens is `random.Random(hash("h:n") & 0xFFFFFFFF).choices(allowed, k=n)`; the generator
         is that of numpy, which makes the same numbers of the same key.
@@ -167,7 +167,7 @@ def _hash_is_set() -> bool:
 
 
 def _tell_cuts_apart(trace: TraceRows, made: ReplayedRequests) -> Hashes:
-    """Change the hashes of cut blocks, which here do not begin as the whole block does."""
+    """Return the trace's hashes, other ones for cut blocks, which here do not begin as the whole block."""
     last_len = made.input_lens % trace.block
     cut = last_len > 0
     last = (made.begins + made.input_lens // trace.block)[cut]

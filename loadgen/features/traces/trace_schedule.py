@@ -94,7 +94,7 @@ class TraceSelection(msgspec.Struct, frozen=True):
         )
 
     def take_first(self, count: int) -> TraceSelection:
-        """Keep the first `count` of these requests."""
+        """Return the first `count` of these requests, with `skipped` and `clipped` unchanged."""
         return TraceSelection(
             self.places[:count], self.input_lens[:count], self.output_lens[:count], self.skipped, self.clipped
         )
@@ -135,7 +135,11 @@ class TraceSchedule(msgspec.Struct, frozen=True):
         name: str,
         rng: np.random.Generator,
     ) -> TraceSchedule:
-        """Make the schedule of the rows at `places` in a trace of format `name`."""
+        """Make the due times (ns after the start) of the rows at `places`; `name` is the trace's format.
+
+        In order: window, jitter (all that is drawn from `rng`), speed, idle cap; --duration drops later rows.
+        Raises UsageError if no request is left.
+        """
         at_ns = rows.at_ns[places]
         grid_ns, notes = find_grid_ns(rows.at_ns), []
         begin_ns = at_ns[0] if window.start_s is None else round(window.start_s * SECOND_NS)
@@ -198,7 +202,7 @@ def spread_times(at_ns: Int64, grid_ns: int, rng: np.random.Generator) -> Int64:
 
 
 def cap_gaps(offsets_ns: Int64, longest_ns: int) -> tuple[Int64, int]:
-    """Shorten gaps to `longest_ns` at most; return the offsets, and the time removed (ns)."""
+    """Shorten gaps, also that before the first, to `longest_ns`; return the offsets and the ns removed."""
     gaps = np.diff(offsets_ns, prepend=0)
     cut = np.minimum(gaps, longest_ns)
     return np.cumsum(cut), int((gaps - cut).sum())

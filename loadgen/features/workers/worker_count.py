@@ -63,7 +63,7 @@ EXTENSION = WorkersExtension()
 
 
 def spread_over_workers(options: TransportOptions, plan: Plan, asked: int) -> TransportOptions:
-    """Return the options for `asked` workers, or fewer if the plan has too few slots or requests.
+    """Return the options for `asked` workers; fewer, with a warning, if the plan lacks slots or requests.
 
     Each of several targets has as many as the others, and all are pinned away from a server on this machine.
     Raises UsageError where the platform has no workers, or the load not one for each target.

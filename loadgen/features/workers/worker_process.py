@@ -58,6 +58,7 @@ class EndedRows:
             self.begun.append(begun)
 
     def take(self, journal_error: str) -> EndedRequests:
+        """Return all that was noted since the last call, with the journal's error."""
         ended = EndedRequests(self.rows, self.begun, journal_error)
         self.rows, self.begun = [], []
         return ended
@@ -73,7 +74,7 @@ def work(task: WorkerTask, pipe: WorkerEnd, parent: int) -> None:
         if task.cpus:
             with suppress(OSError):  # they were taken away meanwhile
                 os.sched_setaffinity(0, task.cpus)
-        pipe.send(_result(task, pipe))
+        pipe.send(_run_task(task, pipe))
         code = 0
     except (BrokenPipeError, ConnectionError):
         pass  # the parent is gone, and no one reads this; what was forked here ends with this process
@@ -84,7 +85,7 @@ def work(task: WorkerTask, pipe: WorkerEnd, parent: int) -> None:
         os._exit(code)
 
 
-def _result(task: WorkerTask, pipe: WorkerEnd) -> WorkerResult:
+def _run_task(task: WorkerTask, pipe: WorkerEnd) -> WorkerResult:
     """Send, decode and journal a share of the plan; return what the parent must know at the end."""
     run = start_capture(task.job, task.transport, task.counters, with_parent=True)
     process = OneProcess(task.decoder, run, task.journal, StopRules())

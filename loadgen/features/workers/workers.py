@@ -89,7 +89,7 @@ class Workers:
         self.lost: tuple[str, ...] = ()
         self._queue: Queue | None = None
         self._journal_error = ""
-        tasks = self._tasks()
+        tasks = self._prepare_tasks()
         self.counters: SentCounters = SummedCounters([task.counters for task in tasks])
         self.runs: list[WorkerRun] = []
         flush_standard_streams()
@@ -102,8 +102,11 @@ class Workers:
                 "lower --workers, or raise the limit on processes and open files (ulimit -u, ulimit -n)"
             ) from None
 
-    def _tasks(self) -> list[WorkerTask]:
-        """Make each worker's task, raising all errors that can be known beforehand."""
+    def _prepare_tasks(self) -> list[WorkerTask]:
+        """Make each worker's task, once, before the fork; raises what can be known beforehand.
+
+        Sets the shared queue and the common start, opens the journal's parts, and raises the open-file limit.
+        """
         plan, options, part = self.plan, self.options, self.options.part
         indices = part.share.list_indices(len(plan), plan.sessions)
         # The requests of a session stay in one worker.
@@ -135,6 +138,7 @@ class Workers:
         return tasks
 
     def _fork(self, tasks: list[WorkerTask]) -> None:
+        """Fork the workers, with pipes opened before; this process then gets SCHED_BATCH."""
         parent = os.getpid()
         with FORKING, ExitStack() as ends:
             pipes: list[tuple[WorkerEnd, ParentEnd]] = []
@@ -205,7 +209,7 @@ class Workers:
         self.journal.finish()
 
     def _is_started(self) -> bool:
-        """Whether the first request may have been sent."""
+        """Whether the first request may have been sent; sets the common start once all workers are ready."""
         now_ns = clock.now_ns()
         if self.together is None:
             return self.options.part.start.begin_ns(now_ns) <= now_ns
@@ -213,6 +217,7 @@ class Workers:
         return self.together.release(now_ns, ended)
 
     def _hear(self, run: WorkerRun) -> None:
+        """Read a worker's messages: outcomes for the rules, its result, what its journal did not write."""
         for message in run.pipe.messages():
             if isinstance(message, EndedRequests):
                 for count, failure in message.rows:
@@ -238,7 +243,7 @@ class Workers:
         self.journal.requests = totals.decoded
 
     def _judge_silence(self, runs: list[WorkerRun], passed_s: float, started: bool) -> None:
-        """Kill a worker that has shown no life for long: it may be stopped for good."""
+        """Warn of a worker silent for 10 s, and kill one that is silent for longer: it may never go on."""
         silent_s = {run: run.silent_s(passed_s) for run in runs}
         if not started:
             for number, run in enumerate(self.runs):
@@ -256,7 +261,7 @@ class Workers:
                 _LOG.warning("%s shows no life (is it stopped?): measuring continues", run.name)
 
     def _account(self, progress: Progress) -> None:
-        """Make a failed record of each request that was lost with a worker."""
+        """Journal a failed record for each request lost with a worker; add a line to `lost` per worker."""
         duration_ns = self.watch.rules.duration_ns(self.plan.profile.duration_ns)
         for run in self.runs:
             if not run.why_lost:
@@ -296,7 +301,7 @@ class Workers:
 def join_health(several: Sequence[Health]) -> Health:
     """Join the reports of several capturing processes: sums, and the worst of what each did to itself.
 
-    These are held back segments, time stopped, and the busiest loop.
+    The worst (greatest) are the backlog, the time stopped, the clock's step and the busiest loop.
     """
     if not several:
         return NO_HEALTH
@@ -344,7 +349,7 @@ class WorkerRun:
         return max(self._silent_s)
 
     def note_end(self) -> str:
-        """Note that the worker ended; return why it is lost, "" if it is not."""
+        """Wait for the worker's exit and close its pipe; return why it is lost, "" if it is not."""
         with contextlib.suppress(ChildProcessError):
             _, status = os.waitpid(self.pid, 0)
             code = os.waitstatus_to_exitcode(status)
@@ -357,7 +362,7 @@ class WorkerRun:
         return self.why_lost
 
     def kill(self, why: str = "") -> None:
-        """Kill the worker and its capturing process at once."""
+        """Kill the worker, and by that its capturing process; `why` is its loss unless one is known."""
         self.why_lost = self.why_lost or why
         if self.pid:
             with contextlib.suppress(ProcessLookupError):

@@ -37,7 +37,7 @@ class Interrupted(KeyboardInterrupt):
         self.run = run
 
 
-@keywords.list_keywords(BenchOptions)
+@keywords.add_keyword_signature(BenchOptions)
 def bench(
     base_url: str | Sequence[str] | None = None,
     profile: Place | Profile | None = None,
@@ -55,14 +55,14 @@ def bench(
     Raises LoadgenError where an option is wrong or the server cannot be measured, and Interrupted on Ctrl-C.
     A run that a rule or the server's end cut short is returned: see Run.partial.
     """
-    call = _begin(base_url, profile, options)
+    call = _prepare_call(base_url, profile, options)
     try:
         return call.wait()
     except KeyboardInterrupt:
         raise Interrupted(call.partial) from None
 
 
-@keywords.list_keywords(BenchOptions)
+@keywords.add_keyword_signature(BenchOptions)
 async def bench_async(
     base_url: str | Sequence[str] | None = None,
     profile: Place | Profile | None = None,
@@ -75,7 +75,7 @@ async def bench_async(
     """
     from asyncio import CancelledError
 
-    call = _begin(base_url, profile, options)
+    call = _prepare_call(base_url, profile, options)
     try:
         return await call.wait_async()
     except CancelledError as error:
@@ -83,9 +83,10 @@ async def bench_async(
         raise
 
 
-def _begin(
+def _prepare_call(
     base_url: str | Sequence[str] | None, profile: Place | Profile | None, given: BenchOptions
 ) -> BackgroundRun[Run]:
+    """Check the arguments and return the call, not yet started; raises UsageError."""
     options, workload = keywords.parse_call(base_url, profile, cast("Mapping[str, Any]", given))
     check(options)
     return BackgroundRun(lambda interrupts: _measure(options, workload, interrupts))
@@ -106,7 +107,7 @@ def _measure(options: Options, workload: Profile, interrupts: Interrupts) -> Run
 
 
 def load(directory: Place) -> Run:
-    """The run in a directory of `bench`, `Run.save` or the command; of a killed run, what was measured.
+    """Load the run in a directory of `bench`, `Run.save` or the command; of a killed run, what was measured.
 
     Raises LoadgenError where there is none, it is damaged, or it was written by a newer loadgen.
     """

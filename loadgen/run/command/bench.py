@@ -59,7 +59,7 @@ class Speeds(Protocol):
 
 def run(options: Options, stack: ExitStack, begun: Embedded | None, find_speeds: Callable[[], Speeds]) -> int:
     """Run `loadgen bench`, its embedded engine started; return the worst exit code of its profiles."""
-    profiles = _profiles(options)
+    profiles = _load_profiles(options)
     check(options)
     for extension in find_extensions(options):
         extension.check_runs(options, len(profiles) * options.repeat)
@@ -70,7 +70,7 @@ def run(options: Options, stack: ExitStack, begun: Embedded | None, find_speeds:
         return 0
     seed = make_seed(options)
     if options.print_request and options.launching.wanted:
-        options = _leaving_nothing(options, stack)
+        options = _use_temporary_directory(options, stack)
     session = attach(options, asked, profiles[0], stack, begun=begun)
     if options.print_request:
         print_text(session.request(profiles[0], seed), sys.stdout)
@@ -78,7 +78,7 @@ def run(options: Options, stack: ExitStack, begun: Embedded | None, find_speeds:
     return _run_all(session, profiles, seed, find_speeds)
 
 
-def _leaving_nothing(options: Options, stack: ExitStack) -> Options:
+def _use_temporary_directory(options: Options, stack: ExitStack) -> Options:
     """Return the options with a temporary directory for a server's log, kept only after an error."""
     import shutil  # few commands need them
     import tempfile
@@ -128,7 +128,10 @@ def _run_all(session: Session, profiles: list[Profile], seed: Seed, find_speeds:
 
 
 def _repeatedly(session: Session, workload: Profile, first: Seed) -> tuple[int, list[Result]]:
-    """Run a profile --repeat times, each with its own prompts; return the worst exit code and the runs."""
+    """Run a profile --repeat times, prompts differing; return the worst exit code and the runs.
+
+    Prints each report, and of several runs the spreads, which it also writes next to the run directories.
+    """
     worst = 0
     runs: list[Result] = []
     for repeat in range(session.options.repeat):
@@ -152,7 +155,8 @@ def _repeatedly(session: Session, workload: Profile, first: Seed) -> tuple[int, 
     return worst, runs
 
 
-def _profiles(options: Options) -> list[Profile]:
+def _load_profiles(options: Options) -> list[Profile]:
+    """Load or build the command's profiles and check its flags on them: warns, or raises UsageError."""
     names, overrides = options.profiles, options.overrides
     profiles = [profile.load(name, overrides, flags=True) for name in names] or [profile.build(overrides)]
     for workload in profiles:
@@ -175,7 +179,7 @@ def _profiles(options: Options) -> list[Profile]:
 
 
 def check_command(options: Options) -> None:
-    """Check a command for errors that do not depend on this machine; raises UsageError."""
+    """Raise UsageError for errors that do not depend on this machine; warn of flags without effect."""
     requested_metrics.parse_metadata(options.metadata)
     result_block.find_layout(options.layout)
     if options.preset is not None and (options.base_url is not None or options.launching.wanted):
@@ -209,7 +213,10 @@ def check_urls(urls: Sequence[str], endpoint: str | None) -> None:
 
 
 def check(options: Options) -> None:
-    """Check, before anything starts, that the run can be finished and written; raises UsageError."""
+    """Check, before anything starts, that the run can be finished and written; raises UsageError, or warns.
+
+    Creates the file of --live-totals and the directory of --result-dir.
+    """
     check_command(options)
     _check_tokenizer(options.tokenizer)
     if instead := transport_choice.check_transport(options.transport):

@@ -99,7 +99,7 @@ def read_api_key(variable: str | None, file: str | None) -> str:
     if variable and file:
         raise UsageError("--api-key-env and --api-key-file: give one of them")
     if file is not None:
-        return check_key(_read(file), f"--api-key-file {file}")
+        return check_key(_read_key_file(file), f"--api-key-file {file}")
     if variable == NO_KEY:
         return ""
     if variable is None:
@@ -123,7 +123,8 @@ def check_key(text: str, origin: str) -> str:
     return key
 
 
-def _read(file: str) -> str:
+def _read_key_file(file: str) -> str:
+    """Return a key file's text; warn if others may read it; raises UsageError, also beyond 64 KiB."""
     try:
         # A FIFO or a terminal would be waited for.
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

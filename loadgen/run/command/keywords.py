@@ -70,14 +70,14 @@ def parse_call(
 def check_keywords(
     given: Mapping[str, Any], kind: Any = BenchOptions, call: str = "bench()"
 ) -> dict[str, Any]:
-    """Validate a call's keywords as the type `kind`; raises UsageError that names the wrong one.
+    """Return a call's keywords converted to the types of `kind`; raises UsageError that names the wrong one.
 
     A `backend` keeps the name that it was given, which may be another client's.
     """
     for name, value in given.items():
         if name not in kind.__annotations__:
             raise UsageError(f"{call} has no keyword {name!r}{_instead(name, kind)}")
-        _without_zero_bytes(name, value)
+        _refuse_zero_bytes(name, value)
     plain = {name: os.fspath(value) if isinstance(value, Path) else value for name, value in given.items()}
     if isinstance(api := plain.get("backend"), str):
         try:
@@ -109,7 +109,7 @@ def make_options(
     """
     urls = _urls(base_url)
     for url in urls:
-        _without_zero_bytes("base_url", url)
+        _refuse_zero_bytes("base_url", url)
     values = dict(given)
     labels = values.get("backend"), None, values.get("endpoint") or ""
     if (backend := backends.choose_backend(*labels)) is not None:
@@ -151,7 +151,7 @@ def make_options(
 
 
 def _read_words(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Parse the features' options that are texts, as on the command line; raises UsageError."""
+    """Return the features' options given as texts, parsed as on the command line; raises UsageError."""
     words = {row.name: row.read for row in TABLE if row.extension and row.read and row.name in values}
     read = {}
     for name, parse in words.items():
@@ -163,7 +163,7 @@ def _read_words(values: Mapping[str, Any]) -> dict[str, Any]:
     return read
 
 
-def _without_zero_bytes(name: str, value: object) -> None:
+def _refuse_zero_bytes(name: str, value: object) -> None:
     if "\0" in str(value) and isinstance(value, str | Path):
         raise UsageError(f"{name}: has a zero byte")
 
@@ -182,8 +182,8 @@ class _Bare(str):
 _UNSET = _Bare("...")
 
 
-def list_keywords(options: type) -> Callable[[Call], Call]:
-    """Give a function of `**options` the signature that help() and notebooks show, every keyword by name."""
+def add_keyword_signature(options: type) -> Callable[[Call], Call]:
+    """Make a decorator: a function of `**options` shows every keyword by name in help() and notebooks."""
 
     def with_names(function: Call) -> Call:
         plain = inspect.signature(function)
@@ -210,7 +210,7 @@ def _urls(base_url: object) -> tuple[str, ...]:
 
 
 def _instead(name: str, kind: Any) -> str:
-    """Explain an unknown keyword: the nearest keyword, or what another client's flag is called here."""
+    """Return the end of an unknown keyword's error: the nearest, or another client's flag; "" if neither."""
     from loadgen.run.command.options import bench_parser, explain_other_flag  # only a wrong call needs these
     from loadgen.settings import vllm_flags
 

@@ -211,7 +211,7 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
 
 
 def lay_over_lengths(values: dict[str, Any]) -> None:
-    """Copy --input-len and --output-len into each data set's own keys, as vLLM 0.32 does, in place."""
+    """Move --input-len and --output-len to profile keys, in place; with data named, to ANSWER_LENS too."""
     if (tokens := values.pop("every_input_len", None)) is not None:
         values["input_len"] = tokens
     if (tokens := values.pop("every_output_len", None)) is not None:
@@ -299,7 +299,7 @@ def write_help(words: Sequence[str]) -> str | None:
 
 
 def count_workers(asked: int | None, targets: int) -> int:
-    """Compute how many processes send to `targets` servers; `asked` None: not given, 0: automatic.
+    """Return how many processes send to `targets` servers, `asked` None: one each; 0: to be chosen later.
 
     Raises UsageError where these cannot be shared out evenly.
     """

@@ -173,7 +173,7 @@ class Progress(msgspec.Struct):
         return min(self.elapsed_s / self.duration_s, 1.0) if self.duration_s else 0.0
 
     def token_rate_per_s(self) -> float | None:
-        """Return recent tokens per second: recent reads times the decoded tokens per read."""
+        """Note the reads so far; return tokens/s over 3 s (reads × tokens per read), None at first."""
         now_ns, reads = clock.now_ns(), self.counters.reads
         self._recent = [(at, n) for at, n in self._recent if now_ns - at < _WINDOW_NS] + [(now_ns, reads)]
         first_ns, first = self._recent[0]
@@ -182,7 +182,7 @@ class Progress(msgspec.Struct):
         return (reads - first) * 1e9 / (now_ns - first_ns) * self.tokens / self.reads
 
     def line(self, columns: int = WIDTH) -> str:
-        """Write the progress in one line; a wide terminal gets more figures."""
+        """Return the progress as one line, not cut to `columns`; from 100 columns on it has more figures."""
         of = "" if self.total is None else f"/{self.total}"
         # What is sent is counted at once, what has ended ten times a second.
         running = max(self.counters.sent - max(self.counters.ended, self.ended), 0)
@@ -252,7 +252,7 @@ class Wait(msgspec.Struct, frozen=True):
         """None: the time it may take does not show how much is done."""
 
     def line(self, columns: int = WIDTH) -> str:
-        """Write what is waited for, for how long so far and at most, and its state."""
+        """Return what is waited for, for how long so far and at most, and its state, as one line."""
         elapsed_s = (clock.now_ns() - self.begin_ns) / 1e9
         parts = [_duration(elapsed_s)] * (elapsed_s >= _MOMENT_S)
         parts += [f"at most {_duration(self.at_most_s)}"] if self.at_most_s else []
@@ -326,7 +326,7 @@ class LineDisplay(Display):
         self.last_ns = clock.now_ns()
 
     def show(self, progress: Shown) -> None:
-        """Print the progress every ten seconds."""
+        """Print the progress if the last line is ten seconds old."""
         if clock.now_ns() - self.last_ns >= _LINE_EVERY_NS:
             self.last_ns = clock.now_ns()
             self._print(progress)
@@ -478,7 +478,7 @@ class LiveTotals:
             os.close(file)
 
     def publish(self, totals: Totals) -> None:
-        """Publish the totals."""
+        """Publish the totals, which also counts as a beat."""
         *counts, bins = astuple(totals)
         _LAYOUT.pack_into(self._map, 8, *counts, *bins)
         self.beat()

@@ -76,7 +76,7 @@ class LimitInterrupted(Interrupted):
         self.limit = limit
 
 
-@keywords.list_keywords(SweepOptions)
+@keywords.add_keyword_signature(SweepOptions)
 def sweep(
     base_url: str | Sequence[str] | None = None,
     profile: Place | Profile | None = None,
@@ -107,7 +107,7 @@ def sweep(
         raise SweepInterrupted(call.partial) from None
 
 
-@keywords.list_keywords(LimitOptions)
+@keywords.add_keyword_signature(LimitOptions)
 def limit(
     base_url: str | Sequence[str] | None = None,
     profile: Place | Profile | None = None,

@@ -177,13 +177,13 @@ class BodiesDigest:
         self._sum = 0
 
     def add(self, body: bytes) -> None:
-        """Add one body to the hash."""
+        """Add the hash of one body, without the model's name."""
         body = _MODEL.sub(b"", body, count=1)
         hashed = hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()
         self._sum += int.from_bytes(hashed, "little")
 
     def hex(self) -> str:
-        """Return the hash so far; "" without a body."""
+        """Return the sum of the bodies' hashes, whatever their order, as hex digits; "" without a body."""
         return _format_hex(self._sum)
 
 
@@ -270,7 +270,7 @@ class Counters:
         self._view = memoryview(mmap.mmap(-1, 4096)).cast("q")
 
     def publish(self, sent: int, ended: int, reads: int) -> None:
-        """Publish how many requests were sent and ended, and how many reads there were."""
+        """Publish how many requests were sent and ended and how many reads there were, and count a beat."""
         view = self._view
         view[0], view[1], view[2] = sent, ended, reads
         view[3] += 1

@@ -108,7 +108,7 @@ class Sender:
         self.begin_ns, self.gates = begin_ns, make_gates(self.job, begin_ns)
 
     def send_due(self) -> None:
-        """Send the due requests over free slots, and open more slots if needed."""
+        """Send the due requests over free slots, opening more if needed; after the duration, end the plan."""
         if 0 < self.job.duration_ns <= self.now_ns() - self.begin_ns:
             self.out.count = self.out.next
         self._send_due()
@@ -117,7 +117,7 @@ class Sender:
         free, out = self.pool.free, self.out
         while free and out.next < out.count and self._passes():
             slot = free.popleft()
-            self._go(slot, self._freed_ns(slot))
+            self._send_next(slot, self._freed_ns(slot))
 
     def _send_open(self) -> None:
         pool, out = self.pool, self.out
@@ -127,7 +127,7 @@ class Sender:
         while pool.free and out.next < out.count and (due_ns := out.due_ns(self.begin_ns)) <= now_ns:
             if not self._passes():
                 return
-            self._go(pool.free.popleft(), due_ns)
+            self._send_next(pool.free.popleft(), due_ns)
         if pool.free:
             return
         waiting, spare = out.count_waiting(self.begin_ns, now_ns), pool.dialing
@@ -143,7 +143,7 @@ class Sender:
         """Return since when (ns) a closed loop could have sent over a slot."""
         return max(slot.freed_ns, self.begin_ns, *(gate.opened_ns for gate in self.gates))
 
-    def _go(self, slot: Slot, due_ns: int) -> None:
+    def _send_next(self, slot: Slot, due_ns: int) -> None:
         self._take(slot, due_ns)
         self.send(slot)
         self.note_sent(slot)
@@ -182,11 +182,11 @@ class Sender:
         self.pool.free.append(slot)
 
     def redial_ns(self, slot: Slot) -> int:
-        """Return when to reconnect a slot; 0: no request is left for it."""
+        """Return when (ns) to reconnect a slot; 0: no request is left for it."""
         return self.now_ns() if self.out.next < self.out.count else 0
 
     def wait_ns(self) -> int:
-        """Return how long until there may be something to send that no socket event shows."""
+        """Return how long (ns) until there may be something to send or cancel that no socket event shows."""
         now_ns = self.now_ns()
         wait_ns = NEVER_NS if self.cancelling is None else self.cancelling.wait_ns(now_ns)
         if not self.pool.free or self.out.next == self.out.count:
