@@ -84,7 +84,7 @@ def add_outcome(known: Facts, outcome: Outcome, journal_error: str, made: Plan) 
 
 
 def follow_up(facts: Facts, steps: Iterable[tuple[str, Step]]) -> Facts:
-    """Add to the facts what each step learns; a step that raises or is cut off is named in them."""
+    """Add to the facts what each step learns, or why it failed; after a signal, noted too, none follows."""
     for name, step in steps:
         broken: list[Broken] = []
         try:

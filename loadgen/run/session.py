@@ -299,7 +299,7 @@ class Session(msgspec.Struct, frozen=True):
         return self.servers.reset_caches(first)
 
     def _observer(self, rest_s: float, display: Display) -> MetricsScraper | None:
-        """Make the scraper and scrape once the server is idle; None if unobserved or without metrics."""
+        """Make the scraper, scrape an idle server; None if unobserved, hosted, or unproven without metrics."""
         if not self.observes or self.served.engine.hosted:
             return None
         first = MetricsScraper(self.access, self.served.model)

@@ -112,6 +112,7 @@ class StopRules(msgspec.Struct):
         return f"--max-duration {limit_s:g} s: {left} were not sent; what was under way ended"
 
     def _failures(self) -> str:
+        """Explain which rule on failures ends the run; "" if none does."""
         last = f", the last with {self.last.kind}: {self.last.detail}".rstrip(": ") if self.last else ""
         tolerance, row = self.max_failures, self.max_consecutive
         if tolerance is not None and tolerance.is_exceeded(self.failed, self.ended):
@@ -126,11 +127,13 @@ class StopRules(msgspec.Struct):
         return ""
 
     def _saturation(self, elapsed_s: float, under_way: int) -> str:
+        """Set `saturated`, and explain why; "" if the server is not saturated."""
         shown = "" if self.saturation is None else self.saturation.reason(elapsed_s, under_way)
         self.saturated = bool(shown)
         return f"--stop-when-saturated: {shown}" if shown else ""
 
     def _time(self, elapsed_s: float, under_way: int) -> str:
+        """Explain that the limit of time ends the run; "" if it does not."""
         if self.cut_after_s is None or elapsed_s < self.cut_after_s:
             return ""
         still = f"still under way after the --drain-timeout of {self.drain_s:g} s"
@@ -193,6 +196,7 @@ class SaturationRule(msgspec.Struct):
         return self._judge(in_flight) if len(self._begun) >= LEAST else ""
 
     def _judge(self, in_flight: int) -> str:
+        """Test the three signs on the last two thirds of the sending; explain that all hold, "" if not."""
         rows = np.array(sorted(self._begun), np.int64)
         first_sent_ns, last_sent_ns = int(rows[0, 1]), int(rows[-1, 1])
         window_ns = int(_WINDOW * (last_sent_ns - first_sent_ns))

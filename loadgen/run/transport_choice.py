@@ -89,7 +89,7 @@ def choose_sources(
     processes: int = 1,
     doubtful: Callable[[str], None] | None = None,
 ) -> tuple[TransportChoice, Target]:
-    """Choose the target's local addresses, and a transport that can use them.
+    """Choose the target's local addresses; return the transport, wire if it cannot use them, and the target.
 
     `connections` is how many there are at once, over all `processes`; with `doubtful`, of an open loop, that
     is an estimate: too few ports for it are a warning. Raises UsageError where they are too few, or an

@@ -161,6 +161,7 @@ class Stalls:
                 return
 
     def _search(self, stream: Stream, now_ns: int) -> None:
+        """Search a stream's new reads for its last token, once per sweep, and note when that came."""
         if stream.looked_ns == now_ns:
             return
         stream.looked_ns, began_ns = now_ns, self.now_ns()

@@ -123,7 +123,7 @@ class Tls:
         return self._outgoing.read()
 
     def recvmsg(self, size: int, ancillary_size: int) -> Received:
-        """Receive decrypted bytes, with recvmsg's other results; BlockingIOError without a whole record."""
+        """Receive decrypted bytes, none at the end, as recvmsg; BlockingIOError without a whole record."""
         data, ancillary, flags, address = self.sock.recvmsg(size, ancillary_size)
         if not data:
             return b"", ancillary, flags, address
@@ -355,7 +355,7 @@ class Pool:
         self.dialing = 0
 
     def open(self) -> None:
-        """Add a slot and connect it."""
+        """Add a slot and begin to connect it."""
         position = len(self.slots)
         slot = Slot(self.share.number_slot(position), self.target.choose_source(position + self.share.number))
         self.slots.append(slot)

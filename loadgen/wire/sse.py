@@ -252,7 +252,7 @@ class _Head(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=16)  # a server's heads are the same but for the second
 def _read_head(head: bytes) -> _Head | None:
-    """Read such a head; None for any other."""
+    """Read the head of a chunked, uncompressed response with status 200; None for any other."""
     response = Response()
     try:
         response.parser.feed_data(head)

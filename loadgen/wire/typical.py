@@ -128,7 +128,7 @@ def _read_only_text(message: Message) -> str:
 
 
 def _find_odd(stream: PlainStream, template: _Template, loose: slice) -> list[int]:
-    """List the events that do not match a template, and the last one; digits at `loose` may differ.
+    """List the indices of events unlike a template, and of the last one; digits at `loose` may differ.
 
     Raises UnicodeDecodeError where a text may be no UTF-8, IndexError where an event can be of no template.
     """
@@ -149,7 +149,7 @@ def _find_odd(stream: PlainStream, template: _Template, loose: slice) -> list[in
 
 
 def _find_escaped(raw: bytes, begins: Int64, lengths: Int64) -> list[int]:
-    """List the texts with a quote or an escape; raises UnicodeDecodeError if one may not be UTF-8."""
+    """List the indices of texts with a quote or escape; raises UnicodeDecodeError if one may not be UTF-8."""
     until = lengths.cumsum()
     inside = (begins - until + lengths).repeat(lengths) + np.arange(until[-1])
     texts = np.frombuffer(raw, np.uint8)[inside].tobytes()

@@ -191,6 +191,7 @@ def _explain_mismatch(own: Fingerprint, other: Fingerprint) -> str:
 
 
 def _report_flaw(kind: Flaw, own: Fingerprint, reference: Fingerprint | None) -> list[str]:
+    """Describe a flaw in a line if too many answers have it, or more than the reference's; else []."""
     flawed = [answer for answer in own.judged if find_flaw(answer) is kind]
     there = (
         [answer for answer in reference.judged if find_flaw(answer) is kind] if reference is not None else []

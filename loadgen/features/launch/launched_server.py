@@ -226,7 +226,7 @@ def _command(options: Options, settings: ServerSettings, port: int, asks: bool =
 
 
 def _until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:
-    """Wait until /health reports ready; raises ServerDied."""
+    """Wait until /health reports ready; raises ServerDied if the server ends, or after the launch timeout."""
     probe = ServerProbe(access)
     launch, running = startup.launch, startup.running
     with progress.display(quiet).waiting(f"starting {launch.name}", launch.timeout_s, startup.last_line):

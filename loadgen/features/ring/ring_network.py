@@ -268,7 +268,7 @@ class RingPoller:
         self._hints[sock] = 0
 
     def has_seen(self, sock: RingSocket) -> bool:
-        """Whether the ring has captured the connection's SYN."""
+        """Whether the ring has captured the connection's SYN; if not yet, new segments are taken first."""
         if sock.begin_seq < 0:
             self.take()
         return sock.begin_seq >= 0

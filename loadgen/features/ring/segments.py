@@ -105,7 +105,7 @@ class SegmentLog:
         return rows
 
     def put_back(self, port: int, rows: Rows) -> None:
-        """Keep a port's segments of the next response, which came with those of the last one."""
+        """Keep a port's segments of the next response, taken with those of the last one, as all it has."""
         if len(rows) and self._kept[port] is not None:
             self._kept[port] = bytearray(rows.tobytes())
 

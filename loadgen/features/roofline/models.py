@@ -47,7 +47,7 @@ def find_architecture(model: str) -> Architecture | None:
 
 
 def find_model(model: str) -> Named | None:
-    """Find the row of a checkpoint's name, and the quantization in the name.
+    """Find the row of a checkpoint's name, and the quantization in the name; None if the table lacks it.
 
     `/models/Qwen3-Coder-30B-A3B-Instruct-AWQ-8bit` is Qwen3-Coder-30B-A3B and AWQ-8bit. Only words of tuning
     and storing may follow the model's name: with any other word it is another model.
@@ -123,9 +123,9 @@ def split_name(model: str) -> tuple[str, str]:
 
 
 def split_gguf(model: str) -> tuple[str, str]:
-    """Split a name with the kind of a GGUF: `Qwen3-8B-Q4_K_M.gguf` is ("Qwen3-8B", "GGUF-Q4_K_M").
+    """Split a name with the kind of a GGUF; any other name as `split_name` does.
 
-    So is `Qwen/Qwen3-8B-GGUF:Q4_K_M`.
+    `Qwen3-8B-Q4_K_M.gguf` and `Qwen/Qwen3-8B-GGUF:Q4_K_M` are ("Qwen3-8B", "GGUF-Q4_K_M").
     """
     name = re.split(r"[/\\]", model)[-1]
     match = _GGUF_FILE.fullmatch(name) or _GGUF_HUB.fullmatch(name)

@@ -75,7 +75,7 @@ def identify_model(facts: Facts) -> ModelIdentity:
 
 
 def count_devices(facts: Facts) -> int | None:
-    """Count the GPUs that share the model, by the engine's report, its start, or where it has memory."""
+    """Count the GPUs that share the model, by the engine's report, its start, or memory; None: unknown."""
     reported = facts.as_run.tensor_parallel if facts.as_run is not None else None
     given = facts.launched.settings.tensor_parallel if facts.launched is not None else None
     sensed = facts.sensed

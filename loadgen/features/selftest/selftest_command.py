@@ -88,7 +88,7 @@ def _list_steps(workers: int) -> list[int]:
 def _measure_growing(
     load: SelftestLoad, workers: int, transports: Sequence[str], deadline_ns: int
 ) -> list[Calibration]:
-    """Run each transport's self-test in 1, 2, 4 … workers, each with the whole load; print each."""
+    """Run each transport's self-test in 1, 2, 4 … workers, the load's streams for each; print each."""
     numbers, every = _list_steps(workers), list[Calibration]()
     steps = [(transport, number) for transport in transports for number in numbers]
     cpus = count_usable_cpus()

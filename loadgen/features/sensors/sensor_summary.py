@@ -53,6 +53,7 @@ def summarize_window(
 
 
 def _choose_gpus(window: Window) -> tuple[tuple[str, ...], str]:
+    """Return the GPUs with the server's processes, or all if none is known, and in words which they are."""
     ours = window.list_places("server_bytes")
     if ours:
         return tuple(ours), WITH_SERVER
@@ -113,7 +114,7 @@ class Window(msgspec.Struct, frozen=True, dict=True):
         return at_s, np.array([value for _, value in pairs], np.float64)
 
     def measure_memory(self, quantity: Quantity, places: Sequence[str], how: str) -> MemoryUse | None:
-        """Sum the bytes at these places in the samples that have them all; `how` names the source."""
+        """Sum the bytes at these places: peak, second half's median; None if unknown; `how`: the source."""
         keys = [(quantity, where) for where in places]
         samples = [s for s in self.inside if keys and all(key in s.reading.values for key in keys)]
         if not samples:
@@ -231,6 +232,7 @@ def measure_energy(
 
 
 def _measure_parts(window: Window, wanted: Wanted) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Return the joules by place, and why those of others are unknown."""
     results = {where: measure_joules(window, where, quantities) for where, quantities in wanted.items()}
     energies_j = {where: energy_j for where, energy_j in results.items() if not isinstance(energy_j, str)}
     return energies_j, tuple(why for why in results.values() if isinstance(why, str) and why)

@@ -87,6 +87,7 @@ def describe_in_flight(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def _counts(result: Result, figures: SessionFigures) -> str:
+    """Describe how many sessions began, finished and ended early, and how many turns they had."""
     of = f" of {figures.planned}" if figures.planned != figures.begun else ""
     parts = [f"{figures.begun} begun{of}{_pace(result)}", f"{figures.finished} finished"]
     if figures.ended_early:
@@ -108,6 +109,7 @@ def _pace(result: Result) -> str:
 
 
 def _times(figures: SessionFigures) -> Iterator[str]:
+    """Yield a line on the sessions' durations, and one on how late their turns were sent."""
     duration, late = figures.duration, figures.lateness
     if duration.n:
         share = figures.busy_share

@@ -46,7 +46,7 @@ class TurnOrder(Listed):
         return [index for session in self._sessions() for index in session]
 
     def list_unanswered(self, sent: int, have: Collection[int]) -> list[int]:
-        """List as many turns as have no answer, of the sessions in flight, as far as is known."""
+        """List each session's next unanswered turn, sessions in flight first, as many as are missing."""
         missing = max(sent - len(have), 0)
         waiting = [next((i for i in session if i not in have), -1) for session in self._sessions()]
         begun = (begin in have for begin in self.indices)
@@ -149,7 +149,7 @@ class TurnQueue:
             self._to_build[index + 1] = None
 
     def take(self, index: int) -> bytes:
-        """Return the HTTP request of a turn that is due and whose previous answer is judged."""
+        """Return the HTTP request of a due turn whose previous answer is judged, built now if not ready."""
         request = self._built.pop(index, None)
         if request is None:
             self._to_build.pop(index, None)

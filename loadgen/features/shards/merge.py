@@ -242,6 +242,7 @@ def _join_parts(
 
 
 def _row(part: _Part, shift: ClockShift) -> MergedShard:
+    """Make the facts of one shard of the merged run, its times shifted."""
     run, (began_ns, _) = part.run, span_ns(part.records)
     client = None if run is None else run.facts.client
     return MergedShard(

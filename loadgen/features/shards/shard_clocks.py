@@ -125,6 +125,7 @@ def find_shifts(spans: Sequence[ClockSpan]) -> list[ClockShift]:
 
 
 def _shift(first: ClockSpan, span: ClockSpan) -> ClockShift:
+    """Find a shard's shift onto the first one's clock; of unrelated clocks, so that both begin at once."""
     one, other = first.shard.before, span.shard.before
     if one.boot and one.boot == other.boot:
         return ClockShift()

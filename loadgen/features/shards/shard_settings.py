@@ -84,7 +84,7 @@ def read_share(text: str, environ: Mapping[str, str] = os.environ) -> Share:
 
 
 def _rank(environ: Mapping[str, str]) -> _Rank:
-    """Read the rank from the environment; raises ValueError if there is none, or two."""
+    """Read the rank from the environment; raises ValueError if there is none, or two disagree."""
     ranks = list(_ranks(environ))
     if not ranks:
         raise ValueError(f"no launcher has numbered this process ({_NAMES} are not set): give I/N")

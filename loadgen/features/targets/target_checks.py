@@ -25,7 +25,7 @@ FAILED, CHANCE = 0.01, 0.001
 
 
 def number_targets(targets: Sequence[str], records: Records) -> Int64:
-    """Return the target each request went to, int64[requests]; -1 if lost with the client."""
+    """Return the number of each request's target, int64[requests]; -1 if it was lost with the client."""
     lost = [failure is not None and failure.kind is FailureKind.LOST for failure in records.failures]
     return np.where(np.array(lost, np.bool_), _NONE, records.slot % max(len(targets), 1))
 

@@ -66,7 +66,7 @@ class TraceSelection(msgspec.Struct, frozen=True):
     def select(
         cls, rows: TraceRows, profile: Profile, window: TraceWindow, most: int | None
     ) -> TraceSelection:
-        """Select the first `most` rows in a window within the profile's caps; raises UsageError if none."""
+        """Select a window's first `most` rows, long ones skipped or clipped; raises UsageError if none."""
         inside = window.rows(rows.at_ns)
         places = np.arange(inside.start, inside.stop)
         prompts, answers = rows.input_lens[inside], rows.output_lens[inside]

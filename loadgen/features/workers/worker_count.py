@@ -192,7 +192,7 @@ def find_spare_cpus(
 
 
 def choose_cpus(near: Mapping[int, set[int]], taken: set[int], least: int) -> tuple[int, ...]:
-    """Choose at least `least` free CPUs, in whole cores, ascending; () if there are too few."""
+    """Choose all CPUs of wholly free cores if these are `least`, else all free ones; () if still too few."""
     apart = [cpu for cpu, core in near.items() if not core & taken]
     for cpus in (apart, list(near)):
         if len(cpus) >= least:

@@ -238,6 +238,7 @@ class Workers:
             _LOG.warning("%s was lost: %s; measuring continues with the others", run.name, why)
 
     def _count(self, progress: Progress) -> None:
+        """Give the sum of the workers' totals to the progress, and the decoded ones to the journal."""
         totals = Totals.join(run.task.totals.read() for run in self.runs)
         progress.note_totals(totals)
         self.journal.requests = totals.decoded

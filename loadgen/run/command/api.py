@@ -169,6 +169,7 @@ class BackgroundRun(Generic[T]):
         Thread(target=self._call, name="loadgen").start()
 
     def _call(self) -> None:
+        """Make the call and keep its result or exception; nothing if a stop came first."""
         if not self._claim.acquire(blocking=False):  # stopped before it began
             return
         try:

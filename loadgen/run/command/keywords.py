@@ -175,7 +175,7 @@ class _Bare(str):
     __repr__ = str.__str__
 
     def __new__(cls, written: Any) -> Self:
-        """The text of an annotation, which a TypedDict holds as a reference."""
+        """Make the text of an annotation, or of the reference that a TypedDict holds for it."""
         return super().__new__(cls, getattr(written, "__forward_arg__", written))
 
 

@@ -38,7 +38,7 @@ class Outgoing:
         self._claim()
 
     def due_ns(self, begin_ns: int) -> int:
-        """Return when the next request of an open loop that began at `begin_ns` is due."""
+        """Return when (ns) the next request of an open loop that began at `begin_ns` is due."""
         assert self.job.offsets_ns is not None
         return begin_ns + int(self.job.offsets_ns[self.next])
 
@@ -48,7 +48,7 @@ class Outgoing:
         return int(np.searchsorted(self.job.offsets_ns, now_ns - begin_ns, "right")) - self.next
 
     def take(self) -> tuple[int, bytes]:
-        """Take the next request: its plan index and its HTTP bytes."""
+        """Take the next request, built now if it is not ready: its plan index and its HTTP bytes."""
         if self._ready:
             index, request = self._ready.popleft()
             self._ready_bytes -= len(request)

@@ -38,7 +38,7 @@ class Share(msgspec.Struct, frozen=True):
         return [Share(self.number + self.of * worker, self.of * workers) for worker in range(workers)]
 
     def list_indices(self, count: int, sessions: Int64 | None = None) -> Int64:
-        """List the plan indices of this share, ascending; `sessions`, of each request, are not divided."""
+        """List the plan indices of this share, ascending; `sessions`: each request's, none divided."""
         if sessions is None:
             return np.arange(self.number, count, self.of, dtype=np.int64)
         _, ranks = np.unique(sessions[:count], return_inverse=True)
@@ -242,7 +242,8 @@ class TogetherStart:
 def wait_for_start(start: RunStart, now_ns: Callable[[], int], turn: Callable[[float], bool]) -> int:
     """Wait for the start, and return when it was (ns).
 
-    `turn` is called with how long it may take, in seconds; once it gives True this returns at once.
+    `turn` is called with how long it may take, in seconds; once it gives True this returns at once, and the
+    time now if the start is not known.
     """
     while True:
         ready_ns = now_ns()
