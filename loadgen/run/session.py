@@ -169,7 +169,7 @@ class Session(msgspec.Struct, frozen=True):
         return replace(self, subject=texts.add_word_counts(self.adapter, known, workload, seed, limit))
 
     def _run(self, workload: Profile, seed: Seed) -> tuple[Result, Path]:
-        """Make, check and measure a plan in a new directory; an error removes it if nothing was measured."""
+        """Make, check and measure a plan in a new directory; an error warns what is kept, or removes it."""
         display = progress.display(self.options.quiet)
         with display.waiting("making the prompts"):
             made = plan.make(workload, self.subject, seed)
@@ -299,7 +299,7 @@ class Session(msgspec.Struct, frozen=True):
         return self.servers.reset_caches(first)
 
     def _observer(self, rest_s: float, display: Display) -> MetricsScraper | None:
-        """Make the scraper, scrape an idle server; None if unobserved, hosted, or unproven without metrics."""
+        """Make the scraper, scrape once idle; None if unobserved, hosted, or unproven without metrics."""
         if not self.observes or self.served.engine.hosted:
             return None
         first = MetricsScraper(self.access, self.served.model)
@@ -321,7 +321,7 @@ class Session(msgspec.Struct, frozen=True):
         return f"loadgen-{secrets.token_hex(4)}-" if given is None else given
 
     def transport_options(self, made: Plan) -> TransportOptions:
-        """Make the options of how a plan's requests are sent to this server."""
+        """Make the options of how a plan's requests are sent to this server; raises UsageError, or warns."""
         options = self.options
         targets = tuple(add_path(root, made) for root in self.servers.list_roots(self.root))
         chosen, targets = transport_choice.choose_for_plan(options, targets, made, _LOG.warning)

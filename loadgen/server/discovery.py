@@ -258,7 +258,7 @@ class ServerProbe:
         return self.tls is not None and is_public(self.access.base_url)
 
     async def _identify_hosted(self, client: ControlClient, model: str | None) -> ServerInfo | None:
-        """Identify a hosted API; None if an engine owns the models, or nothing answers yet.
+        """Identify a hosted API; None if an engine owns the models or nothing answers; raises MeasureError.
 
         It is asked for its models alone: it has no /health, and may have no list, or not for every key.
         """

@@ -51,7 +51,7 @@ NO_SAMPLES = KeptSamples()
 
 
 def keep_samples(sensed: Sequence[SampledSeries], window: ServerWindow | None, began_ns: int) -> KeptSamples:
-    """Collect the series of sensors, and of the server's gauges since `began_ns`, within bounds of size."""
+    """Thin and collect the series of sensors and of the server's gauges, sampled from `began_ns` on."""
     every = [*list_gauge_series(window, began_ns), *sensed]
     some = [thin_series(series, MOST_KEPT) for series in every if len(series.values)]
     return KeptSamples(tuple(some[:MOST_SERIES]))
@@ -70,7 +70,7 @@ def thin_series(series: SampledSeries, most: int) -> SampledSeries:
 
 
 def list_gauge_series(window: ServerWindow | None, began_ns: int) -> Iterator[SampledSeries]:
-    """Yield the series of the server's gauges since `began_ns`; nothing if they were not scraped."""
+    """Yield the series of the server's gauges, whose sampling began at `began_ns`; nothing if not scraped."""
     samples = window.samples if window is not None and not window.error else ()
     for gauge in GAUGES:
         pairs = [(each.at_s, value) for each in samples if (value := getattr(each, gauge)) is not None]

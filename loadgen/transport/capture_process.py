@@ -179,7 +179,7 @@ def fork_process() -> int:
 
 
 def end_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent `parent` ends (Linux)."""
+    """Have the kernel kill this process when its parent `parent` ends (Linux); exit now if that has ended."""
     ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it has ended by now
         os._exit(1)

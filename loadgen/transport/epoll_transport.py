@@ -389,7 +389,7 @@ class EpollTransport:
         self.sender.take_free(slot)
 
     def _check_idle(self, slot: Slot) -> None:
-        """Handle an idle connection that became readable: closed, or sent bytes (a 408) unasked."""
+        """Drop an idle connection that was closed or sent bytes (a 408) unasked, but for TLS's own."""
         try:
             slot.intake.receive(READ_BYTES, _ANCILLARY_BYTES)
         except BlockingIOError:

@@ -48,7 +48,7 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
 
 
 def _make_sharegpt(inputs: PlanInputs, file: OpenedFile) -> SourcedRequests:
-    """Make the requests of a file that is a JSON list, as ShareGPT's, by the rules of that data set."""
+    """Make the requests of ShareGPT's JSON list, by the rules of that data set; raises UsageError."""
     if _CONVERSATIONS not in file.read(file.begin, _HEAD_BYTES):
         raise file.refusal(
             "is a JSON list, and not of ShareGPT's conversations: make it one JSON object a line with "

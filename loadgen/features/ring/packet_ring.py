@@ -193,7 +193,7 @@ class PacketRing:
 
 
 def _bind(sock: socket.socket, protocol: int, interface: int) -> None:
-    """Bind a packet socket by a system call: Python's bind cannot name "any interface" (0)."""
+    """Bind a packet socket by a system call: Python's cannot name "any interface" (0); raises OSError."""
     address = _SOCKADDR.pack(socket.AF_PACKET, socket.htons(protocol), interface, 0, 0, 0, b"")
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.bind(sock.fileno(), address, len(address)):

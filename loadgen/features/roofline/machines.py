@@ -56,7 +56,7 @@ def find_machine(key: str) -> Machine:
 
 
 def make_machine(gb_per_s: float) -> Machine:
-    """Make a machine of which only the memory bandwidth is known."""
+    """Make a machine of which only the memory bandwidth is known; raises UsageError for an impossible one."""
     if not 0 < gb_per_s <= MOST_GB_PER_S:
         raise UsageError(f"--bandwidth {gb_per_s:g}: give the GB/s of the machine's memory, such as 273")
     return Machine(

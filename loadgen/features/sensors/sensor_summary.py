@@ -204,7 +204,7 @@ Wanted = Mapping[str, Sequence[Quantity]]
 def measure_energy(
     window: Window, idle: Sequence[Sample], gpus: Sequence[str]
 ) -> tuple[Energy | None, tuple[str, ...]]:
-    """Compute the board's energy if it has monitors, else these GPUs', and what is missing.
+    """Compute the board's energy if it has monitors, else these GPUs', with idle power, and what is missing.
 
     A total of which a part is missing is not given. A board's power includes its GPU's.
     """

@@ -148,7 +148,7 @@ def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str
 
 
 def _count_requests(profile: Profile, turns: int, most: int | None) -> int:
-    """Return the most requests: all turns of all sessions, or fewer if limited."""
+    """Return the most requests: all turns of all sessions, or fewer if limited; raises UsageError."""
     if profile.num_sessions is None:
         return profile.most_prompts if most is None else most
     count = profile.num_sessions * turns

@@ -40,6 +40,7 @@ def make_text_vllm(shape: PromptShape, tokenizer: Tokenizer, seed: int) -> TextP
     Texts are cut or filled until exact. All draws come from one `default_rng(seed)` in this order: input
     lengths, output lengths, offsets, the prefix, then the filling. `input_lens` is exact but for texts that
     do not settle within ten rounds. The tokens that the tokenizer adds to every prompt are part of input_len.
+    Raises UsageError for a negative seed, or where no prompt is left.
     """
     if seed < 0:
         raise UsageError(f"--seed {seed}: text-vllm takes 0 or more, as numpy's default_rng does")
@@ -74,7 +75,7 @@ def make_text_vllm_0_9(shape: PromptShape, tokenizer: Tokenizer, seed: int) -> T
 
     All draws come from the legacy `RandomState(seed)`, which is what numpy's global generator was, in this
     order: the prefix, input lengths, output lengths, offsets; special ids are not left out. Some texts
-    re-encode short and stay short: 100 × 2048 with seed 0 and Qwen's tokenizer make 204169.
+    re-encode short and stay short: 100 × 2048, seed 0 and Qwen's tokenizer make 204169. Raises UsageError.
     """
     if not 0 <= seed < 2**32:
         raise UsageError(f"--seed {seed}: text-vllm-0.9 takes 0 to {2**32 - 1}, as numpy's RandomState does")

@@ -129,7 +129,7 @@ def read_servegen(
 
 
 def _list_clients(path: str, flag: str) -> list[tuple[str, Path]]:
-    """List (client name, trace file) of a directory, or of a single file."""
+    """List (client name, trace file) of a directory, or of a single file; raises UsageError without any."""
     at = expand_path(path)
     names = sorted(at.iterdir()) if at.is_dir() else [at]
     found = [(match, name) for name in names if (match := TRACE_FILE.fullmatch(name.name))]

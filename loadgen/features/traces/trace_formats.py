@@ -92,7 +92,7 @@ def _has_zone(row: bytes) -> bool:
 
 
 def _find_by_keys(lines: Lines, row: bytes) -> str:
-    """Recognize the format of a JSON file by its keys."""
+    """Recognize the format of a JSON file by its keys; raises UsageError if it is unknown or ambiguous."""
     try:
         keys = set(msgspec.json.decode(row, type=dict[str, msgspec.Raw]))
     except NOT_JSON:  # a JSON text over many lines

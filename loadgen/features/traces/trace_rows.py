@@ -87,7 +87,7 @@ class HashLists:
 
 
 def _wrap_signed(value: int) -> int:
-    """Convert an unsigned 64-bit hash to the int64 of the same bits."""
+    """Convert an unsigned 64-bit hash to the int64 of the same bits; raises OverflowError if longer."""
     if not -_INT64 <= value < _WORD:
         raise OverflowError
     return value - _WORD if value >= _INT64 else value
@@ -245,7 +245,7 @@ def read_sheet_rows(lines: Lines, name: str, columns: SheetColumns) -> TraceRows
 
 
 def _make_sheet_rows(lines: Lines, times_ns: Int64, input_lens: Int64, output_lens: Int64) -> TraceRows:
-    """Make trace rows of the columns, leaving out and counting rows that cannot be sent."""
+    """Make trace rows of the columns, leaving out and counting those not sendable; raises UsageError."""
     after = (times_ns - times_ns[0]).astype(np.float64)
     at_ns = find_elapsed_ns(after, 1, lambda i, why: lines.refusal(i + 1, why))
     failed, empty = output_lens == 0, input_lens == 0
@@ -267,7 +267,7 @@ def _make_sheet_rows(lines: Lines, times_ns: Int64, input_lens: Int64, output_le
 
 
 def _read_cells(lines: Lines, places: Sequence[int], width: int) -> Iterator[list[str]]:
-    """Yield the cells of each row below the header, in the order of `places`."""
+    """Yield the cells of each row below the header, in the order of `places`; raises UsageError."""
     for i, row in enumerate(row_cells(lines, 1, len(lines)), 1):
         if len(row) != width:
             raise lines.refusal(i, f"has {len(row)} columns, and the header {width}")
@@ -286,7 +286,7 @@ def _read_length(text: str, lines: Lines, i: int, column: str) -> int:
 
 
 def _read_seconds(texts: list[str], lines: Lines, first: int) -> Int64:
-    """Parse times in seconds to nanoseconds, int64[rows]."""
+    """Parse times in seconds to nanoseconds, int64[rows]; the first is row `first`; raises UsageError."""
     for i, text in enumerate(texts):
         try:
             fits = 0 <= float(text) <= bounds.MOST_SECONDS * 8
@@ -298,7 +298,7 @@ def _read_seconds(texts: list[str], lines: Lines, first: int) -> Int64:
 
 
 def _read_dates(texts: list[str], zones: set[str], lines: Lines, first: int) -> Int64:
-    """Parse dates to nanoseconds, int64[rows]; all must have the same time zone, or none."""
+    """Parse dates to ns since 1970, whatever the zone, int64[rows]; raises UsageError for a second zone."""
     dates = []
     for i, text in enumerate(texts):
         parts = _DATETIME.fullmatch(text.strip())

@@ -108,7 +108,7 @@ def _read_sessions(lines: Lines) -> list[tuple[int, WekaSession]]:
 
 
 def _read_whole(lines: Lines) -> list[WekaSession]:
-    """Read the sessions of a file that is one JSON text over many lines."""
+    """Read the sessions of a file that is one JSON text over many lines; raises UsageError."""
     if lines.file.bytes > _MOST_FILE_BYTES:
         raise lines.file.refusal("is JSON of more than 1 GiB: write a session a line (JSONL)")
     text = b"".join(chunk for _, chunk in lines.file.chunks())
@@ -147,7 +147,7 @@ def _flatten(
 
 
 def _join_hashes(lines: Lines, sent: list[_SentRequest]) -> tuple[Hashes, Int64]:
-    """Join the hashes of each request, made different between scopes, and where each request's begin."""
+    """Join the requests' hashes, made different between scopes, and their begins; raises UsageError."""
     counts = [len(each.request.hash_ids or ()) for each in sent]
     starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
     hashes = np.empty(int(starts[-1]), np.int64)

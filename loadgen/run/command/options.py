@@ -227,7 +227,7 @@ def _list_varied(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _headers(pairs: Sequence[str]) -> dict[str, str]:
-    """Parse headers written NAME=VALUE, or as for curl; errors never show their text."""
+    """Parse headers written NAME=VALUE, or as for curl; raises UsageError, which never shows their text."""
     headers = {}
     for number, pair in enumerate(pairs, 1):
         named = _HEADER.fullmatch(pair)
