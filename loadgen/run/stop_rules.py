@@ -72,7 +72,7 @@ class StopRules(msgspec.Struct):
         return min(planned_ns, most_ns) if planned_ns else most_ns
 
     def note(self, failure: Failure | None, count: int = 1) -> None:
-        """Count one ended request, or `count` with the same outcome; None: success."""
+        """Count `count` ended requests of one outcome (None: success), if it is evidence about the server."""
         if failure is not None and failure.kind in NO_EVIDENCE:
             return
         if self.sessions and failure is not None and failure.kind is FailureKind.CONTEXT_LIMIT:

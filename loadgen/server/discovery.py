@@ -141,7 +141,7 @@ class ServerAddress(msgspec.Struct, frozen=True, dict=True):
             ) from None
 
     def target(self, path: str) -> Target:
-        """Resolve where requests for `path` go; raises MeasureError if the name does not resolve."""
+        """Resolve where requests for `path` go, of more addresses one that accepts; raises MeasureError."""
         parts = urlsplit(self.base_url)
         assert parts.hostname is not None
         port = read_port(self.base_url)

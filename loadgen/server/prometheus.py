@@ -71,7 +71,7 @@ def sum_snapshots(snapshots: Sequence[MetricsSnapshot]) -> MetricsSnapshot:
 
 
 def select_lines(status: int, body: bytes, wanted: Container[str] | None = None) -> MetricLines:
-    """Select the lines of a /metrics answer with known metrics, all or those of the `wanted` quantities.
+    """Select a /metrics answer's lines with known metrics, all or of `wanted` quantities; else say its error.
 
     It does not parse them: the parser is slow and slow to import, and this is called during a run.
     """

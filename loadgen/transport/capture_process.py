@@ -60,8 +60,8 @@ class CaptureRun:
     def captures(self, also: int = -1) -> Iterator[Capture | None]:
         """Yield captures as they finish, and None a few times a second; ends when the run has.
 
-        What a process that died had sent and not delivered comes last, each as lost. None comes at once where
-        the file `also` can be read.
+        What a process that died had sent and not delivered comes last, each as lost. At the end `health` is
+        set, or `died`. None comes at once where the file `also` can be read.
         """
         fault = ""
         poll = select.poll()

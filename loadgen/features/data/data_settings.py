@@ -22,7 +22,7 @@ _TIMED = {"data_sets": ("timed_trace",)}
 
 
 def read_dataset(name: str) -> str:
-    """Parse --dataset-name; raises ArgumentTypeError."""
+    """Return the data set of --dataset-name, "random" for random-ids; raises ArgumentTypeError."""
     if name == "random-ids":  # SGLang's name of the first
         return "random"
     if name not in get_args(DatasetName):

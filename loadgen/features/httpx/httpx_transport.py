@@ -482,7 +482,7 @@ class HttpxTransport:
             await asyncio.sleep(min(max(left_s, 0.0), _CANCEL_S))
 
     async def _watch(self) -> None:
-        """Judge the requests in flight a few times a second; not right after this process was stopped."""
+        """Judge requests in flight a few times a second; after a stop of this process extend deadlines."""
         judged_ns = self.now_ns()
         while True:
             await asyncio.sleep(_JUDGE_S)

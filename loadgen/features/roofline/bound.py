@@ -106,7 +106,7 @@ class _Run(msgspec.Struct, frozen=True):
         return float(value) if value is not None and value > 0 else None
 
     def step(self, by_itl: bool) -> tuple[str, float] | None:
-        """Return (figure, ms) of the time of a step; None if no figure has it."""
+        """Return (figure, ms) of the first that times a token: TPOT, ITL if `by_itl`, a speed; else None."""
         timed = ((key, time_ms) for key in (_GAPS if by_itl else _STEPS) if (time_ms := self.number(key)))
         speeds = ((key, 1e3 / speed) for key in _SPEEDS if self.alone and (speed := self.number(key)))
         return next(chain(timed, speeds), None)

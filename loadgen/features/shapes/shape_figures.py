@@ -122,7 +122,7 @@ def find_sending_end_ns(records: Records, next_due_ns: int | None) -> int:
 def _measure_stage(
     window: StageWindow, each: PerRequest, due_ns: Int64, flown_ns: tuple[Int64, Int64]
 ) -> StageFigures:
-    """Compute the figures of a window; `due_ns`, int64[requests], assigns requests to windows."""
+    """Compute a window's figures: of requests due in it, and of starts and ends (`flown_ns`, each sorted)."""
     begin_ns, end_ns = window.begin_ns, window.end_ns
     part = (due_ns >= begin_ns) & (due_ns < end_ns)
     starts_ns, ends_ns = flown_ns

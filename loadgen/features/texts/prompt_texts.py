@@ -48,7 +48,7 @@ _FILLER = " a"
 def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
     """Choose the form of texts: the profile's, else one made by a tokenizer, or words without one.
 
-    Raises UsageError where the API does not take it.
+    Raises UsageError where the API does not take it, or a corpus is named and another form.
     """
     wanted, text = profile.prompt_format, profile.prompt_corpus
     if text and wanted not in ("auto", CORPUS):
@@ -159,7 +159,7 @@ class CorpusTokens(msgspec.Struct, frozen=True):
 
 
 def load_corpus(path: str) -> Corpus:
-    """Load the text in a file, "" for the shipped one; raises UsageError if it holds too little."""
+    """Load the text in a file, "" for the shipped one; raises UsageError if it is no text, or too short."""
     where = f"{_FLAG} {path}"
     if path:
         OpenedFile(path, _FLAG)  # refuses what is not a text file

@@ -116,7 +116,7 @@ def _make_replayed(inputs: PlanInputs, trace: TraceRows, picked: TraceSelection,
 
 
 def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
-    """Return IDS if the API takes them, unless words are requested; raises UsageError for any other form."""
+    """Return IDS if the API takes them and words are not requested, else WORDS; or raise UsageError."""
     takes_ids = subject.takes_ids(dialect)
     wanted = profile.prompt_format
     if wanted == IDS and not takes_ids:

@@ -244,7 +244,10 @@ class Workers:
         self.journal.requests = totals.decoded
 
     def _judge_silence(self, runs: list[WorkerRun], passed_s: float, started: bool) -> None:
-        """Warn of a worker silent for 10 s, and kill one that is silent for longer: it may never go on."""
+        """Warn of a worker silent for 10 s; kill one silent for 30 s if no other shows life.
+
+        The limit is 5 s once the run is to stop, and 120 s for a worker that is not ready to start.
+        """
         silent_s = {run: run.silent_s(passed_s) for run in runs}
         if not started:
             for number, run in enumerate(self.runs):
