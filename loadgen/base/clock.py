@@ -56,7 +56,7 @@ def realtime_offset_ns(clock: Clock = SYSTEM_CLOCK) -> int:
 
 
 class WallOffset:
-    """CLOCK_REALTIME − CLOCK_MONOTONIC over a run, in nanoseconds; `step_ns` is its largest change."""
+    """CLOCK_REALTIME − CLOCK_MONOTONIC over a run (ns): `now_ns` is the last, `step_ns` the largest change."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.clock = clock
@@ -65,7 +65,7 @@ class WallOffset:
         self._earlier: deque[tuple[int, int]] = deque(maxlen=_MOST_STEPS)  # when it ended, what it was
 
     def measure(self) -> None:
-        """Measure the offset again and note a change as a step; takes 3 µs."""
+        """Measure the offset again; one that changed by over 1 ms is kept for `earlier`; takes 3 µs."""
         offset_ns = realtime_offset_ns(self.clock)
         self.step_ns = max(self.step_ns, abs(offset_ns - self.first_ns))
         if abs(offset_ns - self.now_ns) > _STEP_NS:
@@ -78,5 +78,5 @@ class WallOffset:
             self.measure()
 
     def earlier(self, since_ns: int) -> tuple[int, ...]:
-        """List the offsets (ns) that were in force at some time since `since_ns` and no longer are."""
+        """List the offsets (ns), 16 at most, in force at some time since `since_ns` and no longer."""
         return tuple(offset_ns for until_ns, offset_ns in self._earlier if until_ns >= since_ns)

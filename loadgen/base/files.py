@@ -57,7 +57,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file by a text in UTF-8, whole or not at all; lone surrogates are escaped."""
+    """Replace a file by a text in UTF-8 as `write_whole` does; lone surrogates are escaped."""
     data = text.encode("utf-8", "backslashreplace")
     write_whole(path, lambda file: file.write(data))
 
@@ -99,6 +99,7 @@ def open_unlinked(path: Path, flags: int, mode: int = OWN) -> int:
 def _replace(
     path: Path, write: Callable[[BinaryIO], object], mode: int, exact_mode: int | None = None
 ) -> None:
+    """Replace a file as `write_whole` does; it gets `mode` less the umask, or just `exact_mode`."""
     temporary = path.parent / f".{os.urandom(8).hex()}.part"
     handle = open_unlinked(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
@@ -116,7 +117,7 @@ def _replace(
 
 
 def _write_on(handle: int, write: Callable[[BinaryIO], object], append: bool) -> None:
-    """Write to an open file descriptor what `write` writes, on a new line if `append`, and close it."""
+    """Write to a descriptor what `write` writes and close it; `append` begins a line if the file has bytes."""
     with os.fdopen(handle, "wb") as file:
         status = os.fstat(handle)
         if append and stat.S_ISREG(status.st_mode) and status.st_size:
@@ -125,7 +126,7 @@ def _write_on(handle: int, write: Callable[[BinaryIO], object], append: bool) ->
 
 
 def _open_file(path: Path) -> int | None:
-    """Duplicate the file descriptor that a path such as /dev/stdout names; None for any other path."""
+    """Flush stdout and stderr and duplicate the descriptor that /dev/stdout, … names; None for other paths."""
     named = _OPEN_FILE.fullmatch(str(path))
     if named is None:
         return None
@@ -156,7 +157,7 @@ def _sync_directory(directory: Path) -> None:
 
 
 def read_system_text(path: Path) -> str:
-    """Read a file of /proc or /sys as text, without trailing zero bytes; "" if it cannot be read."""
+    """Read a file of /proc or /sys as text without blanks and zero bytes at its ends; "" if unreadable."""
     try:
         with path.open("rb") as file:
             return file.read(_MOST_SYSTEM_BYTES).decode("utf-8", "replace").strip().strip("\0")

@@ -36,14 +36,14 @@ def make_guarded(name: str, make: Callable[[], T], otherwise: T, broken: list[Br
 
 
 def describe_exception(error: BaseException) -> str:
-    """Describe an exception in one printable line: its type and its message."""
+    """Describe an exception in one printable line: its type and the first 200 characters of its message."""
     text = " ".join(str(error).split())[:_LONGEST]
     plain = "".join(letter if letter.isprintable() else "?" for letter in text)
     return f"{type(error).__name__}: {plain}" if plain else type(error).__name__
 
 
 def call_guarded(what: str, ask: Callable[[], T], otherwise: Callable[[str], T]) -> T:
-    """Return ask(), or otherwise(reason) if it raises.
+    """Return ask(), or otherwise(reason) if it raises; the reason begins with `what`.
 
     Sensors are called through it: drivers and libraries raise exceptions of their own, and none of them is
     worth a run.

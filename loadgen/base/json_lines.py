@@ -100,7 +100,7 @@ class OpenedFile:
         return UsageError(f"{self.flag} {where}: {why}")
 
     def read(self, begin: int, size: int) -> bytes:
-        """Read `size` bytes at `begin`; raises UsageError if the file has changed since it was opened."""
+        """Read up to `size` bytes at `begin`; raises UsageError if the file has changed or cannot be read."""
         status = os.fstat(self._descriptor)
         if status.st_size != self.bytes or status.st_mtime_ns != self._modified_ns:
             raise self.refusal("changed while it was read: run again when it is complete")
@@ -114,7 +114,7 @@ class OpenedFile:
         return self.read(self.begin, 4096).lstrip()[:1]
 
     def chunks(self) -> Iterator[tuple[int, bytes]]:
-        """Yield (position, bytes) of a few MiB each, after a byte order mark."""
+        """Yield (position, bytes) of up to 4 MiB each, after a byte order mark; raises UsageError as `read`."""
         at = self.begin
         while at < self.bytes:
             chunk = self.read(at, min(_CHUNK_BYTES, self.bytes - at))
@@ -124,7 +124,7 @@ class OpenedFile:
             at += len(chunk)
 
     def digest(self) -> str:
-        """Return a blake2b hash of the file's bytes, without a byte order mark."""
+        """Return a blake2b hash of the file's bytes without a byte order mark, as 32 hex digits."""
         hashed = hashlib.blake2b(digest_size=16)
         for _, chunk in self.chunks():
             hashed.update(chunk)
@@ -154,7 +154,7 @@ class Lines:
         return len(self.begins)
 
     def __getitem__(self, i: int) -> bytes:
-        """Row i without its line end; raises UsageError where the file has changed."""
+        """Return row i without its line feed (a CR stays); raises UsageError if the file has changed."""
         begin = int(self.begins[i])
         return self.file.read(begin, int(self.ends[i]) - begin)
 
@@ -201,7 +201,7 @@ class Lines:
                 raise self.refusal(i, explain_json(row, error)) from None
 
     def digest(self) -> str:
-        """Return a blake2b hash of the file's bytes."""
+        """Return the file's hash, as `OpenedFile.digest`; it is read once only."""
         self._digest = self._digest or self.file.digest()
         return self._digest
 
@@ -230,10 +230,10 @@ def explain_json(row: bytes, error: Exception, name: str = "") -> str:
     """Explain in a few words why bytes are not JSON of the expected type; `name` is the value's."""
     if isinstance(error, msgspec.ValidationError):
         return explain_fault(error, row, name)
-    return f"{name}: {_syntax(row, error)}" if name else _syntax(row, error)
+    return f"{name}: {_explain_syntax(row, error)}" if name else _explain_syntax(row, error)
 
 
-def _syntax(row: bytes, error: Exception) -> str:
+def _explain_syntax(row: bytes, error: Exception) -> str:
     try:
         json.loads(row, parse_constant=_refused_constant)
     except json.JSONDecodeError as fault:
@@ -258,7 +258,7 @@ def _open_regular(path: Path) -> int:
 
 
 def _find_rows(file: OpenedFile) -> tuple[Int64, Int64, Int64 | None]:
-    """Find where rows begin and end (bytes), and each one's line number; None: no line is blank."""
+    """Find each row's begin and end (bytes) and line, counted from 0; None if that is the row's own index."""
     breaks = np.concatenate(list(_find_breaks(file)))
     begins = np.concatenate(([file.begin], breaks + 1)).astype(np.int64)
     ends = np.concatenate((breaks, [file.bytes])).astype(np.int64)
@@ -285,7 +285,7 @@ def _find_written(file: OpenedFile, begins: Int64, ends: Int64) -> NDArray[np.bo
 
 
 def _find_breaks(file: OpenedFile) -> Iterator[Int64]:
-    """Yield the positions of line ends, piece by piece; raises UsageError for a bad line."""
+    """Yield the places of line feeds, by pieces; raises UsageError for a line too long or not in UTF-8."""
     cut = b""  # the first bytes of a character that the piece before it cut
     count, line_begin = 0, file.begin
     for at, chunk in file.chunks():
@@ -304,7 +304,7 @@ def _find_breaks(file: OpenedFile) -> Iterator[Int64]:
 
 
 def _cut_character(text: bytes, last: bool) -> bytes:
-    """Return the incomplete UTF-8 character at the end of a piece; raises UnicodeDecodeError."""
+    """Return the cut character that ends a piece, b"" if none; raises UnicodeDecodeError for other faults."""
     if text.isascii():
         return b""
     try:

@@ -61,10 +61,11 @@ def suggest_name(word: str, names: Collection[str]) -> str:
 
 
 def find_nearest(word: str, names: Collection[str]) -> str | None:
-    """Find the known name that a misspelt word must mean; None if there is none, or several.
+    """Find the known name that a misspelt word most likely means; None if there is none.
 
-    It has the same words in another order, or the same meaning, or one typing slip (two in a word of eight
-    letters or more), or is the only one that begins so. A slip is a letter added, missing, wrong or swapped.
+    Tried in turn: the same meaning, the same words in another order, the fewest slips (one at most, two in a
+    word of eight letters or more), the only name that begins so. A slip is a letter added, missing, wrong or
+    swapped.
     """
     stem = _strip_ending(word)
     stems = {_strip_ending(name): name for name in reversed(list(names))}

@@ -72,7 +72,7 @@ def print_warnings() -> Iterator[None]:
 
 
 def escape_unencodable(text: str, encoding: str | None) -> str:
-    """Backslash-escape the characters that an encoding lacks; None stands for UTF-8."""
+    """Backslash-escape the characters that an encoding lacks; None is UTF-8, an unknown one ASCII."""
     try:
         return text.encode(encoding or "utf-8", "backslashreplace").decode(encoding or "utf-8")
     except (LookupError, UnicodeError):  # no such encoding, or one that takes no escapes
@@ -123,7 +123,7 @@ class Screen(NamedTuple):
         return cls(max(_LEAST, min(columns, _MOST)), make_terminal_ink())
 
     def paint(self, lines: Sequence[str], marks: Iterable[Mark]) -> list[str]:
-        """Colour the marked phrases in wrapped lines; a phrase may go on in the next line."""
+        """Colour each phrase's first occurrence in wrapped lines, over a line end too, never twice."""
         text, end = "\n".join(lines), 0
         if self.ink is leave_plain or not lines:
             return list(lines)

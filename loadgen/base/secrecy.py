@@ -91,7 +91,7 @@ def _remove_matches(patterns: Iterable[re.Pattern[str]], text: str) -> str:
 
 
 def hide_url_secrets(url: str) -> str:
-    """Reduce a URL, valid or not, to scheme, host, port and path: no credentials, no query."""
+    """Reduce a URL, valid or not, to scheme, host, port and path, 300 characters at most."""
     front = url.partition("?")[0].partition("#")[0]
     scheme, slashes, rest = front.rpartition("//")
     authority, slash, path = rest.partition("/")
@@ -115,7 +115,7 @@ class Secrets(msgspec.Struct, frozen=True):
         url: str = "",
         arguments: Iterable[str] = (),
     ) -> Secrets:
-        """Collect the secrets in headers, tables and arguments, by their names, and in a URL's query."""
+        """Collect the secrets (6 characters or more) in headers, tables, arguments, by name, and in a URL."""
         values = {
             *(value for name, header in (headers or {}).items() for value in _find_in_header(name, header)),
             *(value for table in tables for value in _find_in_table(table)),
@@ -137,7 +137,7 @@ class Secrets(msgspec.Struct, frozen=True):
         return f"Secrets({len(self.forms)} forms)"
 
     def conceal(self, text: str) -> str:
-        """Replace these secrets in a text, also one that is cut off at the text's end."""
+        """Replace these secrets in a text, also the first 8 or more characters of one, cut off at its end."""
         if len(text) < _LEAST_CHARACTERS:
             return text
         if any(mark in text for mark in _ESCAPES):
@@ -155,7 +155,7 @@ class Secrets(msgspec.Struct, frozen=True):
         return text
 
     def hide(self, text: str) -> str:
-        """Replace these secrets in a server's text, and whatever else looks like a secret."""
+        """Replace these secrets in a server's text, and Bearer tokens, URL logins and keys as hf_… or sk-…."""
         return _remove_matches(_CREDENTIALS, self.conceal(text))
 
     def mask(self, value: Any, names_too: bool = False) -> Any:
@@ -205,7 +205,7 @@ def hide_argument_secrets(argv: Sequence[str] | None = None) -> list[str]:
 
 
 def _find_in_header(name: str, value: str) -> Iterator[str]:
-    """Yield a header's value if its name or form marks it as a secret; of `Bearer X` also X."""
+    """Yield a header's value if its name or form marks it as a secret, and the credentials in it alone."""
     if not is_secret(name) and name.lower() not in _COOKIES and hide_secrets(value) == value:
         return
     yield value

@@ -123,7 +123,7 @@ def defer_stop(interrupts: Interrupts) -> Iterator[list[int]]:
 
 @contextmanager
 def stop_afterwards(interrupts: Interrupts) -> Iterator[None]:
-    """Put off a stop signal until the block, which must not be interrupted, has ended; then raise Stopped."""
+    """Put off a stop signal until the block has ended, then raise Stopped; a second one raises it at once."""
     with defer_stop(interrupts) as came:
         yield
     if came:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # mypy checks the changes by the fields, of a Struct as of a 
 else:
 
     def replace(value: Any, /, **changes: Any) -> Any:
-        """The Struct or dataclass with these fields changed; raises TypeError if it has no such field."""
+        """Return a copy of a Struct or dataclass with these fields changed; raises TypeError for others."""
         if isinstance(value, msgspec.Struct):
             return msgspec.structs.replace(value, **changes)
         return dataclasses.replace(value, **changes)

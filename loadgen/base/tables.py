@@ -70,7 +70,7 @@ class Table(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
     def count_spans(self) -> list[list[int]]:
-        """Count the rows over which each cell of a spanned column extends; 0: as the cell above."""
+        """Count, for each row and spanned column, the rows that the cell covers; 0 if one above covers it."""
         counts = [[1] * self.spanned for _ in self.body]
         for index in range(len(self.body) - 1, 0, -1):
             for column in range(self.spanned):
@@ -91,7 +91,7 @@ def make_table(
     spanned: int = 0,
     notes: Iterable[str] = (),
 ) -> Table:
-    """Make a table; a column is (key, title) or a title alone; `spanned` columns merge equal cells."""
+    """Make a table; a column is (key, title) or a title alone; the first `spanned` merge equal cells."""
     named = (Column(each, each) if isinstance(each, str) else Column(*each) for each in columns)
     # A cell may be a number that a page shows with more digits: a text that needs no change is kept.
     body = tuple(tuple(cell if cell.isprintable() else clean_line(cell) for cell in row) for row in rows)

@@ -66,7 +66,7 @@ def format_count(number: int, noun: str) -> str:
 
 
 def format_cell_ms(value_ms: float) -> str:
-    """Format a latency in milliseconds for a table's cell, with digits by its size."""
+    """Format a latency in milliseconds for a table's cell, with digits by its size; `-` for NaN."""
     if value_ms != value_ms:
         return "-"
     return f"{value_ms:.1f}" if value_ms < 1e4 else f"{value_ms:.0f}"

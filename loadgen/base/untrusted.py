@@ -87,7 +87,7 @@ def read_digits(text: str) -> int | None:
 
 
 def parse_json(raw: bytes) -> Any:
-    """Parse JSON; numbers that are not finite or beyond 19 digits become null; raises ValueError."""
+    """Parse JSON; numbers not finite and integers beyond 19 digits become None; raises ValueError."""
     try:
         return json.loads(
             raw.decode("utf-8-sig", "replace"),

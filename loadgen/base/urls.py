@@ -45,7 +45,7 @@ class ApiPlace(msgspec.Struct, frozen=True):
 def parse_base_url(base_url: str, endpoint: str | None = None) -> ApiPlace:
     """Split a pasted base URL into server, version, endpoint and query; raises UsageError on a conflict.
 
-    An invalid URL is returned unsplit. `endpoint` is the user's --endpoint, which must agree with the URL's.
+    It is raised for another API's endpoint, too. An invalid URL is returned unsplit. `endpoint` is the user's --endpoint, which must agree with the URL's.
     """
     base_url = base_url.strip()
     try:
@@ -78,7 +78,7 @@ def parse_base_url(base_url: str, endpoint: str | None = None) -> ApiPlace:
 
 
 def _read_endpoint(endpoint: str | None, version: str) -> str | None:
-    """Put the URL's version before the user's endpoint path, unless it is there already."""
+    """Put the URL's version before the user's endpoint path, unless it has it or is /generate."""
     if endpoint is None or not version:
         return endpoint
     endpoint = endpoint if endpoint.startswith("/") else f"/{endpoint}"
@@ -135,7 +135,7 @@ def read_port(url: str) -> int:
 
 
 def is_this_machine(url: str) -> bool:
-    """Whether a URL's host is this machine."""
+    """Whether a URL's host is this machine's loopback; its other names and addresses do not count."""
     return is_loopback(read_host(url))
 
 

@@ -28,7 +28,7 @@ Value = Callable[[str], Any]
 
 
 def drop_repeats(values: list[Any]) -> Any:
-    """Join the distinct values among several."""
+    """Join the distinct values, in their order, by ` + `."""
     return " + ".join(dict.fromkeys(values))
 
 
@@ -47,7 +47,7 @@ class LogPattern(msgspec.Struct, frozen=True):
     lines: int = 1
 
     def read(self, log: str) -> dict[str, Any]:
-        """Return {field: value} as the log shows it; {} if it does not."""
+        """Return {field: value}, of several matches as `pick` chooses; {} if the log does not show it."""
         texts = (next(filter(None, match.groups()), "") for match in self._matches(log))
         values = [value for text in texts if not is_empty(value := self.value(text))]
         return {self.field: self.pick(values)} if values else {}
@@ -111,7 +111,7 @@ def _format_value(value: object) -> str:
 
 
 def _find_value(info: object, path: str) -> object:
-    """Return the value at a dotted path of nested tables; None if it is missing."""
+    """Return the value at a dotted path of nested tables and lists; _ABSENT if it is missing."""
     for step in path.split("."):
         if isinstance(info, list) and step.isdecimal() and int(step) < len(info):
             info = info[int(step)]
@@ -161,7 +161,7 @@ read_chunk = map_words({"-1": "off", "None": "off"})
 
 
 def read_sizes(text: str) -> str:
-    """Summarize a list of sizes as their number and the greatest."""
+    """Summarize a list of sizes as their number and the greatest; "" without any."""
     sizes = [size for word in re.findall(r"\d+", text) if (size := untrusted.read_digits(word)) is not None]
     return f"{len(sizes)} sizes up to {max(sizes)}" if sizes else ""
 
@@ -181,12 +181,12 @@ def read_kernel(text: str) -> str:
 
 
 def read_count(text: str) -> int | None:
-    """Parse an integer, with or without thousands separators."""
+    """Parse a count, with or without thousands separators; None for anything else."""
     return untrusted.read_digits(text.replace(",", ""))
 
 
 def read_seconds(text: str) -> float | None:
-    """Parse seconds, rounded to a hundredth."""
+    """Parse seconds, rounded to a hundredth; None for anything else."""
     seconds = untrusted.read_number(text)
     return None if seconds is None else round(seconds, 2)
 
@@ -197,13 +197,13 @@ def _read_numbers(text: str) -> list[float]:
 
 
 def read_gib(text: str) -> int | None:
-    """Read GiB as bytes; both engines also write GB and mean 2³⁰. A difference may be negative."""
+    """Read the sum of the sizes in a text, GiB each (also where it says GB), as bytes; None unless above 0."""
     size = sum(_read_numbers(text))
     return round(size * _GIB) if size > 0 and not text.startswith("-") else None
 
 
 def read_blocks(text: str) -> int | None:
-    """Read the KV cache's tokens from `BLOCKS … for LENGTH tokens per request: TIMESx` of a log."""
+    """Read the KV cache's tokens from `BLOCKS … for LENGTH tokens per request: TIMESx`; None for less."""
     numbers = _read_numbers(text)
     if len(numbers) < 3 or not numbers[0]:
         return None
@@ -212,7 +212,7 @@ def read_blocks(text: str) -> int | None:
 
 
 def read_speculative(text: str) -> str:
-    """Read `method, N tokens` of vLLM's SpeculativeConfig or SGLang's arguments."""
+    """Read `method, N tokens` of vLLM's SpeculativeConfig or SGLang's arguments; "" if off."""
     method = re.search(r"(?:method|algorithm)(?:=|': )['\"]?([\w.-]+)", text)
     tokens = re.search(r"(?:num_spec_tokens|num_speculative_tokens|num_draft_tokens)(?:=|': )(\d+)", text)
     name = "on" if method is None or method[1] == "None" else method[1]

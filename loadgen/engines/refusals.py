@@ -142,7 +142,7 @@ class Adaptation(msgspec.Struct, frozen=True):
         return next((field.sent_as for field in reversed(self.fields) if field.sent_as), "")
 
     def apply_to(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of a request without the refused ones, and without tables left empty."""
+        """Return a request's fields without those left out and tables so emptied; renamed ones are kept."""
         kept = {name: value for name, value in fields.items() if name not in self.left_out}
         for outer, _, inner in (name.partition(".") for name in self.left_out):
             if inner and isinstance(kept.get(outer), dict):
@@ -188,7 +188,7 @@ _OTHER_CASE = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def read_refusals(body: bytes, sent: Collection[str]) -> tuple[Refusal, ...]:
-    """Read which of the `sent` fields an error refuses; else the first of them that it quotes or names.
+    """Read which `sent` fields an error refuses in known words, else the first that it quotes; () if none.
 
     `sent` has the request's own fields, and as `a.b` those in its tables.
     """
@@ -234,14 +234,14 @@ def suggest_removal(name: str, extra: Collection[str] = ()) -> str:
 
 
 def suggest_fix(detail: str) -> str:
-    """Suggest the flag that fixes a failed request, by its status and error; "" if none is known."""
+    """Suggest the flag that fixes a failed request, by its detail `STATUS: error`; "" if none is known."""
     status = untrusted.read_digits(detail[:3])
     refusals = read_refusals(detail.encode(), FIELDS) if status in REFUSING else ()
     return FIELDS[refusals[0].name].advice if refusals else ""
 
 
 def format_message(status: int, body: bytes) -> str:
-    """Format an HTTP status and the server's error message on one line."""
+    """Format an HTTP status and the server's error message on one line, cut to 200 characters."""
     return untrusted.read_line(f"{status}: {untrusted.read_error_text(body)}".rstrip(": "), 200)
 
 

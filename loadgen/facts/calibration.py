@@ -79,7 +79,7 @@ class Calibration(BaseModel, extra="forbid", frozen=True):
         return self.capacity_messages_per_s * workers / self.workers
 
     def headroom(self, messages_per_s: float, workers: int = 1) -> float:
-        """Compute the capacity of N workers ÷ a run's messages per second; 0 if no load was held."""
+        """Compute the capacity of N workers ÷ a run's messages per second: 0 if no load was held, inf at 0."""
         return self.capacity_of(workers) / messages_per_s if messages_per_s > 0 else float("inf")
 
 
@@ -91,7 +91,7 @@ class _Cache(BaseModel, extra="forbid"):
 
 
 def environment_digest(facts: Mapping[str, str]) -> str:
-    """Hash the facts of `loadgen.host.environment.describe_machine()`, to match stored self-tests."""
+    """Hash those facts of `describe_machine()` that move figures, to match stored self-tests."""
     named = msgspec.json.encode([[name, facts.get(name, "")] for name in _DECIDING])
     return hashlib.blake2b(named, digest_size=8).hexdigest()
 

@@ -420,11 +420,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def planned_rate_per_s(self) -> float:
-        """Requests per second as planned, the mean of a trace or a schedule; inf: all at once."""
+        """This run's requests per second as planned, the mean of a trace or a schedule; inf: all at once."""
         return self.data.rate_per_s(self.profile.mean_rate_per_s) / self.share.of
 
     def ask(self) -> MetricOptions:
-        """Make the options of which figures to compute."""
+        """Make the options of which figures to compute; whether arrivals are tokens is judged later."""
         return replace(make_metric_options(self.profile), gpus=self.gpus)
 
     def block(self) -> BlockFacts:

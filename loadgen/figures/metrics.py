@@ -232,7 +232,7 @@ def list_gaps(block: MessageBlock | Records, ok: Bool) -> tuple[Int64, Int64]:
 
 
 def _measure_prefill(records: Records, each: PerRequest) -> dict[str, Any]:
-    """Count the prompts sent while others had no token yet, and the share of TTFT queued in the server."""
+    """Return the fields `prefill_behind` and `prefill_queued` of Metrics; the latter None if not reported."""
     some, sent = each.has_prefill, records.sent
     until_ns = np.where(each.first_ns == UNKNOWN, records.end_ns, each.first_ns)
     ahead = np.zeros(len(records), np.int64)
@@ -268,7 +268,7 @@ def count_cached_tokens(records: Records, among: Bool) -> tuple[int, int, int]:
 def _measure_gaps(
     records: Records, ok: Bool, percentiles: Sequence[float]
 ) -> tuple[Distribution, Distribution]:
-    """Compute ITL, and the gaps divided by the tokens of each message: the same if each has one token."""
+    """Return ITL (a value a gap) and token time (gap ÷ tokens, a value a token); one object if equal."""
     if records.in_one_block:
         gap_ns, tokens = list_gaps(records, ok)
         if (tokens == 1).all():

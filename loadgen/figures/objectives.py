@@ -105,7 +105,7 @@ class ObjectiveEvidence(msgspec.Struct, frozen=True):
 
     @property
     def passes(self) -> bool:
-        """Whether the percentile is shown to meet the objective: its upper bound is below the limit."""
+        """Whether the percentile is shown to meet the objective: its upper bound is at or under the limit."""
         return self.bound_ms is not None and self.bound_ms <= self.objective.limit_ms
 
     @property
@@ -162,19 +162,19 @@ def encode_evidence(evidence: ObjectiveEvidence) -> dict[str, Any]:
 
 
 def join_standings(standings: Iterable[Standing]) -> Standing:
-    """Return the worst standing of several objectives: missed, then not shown, then met."""
+    """Return the worst standing of several objectives: missed, then not shown, then met; not shown for none."""
     shown = set(standings)
     gravest = (Standing.FAILS, Standing.NOT_SHOWN, Standing.MEETS)
     return next((standing for standing in gravest if standing in shown), Standing.NOT_SHOWN)
 
 
 def is_judgeable(objective: Objective, times_tokens: bool) -> bool:
-    """Whether a run has the latency of an objective: without token times only E2EL exists."""
+    """Whether a run has an objective's latency: without token times only one that `needs_tokens` lacks."""
     return times_tokens or not JUDGED[objective.metric].needs_tokens
 
 
 def find_goodput_limits(objectives: Sequence[Objective]) -> dict[str, float]:
-    """Derive limits for each request from --slo: name → milliseconds, by each metric's highest percentile."""
+    """Derive --goodput's limits from --slo: ttft, tpot, e2el → ms, by each one's highest percentile."""
     highest = sorted(objectives, key=lambda objective: objective.percentile)
     return {objective.metric: objective.limit_ms for objective in highest if objective.metric in GOODPUT}
 
@@ -312,7 +312,10 @@ def _judge(objective: Objective, samples: _Samples, records: Records) -> Objecti
 
 
 def _measure_slow_dispersion(samples: _Samples, order: Int64, records: Records, share: float) -> float:
-    """Compute how many times more the counts of slow samples vary between parts of a run than by chance."""
+    """Compute how many times more the counts of slow samples vary between parts of a run than by chance.
+
+    `share` of the samples count as not slow.
+    """
     if not len(order):
         return 1.0
     slow = samples.values_ns > samples.values_ns[order[math.ceil(share * len(order)) - 1]]
@@ -329,9 +332,10 @@ def slow_share(objective: Objective) -> float:
 
 
 def measure_dispersion(batches: Sequence[tuple[int, int]]) -> float:
-    """Compute the variance of (samples, slow samples) over a run's parts ÷ the binomial one; at least 1.
+    """Compute the variance of the counts of slow samples over parts of a run ÷ the binomial one; at least 1.
 
-    The first part is left out: the queue is empty when a run begins.
+    `batches` are (samples, slow samples), joined to six parts; the first batch is left out: the queue is empty
+    when a run begins. 1 for fewer than three batches.
     """
     kept = np.array(batches[1:], float).reshape(-1, 2)
     if len(kept) < 2:
@@ -354,7 +358,7 @@ def _find_percentile(ordered: Float64, percentile: float) -> float:
 
 
 def _count_batches(request: Int64, over: Bool, records: Records) -> tuple[tuple[int, int], ...]:
-    """Count (samples, samples above the limit) in successive parts of the run, by time of sending."""
+    """Count (samples, those in `over`) in up to 20 parts of the run, by time of sending; () if it has none."""
     having = np.unique(request)
     having = having[np.argsort(records.sent_ns[having], kind="stable")]
     parts = max(min(_BATCHES, len(having) // _BATCH), 1)
@@ -382,7 +386,7 @@ def _list_samples(metric: str, records: Records, each: PerRequest) -> _Samples:
 
 
 def _list_gap_samples(records: Records, ok: Bool, per_token: bool) -> tuple[Float64, Int64]:
-    """List the gaps (ns) of successes, divided by their tokens if `per_token`, and each gap's request."""
+    """List the gaps (ns) of successes and each one's row; `per_token`: gap ÷ tokens, once for each token."""
     values: list[Float64] = [np.zeros(0)]
     rows: list[Int64] = [np.zeros(0, np.int64)]
     for block in records.blocks():

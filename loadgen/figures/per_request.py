@@ -117,7 +117,7 @@ class PerRequest(msgspec.Struct, frozen=True):
         return self.ok & counted
 
     def e2el_per_token_ns(self) -> Float64:
-        """Compute E2EL / output tokens, float64[requests], "normalized latency" in vLLM's paper."""
+        """Compute E2EL / output tokens, float64[requests]; valid where `has_tokens`."""
         return self.e2el_ns / np.maximum(self.output_tokens, 1)
 
     @property
@@ -127,7 +127,7 @@ class PerRequest(msgspec.Struct, frozen=True):
         return self.has_ttft & known
 
     def prefill_tok_s(self) -> Float64:
-        """Compute input tokens / TTFT in tokens per second, float64[requests]."""
+        """Compute input tokens / TTFT in tokens per second, float64[requests]; valid where `has_prefill`."""
         return self.input_tokens * SECOND_NS / np.where(self.has_prefill, self.ttft_ns, 1)
 
     @property
@@ -137,11 +137,12 @@ class PerRequest(msgspec.Struct, frozen=True):
         return self.has_tpot & timed
 
     def user_tok_s(self) -> Float64:
-        """Compute 1 / TPOT in tokens per second, float64[requests]."""
+        """Compute 1 / TPOT in tokens per second, float64[requests]; valid where `has_user_speed`."""
         return SECOND_NS / np.where(self.has_user_speed, self.tpot_ns(), 1)
 
 
 def _output_tokens(records: Records, ok: Bool) -> Int64:
+    """Count each success's tokens, its messages' where it has no count, int64[requests]; others 0."""
     counted = np.where(ok, records.output_tokens, 0)
     if (unknown := counted < 0).any():
         counted[unknown] = records.message_tokens()[unknown]

@@ -54,11 +54,11 @@ class SessionRows(msgspec.Struct, frozen=True):
 
     @property
     def dropped(self) -> int:
-        """The number of turns that were not sent because an earlier turn of their session failed."""
+        """The number of turns not sent because an earlier one of their session failed or was cancelled."""
         return int((self.planned - self.sent)[self.early].sum())
 
     def dropped_indices(self, records: Records) -> Int64:
-        """List the plan indices of the turns not sent because an earlier one failed, ascending."""
+        """List the plan indices of the turns not sent as an earlier one failed or was cancelled, ascending."""
         next_index = records.index[self.last] + 1
         counts = np.where(self.early, self.planned - self.sent, 0)
         offsets = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -66,7 +66,7 @@ class SessionRows(msgspec.Struct, frozen=True):
         return dropped
 
     def means(self, rows: Int64, values: Float64) -> tuple[Int64, Float64]:
-        """Average values of the requests `rows` by session; returns first rows, and values set there."""
+        """Return each session's first of `rows` (ascending), and `values` with its mean over `rows` there."""
         begins = np.flatnonzero(np.diff(self.session[rows], prepend=-1))
         means = values.copy()
         if len(rows):
@@ -80,7 +80,7 @@ class SessionRows(msgspec.Struct, frozen=True):
         return int((np.fromiter(kinds, np.bool_, len(records)) & (self.turn > 1)).sum())
 
     def spans_ns(self, records: Records) -> tuple[Int64, Int64]:
-        """Return when each session sent its first turn, and when its last one ended, int64[sessions] each."""
+        """Return when each session sent its first turn, and when its last one ended (ns); of those that sent one."""
         sent = records.sent
         rows = np.flatnonzero(sent)
         of = self.session[rows]
@@ -92,7 +92,7 @@ class SessionRows(msgspec.Struct, frozen=True):
 
 
 def find_sessions(records: Records, session_turns: Sequence[int]) -> SessionRows | None:
-    """Group records into sessions; `session_turns` are each session's planned turns, () if there are none.
+    """Group records into sessions by each one's planned turns, `session_turns`; None if that is empty.
 
     Raises ValueError where the records hold a request that is of no session.
     """
@@ -154,7 +154,7 @@ def find_dry_ns(
 def list_early_places(
     session_turns: Sequence[int], records: Records, where: Callable[[int], str]
 ) -> tuple[tuple[int, str], ...]:
-    """List (plan index, place in the file) of the turns that ended their sessions early, the first ones.
+    """List (plan index, place in the file) of the turns that ended their sessions early, 1000 at most.
 
     `where` writes the row and conversation of a plan index.
     """

@@ -290,7 +290,7 @@ def find_slot_ends(
 
 
 def replace_rates(ended: Metrics, records: Records, until_ns: int, ask: MetricOptions) -> Metrics:
-    """Return the figures of requests `ended` by a moment, with rates of all work done by then.
+    """Return `ended`, figures of requests over by `until_ns`, with the rates of all work done by then.
 
     A request in flight at that moment counts by the share of its time that lies before, its tokens by each
     one's arrival: without them throughput is low by half a request for each slot.

@@ -75,7 +75,7 @@ def read_times(server_pids: Collection[int], proc: Path = _PROC) -> CpuTimes:
 
 
 def subtract_times(before: CpuTimes, after: CpuTimes, server_known: bool) -> CpuUse | None:
-    """Compute the CPU use between two readings; None if the kernel does not count it."""
+    """Compute the CPU use between two readings; None if they have no CPU or no time in common."""
     duration_s = (after.at_ns - before.at_ns) / 1e9
     cpus = (before.allowed | after.allowed) & before.busy_s.keys() & after.busy_s.keys()
     if duration_s <= 0 or not cpus:
@@ -109,7 +109,7 @@ class CpuWatch(msgspec.Struct, eq=False):
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
-        """Read the CPU times at the block's begin and end."""
+        """Read the CPU times at the block's begin and end, and set `use`; it stays None if a reading fails."""
         before = self._read()
         try:
             yield
@@ -134,7 +134,7 @@ def format_use(use: CpuUse) -> str:
 
 
 def _sum_rise_s(before: Mapping[int, ProcessTime], after: Mapping[int, ProcessTime], began: int) -> float:
-    """Sum the CPU seconds that processes used between two readings; a new process counts whole."""
+    """Sum the CPU seconds of processes between two readings; one that started at tick `began` or later counts whole."""
     total = 0.0
     for pid, now in after.items():
         earlier = before.get(pid)

@@ -29,7 +29,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def describe_machine() -> dict[str, str]:
-    """Describe this machine: name of each fact → its value as text."""
+    """Describe this machine: name of each fact → its text, without facts that are unknown."""
     described = {
         "loadgen": __version__,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
@@ -73,7 +73,7 @@ def run_command(*command: str, timeout_s: float) -> str:
 
 @contextmanager
 def _start_command(*command: str) -> Iterator[Callable[[float], str]]:
-    """Start a command, and yield what waits that long for its output; it has ended when the block has.
+    """Start a command; yield a function (seconds to wait) → output; the block's end kills it.
 
     It gets only what it needs of the environment: no key, no hook's GIT_DIR.
     """
@@ -102,7 +102,7 @@ def _start_command(*command: str) -> Iterator[Callable[[float], str]]:
 
 @contextmanager
 def start_git(root: Path = _ROOT) -> Iterator[Callable[[], str]]:
-    """Start git, and yield what waits for its answer: the commit we run from, "" of an installed package.
+    """Start git; yield a function that waits for the commit we run from, "" for an installed package.
 
     It has `+dirty` where a tracked file differs. git takes some 20 ms, in which much else can be done.
     """
