@@ -61,7 +61,7 @@ def find_backend(name: str) -> str:
 
 
 def check_backend(name: str) -> str:
-    """Return the name of an API if some client uses it; raises ValueError that says what to use instead."""
+    """Return a client's name of an API that is sent, unchanged; raises ValueError with advice for others."""
     find_backend(name)
     return name
 
@@ -74,12 +74,12 @@ def find_default_port(backend: str | None, endpoint_type: str | None = None, end
 
 
 def name_port_owner(port: int | None) -> str:
-    """Name the client whose default a port is, as `vLLM's`."""
+    """Name the client whose default a port is, as `SGLang's`; `vLLM's` for any other."""
     return _OWNERS.get(port or 0, _VLLMS[1])
 
 
 def choose_backend(backend: str | None, endpoint_type: str | None, endpoint: str) -> str | None:
-    """Choose our API from --backend, --endpoint-type and --endpoint together; raises UsageError.
+    """Choose our API from --backend, --endpoint-type and --endpoint; None without a name; raises UsageError.
 
     In 2025 both names were given, the first often as a label of completions. Where vLLM is the client,
     `sglang` is a server that is asked for OpenAI's completions at the endpoint.

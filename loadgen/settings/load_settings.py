@@ -82,13 +82,13 @@ def parse_cancel_point(text: str) -> CancelPoint:
     return CancelPoint(after_ns=after_ns)
 
 
-def _class(text: str) -> dict[str, str]:
+def _parse_class(text: str) -> dict[str, str]:
     from loadgen.settings import request_class  # pydantic, which the parser does without
 
     return request_class.parse_class(text)
 
 
-def _classes(value: tuple[RequestClass, ...]) -> tuple[RequestClass, ...]:
+def _check_classes(value: tuple[RequestClass, ...]) -> tuple[RequestClass, ...]:
     from loadgen.settings import request_class
 
     return request_class.check_classes(value)
@@ -122,7 +122,7 @@ def _write_number(value: Any) -> Any:
     return str(value) if type(value) in (int, float) else value
 
 
-def _warmups(text: str) -> int | str:
+def _parse_warmups(text: str) -> int | str:
     if text == "wave":
         return text
     if not text.isdecimal():
@@ -255,8 +255,8 @@ class ClassKeys(KeyRows, frozen=True):
 
     classes: tuple[RequestClass, ...] = _shape(
         (), '"name=long,share=30%%,input_len=8000,output_len=200", once for each class of random requests; '
-        "the report has them apart and together", flag="--class", action="append", read=parse_with(_class),
-        metavar="CLASS", check=_classes,
+        "the report has them apart and together", flag="--class", action="append",
+        read=parse_with(_parse_class), metavar="CLASS", check=_check_classes,
         not_with=(
             Conflict(reads_data, "--class is of random prompts, and the data set has prompts of its own: "
                 "leave out one of them"),
@@ -307,8 +307,8 @@ class LoadKeys(KeyRows, frozen=True):
         metavar="S", least=0.001, most=bounds.YEAR_S, keyword="float | None", compared=Identity.AS_PLANNED,
         replaces=("num_prompts", "num_sessions"), common=True)
     num_warmups: int | Literal["wave"] = setting(Makes.CLIENT, 0,
-        "requests before the measured ones, or `wave`", group=WORKLOAD, rank=2, read=_warmups, metavar="N",
-        least=0, most=bounds.MOST_REQUESTS, common=True)
+        "requests before the measured ones, or `wave`", group=WORKLOAD, rank=2, read=_parse_warmups,
+        metavar="N", least=0, most=bounds.MOST_REQUESTS, common=True)
 
 
 class SeedOptions(OptionRows, frozen=True):

@@ -26,14 +26,14 @@ class RequestClass(BaseModel, extra="forbid", frozen=True, defer_build=True):
 
     @field_validator("name")
     @classmethod
-    def _word(cls, value: str) -> str:
+    def _check_name(cls, value: str) -> str:
         if _NAME.fullmatch(value) is None:
             raise ValueError("a name is of letters, digits and . _ + -")
         return value
 
     @field_validator("share", mode="before")
     @classmethod
-    def _percent(cls, value: Any) -> Any:
+    def _drop_percent_sign(cls, value: Any) -> Any:
         """Drop the % of a share that is written as `30%`; shares are in percent."""
         return value.strip().removesuffix("%") if isinstance(value, str) else value
 

@@ -17,7 +17,7 @@ from loadgen.settings import backends
 from loadgen.settings.setting import NO_KEYWORD, OUTPUT, REQUESTS, RUN, SERVER, KeyRows, Makes, setting
 
 
-def _json_object(text: str) -> dict[str, Any]:
+def _parse_json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -27,7 +27,7 @@ def _json_object(text: str) -> dict[str, Any]:
     return value
 
 
-def _sendable(value: dict[str, Any]) -> dict[str, Any]:
+def _check_sendable(value: dict[str, Any]) -> dict[str, Any]:
     """Return a table of a request's fields; raises ValueError if strict JSON cannot hold it, NaN for one."""
     if bounds.is_too_deep(value):
         raise ValueError(f"is more than {bounds.DEEPEST} tables and lists deep")
@@ -39,7 +39,7 @@ def _sendable(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-def _count_or_seconds(value: Any) -> Any:
+def _write_count(value: Any) -> Any:
     """Turn a number that TOML gives as an integer into text; other values pass."""
     return str(value) if type(value) is int else value
 
@@ -76,10 +76,10 @@ class RequestKeys(KeyRows, frozen=True):
         read=int, metavar="N", least=-1, most=bounds.MOST_INT)
     min_tokens: int | None = _request(None, "output tokens at least, where --ignore-eos is refused",
         read=int, metavar="N", least=0, most=bounds.MOST_TOKENS, rank=0)
-    extra_body: dict[str, Any] = _request({}, "merged into every request", read=_json_object,
-        metavar="JSON", check=_sendable, swept=False)
+    extra_body: dict[str, Any] = _request({}, "merged into every request", read=_parse_json_object,
+        metavar="JSON", check=_check_sendable, swept=False)
     chat_template_kwargs: dict[str, Any] = _request({}, "variables of the chat template, sent with every "
-        "chat request", read=_json_object, metavar="JSON", check=_sendable, swept=False)
+        "chat request", read=_parse_json_object, metavar="JSON", check=_check_sendable, swept=False)
     # Seconds; 0: none.
     request_timeout: float = _client(21600.0, "seconds of a request, 0: none (default 21600)", group=RUN,
         rank=1, read=float, metavar="S", least=0, most=bounds.MOST_SECONDS)
@@ -100,9 +100,9 @@ class FigureKeys(KeyRows, frozen=True):
         "mlperf/llama3.1-8b", metavar="TEXT", common=True)
     # What the steady state leaves out at its begin, as requests (20) or seconds (5s), and at its end.
     warmup: str = _client("", "exclude the first N requests or S seconds from the steady state",
-        group=OUTPUT, rank=3, metavar="N|Ss", convert=_count_or_seconds)
+        group=OUTPUT, rank=3, metavar="N|Ss", convert=_write_count)
     cooldown: str = _client("", "exclude the last ones", group=OUTPUT, rank=3, metavar="N|Ss",
-        convert=_count_or_seconds)
+        convert=_write_count)
     table: Literal["throughput"] | None = setting(Makes.NOTHING, None, keyword=NO_KEYWORD, swept=False)
 # fmt: on
 

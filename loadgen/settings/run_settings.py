@@ -63,11 +63,11 @@ class Tolerance(msgspec.Struct, frozen=True):
         return str(self.count) if self.share is None else f"{100 * self.share:g}%"
 
 
-def _addresses(text: str) -> tuple[str, ...]:
+def _split_addresses(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _workers(text: str) -> int:
+def _parse_workers(text: str) -> int:
     if text == "auto":
         return AUTO
     if not text.isdecimal():
@@ -95,10 +95,11 @@ class SendOptions(OptionRows, frozen=True):
     # That connections come from; (): the kernel's choice, or loopback's.
     source_address: tuple[str, ...] = _run((), "addresses of this machine that connections come from, in "
         "turn, where one has too few ports (28,232 for each server; on loopback they are chosen)",
-        read=_addresses, metavar="A[,B…]", cluster="each node has its own addresses", keyword="list[str]")
+        read=_split_addresses, metavar="A[,B…]", cluster="each node has its own addresses",
+        keyword="list[str]")
     # AUTO: as many as the load needs.
     workers: int = _run(1, "processes that share the load, each with a capturing process (default 1; auto: "
-        "as needed)", read=_workers, metavar="N|auto", shard=True, least=1, most=MOST_WORKERS,
+        "as needed)", read=_parse_workers, metavar="N|auto", shard=True, least=1, most=MOST_WORKERS,
         keyword='int | Literal["auto"]', extension="loadgen.features.workers.worker_count")
     request_id_prefix: str | None = setting(Makes.REQUEST, None, "of x-request-id (default: random)",
         group=REQUESTS, rank=3, metavar="TEXT")

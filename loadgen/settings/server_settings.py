@@ -95,13 +95,13 @@ _MOST_GPUS = 1024
 _MOST_RUNNING = 1 << 20
 
 
-def _line(value: Any) -> Any:
+def _split_line(value: Any) -> Any:
     """Split one string of flags, as of --server-args, into a tuple of arguments; other values pass."""
     words = shlex.split(value) if isinstance(value, str) else value
     return tuple(words) if isinstance(words, list) else words
 
 
-def _variables(value: dict[str, str] | None) -> dict[str, str] | None:
+def _check_variables(value: dict[str, str] | None) -> dict[str, str] | None:
     if any(not name or "=" in name or "\0" in name + text for name, text in (value or {}).items()):
         raise ValueError(
             "a variable's name must not be empty or contain =, and neither it nor its value a zero byte"
@@ -109,7 +109,7 @@ def _variables(value: dict[str, str] | None) -> dict[str, str] | None:
     return value
 
 
-def _some_text(value: str | None) -> str | None:
+def _check_some_text(value: str | None) -> str | None:
     if value == "":
         raise ValueError("String should have at least 1 character")
     return value
@@ -157,7 +157,7 @@ class ServerKeys(KeyRows, frozen=True):
         metavar="X", above=0.0, most=1.0)
     tensor_parallel: int | None = _asked("GPUs that share the model", read=int, metavar="N", least=1,
         most=_MOST_GPUS, common=True)
-    quantization: str | None = _asked("default: from the checkpoint", metavar="NAME", check=_some_text)
+    quantization: str | None = _asked("default: from the checkpoint", metavar="NAME", check=_check_some_text)
     # Token ids in and out.
     skip_tokenizer: bool | None = _asked("serve token ids only", action="store_true")
     prefix_caching: bool | None = _asked("default: the engine's own", action=argparse.BooleanOptionalAction)
@@ -168,8 +168,8 @@ class ServerKeys(KeyRows, frozen=True):
         metavar="N", least=1, most=_MOST_RUNNING)
     # For the engine, as they are.
     arguments: tuple[str, ...] | None = _asked("passed to the engine unchanged", flag="--server-args",
-        metavar="LINE", convert=_line, rank=0, common=True)
+        metavar="LINE", convert=_split_line, rank=0, common=True)
     # Added to the caller's.
     environment: dict[str, str] | None = _asked("added to its environment", flag="--server-env",
-        action="extend", nargs="+", metavar="NAME=VALUE", check=_variables, rank=0)
+        action="extend", nargs="+", metavar="NAME=VALUE", check=_check_variables, rank=0)
 # fmt: on

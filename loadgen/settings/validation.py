@@ -72,7 +72,7 @@ def validate_table(
 
 
 def find_flag(key: str) -> str:
-    """Find the flag of a profile's or server setting's key."""
+    """Return the flag of a profile's or server setting's key; of any other, its name with dashes."""
     return _FLAGS.get(key, f"--{key.replace('_', '-')}")
 
 

@@ -213,7 +213,7 @@ def refuse_vllm_flag(flag: str) -> str | None:
     return family and f"{flag} of `{VLLM.command}` is not supported: {WORDS[family]}"
 
 
-def list_remarks(flags: tuple[str, ...]) -> str:
+def explain_no_effects(flags: tuple[str, ...]) -> str:
     """Join, in one line, why each of these vLLM flags has no effect."""
     return "; ".join(f"{flag}: {VLLM.no_effect[flag]}" for flag in dict.fromkeys(flags))
 

@@ -193,7 +193,7 @@ def check_command(options: Options) -> None:
     for extension in find_extensions(options):
         extension.check(options)
     if options.no_effect:
-        _LOG.warning("no effect here: %s", vllm_flags.list_remarks(options.no_effect))
+        _LOG.warning("no effect here: %s", vllm_flags.explain_no_effects(options.no_effect))
     if options.http2:
         if options.transport != "httpx":
             raise UsageError("--http2 goes with --transport httpx")

@@ -180,10 +180,10 @@ def test_flags_without_effect_are_noted_with_the_reason() -> None:
     assert given == (
         "--trust-remote-code", "--tokenizer-mode", "--best-of", "--probe-request-rate", "--trust-remote-code"
     )  # fmt: skip
-    once = vllm_flags.list_remarks(given[-1:] * 2)
+    once = vllm_flags.explain_no_effects(given[-1:] * 2)
     assert once.startswith("--trust-remote-code: code from a model's repository is never run; ")
     assert once.count("--trust-remote-code") == 1
-    assert vllm_flags.list_remarks(given).count("; --") == 3
+    assert vllm_flags.explain_no_effects(given).count("; --") == 3
 
 
 @loop_over("flag", (FLAGS / "vllm.txt").read_text("utf-8").split())
