@@ -25,7 +25,10 @@ _BACKENDS = {"openai-chat": "/chat/completions", "sglang": "/generate"}
 
 
 def choose_dialect(profile: Profile, subject: ModelTarget) -> tuple[Dialect, str]:
-    """Choose the API of --endpoint and --backend, and its path; the length field as the engine spells it."""
+    """Return the API of --endpoint and --backend, and its path with query; raises UsageError.
+
+    Its length field is as the engine spells it.
+    """
     wanted = _BACKENDS.get(profile.backend)
     own = _APIS[wanted or "/completions"]().path
     path = subject.endpoint or (subject.prefix + own.removeprefix("/v1") if own.startswith("/v1") else own)
@@ -46,7 +49,7 @@ def choose_dialect(profile: Profile, subject: ModelTarget) -> tuple[Dialect, str
 def make_shared_fields(
     profile: Profile, engine: Engine, dialect: Dialect
 ) -> tuple[dict[str, Any], list[str]]:
-    """Make the fields that all requests share, and notes on fields that cannot be sent."""
+    """Make the fields that all requests share, and notes on fields that cannot be sent; raises UsageError."""
     sampling, more, notes = profile.sampling, dict[str, Any](), []
     if profile.ignore_eos and engine.takes_ignore_eos:
         sampling["ignore_eos"] = True
@@ -68,7 +71,7 @@ def make_shared_fields(
 
 
 def merge_fields(fields: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay the fields `over` over others; tables under the same name are merged, recursively."""
+    """Lay the fields `over` over others; tables under the same name are merged, one level deep."""
     tables = {
         name: {**_read_table(fields[name]), **table}
         for name, table in over.items()

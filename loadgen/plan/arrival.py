@@ -191,7 +191,7 @@ def plan_offsets_ns(profile: Profile, stream: RandomStream, requests: int) -> In
 
 
 def list_stages(profile: Profile, offsets_ns: Int64 | None) -> list[StageWindow]:
-    """List the time windows of a profile's schedule or ramp, a ramp in four; [] if it has neither."""
+    """List the windows of a schedule's stages, or of a ramp, what changes in four; [] with neither."""
     if profile.stages is not None:
         return list(_list_schedule_stages(profile.stages))
     if profile.ramp is not None and offsets_ns is not None and len(offsets_ns) >= _PARTS:

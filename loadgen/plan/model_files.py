@@ -85,7 +85,7 @@ class Vocabulary(msgspec.Struct, frozen=True):
         return self.allowed[rng.integers(0, len(self.allowed), n)]
 
     def keep_below(self, bound: int, bounded_by: str) -> Vocabulary:
-        """Keep the ids below `bound` and note `bounded_by` as the reason; unchanged if all are."""
+        """Keep the ids below `bound` and note `bounded_by` as the reason; raises UsageError if none is."""
         if int(self.allowed[-1]) < bound:
             return self
         return Vocabulary(self.allowed[self.allowed < bound], f"{self.source}, {bounded_by}")
@@ -230,6 +230,7 @@ def locate_tokenizer(tokenizer: str) -> Path | None:
 def _find_tokenizer_vocabulary(
     tokenizer: str | None, vocab_size: int | None, missing: list[str]
 ) -> Vocabulary | None:
+    """Read the token ids of --tokenizer; None without one, or if it is not here, as `missing` then says."""
     if tokenizer is None:
         return None
     directory = locate_tokenizer(tokenizer)

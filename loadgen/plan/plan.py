@@ -295,7 +295,7 @@ def _make_schedule(inputs: PlanInputs) -> tuple[SourcedRequests, Int64 | None, l
 
 
 def _find_offsets(profile: Profile, stream: RandomStream, most: int) -> tuple[Int64 | None, int, list[str]]:
-    """Draw due times (ns; None: closed loop), the most requests, and notes."""
+    """Return due times (ns; None: closed loop), the number of requests, `most` at most, and notes."""
     duration = profile.duration
     notes = [] if duration is None else [_ENDS.format(duration)]
     if not profile.open_loop and profile.max_concurrency is not None:

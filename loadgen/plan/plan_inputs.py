@@ -53,7 +53,7 @@ class WordCounts(msgspec.Struct, frozen=True):
         return self.overhead + self.per_word * words
 
     def words_of(self, tokens: float) -> int:
-        """Return how many words make `tokens` tokens, with the tokens per prompt left out."""
+        """Return the nearest number of words to `tokens` tokens, which exclude the overhead per prompt."""
         return math.floor(round(tokens / self.per_word, 6) + 0.5)
 
 

@@ -126,8 +126,8 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
 
     @model_validator(mode="before")
     @classmethod
-    def _count_or_time(cls, table: Any) -> Any:
-        """Drop the default number of requests if a duration, or a file with an end, limits them."""
+    def _fill_defaults(cls, table: Any) -> Any:
+        """Return the keys with those that follow from others: load, num_prompts, range_ratio, ignore_eos."""
         if not isinstance(table, dict):
             return table
         filled = {**table}
@@ -351,7 +351,7 @@ def list_shipped() -> dict[str, Path]:
 
 
 def locate(name_or_path: str, known: Mapping[str, Path] | None = None, kind: str = "profile") -> Path:
-    """Find the file of a shipped profile by name, or at a path; raises UsageError.
+    """Return the path of a shipped profile by name, or the given one unchecked; raises UsageError.
 
     A path is what ends in `.toml` or holds a separator. `kind` names what is sought, in messages.
     """
@@ -388,17 +388,20 @@ def read_toml(path: Path, kind: str = "profile") -> dict[str, Any]:
 
 
 def load(name_or_path: str, overrides: Mapping[str, Any], flags: bool = False) -> Profile:
-    """Load a profile by name or path, with overrides laid over it; raises UsageError."""
+    """Load a profile by name or path, with overrides laid over it; raises UsageError.
+
+    `flags`: the user gave the overrides as flags, and errors name them so.
+    """
     path = locate(name_or_path)
     table = keep_keys(read_toml(path), overrides)
     typed = overrides if flags else ()
     made = validate_table(Profile, {"name": path.stem, **table, **overrides}, str(path), typed)
     check_conflicts(join_rows(*SUBJECTS), made.__dict__, overrides)
-    return describe_profile(made, table, overrides)
+    return drop_stale_description(made, table, overrides)
 
 
 def keep_keys(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop the keys of a profile that an override replaces as a group, one kind of load by another."""
+    """Return a profile's keys without those that an override replaces as a group, one load by another."""
     given = {key for key, value in overrides.items() if value is not None}
     replaced = {key for row in _REPLACING if overrides.get(row.name) for key in row.replaces}
     if is_stepped(overrides):
@@ -408,8 +411,8 @@ def keep_keys(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[st
     return {key: value for key, value in table.items() if key not in replaced - given}
 
 
-def describe_profile(made: Profile, table: Mapping[str, Any], overrides: Mapping[str, Any]) -> Profile:
-    """Drop the profile's description if overrides make another load than it describes."""
+def drop_stale_description(made: Profile, table: Mapping[str, Any], overrides: Mapping[str, Any]) -> Profile:
+    """Return the profile without its description if overrides make another load than it describes."""
     load = set(profile_keys(Makes.LOAD))
     own, over = load & table.keys(), load & overrides.keys()
     usual = {key: table.get(key, Profile.model_fields[key].default) for key in over}

@@ -62,7 +62,7 @@ def import_source(profile: Profile) -> SourceModule:
 def check_files(profile: Profile) -> None:
     """Raise UsageError, naming the flag, if a file is missing, empty, compressed or not a file.
 
-    What is in the rows is read with the plan.
+    What is in the rows is read with the plan. Distributions of lengths and pauses are parsed here.
     """
     if profile.trace and not _is_directory(profile.trace):
         _open_file(profile.trace, "--trace")

@@ -58,7 +58,7 @@ def count_message_tokens(
 
 
 def load_tokenizer(name: str | None, prompt_format: str) -> FullTokenizer:
-    """Load the tokenizer `name` (a directory or a hub's name) by transformers; raises UsageError."""
+    """Load a tokenizer from a directory or by a hub's name, maybe over the network; raises UsageError."""
     if name is None:
         raise UsageError(
             f"--prompt-format {prompt_format} needs --tokenizer: "
@@ -84,7 +84,7 @@ def load_tokenizer(name: str | None, prompt_format: str) -> FullTokenizer:
 
 
 def find_optional_tokenizer(subject: ModelTarget) -> str | None:
-    """Find the named tokenizer, else the model's own if it is here and loads; else None."""
+    """Find the named tokenizer, else the model's own if it and transformers are here; else None."""
     if subject.tokenizer is not None:
         return subject.tokenizer
     found = find_tokenizer(subject.model_root, subject.model)
@@ -123,7 +123,10 @@ def fit_text(
 
 
 def apply_template(tokenizer: FullTokenizer, name: str, text: str, more: Mapping[str, Any]) -> str:
-    """Put a text as the user's message in the chat template, up to the answer; raises UsageError."""
+    """Put a text as the user's message in the chat template, up to the answer; raises UsageError.
+
+    `name` is the tokenizer's, for the error; `more` are variables of the template.
+    """
     with ExitStack() as errors:
         errors.push(partial(_refuse_template, name))
         return tokenizer.apply_chat_template(

@@ -100,9 +100,9 @@ class Decoder(msgspec.Struct, eq=False):
         stream = decoded_stream.read_plain(self.dialect, capture, self.keep_text) if self.streamed else None
         if stream is not None:
             record.http_status = 200
-            failure, whole = self._stream(record, stream, arrival_ns, lag_ns)
+            failure, whole = self._fill_stream(record, stream, arrival_ns, lag_ns)
         else:
-            failure, whole = self._answer(record, capture, arrival_ns, lag_ns)
+            failure, whole = self._fill_answer(record, capture, arrival_ns, lag_ns)
         settled = _choose_failure(capture.failure, failure, whole)
         given_up = settled is not None and settled is capture.failure
         if len(arrival_ns) and not given_up:
@@ -114,7 +114,7 @@ class Decoder(msgspec.Struct, eq=False):
             record.failure = Failure(FailureKind.CONTEXT_LIMIT if past else settled.kind, detail)
         return record
 
-    def _answer(
+    def _fill_answer(
         self, record: Record, capture: Capture, arrival_ns: Int64, lag_ns: Int64
     ) -> tuple[Failure | None, bool]:
         """Fill a record from an answer of any form; return its failure, and whether its last event came."""
@@ -125,10 +125,10 @@ class Decoder(msgspec.Struct, eq=False):
         if not self.streamed:
             return self._fill_whole(record, answer)
         if is_one_body(answer):
-            return self._not_streamed(record, answer), False
-        return self._stream(record, decoded_stream.take_apart(self.dialect, answer), arrival_ns, lag_ns)
+            return self._fill_unstreamed(record, answer), False
+        return self._fill_stream(record, decoded_stream.take_apart(self.dialect, answer), arrival_ns, lag_ns)
 
-    def _stream(
+    def _fill_stream(
         self, record: Record, stream: DecodedStream, arrival_ns: Int64, lag_ns: Int64
     ) -> tuple[Failure | None, bool]:
         """Fill a record from a stream; return its failure, and whether its last event came."""
@@ -144,7 +144,7 @@ class Decoder(msgspec.Struct, eq=False):
         _note_timing(record, messages)
         record.output_tokens, record.usage = counted.total, counted.usage
         record.exact_tokens, record.tokens = counted.exact, counted.tokens
-        record.finish_reason = self._reason(summary.finish_reason)
+        record.finish_reason = self._clean_reason(summary.finish_reason)
         reads = stream.read_ends.searchsorted(stream.ends[counted.messages])
         record.arrival_ns = arrival_ns[reads]
         visible = find_first_visible(messages, counted.messages)
@@ -185,15 +185,15 @@ class Decoder(msgspec.Struct, eq=False):
         return None, ended
 
     def _keeps(self, record: Record) -> bool:
-        """Whether to keep an answer's text: on request, or because its tokens must be counted later."""
+        """Whether to keep an answer's text, on request or to count its tokens later, noted in `uncounted`."""
         to_count = self.keep_uncounted and needs_text(record)
         self.uncounted += to_count
         return to_count or self.keep_text
 
-    def _reason(self, reason: str) -> str:
+    def _clean_reason(self, reason: str) -> str:
         return read_line(self.hide(reason), LONGEST_REASON) if reason else ""
 
-    def _not_streamed(self, record: Record, answer: HttpBody) -> Failure:
+    def _fill_unstreamed(self, record: Record, answer: HttpBody) -> Failure:
         """Fill a record from an answer in one piece where a stream was requested; return its failure."""
         failure, _ = self._fill_whole(record, answer)
         if failure is not None and failure.kind is FailureKind.IN_BAND:
@@ -224,7 +224,7 @@ class Decoder(msgspec.Struct, eq=False):
         _note_timing(record, messages)
         total = summary.usage.completion_tokens if summary.usage else None
         record.output_tokens, record.usage = UNKNOWN if total is None else total, total is not None
-        record.finish_reason = self._reason(summary.finish_reason)
+        record.finish_reason = self._clean_reason(summary.finish_reason)
         if self._keeps(record):
             record.text = self.hide(join_written(messages))
         if summary.fault is not None:
@@ -276,6 +276,7 @@ def _time_reads(capture: Capture) -> tuple[Record, Int64, Int64]:
 
 
 def _no_answer(answer: HttpBody, retry_after: str) -> Failure:
+    """Return the failure of a response without status 200, or without a head."""
     if answer.status:
         why = read_error_text(answer.body).strip()
         wait = " ".join(answer.headers.get("retry-after", retry_after).split())[:_LONGEST_WAIT]

@@ -105,7 +105,7 @@ def unframe(capture: Capture) -> HttpBody:
 
 
 def content_type(headers: Headers) -> str:
-    """Return the Content-Type of a response, without parameters."""
+    """Return a response's Content-Type, without parameters; text/event-stream if it names none."""
     return headers.get("content-type", "text/event-stream").partition(";")[0].strip()
 
 

@@ -147,7 +147,7 @@ class Journal:
             return Records.join(revised)
 
     def parts(self) -> Parts:
-        """Iterate over the stored records, one frame at a time."""
+        """Write the waiting records; return an iterable of all stored ones, one frame at a time."""
         self._flush()
         return Parts(self._read_kept)
 
@@ -170,7 +170,7 @@ class Journal:
     def _read_kept(self) -> Iterator[Records]:
         if self._file >= 0:  # not by its name: that may be gone
             with os.fdopen(os.dup(self._file), "rb") as file:
-                yield from _requests(file)
+                yield from _read_requests(file)
         for kind, payload in self._unwritten:
             if kind == REQUESTS:
                 yield Records.unpack(payload)
@@ -210,6 +210,7 @@ class Journal:
         self._end += len(data)
 
     def _attempt(self, write: Callable[[], None]) -> bool:
+        """Call `write`; if it raises OSError, keep and warn of the reason and return False."""
         try:
             write()
         except OSError as error:
@@ -232,7 +233,7 @@ def name_part(path: Path, number: int) -> Path:
 
 
 def list_files(path: Path) -> list[Path]:
-    """List the files of a journal that exist: its own, and those of its parts."""
+    """List a journal's own file, which may not exist, and those of its parts that do."""
     parts = path.parent.glob(f"{path.stem}-*{path.suffix}")
     return [path, *sorted(part for part in parts if part.stem.rpartition("-")[2].isdecimal())]
 
@@ -253,24 +254,24 @@ def read_journal(path: Path) -> JournalContents:
 
 
 def open_parts(path: Path) -> Parts:
-    """Iterate over the records in a journal's files; raises as `read_journal`, or for a damaged frame."""
+    """Return an iterable of a journal's records; iterating it raises as `read_journal` does."""
 
     def begin() -> Iterator[Records]:
         for part in list_files(path):
             with part.open("rb") as file:
-                yield from _requests(file)
+                yield from _read_requests(file)
 
     return Parts(begin)
 
 
-def _requests(file: BinaryIO) -> Iterator[Records]:
+def _read_requests(file: BinaryIO) -> Iterator[Records]:
     for kind, payload, _ in _read_frames(file):
         if kind == REQUESTS:
             yield Records.unpack(payload)
 
 
 def _read_frames(file: BinaryIO) -> Iterator[tuple[bytes, bytes, int]]:
-    """Yield the kind, payload and end (bytes) of each frame, up to the first cut or damaged one."""
+    """Yield kind, payload, end (bytes) of each frame up to one cut or damaged; raises ValueError."""
     file.seek(0)
     size = os.fstat(file.fileno()).st_size
     magic = file.read(len(MAGIC))

@@ -238,7 +238,7 @@ class Records(Columns, frozen=True, kw_only=True):
         )
 
     def select_rows(self, mask: Bool) -> Records:
-        """Select records by a mask, bool[requests]; messages are copied."""
+        """Select records by a mask, bool[requests], their messages copied; self if all are selected."""
         if mask.all():
             return self
         rows, counts = np.flatnonzero(mask).tolist(), np.diff(self.start)
@@ -311,7 +311,7 @@ class Records(Columns, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, path: Path) -> Records:
-        """Read what `save` wrote; long columns stay in the file and are read-only.
+        """Read what `save` wrote, without texts; long columns stay in the file and are read-only.
 
         Raises OSError where it cannot be read, ValueError where it is not such a file or cannot be a run's.
         """
@@ -380,7 +380,7 @@ def _widen_tokens(data: bytes, messages: int) -> Int64:
 
 
 def _read_scalars(data: bytes, requests: int) -> dict[str, Int64]:
-    """Read the scalar columns of a frame; columns newer than the frame are filled with UNKNOWN."""
+    """Read the scalar columns of a frame; columns newer than the frame are UNKNOWN; raises ValueError."""
     columns = len(data) // (8 * requests) if requests else len(BOUNDS)
     if len(data) != 8 * requests * columns or not _FIRST_FRAMES <= columns <= len(BOUNDS):
         raise ValueError("a frame is damaged, or of a newer loadgen: its columns are not those of a run")
@@ -390,7 +390,7 @@ def _read_scalars(data: bytes, requests: int) -> dict[str, Int64]:
 
 
 def _read_words(stored: dict[str, NDArray[Any]], name: str, requests: int) -> list[str]:
-    """Read a column of strings; files of earlier versions hold them as numpy strings."""
+    """Read a column of strings; older files hold them as numpy strings; raises ValueError."""
     column = stored[name]
     if len(column) != requests:
         raise ValueError(f"column {name} has {len(column)} values for {requests} requests")

@@ -86,7 +86,7 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
         return self.sent_ns > 0
 
     def select(self, mask: Bool) -> Columns:
-        """Select requests by a mask, bool[requests]; their messages are left out."""
+        """Select requests by a mask, bool[requests], without messages; self if all are selected."""
         return self if mask.all() else Columns(**{name: rows[mask] for name, rows in self.columns.items()})
 
 

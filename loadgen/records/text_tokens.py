@@ -63,7 +63,7 @@ class TextTokenizer:
 
 
 def find_text_tokenizer(models: Iterable[str | None]) -> TextTokenizer | None:
-    """Find the first of these models (path or hub name) whose tokenizer is on this machine and loads."""
+    """Find the tokenizer of the first of these models that is here; None also without its library."""
     directory = find_tokenizer(*(model for model in models if model))
     if directory is None:
         return None
@@ -108,7 +108,7 @@ def needs_text(record: Record) -> bool:
 
 
 def mark_uncounted(records: Records) -> Bool:
-    """Mark the successes without a token count, whose messages are counted instead, bool[requests]."""
+    """Mark the successes whose tokens neither usage, text nor messages of one token count, bool[requests]."""
     unknown: Bool = records.ok & (records.usage == 0) & (records.text_tokens < 0)
     unknown &= (records.output_tokens < 0) | (records.exact_tokens == 0)
     for row in np.flatnonzero(unknown).tolist():
@@ -148,7 +148,7 @@ NO_COUNTS = TextCounts(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 def add_counts(part: Records, counts: TextCounts, keep_text: bool = False) -> Records:
-    """Set the token counts of a part of a run, spread evenly over messages; drop texts unless kept."""
+    """Return a part with its answers' counts set and spread over messages, and without texts unless kept."""
     texts = part.texts if keep_text else [None] * len(part)
     by_text = counts.look_up(part.index)
     known = by_text != UNKNOWN

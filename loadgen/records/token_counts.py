@@ -97,7 +97,7 @@ def explain_excess(total: int, body_bytes: int) -> str:
 
 
 def drop_usage(summary: StreamSummary) -> StreamSummary:
-    """Remove the usage from a summary, once it is known to be impossible."""
+    """Return a summary without its usage, once that is known to be impossible."""
     return msgspec.structs.replace(summary, usage=None, usage_at=[], own_usage=False)
 
 

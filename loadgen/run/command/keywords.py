@@ -236,7 +236,7 @@ def make_profile(
         made = profile.build(overrides, call)
     elif isinstance(workload, Profile):
         given = profile.keep_keys(workload.model_dump(exclude_unset=True, warnings=False), overrides)
-        made = profile.describe_profile(profile.build({**given, **overrides}, call), given, overrides)
+        made = profile.drop_stale_description(profile.build({**given, **overrides}, call), given, overrides)
     elif isinstance(workload, str | os.PathLike):
         made = profile.load(os.fspath(workload), overrides)
     else:
