@@ -179,7 +179,7 @@ def describe_more_figures(metrics: Metrics, reasoned: int = 0) -> Iterator[str]:
     others = (each for each in (*SPEEDS, *OWN, *LATENCIES) if each.key not in ("ttfvt", "prefill_speed"))
     if sentences := [sentence for figure in others if (sentence := _write_sentence(figure, metrics))]:
         yield "; ".join(sentences)
-    if prefill := _prefill(metrics):
+    if prefill := _describe_prefill(metrics):
         yield prefill
     if set(metrics.finish_reasons) - {"none"}:
         counts = (f"{reason} {count}" for reason, count in metrics.finish_reasons.items())
@@ -209,7 +209,7 @@ def _write_sentence(figure: Figure, metrics: Metrics) -> str:
     return figure.sentence.format_map(figure.words_of(asdict(value))) if value.n else ""
 
 
-def _prefill(metrics: Metrics) -> str:
+def _describe_prefill(metrics: Metrics) -> str:
     speed = metrics.prefill_speed
     if not speed.n:
         return ""

@@ -255,14 +255,14 @@ def _format_value(value: Any) -> str:
 
 
 def find_asked_input(facts: Facts) -> int | None:
-    """Find the requested length of every prompt, in tokens; None if they differ, or a file decides."""
+    """Return the tokens asked of a prompt, before a range ratio; None if drawn, or a file's that differ."""
     data, profile = facts.data, facts.profile
     known = data.kind == RANDOM and not (profile.input_dist or profile.classes)
     return profile.input_len if known else _find_one_length(facts, data.input)
 
 
 def find_asked_output(facts: Facts) -> int | None:
-    """Find the requested length of every answer, in tokens; None if they differ, or a file decides."""
+    """Return the tokens asked of an answer, as `find_asked_input` does of a prompt."""
     data, profile = facts.data, facts.profile
     known = data.kind == RANDOM and not (profile.output_dist or profile.classes)
     return profile.output_len if known else _find_one_length(facts, data.output)

@@ -148,7 +148,7 @@ def describe_common(rows: Sequence[LoadRow]) -> str:
 
 
 def make_load_table(rows: Sequence[LoadRow], narrow: bool = True, notes: Sequence[str] = ()) -> Table:
-    """Make a table of rows with a section per model; `narrow`: four digits and short titles."""
+    """Make a table of rows with a section per model; `narrow`: short titles of settings."""
     shown_figures = select_figures(rows)
     decimals = {figure: _count_decimals(min(map(abs, _list_means(figure, rows)))) for figure in shown_figures}
     columns: list[tuple[str, str, Callable[[LoadRow], str]]] = [
@@ -256,7 +256,7 @@ def make_load_row(run: Result) -> LoadRow:
 
 
 def judge_standing(run: Result) -> Standing | None:
-    """Judge all objectives of a run together: met, missed or not shown; None if it has none."""
+    """Return the worst standing of a run's objectives, FAILS if it was saturated; None if it has none."""
     if not (shown := run.objectives):
         return None
     return Standing.FAILS if run.facts.saturated else join_standings(each.standing for each in shown)
@@ -345,7 +345,7 @@ SATURATED_LEGEND = (
 
 
 def saturated_figures(run: Result) -> Figures:
-    """Collect the only figures a saturated run has: output tokens per second, and failures."""
+    """Collect the only figures of a saturated run, output tok/s and failures; {} without a duration."""
     metrics = run.metrics
     if not metrics.duration_s:
         return {}

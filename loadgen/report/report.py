@@ -80,7 +80,7 @@ def _explain_verdict(result: Result, options: ReportOptions) -> list[str]:
     return (verdict.explain_doubts if options.explain else verdict.summarize_doubts)(result.verdict)
 
 
-def _use_of_cpus(result: Result, options: ReportOptions) -> Iterator[str]:
+def _describe_cpus(result: Result, options: ReportOptions) -> Iterator[str]:
     if result.facts.cpu_use is not None:
         yield cpu_use.format_use(result.facts.cpu_use)
 
@@ -156,7 +156,7 @@ _OF_THE_CORE = (
         room=Room.FIRST,
         short=run_lines.summarize_reconciled,
     ),
-    Section("cpus", _use_of_cpus, attrgetter("whole_load"), room=Room.LAST, page="Environment"),
+    Section("cpus", _describe_cpus, attrgetter("whole_load"), room=Room.LAST, page="Environment"),
     Section("unavailable", _leave_out, room=Room.ALWAYS, short=run_lines.list_unknown),
     Section("more", _leave_out, room=Room.ALWAYS, short=run_lines.point_to_rest),
 )

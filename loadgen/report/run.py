@@ -56,7 +56,7 @@ class Verdict(msgspec.Struct, frozen=True):
     def from_findings(
         cls, level: Level, findings: Sequence[Finding], not_checked: tuple[str, ...] = ()
     ) -> Verdict:
-        """Make the verdict of a level and the findings that led to it."""
+        """Make the public verdict of a level and its findings, which are already sorted, gravest first."""
         doubts = tuple(msgspec.convert(encode_finding(finding), Doubt) for finding in findings)
         return cls(level.value, doubts, not_checked)
 

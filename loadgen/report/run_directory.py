@@ -113,7 +113,7 @@ class Result:
         return verdict.judge(RunEvidence(self.facts, self.records, whole, metrics))
 
     def choose_measured(self, latencies: Sequence[str]) -> tuple[str, ...]:
-        """Keep those of some latencies that the run measured; E2EL alone if arrivals are not tokens."""
+        """Keep the latencies measured: if arrivals are not tokens, those without token times, and E2EL."""
         if self.ask.arrivals_are_tokens:
             return tuple(latencies)
         known = {**self.metrics.selectable, **self.metrics.selectable_rates}

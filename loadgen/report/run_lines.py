@@ -295,7 +295,7 @@ def describe_reconciled(result: Result, options: ReportOptions) -> Iterator[str]
 
 
 def summarize_reconciled(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield a line on whether the server's counters agree, and on its TTFT and ITL."""
+    """Yield lines on answers' own timings, and on whether the server's counters agree, with TTFT or ITL."""
     window, metrics = result.facts.window, result.whole
     yield from _describe_answer_timings(result)
     if window is None or window.error or window.reset:
@@ -326,7 +326,7 @@ def _describe_answer_timings(result: Result) -> Iterator[str]:
 
 
 def list_unknown(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield one line that lists what is not known of this machine, each with the way to learn it."""
+    """Yield one line that lists what is not known of this machine, some with how to learn it."""
     facts, sensed = result.facts, result.facts.sensed
     absent = {
         "server's counters": facts.window is not None and bool(facts.window.error),

@@ -56,5 +56,5 @@ def remove_empty(directory: Path) -> None:
 
 
 def read_wall_clock() -> datetime:
-    """Return the local date and time, for people; nothing is measured by it."""
+    """Return the date and time in UTC, for people; nothing is measured by it."""
     return datetime.now(UTC)

@@ -39,7 +39,7 @@ def _lag_ms(run: RunEvidence) -> float:
 
 
 def _find_whole_answers(run: RunEvidence) -> Evidence | None:
-    """Find evidence that each answer came at one instant, not because the client read late."""
+    """Find evidence that most answers came at one instant each, not because the client read late."""
     shapes = run.shapes
     which = (shapes.messages > 1) & (shapes.instants == 1) & (shapes.first_ns > HELD_MS * MS_NS)
     if not _is_most(which, shapes):
@@ -93,7 +93,7 @@ def _is_late(run: RunEvidence) -> bool:
 
 
 def _one_message(run: RunEvidence) -> Evidence | None:
-    """Find evidence that all tokens of an answer are counted on one message."""
+    """Find evidence that in most answers all tokens are counted on one message."""
     shapes = run.shapes
     which = shapes.messages == 1
     if not _is_most(which, shapes):

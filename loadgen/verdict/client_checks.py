@@ -90,7 +90,7 @@ def _is_late(run: RunEvidence) -> bool:
 
 
 def explain_starving(run: RunEvidence) -> str:
-    """Explain the likely cause on one machine: the scheduler shares CPU time by session, not by need."""
+    """Explain, after `; `, that client and server here share CPU time by session; "" if they do not."""
     environment = run.facts.environment
     if not is_this_machine(run.facts.server.url) or environment.get("sched_autogroup") != "1":
         return ""
@@ -154,9 +154,9 @@ def late_bodies(run: RunEvidence) -> Evidence | None:
 
 
 def _load(run: RunEvidence, above: float, most: float) -> Evidence | None:
-    """Find evidence that the messages per second lie in a band above the self-test's capacity.
+    """Find evidence that the messages per second are `above` to `most` times the self-test's capacity.
 
-    A load that exceeds it `above` to `most` times; no evidence if the self-test found no limit.
+    Beyond the capacity there is none if the self-test found no limit.
     """
     measured, rate_per_s, workers = run.calibration, run.metrics.messages_per_s, run.facts.client.workers
     room = measured.headroom(rate_per_s, workers) if measured else math.inf
@@ -194,7 +194,7 @@ headroom = note(
 )
 def clock_unusable(run: RunEvidence) -> Evidence | None:
     """Find evidence that the wall clock, which timestamps reads, was too wrong to believe any latency."""
-    clock = _clock(run)
+    clock = _count_clock_faults(run)
     return join_evidence((clock.step, clock.contradiction)) if clock.unusable else None
 
 
@@ -208,7 +208,7 @@ def clock_unusable(run: RunEvidence) -> Evidence | None:
 )
 def impossible_timestamps(run: RunEvidence) -> Evidence | None:
     """Find evidence that a few reads have impossible timestamps."""
-    clock = _clock(run)
+    clock = _count_clock_faults(run)
     return None if clock.unusable else clock.contradiction
 
 
@@ -221,7 +221,7 @@ def impossible_timestamps(run: RunEvidence) -> Evidence | None:
 )
 def clock_stepped(run: RunEvidence) -> Evidence | None:
     """Find evidence that the wall clock stepped, and kernel timestamps with it."""
-    clock = _clock(run)
+    clock = _count_clock_faults(run)
     return None if clock.unusable else clock.step
 
 
@@ -264,7 +264,7 @@ class _Clock(msgspec.Struct, frozen=True):
         return join_evidence(parts)
 
 
-def _clock(run: RunEvidence) -> _Clock:
+def _count_clock_faults(run: RunEvidence) -> _Clock:
     records, least_ns = run.records, int(STEP_MS * 1e6)
     impossible = records.columns.get("impossible_stamps")  # runs of earlier versions have no such column
     begun = run.per_request.first_ns != UNKNOWN
@@ -314,6 +314,7 @@ def other_processes(run: RunEvidence) -> Evidence | None:
 
 
 def _lossy(run: RunEvidence, above: float, most: float) -> Evidence | None:
+    """Find evidence that segments were lost or late in a share of the answers over `above` up to `most`."""
     records = run.records
     answered = int(np.count_nonzero(records.reads))
     late, again = records.out_of_order.clip(0), records.retransmitted.clip(0)
@@ -348,6 +349,7 @@ network_losses = note(
 
 
 def _describe_stop(run: RunEvidence, stamped: bool) -> Evidence | None:
+    """Find evidence that the client stood still, in a run whose reads the kernel stamped, or did not."""
     stopped_s = run.facts.client.stopped_s
     if stopped_s <= STOPPED_S or run.stamped is not stamped:
         return None

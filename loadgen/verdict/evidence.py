@@ -364,7 +364,7 @@ class RunEvidence:
     def throughput_trend(self) -> Trend | None:
         """Test output tokens per second for a trend, over the time that each wave of answers took.
 
-        None of sessions: the contexts of the first ones grow together.
+        None in an open loop, without a steady window, or of sessions: the first ones' contexts grow together.
         """
         if not self.closed_loop or self.held_ns is None or self.sessions is not None:
             return None
@@ -383,14 +383,14 @@ class RunEvidence:
         return max(self.target, math.ceil(requests / _MOST_WAVES))
 
     def first_ttft(self) -> FirstWave | None:
-        """Compare the first wave's TTFT with later ones, per prompt token awaited at the same time."""
+        """Compare the first wave's TTFT with later ones, per prompt token awaited at once; None if few."""
         of = np.flatnonzero(self.per_request.has_ttft & self.begins)
         weight = self.per_request.input_tokens[of].clip(1)
         together = sum_overlapping(self.records.sent_ns[of], self.per_request.first_ns[of], weight)
         return self._first_wave(of, self.per_request.ttft_ns[of], together)
 
     def first_tpot(self) -> FirstWave | None:
-        """Compare the first wave's TPOT with later ones; each request waits for others' prefills once."""
+        """Compare the first wave's TPOT with later ones; None if they are few, or the load changes."""
         of = np.flatnonzero(self.per_request.has_tpot & self.begins)
         return self._first_wave(of, self.per_request.tpot_ns()[of], np.ones(len(of), np.int64))
 

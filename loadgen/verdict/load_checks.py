@@ -80,6 +80,7 @@ def stopped_by_rule(run: RunEvidence) -> Evidence | None:
 
 
 def _failures(run: RunEvidence, above: float, most: float) -> Evidence | None:
+    """Find evidence that a share of the requests over `above` up to `most` failed."""
     sent = max(run.judged, 1)
     if not above < run.failed / sent <= most:
         return None
@@ -117,6 +118,7 @@ def all_cancelled(run: RunEvidence) -> Evidence | None:
 
 
 def _resent(run: RunEvidence, above: float, most: float) -> Evidence | None:
+    """Find evidence that a share of the requests over `above` up to `most` was sent again."""
     count, sent = int((run.records.resends > 0).sum()), max(run.metrics.requests, 1)
     if not above < count / sent <= most:
         return None
@@ -183,6 +185,7 @@ def early_ends(run: RunEvidence) -> Evidence | None:
 
 
 def _answers(run: RunEvidence, low: float, high: float) -> Evidence | None:
+    """Find evidence that counted answers sum to less than `low` or more than `high` of what was asked."""
     records = run.records
     comparable = run.per_request.ok & (records.planned_output > 0) & (records.output_tokens >= 0)
     comparable &= ~text_tokens.mark_uncounted(records)

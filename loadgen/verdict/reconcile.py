@@ -59,7 +59,7 @@ class Mismatch(msgspec.Struct, frozen=True):
 
 
 def reconcile_figures(window: ServerWindow, metrics: Metrics, records: Records) -> list[ReconciledFigure]:
-    """Pair each figure that the server's counters give with the client's."""
+    """Pair each figure that the server's counters or answers give with the client's."""
     every = [
         *_counts(window, metrics, records),
         *_latencies(window, metrics),
@@ -109,7 +109,7 @@ def count_finished_after_cancel(window: ServerWindow, metrics: Metrics) -> int:
 
 
 def find_mismatches(window: ServerWindow, metrics: Metrics) -> list[Mismatch]:
-    """List the figures in which client and server differ, the most telling first; [] if they agree."""
+    """List the figures in which client and server differ, the most telling first; [] without counters."""
     if window.error or window.reset:
         return []
     # Where only the server knows how long prompts were, there is nothing to compare its count with.
