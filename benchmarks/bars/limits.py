@@ -12,7 +12,7 @@ from benchmarks.clients.adapters import Installed
 from benchmarks.harness.page import Bar, Section, markdown
 from benchmarks.simulated.queue import share_over, utilisation_at, waits_s
 from loadgen.figures import percentiles
-from loadgen.figures.objectives import Objective, ObjectiveEvidence, measure_dispersion, slow_share
+from loadgen.figures.objectives import Objective, ObjectiveEvidence, choose_slow_rank, measure_dispersion
 from loadgen.study.series.limit.search import (
     SearchSettings,
     Trial,
@@ -144,7 +144,7 @@ def evidence(
     ordered, n = np.sort(values_ms), len(values_ms)
     index = percentiles.find_upper_index(n, objective.percentile)
     over = values_ms > objective.limit_ms
-    slow = values_ms > ordered[math.ceil(slow_share(objective) * n) - 1]
+    slow = values_ms > ordered[math.ceil(choose_slow_rank(objective) * n) - 1]
     return ObjectiveEvidence(
         objective=objective,
         samples=n,

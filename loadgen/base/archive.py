@@ -105,7 +105,7 @@ def _read_column(archive: ZipFile, file: BinaryIO, info: ZipInfo, kinds: re.Patt
 
 
 def _read_header(member: IO[bytes], kinds: re.Pattern[str]) -> tuple[np.dtype[Any], int]:
-    """Read the dtype and the length of an array of one dimension from its `.npy` header; raises ValueError."""
+    """Read dtype and length of an array of one dimension from its `.npy` header; raises ValueError."""
     from tokenize import TokenError  # slow to import; numpy takes a damaged header for one of Python 2
 
     try:

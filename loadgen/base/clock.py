@@ -56,7 +56,7 @@ def realtime_offset_ns(clock: Clock = SYSTEM_CLOCK) -> int:
 
 
 class WallOffset:
-    """CLOCK_REALTIME − CLOCK_MONOTONIC over a run (ns): `now_ns` is the last, `step_ns` the largest change."""
+    """CLOCK_REALTIME − CLOCK_MONOTONIC in a run (ns): `now_ns` is the last, `step_ns` the largest change."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.clock = clock

@@ -117,7 +117,7 @@ def _replace(
 
 
 def _write_on(handle: int, write: Callable[[BinaryIO], object], append: bool) -> None:
-    """Write to a descriptor what `write` writes and close it; `append` begins a line if the file has bytes."""
+    """Write to a descriptor what `write` writes, on a new line if `append` and it has bytes; close it."""
     with os.fdopen(handle, "wb") as file:
         status = os.fstat(handle)
         if append and stat.S_ISREG(status.st_mode) and status.st_size:
@@ -126,7 +126,7 @@ def _write_on(handle: int, write: Callable[[BinaryIO], object], append: bool) ->
 
 
 def _open_file(path: Path) -> int | None:
-    """Flush stdout and stderr and duplicate the descriptor that /dev/stdout, … names; None for other paths."""
+    """Flush stdout and stderr, duplicate the descriptor that /dev/stdout, … names; None for other paths."""
     named = _OPEN_FILE.fullmatch(str(path))
     if named is None:
         return None

@@ -114,7 +114,7 @@ class OpenedFile:
         return self.read(self.begin, 4096).lstrip()[:1]
 
     def chunks(self) -> Iterator[tuple[int, bytes]]:
-        """Yield (position, bytes) of up to 4 MiB each, after a byte order mark; raises UsageError as `read`."""
+        """Yield (position, bytes) of 4 MiB at most, after a byte order mark; raises UsageError as `read`."""
         at = self.begin
         while at < self.bytes:
             chunk = self.read(at, min(_CHUNK_BYTES, self.bytes - at))

@@ -155,7 +155,7 @@ class Secrets(msgspec.Struct, frozen=True):
         return text
 
     def hide(self, text: str) -> str:
-        """Replace these secrets in a server's text, and Bearer tokens, URL logins and keys as hf_… or sk-…."""
+        """Replace these secrets in a server's text, and Bearer tokens, URL logins and keys such as hf_…."""
         return _remove_matches(_CREDENTIALS, self.conceal(text))
 
     def mask(self, value: Any, names_too: bool = False) -> Any:

@@ -45,7 +45,8 @@ class ApiPlace(msgspec.Struct, frozen=True):
 def parse_base_url(base_url: str, endpoint: str | None = None) -> ApiPlace:
     """Split a pasted base URL into server, version, endpoint and query; raises UsageError on a conflict.
 
-    It is raised for another API's endpoint, too. An invalid URL is returned unsplit. `endpoint` is the user's --endpoint, which must agree with the URL's.
+    An endpoint of another API is one too. An invalid URL is returned unsplit. `endpoint` is the user's
+    --endpoint, which must agree with the URL's.
     """
     base_url = base_url.strip()
     try:

@@ -197,7 +197,7 @@ def _read_numbers(text: str) -> list[float]:
 
 
 def read_gib(text: str) -> int | None:
-    """Read the sum of the sizes in a text, GiB each (also where it says GB), as bytes; None unless above 0."""
+    """Read the sum of sizes in a text, GiB each (also where it says GB), as bytes; None unless above 0."""
     size = sum(_read_numbers(text))
     return round(size * _GIB) if size > 0 and not text.startswith("-") else None
 

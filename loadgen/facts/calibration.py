@@ -79,7 +79,7 @@ class Calibration(BaseModel, extra="forbid", frozen=True):
         return self.capacity_messages_per_s * workers / self.workers
 
     def headroom(self, messages_per_s: float, workers: int = 1) -> float:
-        """Compute the capacity of N workers ÷ a run's messages per second: 0 if no load was held, inf at 0."""
+        """Compute N workers' capacity ÷ a run's messages/s; 0 if no load was held, inf if it had none."""
         return self.capacity_of(workers) / messages_per_s if messages_per_s > 0 else float("inf")
 
 

@@ -162,7 +162,7 @@ def encode_evidence(evidence: ObjectiveEvidence) -> dict[str, Any]:
 
 
 def join_standings(standings: Iterable[Standing]) -> Standing:
-    """Return the worst standing of several objectives: missed, then not shown, then met; not shown for none."""
+    """Return the worst standing of several objectives: missed, then not shown (also for none), then met."""
     shown = set(standings)
     gravest = (Standing.FAILS, Standing.NOT_SHOWN, Standing.MEETS)
     return next((standing for standing in gravest if standing in shown), Standing.NOT_SHOWN)
@@ -307,7 +307,7 @@ def _judge(objective: Objective, samples: _Samples, records: Records) -> Objecti
         bound_ms=bound_ms(find_upper_index(samples.observations, rank)),
         lower_ms=bound_ms(find_lower_index(samples.observations, rank)),
         batches=_count_batches(samples.request, over, records),
-        dispersion=_measure_slow_dispersion(samples, order, records, slow_share(objective)),
+        dispersion=_measure_slow_dispersion(samples, order, records, choose_slow_rank(objective)),
     )
 
 
@@ -322,8 +322,8 @@ def _measure_slow_dispersion(samples: _Samples, order: Int64, records: Records, 
     return measure_dispersion(_count_batches(samples.request, slow, records))
 
 
-def slow_share(objective: Objective) -> float:
-    """Return the share of samples that count as not slow: 0.9, or the objective's percentile if lower.
+def choose_slow_rank(objective: Objective) -> float:
+    """Return the rank, 0 to 1, above which samples are slow: 0.9, or the objective's percentile if lower.
 
     Above P90 there are too few to count; but waits of half of all requests last longer than those of a tenth,
     so a median's dispersion is taken at the median.
@@ -334,8 +334,8 @@ def slow_share(objective: Objective) -> float:
 def measure_dispersion(batches: Sequence[tuple[int, int]]) -> float:
     """Compute the variance of the counts of slow samples over parts of a run ÷ the binomial one; at least 1.
 
-    `batches` are (samples, slow samples), joined to six parts; the first batch is left out: the queue is empty
-    when a run begins. 1 for fewer than three batches.
+    `batches` are (samples, slow samples), joined to six parts. The first is left out: the queue is empty when
+    a run begins. 1 for fewer than three batches.
     """
     kept = np.array(batches[1:], float).reshape(-1, 2)
     if len(kept) < 2:
@@ -358,7 +358,7 @@ def _find_percentile(ordered: Float64, percentile: float) -> float:
 
 
 def _count_batches(request: Int64, over: Bool, records: Records) -> tuple[tuple[int, int], ...]:
-    """Count (samples, those in `over`) in up to 20 parts of the run, by time of sending; () if it has none."""
+    """Count (samples, those in `over`) in up to 20 parts of the run, by time of sending; () for none."""
     having = np.unique(request)
     having = having[np.argsort(records.sent_ns[having], kind="stable")]
     parts = max(min(_BATCHES, len(having) // _BATCH), 1)

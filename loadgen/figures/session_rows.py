@@ -58,7 +58,7 @@ class SessionRows(msgspec.Struct, frozen=True):
         return int((self.planned - self.sent)[self.early].sum())
 
     def dropped_indices(self, records: Records) -> Int64:
-        """List the plan indices of the turns not sent as an earlier one failed or was cancelled, ascending."""
+        """List the plan indices of the turns that `dropped` counts, ascending."""
         next_index = records.index[self.last] + 1
         counts = np.where(self.early, self.planned - self.sent, 0)
         offsets = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -80,7 +80,7 @@ class SessionRows(msgspec.Struct, frozen=True):
         return int((np.fromiter(kinds, np.bool_, len(records)) & (self.turn > 1)).sum())
 
     def spans_ns(self, records: Records) -> tuple[Int64, Int64]:
-        """Return when each session sent its first turn, and when its last one ended (ns); of those that sent one."""
+        """Return when each session that sent a turn sent its first, and when its last one ended (ns)."""
         sent = records.sent
         rows = np.flatnonzero(sent)
         of = self.session[rows]

@@ -109,7 +109,7 @@ class CpuWatch(msgspec.Struct, eq=False):
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
-        """Read the CPU times at the block's begin and end, and set `use`; it stays None if a reading fails."""
+        """Read the CPU times at the block's begin and end, and set `use`; None stays if a reading fails."""
         before = self._read()
         try:
             yield
@@ -134,7 +134,7 @@ def format_use(use: CpuUse) -> str:
 
 
 def _sum_rise_s(before: Mapping[int, ProcessTime], after: Mapping[int, ProcessTime], began: int) -> float:
-    """Sum the CPU seconds of processes between two readings; one that started at tick `began` or later counts whole."""
+    """Sum the CPU seconds of processes between two readings; one since tick `began` counts whole."""
     total = 0.0
     for pid, now in after.items():
         earlier = before.get(pid)

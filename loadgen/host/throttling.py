@@ -67,7 +67,7 @@ def take_snapshot(source: HostMachine | None = None) -> HostState:
 
 
 def explain_throttling(before: HostState, after: HostState) -> tuple[str, ...]:
-    """List in words what throttled the machine between two snapshots."""
+    """List in words what throttled between two snapshots, and what holds the machine back at the later."""
     rises: dict[str, int] = {}
     for path, count in after.counters.items():
         what = _phrase_counter(path)
