@@ -30,7 +30,7 @@ def sum_exactly(values: Int64) -> int:
 
 
 def split_blocks(column: NDArray[Any], size: int = _BLOCK) -> Iterator[NDArray[Any]]:
-    """Split a column into successive pieces of at most `size` values."""
+    """Yield successive views of a column of at most `size` values each."""
     for at in range(0, len(column), size):
         yield column[at : at + size]
 

@@ -86,7 +86,7 @@ class OpenedFile:
         self.begin = len(_BOM) if head.startswith(_BOM) else 0  # of what is not a byte order mark
 
     def _keep_open(self, descriptor: int) -> os.stat_result:
-        """Keep a descriptor open as long as this object lives; return the file's status."""
+        """Keep a descriptor open while this object lives; set size and time; return the file's status."""
         weakref.finalize(self, os.close, descriptor)
         self._descriptor, self.begin = descriptor, 0
         status = os.fstat(descriptor)
@@ -270,7 +270,7 @@ def _find_rows(file: OpenedFile) -> tuple[Int64, Int64, Int64 | None]:
 
 
 def _find_written(file: OpenedFile, begins: Int64, ends: Int64) -> NDArray[np.bool_]:
-    """Mark which of some short lines hold more than blanks, bool[lines]."""
+    """Mark which of some lines under 8 bytes hold more than blanks, bool[lines]."""
     written = np.zeros(len(begins), np.bool_)
     at = 0
     while at < len(begins):

@@ -90,7 +90,7 @@ def _strip_ending(name: str) -> str:
 
 
 def _has_same_words(one: str, other: str) -> bool:
-    """Whether two dashed names have the same words in another order, or abbreviate each other's."""
+    """Whether two dashed names have the same words in any order, or word by word each other's beginnings."""
     words, others = one.split("-"), other.split("-")
     if sorted(words) == sorted(others):
         return True

@@ -159,7 +159,7 @@ class Secrets(msgspec.Struct, frozen=True):
         return _remove_matches(_CREDENTIALS, self.conceal(text))
 
     def mask(self, value: Any, names_too: bool = False) -> Any:
-        """Replace these secrets in the texts of a JSON value, and the values under secret names.
+        """Return a JSON value without these secrets in its texts, nor texts and tables under secret names.
 
         With `names_too`, also what `hide_secrets` recognizes inside the texts.
         """
@@ -189,7 +189,7 @@ class Secrets(msgspec.Struct, frozen=True):
 
 
 def hide_argument_secrets(argv: Sequence[str] | None = None) -> list[str]:
-    """Hide the values of headers, keys and tokens in a command line; None: this process's own."""
+    """Return a command line's words, the values of headers, keys and tokens hidden; None: this process's."""
     words, header, secret = [], False, False
     for word in sys.argv if argv is None else argv:
         if word.startswith("--") or (word.startswith("-") and not secret):

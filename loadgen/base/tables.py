@@ -45,7 +45,7 @@ def _format_cell(value: Any) -> Any:
 
 
 def align_cells(cells: Sequence[str], widths: Sequence[int], gap: str = "") -> str:
-    """Pad cells to their widths and join them by `gap`: aligned right, left if the width is negative."""
+    """Pad cells to their widths (< 0: left-aligned) and join them by `gap`, without blanks at the end."""
     padded = (
         cell.rjust(width) if width > 0 else cell.ljust(-width)
         for cell, width in zip(cells, widths, strict=True)

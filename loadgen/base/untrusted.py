@@ -43,7 +43,7 @@ def read_text(value: object, longest: int = LONGEST) -> str:
 
 
 def read_line(value: str, longest: int = LONGEST) -> str:
-    """Read a string as one line, with each run of blanks and line ends as one blank."""
+    """Read a string as one line, each run of blanks and line ends as one blank, cut to `longest`."""
     return read_text(" ".join(value.split()), longest)
 
 

@@ -108,7 +108,7 @@ def is_loopback(host: str) -> bool:
 
 
 def find_proxy(scheme: str, host: str) -> str:
-    """Find the environment's variable whose proxy applies to a host; "" where none does."""
+    """Return the variable, as `http_proxy`, whose proxy applies to a host; "" where none does."""
     named = any(os.environ.get(name) or os.environ.get(name.upper()) for name in _PROXIES)
     if not named or is_loopback(host):
         return ""

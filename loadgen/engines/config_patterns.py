@@ -142,7 +142,7 @@ def read_kv_dtype(text: str) -> str:
 
 
 def read_backend(text: str) -> str:
-    """Read the name of an attention backend, however the engine spells it."""
+    """Read an attention backend's name in capitals with `_`, without its module; "" for None and auto."""
     name = read_word(text).rpartition(".")[2].upper().replace(" ", "_")
     return {"FLASH_ATTENTION": "FLASH_ATTN"}.get(name, name)
 

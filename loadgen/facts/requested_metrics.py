@@ -60,7 +60,7 @@ def check_reportable(profile: Profile) -> None:
 
 
 def parse_metadata(pairs: Iterable[str]) -> dict[str, str]:
-    """Parse the pairs of `--metadata KEY=VALUE`; raises UsageError."""
+    """Parse the pairs of `--metadata KEY=VALUE`, the last of a key; raises UsageError without a `=`."""
     metadata: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

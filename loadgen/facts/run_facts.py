@@ -209,7 +209,7 @@ class GreedyAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def usable(self) -> bool:
-        """Whether the answer can be judged, be it empty: it did not fail and was not cut off."""
+        """Whether the answer can be judged: it did not fail, and has text or ids, or is whole and empty."""
         return not self.failure and bool(self.text or self.token_ids or not self.cut)
 
 

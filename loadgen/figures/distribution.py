@@ -52,7 +52,7 @@ class Distribution(msgspec.Struct, frozen=True):
     def from_ns(cls, values_ns: NDArray[Any], percentiles: Sequence[float]) -> Distribution:
         """Compute the statistics of samples in nanoseconds, which are reordered in place."""
         if not len(values_ns):
-            return cls._of_nothing(percentiles)
+            return cls._make_empty(percentiles)
         return cls._make(len(values_ns), _compute_statistics(values_ns, percentiles), percentiles)
 
     @classmethod
@@ -74,7 +74,7 @@ class Distribution(msgspec.Struct, frozen=True):
         """Compute the statistics of samples (ns) that each count as often as their weight, 0: not at all."""
         count = int(weights.sum())
         if not count:
-            return cls._of_nothing(percentiles)
+            return cls._make_empty(percentiles)
         mean = float((values_ns * weights).sum()) / count
         std = math.sqrt(float(((values_ns - mean) ** 2 * weights).sum()) / count)
         some = values_ns[weights > 0]
@@ -90,7 +90,7 @@ class Distribution(msgspec.Struct, frozen=True):
             total += float((values_ns if weights is None else values_ns * weights).sum(dtype=np.float64))
             low, high = min(low, values_ns.min().item()), max(high, values_ns.max().item())
         if not count:
-            return cls._of_nothing(percentiles)
+            return cls._make_empty(percentiles)
         mean, squares = total / count, 0.0
         for values_ns, weights in ranks.drop_uncounted(pieces()):
             apart = (values_ns - mean) ** 2
@@ -99,7 +99,7 @@ class Distribution(msgspec.Struct, frozen=True):
         return cls._make(count, (mean, math.sqrt(squares / count), low, high, *ranked), percentiles)
 
     @classmethod
-    def _of_nothing(cls, percentiles: Sequence[float]) -> Distribution:
+    def _make_empty(cls, percentiles: Sequence[float]) -> Distribution:
         return cls._make(0, [math.nan] * (5 + len(percentiles)), percentiles)
 
     @classmethod

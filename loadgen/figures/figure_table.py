@@ -378,13 +378,13 @@ def tabulate_figures() -> tuple[str, str, str]:
     """Write the latencies, the speeds and the rates as three Markdown tables, for docs/metrics.md."""
     titles = ("figure", "ours", "vLLM 0.32", "where they differ")
     return (
-        _table(_LATENCIES, titles),
-        _table(_SPEEDS, ("figure", "ours", "who else has it")),
-        _table(_RATES, titles),
+        _tabulate(_LATENCIES, titles),
+        _tabulate(_SPEEDS, ("figure", "ours", "who else has it")),
+        _tabulate(_RATES, titles),
     )
 
 
-def _table(rows: Sequence[Figure], titles: tuple[str, ...]) -> str:
+def _tabulate(rows: Sequence[Figure], titles: tuple[str, ...]) -> str:
     lines = [titles, ("---",) * len(titles)]
     lines += [
         (f"{row.label} `{row.key}`".strip(), row.definition, row.vllm, row.difference)[: len(titles)]

@@ -161,14 +161,14 @@ def compute_metrics(records: Records, ask: MetricOptions) -> Metrics:
         goodput_per_s=None if met_count is None else _per_s(met_count, duration_s),
         slo_attainment=None if met_count is None else met_count / max(completed + failed, 1),
         **distributions,
-        failures=_failures(records),
+        failures=_tally_failures(records),
         health=ClientHealth.from_records(records, each.first_ns),
         **_measure_prefill(records, each),
         output_throughput_per_gpu_per_s=_per_s(outputs, duration_s) / ask.gpus if ask.gpus else None,
         total_cached_tokens=cached,
         cached_counts=reporting,
         cached_share=cached / looked_up if looked_up else None,
-        finish_reasons=_finish_reasons(records),
+        finish_reasons=_count_finish_reasons(records),
         cancelled=cancelled,
         cut_off=len(records) - completed - failed - cancelled,
         arrivals_are_tokens=ask.arrivals_are_tokens,
@@ -289,7 +289,7 @@ def _measure_gaps(
     return itl, itl if single else Distribution.from_pieces(per_token, percentiles)
 
 
-def _finish_reasons(records: Records) -> dict[str, int]:
+def _count_finish_reasons(records: Records) -> dict[str, int]:
     answers = zip(records.finish_reasons, records.failures, strict=True)
     counts = Counter(reason or "none" for reason, failure in answers if failure is None)
     reasons = dict(counts.most_common(_MOST_REASONS))
@@ -298,7 +298,7 @@ def _finish_reasons(records: Records) -> dict[str, int]:
     return reasons
 
 
-def _failures(records: Records) -> dict[str, FailureTally]:
+def _tally_failures(records: Records) -> dict[str, FailureTally]:
     failures = records.failed
     firsts = {failure.kind.value: failure.detail for failure in reversed(failures)}
     counts = Counter(failure.kind.value for failure in failures)
@@ -347,13 +347,13 @@ class ClientHealth(msgspec.Struct, frozen=True):
             shared_lag_ms=sum_exactly(records.shared_lag_ns.clip(0)) / max(shared, 1) / MS_NS,
             answers=answers,
             with_first=like_first - answers,
-            p99_gap_excess=_p99_gap_excess(records) if shared else 0.0,
+            p99_gap_excess=_measure_gap_excess(records) if shared else 0.0,
             connects=int((records.connect_ns > 0).sum()),
             resends=int(records.resends.sum()),
         )
 
 
-def _p99_gap_excess(records: Records) -> float:
+def _measure_gap_excess(records: Records) -> float:
     """Compute the share, 0 to 1, by which P99 of the gaps falls if messages of one read came evenly.
 
     Evenly means over the wait before the read. What came with an answer's first message is left out.
@@ -364,11 +364,11 @@ def _p99_gap_excess(records: Records) -> float:
             return 0.0
         (measured_ns,), (true_ns,) = ranked(gap_ns, (99,)), ranked(apart_ns, (99,))
     else:
-        measured_ns, true_ns = (_p99_of_waits(records, which) for which in range(2))
+        measured_ns, true_ns = (_measure_p99_wait(records, which) for which in range(2))
     return 1 - true_ns / measured_ns if measured_ns else 0.0
 
 
-def _p99_of_waits(records: Records, which: int) -> float:
+def _measure_p99_wait(records: Records, which: int) -> float:
     waits = Distribution.from_pieces(
         lambda: ((_spread_gaps(block)[which], None) for block in records.blocks()), (99,)
     )
@@ -376,7 +376,7 @@ def _p99_of_waits(records: Records, which: int) -> float:
 
 
 def _spread_gaps(block: MessageBlock) -> tuple[Int64, Float64]:
-    """List the gaps (ns) by timestamp, and those with the messages of each read spread evenly; unordered."""
+    """List the gaps (ns) after answers' first reads, as read and with each read's messages spread evenly."""
     counts = np.diff(block.start)
     begins = np.zeros(len(block.arrival_ns), np.bool_)
     begins[block.start[:-1][counts > 0]] = True

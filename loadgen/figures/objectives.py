@@ -156,7 +156,7 @@ def parse_goodput(pairs: Iterable[str]) -> dict[str, float]:
 
 
 def encode_evidence(evidence: ObjectiveEvidence) -> dict[str, Any]:
-    """Encode the evidence and its standing as JSON; an infinite figure becomes null."""
+    """Encode the evidence and its standing as JSON; an infinite figure becomes null, NaN stays."""
     row = {**asdict(evidence), "standing": evidence.standing}
     return {name: None if value in (math.inf, -math.inf) else value for name, value in row.items()}
 
@@ -349,7 +349,7 @@ def measure_dispersion(batches: Sequence[tuple[int, int]]) -> float:
 
 
 def _find_percentile(ordered: Float64, percentile: float) -> float:
-    """Return a percentile of ascending values, linear between ranks; the last ones may be infinite."""
+    """Return a percentile of ascending values, the last maybe infinite, linear between ranks; NaN of none."""
     if not len(ordered):
         return math.nan
     rank = (len(ordered) - 1) * (percentile / 100)

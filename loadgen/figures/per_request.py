@@ -79,7 +79,7 @@ class PerRequest(msgspec.Struct, frozen=True):
             last_ns=last_ns,
             e2el_ns=np.where(ok, last_ns - sent_ns, UNKNOWN),
             input_tokens=np.where(records.input_tokens < 0, records.planned_input, records.input_tokens),
-            output_tokens=_output_tokens(records, ok),
+            output_tokens=_count_output_tokens(records, ok),
             ttfvt_ns=np.where(
                 (records.visible_ns == UNKNOWN) | (not ask.times_tokens),
                 UNKNOWN,
@@ -141,7 +141,7 @@ class PerRequest(msgspec.Struct, frozen=True):
         return SECOND_NS / np.where(self.has_user_speed, self.tpot_ns(), 1)
 
 
-def _output_tokens(records: Records, ok: Bool) -> Int64:
+def _count_output_tokens(records: Records, ok: Bool) -> Int64:
     """Count each success's tokens, its messages' where it has no count, int64[requests]; others 0."""
     counted = np.where(ok, records.output_tokens, 0)
     if (unknown := counted < 0).any():

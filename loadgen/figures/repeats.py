@@ -49,7 +49,7 @@ class Mean(msgspec.Struct, frozen=True):
     def average(cls, values: Sequence[float]) -> Mean:
         """Compute the mean and half of Student's 95 % interval; raises ValueError without values."""
         n, mean = len(values), math.fsum(values) / len(values)
-        return cls(mean) if n == 1 else cls(mean, _half_width(float(np.std(values, ddof=1)), n), n)
+        return cls(mean) if n == 1 else cls(mean, _compute_half_width(float(np.std(values, ddof=1)), n), n)
 
     @property
     def low(self) -> float:
@@ -117,7 +117,7 @@ def render_spreads(figures: Sequence[Spread]) -> list[str]:
     if not figures:
         return []
     most = max(spread.runs for spread in figures)
-    rows = [tables.align_cells(_row(spread, most), _WIDTHS) for spread in figures]
+    rows = [tables.align_cells(_format_row(spread, most), _WIDTHS) for spread in figures]
     return [
         f" {most} runs ".center(WIDTH, "="),
         tables.align_cells(("", "mean", "std", "CV %", "95 %: ±", "± %"), _WIDTHS),
@@ -161,8 +161,8 @@ def _list_steady_figures(steady: Steady | Unsteady) -> Iterator[tuple[str, str, 
 
 def _measure_spread(name: str, label: str, values: Sequence[float]) -> Spread:
     mean, std = float(np.mean(values)), float(np.std(values, ddof=1))
-    most, half_width = STABLE_SHARE * abs(mean), _half_width(std, len(values))
-    needed = (runs for runs in range(2, _MOST_RUNS + 1) if _half_width(std, runs) <= most)
+    most, half_width = STABLE_SHARE * abs(mean), _compute_half_width(std, len(values))
+    needed = (runs for runs in range(2, _MOST_RUNS + 1) if _compute_half_width(std, runs) <= most)
     return Spread(
         name=name,
         label=label,
@@ -176,11 +176,11 @@ def _measure_spread(name: str, label: str, values: Sequence[float]) -> Spread:
     )
 
 
-def _half_width(std: float, runs: int) -> float:
+def _compute_half_width(std: float, runs: int) -> float:
     return t_quantile(runs - 1) * std / math.sqrt(runs)
 
 
-def _row(spread: Spread, runs: int) -> tuple[str, ...]:
+def _format_row(spread: Spread, runs: int) -> tuple[str, ...]:
     label = spread.label + (f" (of {spread.runs})" if spread.runs < runs else "")
     cv, half, reach = f"{100 * spread.cv:.1f}", f"{spread.half_width:.2f}", f"{100 * spread.reach:.1f}"
     if is_vague(spread.mean, spread.half_width):
@@ -210,7 +210,7 @@ def is_bounded(estimate: float, low: float, high: float) -> bool:
 
 
 def format_difference(share: float) -> str:
-    """Write a relative difference as 79 %, or from 100 % on as 3.4 times; "" if it says nothing."""
+    """Write a relative difference as 79 %, or from 100 % on as 3.4 times; "" if over ten times."""
     percent = 100 * share
     if share < 1:
         return f"{percent:.{0 if percent >= 10 else 1}f} %"

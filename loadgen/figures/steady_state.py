@@ -259,7 +259,7 @@ def _count_done(
 
 
 def mark_failed(failures: Sequence[Failure | None], rows: Int64) -> Bool:
-    """Mark which of these rows failed by the server or network, not cut off by the client, bool[rows]."""
+    """Mark which of these rows failed or were cancelled as planned, not those cut off, bool[rows]."""
     ended = (failures[row] for row in rows.tolist())
     return np.fromiter((f is not None and f.kind not in CUT_OFF for f in ended), np.bool_, len(rows))
 

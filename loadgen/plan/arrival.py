@@ -183,7 +183,7 @@ class StageWindow(msgspec.Struct, frozen=True):
 
 
 def plan_offsets_ns(profile: Profile, stream: RandomStream, requests: int) -> Int64 | None:
-    """Recompute when each request of a load over time is due, int64[requests]; None: no planned times."""
+    """Recompute when each request of a changing load is due, int64[requests] (ns); None: no planned times."""
     if not profile.shaped or not profile.open_loop or profile.timed:
         return None
     process = make_process(profile, profile.num_prompts or requests)

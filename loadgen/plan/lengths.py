@@ -112,7 +112,7 @@ class LengthBounds(msgspec.Struct, frozen=True):
 
 
 def parse_lengths(text: str, flag: str, usual_mean: int) -> LengthDistribution:
-    """Parse a distribution of lengths, as `lognormal:mean=1024,sd=512,min=16,max=8192`.
+    """Parse a distribution of lengths, as `lognormal:mean=1024,sd=512`, or read it from `histogram:FILE`.
 
     Without a mean it has `usual_mean`. Raises UsageError that names the parameter.
     """

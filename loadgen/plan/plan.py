@@ -263,7 +263,7 @@ def _find_sent_turns(sourced: SourcedRequests, profile: Profile, offsets_ns: Int
 
 
 def _note_again(facts: DataFacts, seed: Seed) -> Iterator[str]:
-    """Yield a note if a run is repeated with a file's same texts, which the server may have cached."""
+    """Yield a note on a run that sends a file's rows again, or on a later attempt with other prompts."""
     if not seed.first and facts.file and facts.kind not in MADE:
         yield f"the rows of {facts.file} were sent in an earlier run too: --reset-cache has none cached"
     elif seed.attempt:

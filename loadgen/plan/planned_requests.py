@@ -135,12 +135,12 @@ class Turns(msgspec.Struct, frozen=True):
         return int(self.begins[session + 1])
 
     def take_first(self, sessions: int) -> Turns:
-        """Keep the first `sessions` sessions."""
+        """Return the turns of the first `sessions` sessions."""
         begins = self.begins[: sessions + 1]
         return Turns(begins, self.delays_ns[: begins[-1]])
 
     def scale_delays(self, factor: float) -> Turns:
-        """Multiply the delays by a factor, rounded to nanoseconds."""
+        """Return the turns with delays multiplied by a factor, rounded to nanoseconds."""
         return Turns(self.begins, np.rint(self.delays_ns * factor).astype(np.int64))
 
 
@@ -162,7 +162,7 @@ class Cancellations(msgspec.Struct, frozen=True):
 
 
 def draw_cancellations(rate: float, point: CancelPoint, stream: RandomStream, count: int) -> Cancellations:
-    """Draw the share `rate` of a plan's requests to cancel, independent of content and times.
+    """Draw for each of a plan's requests, with the chance `rate`, whether it is cancelled.
 
     A longer plan from the same stream has the same requests cancelled, and more.
     """

@@ -158,7 +158,7 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
         return value
 
     @field_serializer("request_rate", "burstiness", when_used="json")
-    def _strict(self, value: float) -> float | str:
+    def _write_infinity(self, value: float) -> float | str:
         """Write infinity as `inf`, since JSON has none; it reads back as the number."""
         return "inf" if math.isinf(value) else value
 
@@ -201,7 +201,7 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
 
     @property
     def own_session_keys(self) -> list[str]:
-        """The given keys that apply to sessions alone, in order."""
+        """The keys that apply to sessions alone and are not at their default, in order."""
         return [row.name for row in _OF_SESSIONS if getattr(self, row.name) != row.default]
 
     @property

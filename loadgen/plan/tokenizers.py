@@ -147,7 +147,7 @@ def _refuse_template(
 
 
 def _refuse(name: str, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-    """Raise UsageError for an exception of transformers while loading a tokenizer's files."""
+    """Raise UsageError for what loading a tokenizer's files may raise; let other exceptions pass."""
     # The Rust part raises Exception itself, no subclass, over files newer than it knows: hence the
     # comparison by type, which a handler's clause cannot make.
     expected = (OSError, ValueError, LookupError, TypeError, ImportError)

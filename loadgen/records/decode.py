@@ -150,7 +150,7 @@ class Decoder(msgspec.Struct, eq=False):
         visible = find_first_visible(messages, counted.messages)
         if visible >= 0:
             record.visible_ns = int(record.arrival_ns[visible])
-        record.text_ns = _first_text_ns(record.arrival_ns, counted.messages, summary.kinds)
+        record.text_ns = _find_first_text_ns(record.arrival_ns, counted.messages, summary.kinds)
         met = reads[1:] == reads[:-1]
         if np.count_nonzero(met):
             coalesced = reads[1:][met]
@@ -178,9 +178,9 @@ class Decoder(msgspec.Struct, eq=False):
         if not ended and stream.done | stream.complete and len(summary.remarks) == len(messages) > 0:
             return Failure(FailureKind.MALFORMED, f"{_FOREIGN}: {_first_line(stream.lines)}"), False
         if not ended and (messages or not (stream.complete or stream.done)):
-            return Failure(FailureKind.TRUNCATED, _truncation(stream)), False
+            return Failure(FailureKind.TRUNCATED, _explain_truncation(stream)), False
         if not len(counted.tokens):
-            return Failure(FailureKind.EMPTY, _emptiness(stream, counted.total)), ended
+            return Failure(FailureKind.EMPTY, _explain_emptiness(stream, counted.total)), ended
         self.reasoning.note(visible, summary.usage)
         return None, ended
 
@@ -318,17 +318,17 @@ def _note_timing(record: Record, messages: Sequence[Message]) -> None:
     last = messages[-1]
     timing, timings = last.timing(), last.slot_timings()
     if timing is not None:
-        record.server_queue_ns = _from_ms(timing.queue_time_ms)
-        record.server_ttft_ns = _from_ms(timing.time_to_first_token_ms)
+        record.server_queue_ns = _convert_ms(timing.queue_time_ms)
+        record.server_ttft_ns = _convert_ms(timing.time_to_first_token_ms)
     if timings is not None:
         record.server_prompt_tokens = _or_unknown(timings.prompt_n)
         record.server_cached_tokens = _or_unknown(timings.cache_n)
         record.server_output_tokens = _or_unknown(timings.predicted_n)
-        record.server_prefill_ns = _from_ms(timings.prompt_ms)
-        record.server_decode_ns = _from_ms(timings.predicted_ms)
+        record.server_prefill_ns = _convert_ms(timings.prompt_ms)
+        record.server_decode_ns = _convert_ms(timings.predicted_ms)
 
 
-def _first_text_ns(arrival_ns: Int64, carrying: Int64, kinds: bytearray) -> int:
+def _find_first_text_ns(arrival_ns: Int64, carrying: Int64, kinds: bytearray) -> int:
     """Find when the first text or reasoning arrived (ns); UNKNOWN if no message with tokens has text."""
     if len(carrying) and kinds[carrying[0]] == TOKEN:  # nearly always
         return int(arrival_ns[0])
@@ -341,7 +341,7 @@ def _or_unknown(count: int | None) -> int:
     return UNKNOWN if count is None else count
 
 
-def _from_ms(time_ms: float | None) -> int:
+def _convert_ms(time_ms: float | None) -> int:
     """Convert a time that a server reports from ms to ns; UNKNOWN if it is impossible."""
     if time_ms is None or not 0 <= time_ms <= _LONGEST_TIME_MS:
         return UNKNOWN
@@ -357,7 +357,7 @@ def _first_line(lines: bytes | bytearray) -> str:
     return bytes(lines).partition(b"\n")[0].decode("utf-8", "replace").strip()
 
 
-def _truncation(stream: DecodedStream) -> str:
+def _explain_truncation(stream: DecodedStream) -> str:
     messages = len(stream.messages)
     if stream.done:
         return f"[DONE] without a finish reason or usage, after {messages} messages"
@@ -365,7 +365,7 @@ def _truncation(stream: DecodedStream) -> str:
     return f"{where} without a finish reason or [DONE], after {messages} messages"
 
 
-def _emptiness(stream: DecodedStream, total: int) -> str:
+def _explain_emptiness(stream: DecodedStream, total: int) -> str:
     kind, messages = content_type(stream.headers), len(stream.messages)
     if kind != "text/event-stream":
         return f"no events in a body of {kind}"

@@ -152,7 +152,7 @@ class Journal:
         return Parts(self._read_kept)
 
     def remove(self) -> None:
-        """Delete the journal's files, once all of their content is stored elsewhere."""
+        """Close and delete the journal's files, once all of their content is stored elsewhere."""
         self.close()
         for journal in (self, *self._files):
             if journal.path is not None:

@@ -146,7 +146,7 @@ class Records(Columns, frozen=True, kw_only=True):
 
     @property
     def failed(self) -> list[Failure]:
-        """The failures of the requests that failed, in plan order, without those cancelled as planned."""
+        """The failures in plan order, also of requests cut off, but not of those cancelled as planned."""
         failures = (failure for failure in self.failures if failure is not None)
         return [failure for failure in failures if failure.kind is not FailureKind.USER_CANCELLED]
 

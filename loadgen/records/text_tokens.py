@@ -125,7 +125,7 @@ class TextCounts(msgspec.Struct, frozen=True):
 
     @classmethod
     def count(cls, parts: Iterable[Records], tokenizer: TextTokenizer) -> TextCounts:
-        """Count the tokens of the answers in a run whose text was kept; raises UsageError."""
+        """Count the tokens of those answers without a count whose text was kept; raises UsageError."""
         index, tokens = array("q"), array("q")
         for part in parts:
             for row in np.flatnonzero(mark_uncounted(part)).tolist():

@@ -180,7 +180,7 @@ def render_load_table(rows: Sequence[LoadRow], notes: Sequence[str] = ()) -> str
 
 
 def _fit_width(whole: Table) -> Table:
-    """Drop columns until the table's cells fit into 80 columns."""
+    """Drop the columns of _SPARED, one by one, until the table's cells fit into 80 columns."""
     for key in _SPARED:
         if measure_table(whole) <= WIDTH:
             break

@@ -134,7 +134,7 @@ def _list_successes(records: Records, facts: Facts) -> dict[str, Any]:
 
 
 def write_result(path: Path, result: Mapping[str, Any], append: bool = False) -> None:
-    """Write the result as one line of JSON; `append` puts it on a new line after what is there.
+    """Make the directory and write the result as one line of JSON, after what is there if `append`.
 
     A file is replaced whole or not at all, a pipe or a device is written to. Raises UsageError when the file
     cannot be written, as where it is a symbolic link.
@@ -151,17 +151,17 @@ def write_result(path: Path, result: Mapping[str, Any], append: bool = False) ->
 def _list_requests(records: Records, each: PerRequest, detailed: bool) -> dict[str, Any]:
     """List the per-request values in plan order; without `detailed` only the two vLLM always keeps."""
     queue_ns = np.where(records.sent_ns > 0, records.sent_ns - records.intended_ns, 0)
-    always = {"latencies": _seconds(each.e2el_ns), "queue_times": (queue_ns / 1e9).tolist()}
+    always = {"latencies": _convert_to_seconds(each.e2el_ns), "queue_times": (queue_ns / 1e9).tolist()}
     if not detailed:
         return always
     bounds = zip(records.start[:-1].tolist(), records.start[1:].tolist(), strict=True)
     return {
         "input_lens": each.input_tokens.clip(0).tolist(),
         "output_lens": each.output_tokens.tolist(),
-        "ttfts": _seconds(each.ttft_ns),
+        "ttfts": _convert_to_seconds(each.ttft_ns),
         "itls": [(np.diff(records.arrival_ns[a:b]) / 1e9).tolist() for a, b in bounds],
         "latencies": always["latencies"],
-        "start_times": _seconds(records.sent_ns),
+        "start_times": _convert_to_seconds(records.sent_ns),
         "queue_times": always["queue_times"],
         "generated_texts": [text or "" for text in records.texts],
         "errors": [
@@ -170,7 +170,7 @@ def _list_requests(records: Records, each: PerRequest, detailed: bool) -> dict[s
     }
 
 
-def _seconds(times_ns: Int64) -> list[float]:
+def _convert_to_seconds(times_ns: Int64) -> list[float]:
     seconds: list[float] = (times_ns.clip(0) / 1e9).tolist()
     return seconds
 

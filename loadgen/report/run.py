@@ -164,7 +164,7 @@ class Run:
         return frame
 
     def report(self, *, explain: bool = False, layout: str | None = None) -> str:
-        """The whole report, as `loadgen report` prints it; `explain` adds evidence and remedy of every doubt.
+        """The whole report, as `loadgen report` prints it; `explain` adds each doubt's condition and remedy.
 
         `layout` is the block's: vllm-0.32 (default), vllm-2025, sglang or sglang-2025; raises LoadgenError on
         another.

@@ -227,7 +227,7 @@ def is_run(directory: Path) -> bool:
 
 
 def load(directory: Path) -> Result:
-    """Load the run in a directory; raises UsageError if it is no run, damaged, or of a newer format.
+    """Load the run in a directory; raises UsageError if it is not a run, damaged, or of a newer format.
 
     A run whose result was never written, since the client was killed, is read from its journal.
     """

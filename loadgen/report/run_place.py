@@ -17,7 +17,7 @@ JOURNAL = "journal.bin"  # while a run goes on, and for good where its result co
 
 
 def create_directory(base: Path, name: str, started: datetime, flag: str = "--run-dir") -> Path:
-    """Create a new directory for a run under `base`; raises UsageError with the flag if it cannot."""
+    """Create a new directory `TIME-NAME` under `base` and return it; raises UsageError with the flag."""
     plain = re.sub(r"[^\w.-]+", "-", name)  # a profile's own name may hold anything, and much of it
     plain = plain.encode()[:_MOST_NAME_BYTES].decode(errors="ignore")
     stem = f"{started.astimezone():%Y%m%d-%H%M%S}-{plain}"

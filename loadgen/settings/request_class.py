@@ -39,7 +39,7 @@ class RequestClass(BaseModel, extra="forbid", frozen=True, defer_build=True):
 
 
 def parse_class(text: str) -> dict[str, str]:
-    """Parse `--class name=long,share=30%,input_len=8000,output_len=200` into a table of the profile."""
+    """Parse `--class name=long,share=30%,input_len=8000,output_len=200` to a table; raises ValueError."""
     known = RequestClass.model_fields
     table: dict[str, str] = {}
     for part in text.split(","):

@@ -50,7 +50,7 @@ class ServerSettings(
     """The `[server]` table of a profile, or the flags of the same names; None leaves it to the engine."""
 
     def overlaid(self, other: ServerSettings) -> ServerSettings:
-        """Merge with `other`, whose given settings win; environment variables merge one by one."""
+        """Return a merge with `other`, whose given settings win; environment variables merge one by one."""
         given = other.model_dump(exclude_none=True)
         if self.environment and other.environment:
             given["environment"] = {**self.environment, **other.environment}

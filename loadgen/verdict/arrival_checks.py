@@ -54,7 +54,7 @@ def _find_whole_answers(run: RunEvidence) -> Evidence | None:
     )
 
 
-def _clumps(run: RunEvidence) -> Evidence | None:
+def _find_clumps(run: RunEvidence) -> Evidence | None:
     """Find evidence that messages come in clumps, the first too; a draft's tokens follow a lone first one."""
     shapes = run.shapes
     clump = shapes.messages / shapes.instants
@@ -70,7 +70,7 @@ def _clumps(run: RunEvidence) -> Evidence | None:
     )
 
 
-def _held_later(run: RunEvidence) -> Evidence | None:
+def _find_later_clumps(run: RunEvidence) -> Evidence | None:
     """Find evidence that messages after the first come in clumps larger than a draft's tokens."""
     shapes = run.shapes
     clump = (shapes.messages - shapes.at_first) / np.maximum(shapes.instants - 1, 1)
@@ -92,7 +92,7 @@ def _is_late(run: RunEvidence) -> bool:
     return _lag_ms(run) > LATE_GAPS * run.metrics.itl.mean_ms
 
 
-def _one_message(run: RunEvidence) -> Evidence | None:
+def _find_one_message(run: RunEvidence) -> Evidence | None:
     """Find evidence that in most answers all tokens are counted on one message."""
     shapes = run.shapes
     which = shapes.messages == 1
@@ -105,7 +105,7 @@ def _one_message(run: RunEvidence) -> Evidence | None:
     )
 
 
-def _late_text(run: RunEvidence) -> Evidence | None:
+def _find_late_text(run: RunEvidence) -> Evidence | None:
     """Find evidence that the message that counts as the first token is empty and far ahead of the text."""
     shapes = run.shapes
     which = (shapes.text_late_ns > 0) & _has_late_second(shapes)
@@ -124,7 +124,7 @@ def _has_late_second(shapes: AnswerShapes) -> Bool:
     return which & (shapes.second_ns > HELD_MS * MS_NS)
 
 
-def _extra_first(run: RunEvidence) -> Evidence | None:
+def _find_extra_first(run: RunEvidence) -> Evidence | None:
     """Find evidence that a message far ahead of the others has text and is not one of the counted tokens."""
     shapes = run.shapes
     which = (shapes.messages > shapes.tokens) & _has_late_second(shapes)
@@ -137,7 +137,7 @@ def _extra_first(run: RunEvidence) -> Evidence | None:
     )
 
 
-def _more_messages(run: RunEvidence) -> Evidence | None:
+def _find_more_messages(run: RunEvidence) -> Evidence | None:
     """Find evidence that more messages have text than usage counts tokens."""
     messages = np.diff(run.records.start)
     which = run.records.ok & (run.records.output_tokens > 0) & (run.records.usage > 0)
@@ -182,7 +182,7 @@ class _Fewer(msgspec.Struct, frozen=True):
         return f"{of} usage counts {self.tokens} tokens in {self.messages} messages"
 
 
-def _unseen(run: RunEvidence) -> Evidence | None:
+def _find_unseen_tokens(run: RunEvidence) -> Evidence | None:
     """Find evidence that messages carry one token each, by their words, and usage counts more tokens."""
     fewer = _Fewer.count(run)
     if fewer.gaps < LEAST_GAPS or fewer.inner > INNER_GAPS * fewer.gaps:
@@ -197,7 +197,7 @@ def _unseen(run: RunEvidence) -> Evidence | None:
     )
 
 
-def _full_first(run: RunEvidence) -> Evidence | None:
+def _find_full_first(run: RunEvidence) -> Evidence | None:
     """Find evidence that the first message carries many more tokens than the others."""
     shapes = run.shapes
     first, later = (
@@ -218,14 +218,14 @@ def _full_first(run: RunEvidence) -> Evidence | None:
 # How arrivals and tokens can differ: the first that holds is the cause.
 _CAUSES: tuple[Callable[[RunEvidence], Evidence | None], ...] = (
     _find_whole_answers,
-    _extra_first,
-    _more_messages,
-    _clumps,
-    _held_later,
-    _one_message,
-    _late_text,
-    _full_first,
-    _unseen,
+    _find_extra_first,
+    _find_more_messages,
+    _find_clumps,
+    _find_later_clumps,
+    _find_one_message,
+    _find_late_text,
+    _find_full_first,
+    _find_unseen_tokens,
 )
 
 
@@ -254,7 +254,9 @@ def arrivals_not_tokens(run: RunEvidence) -> Evidence | None:
 
 def held_answers(run: RunEvidence) -> Evidence | None:
     """Find evidence that something between engine and client holds messages back, then sends several."""
-    return (_find_whole_answers(run) or _clumps(run) or _held_later(run)) if run.metrics.streamed else None
+    if not run.metrics.streamed:
+        return None
+    return _find_whole_answers(run) or _find_clumps(run) or _find_later_clumps(run)
 
 
 @suspect(

@@ -153,7 +153,7 @@ def late_bodies(run: RunEvidence) -> Evidence | None:
     return f"{late} request bodies were not built when due" if many else None
 
 
-def _load(run: RunEvidence, above: float, most: float) -> Evidence | None:
+def _find_load(run: RunEvidence, above: float, most: float) -> Evidence | None:
     """Find evidence that the messages per second are `above` to `most` times the self-test's capacity.
 
     Beyond the capacity there is none if the self-test found no limit.
@@ -176,13 +176,13 @@ beyond_capacity = suspect(
     "use --transport wire, more --workers where there are cores for them, or several machines (--shard)",
     Source.SELFTEST,
     Origin.CLIENT,
-)(partial(_load, above=1.0, most=math.inf))
+)(partial(_find_load, above=1.0, most=math.inf))
 headroom = note(
     "headroom",
     f"over 1/{HEADROOM} of the messages per second that the self-test could measure",
     "see `loadgen selftest` for the error at this load",
     Source.SELFTEST,
-)(partial(_load, above=1 / HEADROOM, most=1.0))
+)(partial(_find_load, above=1 / HEADROOM, most=1.0))
 
 
 @invalid(
@@ -313,7 +313,7 @@ def other_processes(run: RunEvidence) -> Evidence | None:
     return f"other processes took {use.others:.2f} of {use.cpus} CPUs ({own}){waiting}"
 
 
-def _lossy(run: RunEvidence, above: float, most: float) -> Evidence | None:
+def _find_losses(run: RunEvidence, above: float, most: float) -> Evidence | None:
     """Find evidence that segments were lost or late in a share of the answers over `above` up to `most`."""
     records = run.records
     answered = int(np.count_nonzero(records.reads))
@@ -340,12 +340,12 @@ network_lossy = suspect(
     "and sent again, by the kernel's count: the network lost or reordered them, and latencies include the "
     "wait for them; what was read over 1 ms after its kernel timestamp counts as arrived when it was read",
     _LOSSY_REMEDY,
-)(partial(_lossy, above=LOSSY, most=math.inf))
+)(partial(_find_losses, above=LOSSY, most=math.inf))
 network_losses = note(
     "network-losses",
     f"as network-lossy, in up to {percent(LOSSY)} of the answers: their latencies alone include the wait",
     _LOSSY_REMEDY,
-)(partial(_lossy, above=0.0, most=LOSSY))
+)(partial(_find_losses, above=0.0, most=LOSSY))
 
 
 def _describe_stop(run: RunEvidence, stamped: bool) -> Evidence | None:

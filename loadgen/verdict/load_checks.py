@@ -51,7 +51,7 @@ _KEEP_ALIVE = (
 def cut_short(run: RunEvidence) -> Evidence | None:
     """Find evidence that the run ended before its plan although neither a user nor a rule stopped it."""
     requested = run.facts.interrupted or run.facts.stop_rule
-    return _partial(run) if run.facts.partial and not requested else None
+    return _describe_end(run) if run.facts.partial and not requested else None
 
 
 @suspect(
@@ -61,10 +61,10 @@ def cut_short(run: RunEvidence) -> Evidence | None:
 )
 def stopped_by_signal(run: RunEvidence) -> Evidence | None:
     """Find evidence that Ctrl-C or a signal ended the run before its plan."""
-    return _partial(run) if run.facts.interrupted else None
+    return _describe_end(run) if run.facts.interrupted else None
 
 
-def _partial(run: RunEvidence) -> Evidence:
+def _describe_end(run: RunEvidence) -> Evidence:
     return f"{run.facts.partial}: {run.metrics.completed} of {run.facts.own_requests} requests succeeded"
 
 
@@ -76,10 +76,10 @@ def _partial(run: RunEvidence) -> Evidence:
 )
 def stopped_by_rule(run: RunEvidence) -> Evidence | None:
     """Find evidence that a stop rule ended the run before its plan."""
-    return _partial(run) if run.facts.stop_rule and not run.facts.interrupted else None
+    return _describe_end(run) if run.facts.stop_rule and not run.facts.interrupted else None
 
 
-def _failures(run: RunEvidence, above: float, most: float) -> Evidence | None:
+def _find_failures(run: RunEvidence, above: float, most: float) -> Evidence | None:
     """Find evidence that a share of the requests over `above` up to `most` failed."""
     sent = max(run.judged, 1)
     if not above < run.failed / sent <= most:
@@ -94,13 +94,13 @@ many_failures = invalid(
     "percentiles of the surviving requests are not meaningful",
     _FIX_FAILURES,
     origin=Origin.LOAD,
-)(partial(_failures, above=MANY_FAILED, most=1.0))
+)(partial(_find_failures, above=MANY_FAILED, most=1.0))
 failures = suspect(
     "failures",
     f"more than {percent(FAILED)} and up to {percent(MANY_FAILED)} of the requests failed: most likely "
     "the slowest ones, so P99 of the others is too low",
     _FIX_FAILURES,
-)(partial(_failures, above=FAILED, most=MANY_FAILED))
+)(partial(_find_failures, above=FAILED, most=MANY_FAILED))
 
 
 @invalid(
@@ -110,14 +110,14 @@ failures = suspect(
     "lower --cancel-rate, or raise --cancel-after",
 )
 def all_cancelled(run: RunEvidence) -> Evidence | None:
-    """Find evidence that the plan cancelled every request, so that nothing was measured."""
+    """Find evidence that the plan cancelled requests and none of the others succeeded."""
     cancelled, completed = run.metrics.cancelled, run.metrics.completed
     if completed or not cancelled:
         return None
     return f"{cancelled} of {run.metrics.requests} requests were cancelled, none was answered in full"
 
 
-def _resent(run: RunEvidence, above: float, most: float) -> Evidence | None:
+def _find_resent(run: RunEvidence, above: float, most: float) -> Evidence | None:
     """Find evidence that a share of the requests over `above` up to `most` was sent again."""
     count, sent = int((run.records.resends > 0).sum()), max(run.metrics.requests, 1)
     if not above < count / sent <= most:
@@ -133,12 +133,12 @@ many_resent = suspect(
     f"more than {percent(RESENT)} of the requests were retried because the server had closed the idle "
     "connection: TTFT of each includes a new connection and the lost attempt",
     _KEEP_ALIVE,
-)(partial(_resent, above=RESENT, most=1.0))
+)(partial(_find_resent, above=RESENT, most=1.0))
 resent = note(
     "resent",
     f"up to {percent(RESENT)} of the requests were retried because the server had closed the idle connection",
     _KEEP_ALIVE,
-)(partial(_resent, above=0.0, most=RESENT))
+)(partial(_find_resent, above=0.0, most=RESENT))
 
 
 @suspect(
@@ -171,7 +171,7 @@ def tokens_not_counted(run: RunEvidence) -> Evidence | None:
 )
 def answer_lengths(run: RunEvidence) -> Evidence | None:
     """Find evidence that answers do not have the length they were forced to have."""
-    return _answers(run, 1 - ANSWER_OFF if run.ignores_eos else 0.0, 1 + ANSWER_OFF)
+    return _find_other_lengths(run, 1 - ANSWER_OFF if run.ignores_eos else 0.0, 1 + ANSWER_OFF)
 
 
 @note(
@@ -181,10 +181,10 @@ def answer_lengths(run: RunEvidence) -> Evidence | None:
 )
 def early_ends(run: RunEvidence) -> Evidence | None:
     """Find evidence that answers ended before the requested maximum, as they may."""
-    return None if run.ignores_eos else _answers(run, ANSWER_SHORT, math.inf)
+    return None if run.ignores_eos else _find_other_lengths(run, ANSWER_SHORT, math.inf)
 
 
-def _answers(run: RunEvidence, low: float, high: float) -> Evidence | None:
+def _find_other_lengths(run: RunEvidence, low: float, high: float) -> Evidence | None:
     """Find evidence that counted answers sum to less than `low` or more than `high` of what was asked."""
     records = run.records
     comparable = run.per_request.ok & (records.planned_output > 0) & (records.output_tokens >= 0)
@@ -335,7 +335,7 @@ def overload(run: RunEvidence) -> Evidence | None:
     if middle_ns - run.burst_period_ns < sent_ns.min():  # no period of bursts before it
         return None
     half, end = _count_carried(run, middle_ns), _count_carried(run, last_ns)
-    expected = half * _rise(run, middle_ns, last_ns)
+    expected = half * _measure_rise(run, middle_ns, last_ns)
     if end <= GROWN * expected or end - expected <= NOISE * math.sqrt(expected + end):
         return None
     return f"{half:.0f} {run.noun} in flight halfway through sending, {end:.0f} when the last was sent"
@@ -349,7 +349,7 @@ def _count_carried(run: RunEvidence, at_ns: int) -> float:
     return overlap_mean(*run.held_spans_ns, window_ns)
 
 
-def _rise(run: RunEvidence, middle_ns: int, last_ns: int) -> float:
+def _measure_rise(run: RunEvidence, middle_ns: int, last_ns: int) -> float:
     """Compute how many times more requests an uneven load starts in its last tenth than before its middle."""
     if not run.uneven:
         return 1.0

@@ -61,16 +61,16 @@ class Mismatch(msgspec.Struct, frozen=True):
 def reconcile_figures(window: ServerWindow, metrics: Metrics, records: Records) -> list[ReconciledFigure]:
     """Pair each figure that the server's counters or answers give with the client's."""
     every = [
-        *_counts(window, metrics, records),
-        *_latencies(window, metrics),
+        *_pair_counters(window, metrics, records),
+        *_pair_latencies(window, metrics),
         *reconcile_answers(metrics, records),
     ]
     every += [
-        _row("preemptions", "", None, window.preemptions),
-        _row("draft tokens accepted", "%", None, _percent(window.accepted_tokens, window.draft_tokens)),
-        _row("running requests, peak", "", metrics.peak_concurrency, _peak(window, "running")),
-        _row("waiting requests, peak", "", None, _peak(window, "waiting")),
-        _row("KV cache in use, peak", "%", None, _percent(_peak(window, "kv_cache_usage"), 1)),
+        _pair("preemptions", "", None, window.preemptions),
+        _pair("draft tokens accepted", "%", None, _percent(window.accepted_tokens, window.draft_tokens)),
+        _pair("running requests, peak", "", metrics.peak_concurrency, _find_peak(window, "running")),
+        _pair("waiting requests, peak", "", None, _find_peak(window, "waiting")),
+        _pair("KV cache in use, peak", "%", None, _percent(_find_peak(window, "kv_cache_usage"), 1)),
     ]
     return [row for row in every if row.server is not None or row.bracket is not None]
 
@@ -81,7 +81,7 @@ def render_rows(rows: Sequence[ReconciledFigure]) -> list[str]:
         return []
     cells = [_TITLES]
     for row in filter(_is_informative, rows):
-        server = _bounds(row.bracket) if row.bracket else _format_number(row.server, row.unit)
+        server = _format_bounds(row.bracket) if row.bracket else _format_number(row.server, row.unit)
         cells.append(
             (
                 row.figure,
@@ -122,14 +122,14 @@ def find_mismatches(window: ServerWindow, metrics: Metrics) -> list[Mismatch]:
     if metrics.cancelled:  # the server counts tokens of requests that the client gave up
         counts = counts[:1]
     counted = [
-        Mismatch(figure, unit, client, server, _count_cause(window, metrics, server > client))
+        Mismatch(figure, unit, client, server, _explain_count(window, metrics, server > client))
         for figure, unit, client, server in counts
         if server is not None and client != server
     ]
-    return [*counted, *_latency_mismatches(window, metrics)]
+    return [*counted, *_find_latency_mismatches(window, metrics)]
 
 
-def _count_cause(window: ServerWindow, metrics: Metrics, more: bool) -> str:
+def _explain_count(window: ServerWindow, metrics: Metrics, more: bool) -> str:
     """Explain why the server counts more than the client (`more`), or less."""
     if more and count_foreign_requests(window, metrics):
         if window.running_before or window.waiting_before:
@@ -151,7 +151,7 @@ def _count_cause(window: ServerWindow, metrics: Metrics, more: bool) -> str:
     return "/metrics is from one of several replicas at this address"
 
 
-def _latency_mismatches(window: ServerWindow, metrics: Metrics) -> Iterator[Mismatch]:
+def _find_latency_mismatches(window: ServerWindow, metrics: Metrics) -> Iterator[Mismatch]:
     for figure, ours, theirs in (("TTFT", metrics.ttft, window.ttft), ("E2E", metrics.e2el, window.e2e)):
         if theirs is None or not ours.n:
             continue
@@ -171,22 +171,22 @@ def _latency_mismatches(window: ServerWindow, metrics: Metrics) -> Iterator[Mism
         yield Mismatch("ITL mean (ms)", "ms", client, server, cause)
 
 
-def _counts(window: ServerWindow, metrics: Metrics, records: Records) -> Iterator[ReconciledFigure]:
-    yield _row("requests finished", "", metrics.completed, window.finished)
+def _pair_counters(window: ServerWindow, metrics: Metrics, records: Records) -> Iterator[ReconciledFigure]:
+    yield _pair("requests finished", "", metrics.completed, window.finished)
     if metrics.cancelled:
-        yield _row("cancelled, aborted", "", metrics.cancelled, window.requests.get("abort"))
-    yield _row("generated tokens", "", metrics.total_output_tokens, window.generation_tokens)
+        yield _pair("cancelled, aborted", "", metrics.cancelled, window.requests.get("abort"))
+    yield _pair("generated tokens", "", metrics.total_output_tokens, window.generation_tokens)
     if metrics.failed or metrics.cut_off or metrics.cancelled:
         received = metrics.total_output_tokens + int(records.message_tokens()[~records.ok].sum())
         of = "cut off" if metrics.cancelled else "of failures"
-        yield _row(f"  with those {of}", "", received, window.generation_tokens)
-    yield _row("prompt tokens", "", metrics.total_input_tokens, window.prompt_tokens)
+        yield _pair(f"  with those {of}", "", received, window.generation_tokens)
+    yield _pair("prompt tokens", "", metrics.total_input_tokens, window.prompt_tokens)
     reported = (records.cached_tokens >= 0) & (records.input_tokens > 0)
     cached = _percent(*(int(of[reported].sum()) for of in (records.cached_tokens, records.input_tokens)))
-    yield _row("prefix cache hits", "%", cached, _percent(window.prefix_hits, window.prefix_queries))
+    yield _pair("prefix cache hits", "%", cached, _percent(window.prefix_hits, window.prefix_queries))
 
 
-def _latencies(window: ServerWindow, metrics: Metrics) -> Iterator[ReconciledFigure]:
+def _pair_latencies(window: ServerWindow, metrics: Metrics) -> Iterator[ReconciledFigure]:
     for figure, ours, theirs in (
         ("TTFT", metrics.ttft, window.ttft),
         ("ITL per token", metrics.token_time, window.itl),
@@ -194,11 +194,11 @@ def _latencies(window: ServerWindow, metrics: Metrics) -> Iterator[ReconciledFig
         ("queue", None, window.queue),
     ):
         if theirs is not None:
-            yield _row(f"{figure}, mean", "ms", ours.mean_ms if ours else None, theirs.mean_ms)
-            yield from _percentiles(figure, ours, theirs)
+            yield _pair(f"{figure}, mean", "ms", ours.mean_ms if ours else None, theirs.mean_ms)
+            yield from _pair_ranks(figure, ours, theirs)
 
 
-def _percentiles(figure: str, ours: Distribution | None, theirs: ServerLatency) -> Iterator[ReconciledFigure]:
+def _pair_ranks(figure: str, ours: Distribution | None, theirs: ServerLatency) -> Iterator[ReconciledFigure]:
     """Yield the percentiles that the client measured, each with the server's histogram bucket."""
     measured = {**ours.percentiles_ms, 50.0: ours.median_ms} if ours and ours.n else {}
     for percentile, name in _BRACKETED:
@@ -217,15 +217,15 @@ def reconcile_answers(metrics: Metrics, records: Records) -> list[ReconciledFigu
     both = each.has_ttft & queued & (records.server_ttft_ns >= 0)
     server_ns = (records.server_queue_ns + records.server_ttft_ns)[both]
     rows = [
-        _row("queue by answer, mean", "ms", None, _mean_ms(records.server_queue_ns[queued])),
-        _row("TTFT by answer, mean", "ms", _mean_ms(each.ttft_ns[both]), _mean_ms(server_ns)),
+        _pair("queue by answer, mean", "ms", None, _mean_ms(records.server_queue_ns[queued])),
+        _pair("TTFT by answer, mean", "ms", _mean_ms(each.ttft_ns[both]), _mean_ms(server_ns)),
     ]
     if (timings := measure_answer_timings(records, metrics.times_tokens)) is not None:
         rows += [
-            _row(f"{pair.name} tokens by answer", "", pair.client, pair.server) for pair in timings.counts
+            _pair(f"{pair.name} tokens by answer", "", pair.client, pair.server) for pair in timings.counts
         ]
-        rows.append(_row("TTFT, prompt by answer", "ms", timings.ttft_ms, timings.prefill_ms))
-        rows.append(_row("first to last, by answer", "ms", timings.decode_ms, timings.server_decode_ms))
+        rows.append(_pair("TTFT, prompt by answer", "ms", timings.ttft_ms, timings.prefill_ms))
+        rows.append(_pair("first to last, by answer", "ms", timings.decode_ms, timings.server_decode_ms))
     return [row for row in rows if row.server is not None]
 
 
@@ -233,7 +233,7 @@ def _mean_ms(values_ns: Int64) -> float | None:
     return float(values_ns.mean()) / 1e6 if len(values_ns) else None
 
 
-def _peak(window: ServerWindow, gauge: str) -> float | None:
+def _find_peak(window: ServerWindow, gauge: str) -> float | None:
     """Return a gauge's greatest sample; None if it was sampled too rarely to meet its peak."""
     sampled = sum(getattr(each, gauge) is not None for each in window.samples)
     return window.peak(gauge) if sampled >= LEAST_SAMPLES else None
@@ -243,7 +243,7 @@ def _percent(part: float | None, whole: float | None) -> float | None:
     return None if part is None or not whole else 100 * (part / whole)
 
 
-def _row(figure: str, unit: str, client: float | None, server: float | None) -> ReconciledFigure:
+def _pair(figure: str, unit: str, client: float | None, server: float | None) -> ReconciledFigure:
     client, server = (None if of is None or math.isnan(of) else of for of in (client, server))
     difference = None if client is None or server is None else client - server
     return ReconciledFigure(figure, unit, client, server, difference)
@@ -271,7 +271,7 @@ def _format_signed(value: float | None, unit: str) -> str:
     return "" if value is None else "0" if not value else f"{value:+.{_DECIMALS[unit]}f} {unit}".rstrip()
 
 
-def _bounds(bracket: tuple[float, float | None]) -> str:
+def _format_bounds(bracket: tuple[float, float | None]) -> str:
     low, high = bracket
     return f"over {low:g} ms" if high is None else f"{low:g} to {high:g} ms"
 

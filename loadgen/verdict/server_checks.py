@@ -153,7 +153,7 @@ def preemptions(run: RunEvidence) -> Evidence | None:
 )
 def server_limit(run: RunEvidence) -> Evidence | None:
     """Find evidence that the server ran as many requests as it may while others waited."""
-    waited, most = _waiting(run)
+    waited, most = _select_waiting(run)
     if not run.closed_loop or not waited or most >= run.target or few_slots.find(run) is not None:
         return None
     pinned = sum(sample.running == most for sample in waited)
@@ -174,7 +174,7 @@ def server_limit(run: RunEvidence) -> Evidence | None:
 )
 def requests_queued(run: RunEvidence) -> Evidence | None:
     """Find evidence that requests waited although the server had room for more."""
-    waited, most = _waiting(run)
+    waited, most = _select_waiting(run)
     if not waited or any(limit.find(run) is not None for limit in (few_slots, server_limit)):
         return None
     full = max((sample.kv_cache_usage or 0.0) for sample in waited)
@@ -200,7 +200,7 @@ def prefill_while_queued(run: RunEvidence) -> Evidence | None:
     queued_ns = run.records.server_queue_ns[run.records.ok & (run.records.server_queue_ns >= 0)]
     by_answer_ms = float(queued_ns.mean()) / 1e6 if len(queued_ns) else 0.0
     queued_ms = max(by_answer_ms, queue.mean_ms if queue is not None else 0.0)
-    waited, _ = _waiting(run)
+    waited, _ = _select_waiting(run)
     if queued_ms <= QUEUED * ttft_ms and not waited:
         return None
     parts = []
@@ -211,7 +211,7 @@ def prefill_while_queued(run: RunEvidence) -> Evidence | None:
     return f"{join_evidence(parts)}: prefill_speed is not the speed of prefill"
 
 
-def _waiting(run: RunEvidence) -> tuple[list[ServerSample], float]:
+def _select_waiting(run: RunEvidence) -> tuple[list[ServerSample], float]:
     """Return the gauge samples with waiting requests if they are most samples, and the most that ran."""
     samples = run.samples
     waited = [sample for sample in samples if (sample.waiting or 0) >= 1]
@@ -220,7 +220,7 @@ def _waiting(run: RunEvidence) -> tuple[list[ServerSample], float]:
     return waited, max((sample.running or 0.0) for sample in samples)
 
 
-def _token_gap(run: RunEvidence, above: float, most: float) -> Evidence | None:
+def _find_token_gap(run: RunEvidence, above: float, most: float) -> Evidence | None:
     """Find evidence that client and server counts of tokens differ by a share of `above` to `most`.
 
     None where failures, cancelled or foreign requests explain it.
@@ -235,7 +235,7 @@ def _token_gap(run: RunEvidence, above: float, most: float) -> Evidence | None:
         gap = abs(mismatch.server - mismatch.client) / max(mismatch.client, 1)
         explained = foreign and mismatch.server > mismatch.client
         if mismatch.unit == "tokens" and above < gap <= most and not explained:
-            return _compare(mismatch)
+            return _describe_mismatch(mismatch)
     return None
 
 
@@ -245,13 +245,13 @@ tokens_far_off = invalid(
     f"{percent(TOKENS_FAR_OFF)} in output or prompt tokens, which other clients' requests do not explain",
     "point --base-url at a single replica and enable usage in its responses",
     Source.COUNTERS,
-)(partial(_token_gap, above=TOKENS_FAR_OFF, most=math.inf))
+)(partial(_find_token_gap, above=TOKENS_FAR_OFF, most=math.inf))
 tokens_differ = suspect(
     "tokens-differ",
     f"as tokens-far-off, by more than {percent(TOKENS_OFF)}; both counts are equal on a healthy server",
     "enable usage in the server's responses; check that no other server answers at this address",
     Source.COUNTERS,
-)(partial(_token_gap, above=TOKENS_OFF, most=TOKENS_FAR_OFF))
+)(partial(_find_token_gap, above=TOKENS_OFF, most=TOKENS_FAR_OFF))
 
 
 @suspect(
@@ -279,10 +279,10 @@ def no_abort(run: RunEvidence) -> Evidence | None:
 def latencies_differ(run: RunEvidence) -> Evidence | None:
     """Find evidence that the server's histograms show other latencies than the client measured."""
     every = find_mismatches(run.window, run.metrics) if run.window else []
-    return join_evidence(_compare(mismatch) for mismatch in every if mismatch.unit == "ms")
+    return join_evidence(_describe_mismatch(mismatch) for mismatch in every if mismatch.unit == "ms")
 
 
-def _compare(mismatch: Mismatch) -> Evidence:
+def _describe_mismatch(mismatch: Mismatch) -> Evidence:
     figures = f"client {mismatch.client:.7g}, server {mismatch.server:.7g}"
     return f"{mismatch.figure}: {figures}: {mismatch.cause}"
 

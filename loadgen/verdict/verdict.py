@@ -82,7 +82,7 @@ class RunVerdict(msgspec.Struct, frozen=True):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The codes of the doubts that decided the level, and a word if some rule failed."""
+        """The codes of the doubts that are not notes, and `not judged in full` if some rule failed."""
         codes = tuple(finding.rule.code for finding in self.grave)
         return (*codes, "not judged in full") if self.failed else codes
 
@@ -93,7 +93,7 @@ class RunVerdict(msgspec.Struct, frozen=True):
 
     @property
     def grave(self) -> tuple[Finding, ...]:
-        """The findings that decide the level."""
+        """The findings that are not notes, gravest first."""
         return tuple(finding for finding in self.findings if finding.rule.severity is not Severity.NOTE)
 
 
