@@ -235,7 +235,7 @@ def explain_json(row: bytes, error: Exception, name: str = "") -> str:
 
 def _explain_syntax(row: bytes, error: Exception) -> str:
     try:
-        json.loads(row, parse_constant=_refused_constant)
+        json.loads(row, parse_constant=_refuse_constant)
     except json.JSONDecodeError as fault:
         return f"is not valid JSON: {fault.msg} (column {fault.colno})"
     except RecursionError:
@@ -247,11 +247,12 @@ def _explain_syntax(row: bytes, error: Exception) -> str:
     return "is not valid JSON: it holds half of a surrogate pair"
 
 
-def _refused_constant(name: str) -> None:
+def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number of JSON")
 
 
 def _open_regular(path: Path) -> int:
+    """Open a path for reading, never waiting for a FIFO's writer; its kind is not checked."""
     # A FIFO without a writer must not hold us.
     waits_not = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
     return os.open(path, os.O_RDONLY | waits_not | getattr(os, "O_CLOEXEC", 0))

@@ -27,7 +27,7 @@ _ABSENT = object()
 Value = Callable[[str], Any]
 
 
-def drop_repeats(values: list[Any]) -> Any:
+def join_distinct(values: list[Any]) -> Any:
     """Join the distinct values, in their order, by ` + `."""
     return " + ".join(dict.fromkeys(values))
 

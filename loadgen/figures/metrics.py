@@ -176,6 +176,7 @@ def compute_metrics(records: Records, ask: MetricOptions) -> Metrics:
 
 
 def _per_s(count: float, duration_s: float) -> float:
+    """Divide a count by seconds; 0 without a duration."""
     return count / duration_s if duration_s else 0.0
 
 
@@ -369,6 +370,7 @@ def _measure_gap_excess(records: Records) -> float:
 
 
 def _measure_p99_wait(records: Records, which: int) -> float:
+    """Compute P99 (ms) of column `which` of `_spread_gaps`; 0 without gaps."""
     waits = Distribution.from_pieces(
         lambda: ((_spread_gaps(block)[which], None) for block in records.blocks()), (99,)
     )

@@ -289,6 +289,7 @@ def judge_objectives(
 
 
 def _judge(objective: Objective, samples: _Samples, records: Records) -> ObjectiveEvidence:
+    """Judge one objective by its samples, with bounds as of `observations` independent ones."""
     order, n, rank = np.argsort(samples.values_ns), len(samples.values_ns), objective.percentile
     over = samples.values_ns > objective.limit_ms * MS_NS
 
@@ -370,6 +371,7 @@ def _count_batches(request: Int64, over: Bool, records: Records) -> tuple[tuple[
 
 
 def _list_samples(metric: str, records: Records, each: PerRequest) -> _Samples:
+    """List a latency's samples: of successes as measured, of failures infinite, of their gaps as planned."""
     failed = np.fromiter(
         (f is not None and f.kind not in NO_EVIDENCE for f in records.failures), np.bool_, len(records)
     )

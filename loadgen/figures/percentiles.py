@@ -31,7 +31,7 @@ def compute_percentiles(values: NDArray[Any], wanted: Sequence[float]) -> list[f
     """
     last = len(values) - 1
     values.partition(_find_ranks(last, wanted))
-    return [_interpolate(values, rank, last) for rank in _ranks(last, wanted)]
+    return [_interpolate(values, rank, last) for rank in _compute_ranks(last, wanted)]
 
 
 def rank_weighted(values: Float64, weights: Int64, wanted: Sequence[float]) -> list[float]:
@@ -42,7 +42,7 @@ def rank_weighted(values: Float64, weights: Int64, wanted: Sequence[float]) -> l
     places = _find_ranks(last, wanted)
     value = values[order[np.searchsorted(ends, places, side="right")]]
     at = dict(zip(places, value, strict=True))
-    return [_interpolate(at, rank, last) for rank in _ranks(last, wanted)]
+    return [_interpolate(at, rank, last) for rank in _compute_ranks(last, wanted)]
 
 
 def rank_pieces(
@@ -56,7 +56,7 @@ def rank_pieces(
     """
     last = count - 1
     at = _select_ranks(pieces, bounds, _find_ranks(last, wanted))
-    return [_interpolate(at, rank, last) for rank in _ranks(last, wanted)]
+    return [_interpolate(at, rank, last) for rank in _compute_ranks(last, wanted)]
 
 
 def drop_uncounted(pieces: Iterable[Piece]) -> Iterator[Piece]:
@@ -77,13 +77,14 @@ def compute_medians(values: NDArray[Any]) -> Float64:
     return middle
 
 
-def _ranks(last: int, wanted: Sequence[float]) -> list[float]:
+def _compute_ranks(last: int, wanted: Sequence[float]) -> list[float]:
+    """Compute the rank of each percentile, 0 to `last`, with its fraction."""
     return [last * (percentile / 100) for percentile in wanted]
 
 
 def _find_ranks(last: int, wanted: Sequence[float]) -> list[int]:
     """List the ranks, 0 to `last`, between which the percentiles lie, ascending."""
-    ranks = _ranks(last, wanted)
+    ranks = _compute_ranks(last, wanted)
     return sorted({at for rank in ranks for at in (int(rank), min(int(rank) + 1, last))})
 
 

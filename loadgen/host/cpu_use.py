@@ -146,6 +146,7 @@ def _sum_rise_s(before: Mapping[int, ProcessTime], after: Mapping[int, ProcessTi
 
 
 def _read_processes(pids: Iterable[int], proc: Path) -> dict[int, ProcessTime]:
+    """Read the CPU time of each process by its id, without those that are gone."""
     processes = {}
     for pid in pids:
         # The name stands in parentheses and may hold anything.

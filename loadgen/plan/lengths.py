@@ -159,6 +159,7 @@ def _read_pause_ms(text: str) -> int:
 
 
 def _check_kept(made: LengthDistribution) -> LengthDistribution:
+    """Return the distribution; raises ValueError if under 5 % of its draws lie within its bounds."""
     if made.measure_kept() < _LEAST_KEPT:
         raise ValueError(f"hardly anything lies from {made.low} to {made.high}: set min and max wider")
     return made

@@ -439,29 +439,29 @@ def find_first_visible(messages: Sequence[Message], carrying: Int64) -> int:
     """
     if not len(carrying):
         return NEVER
-    if _shows(messages[int(carrying[0])]):
+    if _has_visible_text(messages[int(carrying[0])]):
         return 0
     candidates: Iterable[tuple[int, Message]]
-    if isinstance(messages, TypicalMessages) and not _shows(messages.typical):
+    if isinstance(messages, TypicalMessages) and not _has_visible_text(messages.typical):
         # Thousands of messages that are all of reasoning need not be gone through.
-        reasoned, candidates = _reasons(messages.typical), messages.parsed.items()
+        reasoned, candidates = _has_reasoning(messages.typical), messages.parsed.items()
     else:
         places = carrying.tolist()
         reasoned, candidates = False, zip(places, map(messages.__getitem__, places), strict=True)
     for at, message in candidates:
-        if _shows(message):
+        if _has_visible_text(message):
             place = int(carrying.searchsorted(at))
             if place < len(carrying) and carrying[place] == at:
                 return place if reasoned else 0
-        reasoned = reasoned or _reasons(message)
+        reasoned = reasoned or _has_reasoning(message)
     return NEVER if reasoned else 0
 
 
-def _shows(message: Message) -> bool:
+def _has_visible_text(message: Message) -> bool:
     return True in [choice.has_visible_text() for choice in message.choices or ()]  # quicker than any()
 
 
-def _reasons(message: Message) -> bool:
+def _has_reasoning(message: Message) -> bool:
     return any(choice.has_reasoning() for choice in message.choices or ())
 
 

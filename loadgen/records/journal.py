@@ -184,6 +184,7 @@ class Journal:
             self._put(REQUESTS, Records.from_records(rows).pack())
 
     def _put(self, kind: bytes, payload: bytes) -> None:
+        """Append a frame to the file; if it cannot be written, keep it in `unwritten`."""
         nowhere = self.path is None and self._file < 0
         if nowhere or self.error or not self._attempt(lambda: self._append(kind, payload)):
             self._unwritten.append((kind, payload))

@@ -214,6 +214,7 @@ def write_text(path: Path, text: str) -> str:
 
 
 def _attempt(path: Path, write: Callable[[Path], None]) -> str:
+    """Return "", or why `write` could not write the file."""
     try:
         write(path)
     except OSError as error:

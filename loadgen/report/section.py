@@ -67,7 +67,7 @@ class ShownSection(msgspec.Struct, frozen=True):
         return [line for entry in (*self.entries, *self.failures) for line in entry]
 
     def fitting(self, room: int) -> list[list[str]]:
-        """Return, in turn, the entries that fit into `room` lines, all for ALWAYS; then the failures."""
+        """Return, in turn, the entries that fit into `room` lines, from ALWAYS on all; then the failures."""
         fitting = []
         for entry in self.entries:
             if self.room >= Room.ALWAYS or len(entry) <= room:

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from loadgen.base import untrusted
 from loadgen.base.secrecy import hide_secrets
-from loadgen.engines.config_patterns import LONGEST_FLAGS, LogPattern, drop_repeats, is_empty, read_kernel
+from loadgen.engines.config_patterns import LONGEST_FLAGS, LogPattern, is_empty, join_distinct, read_kernel
 from loadgen.engines.engines import ENGINES
 from loadgen.server.checkpoint import UNQUANTIZED, Checkpoint
 
@@ -27,10 +27,10 @@ _REMARK = (
     r"weight-only via FP4 Marlin|Casting torch\.\w+ to |Performance might be sub-optimal)[^\n]*)"
 )
 _SHARED = (
-    LogPattern("kernel", r"Using ([\w-]+) for (?:NVFP4|MX\w+) GEMM|Using (\w+) kernel\b", pick=drop_repeats),
-    LogPattern("kernel", r"(?:Using|Selected) (\w+) for ", read_kernel, drop_repeats),
-    LogPattern("moe_kernel", r"Using (\w+MoEMethod)\b", pick=drop_repeats),
-    LogPattern("moe_kernel", r"Using '?([\w.-]+)'? (?:[\w.-]+ )?M[oO]E backend", pick=drop_repeats),
+    LogPattern("kernel", r"Using ([\w-]+) for (?:NVFP4|MX\w+) GEMM|Using (\w+) kernel\b", pick=join_distinct),
+    LogPattern("kernel", r"(?:Using|Selected) (\w+) for ", read_kernel, join_distinct),
+    LogPattern("moe_kernel", r"Using (\w+MoEMethod)\b", pick=join_distinct),
+    LogPattern("moe_kernel", r"Using '?([\w.-]+)'? (?:[\w.-]+ )?M[oO]E backend", pick=join_distinct),
 )
 # An engine's name of a quantization method, and the prefixes of the checkpoint quantizations that it runs.
 _RUNS = {

@@ -31,6 +31,7 @@ def check_conflicts(rows: Iterable[Setting], values: Values, typed: Collection[s
 
 
 def _find_other(conflict: Conflict, rows: Mapping[str, Setting], values: Values) -> Any:
+    """Return what a conflict's condition gives, or whether its other key is set; false: it is absent."""
     if callable(conflict.other):
         return conflict.other(values)
     return values[conflict.other] != rows[conflict.other].default

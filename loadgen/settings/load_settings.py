@@ -176,7 +176,7 @@ def _has_ramp_ends(values: Values) -> bool:
     return values["ramp_up_start_rps"] is not None and values["ramp_up_end_rps"] is not None
 
 
-def _bursts_in_ramp(values: Values) -> bool:
+def _has_bursts_in_ramp(values: Values) -> bool:
     return bool(values["bursts"]) and _has_ramp_ends(values)
 
 
@@ -239,7 +239,7 @@ class ShapeKeys(KeyRows, frozen=True):
             "--ramp-up-end-rps"),),
         not_with=(
             Conflict("request_rate", _TWO_LOADS), _OWN_TIMES, Conflict(_explain_ramp, "{found}"),
-            Conflict(_bursts_in_ramp, "--bursts do not go with --ramp-up-strategy, whose rate is by "
+            Conflict(_has_bursts_in_ramp, "--bursts do not go with --ramp-up-strategy, whose rate is by "
                 'request: write the ramp by time, as --schedule "rate {ramp_up_start_rps:g} to '
                 '{ramp_up_end_rps:g} over 60s"'),
             _LADDER),

@@ -30,10 +30,12 @@ def _is_most(which: Bool, shapes: AnswerShapes) -> bool:
 
 
 def _tally(which: Bool, shapes: AnswerShapes) -> str:
+    """Write how many answers `which` marks, as `in 3 of 9 answers`."""
     return f"in {np.count_nonzero(which)} of {len(shapes)} answers"
 
 
 def _lag_ms(run: RunEvidence) -> float:
+    """Return the client's mean read lag (ms), of all reads or of the shared ones, the greater."""
     health = run.metrics.health
     return max(health.lag_mean_ms, health.shared_lag_ms)
 

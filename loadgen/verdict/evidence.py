@@ -387,14 +387,15 @@ class RunEvidence:
         of = np.flatnonzero(self.per_request.has_ttft & self.begins)
         weight = self.per_request.input_tokens[of].clip(1)
         together = sum_overlapping(self.records.sent_ns[of], self.per_request.first_ns[of], weight)
-        return self._first_wave(of, self.per_request.ttft_ns[of], together)
+        return self._compare_first_wave(of, self.per_request.ttft_ns[of], together)
 
     def first_tpot(self) -> FirstWave | None:
         """Compare the first wave's TPOT with later ones; None if they are few, or the load changes."""
         of = np.flatnonzero(self.per_request.has_tpot & self.begins)
-        return self._first_wave(of, self.per_request.tpot_ns()[of], np.ones(len(of), np.int64))
+        return self._compare_first_wave(of, self.per_request.tpot_ns()[of], np.ones(len(of), np.int64))
 
-    def _first_wave(self, of: Int64, values_ns: NDArray[Any], per: Int64) -> FirstWave | None:
+    def _compare_first_wave(self, of: Int64, values_ns: NDArray[Any], per: Int64) -> FirstWave | None:
+        """Compare values of rows `of` in the first wave and the middle, for the ratio divided by `per`."""
         if self.facts.profile.shaped:  # the waves are under different loads
             return None
         first = np.argsort(self.records.sent_ns[of], kind="stable")[: self.target]
