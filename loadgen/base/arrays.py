@@ -36,7 +36,7 @@ def split_blocks(column: NDArray[Any], size: int = _BLOCK) -> Iterator[NDArray[A
 
 
 def release_pages(column: NDArray[Any]) -> None:
-    """Give a memory-mapped column's pages back to the kernel, which reads them again; else do nothing."""
+    """Give a memory-mapped column's pages back to the kernel, until they are used; else do nothing."""
     base: Any = column
     while isinstance(base, np.ndarray):
         base = base.base

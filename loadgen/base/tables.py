@@ -118,7 +118,7 @@ def render_csv_table(table: Table) -> str:
 
 
 def measure_table(table: Table) -> int:
-    """Compute the least width, in columns, of a table in a terminal: titles may wrap, cells may not."""
+    """Compute a table's least width in a terminal, without a spanned first column; only titles may wrap."""
     head = min(1, table.spanned)
     across = list(zip(table.columns, *table.body, strict=True))[head:]
     return sum(1 + max(map(len, [*column.title.split(), *cells])) for column, *cells in across)

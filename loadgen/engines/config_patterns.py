@@ -132,7 +132,7 @@ def read_word(text: str) -> str:
 
 
 def read_method(text: str) -> str:
-    """Read the name of a quantization method; "" becomes `none`."""
+    """Read the name of a quantization method; `none` for "", None and auto."""
     return read_word(text) or "none"
 
 

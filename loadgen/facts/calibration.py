@@ -103,7 +103,7 @@ def cache_path() -> Path:
 
 
 def read_remembered(transport: str, environment: str, workers: int = 1) -> Calibration | None:
-    """Read the last self-test of a transport here with N workers, else with one; None if there is none."""
+    """Read a transport's last self-test in an environment by N workers, else by one; None without one."""
     kept = _read()
     return kept.get((transport, environment, workers)) or kept.get((transport, environment, 1))
 

@@ -61,5 +61,5 @@ class SensorSummary(BaseModel, extra="forbid", frozen=True):
         return self.gpus_how == WITH_SERVER
 
     def joules_per_token(self, output_tokens: int) -> float | None:
-        """Return the window's energy in joules per output token of the window; None without one of them."""
+        """Return the window's joules per output token of the window; None without energy or tokens."""
         return self.energy.joules / output_tokens if self.energy is not None and output_tokens > 0 else None

@@ -169,7 +169,7 @@ def join_standings(standings: Iterable[Standing]) -> Standing:
 
 
 def is_judgeable(objective: Objective, times_tokens: bool) -> bool:
-    """Whether a run has an objective's latency: without token times only one that `needs_tokens` lacks."""
+    """Whether a run has an objective's latency: without token times only one that needs none."""
     return times_tokens or not JUDGED[objective.metric].needs_tokens
 
 

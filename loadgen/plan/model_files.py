@@ -81,7 +81,7 @@ class Vocabulary(msgspec.Struct, frozen=True):
             raise UsageError(f"no token id is left to draw prompts from ({self.source})")
 
     def draw(self, rng: np.random.Generator, n: int) -> Int64:
-        """Draw n of the token ids uniformly, int64[n]."""
+        """Draw n of the token ids uniformly, with repeats, int64[n]."""
         return self.allowed[rng.integers(0, len(self.allowed), n)]
 
     def keep_below(self, bound: int, bounded_by: str) -> Vocabulary:

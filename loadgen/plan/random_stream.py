@@ -28,7 +28,7 @@ class RandomStream(msgspec.Struct, frozen=True):
     attempt: int = 0
 
     def rng(self, part: str, index: int = 0) -> np.random.Generator:
-        """Make a fresh generator for one part of this stream, at its start."""
+        """Make a fresh generator for one part of this stream and its piece `index`, at its start."""
         return np.random.default_rng(np.random.SeedSequence(self.key(part), spawn_key=(index,)))
 
     def key(self, part: str) -> int:

@@ -74,7 +74,7 @@ class Decoder(msgspec.Struct, eq=False):
     reasoning: Reasoning = msgspec.field(default_factory=Reasoning)
 
     def decode(self, capture: Capture) -> Record:
-        """Decode a capture to a Record; a capture too large to decode becomes a failed Record."""
+        """Decode a capture to a Record; one too large or nested too deep becomes a failed Record."""
         try:
             return self._read_capture(capture)
         except MemoryError:

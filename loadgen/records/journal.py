@@ -159,7 +159,7 @@ class Journal:
                 journal.path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Close the file; what was written stays."""
+        """Close the file and its parts' and end the syncing; what was written stays."""
         self._over.set()
         if self._file >= 0:
             os.close(self._file)

@@ -94,7 +94,7 @@ class Load(msgspec.Struct, frozen=True):
 
     @property
     def is_drawn(self) -> bool:
-        """Whether the client drew random lengths, whose means differ from run to run."""
+        """Whether this is a run of ours with a `shape`, whose mean lengths may differ from run to run."""
         return self.settings is not None and bool(self.shape)
 
     @property
@@ -255,14 +255,14 @@ def _format_value(value: Any) -> str:
 
 
 def find_asked_input(facts: Facts) -> int | None:
-    """Return the tokens asked of a prompt, before a range ratio; None if drawn, or a file's that differ."""
+    """Return the requested tokens of a prompt, a range ratio aside; None if drawn, or unequal in a file."""
     data, profile = facts.data, facts.profile
     known = data.kind == RANDOM and not (profile.input_dist or profile.classes)
     return profile.input_len if known else _find_one_length(facts, data.input)
 
 
 def find_asked_output(facts: Facts) -> int | None:
-    """Return the tokens asked of an answer, as `find_asked_input` does of a prompt."""
+    """Return the requested tokens of an answer, as `find_asked_input` those of a prompt."""
     data, profile = facts.data, facts.profile
     known = data.kind == RANDOM and not (profile.output_dist or profile.classes)
     return profile.output_len if known else _find_one_length(facts, data.output)

@@ -185,7 +185,7 @@ def early_ends(run: RunEvidence) -> Evidence | None:
 
 
 def _find_other_lengths(run: RunEvidence, low: float, high: float) -> Evidence | None:
-    """Find evidence that counted answers sum to less than `low` or more than `high` of what was asked."""
+    """Find evidence that counted answers sum to less than `low` or more than `high` of the requested."""
     records = run.records
     comparable = run.per_request.ok & (records.planned_output > 0) & (records.output_tokens >= 0)
     comparable &= ~text_tokens.mark_uncounted(records)
