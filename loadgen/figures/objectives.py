@@ -350,7 +350,7 @@ def measure_dispersion(batches: Sequence[tuple[int, int]]) -> float:
 
 
 def _find_percentile(ordered: Float64, percentile: float) -> float:
-    """Return a percentile of ascending values, the last maybe infinite, linear between ranks; NaN of none."""
+    """Return a percentile of ascending values, the last maybe infinite, linear in rank; NaN if empty."""
     if not len(ordered):
         return math.nan
     rank = (len(ordered) - 1) * (percentile / 100)
