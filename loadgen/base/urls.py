@@ -141,7 +141,7 @@ def is_this_machine(url: str) -> bool:
 
 
 def is_public(url: str) -> bool:
-    """Whether every address of a URL's host is a global internet address; resolves the name once."""
+    """Whether a URL's host has addresses and all are global internet ones; resolves the name once."""
     host = read_host(url)
     try:
         addresses = {entry[4][0] for entry in socket.getaddrinfo(host, None)} if host else set()

@@ -47,34 +47,34 @@ _METRICS = EngineMetrics(
 )
 
 
-def _read_argument(field: str, name: str, value: Value) -> LogPattern:
+def _match_argument(field: str, name: str, value: Value) -> LogPattern:
     """Make the pattern of an SGLang argument, logged as a call or, in 0.5.23, as a dict."""
     return LogPattern(field, rf"\b{name}(?:=|': )([^,)}}]+)", value, after=_SGLANG)
 
 
 _LOG_PATTERNS = (
-    _read_argument("quantization", "quantization", read_word),
+    _match_argument("quantization", "quantization", read_word),
     LogPattern("quantization", r"\bquant=([\w-]+)", after=_LOADED),
-    _read_argument("attention_backend", "attention_backend", read_word),
+    _match_argument("attention_backend", "attention_backend", read_word),
     LogPattern("attention_backend", r"Attention backend not specified\. Use (\w+) backend by default"),
     LogPattern(
         "attention_backend", r"\A(.+)\.", after="Using hybrid attention backend for decode and prefill: "
     ),
     LogPattern("dtype", r"\bdtype=([\w.]+)", read_word, after=_LOADED),
-    _read_argument("kv_cache_dtype", "kv_cache_dtype", read_kv_dtype),
+    _match_argument("kv_cache_dtype", "kv_cache_dtype", read_kv_dtype),
     LogPattern("kv_cache_dtype", r"Using KV cache dtype: ([\w.]+)", read_word),
     LogPattern("kv_cache_dtype", r"KV Cache is allocated\. dtype: ([\w.]+),", read_word),
     LogPattern("cuda_graphs", r"\A[\w ]*?((?:cuda|CUDA) graph begin)", read_on, after="Capture "),
-    _read_argument("cuda_graphs", "disable_cuda_graph", read_off_if_true),
+    _match_argument("cuda_graphs", "disable_cuda_graph", read_off_if_true),
     LogPattern(
         "cuda_graph_sizes",
         r"Capture cuda graph bs \[([\d, ]+)\]|graph end\. bs=\[([\d, ]+)\]",
         read_sizes,
     ),
     LogPattern("speculative", r"\bspeculative_(algorithm\b.*)", read_speculative, after="server_args="),
-    _read_argument("prefix_caching", "disable_radix_cache", read_opposite),
+    _match_argument("prefix_caching", "disable_radix_cache", read_opposite),
     LogPattern("chunked_prefill", r"chunked_prefill_size=(-?\w+)", read_chunk, after="max_total_num_tokens="),
-    _read_argument("tensor_parallel", "tp_size", read_count),
+    _match_argument("tensor_parallel", "tp_size", read_count),
     LogPattern("max_model_len", r"context_len=(\d+)", read_count, after="max_total_num_tokens="),
     LogPattern("weights_bytes", r"mem usage=(-?[\d.]+) GB", read_gib, max, _LOADED),
     LogPattern("kv_capacity_tokens", r"#tokens: (\d+)", read_count, max, _ALLOCATED),

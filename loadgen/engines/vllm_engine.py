@@ -53,7 +53,7 @@ _METRICS = EngineMetrics(
 )
 
 
-def _read_setting(field: str, name: str, value: Value) -> LogPattern:
+def _match_setting(field: str, name: str, value: Value) -> LogPattern:
     """Make the pattern of a setting in the line in which vLLM logs its configuration."""
     return LogPattern(field, rf"\b{name}=([^,\s)]+)", value, after=_VLLM)
 
@@ -61,14 +61,14 @@ def _read_setting(field: str, name: str, value: Value) -> LogPattern:
 _LOG_PATTERNS = (
     LogPattern("version", r"version (\d+\.\d\S*)|LLM engine \(v([^()\n]+)\) with config"),
     LogPattern("flags", r"\A(\{.*\})", read_engine_flags, after=r"non-default args: (?=\{)"),
-    _read_setting("quantization", "quantization", read_method),
+    _match_setting("quantization", "quantization", read_method),
     LogPattern("attention_backend", rf"{_SOURCE}Using ([\w. ]+?) backend", read_backend),
     LogPattern("attention_backend", r"Using (\w+) attention backend out of", read_backend, join_distinct),
-    _read_setting("dtype", "dtype", read_word),
+    _match_setting("dtype", "dtype", read_word),
     LogPattern("kv_cache_dtype", r"Using (\w+) data type to store kv cache"),
-    _read_setting("kv_cache_dtype", "kv_cache_dtype", read_kv_dtype),
+    _match_setting("kv_cache_dtype", "kv_cache_dtype", read_kv_dtype),
     LogPattern("cuda_graphs", r"(Graph capturing finished) in", read_on),
-    _read_setting("cuda_graphs", "enforce_eager", read_off_if_true),
+    _match_setting("cuda_graphs", "enforce_eager", read_off_if_true),
     LogPattern("cuda_graphs", r"'cudagraph_mode': <CUDAGraphMode\.(\w+)", read_graph_mode),
     LogPattern("cuda_graphs", r"Overriding cudagraph_mode(?: from \w+)? to (\w+)", read_graph_mode),
     LogPattern("cuda_graphs", r"(Skipping (?:encoder and decoder )?CUDA graph capture)", read_off),
@@ -79,10 +79,10 @@ _LOG_PATTERNS = (
         read_speculative,
         after="Initializing ",
     ),
-    _read_setting("prefix_caching", "enable_prefix_caching", read_switch),
-    _read_setting("chunked_prefill", "(?:enable_chunked_prefill|chunked_prefill_enabled)", read_switch),
-    _read_setting("tensor_parallel", "tensor_parallel_size", read_count),
-    _read_setting("max_model_len", "max_seq_len", read_count),
+    _match_setting("prefix_caching", "enable_prefix_caching", read_switch),
+    _match_setting("chunked_prefill", "(?:enable_chunked_prefill|chunked_prefill_enabled)", read_switch),
+    _match_setting("tensor_parallel", "tensor_parallel_size", read_count),
+    _match_setting("max_model_len", "max_seq_len", read_count),
     LogPattern("weights_bytes", r"(?:Model loading|Loading model weights) took ([\d.]+) Gi?B", read_gib, max),
     LogPattern("kv_capacity_tokens", r"KV cache size: ([\d,]+) tokens", read_count),
     LogPattern(

@@ -27,7 +27,7 @@ DEFAULT_METRICS = ("ttft", "tpot", "itl")
 
 
 def _of_no_request(each: PerRequest) -> tuple[Int64, Bool]:
-    """Give no request a sample, for figures of gaps, which have several samples per response."""
+    """Return values and a mask of none, for figures of gaps, which have several samples per response."""
     return each.e2el_ns, each.ok & ~each.ok
 
 

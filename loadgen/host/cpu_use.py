@@ -75,7 +75,10 @@ def read_times(server_pids: Collection[int], proc: Path = _PROC) -> CpuTimes:
 
 
 def subtract_times(before: CpuTimes, after: CpuTimes, server_known: bool) -> CpuUse | None:
-    """Compute the CPU use between two readings; None if they have no CPU or no time in common."""
+    """Compute the CPU use between two readings; None if they have no CPU or no time in common.
+
+    `others` is None unless the server's processes were read, or it is `server_known` among ours.
+    """
     duration_s = (after.at_ns - before.at_ns) / 1e9
     cpus = (before.allowed | after.allowed) & before.busy_s.keys() & after.busy_s.keys()
     if duration_s <= 0 or not cpus:

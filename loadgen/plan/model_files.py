@@ -309,7 +309,7 @@ def _list_texts(value: object) -> Iterator[str]:
 
 
 def _find_size_and_ids(config: Mapping[str, object]) -> tuple[int | None, set[int]]:
-    """Return a config's vocab_size, and every special id (eos, pad, image…) it or its text_config names."""
+    """Return the least vocab_size and all special ids (eos, pad, image…) of a config and its text_config."""
     nested = config.get("text_config")
     size, special = _find_size_and_ids(nested) if isinstance(nested, dict) else (None, set())
     own_size = config.get("vocab_size")

@@ -255,7 +255,7 @@ def _make_plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purp
 
 
 def _find_sent_turns(sourced: SourcedRequests, profile: Profile, offsets_ns: Int64 | None) -> Turns | None:
-    """Return the turns of the sessions that begin within the plan, with the profile's delays."""
+    """Return the turns of sessions that begin within the plan, with the profile's delays; None without."""
     if sourced.turns is None:
         return None
     begun = len(sourced.turns) if offsets_ns is None else len(offsets_ns)

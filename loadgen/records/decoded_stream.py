@@ -116,7 +116,7 @@ def is_one_body(answer: HttpBody) -> bool:
 
 
 def has_many_objects(body: bytes) -> bool:
-    """Whether a body is one JSON object per line, as Ollama's own API streams."""
+    """Whether a body is several JSON objects, a line each, by the first, as Ollama's own API streams."""
     first, _, others = body.strip().partition(b"\n")
     if not others:
         return False

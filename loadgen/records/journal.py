@@ -109,7 +109,7 @@ class Journal:
             self._flush()
 
     def start_syncing(self) -> None:
-        """Start a thread that syncs the file to disk at intervals; call it after the last fork."""
+        """Start a thread that syncs the file, if any, to disk at intervals; call it after the last fork."""
         if self._file >= 0:
             self._over.clear()
             self._syncing = threading.Thread(target=self._sync, name="journal", daemon=True)

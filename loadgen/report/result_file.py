@@ -128,7 +128,7 @@ def _check_part(make: Callable[[], Any]) -> Any:
 
 
 def _list_successes(records: Records, facts: Facts) -> dict[str, Any]:
-    """List, in plan order, whether each request succeeded and its x-request-id."""
+    """Return, in plan order, whether each request succeeded, and x-request-ids, None if none is stored."""
     ids = list_request_ids(facts, records.index)
     return {"success": records.ok.tolist(), "request_ids": ids if any(ids) else None}
 

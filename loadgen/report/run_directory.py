@@ -97,7 +97,7 @@ class Result:
         return self._compute_both(self.facts.ask())
 
     def _compute_both(self, ask: MetricOptions) -> tuple[Metrics, Metrics]:
-        """Compute the figures of the counted records, and of all."""
+        """Compute the figures of the counted records, with rates of all work until their end, and of all."""
         ended = compute_metrics(self.counted, ask)
         if self.counted is self.records:
             return ended, ended

@@ -186,7 +186,7 @@ def _name_limit(facts: Facts) -> str:
 
 
 def describe_due_ttft(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield TTFT counted from due times next to TTFT from sending, if the two differ."""
+    """Yield an open loop's TTFT from due times next to that from sending, if over 1 % longer."""
     due, sent = result.metrics.ttft_intended, result.metrics.ttft
     if result.facts.profile.open_loop and sent.n and due.mean_ms > (1 + _DIFFERS) * sent.mean_ms:
         yield f"TTFT from when due: {_format_spread(due)} (from sent: {_format_spread(sent)})"

@@ -57,7 +57,7 @@ def _find_whole_answers(run: RunEvidence) -> Evidence | None:
 
 
 def _find_clumps(run: RunEvidence) -> Evidence | None:
-    """Find evidence that messages come in clumps, the first too; a draft's tokens follow a lone first one."""
+    """Find evidence that most answers come in clumps, the first too; a draft's tokens follow a lone first."""
     shapes = run.shapes
     clump = shapes.messages / shapes.instants
     which = (shapes.instants > 1) & (clump >= 2) & (shapes.at_first >= np.maximum(2, clump / 2))
@@ -73,7 +73,7 @@ def _find_clumps(run: RunEvidence) -> Evidence | None:
 
 
 def _find_later_clumps(run: RunEvidence) -> Evidence | None:
-    """Find evidence that messages after the first come in clumps larger than a draft's tokens."""
+    """Find evidence that in most answers messages after the first come in clumps larger than a draft."""
     shapes = run.shapes
     clump = (shapes.messages - shapes.at_first) / np.maximum(shapes.instants - 1, 1)
     apart_ms = shapes.span_ns / np.maximum(shapes.instants - 1, 1) / MS_NS
@@ -108,7 +108,7 @@ def _find_one_message(run: RunEvidence) -> Evidence | None:
 
 
 def _find_late_text(run: RunEvidence) -> Evidence | None:
-    """Find evidence that the message that counts as the first token is empty and far ahead of the text."""
+    """Find evidence that most answers' first token message is empty and far ahead of the text."""
     shapes = run.shapes
     which = (shapes.text_late_ns > 0) & _has_late_second(shapes)
     if not _is_most(which, shapes):
@@ -127,7 +127,7 @@ def _has_late_second(shapes: AnswerShapes) -> Bool:
 
 
 def _find_extra_first(run: RunEvidence) -> Evidence | None:
-    """Find evidence that a message far ahead of the others has text and is not one of the counted tokens."""
+    """Find evidence that most answers' first message is far ahead, has text and is not a counted token."""
     shapes = run.shapes
     which = (shapes.messages > shapes.tokens) & _has_late_second(shapes)
     if not _is_most(which, shapes):
@@ -140,7 +140,7 @@ def _find_extra_first(run: RunEvidence) -> Evidence | None:
 
 
 def _find_more_messages(run: RunEvidence) -> Evidence | None:
-    """Find evidence that more messages have text than usage counts tokens."""
+    """Find evidence that in most answers more messages have text than usage counts tokens."""
     messages = np.diff(run.records.start)
     which = run.records.ok & (run.records.output_tokens > 0) & (run.records.usage > 0)
     more = which & (messages > np.maximum(MORE_MESSAGES * run.records.output_tokens, 2))
@@ -200,7 +200,7 @@ def _find_unseen_tokens(run: RunEvidence) -> Evidence | None:
 
 
 def _find_full_first(run: RunEvidence) -> Evidence | None:
-    """Find evidence that the first message carries many more tokens than the others."""
+    """Find evidence that most answers' first message carries many more tokens than the others."""
     shapes = run.shapes
     first, later = (
         shapes.first_tokens,

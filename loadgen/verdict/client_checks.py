@@ -134,7 +134,7 @@ def busy_loop(run: RunEvidence) -> Evidence | None:
     "use --transport wire on Linux",
 )
 def reads_not_timed(run: RunEvidence) -> Evidence | None:
-    """Find evidence that the kernel did not timestamp the reads."""
+    """Find evidence that more reads lack a kernel timestamp than responses' ends explain."""
     health = run.metrics.health
     reads = f"{health.unstamped_reads} of {health.reads} reads"
     return None if run.stamped else f"{reads} have the client's own timestamp, not the kernel's"
@@ -237,7 +237,7 @@ class _Clock(msgspec.Struct, frozen=True):
 
     @property
     def unusable(self) -> bool:
-        """Whether the fault spoils the figures: a step of a second or more, or one in many reads."""
+        """Whether the fault spoils the figures: a step of over 1 s, or over 1 % of reads or answers wrong."""
         many = self.impossible > IMPOSSIBLE * self.reads or self.backwards > IMPOSSIBLE * self.answers
         return many or abs(self.step_ms) > FAR_STEP_MS
 

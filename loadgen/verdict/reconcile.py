@@ -199,7 +199,7 @@ def _pair_latencies(window: ServerWindow, metrics: Metrics) -> Iterator[Reconcil
 
 
 def _pair_ranks(figure: str, ours: Distribution | None, theirs: ServerLatency) -> Iterator[ReconciledFigure]:
-    """Yield the percentiles that the client measured, each with the server's histogram bucket."""
+    """Yield of P50, P90, P99 those that the client measured, all without `ours`, and the server's bucket."""
     measured = {**ours.percentiles_ms, 50.0: ours.median_ms} if ours and ours.n else {}
     for percentile, name in _BRACKETED:
         client = measured.get(percentile)
@@ -305,7 +305,7 @@ class AnswerTimings(msgspec.Struct, frozen=True):
 
 
 def measure_answer_timings(records: Records, streamed: bool = True) -> AnswerTimings | None:
-    """Average the timings that answers report of themselves; None if none does."""
+    """Average the times that successful answers report in `timings`, as llama.cpp; None without any."""
     timed = records.ok & (records.server_prefill_ns >= 0)
     if not timed.any():
         return None

@@ -173,7 +173,7 @@ def server_limit(run: RunEvidence) -> Evidence | None:
     Source.GAUGES,
 )
 def requests_queued(run: RunEvidence) -> Evidence | None:
-    """Find evidence that requests waited although the server had room for more."""
+    """Find evidence that requests waited, and not for the server's own limit of requests at once."""
     waited, most = _select_waiting(run)
     if not waited or any(limit.find(run) is not None for limit in (few_slots, server_limit)):
         return None
