@@ -12,7 +12,8 @@ from typing import NoReturn
 
 from loadgen import __version__
 from loadgen.base import signals
-from loadgen.base.errors import NO_MEMORY, ExitCode, LoadgenError, UsageError
+from loadgen.base.errors import NO_MEMORY, LoadgenError, UsageError
+from loadgen.base.exit_code import ExitCode, decide_exit_code
 from loadgen.base.parsing import suggest_name
 from loadgen.base.printing import flush_stream, print_text, print_warnings
 from loadgen.base.text import clean_text, quote_value
@@ -82,7 +83,7 @@ def list_profiles(argv: Sequence[str]) -> int:
 
     if {"-h", "--help"} & set(argv) or len(argv) > 1:
         print_text("loadgen profiles [NAME]: list the shipped workloads, or show one as TOML", sys.stdout)
-        return 0 if len(argv) <= 1 else UsageError.exit_code
+        return ExitCode.FIGURES if len(argv) <= 1 else ExitCode.USAGE
     if argv:
         profile.load(argv[0], {})
         print_text(profile.locate(argv[0]).read_text("utf-8"), sys.stdout, end="")
@@ -144,7 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         number = signals.read_number(stop)
         print_text(f"loadgen: interrupted by {signals.NAMES[number]}", sys.stderr)
-        return signals.exit_code(number)
+        return decide_exit_code(signal=number)
     except MemoryError:
         print_text(f"loadgen: {NO_MEMORY}", sys.stderr)
         return ExitCode.NOTHING

@@ -1,22 +1,8 @@
-"""Errors: the tool's own failures, each with what is wrong and what to do, and the exit codes."""
+"""Errors: the tool's own failures, each with what is wrong and what to do."""
 
 from __future__ import annotations
 
-from enum import IntEnum
-
-
-class ExitCode(IntEnum):
-    """Every exit code of the command; of several runs, the greatest is the command's."""
-
-    FIGURES = 0  # figures were produced
-    NOTHING = 1  # nothing was measured, or the run was cut short
-    USAGE = 2  # the command asked for something that cannot be
-    INVALID = 3  # --strict, and the verdict is INVALID
-    UNWRITTEN = 4  # figures were produced, and not everything could be written
-    HUNG_UP = 129  # SIGHUP: the terminal was closed
-    INTERRUPTED = 130  # SIGINT: Ctrl-C
-    TERMINATED = 143  # SIGTERM
-
+from loadgen.base.exit_code import ExitCode
 
 NO_MEMORY = "no memory is left: lower --max-concurrency, or raise the limit (ulimit -v)"
 

@@ -12,8 +12,6 @@ NAMES: dict[int, str] = {
     signal.SIGHUP: "SIGHUP (the terminal was closed)",
 }
 CANCELLED = 65  # no signal's number: the program cancelled the task that awaits the run
-_FAILED = 128  # a shell's exit code of a command that a signal ended, less the signal's number
-EXIT_CODES = frozenset(_FAILED + number for number in NAMES)
 
 
 class Stopped(KeyboardInterrupt):
@@ -32,11 +30,6 @@ def explain_stop(number: int) -> str:
 def read_number(stop: KeyboardInterrupt) -> int:
     """Return the number of the signal behind a KeyboardInterrupt; SIGINT if it has none."""
     return stop.number if isinstance(stop, Stopped) else int(signal.SIGINT)
-
-
-def exit_code(number: int) -> int:
-    """Return the exit code of a command that a signal ended: 130 for Ctrl-C, 143 SIGTERM, 129 SIGHUP."""
-    return _FAILED + number
 
 
 def stop(number: int) -> None:

@@ -12,7 +12,8 @@ import numpy as np
 from loadgen.base import bounds
 from loadgen.base.arrays import Int64
 from loadgen.base.bounds import integer_between
-from loadgen.base.errors import ExitCode, UsageError
+from loadgen.base.errors import UsageError
+from loadgen.base.exit_code import ExitCode
 from loadgen.base.parsing import Parser, parse_arguments, parse_with
 from loadgen.base.printing import print_text
 from loadgen.base.text import format_json

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from loadgen.base import clock
 from loadgen.base.bounds import MOST_STREAMS, integer_between, number_between
-from loadgen.base.errors import MeasureError
+from loadgen.base.exit_code import decide_exit_code
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import print_text
 from loadgen.base.text import format_count
@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
         measured = _measure_transports(load, transports, deadline_ns)
     if options.save and calibration.remember(measured):
         print_text(f"kept for later reports in {calibration.cache_path()}", sys.stdout)
-    return 0 if well else MeasureError.exit_code
+    return decide_exit_code(measured=well)
 
 
 def _measure_transports(load: SelftestLoad, transports: Sequence[str], deadline_ns: int) -> list[Calibration]:

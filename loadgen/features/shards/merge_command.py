@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from loadgen.base.errors import ExitCode, UsageError
+from loadgen.base.errors import UsageError
+from loadgen.base.exit_code import ExitCode, decide_exit_code
 from loadgen.base.files import expand_path
 from loadgen.base.guard import Broken, make_guarded
 from loadgen.base.parsing import Parser, parse_arguments
@@ -58,7 +59,15 @@ def main(argv: Sequence[str]) -> int:
     print_text(f"run directory: {directory}", sys.stdout)
     for error in errors:
         print_text(f"loadgen: {error}", sys.stderr)
-    return _exit_code(run, asked.strict, bool(errors))
+    measured = bool(run.records.ok.any())
+    if not measured:
+        print_text("loadgen: every request failed: nothing was measured", sys.stderr)
+    return decide_exit_code(
+        measured=measured,
+        whole=not run.facts.partial,
+        valid=not asked.strict or run.verdict.level is not Level.INVALID,
+        written=not errors,
+    )
 
 
 def _directory(output: str | None, shards: Sequence[tuple[str, Result]]) -> Path:
@@ -81,14 +90,3 @@ def _keep(run: Result, directory: Path, explain: bool, layout: str | None) -> li
     text = make_guarded("the report", lambda: report.render_report(run, explain, layout), "", broken)
     errors = run_directory.save(run, directory, {run_directory.REPORT: text + "\n"}, broken)
     return errors + [f"{part.name}: {part.why}" for part in broken]
-
-
-def _exit_code(run: Result, strict: bool, unwritten: bool) -> int:
-    if not run.records.ok.any():
-        print_text("loadgen: every request failed: nothing was measured", sys.stderr)
-        return ExitCode.NOTHING
-    if run.facts.partial:
-        return ExitCode.NOTHING
-    if strict and run.verdict.level is Level.INVALID:
-        return ExitCode.INVALID
-    return ExitCode.UNWRITTEN if unwritten else ExitCode.FIGURES

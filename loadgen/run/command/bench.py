@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
-from loadgen.base import signals
-from loadgen.base.errors import ExitCode, UsageError
+from loadgen.base.errors import UsageError
+from loadgen.base.exit_code import SIGNALLED, decide_exit_code
 from loadgen.base.printing import print_text
 from loadgen.base.urls import parse_base_url
 from loadgen.facts import requested_metrics
@@ -118,7 +118,7 @@ def _run_all(session: Session, profiles: list[Profile], seed: Seed, find_speeds:
             from loadgen.report import load_table  # few runs need it
 
             loads += map(load_table.make_load_row, runs)
-        if worst in signals.EXIT_CODES:
+        if worst in SIGNALLED:
             break
     if tabled:
         print_text("\n" + find_speeds().draw_throughputs(tabled), sys.stdout, end="")
@@ -139,7 +139,7 @@ def _repeatedly(session: Session, workload: Profile, first: Seed) -> tuple[int, 
             gc.collect()  # it is off while anything is measured: see cli.run
         run, directory = session.run(workload, replace(first, repeat=first.repeat + repeat))
         worst = max(worst, finish(session, run, directory))
-        if worst in signals.EXIT_CODES:
+        if worst in SIGNALLED:
             break
         session.check_alive(failed=bool(run.records.failed))
         runs.append(run)
@@ -267,16 +267,18 @@ def finish(session: Session, run: Result, directory: Path) -> int:
         print_text(line, sys.stdout)
     for error in errors:
         progress.warn(error)
-    if number := run.facts.signal or kept.signal:
-        return signals.exit_code(number)
-    if run.facts.shard is not None and run.facts.shard.requests == 0:
+    signal = run.facts.signal or kept.signal
+    is_empty = run.facts.shard is not None and run.facts.shard.requests == 0
+    measured = is_empty or bool(run.records.ok.any())
+    if is_empty and not signal:
         progress.warn(f"shard {options.share.name} has none of the plan's {run.facts.requests} requests")
-    elif not run.records.ok.any():
+    elif not measured and not signal:
         became = "failed or was cancelled" if run.metrics.cancelled else "failed"
         progress.warn(f"every request {became}: nothing was measured")
-        return ExitCode.NOTHING
-    if run.facts.partial or run.facts.lost:
-        return ExitCode.NOTHING
-    if options.strict and run.verdict.level is Level.INVALID:
-        return ExitCode.INVALID
-    return ExitCode.UNWRITTEN if errors else ExitCode.FIGURES
+    return decide_exit_code(
+        signal=signal,
+        measured=measured,
+        whole=not (run.facts.partial or run.facts.lost),
+        valid=not options.strict or run.verdict.level is not Level.INVALID,
+        written=not errors,
+    )

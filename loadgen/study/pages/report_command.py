@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from loadgen.base.errors import UsageError
+from loadgen.base.exit_code import ExitCode
 from loadgen.base.files import expand_path
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import Screen, print_text
@@ -53,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; 0 where something was reported."""
     if not argv or {"-h", "--help"} & set(argv):
         report_parser().print_help()
-        return 0 if argv else UsageError.exit_code
+        return ExitCode.FIGURES if argv else ExitCode.USAGE
     asked = _parse_arguments(argv)
     forms = [form for form in _FORMS if getattr(asked, form)]
     first = expand_path(asked.places[0])

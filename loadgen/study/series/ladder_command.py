@@ -16,6 +16,7 @@ from msgspec.structs import asdict, replace
 
 from loadgen.base import bounds, signals, untrusted
 from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.exit_code import decide_exit_code
 from loadgen.base.printing import print_text
 from loadgen.base.text import clean_text, quote_value
 from loadgen.engines.engines import find_by_name
@@ -231,13 +232,13 @@ class Climb(ABC, Generic[Rung, Row]):
         try:
             measure(self)
         except KeyboardInterrupt as stop:
-            return signals.exit_code(signals.read_number(stop))
+            return decide_exit_code(signal=signals.read_number(stop))
         finally:
             if self.rows:
                 print_text(f"\n{self.draw('text')}\ntables and runs: {self.directory}", sys.stdout)
             else:
                 run_place.remove_empty(self.directory)
-        return 0 if self.count_measured() else MeasureError.exit_code
+        return decide_exit_code(measured=self.count_measured() > 0)
 
     def climb_on(self, servers: PointServers | GivenServer, seed: Seed) -> None:
         """Measure what is left on a server. A rung that cannot be measured is a row with the reason.

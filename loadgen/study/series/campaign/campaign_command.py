@@ -14,6 +14,7 @@ import msgspec
 
 from loadgen.base import signals
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
+from loadgen.base.exit_code import decide_exit_code
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import print_text
 from loadgen.base.secrecy import hide_secrets
@@ -214,7 +215,7 @@ def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.
             execution.run()
         except KeyboardInterrupt as stop:
             print_text(f"\ninterrupted: {_count_finished(wanted, kept)}\nresume with: {resume}", sys.stdout)
-            return signals.exit_code(signals.read_number(stop))
+            return decide_exit_code(signal=signals.read_number(stop))
         except StoreError as error:
             state = _count_finished(wanted, kept)
             raise StoreError(f"{error}; {state}; when it can be written: {resume}") from None

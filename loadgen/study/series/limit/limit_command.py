@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 from loadgen.base import bounds, parsing, signals
 from loadgen.base.bounds import integer_between, number_between
-from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.errors import UsageError
+from loadgen.base.exit_code import decide_exit_code
 from loadgen.base.parsing import parse_with
 from loadgen.base.printing import print_text
 from loadgen.base.secrecy import hide_argument_secrets
@@ -121,11 +122,11 @@ def main(argv: Sequence[str]) -> int:
     if found.signal:
         resume = series_store.show_resume_command(found.kept.directory)
         print_text(f"interrupted; resume with: {resume}", sys.stdout)
-        return signals.exit_code(found.signal)
+        return decide_exit_code(signal=found.signal)
     record = found.record
     measured = record.ended is not None and (record.ended in limit_answer.ANSWERS or record.limit is not None)
     measured = measured and any(run.verdict != Level.INVALID for run in record.runs)
-    return 0 if measured and record.ended != "server-died" else MeasureError.exit_code
+    return decide_exit_code(measured=measured, whole=record.ended != "server-died")
 
 
 def find_limit(

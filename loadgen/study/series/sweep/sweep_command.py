@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from loadgen.base import signals
 from loadgen.base.bounds import integer_between
-from loadgen.base.errors import ExitCode, MeasureError, UsageError
+from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.exit_code import ExitCode, decide_exit_code
 from loadgen.base.printing import print_text
 from loadgen.base.text import clean_text, format_count, wrap_text
 from loadgen.plan.profile import Profile
@@ -151,7 +152,7 @@ def _run_sweep(request: SweepRequest, store: SweepStore) -> int:
     except KeyboardInterrupt as stop:
         _print_points(request, store, store.record())
         print_text(f"interrupted; resume with: {resume}", sys.stdout)
-        return signals.exit_code(signals.read_number(stop))
+        return decide_exit_code(signal=signals.read_number(stop))
     except StoreError as error:
         raise StoreError(f"{error}; when it can be written: {resume}") from None
     except MeasureError as error:
@@ -165,9 +166,8 @@ def _run_sweep(request: SweepRequest, store: SweepStore) -> int:
         raise MeasureError(f"every point failed, the first: {record.points[0].reason}")
     if failed := states.count("failed"):
         print_text(f"measure {format_count(failed, 'failed point')} again: {resume}", sys.stdout)
-    if request.options.strict and any(point.verdict == Level.INVALID.value for point in record.points):
-        return ExitCode.INVALID
-    return ExitCode.FIGURES
+    invalid = any(point.verdict == Level.INVALID.value for point in record.points)
+    return decide_exit_code(valid=not (request.options.strict and invalid))
 
 
 def _print_points(request: SweepRequest, store: SweepStore, record: SweepRecord) -> None:

@@ -1,0 +1,34 @@
+"""Exit codes: of what happened, the gravest decides; every code is one of the table."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from loadgen.base.exit_code import SIGNALLED, ExitCode, decide_exit_code
+from loadgen.base.signals import NAMES
+
+WORST = {"measured": False, "whole": False, "valid": False, "written": False}
+
+
+@pytest.mark.parametrize(
+    ("happened", "code"),
+    [
+        ({}, ExitCode.FIGURES),
+        ({"written": False}, ExitCode.UNWRITTEN),
+        ({"valid": False, "written": False}, ExitCode.INVALID),
+        ({"whole": False, "valid": False, "written": False}, ExitCode.NOTHING),
+        ({"measured": False}, ExitCode.NOTHING),
+        ({**WORST, "signal": signal.SIGINT}, ExitCode.INTERRUPTED),
+        ({**WORST, "signal": signal.SIGTERM}, ExitCode.TERMINATED),
+        ({**WORST, "signal": signal.SIGHUP}, ExitCode.HUNG_UP),
+    ],
+)
+def test_the_first_condition_that_applies_decides_the_code(happened: dict[str, Any], code: ExitCode) -> None:
+    assert decide_exit_code(**happened) is code
+
+
+def test_every_signal_that_ends_a_run_has_its_own_code() -> None:
+    assert {decide_exit_code(signal=number) for number in NAMES} == SIGNALLED
