@@ -27,7 +27,7 @@ from loadgen.run.command import progress
 from loadgen.run.command.credentials import read_api_key
 from loadgen.settings import table
 from loadgen.settings.server_settings import KeyOptions
-from loadgen.study.series.campaign import arms, campaign_store
+from loadgen.study.series.campaign import arms, campaign_store, resumption
 from loadgen.study.series.campaign.arms import (
     ONCE,
     Arm,
@@ -49,8 +49,6 @@ from loadgen.study.series.campaign.execution import Cooling, Execution
 from loadgen.study.series.series_store import FAILED, StoreError
 from loadgen.study.series.time_estimate import Pace, format_duration
 
-_HERE = ""  # --resume without a directory: the latest
-
 
 class CampaignRequest(msgspec.Struct, frozen=True):
     """A campaign as the command line and its file have it."""
@@ -65,7 +63,7 @@ class CampaignRequest(msgspec.Struct, frozen=True):
 def main(argv: Sequence[str]) -> int:
     """Run the command; 0 where any cell is finished."""
     given = parse_arguments(campaign_parser(), argv)
-    if given.file is None and given.resume in (None, _HERE):
+    if given.file is None and given.resume in (None, resumption.LATEST):
         for name, path in list_shipped().items():
             print_text(f"{name:<20} {load_campaign(path).description}", sys.stdout)
         own = "loadgen campaign FILE.toml"
@@ -73,14 +71,14 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if given.retry_failed and given.resume is None:
         raise UsageError("--retry-failed needs --resume: a new campaign has no failed cells")
-    kept = _find_store(given)
+    kept = resumption.find_store(given.resume, given.file, Path(given.run_dir))
     wanted = _make_request(given, kept)
     if given.dry_run:
         shown = Preview(wanted, set(), Pace(), wanted.file.seed)
         if kept is not None:
-            _make_record(wanted, kept, given.retry_failed)  # raises where the file has changed since
-            done, pace = _find_done(kept, given.retry_failed), read_pace(kept, wanted.starts)
-            shown = Preview(wanted, done, pace, kept.record.seed)
+            record = resumption.resume_record(kept, _make_record(wanted), wanted.path, given.retry_failed)
+            done, pace = resumption.list_done(kept, given.retry_failed), read_pace(kept, wanted.starts)
+            shown = Preview(wanted, done, pace, record.seed)
         print_text(shown.render(), sys.stdout)
         return 0
     if unset := sorted({name for arm in wanted.arms for name in arm.missing}):
@@ -105,7 +103,7 @@ def campaign_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("file", nargs="?", metavar="FILE.toml|NAME", help="a campaign file, or the name of a shipped one")
     add("--run-dir", metavar="DIR", default="runs", help="parent of its directory (default: runs)")
-    add("--resume", nargs="?", const=_HERE, metavar="DIR",
+    add("--resume", nargs="?", const=resumption.LATEST, metavar="DIR",
         help="resume a campaign: its directory, or the latest of this name in --run-dir")  # fmt: skip
     add("--retry-failed", action="store_true", help="with --resume: measure failed cells again")
     add("--repeats", type=int, metavar="N", help="instead of the file's; with --resume, more than before")
@@ -118,20 +116,6 @@ def campaign_parser() -> argparse.ArgumentParser:
     table.add_flags(parser, KeyOptions.rows)
     add("--quiet", action="store_true", help="no progress; only failures and the comparison")
     return parser
-
-
-def _find_store(given: argparse.Namespace) -> CampaignStore | None:
-    """Find the directory of the campaign that goes on; None where one begins."""
-    if given.resume is None:
-        return None
-    if given.resume == _HERE:
-        name = load_campaign(locate_campaign(given.file)).name
-        return campaign_store.find_latest_campaign(Path(given.run_dir), name)
-    if given.resume.endswith(".toml"):
-        raise UsageError("--resume takes the campaign's directory: put the file before it")
-    kept = CampaignStore(Path(given.resume))
-    _ = kept.record  # raises where it is missing
-    return kept
 
 
 def _make_request(given: argparse.Namespace, kept: CampaignStore | None) -> CampaignRequest:
@@ -165,27 +149,11 @@ def _plan_starts(campaign: CampaignFile, chosen: tuple[Arm, ...]) -> tuple[Start
     return arms.plan_starts(campaign.name, chosen, campaign.repeats, campaign.starts == ONCE)
 
 
-def _find_done(kept: CampaignStore, retry_failed: bool) -> set[str]:
-    """Return the ids of the cells that are not to be measured again."""
-    return kept.list_finished() | (set() if retry_failed else kept.list_failed())
-
-
-def _make_record(
-    wanted: CampaignRequest, kept: CampaignStore | None, retry_failed: bool
-) -> campaign_store.CampaignRecord:
-    """Make the campaign's record; of one that goes on, raise UsageError if its file has changed since."""
+def _make_record(wanted: CampaignRequest) -> campaign_store.CampaignRecord:
+    """Make the record of every cell in the file, also of those that --only leaves out."""
     every = arms.make_arms(wanted.file, wanted.path, trust=wanted.trust)
     starts, now = _plan_starts(wanted.file, every), run_place.read_wall_clock()
-    asked = campaign_store.make_record(wanted.file, wanted.path, every, starts, now)
-    if kept is None:
-        return asked
-    measured = kept.list_measured(failed=not retry_failed)
-    if changed := list(campaign_store.list_differences(kept.record, asked, measured)):
-        raise UsageError(
-            f"{wanted.path} has changed since {kept.directory} was run: {'; '.join(changed)}: "
-            "restore it, or start another campaign"
-        )
-    return campaign_store.continue_record(kept.record, asked)
+    return campaign_store.make_record(wanted.file, wanted.path, every, starts, now)
 
 
 def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.Namespace) -> int:
@@ -196,15 +164,17 @@ def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.
     again = [str(wanted.path), "--resume", str(kept.directory), *wanted.trust.words]
     resume = shlex.join(["loadgen", "campaign", *again])
     with kept.lock():
-        campaign = _make_record(wanted, None if given.resume is None else kept, given.retry_failed)
-        kept.clear()
+        campaign = _make_record(wanted)
+        if given.resume is not None:
+            campaign = resumption.resume_record(kept, campaign, wanted.path, given.retry_failed)
+            resumption.clear_unfinished(kept)
         kept.write_record(campaign)
         cool, shown = wanted.file.cool_down, progress.display(given.quiet)
         execution = Execution(
             store=kept,
             starts=wanted.starts,
             seed=Seed(campaign.seed, campaign.seed_chosen),
-            done=_find_done(kept, given.retry_failed),
+            done=resumption.list_done(kept, given.retry_failed),
             pace=read_pace(kept, wanted.starts),
             say=say,
             quiet=given.quiet,

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -81,13 +81,6 @@ class CampaignStore(SeriesStore):
             with contextlib.suppress(*_DAMAGE):
                 yield dict(_read_json(path)[OURS])
 
-    def clear(self) -> None:
-        """Remove what an interrupted campaign left unfinished."""
-        self.drop_unfinished()
-        with self.writing():
-            for cell_id in self.list_finished() & self.list_failed():  # it was ended between the two
-                self.forget_failure(cell_id)
-
     def count_attempt(self, planned: Planned) -> int:
         """Return how often a cell was begun before, and store that it is begun again; raises StoreError."""
         path = self.directory / ATTEMPTS
@@ -130,15 +123,6 @@ class CampaignStore(SeriesStore):
         super().forget_failure(name)
 
 
-def find_latest_campaign(base: Path, name: str) -> CampaignStore:
-    """Find the campaign of that name that began last under `base`; raises UsageError."""
-    for path in sorted(base.glob(f"*/{RECORD}"), reverse=True):
-        with contextlib.suppress(UsageError):
-            if CampaignStore(path.parent).record.name == name:
-                return CampaignStore(path.parent)
-    raise UsageError(f"no campaign {name!r} to resume under {base}: give its directory to --resume")
-
-
 def _read_json(path: Path) -> Any:
     """Read what a JSON file holds; raises OSError, ValueError and RecursionError."""
     return json.loads(read_file_bytes(path, LARGEST_BYTES))
@@ -146,10 +130,6 @@ def _read_json(path: Path) -> Any:
 
 # 1: the first.
 FORMAT = 1
-# What may change after cells were run: it only affects how they are read, or adds to them.
-_HARMLESS = (
-    "loadgen", "created", "description", "file", "repeats", "baseline", "margin", "hardware", "order",
-)  # fmt: skip
 
 
 class ArmRecord(BaseModel, extra="forbid", frozen=True):
@@ -208,69 +188,6 @@ def _describe_profile(place: str) -> dict[str, Any]:
     if "environment" in server:
         server["environment"] = Secrets().mask(server["environment"], names_too=True)
     return settings
-
-
-def list_differences(old: CampaignRecord, new: CampaignRecord, ran: Collection[Cell]) -> Iterator[str]:
-    """List what differs of what was run, each with its key; additions are not differences."""
-    if not ran:
-        return
-    for key in CampaignRecord.model_fields:
-        if key in _HARMLESS or key in ("arms", "profiles", "seed", "seed_chosen", "format"):
-            continue
-        yield from _compare_values(key, getattr(old, key), getattr(new, key))
-    if new.seed_chosen:
-        yield from _compare_values("seed", old.seed, new.seed)
-    arms = [{(arm.checkpoint, arm.server): arm for arm in record.arms} for record in (old, new)]
-    for pair in dict.fromkeys((cell.checkpoint, cell.server) for cell in ran):
-        before, after = (arms_by_key.get(pair) for arms_by_key in arms)
-        where = f"{pair[0]} on {pair[1]}"
-        if after is None:
-            yield f"{where} was run and is no longer in the file"
-        elif before is not None:
-            yield from _compare_tables(where, before.flags, after.flags)
-    for name in dict.fromkeys(cell.profile for cell in ran):
-        if name in new.profiles:
-            yield from _compare_tables(f"profile {name}", old.profiles.get(name, {}), new.profiles[name])
-        else:
-            yield f"profile {name} was run and is no longer in the file"
-
-
-def _compare_tables(where: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    for key in dict.fromkeys((*old, *new)):
-        if key not in ("hardware", "description"):
-            yield from _compare_values(f"{where}: {key}", old.get(key), new.get(key))
-
-
-def _compare_values(key: str, old: Any, new: Any) -> Iterator[str]:
-    if old != new:
-        was, now = ("not given" if value is None else repr(value) for value in (old, new))
-        yield f"{key} was {was} and is {now}"
-
-
-def continue_record(old: CampaignRecord, new: CampaignRecord) -> CampaignRecord:
-    """Make the record of a campaign that goes on: its seed and its beginning stay, the rest is the file's.
-
-    What was run before and is not asked for now stays in the order.
-    """
-    kept = [cell_id for cell_id in old.order if cell_id not in new.order]
-    return new.model_copy(
-        update={
-            "created": old.created,
-            "seed": old.seed,
-            "seed_chosen": old.seed_chosen,
-            "repeats": max(old.repeats, new.repeats),
-            "arms": (
-                *new.arms,
-                *(arm for arm in old.arms if _make_arm_key(arm) not in map(_make_arm_key, new.arms)),
-            ),
-            "profiles": {**old.profiles, **new.profiles},
-            "order": (*new.order, *kept),
-        }
-    )
-
-
-def _make_arm_key(arm: ArmRecord) -> tuple[str, str]:
-    return arm.checkpoint, arm.server
 
 
 def read_pace(store: CampaignStore, starts: Sequence[Start]) -> Pace:

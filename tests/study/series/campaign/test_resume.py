@@ -31,6 +31,7 @@ from loadgen.run.command.options import Options
 from loadgen.study.series.campaign import campaign_command
 from loadgen.study.series.campaign.arms import Planned
 from loadgen.study.series.campaign.campaign_store import CampaignStore
+from loadgen.study.series.campaign.resumption import clear_unfinished
 from loadgen.study.series.series_store import StoreError
 
 pytestmark = [
@@ -187,7 +188,7 @@ def test_what_was_ended_between_two_renames_is_put_right(tmp_path: Path) -> None
     a_run(store, one).rename(tmp_path / "cells" / one.id)  # killed right after
     a_run(store, planned("C"))
     (tmp_path / "failed" / ".x.json.new").write_text("{", "utf-8")
-    store.clear()
+    clear_unfinished(store)
     assert (store.list_finished(), store.list_failed()) == ({one.id, other.id}, set())
     assert not (tmp_path / "unfinished").exists()
 
