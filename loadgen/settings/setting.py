@@ -83,7 +83,7 @@ class Setting(msgspec.Struct):
     choices: Sequence[str] | None = None
     action: Any = None
     nargs: str | None = None
-    least: float | None = None  # of a number; else those of `read`
+    least: float | None = None  # of a number: here, or in `read`, and not in both
     above: float | None = None
     most: float | None = None
     infinite: bool = False  # a number may be
@@ -109,6 +109,11 @@ class Setting(msgspec.Struct):
     name: str = ""  # the attribute, and the key and keyword
     kind: str = ""  # the annotation, as it is written
 
+    def __post_init__(self) -> None:
+        given = any(bound is not None for bound in (self.least, self.above, self.most))
+        if given and hasattr(self.read, "most"):
+            raise ValueError("bounds are those of `read`, or least, above and most: not in both")
+
     def __set_name__(self, owner: type, name: str) -> None:
         self.name, self.kind = name, owner.__annotations__[name]
 
@@ -130,10 +135,8 @@ class Setting(msgspec.Struct):
     @property
     def bounds(self) -> dict[str, float]:
         """The bounds of a number, as pydantic and msgspec name them: ge, gt and le."""
-        least, most = self.least, self.most
-        if self.above is None and least is None and most is None:
-            least, most = getattr(self.read, "least", None), getattr(self.read, "most", None)
-        named = {"ge": least, "gt": self.above, "le": most}
+        own = self.read if hasattr(self.read, "most") else self
+        named = {"ge": getattr(own, "least", None), "gt": self.above, "le": getattr(own, "most", None)}
         return {name: value for name, value in named.items() if value is not None}
 
 
@@ -146,6 +149,7 @@ class RequestSource(msgspec.Struct, frozen=True):
     plans_lens: bool = False  # its lengths are those of random prompts, and of no data set
     is_trace: bool = False  # its times are recorded, and its repeated prompts the file's own
     reads_file: bool = False  # `dataset_path` names its file
+    from_vllm: bool = False  # a data set of `vllm bench serve`, read by its rules
 
 
 class Rows:

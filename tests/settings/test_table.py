@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from loadgen.base.bounds import integer_between
 from loadgen.plan.profile import SUBJECTS, Profile
 from loadgen.run.command.options import TABLE, Options, bench_parser
 from loadgen.settings.setting import Makes, Rows, setting
@@ -25,6 +26,14 @@ ROOT = Path(__file__).parents[2]
 def test_a_row_must_say_what_it_makes_and_its_default(columns: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match="Missing required argument"):
         setting(**columns)
+
+
+def test_a_row_has_its_bounds_in_one_place() -> None:
+    read = integer_between(1, 9)
+    assert setting(Makes.LOAD, 1, read=read).bounds == {"ge": 1, "le": 9}
+    assert setting(Makes.LOAD, 1, read=int, above=0.0, most=9).bounds == {"gt": 0.0, "le": 9}
+    with pytest.raises(ValueError, match="not in both"):
+        setting(Makes.LOAD, 1, read=read, least=0)
 
 
 def test_a_subject_has_its_rows_in_the_order_they_are_written() -> None:

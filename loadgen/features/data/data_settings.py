@@ -15,8 +15,6 @@ from loadgen.settings.setting import DATA, Conflict, Identity, KeyRows, Makes, R
 
 DatasetName = Literal["random", "sharegpt", "custom", "prefix_repetition", "timed_trace"]
 _N = {"read": integer_between(1, bounds.MOST_TOKENS), "metavar": "N"}
-_MADE = (None, "random", "prefix_repetition")  # which read no file
-_SWITCH = {"action": "store_true", "data_sets": ("sharegpt", "custom", "")}
 _REPETITION = {**_N, "data_sets": ("prefix_repetition",)}
 _TIMED = {"data_sets": ("timed_trace",)}
 
@@ -33,18 +31,26 @@ def read_dataset(name: str) -> str:
     return name
 
 
+SOURCES = {
+    "prefix_repetition": RequestSource("loadgen.features.data.listed_texts", is_made=True, from_vllm=True),
+    "sharegpt": RequestSource("loadgen.features.data.sharegpt", reads_file=True, from_vllm=True),
+    "custom": RequestSource("loadgen.features.data.custom", reads_file=True, from_vllm=True),
+    "file": RequestSource("loadgen.features.data.recognised_rows", key="dataset_path", reads_file=True),
+}
+_NAMED = {name: source for name, source in SOURCES.items() if not source.key}
+_MADE = (None, "random", *(name for name, source in _NAMED.items() if not source.reads_file))
+_OURS = tuple(name for name, source in _NAMED.items() if not source.from_vllm)
+_VLLMS = tuple(name for name in get_args(DatasetName)[1:] if name not in _OURS)
+# Files of rows, which are shuffled and sent again where there are too few; "" is known by its rows.
+_ROWS = ("", *(name for name, source in _NAMED.items() if source.reads_file))
+_FILES = (*_ROWS, "trace", "timed_trace")
+_SWITCH = {"action": "store_true", "data_sets": _ROWS}
+
+
 def _lacks_file(values: Values) -> bool:
     return values["dataset_name"] not in _MADE and not values["dataset_path"]
 
 
-SOURCES = {
-    "prefix_repetition": RequestSource("loadgen.features.data.listed_texts", is_made=True),
-    "sharegpt": RequestSource("loadgen.features.data.sharegpt", reads_file=True),
-    "custom": RequestSource("loadgen.features.data.custom", reads_file=True),
-    "file": RequestSource("loadgen.features.data.recognised_rows", key="dataset_path", reads_file=True),
-}
-# "" is a file that is known by its rows.
-_FILES = ("", "trace", "timed_trace", "sharegpt", "custom")
 # fmt: off
 _data = partial(setting, Makes.LOAD, group=DATA)
 _label = partial(_data, metavar="KEY", **_TIMED)
@@ -55,7 +61,8 @@ class DataKeys(KeyRows, frozen=True):
 
     # None: random, or what the rows of `dataset_path` are
     dataset_name: DatasetName | None = _data(None,
-        f"random (default), {', '.join(get_args(DatasetName)[1:])}: vLLM's own, by its rules",
+        "".join((f"random (default), {', '.join(_VLLMS)}: vLLM's own, by its rules",
+            *(f"; {name}" for name in _OURS))),
         read=read_dataset, metavar="NAME", names_server=True, compared=Identity.AS_READ,
         not_with=(Conflict(_lacks_file, "--dataset-name {dataset_name} needs its file: pass --dataset-path "
             "FILE"),))

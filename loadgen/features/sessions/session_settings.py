@@ -111,8 +111,8 @@ class SessionKeys(KeyRows, frozen=True):
     session_header: str = setting(Makes.REQUEST, "", "a header with the session's name, as X-Session-ID",
         metavar="NAME", check=_check_header_name, **_own)
     turn_timeout: float | None = setting(Makes.CLIENT, None, "a turn that takes longer ends its session",
-        read=number_between(0.001, bounds.MOST_SECONDS), metavar="S", above=0.0, most=bounds.MOST_SECONDS,
-        keyword="float | None", **_own)
+        read=number_between(0.001, bounds.MOST_SECONDS), metavar="S", keyword="float | None",
+        **_own)
     users: int | None = _session(None, "users, each with a session at a time, whose turns are due at "
         "--user-rate", read=integer_between(1, bounds.MOST_STREAMS), metavar="N", keyword="int | None",
         replaces=("max_concurrency", "turn_delays", "think_time", *_ARRIVALS),
@@ -124,7 +124,7 @@ class SessionKeys(KeyRows, frozen=True):
             *(Conflict(key, _BEGINS) for key in _ARRIVALS[1:]),
             Conflict("turn_delays", _PAUSES), Conflict("think_time", _PAUSES), *_ALONE))
     user_rate: float | None = _session(None, "turns per second of each user", read=number_between(1e-9, 1e9),
-        metavar="R", above=0.0, most=1e9, keyword="float | None",
+        metavar="R", keyword="float | None",
         needs=(_NEEDS, Conflict("users", "--user-rate needs --users N")))
 # fmt: on
 

@@ -55,5 +55,7 @@ class TraceKeys(KeyRows, frozen=True):
 PROFILE_KEYS = {VariationKeys: (TraceKeys,)}
 SOURCES = {
     "trace": RequestSource("loadgen.features.traces.trace_replay", key="trace", is_made=True, is_trace=True),
-    "timed_trace": RequestSource("loadgen.features.traces.timed_trace", is_trace=True, reads_file=True),
+    "timed_trace": RequestSource(
+        "loadgen.features.traces.timed_trace", is_trace=True, reads_file=True, from_vllm=True
+    ),
 }

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
+from loadgen.features.data import data_settings
+from loadgen.features.data.data_settings import DatasetName
 from loadgen.plan import profile
+from loadgen.plan.request_sources import SOURCES
 from loadgen.settings.conflicts import list_unheeded
 from loadgen.settings.table import ANSWER_LENS, PROFILE_KEYS, join_rows
 
@@ -119,3 +122,15 @@ def test_answers_to_prompts_that_mean_nothing_are_held_to_their_length(
     keys: dict[str, Any], ignores: bool
 ) -> None:
     assert profile.build(keys).ignore_eos is ignores
+
+
+def test_a_named_data_set_is_a_source_and_a_source_without_a_key_is_named() -> None:
+    assert set(get_args(DatasetName)) == {name for name, source in SOURCES.items() if not source.key}
+
+
+@loop_over("name", [name for name, source in data_settings.SOURCES.items() if source.reads_file])
+def test_how_rows_are_chosen_applies_to_every_data_set_of_a_file(name: str) -> None:
+    values: dict[str, Any] = {"dataset_name": name, "dataset_path": "f.jsonl", "trace": ""}
+    values |= {"dataset_name": None} if name == "file" else {}
+    switches = ["disable_shuffle", "no_oversample", "skip_chat_template"]
+    assert list_unheeded(join_rows(*PROFILE_KEYS), values, switches) == []
