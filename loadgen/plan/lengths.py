@@ -132,7 +132,7 @@ def parse_lengths(text: str, flag: str, usual_mean: int) -> LengthDistribution:
         raise UsageError(f"{flag} {quote_value(text)}: {error}; {_EXAMPLE}") from None
 
 
-def parse_seconds(text: str, flag: str) -> LengthDistribution:
+def parse_pauses_ms(text: str, flag: str) -> LengthDistribution:
     """Parse a distribution of seconds, as `2.5` or `lognormal:mean=2.5,sd=1`, into milliseconds.
 
     Raises UsageError that names the parameter.

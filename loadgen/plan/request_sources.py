@@ -80,7 +80,7 @@ def check_files(profile: Profile) -> None:
     if profile.think_time:
         from loadgen.plan import lengths
 
-        lengths.parse_seconds(profile.think_time, "--think-time")
+        lengths.parse_pauses_ms(profile.think_time, "--think-time")
 
 
 def _check_shipped(profile: Profile) -> None:

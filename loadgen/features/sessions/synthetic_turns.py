@@ -204,7 +204,7 @@ def _draw_delays_ns(
     """Draw the delay before each request, int64[count] (ns), 0 for first turns; may add a note."""
     delays_ns = np.zeros(count, dtype=np.int64)
     if profile.think_time:
-        pauses = lengths.parse_seconds(profile.think_time, "--think-time")
+        pauses = lengths.parse_pauses_ms(profile.think_time, "--think-time")
         if remark := pauses.remark():
             notes.append(f"--think-time {profile.think_time}: {remark}")
         delays_ns = pauses.draw(stream.rng("think time"), count) * MS_NS
