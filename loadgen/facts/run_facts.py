@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
 from loadgen.base import bounds
+from loadgen.base.errors import UsageError
 from loadgen.base.structs import replace
 from loadgen.engines.refusals import AdaptedField
 from loadgen.facts.requested_metrics import make_block_facts, make_metric_options
@@ -28,7 +29,7 @@ from loadgen.figures.vllm_keys import BlockFacts
 from loadgen.plan.data_facts import DataFacts
 from loadgen.plan.profile import Profile
 from loadgen.records.record_columns import MOST_COUNT
-from loadgen.settings.validation import ServerSettings
+from loadgen.settings.validation import ServerSettings, explain_unknown
 from loadgen.transport.sending.share import WHOLE, Share
 
 if TYPE_CHECKING:
@@ -319,7 +320,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read_stored(cls, ours: Mapping[str, Any]) -> Self:
-        """Read the facts of a stored result or journal, of any format; raises ValueError."""
+        """Read the facts of a stored result or journal, of any format.
+
+        Raises ValueError, or OtherVersion where a part of it has a key that this version lacks.
+        """
         known = {name: ours[name] for name in find_fact_types() if name in ours}
         # Earlier versions had only a note where there is a field now.
         notes = known.get("notes")
@@ -436,6 +440,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return replace(make_block_facts(self.profile), request_rate_per_s=rate_per_s, max_concurrency=most)
 
 
+class OtherVersion(UsageError):
+    """Another version of loadgen wrote a run, with a key that this one lacks."""
+
+
 def _read_fact(name: str, value: Any) -> Any:
     """Convert a fact from its stored JSON; raises ValueError."""
     try:
@@ -445,10 +453,12 @@ def _read_fact(name: str, value: Any) -> Any:
 
 
 def _validate(kind: type[BaseModel], value: Any) -> BaseModel:
-    """Validate a value as a pydantic model; raises ValueError with the first error."""
+    """Validate a value as a pydantic model; raises ValueError with the first error, or OtherVersion."""
     try:
         return kind.model_validate(value)
     except ValidationError as error:
+        if unknown := explain_unknown(error):
+            raise OtherVersion(unknown) from None
         first = error.errors()[0]
         raise ValueError(": ".join([*map(str, first["loc"]), first["msg"]])) from None
 

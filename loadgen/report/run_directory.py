@@ -19,7 +19,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.guard import Broken, make_guarded
 from loadgen.base.structs import replace
 from loadgen.facts import requested_metrics
-from loadgen.facts.run_facts import FORMATS, Facts
+from loadgen.facts.run_facts import FORMATS, Facts, OtherVersion
 from loadgen.features import import_rows
 from loadgen.figures import objectives, steady_state
 from loadgen.figures.metrics import Metrics, compute_metrics
@@ -261,7 +261,10 @@ def _read_facts(directory: Path, ours: Mapping[str, Any]) -> Facts:
             f"{directory} has format {version}, this loadgen reads {', '.join(map(str, FORMATS))}: use "
             "the one that wrote it"
         )
-    facts = Facts.read_stored(ours)
+    try:
+        facts = Facts.read_stored(ours)
+    except OtherVersion as error:
+        raise UsageError(f"{directory} {error}") from None
     requested_metrics.check_reportable(facts.profile)
     if not facts.planned_rate_per_s > 0:
         raise ValueError(f"its request_rate is {facts.planned_rate_per_s}")

@@ -83,6 +83,15 @@ def explain_errors(
     return UsageError("; ".join(_explain(item, origin, keys, typed) for item in error.errors()))
 
 
+def explain_unknown(error: ValidationError) -> str:
+    """Explain that another version wrote what was read; "" if anything but its keys is wrong."""
+    errors = error.errors()
+    if any(item["type"] != "extra_forbidden" for item in errors):
+        return ""
+    keys = ", ".join(quote_value(".".join(map(str, item["loc"]))) for item in errors)
+    return f"was made by another version of loadgen: this one does not know {keys}: use the one that wrote it"
+
+
 def _explain(item: Mapping[str, Any], origin: str, keys: Collection[str], typed: Collection[str]) -> str:
     place, inside = [str(part) for part in item["loc"]], ""
     if place[:1] == ["server"] and len(place) > 1:

@@ -14,6 +14,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.text import clean_line
 from loadgen.base.untrusted import read_file_bytes
 from loadgen.report.run import Run
+from loadgen.settings.validation import explain_unknown
 
 SWEEP = "sweep.json"
 # 1: the first.
@@ -124,6 +125,8 @@ def parse_record(content: bytes, path: Path, kind: type[_Kind], newest: int) -> 
             )
         return kind.model_validate_json(content)
     except ValidationError as error:
+        if unknown := explain_unknown(error):
+            raise UsageError(f"{path} {unknown}") from None
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))  # "" of what is no JSON at all
         what = ": ".join(filter(None, (where, first["msg"].lower())))

@@ -141,6 +141,21 @@ def test_a_newer_format_is_left_to_a_newer_tool(tmp_path: Path) -> None:
         run_directory.load(tmp_path)
 
 
+def test_a_run_with_a_key_that_this_version_lacks_is_of_another_version(tmp_path: Path) -> None:
+    saved(tmp_path, made())
+    stored = json.loads((tmp_path / RESULT).read_text("utf-8"))
+    stored["loadgen"]["profile"]["quota"] = 3
+    (tmp_path / RESULT).write_text(json.dumps(stored), "utf-8")
+    with pytest.raises(UsageError) as raised:
+        run_directory.load(tmp_path)
+    why = "was made by another version of loadgen: this one does not know 'quota': use the one that wrote it"
+    assert str(raised.value) == f"{tmp_path} {why}"
+    stored["loadgen"]["profile"]["num_prompts"] = "x"
+    (tmp_path / RESULT).write_text(json.dumps(stored), "utf-8")
+    with pytest.raises(UsageError, match="is damaged: profile: "):
+        run_directory.load(tmp_path)
+
+
 # numpy leaves the file of a broken archive to the collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("name", [RESULT, ARRIVALS])

@@ -132,6 +132,7 @@ def test_a_search_without_a_run_is_still_a_result(tmp_path: Path) -> None:
         ({"format": 3}, "was written by a newer loadgen: it has format 3, this one reads 2"),
         ({"axis": "weight"}, "is damaged: axis: input should be 'concurrency' or 'rate'"),
         ({"format": "new"}, "is damaged: format: "),
+        ({"quota": 3}, "was made by another version of loadgen: this one does not know 'quota'"),
     ],
 )
 def test_a_record_that_cannot_be_read_is_an_error(

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from loadgen import __version__
 from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import read_list, read_mapping
-from loadgen.facts.run_facts import FORMATS, Facts, FailedCell
+from loadgen.facts.run_facts import FORMATS, Facts, FailedCell, OtherVersion
 from loadgen.figures.metrics import DEFINITIONS_VERSION
 from loadgen.report import run_directory
 from loadgen.report.load_table import mark_simulated
@@ -154,6 +154,8 @@ def _read_facts(stored: Any, source: str) -> Facts:
         raise UsageError(f"{source} has format {version}, this loadgen reads {supported}")
     try:
         return Facts.read_stored(ours)
+    except OtherVersion as error:
+        raise UsageError(f"{source} {error}") from None
     except ValueError as error:
         raise UsageError(f"{source} is damaged: {error}") from None
 
