@@ -42,12 +42,15 @@ def counters_reset(run: RunEvidence) -> Evidence | None:
     "the first wave's median exceeds the 90th percentile of the requests between it and the drain: TTFT, "
     f"per prompt token awaited at the same time, {FIRST_TTFT[0]:.0f} times and by {FIRST_TTFT[1]:.0f} ms, or "
     f"TPOT {FIRST_TPOT[0]:.1f} times and by {FIRST_TPOT[1]} ms; a burst into a warm server stays below 1.1",
-    "warm up: --num-warmups wave",
+    "warm up: --num-warmups wave; after a warm-up of a wave or more, a longer one: --num-warmups N",
 )
 def first_wave(run: RunEvidence) -> Evidence | None:
     """Find evidence that the first requests were slower than a burst explains."""
     waves = (("TTFT", run.first_ttft(), FIRST_TTFT), ("TPOT", run.first_tpot(), FIRST_TPOT))
-    return join_evidence(_describe_slower(name, wave, least) for name, wave, least in waves)
+    slower = join_evidence(_describe_slower(name, wave, least) for name, wave, least in waves)
+    if slower is None or not run.facts.warmups:
+        return slower
+    return f"{slower}; {format_count(run.facts.warmups, 'warm-up request')} came before"
 
 
 def _describe_slower(name: str, wave: FirstWave | None, least: tuple[float, float]) -> Evidence | None:

@@ -13,6 +13,7 @@ from builders.made_cases import (
     closed,
     contradicted,
     failed,
+    in_turn,
     measured,
     run,
     set_back,
@@ -120,6 +121,13 @@ def names(case: RunEvidence) -> set[str]:
             "interrupted",
             "read from the journal: 320 of 320 requests succeeded",
             id="one that was killed by who gave it up",
+        ),
+        pytest.param(
+            run(in_turn(cold_ms=1000.0), warmups=8),
+            "first-wave",
+            "median TTFT was 1089 ms in the first wave of 8, 59.8 ms later: 11.0 × the later P90, after "
+            "allowing for the burst; 8 warm-up requests came before",
+            id="a first wave after a warm-up",
         ),
         pytest.param(
             run(changed(closed(), 1, resends=-1)), "resent", "", id="resends of a run that did not count them"

@@ -52,8 +52,8 @@ def prefix_cache(run: RunEvidence) -> Evidence | None:
     f"more than {percent(REPEATED)} of the planned prompts equal an earlier one (long random ones never do), "
     "or rows of a file are sent again since it has too few, or --extra-body sets the prompt, which is then "
     "the same in every request; a trace's own repeats are none",
-    "raise --random-input-len or --vocab-size, and leave the prompt out of --extra-body; of a file lower "
-    "--num-prompts, or pass --no-oversample",
+    "rows of a file: lower --num-prompts, or pass --no-oversample; random prompts: raise --random-input-len "
+    "or --vocab-size; a prompt in --extra-body: leave it out",
 )
 def identical_prompts(run: RunEvidence) -> Evidence | None:
     """Find evidence that a prompt was sent more than once."""
