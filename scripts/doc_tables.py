@@ -30,6 +30,7 @@ from loadgen.features.roofline import machines
 from loadgen.figures import figure_table
 from loadgen.figures.metrics import ClientHealth
 from loadgen.plan import profile
+from loadgen.report import request_rows
 from loadgen.run.command.options import bench_parser
 from loadgen.settings import backends, setting
 from loadgen.settings.server_settings import ServerKeys
@@ -260,6 +261,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "launch-flags": partial(_engines, engine_tables.list_launch_flags),
     "refused-fields": partial(_engines, engine_tables.list_refused_fields),
     "facts": partial(_fields, ("key under `loadgen`", "what"), field_tables.describe_facts),
+    "columns": partial(
+        _fields, ("column", "what"), lambda: ((row.name, row.about) for row in request_rows.join_columns())
+    ),
     "arrivals": partial(_fields, ("array", "what"), field_tables.describe_arrays),
     "folders": _folders,
     "dependencies": _dependencies,

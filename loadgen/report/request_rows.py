@@ -37,27 +37,6 @@ Row = dict[str, Any]
 # The latencies of one request that are columns: those of a token first.
 _TIMED = sorted((figure for figure in LATENCIES if figure.column), key=lambda figure: not figure.needs_tokens)
 
-# The columns in their order, and the type of each in Parquet; times are CLOCK_MONOTONIC nanoseconds.
-COLUMNS = {
-    "index": "int64",  # in the plan
-    "request_id": "string",  # the x-request-id that it carried; null: not kept
-    "slot": "int64",
-    "intended_ns": "int64",
-    "sent_ns": "int64",  # null: never sent
-    "first_ns": "int64",  # arrival of the first message that carried a token, of a failure's too
-    "last_ns": "int64",  # and of the last one
-    "end_ns": "int64",
-    **{f"{figure.key}_ns": figure.column for figure in _TIMED},  # of successes alone
-    "input_tokens": "int64",
-    "output_tokens": "int64",  # of a failure: what had come
-    "cached_tokens": "int64",
-    "finish_reason": "string",
-    "ok": "bool",
-    "failure_kind": "string",  # "": it succeeded
-    "http_status": "int64",
-    "error": "string",  # "": it succeeded
-    "resends": "int64",
-}
 # The error of a failure without details: that of a failed request is never blank.
 WORDS = {
     FailureKind.CONNECT: "no connection, or one that was lost before the request was sent",
@@ -84,20 +63,46 @@ class RequestColumn(msgspec.Struct, frozen=True):
 
     name: str
     kind: str = "string"
+    about: str = ""  # for docs/results.md
     is_there: Callable[[Facts], object] = lambda facts: True
     make: Callable[[Result], Sequence[str | None]] | None = None  # one a request; None: `rows` has them
 
 
+# In their order; times are CLOCK_MONOTONIC nanoseconds.
 _OF_THE_CORE = (
-    *(RequestColumn(name, kind) for name, kind in COLUMNS.items()),
-    RequestColumn("session", "int64", attrgetter("session_turns")),  # from 0, as plan indices are
-    RequestColumn("turn", "int64", attrgetter("session_turns")),  # from 1
+    RequestColumn("index", "int64", "its place in the plan"),
+    RequestColumn("request_id", "string", "the `x-request-id` that it carried; null if it was not kept"),
+    RequestColumn("slot", "int64", "the connection slot"),
+    RequestColumn("intended_ns", "int64", "when it was due (CLOCK_MONOTONIC, as every time)"),
+    RequestColumn("sent_ns", "int64", "when it was sent; null if it never was"),
+    RequestColumn("first_ns", "int64", "arrival of the first message with a token, also of failures"),
+    RequestColumn("last_ns", "int64", "arrival of the last message with a token, also of failures"),
+    RequestColumn("end_ns", "int64", "when the response was over"),
+    *(
+        RequestColumn(f"{figure.key}_ns", figure.column, f"{figure.label}, of successes only")
+        for figure in _TIMED
+    ),
+    RequestColumn("input_tokens", "int64", "by usage, else as planned"),
+    RequestColumn("output_tokens", "int64", "by usage, else as counted; of a failure, what had arrived"),
+    RequestColumn("cached_tokens", "int64", "prompt tokens that the server took from its prefix cache"),
+    RequestColumn("finish_reason", "string", "as the server sent it"),
+    RequestColumn("ok", "bool", "whether it succeeded"),
+    RequestColumn("failure_kind", "string", '"" if it succeeded'),
+    RequestColumn("http_status", "int64", "of the response"),
+    RequestColumn("error", "string", 'never blank of a failure; "" if it succeeded'),
+    RequestColumn("resends", "int64", "how often it was resent on a connection that the server had closed"),
+    RequestColumn("session", "int64", "of sessions: which, from 0 in the plan", attrgetter("session_turns")),
+    RequestColumn("turn", "int64", "of sessions: which turn, from 1", attrgetter("session_turns")),
 )
 
 
+def join_columns() -> tuple[RequestColumn, ...]:
+    """List every column that exported requests may have, in order."""
+    return combine_rows(_OF_THE_CORE, "columns", lambda column: column.name)
+
+
 def _choose_columns(run: Result) -> list[RequestColumn]:
-    every = combine_rows(_OF_THE_CORE, "columns", lambda column: column.name)
-    return [column for column in every if column.is_there(run.facts)]
+    return [column for column in join_columns() if column.is_there(run.facts)]
 
 
 def list_columns(run: Result) -> dict[str, str]:

@@ -195,7 +195,11 @@ def _make_stream(facts: Facts) -> RandomStream:
     return RandomStream(facts.seed, facts.profile.name, facts.repeat, attempt=facts.attempt)
 
 
-COLUMNS = {"after request_id": (RequestColumn("class", make=name_classes),)}
+COLUMNS = {
+    "after request_id": (
+        RequestColumn("class", about='its class of a mix; "" without one', make=name_classes),
+    )
+}
 PARTS: Mapping[str, ResultPart] = {
     "by_stage": ResultPart(attrgetter("profile.shaped"), divide_by_stage),
     "by_class": ResultPart(attrgetter("profile.classes"), divide_by_class),

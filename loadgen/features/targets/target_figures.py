@@ -64,7 +64,16 @@ def divide_by_target(run: Result) -> list[TargetFigures]:
     return rows
 
 
-COLUMNS = {"after turn": (RequestColumn("target", is_there=attrgetter("targets"), make=name_targets),)}
+COLUMNS = {
+    "after turn": (
+        RequestColumn(
+            "target",
+            about="with several `--base-url`: the server that it went to",
+            is_there=attrgetter("targets"),
+            make=name_targets,
+        ),
+    )
+}
 PARTS: Mapping[str, ResultPart] = {"by_target": ResultPart(attrgetter("targets"), divide_by_target)}
 
 
