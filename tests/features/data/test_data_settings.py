@@ -94,6 +94,7 @@ def test_a_flag_meets_the_keys_of_the_file_it_is_laid_over(tmp_path: Path) -> No
         (FILE | {"custom_output_len": 5, "no_oversample": True}, []),
         (CUSTOM | {"input_len": 5, "range_ratio": "0.5"}, ["--random-input-len", "--random-range-ratio"]),
         ({"no_oversample": True}, ["--no-oversample"]),
+        ({"dataset_name": "prefix_repetition", "disable_shuffle": True}, []),
         ({"dataset_name": "random", "dataset_path": "f"}, ["--dataset-path"]),
         ({"dataset_path": ""}, []),
         ({"input_len": 5}, []),
