@@ -207,6 +207,19 @@ def test_contributing_asks_ten_questions_about_real_folders() -> None:
     assert set(answers) <= FOLDERS
 
 
+def test_each_recipe_of_contributing_names_tests_that_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    section = text.partition("## How to add\n")[2].partition("\n## ")[0]
+    recipes = section.partition("\n### The files that change")[0].split("\n### ")[1:]
+    runs = [
+        re.fullmatch(r"Run: `pytest ((?:tests/[\w/.]+ ?)+)`", recipe.rstrip().splitlines()[-1])
+        for recipe in recipes
+    ]
+    assert [recipe.partition("\n")[0] for recipe, run in zip(recipes, runs, strict=True) if run is None] == []
+    paths = [path for run in runs if run is not None for path in run[1].split()]
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
 def test_the_design_names_every_folder_in_the_order_of_imports() -> None:
     page = (ROOT / "docs" / "design.md").read_text("utf-8")
     _, _, section = page.partition("<!-- table folders -->")

@@ -1,4 +1,7 @@
-"""Capture: the bytes and timestamps that came back for one request, not yet decoded."""
+"""Capture: the bytes of one response, not yet decoded, and when each read arrived.
+
+The transport takes the timestamps (`EpollTransport._read_ready`); here the kernel's become CLOCK_MONOTONIC.
+"""
 
 from __future__ import annotations
 
