@@ -1,10 +1,10 @@
-"""Bounds: the limits of numbers and nesting, and the types of flags that hold to them."""
+"""Bounds: the limits of numbers, and the types of flags that hold to them."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -21,7 +21,6 @@ MOST_IDS = 10_000_000  # of a vocabulary
 MOST_GPUS = 1_000_000  # that a server runs on
 MOST_INT = 2**31 - 1  # of a sampling parameter
 MOST_SEED = 2**63 - 1
-DEEPEST = 64  # tables and lists inside one another
 _LONGEST_NUMBER = 40  # characters
 _MOST, _LEAST = 1e15, 1e-15  # of any figure's magnitude: far beyond them nothing can be computed with it
 N = TypeVar("N", int, float)
@@ -65,14 +64,3 @@ def integer_between(least: int, most: int) -> Bounded[int]:
 def number_between(least: float, most: float) -> Bounded[float]:
     """Make an argparse type that parses a number from `least` to `most`; never NaN."""
     return Bounded(float, least, most, "a number", f"{least:g} to {most:.12g}")
-
-
-def is_too_deep(value: Any) -> bool:
-    """Whether tables and lists are nested more than 64 deep, found without recursion."""
-    level = [value]
-    for _ in range(DEEPEST + 1):
-        nested = [part for part in level if isinstance(part, dict | list)]
-        level = [inner for part in nested for inner in (part.values() if isinstance(part, dict) else part)]
-        if not level:
-            return False
-    return True

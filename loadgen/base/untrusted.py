@@ -20,6 +20,7 @@ import msgspec
 from loadgen.base.text import clean_line
 
 MOST = 1 << 53  # the greatest count that a float and any reader of JSON keep exactly
+DEEPEST = 64  # tables and lists inside one another
 LONGEST = 300  # characters of a text that is kept
 # What msgspec raises for bytes that are not JSON of the expected type; nested too deep is one of these.
 NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -144,3 +145,14 @@ def read_file_head(place: Path, most_bytes: int) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file")
         return file.read(min(status.st_size, most_bytes))
+
+
+def is_too_deep(value: Any) -> bool:
+    """Whether tables and lists are nested more than 64 deep, found without recursion."""
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        nested = [part for part in level if isinstance(part, dict | list)]
+        level = [inner for part in nested for inner in (part.values() if isinstance(part, dict) else part)]
+        if not level:
+            return False
+    return True

@@ -382,8 +382,8 @@ def read_toml(path: Path, kind: str = "profile") -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         why = "it is too deep" if isinstance(error, RecursionError) else error
         raise UsageError(f"{kind} {path} is not valid TOML: {why}") from None
-    if _LONG_KEY.search(raw) or bounds.is_too_deep(table):
-        raise UsageError(f"{kind} {path} is more than {bounds.DEEPEST} tables and lists deep")
+    if _LONG_KEY.search(raw) or untrusted.is_too_deep(table):
+        raise UsageError(f"{kind} {path} is more than {untrusted.DEEPEST} tables and lists deep")
     return table
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from loadgen.base import bounds
+from loadgen.base import bounds, untrusted
 from loadgen.base.parsing import parse_with
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.text import quote_value
@@ -29,8 +29,8 @@ def _parse_json_object(text: str) -> dict[str, Any]:
 
 def _check_sendable(value: dict[str, Any]) -> dict[str, Any]:
     """Return a table of a request's fields; raises ValueError if strict JSON cannot hold it, NaN for one."""
-    if bounds.is_too_deep(value):
-        raise ValueError(f"is more than {bounds.DEEPEST} tables and lists deep")
+    if untrusted.is_too_deep(value):
+        raise ValueError(f"is more than {untrusted.DEEPEST} tables and lists deep")
     try:
         json.dumps(value, allow_nan=False)
         msgspec.json.encode(value)  # which takes no halves of a surrogate pair, and 64 bits at most

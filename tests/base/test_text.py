@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from builders.loops import loop_over
-from loadgen.base.bounds import is_too_deep, read_figure
+from loadgen.base.bounds import read_figure
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.tables import format_csv
 from loadgen.base.text import clean_text, format_json, make_file_name, quote_value
+from loadgen.base.untrusted import is_too_deep
 
 # Each sets a title, clears a screen, turns the direction of writing, ends a line, or cannot be encoded.
 COMMANDS = [
