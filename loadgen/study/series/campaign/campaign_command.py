@@ -195,13 +195,14 @@ def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.
 
 
 def _count_finished(wanted: CampaignRequest, kept: CampaignStore) -> str:
+    """Write how many of the cells asked for are finished, and how many failed."""
     every = {planned.id for planned in arms.list_cells(wanted.starts)}
     failed = f", {count} failed" if (count := len(every & kept.list_failed())) else ""
     return f"{len(every & kept.list_finished())} of {len(every)} cells are finished{failed}"
 
 
 def _report_end(wanted: CampaignRequest, kept: CampaignStore, resume: str) -> int:
-    """Print the comparison, and where everything is; return the exit code."""
+    """Print the comparison, and where all is; return exit code 0; raises MeasureError if all failed."""
     if not kept.list_finished():
         raise MeasureError(f"every cell failed; the reasons are in {kept.directory / FAILED}")
     print_text("", sys.stdout)

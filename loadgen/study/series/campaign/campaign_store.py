@@ -61,7 +61,7 @@ class CampaignStore(SeriesStore):
         return {name.removesuffix(".json") for name in list_names(self.directory / FAILED, ".json")}
 
     def list_measured(self, failed: bool) -> list[Cell]:
-        """List every cell that is finished, and those that failed too if `failed`."""
+        """List every cell that is finished, and failed ones if `failed`; raises UsageError if damaged."""
         cells = [next(self.read_facts(cell_id), {}).get("cell") for cell_id in sorted(self.list_finished())]
         try:
             names = sorted(self.list_failed()) if failed else []
@@ -72,7 +72,7 @@ class CampaignStore(SeriesStore):
             raise UsageError(f"{self.directory} is damaged: {str(error).splitlines()[0]}") from None
 
     def read_facts(self, cell_id: str) -> Iterator[dict[str, Any]]:
-        """Read the metadata of a finished cell's runs: one, of a ladder or a search several."""
+        """Yield metadata of a finished cell's runs: one, of a ladder or search several; not damaged ones."""
         place = self.directory / CELLS / cell_id
         below = [
             path for depth in ("*", "*/*") for path in sorted(place.glob(f"{depth}/{run_directory.RESULT}"))
@@ -92,7 +92,7 @@ class CampaignStore(SeriesStore):
         return before
 
     def begin_search(self, planned: Planned) -> Path:
-        """Make the directory of a search of a cell: empty, or what an interrupted one has left."""
+        """Make the directory of a cell's search, empty or as an interrupted one left; raises StoreError."""
         place = self.begin(planned.id) / _SEARCH
         with self.writing():
             try:
@@ -102,7 +102,7 @@ class CampaignStore(SeriesStore):
         return place
 
     def fail_cell(self, planned: Planned, reason: str, at: datetime, run: Path | None = None) -> None:
-        """Keep why a cell failed, and what it had measured, if anything."""
+        """Keep why a cell failed and what it had measured, in place of any earlier; raises StoreError."""
         place = self.fail(planned.id, run)
         failure = {"cell": planned.cell.model_dump(mode="json"), "reason": reason, "at": at.isoformat()}
         with self.writing():
@@ -118,7 +118,7 @@ class CampaignStore(SeriesStore):
         super().set_aside(folder, name)
 
     def forget_failure(self, name: str) -> None:
-        """Remove the record of a failed cell too."""
+        """Remove what is kept of a failed cell that is finished now, its record too; raises OSError."""
         (self.directory / FAILED / f"{name}.json").unlink(missing_ok=True)
         super().forget_failure(name)
 
@@ -191,7 +191,7 @@ def _describe_profile(place: str) -> dict[str, Any]:
 
 
 def read_pace(store: CampaignStore, starts: Sequence[Start]) -> Pace:
-    """Read what the finished cells of a directory took, and the starts of their servers."""
+    """Read how long the finished cells of `starts` took, and the starts of their servers; not others."""
     pace, every = (
         Pace(),
         {(planned.cell.arm, planned.cell.profile): planned for planned in list_cells(starts)},

@@ -50,7 +50,7 @@ def list_done(store: CampaignStore, retry_failed: bool) -> set[str]:
 
 
 def clear_unfinished(store: CampaignStore) -> None:
-    """Remove what an interrupted campaign left unfinished."""
+    """Remove what an interrupted campaign left unfinished, but for runs that had measured something."""
     store.drop_unfinished()
     with store.writing():
         for cell_id in store.list_finished() & store.list_failed():  # it was ended between the two
