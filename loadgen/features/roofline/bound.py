@@ -61,6 +61,16 @@ class Decode(msgspec.Struct, frozen=True):
         return self.tpot_ms * self.per_step
 
     @property
+    def best_tps(self) -> float:
+        """The tok/s of all requests that decode, were each step as short as it can be."""
+        return self.batch * self.per_step * 1e3 / self.least_ms
+
+    @property
+    def reached_tps(self) -> float:
+        """The tok/s of all requests that decode, as measured."""
+        return self.batch * 1e3 / self.tpot_ms
+
+    @property
     def by(self) -> str:
         """The figure the time is derived from: mean TPOT, median ITL, tokens per second."""
         if self.key in _SPEEDS:
@@ -314,12 +324,11 @@ def _render_decoding(ceiling: Ceiling, step: Decode) -> str:
     machine, size = ceiling.machine, _format_giga(ceiling.step_bytes(step.batch, step.context))
     read = f"{size} GB a token" if step.batch == 1 else f"{size} GB a step of {step.batch:.3g} requests"
     mixed = "; includes the prefill of other requests" if step.batch > 1 and "tpot" in step.key else ""
-    best, reached = step.batch * step.per_step * 1e3 / step.least_ms, step.batch * 1e3 / step.tpot_ms
     drafted = f", {step.per_step:.3g} tokens a pass" if step.per_step > 1 else ""
     return (
-        f"roofline: {_format_digits(best)} tok/s at best ({read}, {machine.name} at "
-        f"{_format_giga(machine.bandwidth_bytes_per_s)} GB/s{drafted}); reached {_format_digits(reached)} "
-        "tok/s "
+        f"roofline: {_format_digits(step.best_tps)} tok/s at best ({read}, {machine.name} at "
+        f"{_format_giga(machine.bandwidth_bytes_per_s)} GB/s{drafted}); reached "
+        f"{_format_digits(step.reached_tps)} tok/s "
         f"({step.by}), {_format_percent(step.share)}, {_format_giga(step.effective_bytes_per_s)} GB/s{mixed}"
     )
 

@@ -101,9 +101,8 @@ def summarize_roofline(result: Result, options: ReportOptions) -> Iterator[str]:
 
     step = bound.compare_decode(ceiling, *list_bound_figures(result.facts, result.metrics))
     if step is not None:
-        best, reached = step.batch * 1e3 / step.least_ms, step.batch * 1e3 / step.tpot_ms
         share = f"{100 * step.share:.0f} % of the best decoding of {ceiling.machine.name}"
-        yield f"roofline: {share} ({reached:,.0f} of {best:,.0f} tok/s)"
+        yield f"roofline: {share} ({step.reached_tps:,.0f} of {step.best_tps:,.0f} tok/s)"
 
 
 SECTIONS = {

@@ -66,6 +66,17 @@ LOW = {
 }
 
 
+def test_tokens_per_second_and_the_share_count_a_drafts_tokens_alike() -> None:
+    name = "Qwen3-8B low"
+    figures, load = block(name)
+    for length in (1.0, 2.5):
+        drafted = {**figures, "spec_decode_acceptance_length": length}
+        step = bound.compare_decode(on_thor(name), drafted, load)
+        assert step is not None
+        assert step.per_step == length
+        assert step.reached_tps / step.best_tps == pytest.approx(step.share, rel=1e-12)
+
+
 @loop_over("model", LOW)
 def test_low_load_on_thor_beside_the_roofline(model: str) -> None:
     name = f"{model} low"
