@@ -96,7 +96,7 @@ class PerRequest(msgspec.Struct, frozen=True):
 
     @property
     def has_ttfvt(self) -> Bool:
-        """Marks the requests with a visible token, bool[requests]: an answer may end in its reasoning."""
+        """Marks the successful requests with a visible token, bool[requests]: some end in their reasoning."""
         visible: Bool = self.ttfvt_ns != UNKNOWN
         return self.ok & visible
 

@@ -220,7 +220,7 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
 
     @property
     def most_prompts(self) -> int:
-        """The most requests that may be sent."""
+        """The number of requests, `num_prompts`; a million where only time limits a run."""
         return self.num_prompts or _MOST_PROMPTS
 
     @property

@@ -286,7 +286,7 @@ class Session(msgspec.Struct, frozen=True):
 
     @property
     def observes(self) -> bool:
-        """Whether to sample server and machine: only the first shard does."""
+        """Whether to sample server and machine: unless switched off, in the first of several shards alone."""
         return self.options.observe and not self.options.share.number
 
     def _reset_cache(self) -> str:

@@ -69,7 +69,7 @@ def is_closed_while_idle(stream: Stream, now_ns: int) -> bool:
 
 
 def fail_unanswered(stream: Stream, now_ns: int, error: Exception | None) -> Failure:
-    """Make the failure of a request whose connection was lost before any byte of an answer."""
+    """Make the TRUNCATED failure of a request without a byte of an answer; `error` None: it was closed."""
     after_s = (now_ns - stream.sent_ns) / SECOND_NS
     why = f" ({error})" if error is not None and str(error) else ""
     detail = f"the connection was closed after {after_s:.2f} s without a byte of an answer{why}"

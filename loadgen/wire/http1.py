@@ -47,7 +47,10 @@ class Framing(msgspec.Struct, kw_only=True):
     broken: bool = False  # the bytes are not of this framing: the connection cannot be used again
 
     def is_done(self, reads: Reads) -> bool:
-        """Whether the last read completed the response, or broke its framing; call it once per read."""
+        """Whether the last read completed the response; call it once per read, as it counts bytes.
+
+        True also where it broke the framing, if that can be told; some of it only `check_end` finds.
+        """
         return False
 
     def begins_well(self, rest: bytes) -> bool:

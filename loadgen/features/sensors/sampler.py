@@ -110,7 +110,10 @@ class Sampler(msgspec.Struct, eq=False):
                 self.errors = (*self.errors, f"a sensor did not answer within {_STOP_S:g} s of the end")
 
     def _collect(self, into: list[Sample], over: threading.Event) -> None:
-        """Sample at fixed periods until `over`, skipping those that a slow sensor missed, and at the end."""
+        """Sample every `period_s` until `over`, and once more then; a period that a sensor missed is skipped.
+
+        Beyond the most samples that are kept, it drops every second one and doubles the period.
+        """
         began_ns = clock.now_ns()
         pids, pids_due_ns = self._server_pids(()), began_ns + int(_PIDS_S * 1e9)
         while True:

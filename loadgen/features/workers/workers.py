@@ -383,7 +383,10 @@ class WorkerRun:
         self.note_end()
 
     def list_owed(self, only_sent: bool, duration_ns: int) -> list[int]:
-        """List the plan indices of requests it should have delivered; `only_sent`: of those it sent."""
+        """List the plan indices of the requests that it has not delivered to the journal.
+
+        Of those it sent (`only_sent`), else of all it was to send: those due within `duration_ns`, 0 for any.
+        """
         job, have = self.task.job, set[int]()
         for part in self.task.journal.parts():
             have.update(part.index.tolist())

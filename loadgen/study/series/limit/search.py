@@ -102,7 +102,7 @@ def _estimate_around_s(trials: Sequence[Trial]) -> float:
 
 
 def estimate_needed_s(settings: SearchSettings, trials: Sequence[Trial]) -> float | None:
-    """Estimate what the next run takes of the budget at least; None where there is none to be made."""
+    """Estimate the least seconds of the budget that the next run would take; None if the search is over."""
     load = _next_load(settings, trials, find_limiting_edge(settings, trials))
     if isinstance(load, str):
         return None
