@@ -54,7 +54,7 @@ class LoadRow(msgspec.Struct, frozen=True):
 
     @property
     def judged(self) -> str:
-        """The word for the verdict's column: saturated, or else the verdict of its runs."""
+        """The cell of the verdict's column: the verdict of its runs, or saturated ("INVALID, saturated")."""
         if not self.saturated:
             return self.verdict
         invalid = f"{Level.INVALID.value}, " if self.verdict == Level.INVALID.value else ""

@@ -101,7 +101,10 @@ def _describe_ramp(profile: Profile) -> dict[str, Any]:
 def _make_ours(
     metrics: Metrics, records: Records, facts: Facts, derived: Derived, detailed: bool
 ) -> dict[str, Any]:
-    """Make our part of the result: figures, facts and what is derived; a part that fails is named in it."""
+    """Make our part of the result: figures, facts and what is derived.
+
+    Metrics, derived or per-request values that fail are None, explained in `failed_parts`; facts may raise.
+    """
     parts: dict[str, Callable[[], Any]] = {"metrics": lambda: metrics, **derived}
     if detailed:
         parts["per_request"] = lambda: _list_successes(records, facts)

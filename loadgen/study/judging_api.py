@@ -70,8 +70,9 @@ def compare(
     A mapping names the rows, whose runs are repeats: {"before": [run, run], "after": [run, run]}; otherwise
     each thing in the list is a side of its own, named by its checkpoint, else by its place too.
     `margin` is what counts as equivalent, 0.02 for 2 %, and `alpha` the chance of a false verdict;
-    docs/comparing.md describes how differences are judged. Raises LoadgenError where there is nothing to
-    compare or an option is wrong.
+    docs/comparing.md describes how differences are judged. `baseline` is the campaign's if not given, else
+    the first row that is not quantized, else the first. Raises LoadgenError where there is nothing to compare
+    or an option is wrong.
     """
     machine = Hardware.find(hardware, bandwidth)
     read, places = _collect_sources(runs)

@@ -99,7 +99,7 @@ class Usage(msgspec.Struct, gc=False):
 
     @property
     def is_empty(self) -> bool:
-        """Whether all counts are missing or 0, as gateways write before they know them."""
+        """Whether prompt and completion tokens are missing or 0, as gateways write before they know them."""
         return not self.prompt_tokens and not self.completion_tokens
 
 

@@ -134,7 +134,10 @@ def split_events(body: bytes, whole: bool) -> tuple[list[bytes], list[int], bool
 
 
 def _split_lines(body: bytes, whole: bool) -> list[tuple[bytes, int]]:
-    """List each line without its end, and the body's length up to the first byte of that end."""
+    """List each line without its end, and the body's length with the first byte of that end.
+
+    A last line without an end is listed only if the body is `whole`.
+    """
     begin = len(_BOM) if body.startswith(_BOM) else 0
     lines = []
     for line in body[begin:].splitlines(keepends=True):

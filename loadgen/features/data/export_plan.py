@@ -69,7 +69,7 @@ def export_requests(made: Plan, file: str, tokenizer: str | None) -> list[str]:
     return [
         f"requests: {path}, {rows} of {form}; plan {made.digest()}",
         *_list_sending_commands(made, path, form),
-        *(() if decode is None or tokenizer is None else _recount(made, tokenizer, decode)),
+        *(() if decode is None or tokenizer is None else _warn_of_other_lengths(made, tokenizer, decode)),
     ]
 
 
@@ -82,8 +82,8 @@ def _find_decode(made: Plan, tokenizer: str | None) -> Decode | None:
     return load_tokenizer(tokenizer, "ids").decode
 
 
-def _recount(made: Plan, tokenizer: str, decode: Decode) -> Iterator[str]:
-    """Yield how many of the first thousand decoded texts encode to other tokens than before."""
+def _warn_of_other_lengths(made: Plan, tokenizer: str, decode: Decode) -> Iterator[str]:
+    """Yield a line if some of the first thousand texts encode to more or fewer tokens than their ids."""
     from loadgen.plan.tokenizers import load_tokenizer
 
     encode = load_tokenizer(tokenizer, "ids").encode

@@ -66,7 +66,10 @@ def name_first(found: dict[str, int], name: str | None, i: int) -> None:
 
 
 def order_rows(rows: int, inputs: PlanInputs) -> Int64:
-    """Return which row each request sends, int64[requests]: in the file's order, and then again."""
+    """Return which row each request sends, int64[requests]: the file's order, repeated up to `inputs.most`.
+
+    Not repeated with `no_oversample`; without `most` it is the file once.
+    """
     most = rows if inputs.most is None else inputs.most
     return np.arange(min(most, rows) if inputs.profile.no_oversample else most, dtype=np.int64) % rows
 

@@ -137,7 +137,7 @@ class Exchange(Stream):
         return self.link.received - self.before
 
     def explain_no_head(self, http2: bool) -> Failure | None:
-        """Return the failure if the first bytes cannot be an HTTP head; httpx still waits for one."""
+        """Return the failure if a head is too long, or not HTTP/1 (without `http2`); None with a status."""
         begin = self.link.begin
         if self.status:
             return None

@@ -178,7 +178,7 @@ def format_row_ratio(value: float) -> str:
 
 
 def _format_interval(effect: Effect) -> str:
-    """Write the ratio's 95 % interval, "" without one."""
+    """Format the ratio's 95 % interval; "not bounded" if it is too wide, "" without one."""
     if not (math.isfinite(effect.low) and math.isfinite(effect.high)):
         return ""
     if not repeats.is_bounded(effect.ratio, effect.low, effect.high):
