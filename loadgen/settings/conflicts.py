@@ -55,7 +55,9 @@ def list_unheeded(rows: Sequence[Setting], values: Values, typed: Collection[str
     every = {row.name for row in rows if row.answer_len}
     every = every if every <= set(typed) else set()  # --output-len
     given = {*typed, "dataset_path"} if values["dataset_path"] else {*typed} - {"dataset_path"}
-    return [
+    lengthened = {"random"}.union(*(row.data_sets for row in rows if row.answer_len))
+    unheeded = ["--output-len"] if "output_len" in given and kind not in lengthened else []
+    return unheeded + [
         row.option
         for row in rows
         if row.data_sets and row.name in given and kind not in row.data_sets and row.name not in every

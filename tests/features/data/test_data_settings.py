@@ -99,6 +99,8 @@ def test_a_flag_meets_the_keys_of_the_file_it_is_laid_over(tmp_path: Path) -> No
         ({"dataset_path": ""}, []),
         ({"input_len": 5}, []),
         (CUSTOM | {"output_len": 5, **dict.fromkeys(ANSWER_LENS, 5)}, []),
+        (TRACE | {"output_len": 5, **dict.fromkeys(ANSWER_LENS, 5)}, ["--output-len"]),
+        ({"output_len": 5}, []),
     ],
 )
 def test_flags_of_another_data_set_are_named(keys: dict[str, Any], flags: list[str]) -> None:
