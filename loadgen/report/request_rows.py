@@ -112,8 +112,8 @@ def list_columns(run: Result) -> dict[str, str]:
 
 def list_rows(run: Result) -> Iterator[list[Row]]:
     """Yield the exported requests in plan order, some thousand rows at a time to bound memory."""
-    arrays, wanted, records = list_numbers(run), list_columns(run), run.records
-    texts = {column.name: column.make(run) for column in _choose_columns(run) if column.make is not None}
+    arrays, columns, records = list_numbers(run), _choose_columns(run), run.records
+    texts = {column.name: column.make(run) for column in columns if column.make is not None}
     for begin in range(0, len(records), _ROWS_AT_ONCE):
         part = {name: column[begin : begin + _ROWS_AT_ONCE].tolist() for name, column in arrays.items()}
         batch, ids = [], list_request_ids(run.facts, records.index[begin : begin + _ROWS_AT_ONCE])
@@ -133,7 +133,7 @@ def list_rows(run: Result) -> Iterator[list[Row]]:
                 name: escape_unencodable(word, "utf-8") if isinstance(word, str) else word
                 for name, word in words.items()
             }
-            batch.append({name: row[name] for name in wanted})
+            batch.append({column.name: row[column.name] for column in columns})
         yield batch
 
 
