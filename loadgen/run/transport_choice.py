@@ -104,7 +104,7 @@ def choose_sources(
     if not given and kind.has_own_ports(target, math.ceil(connections / processes)):
         return choice, target
     try:
-        plan = source_addresses.choose_sources(target.address, connections, given)
+        plan = source_addresses.plan_sources(target.address, connections, given)
     except UsageError as error:
         if doubtful is None:
             raise

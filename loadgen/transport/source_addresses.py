@@ -81,7 +81,7 @@ def check_addresses(addresses: Sequence[str], family: int) -> None:
                 ) from None
 
 
-def choose_sources(
+def plan_sources(
     server: tuple[int, Address],
     connections: int,
     given: Sequence[str] = (),

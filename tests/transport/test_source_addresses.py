@@ -29,8 +29,8 @@ from loadgen.transport.source_addresses import (
     Address,
     PortRange,
     SourcePlan,
-    choose_sources,
     list_used_ports,
+    plan_sources,
 )
 
 HERE = (int(socket.AF_INET), ("127.0.0.1", 8000))
@@ -62,11 +62,11 @@ def routed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_connections_come_from_as_many_addresses_as_they_need(
     server: tuple[int, Address], connections: int, addresses: tuple[str, ...]
 ) -> None:
-    assert choose_sources(server, connections, (), USUAL, free).addresses == addresses
+    assert plan_sources(server, connections, (), USUAL, free).addresses == addresses
 
 
 def test_addresses_that_were_given_are_all_used() -> None:
-    assert choose_sources(AWAY, 1, ["10.0.0.1", "10.0.0.2"], USUAL, free) == SourcePlan(
+    assert plan_sources(AWAY, 1, ["10.0.0.1", "10.0.0.2"], USUAL, free) == SourcePlan(
         ("10.0.0.1", "10.0.0.2")
     )
 
@@ -75,9 +75,9 @@ def test_ports_in_use_are_not_counted_upon() -> None:
     def half(family: int, source: str, server: Address) -> Iterable[int]:
         return [*range(40000, 40500), *range(40000, 40500), 80]
 
-    assert choose_sources(HERE, 600, (), NARROW, half).addresses == ("127.0.0.1", "127.0.0.2")
+    assert plan_sources(HERE, 600, (), NARROW, half).addresses == ("127.0.0.1", "127.0.0.2")
     reserved = replace(NARROW, reserved=frozenset(range(40100, 40600)))
-    assert choose_sources(HERE, 600, (), reserved, free).addresses == ("127.0.0.1", "127.0.0.2")
+    assert plan_sources(HERE, 600, (), reserved, free).addresses == ("127.0.0.1", "127.0.0.2")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_too_few_ports_are_refused_with_what_to_do(
     connections: int, given: tuple[str, ...], words: str
 ) -> None:
     with pytest.raises(UsageError) as refused:
-        choose_sources(AWAY, connections, given, NARROW, free)
+        plan_sources(AWAY, connections, given, NARROW, free)
     assert words in str(refused.value)
 
 
