@@ -244,7 +244,7 @@ class Slot(_Exchange):
             raise OSError(code, errno.errorcode.get(code, "connect"))
 
     def quicken_acks(self) -> None:
-        """Have the kernel acknowledge received data at once, until told otherwise.
+        """Have the kernel acknowledge received data at once, until it is set otherwise.
 
         A server with Nagle's algorithm waits for that with its next one. To be asked again after each
         request: having sent right after it received, the kernel waits up to 40 ms for more to send.

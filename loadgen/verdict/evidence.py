@@ -309,7 +309,7 @@ class RunEvidence:
 
     @property
     def ignores_eos(self) -> bool:
-        """Whether the server was told to let no answer end early (ignore_eos)."""
+        """Whether requests ask that no answer ends early (ignore_eos)."""
         return self.facts.profile.ignore_eos and not self.facts.ignore_eos_refused
 
     @cached_property

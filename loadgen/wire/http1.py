@@ -49,7 +49,7 @@ class Framing(msgspec.Struct, kw_only=True):
     def is_done(self, reads: Reads) -> bool:
         """Whether the last read completed the response; call it once per read, as it counts bytes.
 
-        True also where it broke the framing, if that can be told; some of it only `check_end` finds.
+        True also where the framing is seen to be broken; some breaks only `check_end` finds.
         """
         return False
 
