@@ -45,7 +45,7 @@ class Trust(msgspec.Struct, frozen=True):
     shipped: bool = False
 
     def apply_to(self, path: Path) -> Trust:
-        """Return the trust for a certain campaign file: one shipped with loadgen is trusted fully."""
+        """Return this trust for a campaign's file: `shipped` is set if the file ships with loadgen."""
         directory = profile.find_shipped().resolve()
         return replace(self, shipped=path.resolve().is_relative_to(directory))
 
@@ -59,13 +59,13 @@ class Trust(msgspec.Struct, frozen=True):
         return self.shipped or variable in self.variables
 
     def with_key(self, options: Options) -> Options:
-        """Return the options with the API key that the arm's server may get, if any."""
+        """Return the options with the command line's key, else as they are if `gives`, else without a key."""
         if self.key_env or self.key_file:
             return replace(options, api_key_env=self.key_env, api_key_file=self.key_file)
         return options if self.gives(options) else replace(options, api_key_env=NO_KEY)
 
     def gives(self, options: Options) -> bool:
-        """Whether an arm's server gets an API key that the file did not name explicitly."""
+        """Whether an arm's server gets the environment's key: the file is shipped, or all URLs are local."""
         return self.shipped or all(map(is_this_machine, options.urls))
 
     @property
@@ -78,7 +78,10 @@ class Trust(msgspec.Struct, frozen=True):
 
 
 def show_program(options: Options, settings: ServerSettings, asks: bool) -> str:
-    """Show the line that starts an arm's server, or why none does; nothing it names is run without `asks`."""
+    """Return the command line that would start an arm's server, or why it cannot be started here.
+
+    With `asks` the interpreter that it names is run to learn what is installed.
+    """
     from loadgen.features.launch.launched_server import dry_run  # few commands start servers
 
     try:
@@ -114,7 +117,10 @@ class Arm(msgspec.Struct, frozen=True):
         return self.options.base_url is not None
 
     def command(self, repeats: int, seed: int | None, limit: LimitTable | None = None) -> str:
-        """Show the command that would measure the same, secrets hidden; of a search that of one repeat."""
+        """Return the `loadgen bench` command that would measure the same, secrets hidden.
+
+        With `limit` it is the `loadgen limit` command of one repeat.
+        """
         words = campaign_file.make_arguments(self.flags, bench_parser())
         words += ["--profile", ",".join(self.places[workload.name] for workload in self.profiles)]
         words += ["--fingerprint"] if self.options.fingerprint else []
@@ -127,9 +133,10 @@ class Arm(msgspec.Struct, frozen=True):
 def make_arms(
     file: CampaignFile, path: Path, only: Sequence[str] = (), trust: Trust = _NONE
 ) -> tuple[Arm, ...]:
-    """Make the arms in the file's order, all of it checked, or those of some checkpoints; raises UsageError.
+    """Make the arms in the file's order, only those of the checkpoints in `only` if it has any.
 
-    Only trusted variables that the file asks for are read from the environment.
+    The whole file is checked all the same: raises UsageError. Only variables that the file names and `trust`
+    allows are read from the environment.
     """
     names = [row.name for row in file.checkpoints]
     for name in only:
@@ -150,6 +157,10 @@ def make_arms(
 
 
 def _make_arms_of(row: CheckpointTable, file: CampaignFile, path: Path, trust: Trust) -> Iterator[Arm]:
+    """Yield a checkpoint's arms: one per server of the row, else of the file, else one without a server.
+
+    Raises UsageError, which begins with the file, checkpoint and server.
+    """
     servers = file.servers if row.servers is None else row.servers
     for server in servers or ("",):
         origin = f"{path}: checkpoint {row.name!r}" + (f" on {server!r}" if server else "")
@@ -172,6 +183,10 @@ def _make_arms_of(row: CheckpointTable, file: CampaignFile, path: Path, trust: T
 def _make_arm(
     row: CheckpointTable, file: CampaignFile, path: Path, server: str, flags: dict[str, Any]
 ) -> Arm:
+    """Make the arm of a checkpoint from its filled flags, and check options, profiles and limit.
+
+    Paths of profiles are relative to the file's directory. Raises UsageError.
+    """
     options = parse(campaign_file.make_arguments(flags, bench_parser()))
     options = replace(options, fingerprint=file.fingerprint)
     bench.check(options)
@@ -201,7 +216,7 @@ def _make_arm(
 
 
 def check_allowed(trust: Trust, path: Path, arms: Sequence[Arm]) -> None:
-    """Raise UsageError that lists what the file would do without being allowed to."""
+    """Raise UsageError if the file reads variables, or else starts programs, that `trust` does not allow."""
     if barred := sorted({name for arm in arms for name in arm.barred}):
         allowing = " ".join(f"--allow-env {name}" for name in barred)
         raise UsageError(
@@ -220,7 +235,10 @@ def check_allowed(trust: Trust, path: Path, arms: Sequence[Arm]) -> None:
 
 
 def list_unsent_keys(trust: Trust, arms: Sequence[Arm]) -> list[str]:
-    """List messages on an API key in the environment that is not sent to the hosts that the file names."""
+    """List a message for each host that the environment's API key is not sent to, since the file names it.
+
+    Empty if the command line names a key, or the environment has none.
+    """
     if trust.key_env or trust.key_file or not read_api_key(None, None):
         return []
     hosts = {read_host(url): None for arm in arms if not trust.gives(arm.options) for url in arm.options.urls}
@@ -245,7 +263,7 @@ class Planned(msgspec.Struct, frozen=True):
 
     @property
     def timed(self) -> TimedStep:
-        """The cell as a step to estimate: by its repeats, else by the same profile on other arms."""
+        """The cell as a step that is estimated by its repeats, else by the same profile on other arms."""
         return TimedStep(self.workload, self.options, (self.cell.arm, self.cell.profile), self.cell.profile)
 
     @property
@@ -264,7 +282,7 @@ class Start(msgspec.Struct, frozen=True):
 
 
 def plan_starts(campaign: str, arms: Sequence[Arm], repeats: int, once: bool = False) -> tuple[Start, ...]:
-    """Plan the starts in order; raises UsageError where two cells would have one id.
+    """Plan the starts in order; raises UsageError where two cells would have one id, or one is too long.
 
     Each repeat starts every arm's server again, and the arms' order is reversed from one repeat to the next
     (ABC, CBA, ABC, …), so that what drifts steadily falls on all of them alike; the profiles' order on a
@@ -293,12 +311,12 @@ def plan_starts(campaign: str, arms: Sequence[Arm], repeats: int, once: bool = F
 
 
 def list_cells(starts: Iterable[Start]) -> list[Planned]:
-    """List every cell of these starts, in order."""
+    """List every cell of the starts, in order."""
     return [planned for start in starts for planned in start.planned]
 
 
 def estimate_left(pace: Pace, starts: Sequence[Start], done: Collection[str]) -> TimeLeft:
-    """Estimate all cells that are not done, by their ids, and the starts of servers for them."""
+    """Estimate the time of all cells whose ids are not in `done`, and of the servers' starts for them."""
     left = [[each for each in start.planned if each.id not in done] for start in starts]
     begun = (start.arm for start, cells in zip(starts, left, strict=True) if cells)
     cells = (planned.timed for cells in left for planned in cells)
@@ -306,6 +324,10 @@ def estimate_left(pace: Pace, starts: Sequence[Start], done: Collection[str]) ->
 
 
 def _plan_start(campaign: str, arm: Arm, repeats: range, name: str) -> Start:
+    """Plan the cells of an arm in these repeats, with the profiles reversed in odd ones.
+
+    The start has this name, or `attached` if the arm's server runs already.
+    """
     start, planned = ATTACHED if arm.attached else name, []
     for repeat in repeats:
         for workload in arm.profiles if repeat % 2 == 0 else arm.profiles[::-1]:

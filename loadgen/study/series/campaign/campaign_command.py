@@ -61,7 +61,10 @@ class CampaignRequest(msgspec.Struct, frozen=True):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; 0 where any cell is finished."""
+    """Run `loadgen campaign` and return its exit code, 0 if any cell finished; raises LoadgenError.
+
+    Without a file or a directory to resume it prints the shipped campaigns, with --dry-run a preview.
+    """
     given = parse_arguments(campaign_parser(), argv)
     if given.file is None and given.resume in (None, resumption.LATEST):
         for name, path in list_shipped().items():
@@ -119,7 +122,10 @@ def campaign_parser() -> argparse.ArgumentParser:
 
 
 def _make_request(given: argparse.Namespace, kept: CampaignStore | None) -> CampaignRequest:
-    """Read the campaign asked for, checked as far as can be without starting anything; raises UsageError."""
+    """Read and check the campaign of FILE, or of the file in the record of `kept`, without starting anything.
+
+    --repeats replaces the file's, --only selects the arms. Raises UsageError.
+    """
     known = given.file is None and kept is not None
     path = Path(kept.record.file) if known and kept is not None else locate_campaign(given.file)
     if given.file is None and not path.is_file():
@@ -136,7 +142,7 @@ def _make_request(given: argparse.Namespace, kept: CampaignStore | None) -> Camp
 
 
 def _read_trust(given: argparse.Namespace) -> Trust:
-    """Read what the command line lets the file do; raises UsageError where its key is not valid."""
+    """Read what the command line lets the file do; raises UsageError for a bad variable name or API key."""
     for name in given.allow_env:
         if not re.fullmatch(r"\w+", name):
             raise UsageError(f"--allow-env {name!r}: give the name of one variable")
@@ -146,17 +152,24 @@ def _read_trust(given: argparse.Namespace) -> Trust:
 
 
 def _plan_starts(campaign: CampaignFile, chosen: tuple[Arm, ...]) -> tuple[Start, ...]:
+    """Plan the starts of the chosen arms with the campaign's repeats, once per arm if it says so."""
     return arms.plan_starts(campaign.name, chosen, campaign.repeats, campaign.starts == ONCE)
 
 
 def _make_record(wanted: CampaignRequest) -> campaign_store.CampaignRecord:
-    """Make the record of every cell in the file, also of those that --only leaves out."""
+    """Make the campaign's record, dated now, of every cell in the file, also those that --only leaves out."""
     every = arms.make_arms(wanted.file, wanted.path, trust=wanted.trust)
     starts, now = _plan_starts(wanted.file, every), run_place.read_wall_clock()
     return campaign_store.make_record(wanted.file, wanted.path, every, starts, now)
 
 
 def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.Namespace) -> int:
+    """Lock the store, write the record, measure every cell that is left, and return the exit code.
+
+    With --resume the record continues the stored one and unfinished cells are removed first. On Ctrl-C or
+    SIGTERM it prints how to resume; raises StoreError with the same advice if nothing can be written.
+    """
+
     def say(line: str) -> None:
         if not given.quiet:
             print_text(clean_text(line), sys.stdout)
@@ -195,14 +208,17 @@ def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.
 
 
 def _count_finished(wanted: CampaignRequest, kept: CampaignStore) -> str:
-    """Write how many of the cells asked for are finished, and how many failed."""
+    """Return the text `N of M cells are finished`, and `, K failed` if any did, for the cells of `wanted`."""
     every = {planned.id for planned in arms.list_cells(wanted.starts)}
     failed = f", {count} failed" if (count := len(every & kept.list_failed())) else ""
     return f"{len(every & kept.list_finished())} of {len(every)} cells are finished{failed}"
 
 
 def _report_end(wanted: CampaignRequest, kept: CampaignStore, resume: str) -> int:
-    """Print the comparison, and where all is; return exit code 0; raises MeasureError if all failed."""
+    """Print the comparison, the directory and the next commands, and return 0.
+
+    Raises MeasureError, and prints nothing, if no cell finished.
+    """
     if not kept.list_finished():
         raise MeasureError(f"every cell failed; the reasons are in {kept.directory / FAILED}")
     print_text("", sys.stdout)
@@ -216,6 +232,7 @@ def _report_end(wanted: CampaignRequest, kept: CampaignStore, resume: str) -> in
 
 
 def _print_comparison(kept: CampaignStore) -> None:
+    """Print the comparisons of the campaign's limits and runs; a LoadgenError is printed, not raised."""
     from loadgen.study.compare import compare_command, limits, model
     from loadgen.study.compare.model import ComparisonOptions
     from loadgen.study.compare.tables import comparison_report
@@ -247,11 +264,12 @@ class Preview(msgspec.Struct, frozen=True):
     seed: int | None
 
     def render(self) -> str:
-        """Render it for a terminal; command lines are as long as they are."""
+        """Render the preview for a terminal, in four paragraphs; command lines are not wrapped."""
         parts = (self._matrix(), self._order(), self._commands(), (*self._access(), *self._time()))
         return "\n\n".join("\n".join(lines) for lines in parts)
 
     def _matrix(self) -> Iterator[str]:
+        """Yield lines on the campaign's size, its arms with their profiles, and what is missing for them."""
         file, cells = self.wanted.file, list_cells(self.wanted.starts)
         yield from wrap_text(f"{file.name}: {file.description}" if file.description else file.name)
         started = sum(not start.arm.attached for start in self.wanted.starts)
@@ -279,6 +297,7 @@ class Preview(msgspec.Struct, frozen=True):
             yield f"environment variables to set first: {', '.join(unset)}"
 
     def _order(self) -> Iterator[str]:
+        """Yield lines on the order of the arms: one for all, or one for even and one for odd repeats."""
         turns: dict[str, list[str]] = {}
         if self.wanted.file.starts == ONCE:
             yield "order: each server is started once, for all its repeats"
@@ -295,10 +314,11 @@ class Preview(msgspec.Struct, frozen=True):
             yield from (line.replace(_NO_BREAK, " ") for line in wrap_text(text, "    "))
 
     def _name_arm(self, arm: Arm) -> str:
-        """Name an arm by its checkpoint alone, if all are on one server."""
+        """Return the arm's checkpoint if all arms are on one server, else its whole name."""
         return arm.checkpoint if len({each.server for each in self.wanted.arms}) == 1 else arm.name
 
     def _commands(self) -> Iterator[str]:
+        """Yield each arm's `bench` or `limit` command, and the line that would start its server, if any."""
         verb = "bench" if self.wanted.file.limit is None else "limit"
         yield f"commands that would measure the same with `loadgen {verb}`:"
         for arm in self.wanted.arms:
@@ -309,7 +329,7 @@ class Preview(msgspec.Struct, frozen=True):
                 yield f"    {show_program(arm.options, arm.settings, asks=self.wanted.trust.starts)}"
 
     def _access(self) -> Iterator[str]:
-        """Show what the file would run, send and read, and whether it is allowed to."""
+        """Yield lines on the file's programs, hosts, variables and keys, with the flags that allow them."""
         starting = [arm.name for arm in self.wanted.arms if arm.options.launching.wanted]
         if starting and not self.wanted.trust.starts:
             yield f"runs programs: {', '.join(starting)}; needs --allow-launch"
@@ -323,6 +343,7 @@ class Preview(msgspec.Struct, frozen=True):
         yield from list_unsent_keys(self.wanted.trust, self.wanted.arms)
 
     def _time(self) -> Iterator[str]:
+        """Yield the estimated time of the cells left (of searches their budgets), and a last line."""
         if (limit := self.wanted.file.limit) is None:
             left = estimate_left(self.pace, self.wanted.starts, self.done)
             words = "unknown until the first cells are done" if left.unknown else left.words

@@ -51,7 +51,7 @@ class LimitTable(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_
 
     @property
     def words(self) -> list[str]:
-        """The flags of `loadgen limit` for the same search."""
+        """The flags of `loadgen limit` for the same search; loads and times without a value have none."""
         words = ["--slo", self.slo, "--within", f"{100 * self.within:g}%"]
         words += ["--budget", f"{self.budget_s:.12g}s", "--max-runs", f"{self.max_runs}"]
         least = None if self.min_duration_s is None else f"{self.min_duration_s:.12g}s"
@@ -105,12 +105,15 @@ def list_shipped() -> dict[str, Path]:
 
 
 def locate_campaign(name_or_path: str) -> Path:
-    """Find the file of a campaign, by its name or path; raises UsageError."""
+    """Return the file of a campaign, by the name of a shipped one or a path; raises UsageError if none."""
     return profile.locate(name_or_path, list_shipped(), "campaign")
 
 
 def load_campaign(path: Path) -> CampaignFile:
-    """Read the campaign in a file; raises UsageError with the file, the key and the nearest valid one."""
+    """Read and check the campaign in a TOML file; its name is the file's unless it has one.
+
+    Raises UsageError with the file, the key and the nearest valid one.
+    """
     table = profile.read_toml(path, "campaign")
     rows = table.pop("checkpoints", None)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows) or not rows:
@@ -135,6 +138,7 @@ def load_campaign(path: Path) -> CampaignFile:
 
 
 def _read_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> Iterator[CheckpointTable]:
+    """Yield the checkpoints of a file's tables; raises UsageError for one without a name or not valid."""
     for number, row in enumerate(rows, 1):
         name = row.get("name")
         if name is None:
@@ -143,7 +147,7 @@ def _read_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> Iterator[Checkp
 
 
 def _check_names(campaign: CampaignFile, path: Path) -> None:
-    """Check what needs several keys; raises UsageError."""
+    """Raise UsageError for a checkpoint named twice, on an unknown server or none, or without a profile."""
     names = [row.name for row in campaign.checkpoints]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"{path}: checkpoint {twice!r} is listed twice: give each a name of its own")
@@ -176,7 +180,10 @@ Flags = Mapping[str, Any]
 
 
 def overlay_flags(server: Flags, checkpoint: Flags) -> dict[str, Any]:
-    """Lay a checkpoint's flags over its server's; variables and headers one by one."""
+    """Return the server's flags with the checkpoint's in their place.
+
+    Of `server_env` and `header`, if both are tables, the entries are merged, and the checkpoint's win.
+    """
     merged = {**server, **checkpoint}
     for key in _MERGED:
         tables = [flags[key] for flags in (server, checkpoint) if isinstance(flags.get(key), dict)]
@@ -193,7 +200,11 @@ class Variables(msgspec.Struct):
     barred: set[str] = msgspec.field(default_factory=set)  # not to be read by this file
 
     def value(self, match: re.Match[str]) -> str:
-        """Return the value for ${VARIABLE} or ${VARIABLE:-default}, noting missing or forbidden variables."""
+        """Return the value of the variable in `match`: from the environment, else its default.
+
+        If it may not be read, or has neither, its name is added to `barred` or `missing`, and the text of the
+        match is returned. An empty variable counts as not set.
+        """
         name, default = match[1], match[2]
         set_value = os.environ.get(name)
         if set_value and not self.reads(name):
@@ -206,9 +217,9 @@ class Variables(msgspec.Struct):
 
 
 def fill_variables(flags: Flags, variables: Variables) -> dict[str, Any]:
-    """Fill ${VARIABLE} and ${VARIABLE:-default} of the flags from the environment, and ~ in paths.
+    """Return the flags with ${VARIABLE} and ${VARIABLE:-default} filled, and ~ at the start of paths.
 
-    A variable that is not set, or may not be read, stays as it is written, and is noted.
+    A variable without a value, or that may not be read, stays as written, and is added to `variables`.
     """
     flags_filled: dict[str, Any] = _fill_value(dict(flags), variables)
     for key in _PATHS:
@@ -226,7 +237,11 @@ def _fill_value(value: Any, variables: Variables) -> Any:
 
 
 def make_arguments(flags: Flags, parser: argparse.ArgumentParser) -> list[str]:
-    """Make the command line of these keys; raises UsageError that names the key and the nearest known."""
+    """Return the arguments of `loadgen bench` for these keys and values.
+
+    Raises UsageError for an unknown key, with the nearest known one, a key that a campaign refuses, or a
+    value of the wrong kind.
+    """
     options = {
         option[2:].replace("-", "_"): (option, action)
         for action in parser._actions
@@ -246,6 +261,11 @@ def make_arguments(flags: Flags, parser: argparse.ArgumentParser) -> list[str]:
 
 
 def _make_words(option: str, action: argparse.Action, value: Any, origin: str) -> Iterator[str]:
+    """Yield the arguments that set one option to a value of TOML; raises UsageError, which begins `origin`.
+
+    A switch takes true or false: false is its opposite flag if it has one, else no argument. A table becomes
+    JSON, or an argument for each entry if the option is repeatable; a list is joined as in a shell.
+    """
     if action.nargs == 0:
         if not isinstance(value, bool):
             raise UsageError(f"{origin}: give true or false")
@@ -268,6 +288,7 @@ def _make_words(option: str, action: argparse.Action, value: Any, origin: str) -
 
 
 def _list_items(value: Any, origin: str) -> list[str]:
+    """List a table's entries as NAME=VALUE, a list's strings or the one string; raises UsageError if none."""
     if isinstance(value, dict):
         return [f"{name}={item}" for name, item in value.items()]
     items = value if isinstance(value, list) else [value]
@@ -277,7 +298,7 @@ def _list_items(value: Any, origin: str) -> list[str]:
 
 
 def hide_flag_secrets(flags: Flags) -> dict[str, Any]:
-    """Hide what may not be stored of the flags: no header's value, nothing that resembles a key."""
+    """Return the flags with each value of a header, and each text that is or resembles a secret, masked."""
     shown: dict[str, Any] = Secrets.collect(tables=(flags,)).mask(dict(flags), names_too=True)
     if "header" in shown:
         pairs = flags["header"]

@@ -49,19 +49,22 @@ class CampaignStore(SeriesStore):
 
     @property
     def record(self) -> CampaignRecord:
-        """The record of what is run; raises UsageError where it is damaged, or not a campaign's."""
+        """The record read from `campaign.json`; raises UsageError if missing, damaged or not a campaign's."""
         return read_record(self.directory / RECORD, CampaignRecord, FORMAT, "a campaign's")
 
     def list_finished(self) -> set[str]:
-        """List the ids of the cells that are done."""
+        """List the ids of the cells in `cells`."""
         return list_names(self.directory / CELLS)
 
     def list_failed(self) -> set[str]:
-        """List the ids of the cells that failed."""
+        """List the ids of the cells with a record in `failed`."""
         return {name.removesuffix(".json") for name in list_names(self.directory / FAILED, ".json")}
 
     def list_measured(self, failed: bool) -> list[Cell]:
-        """List every cell that is finished, and failed ones if `failed`; raises UsageError if damaged."""
+        """List every finished cell, and with `failed` the failed ones, as their runs and records have them.
+
+        A finished cell whose run is damaged is left out; raises UsageError if a record is damaged.
+        """
         cells = [next(self.read_facts(cell_id), {}).get("cell") for cell_id in sorted(self.list_finished())]
         try:
             names = sorted(self.list_failed()) if failed else []
@@ -72,7 +75,10 @@ class CampaignStore(SeriesStore):
             raise UsageError(f"{self.directory} is damaged: {str(error).splitlines()[0]}") from None
 
     def read_facts(self, cell_id: str) -> Iterator[dict[str, Any]]:
-        """Yield metadata of a finished cell's runs: one, of a ladder or search several; not damaged ones."""
+        """Yield the `loadgen` part of each result of a finished cell: one run, of a ladder or search several.
+
+        Results that are missing or damaged are skipped.
+        """
         place = self.directory / CELLS / cell_id
         below = [
             path for depth in ("*", "*/*") for path in sorted(place.glob(f"{depth}/{run_directory.RESULT}"))
@@ -82,7 +88,10 @@ class CampaignStore(SeriesStore):
                 yield dict(_read_json(path)[OURS])
 
     def count_attempt(self, planned: Planned) -> int:
-        """Return how often a cell was begun before, and store that it is begun again; raises StoreError."""
+        """Return how often a cell was begun before, and write one more to `attempts.json`.
+
+        A damaged file counts as empty. Raises StoreError.
+        """
         path = self.directory / ATTEMPTS
         counts: dict[str, int] = {}
         with contextlib.suppress(OSError, ValueError, TypeError):
@@ -92,7 +101,10 @@ class CampaignStore(SeriesStore):
         return before
 
     def begin_search(self, planned: Planned) -> Path:
-        """Make the directory of a cell's search, empty or as an interrupted one left; raises StoreError."""
+        """Create the directory of a cell's search and return it; raises StoreError.
+
+        If an interrupted search of the cell was kept, its directory is moved there, else it is empty.
+        """
         place = self.begin(planned.id) / _SEARCH
         with self.writing():
             try:
@@ -102,7 +114,10 @@ class CampaignStore(SeriesStore):
         return place
 
     def fail_cell(self, planned: Planned, reason: str, at: datetime, run: Path | None = None) -> None:
-        """Keep why a cell failed and what it had measured, in place of any earlier; raises StoreError."""
+        """Write why and when a cell failed, and move `run`, if any, next to it; raises StoreError.
+
+        An earlier result of the cell, finished or failed, is removed.
+        """
         place = self.fail(planned.id, run)
         failure = {"cell": planned.cell.model_dump(mode="json"), "reason": reason, "at": at.isoformat()}
         with self.writing():
@@ -110,7 +125,10 @@ class CampaignStore(SeriesStore):
             self.replace(place.with_name(f"{planned.id}.json"), failure)
 
     def set_aside(self, folder: str, name: str) -> None:
-        """Keep what an interrupted step had measured; a search is kept whole, to be resumed."""
+        """Move what an interrupted step had measured to `interrupted`, and remove the rest; raises OSError.
+
+        A search is moved whole, to be resumed, in place of an earlier one.
+        """
         search, kept = (self.directory / each / name / _SEARCH for each in (folder, INTERRUPTED))
         if (search / LIMIT).is_file():
             shutil.rmtree(kept, ignore_errors=True)
@@ -118,13 +136,13 @@ class CampaignStore(SeriesStore):
         super().set_aside(folder, name)
 
     def forget_failure(self, name: str) -> None:
-        """Remove what is kept of a failed cell that is finished now, its record too; raises OSError."""
+        """Remove a failed cell's record and run, since the cell is finished now; raises OSError."""
         (self.directory / FAILED / f"{name}.json").unlink(missing_ok=True)
         super().forget_failure(name)
 
 
 def _read_json(path: Path) -> Any:
-    """Read what a JSON file holds; raises OSError, ValueError and RecursionError."""
+    """Read and parse a JSON file; raises OSError, ValueError (also if too large) and RecursionError."""
     return json.loads(read_file_bytes(path, LARGEST_BYTES))
 
 
@@ -158,7 +176,10 @@ class CampaignRecord(CampaignOptions, frozen=True, strict=False):
 def make_record(
     file: CampaignFile, path: Path, arms: Sequence[Arm], starts: Sequence[Start], at: datetime
 ) -> CampaignRecord:
-    """Make the record of a campaign that begins; without a seed in the file one is drawn."""
+    """Make the record of a campaign that begins at `at`, secrets hidden; nothing is written.
+
+    Without a seed in the file one is drawn; without a baseline it is the first arm's checkpoint.
+    """
     seed = Seed.draw() if file.seed is None else Seed(file.seed, chosen=True)
     profiles = {name: place for arm in arms for name, place in arm.places.items()}
     settings = {key: getattr(file, key) for key in CampaignOptions.model_fields}
@@ -183,6 +204,7 @@ def make_record(
 
 
 def _describe_profile(place: str) -> dict[str, Any]:
+    """Load a profile and return its keys that differ from the defaults, secrets of its server masked."""
     settings = profile.load(place, {}).model_dump(mode="json", exclude_defaults=True)
     server = settings.get("server") or {}
     if "environment" in server:
@@ -191,7 +213,10 @@ def _describe_profile(place: str) -> dict[str, Any]:
 
 
 def read_pace(store: CampaignStore, starts: Sequence[Start]) -> Pace:
-    """Read how long the finished cells of `starts` took, and the starts of their servers; not others."""
+    """Read how long finished cells took, and the starts of their servers, from the runs in the store.
+
+    Cells of arms and profiles that are not in `starts` are left out. A cell's time is the sum of its runs'.
+    """
     pace, every = (
         Pace(),
         {(planned.cell.arm, planned.cell.profile): planned for planned in list_cells(starts)},

@@ -62,7 +62,10 @@ class Execution:
     _servers: PointServers = field(init=False)
 
     def run(self) -> None:
-        """Measure every cell that is left; raises StoreError where nothing can be kept, KeyboardInterrupt."""
+        """Measure every cell that is not in `done`, server by server.
+
+        Raises StoreError where nothing can be kept, and KeyboardInterrupt on a signal.
+        """
         for start in self.starts:
             self._left.extend(planned for planned in start.planned if planned.id not in self.done)
             if 0 < len(self._left) < len(start.planned):
@@ -74,7 +77,11 @@ class Execution:
                 self._run_on_servers(start)
 
     def _run_on_servers(self, start: Start) -> None:
-        """Measure what is left on one server, which is started again where it has died."""
+        """Measure or search the cells in `_left` on the server of `start`, started again where it has died.
+
+        Raises StoreError where the disk takes nothing more; another LoadgenError, of the server's end, is
+        printed as a warning.
+        """
         searched = {} if self.limit is None else {"reset_cache": True}
         options = replace(start.arm.options, quiet=self.quiet or bool(searched), **searched)
         self._start, logs = start, self.store.directory / SERVERS
@@ -97,14 +104,14 @@ class Execution:
             progress.warn(clean_text(f"{start.arm.name}: {error}"))
 
     def _name_start(self) -> None:
-        """Give this start of the server a name that no other of its arm has: r0, r0.2."""
+        """Set `_name` to a name that no start of this arm has yet: r0, then r0.2; `attached` stays."""
         name, used = self._start.name, self._used[self._start.arm.name]
         names = (name if n == 1 else f"{name}.{n}" for n in range(1, len(used) + 2))
         self._name = name if self._start.arm.attached else next(each for each in names if each not in used)
         used.add(self._name)
 
     def _begin_start(self) -> None:
-        """Name a start of the server, cool down, and announce it."""
+        """Set the name of a start of the server, wait until the machine is cool, and print that it starts."""
         self._name_start()
         if self._servers.cell is not None:
             self._servers.cell = self._servers.cell.model_copy(update={"start": self._name})
@@ -114,14 +121,16 @@ class Execution:
             self.say(f"{self._name} {self._start.arm.name}: starting the server")
 
     def _wait_until_cool(self) -> None:
+        """Wait until the machine is cool, if the campaign has a `cool_down`."""
         if self.cooling is not None:
             self.cooling.wait()
 
     def _place_on_start(self, planned: Planned) -> Planned:
+        """Return the cell with the name of the current start in it."""
         return replace(planned, cell=planned.cell.model_copy(update={"start": self._name}))
 
     def choose(self) -> Step[Planned] | None:
-        """Take the next cell that shares this server, and give it to the sessions; None if none is left."""
+        """Remove and return the next cell in `_left`, and set it as the servers' cell; None if empty."""
         if not self._left:
             return None
         planned = self._place_on_start(self._left.popleft())
@@ -129,7 +138,10 @@ class Execution:
         return Step(planned, planned.workload)
 
     def measure(self, step: Step[Planned], session: Session) -> MeasuredPoint:
-        """Measure a cell once the machine is cool; a ladder is kept by then, row by row."""
+        """Measure a cell once the machine is cool, and move the servers' start times to the pace.
+
+        A ladder is measured and stored whole: its point has no run.
+        """
         self.pace.starts += [(self._start.arm.name, start_s) for start_s in self._servers.starts_s]
         self._servers.starts_s.clear()
         self._wait_until_cool()
@@ -140,7 +152,11 @@ class Execution:
         return measure_point(session, planned.workload, self._choose_seed(session, planned), place)
 
     def keep(self, step: Step[Planned], point: MeasuredPoint) -> None:
-        """Keep the run of a cell, or why it failed: without a server all that would have been on it have."""
+        """Store a cell's run as finished, or as failed with the reason, and print its line.
+
+        Where no server could be reached, all cells left on that server fail too. Nothing is stored of a run
+        that a signal ended, or of a ladder, which `measure` has stored.
+        """
         planned, died = self._place_on_start(step.what), point.died
         if point.error is not None and point.unserved:
             progress.warn(clean_text(str(point.error)))
@@ -164,9 +180,10 @@ class Execution:
                 progress.warn(clean_text(str(died)))
 
     def _search(self, planned: Planned, table: LimitTable) -> None:
-        """Search for the limit of a cell and keep it; raises StoreError, KeyboardInterrupt of a signal.
+        """Search for the limit of a cell, or continue its interrupted search, and store it or why it failed.
 
-        An interrupted search goes on. Each repeat has other prompts, each arm the same.
+        The seed is the campaign's plus the repeat: each repeat has other prompts, each arm the same. Raises
+        StoreError, and KeyboardInterrupt on a signal.
         """
         place, began_ns, cell = self.store.begin_search(planned), clock.now_ns(), planned.cell
         request = LimitRequest(**table.model_dump(), names=LOAD_KEYS)
@@ -204,18 +221,21 @@ class Execution:
         self._report(planned, limit_record.describe_limit(record))
 
     def _choose_seed(self, session: Session, planned: Planned) -> Seed:
-        """Choose the seed of a cell: of one repeat the same prompts for every arm.
+        """Return the seed of a cell, and count the attempt: in one repeat every arm gets the same prompts.
 
-        A server that was there before may have those of an earlier attempt in its cache, so that another
-        attempt has others: the same again for every arm that needs as many. One that was started here is
-        empty, and gets the prompts that the other arms got.
+        A server that ran before may have the prompts of an earlier attempt in its cache, so each attempt has
+        other prompts. A server that was started here is empty, and gets those of the first attempt.
         """
         attempt = self.store.count_attempt(planned)
         attached = session.options.base_url is not None
         return replace(self.seed, repeat=planned.cell.repeat, attempt=attempt if attached else 0)
 
     def _climb(self, session: Session, planned: Planned) -> MeasuredPoint:
-        """Measure a ladder and keep it; where the server dies of a rung the next ones have another start."""
+        """Measure a ladder, and store it as finished if any rung was measured, else as failed.
+
+        Where the server dies at a rung, the next rungs are measured on another start. The returned point is
+        empty, or has the server's death where an error ended the ladder. Raises StoreError.
+        """
         place, began_ns = self.store.begin(planned.id) / "ladder", clock.now_ns()
         place.mkdir(mode=0o700)
         climb = LadderClimb(planned.workload, place, session.options, self.quiet)
@@ -239,12 +259,12 @@ class Execution:
         return MeasuredPoint()
 
     def _fail(self, planned: Planned, error: LoadgenError, directory: Path | None = None) -> None:
-        """Record why a cell failed, keep what it had measured, and report it."""
+        """Store why a cell failed, move `directory`, if any, to `failed`, and print the cell's line."""
         self.store.fail_cell(planned, str(error), run_place.read_wall_clock(), directory)
         self._report(planned, f"FAILED: {error.summary}")
 
     def _report(self, planned: Planned, outcome: str) -> None:
-        """Count a cell as done and print its line, with the time left for all that are not."""
+        """Add a cell to `done` and print its line: how many are done, its outcome, and the time left."""
         self.done.add(planned.id)
         every = [each.id for each in list_cells(self.starts)]
         over = len(self.done & set(every))
@@ -273,7 +293,10 @@ class Cooling:
         self.reported_missing = False
 
     def wait(self, poll_s: float = _POLL_S) -> None:
-        """Wait until it is cool, or the time is over."""
+        """Wait until the hottest sensor is at most at `to_c`, at most `at_most_s`, reading it every `poll_s`.
+
+        It prints how far the machine cooled; without a sensor it prints that once and returns at once.
+        """
         hottest = began_c = self._read_hottest_c()
         if began_c is None:
             if not self.reported_missing:
@@ -296,6 +319,7 @@ class Cooling:
             self.say(f"cooled down from {began_c:.0f} to {hottest or 0:.0f} °C in {took_s:.0f} s")
 
     def _read_hottest_c(self) -> float | None:
+        """Read the sensors, set `hottest_c`, and return the highest temperature; None if none can be read."""
         reading = Reading.merge(sensor.read(()) for sensor in self.sensors)
         heat = [value for (quantity, _), value in reading.values.items() if quantity == "temperature_c"]
         self.hottest_c = max(heat, default=self.hottest_c)

@@ -20,9 +20,10 @@ _HARMLESS = (
 
 
 def find_store(resume: str | None, file: str | None, base: Path) -> CampaignStore | None:
-    """Find the campaign that --resume names; None where a new one begins. Raises UsageError.
+    """Find the campaign that --resume names; None without --resume, where a new one begins.
 
-    LATEST is the last under `base` of the campaign in `file`.
+    With LATEST and a `file` it is the campaign of that file's name that began last under `base`. Raises
+    UsageError if there is none, its record is damaged, or `resume` is a .toml file.
     """
     if resume is None:
         return None
@@ -36,7 +37,10 @@ def find_store(resume: str | None, file: str | None, base: Path) -> CampaignStor
 
 
 def find_latest_campaign(base: Path, name: str) -> CampaignStore:
-    """Find the campaign of that name that began last under `base`; raises UsageError."""
+    """Find the campaign of that name whose directory sorts last (the newest) among those in `base`.
+
+    Directories with damaged records are skipped; raises UsageError if none is left.
+    """
     for path in sorted(base.glob(f"*/{RECORD}"), reverse=True):
         with contextlib.suppress(UsageError):
             if CampaignStore(path.parent).record.name == name:
@@ -45,12 +49,15 @@ def find_latest_campaign(base: Path, name: str) -> CampaignStore:
 
 
 def list_done(store: CampaignStore, retry_failed: bool) -> set[str]:
-    """List the ids of the cells that are not measured again."""
+    """List ids of the cells that are not measured again: finished ones, failed ones unless `retry_failed`."""
     return store.list_finished() | (set() if retry_failed else store.list_failed())
 
 
 def clear_unfinished(store: CampaignStore) -> None:
-    """Remove what an interrupted campaign left unfinished, but for runs that had measured something."""
+    """Remove an interrupted campaign's unfinished cells, and failures of cells that have finished since.
+
+    Runs that had measured something are moved to `interrupted`. Raises StoreError.
+    """
     store.drop_unfinished()
     with store.writing():
         for cell_id in store.list_finished() & store.list_failed():  # it was ended between the two
@@ -60,9 +67,9 @@ def clear_unfinished(store: CampaignStore) -> None:
 def resume_record(
     store: CampaignStore, new: CampaignRecord, path: Path, retry_failed: bool
 ) -> CampaignRecord:
-    """Make the record of a resumed campaign; raises UsageError if `path` has changed what was measured.
+    """Return the stored record continued by `new`, the one that the file at `path` makes now.
 
-    `new` is the record that the file at `path` makes now.
+    Raises UsageError, with the differences, if they change cells that were measured and are not retried.
     """
     measured = store.list_measured(failed=not retry_failed)
     if changed := list(list_differences(store.record, new, measured)):
@@ -74,7 +81,12 @@ def resume_record(
 
 
 def list_differences(old: CampaignRecord, new: CampaignRecord, ran: Collection[Cell]) -> Iterator[str]:
-    """List what differs of what was run, each with its key; additions are not differences."""
+    """Yield a sentence on each key whose value changed between two records, as far as it affects cells `ran`.
+
+    Compared are keys of the campaign, a seed if `new` has a chosen one, flags of the arms and settings of the
+    profiles that ran, and whether these are still there. Nothing is yielded if `ran` is empty; arms and
+    profiles that are new, and keys that only affect how cells are read or add some, are no difference.
+    """
     if not ran:
         return
     for key in CampaignRecord.model_fields:
@@ -99,6 +111,7 @@ def list_differences(old: CampaignRecord, new: CampaignRecord, ran: Collection[C
 
 
 def _compare_tables(where: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence on each key whose value differs; not on `hardware` and `description`."""
     for key in dict.fromkeys((*old, *new)):
         if key not in ("hardware", "description"):
             yield from _compare_values(f"{where}: {key}", old.get(key), new.get(key))
@@ -111,9 +124,9 @@ def _compare_values(key: str, old: Any, new: Any) -> Iterator[str]:
 
 
 def continue_record(old: CampaignRecord, new: CampaignRecord) -> CampaignRecord:
-    """Make the record of a campaign that goes on: its seed and its beginning stay, the rest is the file's.
+    """Make the record of a resumed campaign: `new` with the seed and the creation time of `old`.
 
-    What was run before and is not asked for now stays in the order.
+    Arms, profiles and cells that only `old` has stay after the new ones; of two repeats the larger counts.
     """
     kept = [cell_id for cell_id in old.order if cell_id not in new.order]
     return new.model_copy(
