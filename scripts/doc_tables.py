@@ -26,6 +26,7 @@ import folder_table
 import loadgen
 from loadgen.base import rule
 from loadgen.features.peers.other_clients import OTHERS
+from loadgen.features.peers.vllm_flags import VLLM, OtherClient
 from loadgen.features.roofline import machines
 from loadgen.figures import figure_table
 from loadgen.figures.metrics import ClientHealth
@@ -36,7 +37,6 @@ from loadgen.settings import backends, setting
 from loadgen.settings.server_settings import ServerKeys
 from loadgen.settings.setting import Makes, Setting
 from loadgen.settings.table import PROFILE_KEYS, join_rows
-from loadgen.settings.vllm_flags import VLLM, OtherClient
 from loadgen.study.audit.findings import CHECKS
 from loadgen.study.compare.comparability import COMPARABILITY
 from loadgen.verdict.doubts import DOUBTS

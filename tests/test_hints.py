@@ -75,7 +75,7 @@ FOREIGN = {
 }
 # What is no message: commands of other programs that are run or written here, patterns, and style sheets.
 COMMANDS = (
-    "loadgen/settings/vllm_flags.py",  # whose tables are held by tests/features/peers/test_other_clients.py
+    "loadgen/features/peers/vllm_flags.py",  # whose tables tests/features/peers/test_other_clients.py holds
     "loadgen/study/pages/html.py",
     "loadgen/study/importers/",
     "loadgen/features/selftest/selftest_command.py",

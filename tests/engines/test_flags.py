@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.features.peers.other_clients import OTHERS
-from loadgen.settings.vllm_flags import VLLM
+from loadgen.features.peers.vllm_flags import VLLM
 
 pytestmark = pytest.mark.engine
 

@@ -14,7 +14,7 @@ from loadgen.base.arrays import Int64
 from loadgen.base.bounds import integer_between
 from loadgen.base.errors import UsageError
 from loadgen.base.exit_code import ExitCode
-from loadgen.base.parsing import Parser, parse_arguments, parse_with
+from loadgen.base.parsing import Parser, parse_with
 from loadgen.base.printing import print_text
 from loadgen.base.text import format_json
 from loadgen.engines.engines import UNKNOWN
@@ -27,10 +27,9 @@ from loadgen.plan.planned_requests import UNKNOWN_LEN, PromptRequests
 from loadgen.plan.profile import Profile
 from loadgen.run.command import progress
 from loadgen.run.command.options import (
-    add_unheeded_flags,
-    explain_other_flag,
+    add_unlisted_flags,
     lay_over_lengths,
-    refuse_other_flags,
+    parse_words,
 )
 from loadgen.settings import backends, setting, table
 
@@ -84,17 +83,13 @@ def data_parser() -> argparse.ArgumentParser:
         help="API (default: the one that takes the requests)",
     )
     table.add_groups(parser, _GROUPS)
-    add_unheeded_flags(parser)
+    add_unlisted_flags(parser)
     return parser
 
 
 def main(argv: Sequence[str]) -> int:
     """Run `loadgen data` and return the exit code 0."""
-    refuse_other_flags(argv)
-    parser = data_parser()
-    values: dict[str, Any] = vars(
-        parse_arguments(parser, argv, intermixed=True, explained=explain_other_flag)
-    )
+    values = parse_words(data_parser(), argv, intermixed=True)
     lay_over_lengths(values)
     options = {name: values.pop(name) for name in _OPTIONS if name in values}
     if (file := options.get("file")) is not None:

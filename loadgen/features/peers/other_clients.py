@@ -1,4 +1,4 @@
-"""Other clients: the flags and data sets of aiperf, guidellm and SGLang, read when one is met.
+"""Other clients: the flags and data sets of vLLM, aiperf, guidellm and SGLang, read when one is met.
 
 `other_clients.toml` has a row for each flag, with what it is here.
 """
@@ -12,8 +12,8 @@ from string import Template
 from typing import Any
 
 from loadgen.base.text import quote_value
-from loadgen.settings import vllm_flags
-from loadgen.settings.vllm_flags import VLLM, OtherClient
+from loadgen.features.peers import vllm_flags
+from loadgen.features.peers.vllm_flags import VLLM, OtherClient, explain_vllm_flag
 
 _TABLE: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 _WORDS: dict[str, str] = {**vllm_flags.WORDS, **_TABLE["words"]}
@@ -43,7 +43,7 @@ CLIENTS = (VLLM, *OTHERS)
 
 def explain_other_flag(flag: str) -> str | None:
     """Explain which flag of ours replaces another client's flag, or why none does; None: no client has it."""
-    words = (client.explain_flag(flag) for client in OTHERS)
+    words = (explain(flag) for explain in (explain_vllm_flag, *(client.explain_flag for client in OTHERS)))
     return next((text for text in words if text is not None), None)
 
 

@@ -35,7 +35,6 @@ from loadgen.run.command.options import Options
 from loadgen.run.extension import find_extensions
 from loadgen.run.session import Session
 from loadgen.server.discovery import ServerAddress
-from loadgen.settings import vllm_flags
 from loadgen.settings.conflicts import list_unheeded
 from loadgen.settings.table import PROFILE_KEYS, join_rows
 
@@ -193,7 +192,8 @@ def check_command(options: Options) -> None:
     for extension in find_extensions(options):
         extension.check(options)
     if options.no_effect:
-        _LOG.warning("no effect here: %s", vllm_flags.explain_no_effects(options.no_effect))
+        (flags,) = import_rows("flags")
+        _LOG.warning("no effect here: %s", flags.explain_no_effects(options.no_effect))
     if options.http2:
         if options.transport != "httpx":
             raise UsageError("--http2 goes with --transport httpx")

@@ -18,6 +18,7 @@ from loadgen.base.parsing import suggest_name
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.urls import check_headers, check_path
 from loadgen.facts import requested_metrics
+from loadgen.features import import_rows
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile
 from loadgen.run.command import options
@@ -212,17 +213,16 @@ def _urls(base_url: object) -> tuple[str, ...]:
 def _instead(name: str, kind: Any) -> str:
     """Return the end of an unknown keyword's error: the nearest, or another client's flag; "" if neither."""
     from loadgen.run.command.options import bench_parser, explain_other_flag  # only a wrong call needs these
-    from loadgen.settings import vllm_flags
 
     flag = f"--{name.replace('_', '-')}"
-    if (reason := vllm_flags.VLLM.no_effect.get(flag)) is not None:
-        return f": {flag} of `{vllm_flags.VLLM.command}` has no effect here: {reason}"
+    (flags,) = import_rows("flags")
+    if (reason := flags.explain_keyword_without_effect(flag)) is not None:
+        return f": {reason}"
     if near_one := suggest_name(name, ["base_url", "profile", *kind.__annotations__]):
         return near_one
     if any(flag in action.option_strings for action in bench_parser()._actions):
         return f": {flag} is a flag of the command alone"
-    reason = vllm_flags.refuse_vllm_flag(flag) or explain_other_flag(flag)
-    return f": {reason}" if reason else ""
+    return f": {reason}" if (reason := explain_other_flag(flag)) else ""
 
 
 def make_profile(

@@ -18,7 +18,7 @@ from loadgen.base.parsing import Parser, parse_arguments, suggest_name
 from loadgen.base.text import quote_value
 from loadgen.base.urls import check_headers, check_path, check_request_id_prefix
 from loadgen.features import import_rows
-from loadgen.settings import backends, setting, table, vllm_flags
+from loadgen.settings import backends, setting, table
 from loadgen.settings.load_settings import SeedOptions
 from loadgen.settings.run_settings import AroundOptions, OutputOptions, SendOptions, StopOptions
 from loadgen.settings.server_settings import (
@@ -64,6 +64,7 @@ _OF_A_START = ("python", "timeout_s", "dry_run")
 _ROWS = (*ServerKeys.rows, *LaunchRows.rows)
 # Kinds of load that guidellm's --profile takes, and no workload here has the name of.
 _KINDS = frozenset({"synchronous", "concurrent", "constant", "poisson", "async", "sweep", "replay"})
+(_OTHERS,) = import_rows("flags")  # of another client, accepted or refused
 
 
 if TYPE_CHECKING:
@@ -160,11 +161,10 @@ def is_given(options: Options, row: Setting) -> bool:
 def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) -> Options:
     """Parse the command line of `bench`; raises UsageError that names what is wrong with it."""
     words = join_flag_lines(argv[1:] if argv[:1] == ["serve"] else argv)  # pasted from `vllm bench serve`
-    refuse_other_flags(words)
     if parser is None:
         parser = bench_parser()
         parser.help_flag = "--help-all"
-    values = vars(parse_arguments(parser, words, explained=explain_other_flag))
+    values = parse_words(parser, words)
     given = frozenset(values)
     lay_over_lengths(values)
     labels = values.get("backend"), values.pop("endpoint_type", None), values.get("endpoint") or ""
@@ -255,7 +255,7 @@ def bench_parser() -> Parser:
     )
     parser.add_argument("--help-all", action="help", dest="help", help=argparse.SUPPRESS)
     table.add_groups(parser, rows=TABLE)
-    add_unheeded_flags(parser)
+    add_unlisted_flags(parser)
     return parser
 
 
@@ -398,23 +398,20 @@ def _read_environment(pairs: list[str]) -> dict[str, str]:
     return environment
 
 
-def refuse_other_flags(argv: Sequence[str]) -> None:
-    """Raise UsageError for a vLLM flag that is not supported, or that argparse would abbreviate wrongly."""
-    for position, word in enumerate(argv):
-        following = argv[position + 1] if position + 1 < len(argv) else "--"
-        if word == "--profile" and following.startswith("--"):
-            raise UsageError(
-                "--profile takes the name of a workload here (`loadgen profiles` lists them); "
-                "vLLM's bare --profile, which traces the server, is --server-trace"
-            )
-        if word == "--profile" and (following in _KINDS or following.startswith("kind=")):
-            (clients,) = import_rows("clients")  # only a wrong command line needs it
-            raise UsageError(clients.explain_load(following))
-        if (
-            word.startswith("--")
-            and (reason := vllm_flags.refuse_vllm_flag(word.split("=", 1)[0])) is not None
-        ):
-            raise UsageError(reason)
+def parse_words(
+    parser: argparse.ArgumentParser, words: Sequence[str], intermixed: bool = False
+) -> dict[str, Any]:
+    """Parse a command line by its parser; raises UsageError, which explains another client's flag.
+
+    Positional arguments may stand between flags if `intermixed`.
+    """
+    _OTHERS.refuse_bare_profile(words)
+    values = vars(parse_arguments(parser, words, intermixed, explain_other_flag))
+    kind = values.get("profile") or ""
+    if kind in _KINDS or kind.startswith("kind="):
+        (clients,) = import_rows("clients")  # only a wrong command line needs it
+        raise UsageError(clients.explain_load(kind))
+    return values
 
 
 def explain_other_flag(flag: str) -> str | None:
@@ -424,26 +421,7 @@ def explain_other_flag(flag: str) -> str | None:
     return explanation
 
 
-class _Unheeded(argparse.Action):
-    """The action of a vLLM flag without effect: noted, and refused with a value that would have one."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        """Note the flag; raises UsageError."""
-        flag = self.option_strings[0]
-        if isinstance(values, str) and (reason := vllm_flags.refuse_vllm_value(flag, values)) is not None:
-            raise UsageError(reason)
-        setattr(namespace, self.dest, (*getattr(namespace, self.dest, ()), flag))
-
-
-def add_unheeded_flags(parser: argparse.ArgumentParser) -> None:
+def add_unlisted_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that no help lists: those without effect, and renamed ones."""
-    for flag in vllm_flags.VLLM.no_effect:
-        nargs = None if flag in vllm_flags.VALUED_FLAGS else 0
-        parser.add_argument(flag, action=_Unheeded, nargs=nargs, dest="no_effect", help=argparse.SUPPRESS)
+    _OTHERS.add_unheeded_flags(parser)
     table.add_flags(parser, table.list_flags(setting.UNLISTED))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import argparse
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
 
 import msgspec
 
+from loadgen.base.errors import UsageError
 from loadgen.base.text import quote_value
 
 Words = Mapping[str, str]
@@ -201,16 +205,23 @@ _FAMILIES = {
 }  # fmt: skip
 
 
-def refuse_vllm_flag(flag: str) -> str | None:
-    """Explain why a vLLM flag is not supported, and what to use; None if it is, or vLLM lacks it."""
+def explain_vllm_flag(flag: str) -> str | None:
+    """Explain which flag of ours replaces a vLLM flag that is refused, or why none does; None: unknown."""
     if flag == _KEY:
         return f"{flag} is not supported: {VLLM.refused[flag]}"
-    if flag in VLLM.refused or flag in VLLM.renamed:
-        return VLLM.explain_flag(flag)
-    if flag in VLLM.no_effect:
-        return None
     family = next((name for beginning, name in _FAMILIES.items() if flag.startswith(beginning)), None)
-    return family and f"{flag} of `{VLLM.command}` is not supported: {WORDS[family]}"
+    refused = family and f"{flag} of `{VLLM.command}` is not supported: {WORDS[family]}"
+    return VLLM.explain_flag(flag) or refused
+
+
+def refuse_bare_profile(argv: Sequence[str]) -> None:
+    """Raise UsageError for a --profile without a name, which in vLLM traces the server."""
+    for word, following in pairwise([*argv, "--"]):
+        if word == "--profile" and following.startswith("--"):
+            raise UsageError(
+                "--profile takes the name of a workload here (`loadgen profiles` lists them); "
+                "vLLM's bare --profile, which traces the server, is --server-trace"
+            )
 
 
 def explain_no_effects(flags: tuple[str, ...]) -> str:
@@ -218,7 +229,37 @@ def explain_no_effects(flags: tuple[str, ...]) -> str:
     return "; ".join(f"{flag}: {VLLM.no_effect[flag]}" for flag in dict.fromkeys(flags))
 
 
-def refuse_vllm_value(flag: str, value: str) -> str | None:
+def explain_keyword_without_effect(flag: str) -> str | None:
+    """Explain why a vLLM flag, given as a keyword, has no effect here; None if it has one, or is unknown."""
+    reason = VLLM.no_effect.get(flag)
+    return None if reason is None else f"{flag} of `{VLLM.command}` has no effect here: {reason}"
+
+
+class _Unheeded(argparse.Action):
+    """The action of a vLLM flag without effect: noted, and refused with a value that would have one."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Note the flag; raises UsageError."""
+        flag = self.option_strings[0]
+        if isinstance(values, str) and (reason := _refuse_value(flag, values)) is not None:
+            raise UsageError(reason)
+        setattr(namespace, self.dest, (*getattr(namespace, self.dest, ()), flag))
+
+
+def add_unheeded_flags(parser: argparse.ArgumentParser) -> None:
+    """Add vLLM's flags without effect to a parser whose help does not list them; noted as `no_effect`."""
+    for flag in VLLM.no_effect:
+        nargs = None if flag in VALUED_FLAGS else 0
+        parser.add_argument(flag, action=_Unheeded, nargs=nargs, dest="no_effect", help=argparse.SUPPRESS)
+
+
+def _refuse_value(flag: str, value: str) -> str | None:
     """Explain why a vLLM flag without effect is refused with this value; None if it is accepted."""
     only, why = ONLY_VALUES.get(flag, (None, ""))
     try:
