@@ -14,7 +14,7 @@ sys.path[0:1] = [str(Path(__file__).resolve().parent.parent)]
 
 from loadgen.engines import engines  # noqa: E402
 from loadgen.plan import plan, profile  # noqa: E402
-from loadgen.plan.plan_inputs import ModelTarget, Seed  # noqa: E402
+from loadgen.plan.request_sources import ModelTarget, Seed  # noqa: E402
 
 _BODIES = 1000
 

@@ -15,7 +15,7 @@ from benchmarks.harness.page import Bar, Section, markdown, spread
 from benchmarks.harness.process import ROOT, Command, checkout_env, run
 from loadgen.engines import engines
 from loadgen.plan import plan, profile
-from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.plan.request_sources import ModelTarget, Seed
 
 _TOKENS = (10_000_000, 20_000_000, 40_000_000)
 _FIRST = Load("first", streams=1, requests=1, output_tokens=2, interval_ms=1, ttft_ms=1)

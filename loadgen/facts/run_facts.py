@@ -26,7 +26,7 @@ from loadgen.engines.refusals import AdaptedField
 from loadgen.facts.requested_metrics import make_block_facts, make_metric_options
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.vllm_keys import BlockFacts
-from loadgen.plan.data_facts import DataFacts
+from loadgen.plan.planned_requests import DataFacts
 from loadgen.plan.profile import Profile
 from loadgen.records.record_columns import MOST_COUNT
 from loadgen.settings.validation import ServerSettings, explain_unknown

@@ -22,7 +22,7 @@ from loadgen.fleet.fleet import Calls, Fleet, RayCalls
 from loadgen.fleet.placement import Node, Place
 from loadgen.fleet.shard_order import ShardOrder, pick_options
 from loadgen.plan.plan import Plan
-from loadgen.plan.plan_inputs import WordCounts
+from loadgen.plan.request_sources import WordCounts
 from loadgen.report.run_directory import Result
 from loadgen.run.acceptance import check_divisible
 from loadgen.run.command import progress

@@ -13,7 +13,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.text import quote_value
 from loadgen.base.urls import check_headers, check_path, check_request_id_prefix
 from loadgen.engines.refusals import Adaptation
-from loadgen.plan.plan_inputs import Seed, WordCounts
+from loadgen.plan.request_sources import Seed, WordCounts
 from loadgen.run.command import keywords
 from loadgen.run.command.credentials import NO_KEY
 from loadgen.run.command.options import TABLE, Options

@@ -23,7 +23,7 @@ from loadgen.facts import requested_metrics
 from loadgen.features.shards import shard_settings
 from loadgen.features.shards.shard_settings import MOST_AHEAD_S, PlannedStart
 from loadgen.plan import profile
-from loadgen.plan.plan_inputs import Seed
+from loadgen.plan.request_sources import Seed
 from loadgen.run.command import bench
 from loadgen.run.command.credentials import flags_with_secrets
 from loadgen.run.command.options import Options, parse

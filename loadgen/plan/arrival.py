@@ -14,7 +14,7 @@ from loadgen.base.arrays import Float64, Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.plan.profile import Profile
-from loadgen.plan.random_stream import RandomStream, make_arrival_rng
+from loadgen.plan.request_sources import RandomStream, make_arrival_rng
 from loadgen.settings.load_schedule import LEAST_RATE_PER_S, Bursts, LoadSchedule, RampEnds
 
 _LATEST_NS = 2**62  # 146 years: beyond it int64 sums with a clock reading could overflow

@@ -4,30 +4,50 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from loadgen.base import untrusted
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
+from loadgen.base.errors import UsageError
 from loadgen.engines.engine import Engine
 from loadgen.engines.refusals import Adaptation
 from loadgen.features import import_rows
-from loadgen.plan.apis import choose_dialect, make_shared_fields, merge_fields
 from loadgen.plan.arrival import cut_offsets_ns, make_process
-from loadgen.plan.data_facts import DataFacts, LengthFacts
-from loadgen.plan.plan_inputs import WORDS, ModelTarget, PlanInputs, Seed, SourcedRequests
-from loadgen.plan.planned_requests import Cancellations, Requests, TurnRequests, Turns, draw_cancellations
+from loadgen.plan.planned_requests import (
+    Cancellations,
+    DataFacts,
+    LengthFacts,
+    Requests,
+    TurnRequests,
+    Turns,
+)
 from loadgen.plan.profile import Profile, check_body
-from loadgen.plan.random_stream import Purpose, RandomStream, make_arrival_rng
-from loadgen.plan.request_sources import MADE, RANDOM, SOURCES, find_source, import_source
+from loadgen.plan.request_sources import (
+    MADE,
+    RANDOM,
+    SOURCES,
+    WORDS,
+    ModelTarget,
+    PlanInputs,
+    Purpose,
+    RandomStream,
+    Seed,
+    SourcedRequests,
+    find_source,
+    import_source,
+    make_arrival_rng,
+)
 from loadgen.settings.load_schedule import ConcurrencySteps
-from loadgen.settings.load_settings import ShapeKeys, parse_cancel_rate
+from loadgen.settings.load_settings import CancelPoint, ShapeKeys, parse_cancel_rate
 from loadgen.settings.table import SOURCE_KEYS, join_rows
-from loadgen.wire.openai import Dialect
+from loadgen.wire.openai import Chat, Completions, Dialect
+from loadgen.wire.sglang_generate import Generate
 
 _USUAL_S = 5  # of a request
 _USUAL_LENS = {"input_len": 64, "output_len": 16}  # of a warm-up, where only the server counts
@@ -36,6 +56,13 @@ _ENDS = "requests are sent for {:g} s; those still running then are finished"
 _PLAIN = {row.name: row.default for row in join_rows(*SOURCE_KEYS, ShapeKeys)}
 _COMPARED_PROMPTS = 2048
 _NEVER_EQUAL_IDS = 8  # of a thousand ids or more: a chance of 10⁻¹⁸ among _COMPARED_PROMPTS
+# Each API's path, by which an endpoint of one's own is known too: the longer of two comes first.
+_APIS: dict[str, Callable[[], Dialect]] = {
+    "/chat/completions": Chat,
+    "/completions": Completions,
+    "/generate": Generate,
+}
+_BACKENDS = {"openai-chat": "/chat/completions", "sglang": "/generate"}
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -254,6 +281,14 @@ def _make_plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purp
     )
 
 
+def draw_cancellations(rate: float, point: CancelPoint, stream: RandomStream, count: int) -> Cancellations:
+    """Draw for each of a plan's requests, with the chance `rate`, whether it is cancelled.
+
+    A longer plan from the same stream has the same requests cancelled, and more.
+    """
+    return Cancellations(stream.rng("cancelled").random(count) < rate, point)
+
+
 def _find_sent_turns(sourced: SourcedRequests, profile: Profile, offsets_ns: Int64 | None) -> Turns | None:
     """Return the turns of sessions that begin within the plan, with the profile's delays; None without."""
     if sourced.turns is None:
@@ -309,3 +344,66 @@ def _find_offsets(profile: Profile, stream: RandomStream, most: int) -> tuple[In
         notes.append(f"the schedule ends after {end_s:.1f} s, with the last of {most} prompts")
         offsets_ns = offsets_ns[:most]
     return offsets_ns, len(offsets_ns), notes
+
+
+def choose_dialect(profile: Profile, subject: ModelTarget) -> tuple[Dialect, str]:
+    """Return the API of --endpoint and --backend, and its path with query; raises UsageError.
+
+    Its length field is as the engine spells it.
+    """
+    wanted = _BACKENDS.get(profile.backend)
+    own = _APIS[wanted or "/completions"]().path
+    path = subject.endpoint or (subject.prefix + own.removeprefix("/v1") if own.startswith("/v1") else own)
+    path = path if path.startswith("/") else f"/{path}"
+    api = next((ending for ending in _APIS if path.partition("?")[0].endswith(ending)), None)
+    if api is None:
+        raise UsageError(f"--endpoint {path}: must end in one of {', '.join(_APIS)}")
+    if wanted not in (None, api):
+        raise UsageError(
+            f"--backend {profile.backend} needs an endpoint ending in {wanted}, not {path}: leave out "
+            "--endpoint, or pass --backend openai for the API of the endpoint"
+        )
+    if api == "/chat/completions" and subject.engine.max_tokens_field:
+        return Chat(limit_field=subject.engine.max_tokens_field), path + subject.query
+    return _APIS[api](), path + subject.query
+
+
+def make_shared_fields(
+    profile: Profile, engine: Engine, dialect: Dialect
+) -> tuple[dict[str, Any], list[str]]:
+    """Make the fields that all requests share, and notes on fields that cannot be sent; raises UsageError."""
+    sampling, more, notes = profile.sampling, dict[str, Any](), []
+    if profile.ignore_eos and engine.takes_ignore_eos:
+        sampling["ignore_eos"] = True
+    elif profile.ignore_eos and engine.forces_length:
+        more["generation_config"] = engine.forces_length
+        notes.append(
+            f"ignore_eos is not sent: {engine.name} refuses it; "
+            "its generation_config without an end of sequence does the same"
+        )
+    elif profile.ignore_eos:
+        notes.append(f"ignore_eos is not sent: {engine.name} refuses it, so answers may be shorter")
+    if profile.chat_template_kwargs and isinstance(dialect, Chat):
+        more["chat_template_kwargs"] = profile.chat_template_kwargs
+    elif profile.chat_template_kwargs and (profile.dataset_name != "custom" or profile.skip_chat_template):
+        # The prompts of `custom` are rendered here.
+        raise UsageError("--chat-template-kwargs goes with the chat API: use --backend openai-chat")
+    fields = dialect.make_fields(sampling, profile.stream, profile.continuous_usage)
+    return merge_fields({**fields, **more}, profile.extra_body), notes
+
+
+def merge_fields(fields: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay the fields `over` over others; tables under the same name are merged, one level deep."""
+    tables = {
+        name: {**_read_table(fields[name]), **table}
+        for name, table in over.items()
+        if isinstance(table, dict) and name in fields
+    }
+    return {**fields, **over, **tables}
+
+
+def _read_table(value: Any) -> Mapping[str, Any]:
+    """Decode a table, also one that is still JSON, its values as bytes; {} for anything else."""
+    if isinstance(value, msgspec.Raw):
+        return msgspec.json.decode(value, type=dict[str, msgspec.Raw]) if bytes(value)[:1] == b"{" else {}
+    return untrusted.read_mapping(value)

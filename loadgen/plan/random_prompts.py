@@ -14,13 +14,11 @@ from msgspec.structs import replace
 from loadgen.base.arrays import Float64, Int64
 from loadgen.base.errors import UsageError
 from loadgen.features import import_rows
-from loadgen.plan.data_facts import DataFacts
 from loadgen.plan.lengths import LengthDistribution, parse_lengths
 from loadgen.plan.model_files import find_vocabulary
-from loadgen.plan.plan_inputs import ModelTarget, PlanInputs, SourcedRequests
-from loadgen.plan.planned_requests import PromptRequests, fingerprint
+from loadgen.plan.planned_requests import DataFacts, PromptRequests, fingerprint
 from loadgen.plan.profile import Profile
-from loadgen.plan.random_stream import RandomStream
+from loadgen.plan.request_sources import ModelTarget, PlanInputs, RandomStream, SourcedRequests
 from loadgen.settings.request_class import RequestClass
 from loadgen.wire.openai import Dialect
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 
 from loadgen.base.errors import UsageError
 from loadgen.plan.model_files import find_tokenizer
-from loadgen.plan.plan_inputs import ModelTarget
+from loadgen.plan.request_sources import ModelTarget
 
 _MAX_ROUNDS = 10  # of fitting a text
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from loadgen.facts.run_facts import Facts
-from loadgen.plan.data_facts import LengthFacts, ScheduleFacts
+from loadgen.plan.planned_requests import LengthFacts, ScheduleFacts
 from loadgen.plan.request_sources import RANDOM, TRACES
 from loadgen.records.record import Records
 from loadgen.report.load_identity import describe_classes, shorten_digest

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from loadgen.facts.run_facts import Facts
-from loadgen.plan.data_facts import LengthFacts
+from loadgen.plan.planned_requests import LengthFacts
 from loadgen.plan.request_sources import RANDOM
 from loadgen.settings.request_class import RequestClass
 from loadgen.settings.setting import Identity, Makes

@@ -29,8 +29,8 @@ from loadgen.engines import refusals
 from loadgen.engines.refusals import FIELDS, REFUSING, Adaptation, AdaptedField, Refusal
 from loadgen.plan import plan, request_sources
 from loadgen.plan.plan import Plan
-from loadgen.plan.plan_inputs import ModelTarget
 from loadgen.plan.planned_requests import PromptRequests
+from loadgen.plan.request_sources import ModelTarget
 from loadgen.records.record import Records
 from loadgen.run.command.progress import Display, display
 from loadgen.run.firing import TransportOptions, Watch

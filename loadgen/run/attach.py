@@ -18,8 +18,8 @@ from loadgen.engines.engines import ENGINES
 from loadgen.features import import_rows
 from loadgen.host.environment import start_git
 from loadgen.plan import plan, request_sources
-from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.profile import Profile
+from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.run import acceptance, transport_choice
 from loadgen.run.command import progress
 from loadgen.run.command.credentials import Credentials, collect_credentials

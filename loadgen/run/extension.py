@@ -13,7 +13,7 @@ from loadgen.base.signals import Interrupts
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Facts
 from loadgen.plan.plan import Plan
-from loadgen.plan.plan_inputs import WordCounts
+from loadgen.plan.request_sources import WordCounts
 from loadgen.records.record import Records
 from loadgen.run.acceptance import Adapter
 from loadgen.run.command.options import TABLE, Options, is_given

@@ -30,8 +30,8 @@ from loadgen.host import throttling
 from loadgen.host.environment import describe_machine
 from loadgen.plan import plan
 from loadgen.plan.plan import Plan, count_repeated_prompts
-from loadgen.plan.plan_inputs import ModelTarget, Seed, WordCounts
 from loadgen.plan.profile import Profile
+from loadgen.plan.request_sources import ModelTarget, Seed, WordCounts
 from loadgen.records import text_tokens
 from loadgen.records.journal import Journal
 from loadgen.records.record import Records

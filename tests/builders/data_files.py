@@ -10,7 +10,7 @@ from typing import Any
 from loadgen.engines.engines import ENGINES
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
-from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.plan.request_sources import ModelTarget, Seed
 
 
 def jsonl(directory: Path, rows: Iterable[Mapping[str, Any] | bytes], name: str = "data.jsonl") -> str:

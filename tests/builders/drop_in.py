@@ -10,7 +10,7 @@ from typing import Any
 from loadgen.engines.engines import UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
-from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.plan.request_sources import ModelTarget, Seed
 
 DIRECTORY = Path(__file__).parents[1] / "data" / "drop_in"
 TOKENIZER = DIRECTORY.parent / "tokenizer"

@@ -6,7 +6,7 @@ from typing import Any
 
 from builders import made_data
 from builders.made_cases import changed, closed, observed, open_loop, run
-from loadgen.plan.data_facts import DataFacts
+from loadgen.plan.planned_requests import DataFacts
 from loadgen.server.checkpoint import Checkpoint
 from loadgen.server.engine_config import EngineConfig
 from loadgen.server.server_counters import ServerLatency

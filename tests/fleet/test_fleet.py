@@ -12,7 +12,7 @@ from loadgen.fleet import fleet as fleets
 from loadgen.fleet.fleet import CLOCK, Answer, Fleet
 from loadgen.fleet.placement import Node
 from loadgen.fleet.shard_order import ShardOrder, ShardStatus, unpack_order
-from loadgen.plan.plan_inputs import Seed
+from loadgen.plan.request_sources import Seed
 from loadgen.run.command.progress import Totals
 from loadgen.transport.sending.share import WHOLE, Share
 

@@ -17,7 +17,7 @@ from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.fleet import shard_process
 from loadgen.fleet.shard_order import ShardOrder, unpack_order
 from loadgen.fleet.shard_process import MOST_ORDER_BYTES, DriverLine
-from loadgen.plan.plan_inputs import Seed, WordCounts
+from loadgen.plan.request_sources import Seed, WordCounts
 from loadgen.transport.sending.share import Share
 
 KEY = "sk-order-key-0123456789"

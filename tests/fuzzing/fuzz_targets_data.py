@@ -13,7 +13,7 @@ from fuzzing.fuzz_odd import replaced, spots
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import ENGINES
 from loadgen.plan import plan, profile
-from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.plan.request_sources import ModelTarget, Seed
 
 DATASETS = Path(__file__).parents[1] / "data/datasets"
 SERVER, _SEED = ModelTarget(ENGINES[0], "served", vocab_size=1000), Seed(1, chosen=True)

@@ -20,7 +20,7 @@ from loadgen.base.text import clean_text
 from loadgen.features.shards.shard_settings import read_instant as read_start
 from loadgen.fleet.shards_command import launch_plan
 from loadgen.plan import plan, profile
-from loadgen.plan.plan_inputs import Seed
+from loadgen.plan.request_sources import Seed
 from loadgen.run.command import options
 from loadgen.server.discovery import ServerAddress
 from loadgen.study import limit_record as limits

@@ -12,7 +12,7 @@ from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import UNKNOWN
 from loadgen.plan import lengths, plan, profile
-from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.plan.request_sources import ModelTarget, Seed
 
 N = 200_000
 

@@ -17,7 +17,7 @@ from loadgen.engines.engines import ENGINES, UNKNOWN, find_by_owner
 from loadgen.engines.refusals import Adaptation, AdaptedField
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
-from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.plan.request_sources import ModelTarget, Seed
 
 TOKENIZER = str(Path(__file__).parents[1] / "data" / "tokenizer")
 SUBJECT = ModelTarget(UNKNOWN, "m")

@@ -8,8 +8,8 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan import profile
-from loadgen.plan.planned_requests import draw_cancellations
-from loadgen.plan.random_stream import RandomStream
+from loadgen.plan.plan import draw_cancellations
+from loadgen.plan.request_sources import RandomStream
 from loadgen.settings.load_settings import CancelPoint, parse_cancel_point, parse_cancel_rate
 
 POINT = CancelPoint(after_ns=2_000_000_000)

@@ -10,9 +10,8 @@ import pytest
 from loadgen.engines.engines import UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.model_files import make_default_vocabulary
-from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.random_prompts import PromptShape, TokenIds
-from loadgen.plan.random_stream import RandomStream
+from loadgen.plan.request_sources import ModelTarget, RandomStream, Seed
 
 STREAM = RandomStream(seed=7, profile="high-load")
 

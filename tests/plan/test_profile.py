@@ -15,8 +15,8 @@ from loadgen.base.errors import UsageError
 from loadgen.engines.engines import UNKNOWN, find_by_name, find_by_owner
 from loadgen.facts import requested_metrics
 from loadgen.plan import plan, profile, request_sources
-from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.profile import Profile
+from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.settings.validation import ServerSettings, validate_table
 
 CONVERSATION = Path(__file__).parents[1] / "data" / "datasets" / "mlperf_edge_agentic_excerpt.jsonl"

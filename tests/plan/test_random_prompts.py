@@ -15,7 +15,7 @@ from loadgen.plan.model_files import Vocabulary, make_default_vocabulary
 from loadgen.plan.planned_requests import PromptRequests
 from loadgen.plan.profile import build
 from loadgen.plan.random_prompts import RANGE_RULES, PromptShape, TokenIds, parse_range_ratio
-from loadgen.plan.random_stream import RandomStream, make_arrival_rng
+from loadgen.plan.request_sources import RandomStream, make_arrival_rng
 
 PINNED_IDS = [3594, 4953, 3534, 1871]
 PINNED_DIGEST = "5b3b37c33c85f66e40856e93d2bed0a4"
@@ -242,7 +242,7 @@ def test_a_seed_names_the_same_plan_in_every_version_and_process() -> None:
     """Pinned: a change here means that a recorded seed no longer gives the run it was recorded for."""
     script = (
         "from loadgen.plan.random_prompts import PromptShape, TokenIds\n"
-        "from loadgen.plan.random_stream import RandomStream\n"
+        "from loadgen.plan.request_sources import RandomStream\n"
         "from loadgen.plan.model_files import make_default_vocabulary\n"
         "shape, stream = PromptShape(10, 64, 16, 0.5, 0.5, 8), RandomStream(7, 'high-load')\n"
         "p = TokenIds(shape, make_default_vocabulary().draw, stream)\n"

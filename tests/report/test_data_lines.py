@@ -10,7 +10,7 @@ from builders import made_data
 from builders.loops import loop_over
 from builders.made_cases import INPUT, changed, closed, observed, open_loop, run
 from loadgen.facts.run_facts import Facts
-from loadgen.plan.data_facts import DataFacts
+from loadgen.plan.planned_requests import DataFacts
 from loadgen.records.record import UNKNOWN
 from loadgen.report import data_lines, report
 from loadgen.report.run_directory import Result

@@ -13,7 +13,7 @@ from loadgen.engines.engines import UNKNOWN
 from loadgen.features.workers.worker_count import count_usable
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
-from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.run.acceptance import check_divisible
 from loadgen.run.firing import PlanPart, TransportOptions, job_of
 from loadgen.run.stop_rules import StopRules

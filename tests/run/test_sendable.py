@@ -17,8 +17,8 @@ from loadgen.engines.engine import Engine
 from loadgen.engines.engines import ENGINES, UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
-from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.planned_requests import PromptRequests
+from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.run import acceptance
 from loadgen.server.discovery import ServerInfo
 

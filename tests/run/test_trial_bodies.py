@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from loadgen.engines.engines import UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
-from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.run.acceptance import TEXT, TrialBodies, make_png
 from loadgen.wire.openai import Chat, Dialect
 

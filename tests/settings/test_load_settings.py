@@ -11,7 +11,7 @@ from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan import random_prompts
 from loadgen.plan.profile import build, load
-from loadgen.plan.random_stream import RandomStream
+from loadgen.plan.request_sources import RandomStream
 
 RAMP = {"ramp_up_strategy": "linear", "ramp_up_start_rps": 1.0, "ramp_up_end_rps": 8.0}
 LONG = {"name": "long", "share": "30%", "input_len": 80, "output_len": 20}

@@ -9,7 +9,7 @@ import pytest
 
 from loadgen.plan import random_prompts
 from loadgen.plan.profile import build
-from loadgen.plan.random_stream import RandomStream
+from loadgen.plan.request_sources import RandomStream
 from loadgen.settings.request_class import RequestClass, parse_class
 
 TABLES: list[dict[str, Any]] = [

@@ -14,7 +14,7 @@ from loadgen.engines.engines import UNKNOWN
 from loadgen.features.data import export_plan
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
-from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.plan.request_sources import ModelTarget, Seed
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"

@@ -18,7 +18,7 @@ from loadgen.base.arrays import Int64
 from loadgen.engines.engines import UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
-from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.records.journal import Journal
 from loadgen.run import firing
 from loadgen.run.command import progress

@@ -23,9 +23,8 @@ from loadgen.base.untrusted import NOT_JSON, Hide, hide_nothing
 from loadgen.facts.run_facts import Fingerprint, GreedyAnswer
 from loadgen.features.answers import answer_check
 from loadgen.features.answers.answer_check import make_empty_fingerprint
-from loadgen.plan.apis import merge_fields
-from loadgen.plan.plan import Plan
-from loadgen.plan.plan_inputs import ModelTarget
+from loadgen.plan.plan import Plan, merge_fields
+from loadgen.plan.request_sources import ModelTarget
 from loadgen.plan.tokenizers import Tokenizer, load_tokenizer
 from loadgen.records.decode import Decoder
 from loadgen.records.record import Record

@@ -14,8 +14,8 @@ from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines
 from loadgen.features.data import recognised_rows, row_kinds
 from loadgen.features.data.row_kinds import RowObject
-from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests
 from loadgen.plan.planned_requests import UNKNOWN_LEN, fingerprint
+from loadgen.plan.request_sources import PlanInputs, SourcedRequests
 from loadgen.wire.openai import Chat, Completions, Dialect
 
 LIMITS = ("max_completion_tokens", "max_tokens")  # each is the length of the answer, where it is there

@@ -22,8 +22,8 @@ from loadgen.base.text import format_count, quote_value
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.data import bodies, recognised_rows, row_kinds
 from loadgen.features.data.row_kinds import RowObject
-from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests
 from loadgen.plan.planned_requests import UNKNOWN_LEN, Turns, fingerprint, make_turns
+from loadgen.plan.request_sources import PlanInputs, SourcedRequests
 from loadgen.wire.openai import Chat, Dialect
 
 USER, ASSISTANT, TOOL = "user", "assistant", "tool"

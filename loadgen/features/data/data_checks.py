@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from loadgen.base.rule import Evidence, note, suspect
-from loadgen.plan.data_facts import CAPS
+from loadgen.plan.planned_requests import CAPS
 from loadgen.plan.request_sources import RANDOM, TRACES
 from loadgen.verdict import evidence
 from loadgen.verdict.evidence import RunEvidence, percent

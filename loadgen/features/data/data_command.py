@@ -22,9 +22,9 @@ from loadgen.features.data import export_plan, row_kinds
 from loadgen.features.data.data_preview import PlanPreview
 from loadgen.plan import plan, profile, request_sources
 from loadgen.plan.plan import Plan
-from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.planned_requests import UNKNOWN_LEN, PromptRequests
 from loadgen.plan.profile import Profile
+from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.run.command import progress
 from loadgen.run.command.options import (
     add_unlisted_flags,

@@ -11,9 +11,8 @@ import numpy as np
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.text import clean_line, wrap_text
-from loadgen.plan.data_facts import LengthFacts
 from loadgen.plan.plan import Plan
-from loadgen.plan.planned_requests import Turns
+from loadgen.plan.planned_requests import LengthFacts, Turns
 from loadgen.plan.request_sources import TRACES
 
 _LABEL = 14  # columns

@@ -12,8 +12,8 @@ from loadgen.base.arrays import Bool, Int64
 from loadgen.base.bounds import MOST_TOKENS
 from loadgen.base.json_lines import Lines
 from loadgen.features.data import recognised_rows, row_kinds
-from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests
 from loadgen.plan.planned_requests import UNKNOWN_LEN, PromptRequests, fingerprint
+from loadgen.plan.request_sources import PlanInputs, SourcedRequests
 from loadgen.wire.openai import Chat
 
 _NO_LENGTH = "has no `output_tokens`: give each row its own, or pass --output-len N for all"

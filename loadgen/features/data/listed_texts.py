@@ -12,10 +12,9 @@ import numpy as np
 
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
-from loadgen.plan.data_facts import DataFacts
-from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests
-from loadgen.plan.planned_requests import PromptRequests, fingerprint
+from loadgen.plan.planned_requests import DataFacts, PromptRequests, fingerprint
 from loadgen.plan.profile import Profile
+from loadgen.plan.request_sources import PlanInputs, SourcedRequests
 from loadgen.plan.tokenizers import Tokenizer, find_needed_tokenizer, fit_text, load_tokenizer
 
 PREFIX_REPETITION = "prefix_repetition"

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from loadgen.base.arrays import Int64
 from loadgen.base.json_lines import Lines, OpenedFile
 from loadgen.features.data import row_kinds, sheets
-from loadgen.plan.data_facts import DataFacts
-from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests
+from loadgen.plan.planned_requests import DataFacts
+from loadgen.plan.request_sources import PlanInputs, SourcedRequests
 
 FLAG = "--dataset-path"
 _SHAREGPT = "sharegpt"

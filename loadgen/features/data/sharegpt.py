@@ -12,8 +12,8 @@ import numpy as np
 from loadgen.base.json_lines import OpenedFile, explain_json
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.data.listed_texts import FileTexts, oversample_rows, shuffle_rows
-from loadgen.plan.data_facts import DataFacts
-from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests
+from loadgen.plan.planned_requests import DataFacts
+from loadgen.plan.request_sources import PlanInputs, SourcedRequests
 from loadgen.plan.tokenizers import FullTokenizer, count_tokens, find_needed_tokenizer, load_tokenizer
 
 KIND = "sharegpt"

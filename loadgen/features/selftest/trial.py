@@ -22,9 +22,9 @@ from loadgen.facts.calibration import HELD_PERCENT, Error
 from loadgen.figures.peaks import peak_concurrency
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
-from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.planned_requests import PromptRequests
 from loadgen.plan.profile import Profile
+from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.records.record import Records
 from loadgen.run.command.progress import Display
 from loadgen.run.firing import TransportOptions, Watch

@@ -15,12 +15,24 @@ from loadgen.base.clock import MS_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.text import format_count as number_of
 from loadgen.plan import lengths, random_prompts
-from loadgen.plan.data_facts import DataFacts
-from loadgen.plan.plan_inputs import WORDS, ModelTarget, PlanInputs, SourcedRequests, WordCounts
-from loadgen.plan.planned_requests import DIGESTED_PROMPTS, PromptRequests, Turns, fingerprint, make_turns
+from loadgen.plan.planned_requests import (
+    DIGESTED_PROMPTS,
+    DataFacts,
+    PromptRequests,
+    Turns,
+    fingerprint,
+    make_turns,
+)
 from loadgen.plan.profile import Profile
 from loadgen.plan.random_prompts import PrefixGroups, PromptShape, draw_lens
-from loadgen.plan.random_stream import RandomStream
+from loadgen.plan.request_sources import (
+    WORDS,
+    ModelTarget,
+    PlanInputs,
+    RandomStream,
+    SourcedRequests,
+    WordCounts,
+)
 from loadgen.wire.openai import Chat, Dialect
 
 CORPUS = "corpus"

@@ -16,7 +16,7 @@ from loadgen.figures.metrics import mark_good, measure_part
 from loadgen.figures.per_request import PerRequest
 from loadgen.plan import arrival, random_prompts
 from loadgen.plan.arrival import StageWindow
-from loadgen.plan.random_stream import RandomStream
+from loadgen.plan.request_sources import RandomStream
 from loadgen.records.record import Records
 from loadgen.report.request_rows import RequestColumn
 from loadgen.report.run_directory import Result, ResultPart

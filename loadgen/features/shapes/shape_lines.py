@@ -16,8 +16,8 @@ from loadgen.features.shapes.shape_figures import (
     divide_by_stage,
     list_unreached,
 )
-from loadgen.plan.planned_requests import draw_cancellations
-from loadgen.plan.random_stream import RandomStream
+from loadgen.plan.plan import draw_cancellations
+from loadgen.plan.request_sources import RandomStream
 from loadgen.records.record import Records
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions, Room, Section

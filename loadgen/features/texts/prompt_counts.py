@@ -18,10 +18,9 @@ from loadgen.base.errors import MeasureError
 from loadgen.engines import refusals
 from loadgen.engines.refusals import REFUSING
 from loadgen.plan import plan
-from loadgen.plan.apis import merge_fields
-from loadgen.plan.plan import Plan
-from loadgen.plan.plan_inputs import FIRST_WORD, ModelTarget, Seed, WordCounts, list_common_words
+from loadgen.plan.plan import Plan, merge_fields
 from loadgen.plan.profile import Profile
+from loadgen.plan.request_sources import FIRST_WORD, ModelTarget, Seed, WordCounts, list_common_words
 from loadgen.run.acceptance import Adapter
 from loadgen.run.command.progress import display
 from loadgen.server import exchange

@@ -16,8 +16,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.json_lines import OpenedFile
 from loadgen.features.texts.vllm_texts import TEXT_VLLM, TextPrompts, make_vllm_texts
-from loadgen.plan.data_facts import DataFacts
-from loadgen.plan.plan_inputs import FIRST_WORD, WORDS, ModelTarget, PlanInputs, WordCounts, list_common_words
+from loadgen.plan.planned_requests import DataFacts
 from loadgen.plan.profile import Profile
 from loadgen.plan.random_prompts import (
     IDS,
@@ -27,7 +26,15 @@ from loadgen.plan.random_prompts import (
     TokenIds,
     is_count_known,
 )
-from loadgen.plan.random_stream import RandomStream
+from loadgen.plan.request_sources import (
+    FIRST_WORD,
+    WORDS,
+    ModelTarget,
+    PlanInputs,
+    RandomStream,
+    WordCounts,
+    list_common_words,
+)
 from loadgen.plan.tokenizers import Tokenizer, find_needed_tokenizer, find_optional_tokenizer, load_tokenizer
 from loadgen.wire.openai import Dialect
 

@@ -31,7 +31,7 @@ from loadgen.base.json_lines import Lines, OpenedFile, explain_json, row_cells
 from loadgen.base.text import format_count
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.traces.trace_rows import TraceRows, make_no_hashes
-from loadgen.plan.random_stream import RandomStream
+from loadgen.plan.request_sources import RandomStream
 
 TRACE_FILE = re.compile(r"(.*chunk-(\d+))-trace\.csv")
 _LAST_WINDOW_S = 600  # of a file with one window

@@ -33,8 +33,8 @@ from loadgen.features.traces.trace_rows import (
 )
 from loadgen.features.traces.trace_schedule import TraceSelection
 from loadgen.plan.model_files import find_vocabulary
-from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests
 from loadgen.plan.profile import Profile
+from loadgen.plan.request_sources import PlanInputs, SourcedRequests
 from loadgen.plan.tokenizers import find_optional_tokenizer, load_tokenizer
 
 TIMED_TRACE = "timed_trace"

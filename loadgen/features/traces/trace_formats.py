@@ -16,7 +16,7 @@ from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.traces import servegen, trace_rows, weka
 from loadgen.features.traces.trace_rows import SheetColumns, TraceRows
 from loadgen.features.traces.trace_schedule import TraceWindow
-from loadgen.plan.random_stream import RandomStream
+from loadgen.plan.request_sources import RandomStream
 
 FLAG = "--trace"
 _SAMPLE = 1000  # rows by which a file is recognised

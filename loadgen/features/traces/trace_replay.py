@@ -18,12 +18,18 @@ from loadgen.features.traces.trace_blocks import BlockContent, IdTexts, find_pre
 from loadgen.features.traces.trace_formats import TraceSource
 from loadgen.features.traces.trace_rows import Hashes, TraceRows
 from loadgen.features.traces.trace_schedule import TraceSchedule, TraceSelection, TraceWindow
-from loadgen.plan.data_facts import DataFacts
 from loadgen.plan.model_files import find_vocabulary
-from loadgen.plan.plan_inputs import FIRST_WORD, WORDS, ModelTarget, PlanInputs, SourcedRequests, WordCounts
-from loadgen.plan.planned_requests import PromptRequests, fingerprint
+from loadgen.plan.planned_requests import DataFacts, PromptRequests, fingerprint
 from loadgen.plan.profile import Profile
-from loadgen.plan.random_stream import make_arrival_rng
+from loadgen.plan.request_sources import (
+    FIRST_WORD,
+    WORDS,
+    ModelTarget,
+    PlanInputs,
+    SourcedRequests,
+    WordCounts,
+    make_arrival_rng,
+)
 from loadgen.wire.openai import Dialect
 
 _BITS = 2**64

@@ -11,7 +11,7 @@ from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.text import quote_value
 from loadgen.features.traces.trace_rows import TraceRows
-from loadgen.plan.data_facts import CAPS, ScheduleFacts
+from loadgen.plan.planned_requests import CAPS, ScheduleFacts
 from loadgen.plan.profile import Profile
 
 _FINEST_GRID_NS = 1_000_000  # a millisecond is the unit of many traces

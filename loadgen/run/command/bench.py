@@ -24,8 +24,8 @@ from loadgen.facts import requested_metrics
 from loadgen.features import import_rows
 from loadgen.plan import profile
 from loadgen.plan.model_files import NOT_HERE, locate_tokenizer
-from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
+from loadgen.plan.request_sources import Seed
 from loadgen.report import result_block, run_place
 from loadgen.run import transport_choice
 from loadgen.run.attach import attach, collect_settings

@@ -22,8 +22,8 @@ from loadgen.base.text import clean_text, quote_value
 from loadgen.engines.engines import find_by_name
 from loadgen.facts import requested_metrics
 from loadgen.plan import profile
-from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
+from loadgen.plan.request_sources import Seed
 from loadgen.report import run_directory, run_place
 from loadgen.report.run_directory import Result
 from loadgen.run.attach import collect_settings

@@ -18,8 +18,8 @@ from loadgen.base import clock, guard, signals
 from loadgen.base.errors import LoadgenError, ServerDied, UsageError
 from loadgen.base.signals import SIGNALS, Interrupts
 from loadgen.facts.run_facts import Cell
-from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
+from loadgen.plan.request_sources import Seed
 from loadgen.report.run_directory import Result
 from loadgen.run.attach import attach
 from loadgen.run.command.options import Options

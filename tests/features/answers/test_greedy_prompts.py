@@ -33,8 +33,8 @@ from loadgen.facts.run_facts import Fingerprint
 from loadgen.features.answers import answer_check, greedy_prompts
 from loadgen.features.answers.answer_check import CHAT, COMPLETION, PROMPTS
 from loadgen.plan import plan
-from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.profile import build
+from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.report import run_directory
 from loadgen.server.discovery import ServerAddress
 

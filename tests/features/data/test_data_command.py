@@ -14,7 +14,7 @@ from loadgen import cli
 from loadgen.engines.engines import ENGINES
 from loadgen.features.data import row_kinds
 from loadgen.plan import plan, profile
-from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.plan.request_sources import ModelTarget, Seed
 
 DATA = Path(__file__).parents[2] / "data" / "datasets"
 

@@ -17,7 +17,7 @@ from loadgen.engines.engines import ENGINES
 from loadgen.features.data import file_prompts
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
-from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.run import acceptance
 
 TEXTS = ["One", "Two two of them", "", "A question of some words, and more of them"]

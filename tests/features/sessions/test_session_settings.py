@@ -13,8 +13,8 @@ from loadgen.base.errors import UsageError
 from loadgen.engines.engines import ENGINES
 from loadgen.features.sessions.session_settings import SessionKeys
 from loadgen.plan import plan
-from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.profile import Profile, build, load
+from loadgen.plan.request_sources import ModelTarget, Seed
 
 FILE = {"dataset_path": "f.jsonl"}
 TURNS = {"turns": 4}

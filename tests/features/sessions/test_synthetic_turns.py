@@ -12,8 +12,7 @@ from loadgen.base.errors import UsageError
 from loadgen.engines.engines import ENGINES
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
-from loadgen.plan.plan_inputs import ModelTarget, Seed, WordCounts
-from loadgen.plan.random_stream import RandomStream
+from loadgen.plan.request_sources import ModelTarget, RandomStream, Seed, WordCounts
 
 SMALL = {"turns": 3, "num_sessions": 4, "input_len": 8, "output_len": 5, "max_concurrency": 2}
 ANSWER = {"role": "assistant", "content": "I know"}

@@ -11,8 +11,8 @@ from builders import made_runs
 from loadgen.base.structs import replace
 from loadgen.features.shapes.shape_lines import describe_cancelled
 from loadgen.figures.metrics import compute_metrics
-from loadgen.plan.planned_requests import draw_cancellations
-from loadgen.plan.random_stream import RandomStream
+from loadgen.plan.plan import draw_cancellations
+from loadgen.plan.request_sources import RandomStream
 from loadgen.records.record import Records
 from loadgen.report.run_directory import Result
 from loadgen.server.server_counters import ServerWindow

@@ -16,7 +16,7 @@ from loadgen.features.shapes import shape_figures
 from loadgen.figures.steady_state import Unsteady
 from loadgen.plan import profile, random_prompts
 from loadgen.plan.arrival import make_process
-from loadgen.plan.random_stream import RandomStream, make_arrival_rng
+from loadgen.plan.request_sources import RandomStream, make_arrival_rng
 from loadgen.records.record import Record, Records
 from loadgen.report import report, request_rows, run_lines
 from loadgen.report.run_directory import Result

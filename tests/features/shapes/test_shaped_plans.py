@@ -7,7 +7,7 @@ from typing import Any
 from loadgen.engines.engines import UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
-from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.plan.request_sources import ModelTarget, Seed
 
 SUBJECT, CHOSEN = ModelTarget(UNKNOWN, "m"), Seed(7, chosen=True)
 

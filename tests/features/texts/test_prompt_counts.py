@@ -12,9 +12,8 @@ from builders.loops import loop_over
 from loadgen.base.errors import MeasureError
 from loadgen.features.texts import prompt_texts
 from loadgen.features.texts.prompt_counts import Count, correct_counts, fit_counts
-from loadgen.plan.plan_inputs import WordCounts, list_common_words
 from loadgen.plan.random_prompts import PromptShape
-from loadgen.plan.random_stream import RandomStream
+from loadgen.plan.request_sources import RandomStream, WordCounts, list_common_words
 
 TWO = frozenset(list_common_words()[64:128])  # one group
 THIRD = frozenset(list_common_words()[::3])

@@ -14,8 +14,8 @@ from loadgen.engines.engines import ENGINES, UNKNOWN
 from loadgen.features.texts import prompt_texts
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
-from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.random_prompts import TokenIds
+from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.plan.tokenizers import load_tokenizer
 
 pytest.importorskip("transformers")

@@ -14,7 +14,7 @@ from loadgen.engines.engine import Engine
 from loadgen.engines.engines import ENGINES, HOSTED, UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
-from loadgen.plan.plan_inputs import ModelTarget, Seed, WordCounts, list_common_words
+from loadgen.plan.request_sources import ModelTarget, Seed, WordCounts, list_common_words
 
 SEED = Seed(7)
 TEXT_ONLY = next(engine for engine in ENGINES if not engine.takes_ids)

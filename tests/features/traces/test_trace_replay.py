@@ -30,7 +30,7 @@ from loadgen.features.traces.trace_blocks import make_block_ids
 from loadgen.features.traces.trace_replay import ReplayedRequests
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
-from loadgen.plan.plan_inputs import ModelTarget, Seed, WordCounts
+from loadgen.plan.request_sources import ModelTarget, Seed, WordCounts
 from loadgen.transport.sending.share import Share
 
 

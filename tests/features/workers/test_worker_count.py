@@ -26,7 +26,7 @@ from loadgen.features.workers.worker_count import (
 from loadgen.host.environment import describe_machine
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
-from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.records.record import Record, Records
 from loadgen.report.run_directory import REPORT, RESULT
 from loadgen.transport.capture_process import TRANSPORTS

@@ -26,7 +26,7 @@ from loadgen.engines.engines import UNKNOWN
 from loadgen.features.workers.worker_count import spread_over_workers
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
-from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.records import journal as journals
 from loadgen.records.journal import Journal
 from loadgen.report import run_directory

@@ -15,7 +15,7 @@ from loadgen.engines.engines import UNKNOWN
 from loadgen.features.workers import workers as leading
 from loadgen.features.workers.worker_count import spread_over_workers
 from loadgen.plan import plan, profile
-from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.run.command.progress import Display, Shown
 from loadgen.run.firing import TransportOptions, Watch
 from loadgen.run.measure import Outcome, measure

@@ -15,7 +15,7 @@ from loadgen.base.structs import replace
 from loadgen.engines.refusals import AdaptedField
 from loadgen.facts.run_facts import Client, Launched, Server
 from loadgen.plan import profile
-from loadgen.plan.data_facts import DataFacts
+from loadgen.plan.planned_requests import DataFacts
 from loadgen.server.engine_config import EngineConfig
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.compare.comparability import COMPARABILITY, explain_short_answers, find_differences

@@ -8,8 +8,8 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
+from loadgen.plan.request_sources import Seed
 from loadgen.run.command.options import Options
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.series.point_runs import PointServers, measure_point, overlay_settings

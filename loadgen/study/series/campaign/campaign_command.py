@@ -21,7 +21,7 @@ from loadgen.base.secrecy import hide_secrets
 from loadgen.base.tables import align_cells
 from loadgen.base.text import clean_text, format_count, wrap_text
 from loadgen.features.sensors import sensor_discovery
-from loadgen.plan.plan_inputs import Seed
+from loadgen.plan.request_sources import Seed
 from loadgen.report import run_place
 from loadgen.run.command import progress
 from loadgen.run.command.credentials import read_api_key

@@ -19,7 +19,7 @@ from loadgen.base.secrecy import Secrets
 from loadgen.base.untrusted import read_file_bytes
 from loadgen.facts.run_facts import Cell
 from loadgen.plan import profile
-from loadgen.plan.plan_inputs import Seed
+from loadgen.plan.request_sources import Seed
 from loadgen.report import run_directory
 from loadgen.report.result_file import OURS
 from loadgen.study.limit_record import LIMIT

@@ -18,7 +18,7 @@ from loadgen.base.secrecy import hide_secrets
 from loadgen.base.text import clean_text
 from loadgen.features.sensors.sensor import Reading, Sensor
 from loadgen.figures import objectives
-from loadgen.plan.plan_inputs import Seed
+from loadgen.plan.request_sources import Seed
 from loadgen.report import run_place
 from loadgen.run.command import progress
 from loadgen.run.command.progress import Display

@@ -26,8 +26,8 @@ from loadgen.base.text import clean_text, quote_value
 from loadgen.facts import requested_metrics
 from loadgen.figures import objectives
 from loadgen.plan import request_sources
-from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
+from loadgen.plan.request_sources import Seed
 from loadgen.report import run_place
 from loadgen.run.attach import collect_settings
 from loadgen.run.command import bench

@@ -25,8 +25,8 @@ from loadgen.figures.objectives import (
 )
 from loadgen.figures.per_request import PerRequest
 from loadgen.figures.percentiles import compute_percentiles
-from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
+from loadgen.plan.request_sources import Seed
 from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
 from loadgen.run.session import Session

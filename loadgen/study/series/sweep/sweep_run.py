@@ -19,8 +19,8 @@ from loadgen.base.signals import SIGNALS, Interrupts
 from loadgen.base.text import format_count
 from loadgen.facts import requested_metrics
 from loadgen.plan import request_sources
-from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
+from loadgen.plan.request_sources import Seed
 from loadgen.report import load_table, run_directory, run_place
 from loadgen.report.run_directory import Result
 from loadgen.run.attach import collect_settings

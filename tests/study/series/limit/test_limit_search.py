@@ -22,8 +22,8 @@ from loadgen.base.signals import Stopped
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Client
 from loadgen.figures.objectives import Standing, parse_objectives
-from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
+from loadgen.plan.request_sources import Seed
 from loadgen.report.run import Run
 from loadgen.report.run_directory import Result
 from loadgen.run.command.options import Options

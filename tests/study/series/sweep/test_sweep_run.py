@@ -16,8 +16,8 @@ from builders.loops import loop_over
 from fakes.scripted_server import closed_port
 from loadgen import cli
 from loadgen.base.errors import UsageError
-from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
+from loadgen.plan.request_sources import Seed
 from loadgen.report.run_directory import load
 from loadgen.run.command.options import Options, parse
 from loadgen.study.series.series_store import load_workload, split_own_flags
