@@ -51,7 +51,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
     def json(self) -> dict[str, Any]:
         """Return everything, p-values too."""
-        return compare_command.render_json(self.tables, self.limits)
+        return compare_command.encode_comparison(self.tables, self.limits)
 
 
 def compare(

@@ -125,7 +125,7 @@ class Audited(msgspec.Struct, frozen=True):
 
     def json(self) -> dict[str, Any]:
         """Return the audit as an object of plain values."""
-        return render_json(self.findings, self.machine, self.messages, self.failed_cells)
+        return encode_audit(self.findings, self.machine, self.messages, self.failed_cells)
 
 
 def audit_sources(read: Sources, hardware: Hardware, model: str | None) -> Audited:
@@ -154,7 +154,7 @@ def _wrap_line(line: str) -> list[str]:
     return wrap_text(line, " " * (len(line) - len(line.lstrip()) + 2)) or [""]
 
 
-def render_json(
+def encode_audit(
     findings: Sequence[RunFindings], machine: Machine | None, problems: Sequence[str], failures: Sequence[str]
 ) -> dict[str, Any]:
     """Write the audit as an object of plain values; a number that is not finite is null."""

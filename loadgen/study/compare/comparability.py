@@ -54,14 +54,15 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 def find_differences(run: Reported, baseline: Reported) -> list[Finding]:
-    """Find every difference of a run from one of the baseline, refused differences first."""
+    """List the differences of a run from a baseline run by the rules of COMPARABILITY, refused ones first."""
     return rule.apply_rules(COMPARABILITY, Pair(run, baseline))
 
 
 def explain_short_answers(run: Reported, otherwise: float | None) -> Evidence | None:
-    """Say by how much answers were shorter than requested, over 1 %; None if not shorter, or unknown.
+    """Write by how much a run's answers are over 1 % shorter than requested; None if not, or if unknown.
 
-    `otherwise` is the requested length where the run does not report it.
+    `otherwise` is the requested length where the run does not report it. None also of a run of ours without
+    one requested length for all its answers.
     """
     completed, generated = run.figure("completed"), run.figure("total_output_tokens")
     requested = run.load.asked_output_len or otherwise
@@ -76,7 +77,11 @@ def explain_short_answers(run: Reported, otherwise: float | None) -> Evidence | 
 
 
 def explain_other_quantity(key: str, runs: Sequence[Reported]) -> str:
-    """Explain that goodput's objectives differ; `runs` end with the baseline's; else ""."""
+    """Write that runs have different objectives if `key` is goodput; "" if not, or of any other figure.
+
+    Runs of other clients are left out. The sentence has the first and the last of the different objectives:
+    `runs` end with the baseline's.
+    """
     if key != _GOODPUT:
         return ""
     known = (run.facts.ask().goodput_slo_ms for run in runs if run.facts is not None)
@@ -86,7 +91,10 @@ def explain_other_quantity(key: str, runs: Sequence[Reported]) -> str:
 
 
 def _differ_in(value: Callable[[Reported], Value], form: str, tolerance: float = 0.0) -> Find[Pair]:
-    """Make the check that two known values differ, floats by more than `tolerance` of the baseline's."""
+    """Make the check that a value of both runs differs; it finds nothing where a side does not report it.
+
+    Floats differ by more than `tolerance` times the baseline's; `form` is the text around the run's value.
+    """
 
     def find(pair: Pair) -> Evidence | None:
         own, other = value(pair.run), value(pair.baseline)
@@ -100,14 +108,18 @@ def _differ_in(value: Callable[[Reported], Value], form: str, tolerance: float =
 
 
 def _differ_by_name(read: Callable[[Reported], Mapping[str, Any]]) -> Find[Pair]:
-    """Make the check that values differ which both runs report under one name; it lists them."""
-    return lambda pair: _list_differences(read(pair.run), read(pair.baseline))
+    """Make the check that lists the differing values of the names that `read` returns of both runs."""
+    return lambda pair: _describe_differences(read(pair.run), read(pair.baseline))
 
 
-def _list_differences(
+def _describe_differences(
     own: Mapping[str, Any], other: Mapping[str, Any], absent: Any = None, most: int | None = None
 ) -> Evidence | None:
-    """List the values that differ, the first `most`; of a name that one side lacks the value is `absent`."""
+    """List in one line the values that differ, with those of the baseline (`other`); None if none does.
+
+    A name that one side lacks has the value `absent`, or is left out if that is None. After the first `most`
+    names the others are counted.
+    """
     if absent is not None:
         every = dict.fromkeys((*own, *other), absent)
         own, other = {**every, **own}, {**every, **other}
@@ -120,7 +132,10 @@ def _list_differences(
 
 
 def _compare_requests(pair: Pair) -> Evidence | None:
-    """Compare two runs' numbers of requests, or durations; None if they agree."""
+    """Write how the requests sent by two runs, or their durations, differ; None if they agree.
+
+    None too where only one run reports a duration and one of the two is another client's.
+    """
     times = [run.load.duration_s for run in (pair.run, pair.baseline)]
     if None in times and times != [None, None] and None in (pair.run.facts, pair.baseline.facts):
         return None
@@ -128,7 +143,11 @@ def _compare_requests(pair: Pair) -> Evidence | None:
 
 
 def _describe_sent(run: Reported) -> Value:
-    """Describe how many requests were sent, or for how long: then a faster server gets more of them."""
+    """Return how many requests a run was to send, else how many were answered; None if unknown.
+
+    It is a text with the requests that ended of a run that ended early, and with the duration of a run by
+    time, whose count depends on the server's speed.
+    """
     if run.facts is not None and run.facts.partial:
         ended = [run.figure(key) or 0.0 for key in ("completed", "failed")]
         return f"{math.fsum(ended):.0f}, ended early"
@@ -139,7 +158,10 @@ def _describe_sent(run: Reported) -> Value:
 
 
 def _compare_prompts(pair: Pair) -> Evidence | None:
-    """Compare two runs' prompt lengths as counted, else as requested; None if they agree."""
+    """Write how mean prompt tokens differ by over 1 %, or else the requested ones; None if neither does.
+
+    Requested lengths are compared of two runs of ours whose other keys of the load agree.
+    """
     counted = _differ_in(lambda run: run.input_len, "{} tokens per prompt", LENGTH_TOLERANCE)(pair)
     if counted or _compare_settings(pair):
         return counted
@@ -149,6 +171,7 @@ def _compare_prompts(pair: Pair) -> Evidence | None:
 
 
 def _describe_rate(run: Reported) -> Value:
+    """Return requests/s, "inf" if unlimited, a text for a trace's own times; None if not reported."""
     rate = run.load.request_rate_per_s
     if run.load.timed:
         return "a trace's own"
@@ -156,14 +179,18 @@ def _describe_rate(run: Reported) -> Value:
 
 
 def _describe_concurrency(run: Reported) -> Value:
+    """Return the concurrency limit; without one "no limit" of a run of ours, else None."""
     unknown = "no limit" if run.facts is not None else None  # a page without a limit may mean either
     return unknown if run.load.max_concurrency is None else run.load.max_concurrency
 
 
 def _compare_settings(pair: Pair) -> Evidence | None:
-    """Name the keys that make the load and differ, of both runs: a key that one lacks has its default."""
+    """List the keys that make the load and differ; None if none does, or where a run's are not known.
+
+    A key that only one run has is "as usual" in the other.
+    """
     own, other = pair.run.load.unusual, pair.baseline.load.unusual
-    return None if own is None or other is None else _list_differences(own, other, "as usual")
+    return None if own is None or other is None else _describe_differences(own, other, "as usual")
 
 
 _much_shorter = _differ_in(lambda run: run.output_len, "{} tokens per answer", MUCH_SHORTER)
@@ -171,13 +198,17 @@ _shorter = _differ_in(lambda run: run.output_len, "{} tokens per answer", LENGTH
 
 
 def _compare_formulas(pair: Pair) -> Evidence | None:
-    """Find that two runs' speeds are by different formulas, with no output throughput to compare."""
+    """Write the different formulas of two runs' speeds, if one lacks an output throughput; else None."""
     throughputs = [run.figure("output_throughput") for run in (pair.run, pair.baseline)]
     return _differ_in(lambda run: run.speed_formula, "speed = {}")(pair) if None in throughputs else None
 
 
 def collect_profile_values(run: Reported, makes: Makes) -> dict[str, Any]:
-    """Collect the profile's values that make the request, or the client, as sent; {} if not a run of ours."""
+    """Collect by key the values of a run's profile that make the request, or the client, as `makes` has it.
+
+    Keys with a rule of their own (stream, prompt_format, num_warmups) are not there; a field that was not
+    sent has the value "left out". {} if the run is not ours.
+    """
     if run.facts is None:
         return {}
     left_out = {field.name: "left out" for field in run.facts.adapted if not field.sent_as}
@@ -185,7 +216,10 @@ def collect_profile_values(run: Reported, makes: Makes) -> dict[str, Any]:
 
 
 def collect_server_settings(run: Reported) -> dict[str, Any]:
-    """Collect the settings that a server reports, else was given, but those that are the checkpoint's own."""
+    """Collect by name the settings that a server reports and are set, else those it was started with.
+
+    Those of the checkpoint (quantization, seed, environment) are left out; {} of another client's run.
+    """
     facts = run.facts
     as_run, launched = (None, None) if facts is None else (facts.as_run, facts.launched)
     given = {} if launched is None else launched.settings.model_dump(exclude=_OF_THE_CHECKPOINT)
@@ -195,15 +229,22 @@ def collect_server_settings(run: Reported) -> dict[str, Any]:
 
 
 def _compare_labels(pair: Pair) -> Evidence | None:
-    """Find that two results of one name, from two places, have different labels."""
+    """List the first 8 labels that differ between two results of one name and client; None if none does.
+
+    None too where both were named as one place. A label that one side lacks is "".
+    """
     own, other = pair.run, pair.baseline
     if own.name != other.name or own.told_by != other.told_by or own.place == other.place:
         return None
-    return _list_differences(own.unread, other.unread, "", _MOST_LABELS)
+    return _describe_differences(own.unread, other.unread, "", _MOST_LABELS)
 
 
 def format_value(value: Any) -> str:
-    """Format a setting's value for a mark or a row's name."""
+    """Format a setting's value for a mark or a row's name; None and "" are "not given".
+
+    A float has no decimals if it is whole, one from 100 on, else four digits; a tuple's parts are joined by
+    spaces.
+    """
     if isinstance(value, tuple):
         value = " ".join(map(str, value))
     if isinstance(value, float):
@@ -213,7 +254,10 @@ def format_value(value: Any) -> str:
 
 
 def describe_traits(run: Reported) -> dict[str, str]:
-    """Describe who measured a run, where and how, in words by subject; "" where it is not reported."""
+    """Describe in words by subject who measured a run, where and how; "" where it is not reported.
+
+    How it was measured is there only of a run of ours; its label, if it is of no campaign.
+    """
     words = {
         "client": run.told_by,
         "machine": run.machine,
@@ -239,6 +283,7 @@ def describe_traits(run: Reported) -> dict[str, str]:
 
 
 def _differ_in_trait(subject: str, form: str = "{}") -> Find[Pair]:
+    """Make the check that a subject of `describe_traits` differs; `form` is the text around the run's."""
     return _differ_in(lambda run: describe_traits(run).get(subject), form)
 
 

@@ -34,7 +34,7 @@ _MOST_PROBLEMS = 10  # that are printed one by one
 
 
 class _Form(NamedTuple):
-    """How comparisons, another table, its title and notes below are written."""
+    """The functions that write comparisons, another table, its title and its notes in one format."""
 
     comparisons: Callable[[Sequence[ComparedLoad]], str]
     table: Callable[[Table], str]
@@ -60,7 +60,10 @@ _FORMS = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; 0 where there are figures."""
+    """Print the comparison of the places in `argv`, on the standard error what could not be read; return 0.
+
+    Raises UsageError of a wrong option, and where nothing at the places can be read.
+    """
     given = parse_arguments(compare_parser(), argv)
     ask = ComparisonOptions(
         baseline=given.baseline,
@@ -80,7 +83,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def compare_sources(read: Sources, ask: ComparisonOptions) -> list[ComparedLoad]:
-    """Compare all runs but those of searches for a limit, a table a load; raises UsageError."""
+    """Compare all runs but those of searches for a limit, in a table a load; [] if there are only searches.
+
+    Each run gets its ceiling first. Raises UsageError if the baseline or the headline of `ask` does not
+    exist.
+    """
     if read.limits:
         read = read.outside_searches
         if not read.reported and not read.failures:
@@ -120,7 +127,7 @@ def compare_parser() -> argparse.ArgumentParser:
 
 
 def report_unread(problems: Sequence[str]) -> None:
-    """Print on the standard error what could not be read: the table is of what could."""
+    """Print on the standard error the first ten lines on what could not be read, then how many are left."""
     for problem in problems[:_MOST_PROBLEMS]:
         print_text(f"loadgen: {clean_text(problem)}", sys.stderr)
     if len(problems) > _MOST_PROBLEMS:
@@ -133,10 +140,14 @@ def _render(
     missing: Sequence[str],
     given: argparse.Namespace,
 ) -> str:
-    """Write the output in the asked format; `missing` are points of sweeps without a whole run."""
-    drawn = _draw_tables(tables, given)
+    """Write the comparison, or the other tables that `given` has, as JSON, Markdown, CSV or text.
+
+    `missing` are lines on points of sweeps without a finished run: in JSON always, else below the comparison,
+    and not in CSV. JSON has the other tables next to the comparison.
+    """
+    drawn = _make_other_tables(tables, given)
     if given.json:
-        whole = render_json(tables, searches) | ({"points": missing} if missing else {})
+        whole = encode_comparison(tables, searches) | ({"points": missing} if missing else {})
         for key, _, table in drawn:
             keys = [column.key for column in table.columns]
             rows = [dict(zip(keys, row, strict=True)) for row in table.body]
@@ -153,7 +164,7 @@ def _render(
 def render_comparison(
     tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits], form: str = "text"
 ) -> str:
-    """Write compared limits and runs: as text for a terminal, as markdown for a pull request, or as csv."""
+    """Write compared limits, then compared runs, in the format `form`: "text", "markdown" or "csv"."""
     written = _FORMS[form]
     if form == "csv":
         parts = [limits.render_limit_csv(searches)] if searches else []
@@ -165,14 +176,19 @@ def render_comparison(
     return "\n".join([*parts, *([written.comparisons(tables)] if tables else [])])
 
 
-def render_json(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> dict[str, Any]:
-    """Write everything of compared runs, and of limits where there are any."""
-    found = {"limits": limits.render_limit_json(searches)} if searches else {}
-    return comparison_report.render_json(tables) | found
+def encode_comparison(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> dict[str, Any]:
+    """Make the JSON object of compared runs, and of limits if there are searches."""
+    found = {"limits": limits.encode_limits(searches)} if searches else {}
+    return comparison_report.encode_comparisons(tables) | found
 
 
-def _draw_tables(tables: Sequence[ComparedLoad], given: argparse.Namespace) -> list[tuple[str, str, Table]]:
-    """Draw the other tables that are asked for: key in the JSON, title, table."""
+def _make_other_tables(
+    tables: Sequence[ComparedLoad], given: argparse.Namespace
+) -> list[tuple[str, str, Table]]:
+    """Make the tables that `given` has flags for: each one's key in the JSON, its title and itself.
+
+    A ranking and effects are of one load each; what fits which memory is one table of all.
+    """
     drawn = []
     for number, table in enumerate(tables, 1):
         described = comparison_report.describe_load(table.load)

@@ -53,7 +53,7 @@ Failed = list[tuple[str, FailedCell]]  # with the row that it belongs to
 
 
 def _list_mean_figures(needs_tokens: bool) -> list[ComparedFigure]:
-    """List the mean of each latency with a column of its own, of those that need tokens or of the others."""
+    """Make a column of the mean of each latency that is compared as itself, by whether it needs tokens."""
     return [
         ComparedFigure(figure.statistic("mean"), f"{figure.label} {figure.unit}", figure.higher_is_better)
         for figure in LATENCIES
@@ -92,9 +92,11 @@ def compare_runs(
 ) -> list[ComparedLoad]:
     """Compare runs in a table a load, in order of appearance; Holm over rows and loads of each figure.
 
-    A run that is there twice is used once; failed cells are failures of their rows; what holds for all tables
-    is remarked on the first, what is `lacking` of the rooflines on the first that lacks one. Raises
-    UsageError where the baseline or the headline asked for does not exist.
+    Figures that contradict one another make another client's run INVALID; a run given twice is used once.
+    Failed cells are failures of their rows, and a load without any run has a table of these. With
+    `ask.allow_unlike` all runs are in one table if only one load has the baseline. Remarks on all tables are
+    on the first; `lacking`, why runs have no roofline, on the first with such a row. Raises UsageError where
+    the baseline or the headline asked for does not exist.
     """
     runs, repeated = run_groups.drop_repeated(run_groups.sort_as_measured([*map(judge_figures, reported)]))
     cells = [run.cell for run in runs if run.cell is not None] + [failure.cell for failure in failures]
@@ -135,7 +137,11 @@ def compare_runs(
 
 
 def _choose_baseline(checkpoints: Mapping[str, str], ask: ComparisonOptions) -> tuple[str, list[str]]:
-    """Return the row to compare others with, and remarks; raises UsageError if --baseline is not a row."""
+    """Choose the baseline's row: --baseline, else the campaign's, else the default; return it and remarks.
+
+    Of a name that means several rows it is the first, which is remarked. Raises UsageError if --baseline is
+    no row; a campaign's that is none is passed over.
+    """
     for wanted in filter(None, (ask.baseline, ask.campaign.baseline)):
         if matches := match_rows(wanted, checkpoints):
             several = f"{wanted} is {len(matches)} rows, of which {matches[0]} is the baseline"
@@ -147,14 +153,20 @@ def _choose_baseline(checkpoints: Mapping[str, str], ask: ComparisonOptions) -> 
 
 
 def match_rows(wanted: str, names: Collection[str]) -> list[str]:
-    """List the rows that a name means: of that name, else with words added to it, else in another case."""
+    """List the rows' names that `wanted` means; [] if it means none.
+
+    They are the name itself, else all that have " on " or " (" after it, else that name in another case.
+    """
     begins = f"{wanted} on ", f"{wanted} ("
     exact = [wanted] if wanted in names else [name for name in names if name.startswith(begins)]
     return exact or [name for name in names if name.lower() == wanted.lower()]
 
 
 def find_default_row(checkpoints: Mapping[str, str]) -> str:
-    """Find the baseline where none is named: the first row that is not quantized, else the first."""
+    """Find the baseline where none is named: the first row that is not quantized, else the first, else "".
+
+    `checkpoints` has each row's checkpoint, whose name has no storage or BF16, FP16 or FP32.
+    """
     plain = (
         name for name, checkpoint in checkpoints.items() if find_suffix(checkpoint).upper() in _UNQUANTIZED
     )
@@ -164,14 +176,14 @@ def find_default_row(checkpoints: Mapping[str, str]) -> str:
 def _adjust_baseline(
     group: Group, baseline: str, checkpoints: Mapping[str, str], ask: ComparisonOptions
 ) -> str:
-    """Choose a load's baseline: its own first row if none was named and the default is missing."""
+    """Return `baseline`; where no one named it and this load lacks it, the load's own default row."""
     if ask.baseline or ask.campaign.baseline or baseline in group.rows:
         return baseline
     return find_default_row({name: checkpoints[name] for name in group.rows})
 
 
 def _check_headline(key: str, runs: Sequence[Reported]) -> None:
-    """Raise UsageError where no run has the headline asked for, or it does not rank speed; "" passes."""
+    """Raise UsageError where no run has the figure `key`, or it does not rank speed; "" passes."""
     if not key:
         return
     if not any(read_figure(run, key) is not None for run in runs):
@@ -185,7 +197,7 @@ def _check_headline(key: str, runs: Sequence[Reported]) -> None:
 
 
 def _assign_failures(failures: Sequence[FailedCell], names: Sequence[str], by_server: bool) -> Failed:
-    """Return each failed cell with its row: the first of its checkpoint (and server), else that name."""
+    """Pair each failed cell with its row: the first of its checkpoint (and server), else one of that name."""
     rows = []
     for failure in failures:
         name = failure.cell.arm if by_server else failure.cell.checkpoint
@@ -195,20 +207,23 @@ def _assign_failures(failures: Sequence[FailedCell], names: Sequence[str], by_se
 
 
 def _select_failures(load: Load, failed: Failed, loads: Sequence[Group]) -> Failed:
-    """Select the failed cells under a load; all of them where there is no other load."""
+    """Select the failed cells under a load, by its name; all of them if there is no other load."""
     name = strip_load(load.name)
     return [failure for failure in failed if len(loads) == 1 or strip_load(failure[1].cell.profile) == name]
 
 
 def _find_lost_loads(failed: Failed, loads: Sequence[Group]) -> dict[str, Failed]:
-    """Return the failed cells of loads under which every cell failed, by load; {} where there is one load."""
+    """Group by load the failed cells of loads that have no run; {} if exactly one load has runs."""
     present = {strip_load(group.load.name) for group in loads}
     absent = [failure for failure in failed if strip_load(failure[1].cell.profile) not in present]
     return group_by(absent if len(loads) != 1 else (), lambda failure: failure[1].cell.profile)
 
 
 def _compare_load(group: Group, baseline: str, failed: Failed, ask: ComparisonOptions) -> ComparedLoad:
-    """Compare the rows of one load, each judged by itself."""
+    """Compare the rows of one load with its baseline, the first; each verdict is by its row alone.
+
+    Rows of failed cells alone are there too; of a row without runs or failures, as a baseline, nothing is.
+    """
     every = [run for runs in group.rows.values() for run in runs]
     figures = _select_figures(every)
     headline = _choose_headline(group.load, every, ask.headline, figures)
@@ -230,7 +245,10 @@ def _compare_load(group: Group, baseline: str, failed: Failed, ask: ComparisonOp
 
 
 def _select_figures(runs: Sequence[Reported]) -> list[ComparedFigure]:
-    """Select the columns that any run has; not speeds of two formulas if all have the throughput too."""
+    """Select the columns that any run has; in place of a missing mean, those of IN_PLACE.
+
+    The speed is left out where runs have it by two formulas and all have the output throughput.
+    """
     known = {key for run in runs for key in run.figures if read_figure(run, key) is not None}
     figures = [figure for figure in FIGURES if any(read_figure(run, figure.key) is not None for run in runs)]
     figures += [figure for figure, usual in IN_PLACE.items() if figure.key in known and usual not in known]
@@ -243,7 +261,11 @@ def _select_figures(runs: Sequence[Reported]) -> list[ComparedFigure]:
 def _choose_headline(
     load: Load, runs: Sequence[Reported], asked: str, figures: Sequence[ComparedFigure]
 ) -> str:
-    """Choose the figure that decides: the one asked for where this load has it, else the first usual one."""
+    """Choose the figure that decides: `asked` if a run of this load has it, else the first usual column.
+
+    Usual are throughputs first, at a finite request rate latencies; without any of them it is the first
+    column that ranks speed, else the output throughput.
+    """
     rate = load.request_rate_per_s
     usual = _CLOSED if rate is None or math.isinf(rate) else _RATED
     if asked and any(read_figure(run, asked) is not None for run in runs):
@@ -254,7 +276,10 @@ def _choose_headline(
 
 
 def _find_asked_output(runs: Sequence[Reported]) -> float | None:
-    """Find the requested tokens of an answer: the one reported, else the longest mean if whole; else None."""
+    """Find the requested tokens of an answer: the only reported value, or None if several are reported.
+
+    If none is, it is the longest mean answer where that is a whole number, else None.
+    """
     asked = {run.load.asked_output_len for run in runs if run.load.asked_output_len is not None}
     if asked:
         return float(asked.pop()) if len(asked) == 1 else None
@@ -265,7 +290,7 @@ def _find_asked_output(runs: Sequence[Reported]) -> float | None:
 def _list_remarks(
     group: Group, baseline: str, reference: BaselineRuns, rows: Sequence[Line]
 ) -> Iterator[str]:
-    """Yield the remarks that hold for the whole table."""
+    """Yield remarks on the whole table: simulated runs, one row, a missing baseline, units, no pairs."""
     every = [run for line in rows for run in line.runs]
     if any(run.simulated for run in every):
         yield SIMULATION
@@ -282,7 +307,7 @@ def _list_remarks(
 
 
 def _judge_loads(tables: Sequence[ComparedLoad]) -> list[ComparedLoad]:
-    """Judge the rows of all loads together in each figure, then add the marks from their answers."""
+    """Return the tables with each figure's effects judged over all rows, and with marks from answers."""
     rows = [line for table in tables for line in table.lines]
     effects = [dict(line.effects) for line in rows]
     for key in dict.fromkeys(key for row_effects in effects for key in row_effects):
@@ -305,7 +330,7 @@ def _judge_loads(tables: Sequence[ComparedLoad]) -> list[ComparedLoad]:
 
 
 class BaselineRuns(msgspec.Struct, frozen=True):
-    """The baseline's runs that the others are held against, and the one that all must be like."""
+    """The baseline's runs that others are compared with, and the one that all must be like."""
 
     runs: tuple[Reported, ...]
     like: Reported | None
@@ -317,19 +342,22 @@ class BaselineRuns(msgspec.Struct, frozen=True):
     def select(
         cls, runs: Sequence[Reported], asked_output: float | None, ask: ComparisonOptions
     ) -> BaselineRuns:
-        """Select the baseline's runs that are not INVALID and are like the first of them."""
+        """Select the baseline's runs that are not INVALID and are comparable with the first of them.
+
+        Without one, `like` is None and `missing` has the reason.
+        """
         valid = [run for run in runs if run.level != INVALID]
         none = "the baseline's runs are INVALID" if runs else "the baseline has no run here"
         like, missing = (valid[0], "") if valid else (None, none)
         baseline = cls((), like, asked_output, ask, missing)
-        return replace(baseline, runs=tuple(run for run in valid if baseline.takes(run)))
+        return replace(baseline, runs=tuple(run for run in valid if baseline.is_comparable(run)))
 
-    def takes(self, run: Reported) -> bool:
-        """Whether a run is enough like the baseline to be compared with it."""
+    def is_comparable(self, run: Reported) -> bool:
+        """Whether a run has no refused difference from `like`; always if unlike runs may be compared."""
         return self.ask.allow_unlike or self.like is None or not _find_marks(run, self.like, Severity.REFUSED)
 
     def judge_units(self, used: Sequence[Reported], column: ComparedFigure) -> Effect:
-        """Judge runs against the baseline's in one figure."""
+        """Judge the runs `used` against the baseline's in one figure, as if it were the only row."""
         units = statistics.pair_units(used, self.runs, lambda run: read_figure(run, column.key))
         return statistics.judge_effect(
             units.row,
@@ -342,14 +370,18 @@ class BaselineRuns(msgspec.Struct, frozen=True):
 
 
 def read_figure(run: Reported, key: str) -> float | None:
-    """Read a figure of a run by its key; memory and energy are figures too."""
+    """Return a run's figure of a key, or its memory_bytes or joules_per_token; None if it has none."""
     if key == "memory_bytes":
         return None if run.memory_bytes is None else float(run.memory_bytes)
     return run.joules_per_token if key == "joules_per_token" else run.figure(key)
 
 
 def find_column(key: str) -> ComparedFigure:
-    """Find the column of a figure's key; one without a column is made from its name."""
+    """Find the column of a figure's key; one without a column is made from the key.
+
+    Higher is faster then by the table of figures, else if the key has "throughput"; lower is, if it ends in
+    _ms; nothing is faster by others, and by a standard deviation.
+    """
     known = find_figure(key)
     higher = known.higher_is_better if known else True if "throughput" in key else None
     if known is None and key.endswith("_ms"):
@@ -365,9 +397,13 @@ def compare_row(
     figures: Sequence[ComparedFigure],
     is_baseline: bool,
 ) -> Line:
-    """Make a row of figures over the runs that are used; where none can be, over all, without verdict."""
+    """Make a row: means, share of the roofline, marks, and effects against the baseline, of the runs used.
+
+    These are valid and comparable with the baseline; where none is, the row has no verdict and is of the
+    valid runs, else of all. The baseline's own row has no effects.
+    """
     valid = [run for run in runs if run.level != INVALID]
-    used = [run for run in valid if reference.takes(run)]
+    used = [run for run in valid if reference.is_comparable(run)]
     shown = used or valid or list(runs)
     unlike = bool(valid and not used and not reference.missing)
     why = reference.missing or (UNLIKE_BASELINE if unlike else "")
@@ -392,12 +428,16 @@ def compare_row(
         {column.key: summary for column in figures if (summary := _summarise(shown, column.key)) is not None},
         effects,
         math.fsum(shares) / len(shares) if shares else None,
-        (*_question_speed(shown, figures), *_list_marks(runs, valid, used, reference)),
+        (*_question_repeats(shown, figures), *_list_marks(runs, valid, used, reference)),
     )
 
 
 def mark_answers(row: Line, baseline: Line | None, headline: str, margin: float) -> Line:
-    """Add to a row the marks from its answers, compared with the baseline's: is it fast because broken?"""
+    """Return a row with its answers' faults first among its marks, and where they part from the baseline's.
+
+    The marks ask "fast because broken?" if the row is faster by the figure `headline`: by its verdict, or
+    without one by more than `margin`.
+    """
     own, like = _list_fingerprints(row), next(iter(_list_fingerprints(baseline)), None)
     problems = dict.fromkeys(
         problem for answers in own for problem in answer_check.judge_answers(answers, like)
@@ -417,22 +457,27 @@ def mark_answers(row: Line, baseline: Line | None, headline: str, margin: float)
 
 
 def _list_fingerprints(line: Line | None) -> list[Fingerprint]:
+    """List the answers to the greedy prompts that a row's runs have; [] without a row."""
     return [run.fingerprint for run in line.runs if run.fingerprint is not None] if line else []
 
 
 def _find_marks(run: Reported, like: Reported, severity: Severity) -> list[str]:
+    """List the evidence of a run's differences of one severity from the run `like`."""
     findings = comparability.find_differences(run, like)
     return [finding.evidence for finding in findings if finding.rule.severity is severity]
 
 
 def _summarise(runs: Sequence[Reported], key: str) -> Mean | None:
-    """Compute the mean over units with its 95 % interval by Student's t; None if no run has the figure."""
+    """Compute a figure's mean over units with its 95 % interval by Student's t; None if no run has it."""
     values = statistics.list_units(runs, lambda run: read_figure(run, key))
     return Mean.average(values) if values else None
 
 
-def _question_speed(runs: Sequence[Reported], figures: Sequence[ComparedFigure]) -> Iterator[str]:
-    """Yield a doubt whether runs are repeats, if a figure of theirs differs by a factor of two or more."""
+def _question_repeats(runs: Sequence[Reported], figures: Sequence[ComparedFigure]) -> Iterator[str]:
+    """Yield one doubt whether runs are repeats, if a figure of theirs differs by a factor of two or more.
+
+    It names the figure that differs most; of a campaign's runs, which are repeats, it asks for the cause.
+    """
     apart: list[tuple[float, str]] = []
     for column in figures:
         values = [column.scale(value) for run in runs if (value := read_figure(run, column.key)) is not None]
@@ -451,7 +496,7 @@ def _question_speed(runs: Sequence[Reported], figures: Sequence[ComparedFigure])
 
 
 def measure_distance(values: Sequence[float]) -> float:
-    """Compute the ratio of the largest of some values to the least, to a digit; 0 below a factor of two."""
+    """Compute the largest of some values ÷ the least, to one decimal; 0 below two, and of a least of 0."""
     least, most = min(values, default=0.0), max(values, default=0.0)
     factor = round(most / least, 1) if least > 0 else 0.0
     return factor if factor >= FAR_APART else 0.0
@@ -460,7 +505,11 @@ def measure_distance(values: Sequence[float]) -> float:
 def _list_marks(
     runs: Sequence[Reported], valid: Sequence[Reported], used: Sequence[Reported], reference: BaselineRuns
 ) -> Iterator[str]:
-    """Yield remarks on a row (not VALID, unlike the baseline, unsteady, …), the gravest first."""
+    """Yield a row's marks, the gravest first.
+
+    They are: INVALID runs, differences from the baseline, short answers, the roofline, SUSPECT runs, failed
+    requests, impossible figures, the runs' own remarks, and runs that are in no pair.
+    """
     if bad := [run for run in runs if run.level == INVALID]:
         foreign = any(run.told_by != OURS for run in bad)
         why = f"{_name_doubts(bad)}{' (loadgen audit has the evidence)' if foreign else ''}"
@@ -490,21 +539,26 @@ def _list_marks(
 
 
 def _count_sentences(sentences: Iterable[str | None], of: int) -> Iterator[str]:
-    """Yield each different sentence once, with how many of the runs it is true of where it is not all."""
+    """Yield each different sentence once, after how many of `of` runs have it unless all do; no empty one."""
     for sentence, count in Counter(filter(None, sentences)).items():
         yield f"{_format_share(count, of)}{sentence}"
 
 
 def _format_share(count: int, of: int) -> str:
+    """Write "2 of 5 runs: "; "" if all have it."""
     return "" if count >= of else f"{count} of {of} runs: "
 
 
 def _name_doubts(runs: Sequence[Reported]) -> str:
+    """Join the names of the runs' doubts, each once; a text if no doubt is listed."""
     return ", ".join(dict.fromkeys(doubt for run in runs for doubt in run.doubts)) or "no doubt is listed"
 
 
 def _question_roofline(runs: Sequence[Reported]) -> Iterator[str]:
-    """Yield which runs beat their ceiling, or are so slow that a fallback kernel is likely."""
+    """Yield how many runs beat their ceiling, and how many are so slow that a fallback kernel is likely.
+
+    Each line has the evidence of its first run.
+    """
     for kind, judge in (
         ("impossible", bound.explain_impossible),
         ("a fallback kernel is likely", bound.explain_fallback),
@@ -516,12 +570,13 @@ def _question_roofline(runs: Sequence[Reported]) -> Iterator[str]:
 
 
 def _describe_impossible(run: Reported) -> str:
-    """Name the figures that are not compared since no measurement gives them."""
+    """Name the first three figures of a run that no measurement gives; "" if it has none."""
     named = [f"{key} {value:.6g}" for key, value in run.impossible.items()]
     return f"no measurement gives {list_first(named, _MOST_NAMED)}: not compared" if named else ""
 
 
 def _describe_failures(run: Reported) -> str:
+    """Write how many of a run's requests failed; "" if none did, or where the run has doubts of its own."""
     failed, completed = run.figure("failed"), run.figure("completed")
     if run.doubts or not failed or completed is None:
         return ""

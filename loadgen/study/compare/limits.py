@@ -107,11 +107,12 @@ def compare_limits(limits: Sequence[StoredLimit], ask: ComparisonOptions) -> lis
 
 
 def _identify_kind(limit: StoredLimit) -> Kind:
+    """Return axis, sorted objectives and workload of a search: those of one kind are compared."""
     return limit.record.axis, tuple(sorted(limit.record.objectives)), _describe_workload(limit)
 
 
 def _describe_workload(limit: StoredLimit) -> str:
-    """Describe profile of a campaign, lengths and machine: searches that differ in them are not compared.
+    """Describe profile of a campaign, lengths, shape and machine of a search's first run; "" without runs.
 
     Lengths are those asked for, else as counted to three digits: a server may count a token or two more.
     """
@@ -146,7 +147,10 @@ def _name_rows(limits: Sequence[StoredLimit]) -> list[str]:
 
 
 def _compare_kind(named: Sequence[tuple[str, StoredLimit]], ask: ComparisonOptions) -> ComparedLimits:
-    """Compare searches of one kind by their rows' names: the baseline named comes first, else the default."""
+    """Compare searches of one kind, each with its row's name; the baseline's row comes first.
+
+    That is the first row that --baseline means, else the campaign's, else the default row.
+    """
     rows = {name: [limit for _, limit in of] for name, of in group_by(named, lambda pair: pair[0]).items()}
     asked = filter(None, (ask.baseline, ask.campaign.baseline))
     matches = (name for wanted in asked for name in match_rows(wanted, rows))
@@ -171,7 +175,7 @@ def list_limits(limits: Sequence[StoredLimit]) -> list[float]:
 
 
 def summarise_limits(limits: Sequence[StoredLimit]) -> LimitEstimate | None:
-    """Summarise limits: one as found, of several the geometric mean with its 95 % interval; else None."""
+    """Return the only limit found, of several the geometric mean with its 95 % interval; None if none."""
     known = [each for limit in limits if (each := limit.record.limit) is not None and each.value is not None]
     if len(known) < 2:
         return known[0] if known else None
@@ -182,7 +186,11 @@ def summarise_limits(limits: Sequence[StoredLimit]) -> LimitEstimate | None:
 
 
 def _judge_row(row: Sequence[StoredLimit], baseline: Sequence[StoredLimit], ask: ComparisonOptions) -> Effect:
-    """Judge a row's limits, paired if both sides have the same repeats; by intervals with one on a side."""
+    """Judge a row's limits against the baseline's; by the searches' own intervals with one on a side.
+
+    They are paired if both sides have the same repeats of a campaign. Without a limit on a side there is no
+    verdict.
+    """
     own, others = list_limits(row), list_limits(baseline)
     if not (own and others):
         return Effect(Decision.NONE, math.nan, why="a search without a limit has no ratio")
@@ -200,7 +208,7 @@ def _judge_row(row: Sequence[StoredLimit], baseline: Sequence[StoredLimit], ask:
 
 
 def _get_repeat(limit: StoredLimit) -> int | None:
-    """Return which repeat of a campaign a search is; None outside of one."""
+    """Return which repeat of its campaign a search is, from 0; None outside of one."""
     cell = limit.runs[0].cell if limit.runs else None
     return None if cell is None else cell.repeat
 
@@ -208,7 +216,7 @@ def _get_repeat(limit: StoredLimit) -> int | None:
 def _judge_intervals(
     row: Sequence[StoredLimit], baseline: Sequence[StoredLimit], ask: ComparisonOptions
 ) -> Effect:
-    """Judge the difference of two limits by their searches' own intervals."""
+    """Judge the difference of two limits by their own intervals; no verdict where one has an open end."""
     pair = [estimate for side in (row, baseline) if (estimate := summarise_limits(side)) is not None]
     ratio = math.nan if pair[0].value is None or pair[1].value is None else pair[0].value / pair[1].value
     bare = Effect(Decision.NONE, ratio, units=1, higher_is_faster=True)
@@ -224,7 +232,7 @@ def _judge_intervals(
 
 
 def _estimate_log_error(estimate: LimitEstimate) -> float:
-    """Estimate the standard error of a limit's logarithm; NaN where its interval has an open end."""
+    """Estimate the standard error of a limit's logarithm; NaN where its interval has an open or zero end."""
     if not estimate.low or estimate.high is None:
         return math.nan
     quantile = NormalDist().inv_cdf((1 + estimate.confidence) / 2)
@@ -232,14 +240,17 @@ def _estimate_log_error(estimate: LimitEstimate) -> float:
 
 
 def _restore_cause(judged: Effect, before: Effect) -> Effect:
-    """Restore the reason why a verdict by the searches' own intervals is limited."""
+    """Return an effect judged by the searches' own intervals with that as its reason; any other unchanged.
+
+    `before` is the effect as it was before all rows were judged together.
+    """
     if before.freedom != _MANY:
         return judged
     return replace(judged, why=WITHIN, more_runs=None, units=1)
 
 
 def describe_limits(compared: ComparedLimits) -> str:
-    """Name what was searched for: the highest concurrency at the objectives, and the workload."""
+    """Describe in one line the limits that were searched for: axis, objectives and workload."""
     highest = "concurrency" if compared.axis == "concurrency" else "request rate"
     about = f": {compared.about}" if compared.about else ""
     return clean_line(f"Highest {highest} at {', '.join(compared.objectives)}{about}")
@@ -269,12 +280,13 @@ def format_limit_ratio(row: LimitRow) -> str:
 
 
 def render_limit_csv(tables: Sequence[ComparedLimits]) -> str:
-    """Write a line a checkpoint with every digit; an unknown value is empty."""
+    """Write limits as CSV, a line a checkpoint with every digit; an unknown value is empty."""
     rows = [_make_csv_row(each, row) for each in tables for row in each.rows]
     return format_csv_table(list(rows[0]), rows)
 
 
 def _make_csv_row(compared: ComparedLimits, row: LimitRow) -> dict[str, Any]:
+    """Make the cells of a checkpoint's limit by column; None where nothing is known."""
     limit, effect = row.limit, row.effect
     return {
         "objectives": "; ".join(compared.objectives),
@@ -291,8 +303,8 @@ def _make_csv_row(compared: ComparedLimits, row: LimitRow) -> dict[str, Any]:
     }
 
 
-def render_limit_json(tables: Sequence[ComparedLimits]) -> list[dict[str, Any]]:
-    """Write everything that is known of each, as JSON has it: no NaN, no infinity."""
+def encode_limits(tables: Sequence[ComparedLimits]) -> list[dict[str, Any]]:
+    """Make the JSON objects of compared limits, with null for NaN and infinity."""
     clean: list[dict[str, Any]] = make_strict(
         [
             {key: getattr(each, key) for key in _ABOUT}
@@ -304,6 +316,7 @@ def render_limit_json(tables: Sequence[ComparedLimits]) -> list[dict[str, Any]]:
 
 
 def _make_json_row(compared: ComparedLimits, row: LimitRow) -> dict[str, Any]:
+    """Make the JSON object of a checkpoint's limit, its effect and the directories of its searches."""
     effect = row.effect
     return {
         "name": row.name,
@@ -315,7 +328,7 @@ def _make_json_row(compared: ComparedLimits, row: LimitRow) -> dict[str, Any]:
 
 
 def _list_cells(row: LimitRow) -> tuple[str, ...]:
-    """List the cells of a row: name, limit, interval, searches, ratio and verdict."""
+    """List the cells of a row: name, limit, interval, searches, ratio and verdict; "-" if unknown."""
     limit, ends = row.limit, "-"
     if limit is not None and limit.low is not None and limit.high is not None:
         ends = f"{limit_record.format_load(limit.low)} to {limit_record.format_load(limit.high)}"
@@ -328,6 +341,11 @@ def _list_cells(row: LimitRow) -> tuple[str, ...]:
 
 
 def _list_notes(compared: ComparedLimits) -> Iterator[str]:
+    """Yield the notes below a table of limits, in order.
+
+    They are: ratios, searches that are not in the figures, repeats that are far apart, a row alone, reasons
+    of verdicts, how these were judged, and simulated runs.
+    """
     yield from filter(None, (describe_limit_ratio(compared, row) for row in compared.rows))
     for row in compared.rows:
         for search in row.searches:

@@ -32,7 +32,11 @@ class CampaignSettings(msgspec.Struct, frozen=True):
 
 
 def read_campaign_settings(places: Iterable[str]) -> CampaignSettings:
-    """Read the first campaign among the places, or alone inside one; empty if none has a valid record."""
+    """Read the settings in the first valid campaign.json of the places; empty settings if there is none.
+
+    The record lies in a place, or in the only directory of a place that has one. A record that cannot be read
+    is passed over; a margin that is not between 0 and 1 counts as None.
+    """
     for record in (
         contents for given in places if (contents := _find_record(expand_path(given))) is not None
     ):
@@ -51,7 +55,7 @@ def read_campaign_settings(places: Iterable[str]) -> CampaignSettings:
 
 
 def _find_record(directory: Path) -> Path | None:
-    """Find the record in a directory, else the only one in a directory inside; None without."""
+    """Return the campaign.json of a directory, else of its only subdirectory that has one; else None."""
     if (directory / RECORD).is_file():
         return directory / RECORD
     inside = list(directory.glob(f"*/{RECORD}"))
@@ -59,7 +63,7 @@ def _find_record(directory: Path) -> Path | None:
 
 
 class ComparisonOptions(msgspec.Struct, frozen=True):
-    """The options of a comparison; raises UsageError where margin or alpha is out of range."""
+    """The options of a comparison; raises UsageError where margin or alpha is not between 0 and 1."""
 
     baseline: str = ""  # a row; "": the campaign's, else the first unquantized one, else the first
     margin: float | None = None  # of equivalence; None: the campaign's, else MARGIN
@@ -77,13 +81,13 @@ class ComparisonOptions(msgspec.Struct, frozen=True):
 
     @property
     def equivalence(self) -> float:
-        """The margin: as asked, else the campaign's, else MARGIN."""
+        """The margin within which two speeds are one: the option, else the campaign's, else MARGIN."""
         margins = (self.margin, self.campaign.margin)
         return next((margin for margin in margins if margin is not None), MARGIN)
 
     @property
     def machine(self) -> Hardware:
-        """The hardware: as asked, else the campaign's."""
+        """The option's hardware; without a machine in it, with the one that the campaign recorded."""
         return self.hardware.or_recorded(self.campaign.hardware)
 
 
@@ -106,7 +110,7 @@ class ComparedFigure(msgspec.Struct, frozen=True):
     digits: int = 2
 
     def scale(self, value: float) -> float:
-        """Convert a value to the unit that it is written in: memory in GiB."""
+        """Convert a value to the unit that it is written in: bytes of memory to GiB, others unchanged."""
         return value / 2**30 if self.key == "memory_bytes" else value
 
 
@@ -147,12 +151,12 @@ class Line(msgspec.Struct, frozen=True):
 
     @property
     def simulated(self) -> bool:
-        """Whether the embedded engine answered any of its runs."""
+        """Whether the embedded engine answered at least one of its runs."""
         return any(run.simulated for run in self.runs)
 
     @property
     def shown_name(self) -> str:
-        """The name as tables and charts have it, with a mark where no model ran."""
+        """The name as tables and charts have it, with a mark if the row is simulated."""
         return mark_simulated(self.name, self.simulated)
 
 

@@ -47,7 +47,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 def drop_repeated(reported: Iterable[Reported]) -> tuple[list[Reported], list[Reported]]:
-    """Split runs into each once, in order, and those given again: same times and plan, or equal figures.
+    """Return runs, each once, and those given again, both in order: same times and plan, or equal figures.
 
     Of a run that is there twice, the one that was named itself is used, else the first.
     """
@@ -60,7 +60,7 @@ def drop_repeated(reported: Iterable[Reported]) -> tuple[list[Reported], list[Re
 
 
 def sort_as_measured(reported: Sequence[Reported]) -> list[Reported]:
-    """Sort runs of campaigns as they were measured, which is the order of their file; others stay."""
+    """Sort runs of campaigns by their start, over the positions of these runs; other runs keep theirs."""
     of_campaigns = [(run.started, at) for at, run in enumerate(reported) if run.cell and run.started]
     measured = iter(sorted(of_campaigns))
     return [reported[next(measured)[1]] if run.cell and run.started else run for run in reported]
@@ -69,7 +69,8 @@ def sort_as_measured(reported: Sequence[Reported]) -> list[Reported]:
 def group_runs(reported: Sequence[Reported], names: Sequence[str], *, one_load: bool = False) -> list[Group]:
     """Group runs by load and row, in order of appearance; with `one_load` all runs are under one.
 
-    `names` are the rows' of the runs, as `name_rows` gives them.
+    `names` are the rows' of the runs, as `name_rows` returns them. A group's load has each fact of the first
+    run that reports it.
     """
     by_load = []
     loads: list[Sequence[int]] = [range(len(reported))] if one_load else _split_repeats(reported, names)
@@ -92,7 +93,10 @@ def name_rows(reported: Sequence[Reported], *, by_server: bool = False) -> list[
 
 
 def distinguish_names(names: Sequence[str], runs: Sequence[Reported | None], by_load: ByLoad) -> list[str]:
-    """Add to each name the words in which its runs differ, where they are not repeats and all are known."""
+    """Return names with the words in which the runs of a name differ, where they are no repeats.
+
+    A name stays as it is where one of its runs is None. `by_load` lists which runs are under one load.
+    """
     named = list(names)
     for name, places in group_by(range(len(names)), lambda at: names[at]).items():
         of_name = [run for at in places if (run := runs[at]) is not None]
@@ -103,6 +107,7 @@ def distinguish_names(names: Sequence[str], runs: Sequence[Reported | None], by_
 
 
 def _find_name(run: Reported, by_server: bool) -> str:
+    """Return a run's name: its campaign's checkpoint or arm, else its own, else that of its file."""
     if run.cell is not None:
         return run.cell.arm if by_server else run.cell.checkpoint
     return run.name or PurePath(run.source).stem or "unnamed"
@@ -118,7 +123,7 @@ def _identify_run(run: Reported) -> object:
 
 
 def _group_by_load(reported: Sequence[Reported]) -> list[list[int]]:
-    """List the places of the runs under each load: named ones by name, others where their facts agree."""
+    """List the indices of the runs under each load: named ones by name, others where their facts agree."""
     loads = [run.load for run in reported]
     by_key = group_by(range(len(reported)), lambda at: _make_load_key(reported[at]))
     kept: list[list[int]] = []
@@ -131,12 +136,12 @@ def _group_by_load(reported: Sequence[Reported]) -> list[list[int]]:
 
 
 def _group_repeats(reported: Sequence[Reported]) -> list[list[int]]:
-    """List the places of the runs of one name that are under one load, by any name of it."""
+    """List the indices of runs that are under one load by its name, if any, and by what they report of it."""
     return [kept for members in _group_by_load(reported) for kept in _split_by_load(reported, members)]
 
 
 def _split_by_load(reported: Sequence[Reported], members: Iterable[int]) -> list[list[int]]:
-    """Split the places of runs by what they report of their loads."""
+    """Split the indices `members` of runs by what these report of their loads."""
     kept: list[list[int]] = []
     for at in members:
         _join_alike(reported, [at], kept)
@@ -146,7 +151,10 @@ def _split_by_load(reported: Sequence[Reported], members: Iterable[int]) -> list
 def _join_alike(
     reported: Sequence[Reported], members: list[int], kept: list[list[int]], least: int = 0
 ) -> None:
-    """Add `members`, by their first, to the first group of `kept` under its load, else as another group."""
+    """Append the indices `members` to the first group of `kept` under their load, else as another group.
+
+    The first run of each decides: both must share `least` known facts of the load.
+    """
     for group in kept:
         if is_same_load(reported[members[0]], reported[group[0]], least):
             group += members
@@ -155,7 +163,7 @@ def _join_alike(
 
 
 def _split_repeats(reported: Sequence[Reported], names: Sequence[str]) -> list[Sequence[int]]:
-    """Split loads of one name where a row was run under several of them; list the places of their runs.
+    """List the indices of the runs of each load, split where a row was run under several of one name.
 
     A profile keeps its name whatever flags are laid over it. Where no row has two, the load stays one: its
     rows are refused by what differs, which says more than two tables of a row each.
@@ -171,7 +179,7 @@ def _split_repeats(reported: Sequence[Reported], names: Sequence[str]) -> list[S
 
 
 def _make_load_key(run: Reported) -> Hashable:
-    """Make the key of a load: its name, of a ladder with the rung's length, or else every fact of it."""
+    """Make the key of a run's load: its name, with the prompt length in a ladder; unnamed, every fact."""
     if not run.load.name:
         return run.load
     climbs = run.facts is not None and run.facts.profile.ladder is not None
@@ -192,7 +200,7 @@ def _join_facts(loads: Sequence[Load]) -> Load:
 
 
 def describe_distinctions(run: Reported) -> dict[str, str]:
-    """Describe what, apart from the load, tells a run from others of its name: words by subject."""
+    """Describe in words by subject what tells a run from others of its name, apart from its load."""
     words = {name: word for name, word in describe_traits(run).items() if name not in _OF_THE_PLAN}
     if "prompts" in words:
         words["prompts"] = f"prompts as {words['prompts']}"
@@ -202,7 +210,7 @@ def describe_distinctions(run: Reported) -> dict[str, str]:
 
 
 def _collect_settings(run: Reported) -> dict[str, Any]:
-    """Collect the server's settings, and the keys of the profile that make the request."""
+    """Collect the server's settings and the profile's keys that make the request, by name."""
     return collect_server_settings(run) | collect_profile_values(run, Makes.REQUEST)
 
 
@@ -231,7 +239,7 @@ def distinguish_rows(plain: str, runs: Sequence[Reported], by_load: ByLoad) -> l
 
 
 def name_places(places: Iterable[str]) -> dict[str, str]:
-    """Name each place by the last parts of its path, without the parts that all end with."""
+    """Name each place by the fewest last parts of its path that are unique, less an end that all share."""
     parts = {place: PurePath(place).parts for place in dict.fromkeys(places)}
     longest = max(map(len, parts.values()), default=0)
     lengths = range(1, longest + 1)
@@ -243,12 +251,12 @@ def name_places(places: Iterable[str]) -> dict[str, str]:
 
 
 def _group_alike(words: Sequence[Mapping[str, str]]) -> list[list[int]]:
-    """List the places of runs whose words are the same."""
+    """List the indices of the runs whose words are equal, a list for each group."""
     return [*group_by(range(len(words)), lambda at: tuple(words[at].items())).values()]
 
 
 def _add_places(runs: Sequence[Reported], words: list[dict[str, str]], by_load: ByLoad) -> Iterator[str]:
-    """Add to `words` the place of each run that would be a repeat, where there are several; yield its key."""
+    """Add to `words` the places of runs that would be repeats but are of two places; yield its key if so."""
     if len({run.place for run in runs} - {""}) < 2:
         return
     shown = name_places(run.place for run in runs if run.place)
@@ -264,7 +272,10 @@ def _add_places(runs: Sequence[Reported], words: list[dict[str, str]], by_load: 
 
 
 def _add_labels(runs: Sequence[Reported], words: list[dict[str, str]], by_load: ByLoad) -> Iterator[str]:
-    """Add to `words` the labels, where they differ, of runs that would be repeats; yield their keys."""
+    """Add to `words` the labels that differ among runs that would be repeats; yield the keys added.
+
+    At most three labels are added, unless more are needed to tell the runs apart.
+    """
     added: dict[str, None] = {}
     for members in _group_alike(words):
         own = [runs[at] for at in members]
@@ -286,12 +297,13 @@ def _add_labels(runs: Sequence[Reported], words: list[dict[str, str]], by_load: 
 
 
 def _name_row(plain: str, words: Mapping[str, str], keys: Sequence[str]) -> str:
+    """Write a row's name, with those of its words in brackets whose keys are in `keys`."""
     added = ", ".join(words[key] for key in keys if key in words)
     return f"{plain} ({added})" if added else plain
 
 
 def _select_keys(words: Sequence[Mapping[str, str]], keys: Sequence[str]) -> list[str]:
-    """Select the keys by which a run differs from one that no earlier key tells it from."""
+    """Select each key whose words split the runs into more kinds than the keys before it do."""
     telling: list[str] = []
     kinds = 1
     for key in keys:
@@ -303,10 +315,10 @@ def _select_keys(words: Sequence[Mapping[str, str]], keys: Sequence[str]) -> lis
 
 
 def is_same_load(run: Reported, other: Reported, least: int = 0) -> bool:
-    """Whether nothing that both report of their loads differs, and they share `least` facts.
+    """Whether no fact that both runs report of their loads differs, and they share at least `least`.
 
     Lengths of prompts are the requested ones, since those that were drawn have another mean in every run;
-    counted ones, to 1 %, where a side reports no other.
+    counted ones, to 1 %, where a side reports no other. An equal shape or equal settings are no shared fact.
     """
     own, their = _list_load_facts(run), _list_load_facts(other)
     keys = [key for key in own if own[key] is not None and their[key] is not None]
@@ -322,6 +334,6 @@ def is_same_load(run: Reported, other: Reported, least: int = 0) -> bool:
 
 
 def _list_load_facts(run: Reported) -> dict[str, Any]:
-    """List the facts of the load that was asked for; None for an unknown one."""
+    """List by name the facts of the load that a run was asked for; None for an unknown one."""
     ours = run.told_by == OURS
     return run.load.list_facts(limited=ours or "max_concurrency" in run.figures, shaped=ours)

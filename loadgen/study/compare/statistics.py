@@ -31,7 +31,7 @@ def average_starts(values: Sequence[Sequence[float]]) -> list[float]:
     of one start are one draw of it, not five. The geometric mean, since ratios are judged by logarithms. A
     start without runs is left out; one with a figure that has no logarithm is NaN.
     """
-    return [_average_logs(runs) for runs in values if len(runs)]
+    return [_compute_geometric_mean(runs) for runs in values if len(runs)]
 
 
 def judge_effect(
@@ -52,7 +52,10 @@ def judge_effect(
     row, baseline = [float(value) for value in row], [float(value) for value in baseline]
     if paired and len(row) != len(baseline):
         raise ValueError(f"{len(row)} values cannot be paired with {len(baseline)}")
-    ratio, fewest = _average_logs(row) / _average_logs(baseline), min(len(row), len(baseline))
+    ratio, fewest = (
+        _compute_geometric_mean(row) / _compute_geometric_mean(baseline),
+        min(len(row), len(baseline)),
+    )
     bare = Effect(Decision.NONE, ratio, units=fewest, paired=paired, higher_is_faster=higher_is_faster)
     if why := _refuse_test(row, baseline):
         return replace(bare, why=why)
@@ -62,7 +65,7 @@ def judge_effect(
 
 
 def add_p_values(effect: Effect, estimated: Estimate, margin: float, alpha: float) -> Effect:
-    """Add to an effect the interval and the p values of its estimate; without scipy why there are none."""
+    """Return an effect with its estimate's interval, error and p values; without scipy with the reason."""
     try:
         reach = float(estimated.reach(alpha))
     except ImportError:
@@ -107,9 +110,10 @@ def judge_rows(effects: Sequence[Effect], margin: float, alpha: float) -> list[E
 
 
 def _judge_row(effect: Effect, rows: Family, at: int, detectable: float, more: float) -> Effect:
-    """Decide one row: faster, slower, equivalent or undecided, by the family's adjusted p values.
+    """Return the effect with its verdict: faster, slower, equivalent, undecided, or none.
 
-    `detectable` and `more_runs` are set of an undecided row only.
+    `at` is its index in the family, whose adjusted p values decide. `detectable` and `more`, how many units a
+    side settle it, are set in an undecided row only; more of inf is None.
     """
     judged = replace(
         effect,
@@ -145,7 +149,7 @@ def _refuse_test(row: Sequence[float], baseline: Sequence[float]) -> str:
     return ""
 
 
-def _average_logs(values: Sequence[float]) -> float:
+def _compute_geometric_mean(values: Sequence[float]) -> float:
     """Compute the geometric mean; NaN if a value has no logarithm or there are no values."""
     if not values or not all(math.isfinite(value) and value > 0 for value in values):
         return math.nan
@@ -158,12 +162,15 @@ def _find_least_error(row: Sequence[float], baseline: Sequence[float]) -> float:
     Figures printed to a step (23.02: 0.01) have a rounding error of step / √12, the same in every run if
     the runs differ by less than the step, so that more runs do not average it out.
     """
-    digits = (_find_last_digit(values) / math.sqrt(12) / _average_logs(values) for values in (row, baseline))
+    digits = (
+        _find_last_digit(values) / math.sqrt(12) / _compute_geometric_mean(values)
+        for values in (row, baseline)
+    )
     return max(CLOCK_ERROR, math.hypot(*digits))
 
 
 def _find_last_digit(values: Sequence[float]) -> float:
-    """Find the coarsest power of ten of which all values are multiples; 0.01 at most, as the field prints.
+    """Find the largest power of ten, at most 0.01, of which all values are multiples.
 
     Whether trailing zeros were printed cannot be known from a value.
     """
@@ -218,7 +225,10 @@ def estimate_more_units(
 
 
 def _find_least_number(holds: Callable[[Float64], Bool], most: Float64) -> Float64:
-    """Find the least whole number up to `most` from which on `holds` is true; inf if it is not at `most`."""
+    """Find the least whole number from 1 to `most` at which `holds` is true, in each element; else inf.
+
+    `holds` must be true from there on.
+    """
     low, high = np.zeros(most.shape), most
     while (high - low > 1).any():
         middle = np.floor((low + high) / 2)
@@ -281,6 +291,7 @@ def estimate_ratio(row: Float64, baseline: Float64, *, paired: bool, floor: Any 
 
 
 def _compute_student(t: Float64, freedom: Float64) -> Float64:
+    """Compute the probability of a value of at most `t` by Student's t distribution."""
     from scipy import special
 
     return np.asarray(special.stdtr(freedom, t))
@@ -301,17 +312,17 @@ class Family(msgspec.Struct, frozen=True):
 
     @property
     def equivalent(self) -> Bool:
-        """Marks the rows shown to be within the margin, which is decided first, bool[rows]."""
+        """The rows shown to be within the margin, which is decided first, bool[rows]."""
         return np.asarray(self.p_equivalent <= self.alpha)
 
     @property
     def differs(self) -> Bool:
-        """Marks the rows shown to be faster or slower, and not within the margin, bool[rows]."""
+        """The rows shown to be faster or slower, and not within the margin, bool[rows]."""
         return np.asarray((self.p <= self.alpha) & ~self.equivalent)
 
     @property
     def undecided(self) -> Bool:
-        """Marks the tested rows that are neither, bool[rows]."""
+        """The tested rows that are neither, bool[rows]."""
         return np.asarray(~np.isnan(self.p) & ~self.differs & ~self.equivalent)
 
     @property
@@ -321,13 +332,16 @@ class Family(msgspec.Struct, frozen=True):
 
     @property
     def level(self) -> Float64:
-        """The p that an undecided row must reach: alpha over the analyses and the rows still undecided."""
+        """The p that an undecided row must reach: alpha ÷ 3 analyses ÷ the rows whose p is above alpha."""
         left = self.rows - (self.p <= self.alpha).sum(-1, keepdims=True)
         return np.asarray(self.alpha / LOOKS / np.maximum(left, 1))
 
 
 def judge_family(estimated: Estimate, margin: float, alpha: float) -> Family:
-    """Test rows for a difference, and apart from that for equivalence within the margin."""
+    """Test rows for a difference, and for equivalence within the margin, with each p adjusted.
+
+    It is adjusted by Holm over the rows, then multiplied by the three analyses, to at most 1.
+    """
     p, p_equivalent = (LOOKS * adjust_by_holm(p) for p in (estimated.p, estimated.p_equivalent(margin)))
     return Family(np.minimum(p, 1), np.minimum(p_equivalent, 1), alpha)
 
@@ -346,7 +360,7 @@ def adjust_by_holm(p: Float64) -> Float64:
 def estimate_more_runs(
     estimated: Estimate, units: Any, *, rows: int, margin: float, alpha: float, floor: Any = CLOCK_ERROR
 ) -> Float64:
-    """Estimate how many more units a side settle a difference of the margin's size, for any other rows.
+    """Estimate how many more units a side settle a difference of the margin's size, one of `rows` rows.
 
     From spread and margin alone, never from the effect seen (Stein 1945): a number that follows the effect
     stops where luck was good. inf where it takes over 1000 units.
@@ -357,7 +371,7 @@ def estimate_more_runs(
     )
 
 
-Tell = Callable[[Reported], float | None]  # a figure of a run
+ReadFigure = Callable[[Reported], float | None]  # a figure of a run
 Pair = tuple[list[Reported], list[Reported]]  # of the row, of the baseline; mostly one run each
 STARTS_UNREPORTED = "the runs do not record which start of the server they ran on"
 ONE_START = "all runs were on one start of the server"
@@ -373,12 +387,13 @@ class Units(msgspec.Struct, frozen=True):
     left: int = 0  # runs that have no partner and are in no pair
 
 
-def pair_units(row: Sequence[Reported], baseline: Sequence[Reported], figure: Tell) -> Units:
+def pair_units(row: Sequence[Reported], baseline: Sequence[Reported], figure: ReadFigure) -> Units:
     """Pair the units of two sides by the campaign's repeat, else by equal prompts, else not.
 
-    Pairs that share a start of a server, on either side, are one unit, where that leaves at least two.
+    It takes two pairs or more. Several runs of a pair's side are one unit, and so are pairs that share a
+    start of a server, on either side, where that leaves at least two: the geometric mean.
     """
-    for key in (_repeat, _plan):
+    for key in (_identify_repeat, _identify_plan):
         sides = ((run for run in side if figure(run) is not None) for side in (row, baseline))
         by_key, others_by_key = (group_by(side, key) for side in sides)
         shared = (unit for unit in others_by_key if unit is not None and unit in by_key)
@@ -387,37 +402,44 @@ def pair_units(row: Sequence[Reported], baseline: Sequence[Reported], figure: Te
             continue
         merged = _merge_pairs(pairs)
         groups = merged if len(merged) >= _LEAST else pairs
-        left = len(_values((*row, *baseline), figure)) - sum(len(side) for pair in pairs for side in pair)
-        own, others = (average_starts([_values(unit[side], figure) for unit in groups]) for side in (0, 1))
+        left = len(_read_values((*row, *baseline), figure)) - sum(
+            len(side) for pair in pairs for side in pair
+        )
+        own, others = (
+            average_starts([_read_values(unit[side], figure) for unit in groups]) for side in (0, 1)
+        )
         return Units(own, others, True, left)
     return Units(list_units(row, figure), list_units(baseline, figure), False)
 
 
-def list_units(runs: Sequence[Reported], figure: Tell) -> list[float]:
+def list_units(runs: Sequence[Reported], figure: ReadFigure) -> list[float]:
     """List one side's units: starts of the server where there are several (geometric means), else runs."""
-    starts = group_by((run for run in runs if figure(run) is not None), _start)
+    starts = group_by((run for run in runs if figure(run) is not None), _identify_start)
     if None in starts or len(starts) < _LEAST:
-        return _values(runs, figure)
-    return average_starts([_values(of_start, figure) for of_start in starts.values()])
+        return _read_values(runs, figure)
+    return average_starts([_read_values(of_start, figure) for of_start in starts.values()])
 
 
 def explain_units(runs: Sequence[Reported]) -> str:
-    """Say why the units of a side are runs and not starts of the server; "" of starts, and of one run."""
-    starts = {_start(run) for run in runs}
+    """Write why the units of a side are runs and not starts of the server; "" of starts, and of one run."""
+    starts = {_identify_start(run) for run in runs}
     if len(runs) < _LEAST or (len(starts) >= _LEAST and None not in starts):
         return ""
     return STARTS_UNREPORTED if None in starts else ONE_START
 
 
-def _values(runs: Iterable[Reported], figure: Tell) -> list[float]:
+def _read_values(runs: Iterable[Reported], figure: ReadFigure) -> list[float]:
+    """List a figure of the runs that have it."""
     return [value for run in runs if (value := figure(run)) is not None]
 
 
 def _merge_pairs(pairs: Sequence[Pair]) -> list[Pair]:
-    """Merge pairs that share a start of a server to one unit."""
+    """Merge pairs that share a start of a server, on either side, to one pair of all their runs."""
     groups: list[tuple[set[Hashable], Pair]] = []
     for pair in pairs:
-        starts: set[Hashable] = {start for side in pair for run in side if (start := _start(run)) is not None}
+        starts: set[Hashable] = {
+            start for side in pair for run in side if (start := _identify_start(run)) is not None
+        }
         tied = [group for group in groups if group[0] & starts]
         groups = [group for group in groups if not group[0] & starts]
         merged: Pair = ([], [])
@@ -428,15 +450,18 @@ def _merge_pairs(pairs: Sequence[Pair]) -> list[Pair]:
     return [pair for _, pair in groups]
 
 
-def _repeat(run: Reported) -> Hashable:
+def _identify_repeat(run: Reported) -> Hashable:
+    """Return the campaign and the repeat of a run; None outside of one."""
     return None if run.cell is None else (run.cell.campaign, run.cell.repeat)
 
 
-def _plan(run: Reported) -> Hashable:
+def _identify_plan(run: Reported) -> Hashable:
+    """Return the digest of a run's plan; None if it is not known."""
     return run.plan_digest or None
 
 
-def _start(run: Reported) -> Hashable:
+def _identify_start(run: Reported) -> Hashable:
+    """Return the server's start that a campaign's run was on; None if that was not recorded."""
     if run.cell is None or not run.cell.start:
         return None
     return run.cell.campaign, run.cell.arm, run.cell.start

@@ -55,7 +55,7 @@ _EFFECT = ("ratio", "low", "high", "p", "p_adjusted", "p_equivalent", "p_equival
 
 
 def render_text(comparisons: Sequence[ComparedLoad]) -> str:
-    """Write one table of the loads that have nothing to compare, then each other load's with its notes."""
+    """Write for a terminal one table of loads with a single row or swept, then each load's with its notes."""
     found = loads.arrange_loads(comparisons)
     parts = [load_table.render_load_table(found.rows, found.notes).rstrip("\n")] if found.points else []
     parts += ["\n".join(_draw_load(comparison)) for comparison in found.compared]
@@ -63,7 +63,7 @@ def render_text(comparisons: Sequence[ComparedLoad]) -> str:
 
 
 def render_markdown(comparisons: Sequence[ComparedLoad]) -> str:
-    """Write comparisons as Markdown: tables, their remarks and marks as lists."""
+    """Write comparisons as Markdown, a heading and a table each, with remarks and marks as lists."""
     found = loads.arrange_loads(comparisons)
     titles, drawn = [], []
     if found.points:
@@ -79,7 +79,7 @@ def render_markdown(comparisons: Sequence[ComparedLoad]) -> str:
 
 
 def describe_load(load: Load) -> str:
-    """Describe a load in one line: its name, lengths, requests and concurrency, as far as known."""
+    """Describe a load in one line: name, lengths, requests, concurrency and rate; a text if none is known."""
     asked = load.asked_output_len if load.asked_output_len is not None else load.output_len
     ways = ((load.input_len, "in"), (asked, "out"))
     lengths = [f"{format_tokens(tokens)} {way}" for tokens, way in ways if tokens is not None]
@@ -95,12 +95,12 @@ def describe_load(load: Load) -> str:
     parts += filter(None, [load.shape])
     if not parts:
         return load.name or UNKNOWN_LOAD
-    said = load.name in parts or (load.name == "1 at a time" and load.max_concurrency == 1)
-    return f"{load.name}: {', '.join(parts)}" if load.name and not said else ", ".join(parts)
+    is_named = load.name in parts or (load.name == "1 at a time" and load.max_concurrency == 1)
+    return f"{load.name}: {', '.join(parts)}" if load.name and not is_named else ", ".join(parts)
 
 
 def compute_speed_up(effect: Effect | None) -> tuple[float, float, float]:
-    """Compute the speed-up and its interval's ends, of latencies the inverse; NaN without an effect."""
+    """Return the speed-up and its interval's ends, of latencies the inverse; NaN without an effect."""
     if effect is None:
         return math.nan, math.nan, math.nan
     if effect.higher_is_faster is False:
@@ -109,7 +109,7 @@ def compute_speed_up(effect: Effect | None) -> tuple[float, float, float]:
 
 
 def _draw_load(comparison: ComparedLoad) -> Iterator[str]:
-    """Draw one load: titles, of each row its name with the verdict and its figures below, then the notes."""
+    """Yield the lines of one load: titles, of each row its name with the verdict and its figures, notes."""
     yield from _wrap(describe_load(comparison.load))
     yield "=" * WIDTH
     columns = _list_columns(comparison)
@@ -141,7 +141,7 @@ class _Column(NamedTuple):
     figure: ComparedFigure | None = None  # None: the share of the roofline
 
     def format_cell(self, line: Line, short: bool = False) -> str:
-        """Write the cell of a row, a verdict as its sign if `short`."""
+        """Write a row's cell, "-" if unknown; the verdict behind it is a sign if `short`, else a word."""
         if self.figure is None:
             return "-" if line.roofline is None else f"{100 * line.roofline:.0f} %"
         effect, summary = line.effects.get(self.figure.key), line.summaries.get(self.figure.key)
@@ -165,18 +165,19 @@ def _list_columns(comparison: ComparedLoad) -> list[_Column]:
 
 
 def _select_judged(comparison: ComparedLoad) -> list[ComparedFigure]:
-    """Select the headline, then the other figures with a verdict, as many as fit."""
+    """Select the headline, then the other figures with a verdict in their order, four in all."""
     judged = [figure for figure in comparison.figures if figure.key not in _MEASURED]
     return sorted(judged, key=lambda figure: figure.key != comparison.headline)[:_MOST_FIGURES]
 
 
 def _format_headline(comparison: ComparedLoad, line: Line) -> str:
-    """Write the headline figure's verdict: 3.61× (3.55–3.68)      faster."""
+    """Write a row's speed-up and verdict, as 3.61× (3.55–3.68) faster; or "baseline", "failed"."""
     call = _find_call(comparison, line)
     return call if call in (_BASELINE, _FAILED) else f"{format_speed_up(comparison, line)}  {call:>10}"
 
 
 def _find_call(comparison: ComparedLoad, line: Line) -> str:
+    """Return a row's verdict by the headline, "baseline", or "failed" without runs; "" without an effect."""
     if line.name == comparison.baseline or not line.runs:
         return _BASELINE if line.name == comparison.baseline else _FAILED
     effect = line.effects.get(comparison.headline)
@@ -184,13 +185,16 @@ def _find_call(comparison: ComparedLoad, line: Line) -> str:
 
 
 def format_speed_up(comparison: ComparedLoad, line: Line) -> str:
-    """Write the speed-up with its interval, as 3.61× (3.55–3.68); "" without a speed-up."""
+    """Write the speed-up with its interval, as 3.61× (3.55–3.68); "" without a speed-up.
+
+    It has three decimals below 0.2 and within 2 % of 1, else two.
+    """
     ratio, low, high = compute_speed_up(line.effects.get(comparison.headline))
     return format_ratio(ratio, low, high, 3 if ratio < 0.2 or 0.98 < ratio < 1.02 else 2)
 
 
 def format_ratio(ratio: float, low: float, high: float, digits: int) -> str:
-    """Write a ratio with its interval, in words where that bounds nothing; "" without a ratio."""
+    """Write a ratio with its interval, if known, in words where that bounds nothing; "" without a ratio."""
     if not math.isfinite(ratio):
         return ""
     if not (math.isfinite(low) and math.isfinite(high)):
@@ -219,12 +223,14 @@ def format_spread(figure: ComparedFigure, summary: Mean | None) -> str:
 
 
 def _format_mean(figure: ComparedFigure, summary: Mean | None) -> str:
+    """Write a mean in its column's unit, with four digits at most; "-" without a value."""
     if summary is None:
         return "-"
     return f"{figure.scale(summary.mean):.{_count_decimals(figure, summary)}f}"
 
 
 def _count_decimals(figure: ComparedFigure, summary: Mean) -> int:
+    """Count the decimals that a mean is written with: its column's, fewer beyond four digits; 0 of 0."""
     value = abs(figure.scale(summary.mean))
     if not 0 < value < math.inf:
         return 0
@@ -232,6 +238,7 @@ def _count_decimals(figure: ComparedFigure, summary: Mean) -> int:
 
 
 def _describe_legend(comparison: ComparedLoad, signs: bool = True) -> str:
+    """Describe in a line the marks that a table has: intervals, verdicts (as `signs` or words), roofline."""
     parts = []
     if any(summary.units > 1 for line in comparison.lines for summary in line.summaries.values()):
         parts.append("± half of the mean's 95 % confidence interval")
@@ -255,7 +262,7 @@ def _describe_legend(comparison: ComparedLoad, signs: bool = True) -> str:
 
 
 def _list_notes(comparison: ComparedLoad) -> Iterator[tuple[str, list[str]]]:
-    """Yield the notes under a table, by kind: what is not decided, marks, answers, failures.
+    """Yield the notes under a table, by kind: no verdict, undecided, marks, answers, failures.
 
     Of each undecided row what its runs could have found and how many more it takes; then why, if known.
     """
@@ -280,7 +287,7 @@ def _list_notes(comparison: ComparedLoad) -> Iterator[tuple[str, list[str]]]:
 
 
 def explain_undecided(effect: Effect) -> str:
-    """Say what these runs could have found, and how many more would settle it."""
+    """Write what an effect's runs could have found, and about how many more would settle it, if known."""
     of = f"{effect.units} {'pairs' if effect.paired else 'runs per side'}"
     least = repeats.format_difference(effect.detectable)
     power = f"{of} detect no less than {least} (statistical power 80 %)" if least else f"{of} {_APART}"
@@ -290,12 +297,13 @@ def explain_undecided(effect: Effect) -> str:
 
 
 def _gather_notes(pairs: Iterable[tuple[str, str]], lines: int) -> Iterator[str]:
-    """Yield each sentence once, after the names of the rows that it is about."""
+    """Yield each sentence once, after the names of its rows, or "all" if all of `lines` rows have it."""
     for sentence, about in group_by(dict.fromkeys(pairs), lambda pair: pair[1]).items():
         yield f"{'all' if len(about) == lines > 1 else ', '.join(name for name, _ in about)}: {sentence}"
 
 
 def _wrap(text: str, indent: str = _MARK) -> list[str]:
+    """Clean a text and wrap it in 80 columns, with `indent` from the second line on."""
     return wrap_text(clean_line(text), indent)
 
 
@@ -305,6 +313,7 @@ def _wrap_log(text: str, indent: str) -> list[str]:
 
 
 def _make_table(comparison: ComparedLoad) -> Table:
+    """Make the table of one load for Markdown: rows, figures with verdicts, legend and notes."""
     columns = _list_columns(comparison)
     titles = ["checkpoint", *(column.title for column in columns), "speed-up", "verdict"]
     rows = (
@@ -323,14 +332,14 @@ def _make_table(comparison: ComparedLoad) -> Table:
 
 
 def render_csv(comparisons: Sequence[ComparedLoad]) -> str:
-    """Write a line a figure of a row; an unknown value is empty."""
+    """Write comparisons as CSV, a line a figure of a row; an unknown or infinite value is empty."""
     rows = [row for each in comparisons for line in each.lines for row in _make_csv_rows(each, line)]
     finite = ({key: None if value == math.inf else value for key, value in row.items()} for row in rows)
     return format_csv_table(list(rows[0]) if rows else [], finite)
 
 
-def render_json(comparisons: Sequence[ComparedLoad]) -> dict[str, Any]:
-    """Write everything that a comparison knows, as JSON has it: no NaN, no infinity."""
+def encode_comparisons(comparisons: Sequence[ComparedLoad]) -> dict[str, Any]:
+    """Make the JSON object of comparisons and of their table of loads, with null for NaN and infinity."""
     found = loads.arrange_loads(comparisons)
     points = list(map(_make_json_load_row, found.rows))
     swept = {"rows": points, "notes": found.notes}
@@ -340,7 +349,7 @@ def render_json(comparisons: Sequence[ComparedLoad]) -> dict[str, Any]:
 
 
 def _make_csv_rows(comparison: ComparedLoad, line: Line) -> Iterator[dict[str, Any]]:
-    """Yield the columns of each figure of a row by name; of a row without figures one line."""
+    """Yield by column the cells of each figure of a row; of a row without figures one line."""
     for key in line.summaries or ("",):
         summary, effect = line.summaries.get(key), line.effects.get(key)
         yield {
@@ -366,6 +375,7 @@ def _make_csv_rows(comparison: ComparedLoad, line: Line) -> Iterator[dict[str, A
 
 
 def _make_json_load_row(row: LoadRow) -> dict[str, Any]:
+    """Make the JSON object of a row of the table of loads."""
     load = row.load
     return {
         "name": row.name,
@@ -382,6 +392,7 @@ def _make_json_load_row(row: LoadRow) -> dict[str, Any]:
 
 
 def _make_json_comparison(comparison: ComparedLoad) -> dict[str, Any]:
+    """Make the JSON object of one load's comparison."""
     return {
         "load": comparison.load.json(),
         **{key: getattr(comparison, key) for key in ("baseline", "headline", "margin", "alpha")},
@@ -392,6 +403,7 @@ def _make_json_comparison(comparison: ComparedLoad) -> dict[str, Any]:
 
 
 def _make_json_row(comparison: ComparedLoad, line: Line) -> dict[str, Any]:
+    """Make the JSON object of a row: its means, effects, speed-up by the headline, marks and runs."""
     ratio, low, high = compute_speed_up(line.effects.get(comparison.headline))
     return {
         "name": line.name,
@@ -411,6 +423,7 @@ def _make_json_row(comparison: ComparedLoad, line: Line) -> dict[str, Any]:
 
 
 def _make_json_run(run: Reported) -> dict[str, Any]:
+    """Make the JSON object of a run: where it is from, how it was measured, and its figures."""
     keys = ("name", "source", "told_by", "engine", "machine", "power_mode", "plan_digest", "memory_bytes")
     more = ("simulated", "weight_bytes", "joules_per_token", "level", "doubts", "remarks", "place", "unread")
     return {

@@ -38,7 +38,7 @@ class SweptLoads(msgspec.Struct, frozen=True):
 
     @property
     def rows(self) -> tuple[LoadRow, ...]:
-        """The rows of the table of loads; empty where there is none."""
+        """The rows of the table of loads; empty if no loads share a table."""
         return tuple(point.row for point in self.points)
 
     @property
@@ -49,11 +49,11 @@ class SweptLoads(msgspec.Struct, frozen=True):
         notes = [remark for remark in remarks if remark not in (ALONE, SIMULATION)]
         marks = [(mark, point) for point in alone for mark in point.line.marks]
         for mark, of in group_by(marks, lambda pair: pair[0]).items():
-            labels = [self._label(point.row) for _, point in of]
+            labels = [self._name_row(point.row) for _, point in of]
             notes.append(f"{'all' if len(of) == len(self.points) else '; '.join(labels)}: {mark}")
         return notes
 
-    def _label(self, row: LoadRow) -> str:
+    def _name_row(self, row: LoadRow) -> str:
         """Name a row: its name, load and lengths where the rows differ in them, and how many at a time."""
         values = [(each.name, each.load.name, each.load.length_words) for each in self.rows]
         differ = [len(set(column)) > 1 for column in zip(*values, strict=True)]
@@ -62,9 +62,10 @@ class SweptLoads(msgspec.Struct, frozen=True):
 
 
 def arrange_loads(comparisons: Sequence[ComparedLoad]) -> SweptLoads:
-    """Arrange comparisons for display: loads of one row, and rows under several loads, share one table.
+    """Arrange comparisons for display: loads of one row, and rows under three or more loads, share a table.
 
-    What has rows to compare is compared as well. A single row alone is a comparison with nothing.
+    Rows of the same name and lengths as a lone one join it. What has rows to compare is compared as well; a
+    table takes two rows, else every load is a comparison of its own.
     """
     lone = {id(each) for each in comparisons if len(each.lines) == 1 and each.lines[0].runs}
     every = _make_points(comparisons)
@@ -87,7 +88,7 @@ def arrange_loads(comparisons: Sequence[ComparedLoad]) -> SweptLoads:
 
 
 def _make_points(comparisons: Sequence[ComparedLoad]) -> list[LoadPoint]:
-    """Make a point of every row of every load that has runs."""
+    """Make a point of every row with runs, its lengths settled with those of the other loads."""
     lines = [(line, each) for each in comparisons for line in each.lines if line.runs]
     rows = [_make_row(line, each) for line, each in lines]
     near, alike = (settle_lengths((row.load for row in rows), share) for share in (_NEAR, _ALIKE))
@@ -98,7 +99,7 @@ def _make_points(comparisons: Sequence[ComparedLoad]) -> list[LoadPoint]:
 
 
 def _make_row(line: Line, comparison: ComparedLoad) -> LoadRow:
-    """Make a row of figures over the runs that are not INVALID, if there are any."""
+    """Make a row with the means over the runs that are not INVALID, else over all."""
     runs = [run for run in line.runs if run.level != INVALID] or line.runs
     load = comparison.load if len(comparison.lines) == 1 else runs[0].load
     if load.input_len is not None and any(run.speed_formula for run in runs):
@@ -138,7 +139,7 @@ def make_turn_table(comparison: ComparedLoad) -> Table | None:
 
 
 def _format_turns(line: Line) -> dict[str, tuple[str, str]]:
-    """Return by turn the mean TTFT (a run counts once) and cached share (a token once) as texts, or {}."""
+    """Return by turn the mean TTFT in ms (over runs) and the cached share (over tokens) as texts, or {}."""
     turns = (row for run in line.runs if run.run is not None for row in run.run.derive(divide_by_turn))
     cells = {}
     for name, rows in group_by(turns, lambda row: row.name).items():

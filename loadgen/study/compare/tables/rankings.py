@@ -36,7 +36,7 @@ class Model(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, name: str) -> Model:
-        """Parse a checkpoint's name by the table of models where it has it, else by its own words."""
+        """Parse a checkpoint's name; its sizes are by its own words, else by the table of models or None."""
         stored, known = models.find_suffix(name), models.find_model(name)
         base = re.sub(rf"-{re.escape(stored)}$", "", name, flags=re.IGNORECASE) if stored else name
         size, active = _PARAMETERS.search(name), _ACTIVE.search(name)
@@ -50,7 +50,7 @@ class Model(msgspec.Struct, frozen=True):
 
     @property
     def params(self) -> str:
-        """The parameters as the pages write them: 4B, 30B (3B active)."""
+        """The parameters as the pages write them: 4B, 30B (3B active); "-" if unknown."""
         if self.parameters_b is None:
             return "-"
         active = f" ({self.active_b:g}B active)" if self.active_b else ""
@@ -63,7 +63,7 @@ class Model(msgspec.Struct, frozen=True):
 
 
 def make_ranking_table(comparison: ComparedLoad) -> Table:
-    """Rank the rows of one load by their headline figure, the fastest first."""
+    """Make a table of one load's rows by their headline figure, the fastest first; unlike rows are marked."""
     key = comparison.headline
     ranked = [line for line in comparison.lines if key in line.summaries]
     ranked.sort(
@@ -82,7 +82,8 @@ def make_ranking_table(comparison: ComparedLoad) -> Table:
 def make_effect_table(comparison: ComparedLoad) -> Table:
     """Make a table of base models × quantizations: the headline figure, and its ratio to BF16's.
 
-    391.2 (1.88×) where it is 208.1 in BF16. A row that is unlike the baseline is left out.
+    391.2 (1.88×) where it is 208.1 in BF16. A row that is unlike the baseline, or has no such figure, is left
+    out.
     """
     cells: dict[tuple[float, str, str], dict[str, Line]] = {}
     for line in comparison.lines:
@@ -104,7 +105,7 @@ def make_effect_table(comparison: ComparedLoad) -> Table:
 
 
 def find_checkpoint_name(line: Line) -> str:
-    """Return the name of a row's checkpoint, without where it ran."""
+    """Return the name of a row's checkpoint, without where it ran; the row's without runs."""
     if not line.runs:
         return line.name
     cell = line.runs[0].cell
@@ -112,16 +113,18 @@ def find_checkpoint_name(line: Line) -> str:
 
 
 def is_unlike(comparison: ComparedLoad, line: Line) -> bool:
-    """Whether a row was refused: its load or machine was another."""
+    """Whether a row has no verdict by the headline since its load or machine was not the baseline's."""
     effect = line.effects.get(comparison.headline)
     return effect is not None and effect.unlike
 
 
 def _find_label(key: str) -> str:
+    """Return the label of a figure's column; of the speed "tok/s", as the pages have it."""
     return "tok/s" if key == "speed_tok_s" else find_column(key).label  # as the pages have it
 
 
 def _format_ratio(line: Line | None, plain: Line | None, key: str) -> str:
+    """Write a row's figure with how many times as fast as `plain` it is, if that is another; "-" without."""
     if line is None:
         return "-"
     text = _format_figure(line, key)
@@ -133,7 +136,7 @@ def _format_ratio(line: Line | None, plain: Line | None, key: str) -> str:
 
 
 def _format_figure(line: Line, key: str) -> str:
-    """Write a figure with the digits of its source if it is from one run; else with two decimals."""
+    """Write a figure of one run with its source's digits, up to seven characters; else with two decimals."""
     summary = line.summaries[key]
     return str(summary.mean) if summary.units == 1 and len(str(summary.mean)) < 8 else f"{summary.mean:.2f}"
 
@@ -146,7 +149,10 @@ class Need(msgspec.Struct, frozen=True):
 
 
 def make_fit_table(comparisons: Iterable[ComparedLoad], context: int = CONTEXT) -> Table:
-    """Make a table of checkpoints: the GiB each needs, the source, and if it fits each size of memory."""
+    """Make a table of checkpoints: the GiB each needs, how known, and if it fits each size of memory.
+
+    `context` is the tokens of the one request whose keys and values must fit too.
+    """
     rows: dict[str, list[Reported]] = {}
     for line in (line for comparison in comparisons for line in comparison.lines if line.runs):
         rows.setdefault(find_checkpoint_name(line), []).extend(line.runs)
@@ -168,7 +174,10 @@ def make_fit_table(comparisons: Iterable[ComparedLoad], context: int = CONTEXT) 
 
 
 def compute_need(name: str, runs: Sequence[Reported], context: int = CONTEXT) -> Need:
-    """Compute the GiB that a checkpoint needs: the most measured, else of files or weights; NaN: unknown."""
+    """Compute the GiB that a checkpoint needs: the most measured, else files or weights and KV; else NaN.
+
+    Measured are peaks of engines that take what they need; files without a known shape are without KV.
+    """
     measured = [run.memory_bytes for run in runs if run.memory_bytes and _takes_what_it_needs(run)]
     if measured:
         return Need(max(measured) / _GIB, "measured")
@@ -185,7 +194,7 @@ def compute_need(name: str, runs: Sequence[Reported], context: int = CONTEXT) ->
 
 
 def _takes_what_it_needs(run: Reported) -> bool:
-    """Whether the engine's peak memory is what the model needs, not a preallocated share."""
+    """Whether a run's engine is known to take the memory that it needs, not a share of all, and is real."""
     engine = run.engine.lower()
     named = (each for each in engines.ENGINES if engine.startswith(each.name.lower()))
     profile = next(named, engines.UNKNOWN)

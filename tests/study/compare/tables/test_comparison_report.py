@@ -97,7 +97,7 @@ def test_csv_has_every_digit(found: list[ComparedLoad]) -> None:
 
 
 def test_json_is_strict_and_whole(found: list[ComparedLoad]) -> None:
-    told = json.loads(format_json(comparison_report.render_json(found)), parse_constant=pytest.fail)
+    told = json.loads(format_json(comparison_report.encode_comparisons(found)), parse_constant=pytest.fail)
     (high, low) = told["comparisons"]
     fast = high["rows"][1]
     effect = found[0].lines[1].effects["output_throughput"]
@@ -174,7 +174,7 @@ def test_the_thor_page_renders_in_every_form() -> None:
     assert max(map(len, comparison_report.render_text(found).splitlines())) <= WIDTH
     assert comparison_report.render_markdown(found).count("### ") == 2
     assert len(list(csv.DictReader(io.StringIO(comparison_report.render_csv(found))))) == 16 * 3
-    assert len(json.loads(format_json(comparison_report.render_json(found)))["comparisons"]) == 2
+    assert len(json.loads(format_json(comparison_report.encode_comparisons(found)))["comparisons"]) == 2
 
 
 def test_runs_that_lie_far_apart_have_words_and_no_digits() -> None:

@@ -150,7 +150,7 @@ def test_a_simulation_is_marked_in_every_form() -> None:
     rows = comparison_report.render_csv(found).splitlines()
     place = rows[0].split(",").index("simulated")
     assert {row.split(",")[place] for row in rows[1:]} == {"true"}
-    stored = json.loads(format_json(comparison_report.render_json(found)))
+    stored = json.loads(format_json(comparison_report.encode_comparisons(found)))
     assert [row["simulated"] for row in stored["loads"]["rows"]] == [True, True]
     assert stored["comparisons"][0]["rows"][0]["simulated"] is True
 
