@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from loadgen.base.arrays import Bool, Float64, Int64, sum_exactly
 from loadgen.base.clock import MS_NS, SECOND_NS
-from loadgen.base.rule import Source
+from loadgen.base.rule import Evidence, Find, Rule, Source
 from loadgen.engines import engines
 from loadgen.facts.calibration import Calibration
 from loadgen.facts.run_facts import Facts
@@ -496,3 +498,26 @@ class Checkable(msgspec.Struct, frozen=True):
     name: str
     missing: Missing
     remedy: str
+
+
+Doubts = dict[str, tuple[Rule[RunEvidence], ...]]  # of a feature, by their place among those of the core
+
+
+def limit_doubts(facts: Sequence[str], doubts: Doubts) -> Doubts:
+    """Limit a feature's doubts to the runs in which one of these facts is not empty.
+
+    Without them none of its doubts can hold, mostly since the feature took no part: their `find` is then not
+    called. A fact of a fact is named with a dot.
+    """
+    of_run = [attrgetter(name) for name in facts]
+    return {
+        place: tuple(replace(doubt, find=partial(_find_of_feature, of_run, doubt.find)) for doubt in rules)
+        for place, rules in doubts.items()
+    }
+
+
+def _find_of_feature(
+    of_run: Sequence[Callable[[Facts], object]], find: Find[RunEvidence], run: RunEvidence
+) -> Evidence | None:
+    """Return what `find` finds in a run; None, without calling it, if every fact of `of_run` is empty."""
+    return find(run) if any(read(run.facts) for read in of_run) else None

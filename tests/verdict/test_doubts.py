@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,10 @@ from builders.provoked_sessions import AT_EASE_IN_SESSIONS, OF_SESSIONS
 from builders.provoked_shards import AT_EASE, OF_SHARDS
 from loadgen.base.arrays import Int64
 from loadgen.base.rule import Rule, Source
+from loadgen.features.ring import ring_checks
+from loadgen.features.sessions import session_checks
+from loadgen.features.shards import shard_checks
+from loadgen.features.targets import target_checks
 from loadgen.host.cpu_use import CpuUse
 from loadgen.records.record import Record
 from loadgen.server.server_counters import ServerLatency, ServerWindow
@@ -313,6 +318,14 @@ def names(case: RunEvidence) -> set[str]:
 def test_every_doubt_is_provoked() -> None:
     assert set(PROVOKED) == {doubt.code for doubt in DOUBTS}
     assert len(BY_DOUBT) == len(DOUBTS)
+
+
+@loop_over("module", [ring_checks, session_checks, shard_checks, target_checks])
+def test_no_doubt_holds_of_a_run_without_its_feature(module: ModuleType) -> None:
+    own = [rule for rule in vars(module).values() if isinstance(rule, Rule)]
+    assert own
+    for case, *_ in PROVOKED.values():
+        assert [rule.find(case) for rule in own] == [BY_DOUBT[rule.code].find(case) for rule in own]
 
 
 def test_a_clean_run_raises_no_doubt_and_every_one_was_looked_for() -> None:

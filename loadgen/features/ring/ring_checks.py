@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loadgen.base.rule import Evidence, Origin, note, suspect
 from loadgen.verdict.client_checks import explain_starving
-from loadgen.verdict.evidence import RunEvidence, percent
+from loadgen.verdict.evidence import RunEvidence, limit_doubts, percent
 
 HELD = 0.01  # of the segments: P99 ITL is of a hundredth of the gaps
 
@@ -46,4 +46,7 @@ def ring_incomplete(run: RunEvidence) -> Evidence | None:
     )
 
 
-DOUBTS = {"after reads-late": (acks_late,), "after busy-loop": (ring_incomplete,)}
+DOUBTS = limit_doubts(
+    ("client.held_segments", "client.fallen_back"),
+    {"after reads-late": (acks_late,), "after busy-loop": (ring_incomplete,)},
+)

@@ -12,7 +12,7 @@ from loadgen.figures.percentiles import compute_percentiles
 from loadgen.figures.session_rows import SessionRows
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.sending.gate import NEVER_NS
-from loadgen.verdict.evidence import RunEvidence, percent
+from loadgen.verdict.evidence import RunEvidence, limit_doubts, percent
 
 ENDED = 0.05  # of the sessions
 WAITED = 0.05  # of the turns of users
@@ -194,9 +194,12 @@ def turns_reconnected(run: RunEvidence) -> Evidence | None:
     return f"{turns} went over a new connection: the server had closed the old one"
 
 
-DOUBTS = {
-    "after failures": (sessions_ended_early,),
-    "after rate-not-reached": (users_waited, turns_late),
-    "after resent": (turns_reconnected, context_limit, session_forgotten, cached_tokens_differ),
-    "after ran-out": (sessions_ran_dry,),
-}
+DOUBTS = limit_doubts(
+    ("session_turns",),
+    {
+        "after failures": (sessions_ended_early,),
+        "after rate-not-reached": (users_waited, turns_late),
+        "after resent": (turns_reconnected, context_limit, session_forgotten, cached_tokens_differ),
+        "after ran-out": (sessions_ran_dry,),
+    },
+)

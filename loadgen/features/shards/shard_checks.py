@@ -9,7 +9,7 @@ import numpy as np
 from loadgen.base.clock import MS_NS
 from loadgen.base.rule import Evidence, Origin, invalid, join_evidence, suspect
 from loadgen.facts.run_facts import MergedShard
-from loadgen.verdict.evidence import RunEvidence, percent
+from loadgen.verdict.evidence import RunEvidence, limit_doubts, percent
 
 CLOCK_MS = 10.0  # by which a shard's times may be off
 APART = (0.01, 10.0)  # of the duration, and ms: both exceeded
@@ -116,9 +116,12 @@ def _shards(names: list[str]) -> str:
     return f"shard{'s' if len(names) > 1 else ''} {', '.join(names[:_MOST_NAMED])}{more}"
 
 
-DOUBTS = {
-    "after cut-short": (load_lost,),
-    "after stopped-by-rule": (rest_of_the_load,),
-    "before tokens-not-counted": (shards_started_apart,),
-    "after network-lossy": (clock_offset,),
-}
+DOUBTS = limit_doubts(
+    ("lost", "shards"),
+    {
+        "after cut-short": (load_lost,),
+        "after stopped-by-rule": (rest_of_the_load,),
+        "before tokens-not-counted": (shards_started_apart,),
+        "after network-lossy": (clock_offset,),
+    },
+)

@@ -14,7 +14,7 @@ from loadgen.base.rule import Evidence, join_evidence, suspect
 from loadgen.figures.percentiles import compute_medians
 from loadgen.records.record import Records
 from loadgen.transport.failure import FailureKind
-from loadgen.verdict.evidence import RunEvidence, percent
+from loadgen.verdict.evidence import RunEvidence, limit_doubts, percent
 
 _NONE = -1  # of the targets
 PARTS, _LEAST = 10, 5  # successive parts of a run, and the successes of a target in each
@@ -114,4 +114,4 @@ def _at_least(count: int, total: int, share: float) -> float:
     return math.fsum(map(math.exp, logs))
 
 
-DOUBTS = {"after no-abort": (targets_unequal,)}
+DOUBTS = limit_doubts(("targets",), {"after no-abort": (targets_unequal,)})
