@@ -10,14 +10,14 @@ import numpy as np
 
 from benchmarks.clients.adapters import Installed
 from benchmarks.harness.page import Bar, Section, markdown
-from benchmarks.simulated.queue import share_over, utilisation_at, waits_s
+from benchmarks.simulated.queue import compute_share_over, utilisation_at, waits_s
 from loadgen.figures import percentiles
 from loadgen.figures.objectives import Objective, ObjectiveEvidence, choose_slow_rank, measure_dispersion
 from loadgen.study.series.limit.search import (
     SearchSettings,
     Trial,
-    allowed_share,
     choose_next_run,
+    compute_allowed_share,
     find_limiting_edge,
 )
 
@@ -164,7 +164,7 @@ def _row(case: Case, found: Sequence[Searched]) -> tuple[str, ...]:
     worst = max(found, key=lambda each: abs(math.log(each.ratio))).ratio
     within = sum(each.ended == "within" for each in found)
     busy = case.rate_per_s * case.service_s
-    assert abs(share_over(busy, case.services) - allowed_share(case.objective)) < 1e-6
+    assert abs(compute_share_over(busy, case.services) - compute_allowed_share(case.objective)) < 1e-6
     return (
         f"{case.rate_per_s:g}",
         f"P{case.percentile:g} of the wait below {case.services:g} services",

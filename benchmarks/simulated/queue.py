@@ -21,7 +21,7 @@ def waits_s(arrivals_s: Float64, service_s: float) -> Float64:
     return waits
 
 
-def share_over(utilisation: float, services: float) -> float:
+def compute_share_over(utilisation: float, services: float) -> float:
     """The probability that an arrival waits longer than so much service.
 
     G. J. Franx, A simple solution for the M/D/c waiting time distribution, Operations Research Letters 29
@@ -39,7 +39,7 @@ def utilisation_at(share: float, services: float) -> float:
     low, high = 1e-3, 0.99
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if share_over(middle, services) < share else (low, middle)
+        low, high = (middle, high) if compute_share_over(middle, services) < share else (low, middle)
     return (low + high) / 2
 
 

@@ -51,7 +51,10 @@ _USUAL = {"input_len": _PROMPT, "output_len": _ANSWER, "num_prompts": _REPEATS} 
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; 0 where any rung was measured."""
+    """Run `loadgen ladder`, with --depth speed at depth; return the exit code, 0 if any rung was measured.
+
+    --dry-run only prints the command that would start the server.
+    """
     options = parse(argv, ladder_parser())
     _refuse_flags(options)
     workload = _load_workload(options)
@@ -69,14 +72,14 @@ def main(argv: Sequence[str]) -> int:
 
 
 def climb(session: Session, workload: Profile, seed: Seed) -> int:
-    """Measure a ladder on a server that is there, print its table, and return the exit code."""
+    """Measure a ladder on the session's server, write and print its tables, and return the exit code."""
     return LadderClimb.begin(workload, session.options).finish(
         lambda ladder: ladder.climb_on(GivenServer(session), seed)
     )
 
 
 def draw_throughputs(runs: Sequence[Result]) -> str:
-    """Draw runs whose prompts are sent all at once as the table of the Qwen2 page."""
+    """Return the throughputs of runs that sent all prompts at once, as the text table of the Qwen2 page."""
     return speed_tables.draw_throughput(list(map(ladder_rows.make_throughput_row, runs)), "text")
 
 
@@ -103,6 +106,7 @@ def ladder_parser() -> argparse.ArgumentParser:
 
 
 def _parse_depths(text: str) -> tuple[int, ...]:
+    """Parse token counts between commas; raises ArgumentTypeError for a bad, too large or repeated one."""
     words = [word.strip() for word in text.split(",")]
     depths = [value for word in words if (value := untrusted.read_digits(word)) is not None]
     if len(depths) < len(words) or max(depths) > bounds.MOST_TOKENS or len(set(depths)) < len(depths):
@@ -113,7 +117,7 @@ def _parse_depths(text: str) -> tuple[int, ...]:
 
 
 def _refuse_flags(options: Options) -> None:
-    """Refuse flags of `bench` that a ladder would not heed."""
+    """Raise UsageError for a flag of `bench` that a ladder would not heed, with what to do instead."""
     advice = {
         "--input-len": (
             "input_len" in options.overrides and options.depth is None,
@@ -133,6 +137,10 @@ def _refuse_flags(options: Options) -> None:
 
 
 def _load_workload(options: Options) -> Profile:
+    """Load the one profile of a ladder, else the default one, with the native API where it suits better.
+
+    Raises UsageError for several profiles, or one without a ladder unless --depth is given.
+    """
     names = options.profiles or (DEFAULT_PROFILE,)
     if len(names) > 1:
         raise UsageError("--profile: one ladder at a time")
@@ -145,7 +153,10 @@ def _load_workload(options: Options) -> Profile:
 
 
 def _climb(ladder: Climb[Any, Any], options: Options, asked: ServerSettings) -> None:
-    """Measure every length; a server that dies of one is started again for the next."""
+    """Measure every rung on one server, which is started again for the next where it dies of one.
+
+    The ladder's workload is set to the API that suits the recognised engine.
+    """
     inside = replace(options, run_dir=str(ladder.directory))
     with PointServers(inside, asked, ladder.directory, progress.warn) as servers:
         session = servers.session(ladder.workload)
@@ -154,7 +165,7 @@ def _climb(ladder: Climb[Any, Any], options: Options, asked: ServerSettings) -> 
 
 
 def _prefer_native_api(workload: Profile, options: Options, engine: str) -> Profile:
-    """Return the workload with the engine's own API where that suits it better, unless the user chose."""
+    """Return the workload with the engine's native API, if any, unless --backend or --endpoint is given."""
     backend = find_by_name(engine).native_backend  # takes ids and needs no tokenizer
     if not backend or "backend" in options.overrides or options.endpoint is not None:
         return workload
@@ -167,9 +178,9 @@ Row = TypeVar("Row")
 
 @dataclass
 class Climb(ABC, Generic[Rung, Row]):
-    """Rungs measured one after another on a server, and on another one where that died, a row each.
+    """Rungs measured one after another on a server, or on its next start where it died, each with a row.
 
-    All rows so far are always on the disk. A kind of climb has what follows the fields.
+    The tables on disk are written again after each row. A subclass defines what follows the fields.
     """
 
     workload: Profile
@@ -191,7 +202,7 @@ class Climb(ABC, Generic[Rung, Row]):
 
     @abstractmethod
     def list_rungs(self) -> Iterable[Rung]:
-        """List what is measured, in order."""
+        """List all rungs, in the order in which they are measured."""
 
     @abstractmethod
     def list_changes(self, rung: Rung) -> dict[str, Any]:
@@ -207,11 +218,11 @@ class Climb(ABC, Generic[Rung, Row]):
 
     @abstractmethod
     def draw(self, form: str) -> str:
-        """Draw all rows as a table."""
+        """Return all rows as a table in one of `forms`, or as text."""
 
     @abstractmethod
     def describe(self, row: Row) -> str:
-        """Describe a row in a line, as its rung ends."""
+        """Return the line that is printed when a row's rung ends."""
 
     @abstractmethod
     def encode_rows(self) -> dict[str, Any]:
@@ -223,12 +234,15 @@ class Climb(ABC, Generic[Rung, Row]):
 
     @classmethod
     def begin(cls, workload: Profile, options: Options) -> Self:
-        """Make a climb with a directory of its own; raises UsageError where there can be none."""
+        """Make a climb and its directory below `run_dir`, else `runs`; raises UsageError if it cannot."""
         base = Path(options.run_dir or "runs")
         return cls(workload, run_place.create_directory(base, cls.name, run_place.read_wall_clock()), options)
 
     def finish(self, measure: Callable[[Self], None]) -> int:
-        """Measure, print the tables, and return the command's exit code: 0 where any rung was measured."""
+        """Call `measure`, print the table, and return the exit code: 0 where any rung was measured.
+
+        On a signal it returns the signal's code. Without any row the directory is removed.
+        """
         try:
             measure(self)
         except KeyboardInterrupt as stop:
@@ -241,28 +255,28 @@ class Climb(ABC, Generic[Rung, Row]):
         return decide_exit_code(measured=self.count_measured() > 0)
 
     def climb_on(self, servers: PointServers | GivenServer, seed: Seed) -> None:
-        """Measure what is left on a server. A rung that cannot be measured is a row with the reason.
+        """Measure the rungs in `left` on a server; one that cannot be measured gets a row with the reason.
 
-        A server that dies of one is started again for the next, or is none of ours: raises ServerDied then.
-        Raises StoreError, KeyboardInterrupt.
+        A server that dies of a rung is started again for the next, unless another owns it: raises ServerDied
+        then. Raises StoreError, KeyboardInterrupt.
         """
         self.seed, self.servers = seed, servers
         run_series(self, servers)
 
     def give_up(self, why: str) -> None:
-        """Add a row for each rung that is left, with the reason."""
+        """Empty `left`, and add a row without a speed, with the reason `why`, for each of its rungs."""
         while self.left:
             self._add(self.make_missed_row(self.left.popleft(), why))
 
     def choose(self) -> Step[Rung] | None:
-        """Take the next rung that is left; None where none is."""
+        """Remove the next rung from `left` and return it with its workload; None if there is none."""
         if not self.left:
             return None
         keys = {"ladder": None, "description": "", **self.list_changes(self.left[0])}
         return Step(self.left.popleft(), self.workload.model_copy(update=keys))
 
     def measure(self, step: Step[Rung], session: Session) -> MeasuredPoint:
-        """Measure a rung, where its tokens fit into the context, else say in the point that they do not."""
+        """Set `session` and measure a rung, or return why not if its tokens exceed the context."""
         self.session = session
         need = step.workload.prefix_len + step.workload.input_len + step.workload.output_len
         if 0 < (limit := session.context_limit) < need:
@@ -270,7 +284,10 @@ class Climb(ABC, Generic[Rung, Row]):
         return measure_point(session, step.workload, self.seed, self.directory)
 
     def keep(self, step: Step[Rung], point: MeasuredPoint) -> None:
-        """Record the row of a rung; raises LoadgenError if loadgen or a setting is why it has none."""
+        """Add the row of a rung, from its run or with why it has none; raises errors but a MeasureError.
+
+        Where no server could be reached, the rung and all that are left get rows with that reason.
+        """
         if point.unserved:
             progress.warn(str(point.error))
             self.left.appendleft(step.what)
@@ -289,7 +306,10 @@ class Climb(ABC, Generic[Rung, Row]):
             progress.warn(clean_text(str(point.died)))
 
     def _add(self, row: Row) -> None:
-        """Record a row, rewrite every table file, and print the row."""
+        """Add a row, write every table file again, and print the row unless quiet.
+
+        A table that cannot be written is a warning.
+        """
         self.rows.append(row)
         json = dumps(self.encode_rows(), allow_nan=False)
         texts = {form: self.draw(form) for form in self.forms} | {"json": json}
@@ -310,7 +330,7 @@ class LadderClimb(Climb[int, SpeedRow]):
 
     @property
     def formula(self) -> str:
-        """The formula of the speed."""
+        """The name of the formula of the speed, Qwen3's unless --formula is given."""
         return self.options.formula or TOTAL
 
     def list_rungs(self) -> Iterable[int]:

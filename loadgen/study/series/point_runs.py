@@ -61,13 +61,13 @@ class Chooser(Protocol[What]):
     """A series: a list, a grid or a search, which chooses each step and keeps what came of it."""
 
     def choose(self) -> Step[What] | None:
-        """Choose the next step; None where the series is over."""
+        """Return the next step; None where the series is over."""
 
     def measure(self, step: Step[What], session: Session) -> MeasuredPoint:
-        """Note that a step begins, and measure it."""
+        """Measure a step on the session's server, and return what came of it."""
 
     def keep(self, step: Step[What], point: MeasuredPoint) -> None:
-        """Keep what came of a step; one that a signal ended is to be measured again."""
+        """Store what came of a step; one that a signal ended stays to be measured."""
 
 
 class GivenServer(msgspec.Struct, frozen=True):
@@ -77,11 +77,11 @@ class GivenServer(msgspec.Struct, frozen=True):
     restartable: ClassVar[bool] = False
 
     def session(self, workload: Profile, serve: Mapping[str, str] | None = None) -> Session:
-        """Give the session with it, whatever is measured."""
+        """Return the given session, whatever the workload and flags."""
         return self.given
 
     def replace_server(self, died: LoadgenError | None) -> None:
-        """Raise how it has died; where it only answers no more, each step shows that by itself."""
+        """Raise `died`; if None, the server only answers no more, and nothing is done."""
         if died is not None:
             raise died
 
@@ -89,7 +89,8 @@ class GivenServer(msgspec.Struct, frozen=True):
 def run_series(chooser: Chooser[What], servers: PointServers | GivenServer) -> None:
     """Measure the steps of a series one by one, on a server that is kept, until its chooser has no more.
 
-    Raises StoreError where nothing can be kept, KeyboardInterrupt of a signal, and what the chooser raises.
+    The chooser stores each point, also one without a server, with the error. Raises Stopped, a
+    KeyboardInterrupt, after a point that a signal ended, and what the chooser raises, as StoreError.
     """
     while (step := chooser.choose()) is not None:
         try:
@@ -110,10 +111,11 @@ def run_series(chooser: Chooser[What], servers: PointServers | GivenServer) -> N
 
 
 def measure_point(session: Session, workload: Profile, seed: Seed, place: Path) -> MeasuredPoint:
-    """Measure one run and keep it in a directory of its own below `place`; raises StoreError.
+    """Measure one run and write it to a directory of its own below `place`; raises StoreError.
 
-    What fails of a run is its reason: the series goes on. A signal while nothing is measured is raised as
-    KeyboardInterrupt; one during a run ends it, and is among what it came to.
+    An exception in the run is the point's error and reason, so the series goes on; failed requests of a
+    server that has ended are a reason too. A signal before the run is raised as KeyboardInterrupt; one during
+    the run ends it, and is the point's `signal`.
     """
     gc.collect()  # it is off while anything is measured: see cli.run
     inside = replace(session, options=replace(session.options, run_dir=str(place)))
@@ -124,7 +126,7 @@ def measure_point(session: Session, workload: Profile, seed: Seed, place: Path) 
         check_disk(error)
         why = session.hide_error(convert_error(error))
         died = find_death(session)
-        gone, took_s = bool(died or explain_silence(session)), _since_s(began_ns)
+        gone, took_s = bool(died or explain_silence(session)), _measure_since_s(began_ns)
         return MeasuredPoint(reason=why.summary, duration_s=took_s, server_gone=gone, died=died, error=why)
     kept = inside.keep(run, directory)
     if kept.errors:
@@ -137,11 +139,11 @@ def measure_point(session: Session, workload: Profile, seed: Seed, place: Path) 
     if why_gone and failed:  # it ended during the run, whose figures are not of the whole load
         reason = f"{reason}: {why_gone}" if reason else f"the server ended during the run: {why_gone}"
     ended_by = run.facts.signal or kept.signal
-    return MeasuredPoint(run, directory, reason, _since_s(began_ns), ended_by, bool(why_gone), died)
+    return MeasuredPoint(run, directory, reason, _measure_since_s(began_ns), ended_by, bool(why_gone), died)
 
 
 def explain_unfinished(run: Result) -> str:
-    """Explain why a run is not a finished one; "" where it is."""
+    """Return why a run is not whole: every request failed, or it was cut short; "" if it is."""
     if not run.records.ok.any():
         reason = "".join(f", the first with {first.kind}: {first.detail}" for first in run.records.failed[:1])
         return f"every request failed{reason}"
@@ -149,7 +151,10 @@ def explain_unfinished(run: Result) -> str:
 
 
 def find_death(session: Session, failed: bool = False) -> LoadgenError | None:
-    """Return the error of a server started here that has ended; None while it runs."""
+    """Return how a server that was started here ended, secrets hidden; None while it runs.
+
+    `failed`: requests have failed, so that one about to end is waited for.
+    """
     try:
         session.check_alive(failed)
     except ServerDied as error:
@@ -158,7 +163,7 @@ def find_death(session: Session, failed: bool = False) -> LoadgenError | None:
 
 
 def explain_silence(session: Session) -> str:
-    """Explain why a server that runs will answer no more, be it ours or not; "" where it is ready."""
+    """Poll the server once and return why it is not ready, secrets hidden; "" if ready or a hosted API."""
     if session.served.engine.hosted:
         return ""
     reason = ServerProbe(session.access).poll()
@@ -166,20 +171,20 @@ def explain_silence(session: Session) -> str:
 
 
 def convert_error(error: Exception) -> LoadgenError:
-    """Return an error of ours as it is, any other as a LoadgenError that asks to report it."""
+    """Return a LoadgenError as it is, any other exception as a LoadgenError that asks to report it."""
     if isinstance(error, LoadgenError):
         return error
     return LoadgenError(f"loadgen itself failed; please report it: {guard.describe_exception(error)}")
 
 
 def check_disk(error: Exception) -> None:
-    """Raise StoreError where the cause is a disk that takes nothing more."""
+    """Raise StoreError if a LoadgenError's cause is a full, read-only or failing disk."""
     cause = error.__cause__ or error.__context__
     if isinstance(error, LoadgenError) and isinstance(cause, OSError) and cause.errno in _DISK:
         raise StoreError(str(error)) from None
 
 
-def _since_s(began_ns: int) -> float:
+def _measure_since_s(began_ns: int) -> float:
     return (clock.now_ns() - began_ns) / 1e9
 
 
@@ -188,7 +193,7 @@ _TEXTS = ("arguments", "environment")  # settings that are not a single value
 
 @dataclass
 class PointServers:
-    """The server that points are measured on; a context manager that ends with what it started."""
+    """The server that points are measured on; leaving the context ends one that was started here."""
 
     options: Options
     asked: ServerSettings  # of a server that is started; the varied flags are laid over them
@@ -212,13 +217,14 @@ class PointServers:
 
     @property
     def restartable(self) -> bool:
-        """Whether a server that has ended can be started again: not one that ran before."""
+        """Whether a server that has ended can be started again: not one that --base-url names."""
         return self.options.base_url is None
 
     def session(self, workload: Profile, serve: Mapping[str, str] | None = None) -> Session:
-        """Open a session with a server that has these flags: the one there is, or one that is started.
+        """Return the open session if its server has the flags `serve`, else end it and open another.
 
-        Raises LoadgenError where there is none.
+        That calls `begin`, reaches or starts the server, and adds the seconds of a start to `starts_s`.
+        Raises LoadgenError where there is no server.
         """
         flags = dict(serve or {})
         if self._open is None or self._open[0] != flags:
@@ -229,18 +235,18 @@ class PointServers:
             asked = overlay_settings(self.asked, flags)
             session = attach(options, asked, workload, self._stack, self.interrupts)
             if self.restartable:
-                self.starts_s.append(_since_s(began_ns))
+                self.starts_s.append(_measure_since_s(began_ns))
             self._open = flags, session
         session = self._open[1]
         return session if self.cell is None else replace(session, cell=self.cell)
 
     def replace_server(self, died: LoadgenError | None) -> None:
-        """End a server that is gone, so that another one is started; one that ran before is left."""
+        """End a server that was started here, so that the next session starts another; else do nothing."""
         if self.restartable:
             self.close()
 
     def close(self) -> None:
-        """End the server, where it was started here; an error of its end is reported, and is no point's."""
+        """Close the session, and end its server if started here; `say` gets an error of its end."""
         self._open = None
         stack, self._stack = self._stack, ExitStack()
         try:
@@ -250,7 +256,7 @@ class PointServers:
 
 
 def overlay_settings(asked: ServerSettings, serve: Mapping[str, str]) -> ServerSettings:
-    """Lay flags of a server over the settings; raises UsageError for a value that is not valid.
+    """Return the settings with the flags `serve` over them; raises UsageError for a value that is not valid.
 
     A flag with a name of ours, as `context-len`, is that setting; any other is the engine's own, passed as
     `--NAME=VALUE`, `true` and `false` as `--NAME` and `--no-NAME`.
@@ -276,7 +282,7 @@ SWITCHES = {"true": True, "false": False}
 
 
 def parse_value(word: str) -> bool | int | float | str:
-    """Parse a word as what it reads like: true or false, a whole number, a number, else itself."""
+    """Return a word as True or False, else as an int or a float, else as it is."""
     if word in SWITCHES:
         return SWITCHES[word]
     for kind in (int, float):

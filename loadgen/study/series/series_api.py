@@ -134,7 +134,7 @@ def limit(
 
 
 def _take_variation(given: dict[str, Any]) -> Variation:
-    """Take what is varied out of the keywords; raises UsageError."""
+    """Remove what is varied from the keywords, and return it; raises UsageError."""
     fields = [
         grid.make_linked_dimension("vary", {key: values}) for key, values in given.pop("vary", {}).items()
     ]
@@ -147,7 +147,11 @@ def _take_variation(given: dict[str, Any]) -> Variation:
 
 
 def _make_sweep(request: SweepRequest, resume: str | None, interrupts: Interrupts) -> Sweep:
-    """Make a sweep in the calling thread; raises LoadgenError, and Stopped where no point was measured."""
+    """Run a sweep in the calling thread and load its runs; raises LoadgenError.
+
+    A signal, or a server that is gone, makes it partial; if no point was measured, the sweep's directory is
+    removed if it has no runs, and Stopped or MeasureError raised.
+    """
     with _place_runs(request.options, resume) as (options, written):
         request = replace(request, options=options)
         store = (
@@ -173,7 +177,10 @@ def _make_sweep(request: SweepRequest, resume: str | None, interrupts: Interrupt
 
 
 def _make_search(options: Options, request: LimitRequest, workload: Profile, interrupts: Interrupts) -> Limit:
-    """Make a search in the calling thread; raises LoadgenError, and Stopped where nothing was measured."""
+    """Run a search in the calling thread and load its runs; raises LoadgenError.
+
+    A signal ends the search with what is known; raises Stopped if that is no run.
+    """
     with _place_runs(options, request.resume) as (placed, written):
         found = limit_command.find_limit(
             placed, request, hide_argument_secrets(), lambda line: None, workload, interrupts
@@ -186,13 +193,16 @@ def _make_search(options: Options, request: LimitRequest, workload: Profile, int
 
 
 def _load_run(directory: Path, written: bool) -> Run:
-    """Load the run of a directory, which is gone afterwards unless it is `written`."""
+    """Load the run of a directory; its path is part of the run only if it is `written`, and so stays."""
     return Run(run_directory.load(directory), directory if written else None)
 
 
 @contextmanager
 def _place_runs(options: Options, resume: str | None) -> Iterator[tuple[Options, bool]]:
-    """Give options a place to write to, and whether it stays; without `run_dir` it is gone afterwards."""
+    """Yield options with a directory to write to, and whether it stays.
+
+    Without `run_dir` and `resume` it is a temporary one, removed afterwards.
+    """
     if options.run_dir is not None or resume is not None:
         yield options, True
         return

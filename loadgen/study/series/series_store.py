@@ -49,9 +49,10 @@ class SeriesStore:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the directory, made if missing; raises UsageError if another holds it, or it has links.
+        """Create the directory if missing, and lock it for this process, whose id the lock's file contains.
 
-        The lock is the process's own: neither a fork of it nor a server it started holds it on.
+        Raises UsageError if another process has the lock, and StoreError if a directory inside is a link.
+        Forks of the process and servers that it started do not keep the lock.
         """
         with self.writing():
             create_directory(self.directory)
@@ -75,7 +76,7 @@ class SeriesStore:
             yield
 
     def _check_links(self) -> None:
-        """Raise StoreError where a directory inside is a link: runs would be kept and removed elsewhere."""
+        """Raise StoreError if a directory inside is a symbolic link: its runs would be elsewhere."""
         for parent, names, _ in os.walk(self.directory):
             for path in map(Path(parent).joinpath, names):
                 if path.is_symlink():
@@ -83,12 +84,15 @@ class SeriesStore:
                     raise StoreError(f"{path} is a symbolic link: {own}")
 
     def replace(self, path: Path, value: object) -> None:
-        """Make a file hold a value as JSON, whole or not at all; raises StoreError."""
+        """Replace a file's content by a value as JSON, whole or not at all; raises StoreError."""
         with self.writing():
             files.write_text(path, json.dumps(value, allow_nan=False, indent=1) + "\n")
 
     def move(self, source: Path, target: Path) -> None:
-        """Give a directory its place once all of it is on the disk; raises OSError."""
+        """Sync all of a directory to the disk, rename it to `target`, and create that one's parents first.
+
+        Raises OSError.
+        """
         create_directory(target.parent)
         for path in (*source.rglob("*"), source):
             _sync(path)
@@ -96,20 +100,23 @@ class SeriesStore:
         _sync(target.parent)
 
     def write_record(self, record: BaseModel) -> None:
-        """Keep what is run, and what came of it, as it is now; raises StoreError."""
+        """Write the record to `<kind>.json`, in place of the earlier one; raises StoreError."""
         self.replace(self.directory / f"{self.kind}.json", record.model_dump(mode="json"))
 
     def begin(self, step: str) -> Path:
-        """Make sure of the directory in which a step is measured, and return it; raises StoreError."""
+        """Create the directory below `unfinished` in which a step is measured, if missing, and return it.
+
+        Raises StoreError.
+        """
         with self.writing():
             place = self.directory / UNFINISHED / step
             create_directory(place)
         return place
 
     def finish(self, step: str, run: Path) -> Path:
-        """Move a measured step to its place, whole or not at all, and return that; raises StoreError.
+        """Move the run of a finished step to its place below `whole`, and return that; raises StoreError.
 
-        It replaces an earlier one, and what is kept of its failure and as unfinished is removed.
+        It replaces an earlier one, and what is kept of the step as failed and unfinished is removed.
         """
         with self.writing():
             place = self.directory / self.whole / step
@@ -120,9 +127,10 @@ class SeriesStore:
         return place
 
     def fail(self, step: str, run: Path | None = None) -> Path:
-        """Keep the run of a step that failed, if there was one, and return where it is or would be.
+        """Move the run of a failed step, if any, to `failed`, and return its place there.
 
-        Removes what the step had before, finished or failed; raises StoreError.
+        An earlier result of the step, finished or failed, is removed, and other runs of it that had measured
+        something are moved to `interrupted`. Raises StoreError.
         """
         with self.writing():
             place = self.directory / FAILED / step
@@ -134,11 +142,14 @@ class SeriesStore:
         return place
 
     def forget_failure(self, name: str) -> None:
-        """Remove what is kept of a failed step that is finished now; raises OSError."""
+        """Remove the run of a step below `failed`, since the step is finished now; errors are ignored."""
         shutil.rmtree(self.directory / FAILED / name, ignore_errors=True)
 
     def set_aside(self, folder: str, name: str) -> None:
-        """Keep what a step's runs had measured under `interrupted`, and remove the rest; raises OSError."""
+        """Move a step's runs with a journal or a result to `interrupted`, numbered if their name is taken.
+
+        The rest of the step in `folder` is removed; raises OSError.
+        """
         place, kept = self.directory / folder / name, self.directory / INTERRUPTED / name
         marks = [path for name in (run_place.JOURNAL, run_directory.RESULT) for path in place.rglob(name)]
         for run in {mark.parent for mark in marks}:
@@ -149,7 +160,7 @@ class SeriesStore:
         shutil.rmtree(place, ignore_errors=True)
 
     def drop_unfinished(self) -> None:
-        """Remove what is unfinished, but for runs that had measured something; raises StoreError."""
+        """Remove `unfinished`; its runs with a journal or a result go to `interrupted`. Raises StoreError."""
         with self.writing():
             for name in sorted(list_names(self.directory / UNFINISHED)):
                 self.set_aside(UNFINISHED, name)
@@ -157,7 +168,7 @@ class SeriesStore:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Raise a StoreError of each OSError inside."""
+        """Turn an OSError raised inside into a StoreError that names the directory."""
         try:
             yield
         except OSError as error:
@@ -165,14 +176,14 @@ class SeriesStore:
 
 
 def list_names(directory: Path, suffix: str = "") -> set[str]:
-    """List what a directory holds, with this end of its name; empty where there is none."""
+    """List the names in a directory that end with `suffix`; empty if it cannot be read."""
     with contextlib.suppress(OSError):
         return {name for name in os.listdir(directory) if name.endswith(suffix)}
     return set()
 
 
 def create_directory(directory: Path) -> None:
-    """Create a directory and its parents, private to this user: it holds prompts, answers and commands."""
+    """Create a directory and its missing parents for this user alone (0o700): prompts are stored there."""
     for path in (*reversed(directory.parents), directory):
         if not path.exists():
             path.mkdir(mode=0o700, exist_ok=True)
@@ -206,24 +217,24 @@ def refuse_flags(
 
 
 def split_own_flags(options: Options, names: Collection[str]) -> tuple[Options, dict[str, Any]]:
-    """Split the options of each run from flags of a series, which the parser leaves among the overrides."""
+    """Split off the overrides in `names`, flags of a series: return the options without them, and them."""
     own = {name: value for name, value in options.overrides.items() if name in names}
     overrides = {name: value for name, value in options.overrides.items() if name not in names}
     return replace(options, overrides=overrides), own
 
 
 def load_workload(options: Options, keys: Mapping[str, Any]) -> Profile:
-    """Lay keys over the profile that the options name, or over none; raises UsageError."""
+    """Load the options' first profile, else the defaults, with `keys` over it; raises UsageError."""
     names = options.profiles
     return profile.load(names[0], keys, flags=True) if names else profile.build(keys)
 
 
 def digest_options(options: Options, *more: object) -> str:
-    """Compute the SHA-256 of the options that change a figure, and of more that JSON can hold."""
+    """Compute the SHA-256, in hex, of the options that change a figure, without secrets, and of `more`."""
     kept = {name: value for name, value in asdict(options).items() if name not in _FREE}
     return hashlib.sha256(msgspec.json.encode([kept, *more], order="sorted", enc_hook=str)).hexdigest()
 
 
 def show_resume_command(directory: Path) -> str:
-    """Show this command with `--resume DIRECTORY` in place of its own, secrets hidden."""
+    """Return this process's command line with `--resume DIRECTORY` in place of its own, secrets hidden."""
     return shlex.join(["loadgen", *strip_resume(hide_argument_secrets())[1:], "--resume", str(directory)])

@@ -18,11 +18,10 @@ from loadgen.run.command.options import Options
 
 
 def estimate_at_best_s(options: Options, workload: Profile) -> float | None:
-    """Estimate the seconds of a cell by a preset's steps or at the roofline, warm-up included.
+    """Estimate the seconds of a cell, warm-up included, by a preset's steps, else at the machine's roofline.
 
-    None if lengths, or both preset and machine or model, are unknown.
-
-    A trace takes at least as long as the window that is named; what a file holds is not known before.
+    None if there is neither. Of a file it is the length of the trace's window, else the duration; of lengths
+    that are distributed, the duration; None if that is not given.
     """
     if request_sources.find_source(workload) != request_sources.RANDOM:
         return _read_window_s(workload)
@@ -67,7 +66,11 @@ class Pace:
     starts: list[tuple[str, float]] = field(default_factory=list)
 
     def estimate_left(self, left: Iterable[TimedStep], starts: Iterable[str] = ()) -> TimeLeft:
-        """Estimate what these steps and starts of servers take."""
+        """Estimate the time of the steps, and of the starts by their names, by the steps and starts so far.
+
+        A start takes the median of those of its name, else of all, else nothing. A step without a like takes
+        its time at best, or is counted as unknown.
+        """
         every = [seconds for _, seconds in self.starts]
         waits = [[s for name, s in self.starts if name == start] or every for start in starts]
         total, unknown, at_best = sum(median(times) for times in waits if times), 0, False
@@ -81,7 +84,10 @@ class Pace:
         return TimeLeft(total, unknown, at_best)
 
     def _estimate_step(self, step: TimedStep) -> float | None:
-        """Estimate a step by its repeats, its load, or the nearest steps; None where none is known."""
+        """Estimate a step's seconds: median of its repeats, else its duration, else its requests at its rate.
+
+        Else it is the median of the nearest workloads of its group, by requests per slot; None without any.
+        """
         if same := [seconds for other, seconds in self.steps if other.setting == step.setting]:
             return median(same)
         workload = step.workload
@@ -106,7 +112,7 @@ def _count_turns(workload: Profile) -> float:
 
 
 def _measure_distance(one: Profile, other: Profile) -> float:
-    """Measure how far two workloads are from each other: ratios of load and lengths."""
+    """Sum the absolute logarithms of the ratios of two workloads' concurrency, input and output lengths."""
     pairs = (
         (one.max_concurrency or 1, other.max_concurrency or 1),
         (one.input_len, other.input_len),
@@ -124,7 +130,7 @@ class Steps(Protocol):
 
 
 def _find_steps(options: Options) -> Steps | None:
-    """Find the preset's steps, which are what a simulation takes, else those of the machine's roofline."""
+    """Return the preset's steps, else those of the model on the machine's roofline; None if it has none."""
     from loadgen.features.roofline import estimate, machines  # no campaign without `hardware` needs them
     from loadgen.run import embedded_engine
 
@@ -142,7 +148,10 @@ def _find_steps(options: Options) -> Steps | None:
 
 
 def _estimate_run_s(steps: Steps, workload: Profile) -> float:
-    """Estimate prompts one after the other, then tokens in batches as large as the load allows."""
+    """Estimate the seconds of a run: prompts one after the other, tokens in batches as large as allowed.
+
+    A duration replaces the time of the requests, and a rate bounds it below; warm-ups are added.
+    """
     count, warmups = workload.num_prompts or 0, workload.warmups
     batch = float(min(workload.max_concurrency or count or 1, count or workload.max_concurrency or 1))
     context = workload.prefix_len + workload.input_len + workload.output_len / 2
@@ -154,7 +163,10 @@ def _estimate_run_s(steps: Steps, workload: Profile) -> float:
 
 
 def _read_window_s(workload: Profile) -> float | None:
-    """Estimate the seconds in which the requests of a file are sent at least, where the profile says so."""
+    """Return the seconds of the trace's window, at its speed-up and at most the duration, else the duration.
+
+    None if neither is given, or the window is not valid.
+    """
     begin, _, end = workload.trace_window.partition(":")
     if workload.timed and end:
         try:
@@ -166,7 +178,7 @@ def _read_window_s(workload: Profile) -> float | None:
 
 
 def format_duration(seconds: float) -> str:
-    """Format a time as people say it: 40 s, 12 min, 2 h 10 min."""
+    """Format seconds as 40 s (below 90), 12 min or 2 h 10 min."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -87,7 +87,7 @@ class _Runs(msgspec.Struct, frozen=True):
     dispersions: Float64  # NaN of a run without shares of its own
 
     def select(self, kept: Bool) -> _Runs:
-        """Select the runs that are kept."""
+        """Return the runs where `kept`, bool[runs], is true."""
         groups = [group for group, wanted in zip(self.groups, kept, strict=True) if wanted]
         return _Runs(self.x[kept], self.n[kept], self.over[kept], groups, self.dispersions[kept])
 
@@ -115,7 +115,11 @@ class _Profile(msgspec.Struct, frozen=True):
 
 
 def fit_edge(points: Sequence[EdgePoint], allowed: float) -> EdgeFit | None:
-    """Fit the edge to the runs near it, with its 95 % interval; None without runs on both of its sides."""
+    """Fit the edge, with its 95 % interval, where a share of samples `allowed` is above the limit.
+
+    Runs far from the edge are left out, those near it chosen again until they stay the same, at most 5 times.
+    None unless some run is above the allowed share and some is not.
+    """
     groups = [point.groups for point in points]
     n, over = (np.array([group[row].sum() for group in groups]) for row in (0, 1))
     own = np.array([math.nan if point.dispersion is None else point.dispersion for point in points])
@@ -126,7 +130,7 @@ def fit_edge(points: Sequence[EdgePoint], allowed: float) -> EdgeFit | None:
     near = np.ones(len(points), bool)
     profile = _fit_profile(runs, allowed, _make_candidates(runs.x))
     for _ in range(_WINDOWS):
-        closer = _is_close(profile.slope * (runs.x - profile.best))
+        closer = _mark_close(profile.slope * (runs.x - profile.best))
         if (closer == near).all():
             break
         near = closer
@@ -139,7 +143,10 @@ def _make_candidates(x: Float64) -> Float64:
 
 
 def _fit_profile(runs: _Runs, allowed: float, candidates: Float64) -> _Profile:
-    """Compute the deviance of the best rising line through each candidate; it is convex in the slope."""
+    """Compute the slope of best fit through each candidate, by bisection, and its deviance.
+
+    The line is that of the log share by the log load, and is `allowed` at the candidate.
+    """
     away = runs.x - candidates[:, None]
     most, at_edge = _find_highest_shares(runs, allowed), math.log(allowed)
     low, high = (np.full(len(candidates), math.log(end)) for end in _SLOPES)
@@ -155,7 +162,7 @@ def _fit_profile(runs: _Runs, allowed: float, candidates: Float64) -> _Profile:
 
 
 def _find_highest_shares(runs: _Runs, allowed: float) -> Float64:
-    """Find each run's bound on the log of its expected share of slow requests: 0, or its own if far above."""
+    """Return each run's bound on the log of its fitted share: its own share's log if far above, else 0."""
     over = runs.over.clip(0.5, runs.n - 0.5)
     far = over / (runs.n - over) > _FAR * allowed / (1 - allowed)
     most: Float64 = np.where(far, np.log(over / runs.n), 0.0)
@@ -163,7 +170,10 @@ def _find_highest_shares(runs: _Runs, allowed: float) -> Float64:
 
 
 def _find_interval(runs: _Runs, allowed: float, coarse: _Profile) -> EdgeFit:
-    """Find the edge and its interval: candidates that fit hardly worse than the best one."""
+    """Return the edge of best fit, and as its interval the candidates whose deviance is hardly larger.
+
+    The coarse candidates in that interval are fitted again on a finer grid; an end at the last one is NaN.
+    """
     dispersion, freedom = _estimate_dispersion(runs, allowed, coarse)
     reach = _WIDER * dispersion * (1 - allowed) * t_quantile(freedom) ** 2
     within = np.flatnonzero(coarse.deviance <= coarse.deviance.min() + reach)
@@ -177,10 +187,11 @@ def _find_interval(runs: _Runs, allowed: float, coarse: _Profile) -> EdgeFit:
 
 
 def _estimate_dispersion(runs: _Runs, allowed: float, profile: _Profile) -> tuple[float, int]:
-    """Estimate how many times as much counts vary as independent ones would, and its degrees of freedom.
+    """Return the variance of counts ÷ that of independent samples, and its degrees of freedom.
 
-    Pooled over the parts of runs and over runs; where runs differ more from each other than their parts
-    explain (another program took the machine for one of them), over runs alone.
+    It is pooled over runs and their parts, and at least the runs' own mean dispersion and 1. Where runs
+    differ more than their parts explain (another program took the machine for one), it is that over runs
+    alone.
     """
     log_share = math.log(allowed) + profile.slope * (runs.x - profile.best)
     share = np.exp(np.minimum(log_share, _find_highest_shares(runs, allowed))).clip(_LEAST, 1 - _LEAST)
@@ -205,8 +216,11 @@ def _estimate_dispersion(runs: _Runs, allowed: float, profile: _Profile) -> tupl
     return max((between + within) / freedom, least), freedom
 
 
-def _is_close(distance: Float64) -> Bool:
-    """Mark the runs near the edge by their fitted log shares, and the nearest on each side, bool[runs]."""
+def _mark_close(distance: Float64) -> Bool:
+    """Return which runs are near the edge, by their log share's distance from the allowed one: bool[runs].
+
+    The nearest two on each side always are.
+    """
     near: Bool = np.abs(distance) <= math.log(_NEAR)
     for side in (distance <= 0, distance > 0):
         order = np.argsort(np.where(side, np.abs(distance), np.inf))[:_EACH_SIDE]

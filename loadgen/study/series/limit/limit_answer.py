@@ -19,7 +19,11 @@ from loadgen.study.sweep_record import LoadAxis
 
 
 def estimate_limit(settings: SearchSettings, trials: Sequence[Trial]) -> LimitEstimate | None:
-    """Estimate the limit and its interval, an unknown side being None; None if no run says anything."""
+    """Estimate the limit and its interval by the lowest edge; concurrencies are rounded down.
+
+    Without a usable edge the value is None, and the interval reaches from the highest passing load to the
+    lowest failing one. A side that is not known is None; None is returned if neither is.
+    """
     edge = search.find_limiting_edge(settings, trials)
     # Where a server ended or failed its requests no share says how far above the edge that was.
     counted = any(trial.beyond and not trial.invalid for trial in trials)
@@ -31,9 +35,10 @@ def estimate_limit(settings: SearchSettings, trials: Sequence[Trial]) -> LimitEs
 
 
 def _find_ends(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit) -> tuple[float, float]:
-    """Find the interval; over concurrency single runs show an end that the likelihood leaves open.
+    """Return the edge's interval; over concurrency single runs give an end that is NaN in the edge.
 
-    Up to the lower one every run passed, or else none was above the limit; beyond the upper one all were.
+    Up to the lower one every run passed, or else none was above the limit; beyond the upper one all were. An
+    end stays NaN if no run gives it.
     """
     low, high = edge.low, edge.high
     if settings.axis == "concurrency":
@@ -56,14 +61,18 @@ def find_highest_passing(settings: SearchSettings, trials: Sequence[Trial]) -> f
 
 
 def find_lowest_failing(settings: SearchSettings, trials: Sequence[Trial]) -> float | None:
-    """Find the lowest load above the highest passing one at which a run is shown to fail; None without."""
+    """Find the lowest load above the highest passing one at which a run failed; None without one."""
     passing = find_highest_passing(settings, trials) or 0.0
     failed = [trial.load for trial in trials if trial.standing is Standing.FAILS]
     return min((load for load in failed if load > passing), default=None)
 
 
 def find_binding(settings: SearchSettings, trials: Sequence[Trial]) -> int | None:
-    """Return the index of the objective with the lowest edge; None while none is known."""
+    """Return the index of the objective with the lowest edge among those that a run exceeded.
+
+    Of a tie, or without an edge, it is the one that exceeds its limit most, in the run of the highest load or
+    of the lowest one above the limit. None if no run exceeded any.
+    """
     # A server that ended shows of no objective that it is the limit.
     telling = [trial for trial in trials if trial.usable or (trial.saturated and not trial.invalid)]
     shown = {at for trial in telling for at, each in enumerate(trial.objectives) if search.is_above(each)}
@@ -86,7 +95,12 @@ def find_binding(settings: SearchSettings, trials: Sequence[Trial]) -> int | Non
 def make_answer(
     settings: SearchSettings, runs: Sequence[LimitRun], trials: Sequence[Trial]
 ) -> dict[str, Any]:
-    """Make the fields of a search's record that follow from its runs: limit, interval, binding objective."""
+    """Return the fields of a search's record that follow from its runs.
+
+    These are limit, highest passing and lowest failing load, the objective that binds (""), the goodput of
+    the last run at the highest passing load, and the knee of P99 E2EL over load; None for what is not
+    known.
+    """
     passing, at = find_highest_passing(settings, trials), find_binding(settings, trials)
     # Where P99 E2EL over load bends to a steeper line.
     timed = [(run.load, run.p99_e2el_ms) for run in runs if run.p99_e2el_ms and not run.disturbed]
@@ -113,7 +127,7 @@ def _find_most_over(trial: Trial) -> int:
 
 
 def _round_known(load: float, axis: LoadAxis) -> float | None:
-    """Round a concurrency down, leave a rate; None of NaN, and of a concurrency below 1."""
+    """Return a concurrency rounded down, or a rate as it is; None for NaN and a concurrency below 1."""
     if math.isnan(load):
         return None
     if axis == "rate":
@@ -129,7 +143,10 @@ Pointer = Callable[[Result, Objective], Cause | None]
 
 
 def find_bottleneck(run: Result, objective: Objective) -> Cause:
-    """Find the cause and its figures in words, by the first pointer that has one; else it is "unknown"."""
+    """Return the cause of a run's limit and its figures in words: "unknown" if no pointer has one.
+
+    The pointers are tried in order: KV cache, decode, the longest phase, the queue.
+    """
     for pointer in _POINTERS:
         if (found := pointer(run, objective)) is not None:
             return found
@@ -137,12 +154,13 @@ def find_bottleneck(run: Result, objective: Objective) -> Cause:
 
 
 def _find_window(run: Result) -> ServerWindow | None:
-    """Find what the server's counters show of a run; None where they show nothing."""
+    """Return the server's counters of a run; None if there are none, with an error, or reset in between."""
     window = run.facts.window
     return None if window is None or window.error or window.reset else window
 
 
 def _point_to_kv_cache(run: Result, objective: Objective) -> Cause | None:
+    """Point to a KV cache that was 95 % full or more, or to preemptions; None without either."""
     if (window := _find_window(run)) is None:
         return None
     usage = window.peak("kv_cache_usage")
@@ -154,7 +172,10 @@ def _point_to_kv_cache(run: Result, objective: Objective) -> Cause | None:
 
 
 def _point_to_decode(run: Result, objective: Objective) -> Cause | None:
-    """Point to the time of a token: long where many are decoded at a time, or prefills come between."""
+    """Point to decoding, with mean TPOT and concurrency, if the objective is of TPOT or ITL; else None.
+
+    None too if no answer has a TPOT.
+    """
     if JUDGED[objective.metric].phase != "token":
         return None
     busy = run.metrics.mean_concurrency
@@ -164,7 +185,10 @@ def _point_to_decode(run: Result, objective: Objective) -> Cause | None:
 
 
 def _point_to_longest_phase(run: Result, objective: Objective) -> Cause | None:
-    """Point to the longest part of the mean latency: queue, prefill (TTFT without the queue), or decode."""
+    """Point to the longest part of the mean latency: queue, prefill (TTFT without the queue), or decode.
+
+    Decode counts only if the objective is not of TTFT. None if a part is not known, as the queue's.
+    """
     queue_ms, ttft_ms = _measure_queue_ms(run), run.metrics.ttft.mean_ms
     if queue_ms is None:
         return None
@@ -180,7 +204,7 @@ def _point_to_longest_phase(run: Result, objective: Objective) -> Cause | None:
 
 
 def _measure_queue_ms(run: Result) -> float | None:
-    """Measure the mean time in the server's queue; 0 if no request was seen waiting, None if unknown."""
+    """Return the mean ms in the server's queue, by its counters; 0 if none waited, None if unknown."""
     if (window := _find_window(run)) is None:
         return None
     if window.queue is not None and window.queue.count:
@@ -189,7 +213,7 @@ def _measure_queue_ms(run: Result) -> float | None:
 
 
 def _point_to_queue(run: Result, objective: Objective) -> Cause | None:
-    """Point to requests that waited, though the server does not report for how long."""
+    """Point to the queue with the most requests that waited at a time; None if none did, or it is unknown."""
     window = _find_window(run)
     waiting = None if window is None else window.peak("waiting")
     return ("queue", f"{waiting:.0f} requests waiting at most") if waiting else None

@@ -71,20 +71,21 @@ class LimitRequest(msgspec.Struct, frozen=True):
     names: tuple[str, str, str] = ("--start", "--from", "--to")  # of start, lowest and highest
 
     def choose_axis(self, workload: Profile) -> LoadAxis:
-        """Choose what is varied: as it was asked, else what the workload limits."""
+        """Return `over` if given, else concurrency for a closed loop with a limit of it, else rate."""
         return self.over or ("concurrency" if workload.max_concurrency and not workload.open_loop else "rate")
 
     def make_record(self, axis: LoadAxis, slo: Sequence[str], **decided: Any) -> LimitRecord:
-        """Make the record of a search that begins, with what was decided for it."""
+        """Make the record of a new search from its axis, objectives, settings and the fields `decided`."""
         asked = {name: getattr(self, name) for name in LimitRequest.__struct_fields__}
         kept = {name: value for name, value in asked.items() if name in LimitRecord.model_fields}
         kept |= {"most_runs": self.max_runs, "least_run_s": self.min_duration_s, "objectives": tuple(slo)}
         return LimitRecord(axis=axis, **kept, **decided)
 
     def check(self, workload: Profile, slo: str) -> None:
-        """Raise UsageError of a workload that no limit can be searched for, and of loads that cannot be.
+        """Raise UsageError for a workload whose load cannot be varied, and for bounds that contradict.
 
-        `slo` are the objectives of the search.
+        `slo`, the objectives of the search, are checked against the workload. Concurrencies are whole
+        numbers.
         """
         if workload.ladder is not None:
             raise UsageError("a ladder has a load of one request at a time: `loadgen ladder` measures it")
@@ -108,7 +109,10 @@ class LimitRequest(msgspec.Struct, frozen=True):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; 0 where the search found an answer."""
+    """Run `loadgen limit`, print its answer, and return the exit code.
+
+    It is 0 if the search found a limit, or that a bound is one, in runs that are not all INVALID.
+    """
     options, own = split_own_flags(parse(argv, limit_parser()), LimitRequest.__struct_fields__)
     request = LimitRequest(**own)
 
@@ -137,9 +141,10 @@ def find_limit(
     workload: Profile | None = None,
     interrupts: Interrupts = signals.SIGNALS,
 ) -> LimitSearch:
-    """Search for the limit to its end, in a directory of its own or the resumed one, and return the search.
+    """Search for the limit to its end, in a new directory or the resumed one, and return the search.
 
-    Without a `workload` it is the one that the options name. Raises UsageError or MeasureError.
+    Without a `workload` it is the one that the options name. The prefix cache is emptied before each run, and
+    saturated ones end early; `say` gets lines. Raises UsageError or MeasureError.
     """
     check_limit_options(options)
     if workload is None:
@@ -186,9 +191,9 @@ def read_search(directory: Path) -> LimitRecord:
 
 
 def continue_search(before: LimitRecord, asked: LimitRecord, seed: int | None = None) -> LimitRecord:
-    """Make the record of a search that goes on: its runs, with the bounds, width and budget asked now.
+    """Return `before` with the width, budget and number of runs of `asked`, and its bounds if given.
 
-    Raises UsageError where its runs would not be comparable with those to come.
+    Raises UsageError if the seed, workload, server or objectives differ, or a run lies outside the bounds.
     """
     if seed is not None and seed != before.seed:
         raise UsageError(f"--resume: the seed of the search is {before.seed}: leave --seed out")

@@ -64,9 +64,9 @@ class LimitSearch:
     signal: int = 0  # that ended it
 
     def find(self) -> LimitRecord:
-        """Run until the search ends, and return the record; raises LoadgenError if nothing can be measured.
+        """Make runs until the search ends, and return the record; raises LoadgenError if it cannot.
 
-        A signal ends it with what is known so far: see `signal`.
+        A signal sets `signal` and ends the search as interrupted.
         """
         try:
             run_series(self, self.servers)
@@ -76,7 +76,10 @@ class LimitSearch:
         return self.record
 
     def choose(self) -> Step[NextRun | None] | None:
-        """Choose and announce the next run, first a probe (`what` is None); None when the search is over."""
+        """Choose and print the next run, first a probe (`what` is None).
+
+        When the search is over, the record's end is written and None returned.
+        """
         if self.record.alone_s is None:
             self.say("probe: a few requests, one at a time")
             alone = {"max_concurrency": 1, "request_rate": math.inf, "duration": None, "num_prompts": _PROBED}
@@ -106,7 +109,11 @@ class LimitSearch:
         )
 
     def keep(self, step: Step[NextRun | None], point: MeasuredPoint) -> None:
-        """Record what a run showed; raises LoadgenError if nothing can be measured at all."""
+        """Write what the probe or a run showed to the record; one that a signal ended is not kept.
+
+        Where the server is gone, and was not or cannot be started again, the search ends. Raises LoadgenError
+        if nothing was measured at all.
+        """
         if point.signal:  # a run that was cut off shows too little
             return
         if point.error is not None and point.unserved:  # and none can be started
@@ -125,20 +132,20 @@ class LimitSearch:
 
     @property
     def trials(self) -> list[Trial]:
-        """The runs so far, as Trials for the choice of the next load."""
+        """The record's runs as Trials, on which the choice of the next load rests."""
         return [make_trial(run, self.objectives) for run in self.record.runs]
 
     @property
     def settings(self) -> SearchSettings:
-        """The settings of the search, once the server was probed."""
+        """The record's settings of the search; bounds and start are only set once the server was probed."""
         names = SearchSettings.__struct_fields__
         kept = {name: getattr(self.record, name) for name in names if name != "objectives"}
         return SearchSettings(**kept, objectives=self.objectives)
 
     def _begin(self, point: MeasuredPoint) -> None:
-        """Record the first load and the bounds, by requests one at a time, and announce the time.
+        """Write the first load and the bounds that are not given, by the probe, and print the search's time.
 
-        Raises UsageError of a small budget or a latency that no answer has, MeasureError if none was served.
+        Raises UsageError for a small budget or a latency that no answer has, MeasureError if none was served.
         """
         if point.run is None or not point.run.records.ok.any():
             raise MeasureError(f"one request at a time was not served: {point.reason}")
@@ -168,7 +175,7 @@ class LimitSearch:
         self.say("\n".join(wrap_text(f"time: {estimate_time(self.settings)}", "  ")))
 
     def _add(self, number: int, load: float, point: MeasuredPoint) -> None:
-        """Record a run and the answer that follows from all so far, and print the run's line."""
+        """Write a run, and the answer that follows from all so far, to the record; print the run's line."""
         directory = "" if point.directory is None else f"{RUNS}/{point.directory.name}"
         run = make_entry(number, load, point, self.objectives, directory)
         runs = (*self.record.runs, run)
@@ -177,7 +184,10 @@ class LimitSearch:
         self.say("\n".join(wrap_text(f"  {describe_run(run)}", "    ")))
 
     def _end(self, end: SearchEnd) -> None:
-        """Record why the search is over, and what the evidence of the lowest failing load points to."""
+        """Write to the record why the search is over, its bottleneck and headroom.
+
+        If the budget ended it, the seconds of the next run are written too.
+        """
         needed_s = search.estimate_needed_s(self.settings, self.trials) if end == "budget" else None
         self._keep(
             ended=end,
@@ -186,12 +196,13 @@ class LimitSearch:
         )
 
     def _keep(self, **update: object) -> None:
+        """Set these fields of the record, and write it; raises StoreError."""
         self.record = self.record.model_copy(update=update)
         self.kept.write_record(self.record)
 
 
 def set_load(workload: Profile, axis: LoadAxis, step: NextRun) -> Profile:
-    """Return the workload with a step's load and time, and without a number of requests."""
+    """Return the workload with a step's load and duration; the other load, requests and description go."""
     # The description is that of the file's own load.
     update: dict[str, object] = {"duration": step.duration_s, "num_prompts": None, "description": ""}
     if axis == "rate":
@@ -217,7 +228,10 @@ def check_budget(settings: SearchSettings) -> None:
 
 
 def estimate_time(settings: SearchSettings) -> str:
-    """Estimate in words what a search takes at least and at most, and at least with P90 instead."""
+    """Return in words the least time of a search, two runs, and the budget as the most, if there is one.
+
+    If P90 in place of higher percentiles needs less than 80 % of that, its time is added.
+    """
     first_s, why = search.estimate_first_run(settings)
     least_s = _estimate_two_runs_s(settings)
     words = (
@@ -247,7 +261,7 @@ def format_load(load: float, axis: LoadAxis) -> str:
 
 
 def describe_run(run: LimitRun) -> str:
-    """Describe what came of a run, in a line."""
+    """Return a line on a run: each objective's percentile in ms, if known, and the run's standing."""
     shown = [
         f"{limit_record.name_percentile(each.objective)} {limit_record.format_latency(each.value_ms)} ms"
         for each in run.objectives
@@ -259,7 +273,11 @@ def describe_run(run: LimitRun) -> str:
 def _find_cause(
     record: LimitRecord, end: SearchEnd, objectives: Sequence[Objective], directory: Path
 ) -> dict[str, object]:
-    """Return fields of the record: the lowest failing run's bottleneck, the highest passing's headroom."""
+    """Return fields of the record: the lowest failing run's bottleneck, the highest passing's headroom.
+
+    The runs are read from `directory`. The bottleneck is the client if it limited the search, or disturbed
+    a run and none failed; what is not known is None or "".
+    """
     found: dict[str, object] = {
         "bottleneck": None, "evidence": "", "headroom": None, "headroom_at_least": False
     }  # fmt: skip
@@ -281,7 +299,10 @@ def _find_cause(
 def make_entry(
     number: int, load: float, point: MeasuredPoint, objectives: Sequence[Objective], directory: str
 ) -> LimitRun:
-    """Make the row of a run that was measured, or of why it was not."""
+    """Make the record's entry of a run, with its standing, figures and grave doubts.
+
+    Without a run it fails if the server is gone, and else counts as disturbed. A saturated run never does.
+    """
     run = point.run
     if run is None:
         return LimitRun(
@@ -324,7 +345,7 @@ def make_entry(
 
 
 def make_trial(run: LimitRun, objectives: Sequence[Objective]) -> Trial:
-    """Convert a search's stored run to a Trial, on which the choice of the next load rests."""
+    """Convert a search's stored run to a Trial; a cut or INVALID one that is not disturbed is invalid."""
     return Trial(
         load=run.load,
         duration_s=run.duration_s,
@@ -342,10 +363,10 @@ def make_trial(run: LimitRun, objectives: Sequence[Objective]) -> Trial:
 
 
 def _list_disturbing(run: Result) -> list[str]:
-    """List the doubts that make a run show nothing of the server, so that it is repeated.
+    """List the codes of grave doubts by which a run shows nothing of the server, so that it is repeated.
 
-    Where the server did not stand its load, a run is INVALID and yet shows something; of any other INVALID
-    one, or where the client made the figures, it does not.
+    These are doubts that the client causes, and INVALID ones, unless an INVALID one has the load as its
+    cause: such a run shows that the server did not bear it.
     """
     found = [each.rule for each in run.verdict.grave]
     invalid = [rule for rule in found if rule.severity is Severity.INVALID]
@@ -356,7 +377,10 @@ def _list_disturbing(run: Result) -> list[str]:
 def _judge_run(
     run: Result, point: MeasuredPoint, evidence: Sequence[ObjectiveEvidence], disturbing: Sequence[str]
 ) -> tuple[Standing, str]:
-    """Judge whether a run shows that the objectives are met together, and give the reason if it does not."""
+    """Return the standing of all objectives together in a run, and the reason unless they are met ("").
+
+    A disturbed run shows nothing; a saturated, unfinished or INVALID one fails.
+    """
     if disturbing:
         return Standing.NOT_SHOWN, f"disturbed ({', '.join(disturbing)})"
     if run.facts.saturated:
@@ -369,7 +393,7 @@ def _judge_run(
 
 
 def _list_missed(evidence: Sequence[ObjectiveEvidence]) -> Iterator[str]:
-    """List each objective that is not shown to be met, with what there is of it."""
+    """Yield a phrase on each objective that is not shown to be met: too few samples, or its percentile."""
     for each in evidence:
         if each.passes:
             continue
@@ -388,6 +412,7 @@ _KEPT, _KEPT_MS = ("samples", "over", "batches", "dispersion"), ("value_ms", "bo
 
 
 def _store_figures(evidence: ObjectiveEvidence) -> ObjectiveFigures:
+    """Convert an objective's evidence to what the record stores; infinity and NaN become None."""
     kept: dict[str, Any] = {name: getattr(evidence, name) for name in _KEPT}
     kept |= {name: _drop_infinite(getattr(evidence, name)) for name in _KEPT_MS}
     objective, standing = evidence.objective, evidence.standing
@@ -395,6 +420,7 @@ def _store_figures(evidence: ObjectiveEvidence) -> ObjectiveFigures:
 
 
 def _restore_evidence(objective: Objective, figures: ObjectiveFigures) -> ObjectiveEvidence:
+    """Convert stored figures of an objective back to evidence; a value of None becomes NaN."""
     kept = {name: getattr(figures, name) for name in (*_KEPT, *_KEPT_MS)}
     if figures.value_ms is None:
         kept["value_ms"] = math.nan
@@ -402,5 +428,5 @@ def _restore_evidence(objective: Objective, figures: ObjectiveFigures) -> Object
 
 
 def _drop_infinite(value: float | None) -> float | None:
-    """Keep a number that JSON has; None for infinity and NaN."""
+    """Return a finite number as it is; None for infinity, NaN and None, since JSON has none of them."""
     return value if value is not None and math.isfinite(value) else None

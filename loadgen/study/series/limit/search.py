@@ -55,9 +55,12 @@ class NextRun(msgspec.Struct, frozen=True):
 
 
 def choose_next_run(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | SearchEnd:
-    """Choose what is run after these runs, or say why the search is over."""
+    """Return the next run after `trials`, or why the search is over.
+
+    The last run is repeated if it showed nothing and the budget allows it, before another load is chosen.
+    """
     edge = find_limiting_edge(settings, trials)
-    load, left_s = _next_load(settings, trials, edge), _compute_left_s(settings, trials)
+    load, left_s = _choose_next_load(settings, trials, edge), _compute_left_s(settings, trials)
     more = len(trials) < settings.most_runs
     if load != "within" and more and (again := _repeat_run(settings, trials)) and again.duration_s <= left_s:
         return again
@@ -71,14 +74,17 @@ def choose_next_run(settings: SearchSettings, trials: Sequence[Trial]) -> NextRu
 
 
 def estimate_first_run(settings: SearchSettings) -> tuple[float, str]:
-    """Estimate the seconds of the first run of a search, and why it is not shorter."""
+    """Return the seconds of a search's first run, and what makes it so long, in words."""
     return _choose_run_length(settings, (), None, _round_load(settings, settings.start))
 
 
 def _choose_run_length(
     settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None, load: float
 ) -> tuple[float, str]:
-    """Choose the seconds of a run at a load: as its samples need, within its share of the budget; and why."""
+    """Return the seconds of a run at a load, and what makes it so long, in words.
+
+    They suffice for its samples within its share of the budget, but are never less than the shortest run's.
+    """
     samples = _choose_samples(settings, trials, edge, load)
     wanted_s = samples / _estimate_requests_per_s(settings, trials, load)
     runs = settings.most_runs - len(trials)
@@ -90,20 +96,20 @@ def _choose_run_length(
 
 
 def _compute_left_s(settings: SearchSettings, trials: Sequence[Trial]) -> float:
-    """Compute the seconds of the budget that the next run may still measure; infinite without a budget."""
+    """Return the budget's seconds that the next run may measure, warm-up deducted; inf without a budget."""
     if settings.budget_s is None:
         return math.inf
     return settings.budget_s - math.fsum(trial.took_s for trial in trials) - _estimate_around_s(trials)
 
 
 def _estimate_around_s(trials: Sequence[Trial]) -> float:
-    """Estimate what a run takes beyond its time: warm-up, the last answers, writing."""
+    """Return the most seconds that a run took beyond its duration, as for warm-up; 0 without runs."""
     return max((trial.took_s - trial.duration_s for trial in trials), default=0.0)
 
 
 def estimate_needed_s(settings: SearchSettings, trials: Sequence[Trial]) -> float | None:
-    """Estimate the least seconds of the budget that the next run would take; None if the search is over."""
-    load = _next_load(settings, trials, find_limiting_edge(settings, trials))
+    """Return the least seconds of the budget that the next run would take; None if there is no next load."""
+    load = _choose_next_load(settings, trials, find_limiting_edge(settings, trials))
     if isinstance(load, str):
         return None
     least_s, _ = find_least_run(settings, trials, load)
@@ -111,9 +117,9 @@ def estimate_needed_s(settings: SearchSettings, trials: Sequence[Trial]) -> floa
 
 
 def _repeat_run(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | None:
-    """Repeat the last run where it shows nothing yet: it was disturbed, or only samples are missing.
+    """Return the last run again if it was disturbed, or longer if only samples are missing; else None.
 
-    A load is given up after `_TRIES`, and disturbed runs are made again `_MOST_AGAIN` times in all: what
+    None too if the load has had two such runs, or disturbed runs were repeated three times in all: what
     disturbs them does not go away, or the client is the limit.
     """
     if not trials:
@@ -125,11 +131,13 @@ def _repeat_run(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | 
     least_s, _ = find_least_run(settings, trials, last.load)
     if last.disturbed:
         return NextRun(last.load, _round_up_s(max(least_s, last.duration_s)), "again: it was disturbed")
-    return NextRun(last.load, _round_up_s(max(least_s, _enough_s(last))), "longer: its samples were too few")
+    return NextRun(
+        last.load, _round_up_s(max(least_s, _compute_enough_s(last))), "longer: its samples were too few"
+    )
 
 
-def _enough_s(short: Trial) -> float:
-    """Compute how many seconds a run like this one needs for each objective to have its samples."""
+def _compute_enough_s(short: Trial) -> float:
+    """Compute the seconds of a run at the rate of `short` in which each objective has samples for a bound."""
     requests = (short.requests_per_s or 0.0) * short.duration_s
     times = 1.0
     for each in short.objectives:
@@ -145,23 +153,25 @@ def _round_up_s(seconds: float) -> float:
 
 
 def count_least_samples(settings: SearchSettings) -> int:
-    """Count the fewest samples of a run that can pass: with none above the limit, at 99 % confidence."""
+    """Count the fewest samples of a run that can pass every objective, none above the limit, at 99 %."""
     return max(map(_count_samples_to_pass, settings.objectives))
 
 
 def _count_samples_to_pass(objective: Objective) -> int:
-    return math.ceil(math.log(0.01) / math.log(1 - allowed_share(objective)))
+    """Count the fewest samples, none of them above the limit, that show an objective met at 99 %."""
+    return math.ceil(math.log(0.01) / math.log(1 - compute_allowed_share(objective)))
 
 
 def _add_spare(needed: int) -> int:
-    """Add spare requests to a count, so that it is reached even where few arrive."""
+    """Return a count plus three of its Poisson standard deviations, so that it is reached if few arrive."""
     return math.ceil(needed + _SPARE * math.sqrt(needed))
 
 
 def find_least_run(settings: SearchSettings, trials: Sequence[Trial], load: float) -> tuple[float, str]:
-    """Find the seconds of the shortest run at a load, and why it is not shorter.
+    """Return the seconds of the shortest run at a load, and what makes it so long, in words.
 
-    It is long compared with its slowest requests, and has enough samples to pass.
+    It has enough requests to pass, and lasts `least_run_s`, else 60 s and ten times the P99 of E2EL of the
+    run at the nearest load, or of one request alone.
     """
     count = _add_spare(count_least_samples(settings))
     reasons = {format_count(count, "request"): count / _estimate_requests_per_s(settings, trials, load)}
@@ -180,13 +190,17 @@ def find_least_run(settings: SearchSettings, trials: Sequence[Trial], load: floa
 def fit_edges(settings: SearchSettings, trials: Sequence[Trial]) -> list[EdgeFit | None]:
     """Fit the edge of each objective; None where no run is above it, or none below."""
     return [
-        fit_edge(_make_points(trials, at), allowed_share(objective))
+        fit_edge(_make_points(trials, at), compute_allowed_share(objective))
         for at, objective in enumerate(settings.objectives)
     ]
 
 
 def find_limiting_edge(settings: SearchSettings, trials: Sequence[Trial]) -> EdgeFit | None:
-    """Find the lowest edge, whose interval covers that of every objective that may be the lowest."""
+    """Return the lowest edge of all objectives, its interval widened to the lowest ends of theirs.
+
+    Over concurrency it reaches at least from the load below all that failed to the one below the first that
+    did. None without an edge, or if every undisturbed run is beyond it.
+    """
     known = [edge for edge in fit_edges(settings, trials) if edge is not None]
     if not known or all(trial.beyond for trial in trials if not trial.disturbed):
         return None
@@ -203,7 +217,7 @@ def find_limiting_edge(settings: SearchSettings, trials: Sequence[Trial]) -> Edg
 
 
 def is_narrow(settings: SearchSettings, edge: EdgeFit) -> bool:
-    """Whether the interval is as narrow as asked; over concurrency one whole number is."""
+    """Whether the interval's width is at most `within`; over concurrency one whole number always is."""
     if math.isnan(edge.low) or math.isnan(edge.high):
         return False
     one = settings.axis == "concurrency" and math.floor(edge.low) == math.floor(edge.high)
@@ -211,13 +225,16 @@ def is_narrow(settings: SearchSettings, edge: EdgeFit) -> bool:
 
 
 def find_load_below(trials: Sequence[Trial], failed: Callable[[Trial], bool]) -> float:
-    """Find the highest load below all that failed; NaN if there is none."""
+    """Return the highest load that lies below every load of a trial that `failed`; NaN if there is none."""
     first = min((trial.load for trial in trials if failed(trial)), default=math.inf)
     return max((trial.load for trial in trials if trial.load < first), default=math.nan)
 
 
 def _make_points(trials: Sequence[Trial], at: int) -> list[EdgePoint]:
-    """Make the points of one objective: an unusable run is all above, a disturbed or empty one left out."""
+    """Make the edge points of the objective with index `at`, without disturbed and empty runs.
+
+    An unusable run counts as 1,000 samples, all above the limit.
+    """
     shown = [trial for trial in trials if not trial.disturbed]
     points = []
     for trial in shown:
@@ -228,8 +245,10 @@ def _make_points(trials: Sequence[Trial], at: int) -> list[EdgePoint]:
     return points
 
 
-def _next_load(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None) -> float | SearchEnd:
-    """Choose the next load, below any that the client could not send; or return why the search is over."""
+def _choose_next_load(
+    settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None
+) -> float | SearchEnd:
+    """Return the next load, below any that the client could not send, or why the search is over."""
     if not trials:
         return _round_load(settings, settings.start)
     load = _choose_load(settings, trials, edge)
@@ -237,13 +256,21 @@ def _next_load(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit 
     sent = max((trial.load for trial in trials if trial.usable), default=0.0)
     unsent = (trial.load for trial in trials if trial.disturbed and trial.load > sent)
     ceiling = min(unsent, default=math.inf)
-    return load if isinstance(load, str) or load < ceiling else _below_client(settings, trials, ceiling)
+    return (
+        load
+        if isinstance(load, str) or load < ceiling
+        else _choose_load_below_client(settings, trials, ceiling)
+    )
 
 
 def _choose_load(
     settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None
 ) -> float | SearchEnd:
-    """Choose the next load or the end, were the client able to send any; inf where it disturbed all runs."""
+    """Return the next load, if the client could send any, or why the search is over.
+
+    It goes up while no run is beyond, down while none is below or no edge is known, then to near the edge.
+    Inf if all runs were disturbed. "within" needs a narrow interval and a run that passed close below it.
+    """
     below = [trial for trial in trials if not trial.beyond and not trial.disturbed]
     over = [trial for trial in trials if trial.beyond]
     if not below and not over:
@@ -258,11 +285,16 @@ def _choose_load(
         if any(trial.passed and trial.load >= min(reach, limit / (1 + settings.within)) for trial in trials):
             return "within"
         return _round_load(settings, edge.load * math.exp(-1 / edge.slope))
-    return _load_near_edge(settings, trials, edge)
+    return _choose_load_near_edge(settings, trials, edge)
 
 
-def _below_client(settings: SearchSettings, trials: Sequence[Trial], ceiling: float) -> float | SearchEnd:
-    """Choose a load between those measured and one the client could not send; no search goes higher."""
+def _choose_load_below_client(
+    settings: SearchSettings, trials: Sequence[Trial], ceiling: float
+) -> float | SearchEnd:
+    """Return a load between the highest usable one and `ceiling`, which the client could not send.
+
+    "client-limited" if there is no load in between, or not by more than `within`.
+    """
     below = [trial.load for trial in trials if trial.usable and trial.load < ceiling]
     if not below:
         if ceiling <= settings.lowest:
@@ -275,26 +307,39 @@ def _below_client(settings: SearchSettings, trials: Sequence[Trial], ceiling: fl
 
 
 def _raise_load(settings: SearchSettings, below: Sequence[Trial]) -> float | SearchEnd:
-    """Choose a load above all that were measured; at the search's bound that again, the end if it passed."""
+    """Return a load above all measured ones: 1.5 times the highest near the edge, else 4 times.
+
+    At the search's bound it is that again, or "everything-passes" if a run there passed.
+    """
     top = max(below, key=lambda trial: trial.load)
     if top.load < settings.highest:
-        near = any(share_over(each) > _SOME * allowed_share(each.objective) for each in top.objectives)
+        near = any(
+            compute_share_over(each) > _SOME * compute_allowed_share(each.objective)
+            for each in top.objectives
+        )
         return _round_load(settings, min(top.load * (_SMALL_STEP if near else STEP), settings.highest))
     passed = any(trial.passed for trial in below if trial.load == top.load)
     return "everything-passes" if passed else _round_load(settings, top.load)
 
 
 def _lower_load(settings: SearchSettings, over: Sequence[Trial]) -> float | SearchEnd:
-    """Choose a load below all that are too much; the end where the search's bound is one of them."""
+    """Return a load below all in `over`: the lowest ÷ 1.5 near the edge, else ÷ 4.
+
+    "nothing-passes" if the lowest is at the search's bound.
+    """
     bottom = min(over, key=lambda trial: trial.load)
     if bottom.load <= settings.lowest:
         return "nothing-passes"
-    near = bottom.usable and all(share_over(each) < _MOST for each in bottom.objectives)
+    near = bottom.usable and all(compute_share_over(each) < _MOST for each in bottom.objectives)
     return _round_load(settings, max(bottom.load / (_SMALL_STEP if near else STEP), settings.lowest))
 
 
-def _load_near_edge(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit) -> float:
-    """Choose a load at the edge: below it if the run before was above, and the other way round."""
+def _choose_load_near_edge(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit) -> float:
+    """Return a load near the edge: below it if the last run was above, and the other way round.
+
+    It keeps away from the ends of the bracket, and is an untried whole number over concurrency if there is
+    one.
+    """
     away = min(_AWAY / edge.slope, math.log(_SMALL_STEP))
     away = -away if trials[-1].load > edge.load else away
     load = edge.load * math.exp(away)
@@ -313,9 +358,13 @@ def _load_near_edge(settings: SearchSettings, trials: Sequence[Trial], edge: Edg
 def _choose_samples(
     settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None, load: float
 ) -> float:
-    """Choose how many samples the next run should have: few while the edge is far, then those missing."""
+    """Return how many samples the next run should have: few while no edge is known, more at a repeated load.
+
+    Near an edge it has its part of those missing for the width, at least four times as many as far away. Few
+    too where shares jump and samples are independent.
+    """
     few = max(
-        *(_LEAST_OVER / allowed_share(each) for each in settings.objectives),
+        *(_LEAST_OVER / compute_allowed_share(each) for each in settings.objectives),
         count_least_samples(settings),
         _FEWEST,
     )
@@ -333,7 +382,10 @@ def _choose_samples(
 
 
 def _estimate_requests_per_s(settings: SearchSettings, trials: Sequence[Trial], load: float) -> float:
-    """Estimate how many requests end in a second at a load, at least: over concurrency by the nearest run."""
+    """Return how many requests per second end at a load, at least.
+
+    That is a rate itself; a concurrency's is scaled from the nearest run, else √load ÷ the time of one alone.
+    """
     if settings.axis == "rate":
         return load
     timed = [trial for trial in trials if trial.requests_per_s]
@@ -346,7 +398,7 @@ def _estimate_requests_per_s(settings: SearchSettings, trials: Sequence[Trial], 
 
 
 def _round_load(settings: SearchSettings, load: float) -> float:
-    """Round a load between the bounds to few digits; over concurrency the nearest whole number."""
+    """Return a rate rounded to four digits, or a concurrency to a whole number, within the bounds."""
     few = float(f"{load:.{_DIGITS}g}") if settings.axis == "rate" else max(round(load), 1)
     return min(max(few, settings.lowest), settings.highest)
 
@@ -390,14 +442,14 @@ class Trial(msgspec.Struct, frozen=True):
 
     @property
     def standing(self) -> Standing:
-        """The standing of the objectives together, as the run shows it."""
+        """The standing of all objectives together; a disturbed run shows nothing, an unusable one fails."""
         if self.disturbed:
             return Standing.NOT_SHOWN
         return join_standings(each.standing for each in self.objectives) if self.usable else Standing.FAILS
 
     @property
     def passed(self) -> bool:
-        """Whether every objective is shown to be met, in a run that says something about the server."""
+        """Whether the run is usable and shows every objective met."""
         return self.standing is Standing.MEETS
 
     @property
@@ -421,21 +473,23 @@ class Trial(msgspec.Struct, frozen=True):
 
 def is_above(evidence: ObjectiveEvidence) -> bool:
     """Whether more samples are above the limit than the percentile allows, or there is no sample."""
-    return not evidence.samples or share_over(evidence) > allowed_share(evidence.objective) * (1 + _ROUNDING)
+    return not evidence.samples or compute_share_over(evidence) > compute_allowed_share(
+        evidence.objective
+    ) * (1 + _ROUNDING)
 
 
-def share_over(evidence: ObjectiveEvidence) -> float:
-    """Compute the share of samples above the limit, of the parts of the run that count; 0 if empty."""
+def compute_share_over(evidence: ObjectiveEvidence) -> float:
+    """Compute the share of samples above the limit, without the run's first of several parts; 0 if empty."""
     parts = drop_first_part(list_parts(evidence))
     samples, over = (sum(part[column] for part in parts) for column in (0, 1))
     return over / max(samples, 1)
 
 
 def list_parts(evidence: ObjectiveEvidence) -> tuple[tuple[int, int], ...]:
-    """List samples, and those above the limit, of successive parts of a run."""
+    """List (samples, those above the limit) of successive parts of a run; of one part if it has no others."""
     return evidence.batches or ((evidence.samples, evidence.over),)
 
 
-def allowed_share(objective: Objective) -> float:
-    """Compute the share of samples that may be above the limit."""
+def compute_allowed_share(objective: Objective) -> float:
+    """Compute the share of samples that an objective's percentile allows above the limit: 0.1 at P90."""
     return round(1 - objective.percentile / 100, 12)  # 0.1 at P90, as it is written

@@ -45,8 +45,8 @@ class Dimension(msgspec.Struct, frozen=True):
     keys: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
 
-    def steps(self) -> Iterator[dict[str, Any]]:
-        """Yield the keys with the values of one row after the other."""
+    def list_steps(self) -> Iterator[dict[str, Any]]:
+        """Yield a table of the keys with the values of each row, in order."""
         for row in self.rows:
             yield dict(zip(self.keys, row, strict=True))
 
@@ -68,14 +68,14 @@ class Variation(msgspec.Struct, frozen=True):
         """The load that varies fastest; None where only other keys do."""
         return next((AXES[key] for key in reversed(self.keys) if key in AXES), None)
 
-    def combinations(self) -> Iterator[tuple[dict[str, str], int, dict[str, Any]]]:
+    def list_combinations(self) -> Iterator[tuple[dict[str, str], int, dict[str, Any]]]:
         """Yield server flags, the repeat and the keys of the profile of each point, in order.
 
         All repeats of a server's settings come before the next settings, one whole pass after the other.
         """
-        for serve in product(*(dimension.steps() for dimension in self.serve)):
+        for serve in product(*(dimension.list_steps() for dimension in self.serve)):
             for repeat in range(self.repeats):
-                for settings in product(*(dimension.steps() for dimension in self.fields)):
+                for settings in product(*(dimension.list_steps() for dimension in self.fields)):
                     yield _merge_tables(serve), repeat, _merge_tables(settings)
 
 
@@ -94,12 +94,12 @@ class GridPoint(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """The values of what is varied, in words."""
+        """The varied values in words: profile keys, server flags, and the repeat."""
         return name_point(self.settings, self.serve, self.repeat)
 
     @property
     def id(self) -> str:
-        """Name of its directory: 003-concurrency-8."""
+        """The name of its directory, its number and label in at most 80 characters: 003-concurrency-8."""
         plain = re.sub(r"[^\w.]+", "-", self.label, flags=re.ASCII).strip("-")
         return f"{self.number:03d}-{plain}"[:_LONGEST_NAME]
 
@@ -107,17 +107,23 @@ class GridPoint(msgspec.Struct, frozen=True):
 def list_finished(
     record: Sequence[SweepPoint], points: Sequence[GridPoint]
 ) -> list[tuple[SweepPoint, GridPoint]]:
-    """List the points that are finished, as their record has them and as they are in the grid."""
+    """List pairs of each finished point, as the record has it and as it is in the grid.
+
+    Raises ValueError if the two are not of one length.
+    """
     return [(known, point) for known, point in zip(record, points, strict=True) if known.state in FINISHED]
 
 
 def parse_loads(flag: str, key: str, text: str) -> Dimension:
-    """Parse the dimension of `--concurrency` or `--rate`; raises UsageError."""
+    """Parse a list of loads, where … continues it, to the dimension of `key`; raises UsageError."""
     return make_load_dimension(flag, key, _parse_flag(flag, parse_numbers, text))
 
 
 def make_load_dimension(flag: str, key: str, values: Sequence[float]) -> Dimension:
-    """Make the dimension of these loads; raises UsageError."""
+    """Make the dimension of these loads; raises UsageError unless all are above 0, finite, and of one kind.
+
+    Concurrencies are whole numbers.
+    """
     given = ",".join(map(format_value, values))
     if key == CONCURRENCY and any(type(value) is not int or value < 1 for value in values):
         raise UsageError(f"{flag} {given}: give whole numbers of requests in flight, 1 or more")
@@ -127,12 +133,12 @@ def make_load_dimension(flag: str, key: str, values: Sequence[float]) -> Dimensi
 
 
 def parse_vary(text: str) -> Dimension:
-    """Parse the dimension of one `--vary`; raises UsageError."""
+    """Parse one `--vary`, KEY=LIST, to a dimension; raises UsageError."""
     return parse_link([text], "--vary")
 
 
 def parse_link(texts: Iterable[str], flag: str = "--link") -> Dimension:
-    """Parse the dimension of lists that vary together, `--link`; raises UsageError."""
+    """Parse texts KEY=LIST, whose values vary together, to one dimension; raises UsageError."""
     lists: dict[str, Sequence[Any]] = {}
     for text in texts:
         name, values = _parse_flag(flag, split_name, text)
@@ -144,7 +150,10 @@ def parse_link(texts: Iterable[str], flag: str = "--link") -> Dimension:
 
 
 def make_linked_dimension(flag: str, lists: Mapping[str, Sequence[Any]]) -> Dimension:
-    """Make the dimension of keys of a profile whose values vary together; raises UsageError."""
+    """Make the dimension of profile keys, each with its values, that vary together; `-` in a key is `_`.
+
+    Raises UsageError for a key that cannot vary, and lists of several lengths, empty, or with one row twice.
+    """
     lists = {_check_key(flag, key): values for key, values in lists.items()}
     if len({len(values) for values in lists.values()}) > 1:
         counts = ", ".join(f"{key} has {len(values)}" for key, values in lists.items())
@@ -153,6 +162,7 @@ def make_linked_dimension(flag: str, lists: Mapping[str, Sequence[Any]]) -> Dime
 
 
 def _check_key(flag: str, name: str) -> str:
+    """Return the profile key of a name, `-` as `_`; raises UsageError if it cannot vary."""
     key = name.replace("-", "_")
     if key not in FIELDS:
         known = suggest_name(key, FIELDS) or ": docs/profiles.md lists them, as input_len or temperature"
@@ -161,7 +171,7 @@ def _check_key(flag: str, name: str) -> str:
 
 
 def parse_serve_param(text: str) -> Dimension:
-    """Parse the dimension of one `--serve-param`; raises UsageError."""
+    """Parse one `--serve-param`, FLAG=LIST, to a dimension of texts; raises UsageError."""
     flag = "--serve-param"
     name, values = _parse_flag(flag, split_name, text)
     words = _parse_flag(flag, split_words, values)
@@ -178,7 +188,7 @@ def _make_dimension(flag: str, keys: tuple[str, ...], rows: tuple[tuple[Any, ...
 
 
 def _parse_flag(flag: str, read: Callable[..., T], *given: str) -> T:
-    """Read a flag's value; raises UsageError that names the flag."""
+    """Return `read(*given)`, with its ValueError turned into a UsageError that names the flag."""
     try:
         return read(*given)
     except ValueError as error:
@@ -186,7 +196,11 @@ def _parse_flag(flag: str, read: Callable[..., T], *given: str) -> T:
 
 
 def check_variation(variation: Variation, given: Mapping[str, Any], launched: bool) -> None:
-    """Raise UsageError where the lists make no sweep; `given` are the keys that have one value by a flag."""
+    """Raise UsageError where the lists make no sweep; `given` are the keys that have one value by a flag.
+
+    A sweep has 2 to 10,000 points, varies no key twice and none of `given`, and server flags only if the
+    server is `launched`.
+    """
     seen: dict[str, str] = {}
     for dimension in (*variation.serve, *variation.fields):
         for key in (name.replace("-", "_") for name in dimension.keys):
@@ -210,13 +224,14 @@ def check_variation(variation: Variation, given: Mapping[str, Any], launched: bo
 
 
 def list_points(variation: Variation, given: Mapping[str, Any], build: Build) -> tuple[GridPoint, ...]:
-    """List the points in order, each with its workload.
+    """List the points in order, each with the workload that `build` makes of `given` and its own values.
 
-    A point lasts as `given` or its profile's duration has it, else as `count_requests` does.
-    Raises UsageError for a value that the profile does not take, or that changes nothing.
+    A point lasts as `given` or its profile's duration has it, else as `count_requests` does. The workload's
+    name has the varied values that no column of a table shows. Raises UsageError for a value that the profile
+    does not take, or that changes nothing.
     """
     made = []
-    for number, (serve, repeat, settings) in enumerate(variation.combinations()):
+    for number, (serve, repeat, settings) in enumerate(variation.list_combinations()):
         try:
             workload = _make_workload(given, settings, build)
         except UsageError as error:
@@ -234,7 +249,11 @@ def list_points(variation: Variation, given: Mapping[str, Any], build: Build) ->
 
 
 def _make_workload(given: Mapping[str, Any], settings: Mapping[str, Any], build: Build) -> Profile:
-    """Make the workload of a point: output_len is that of every data set, as --output-len is."""
+    """Make the workload of a point; if `output_len` varies, a data set's length of answers is set too.
+
+    Without a number of requests, of sessions or a duration among the keys, `count_requests` sets one. Raises
+    UsageError for a varied key that the workload's data has no use for.
+    """
     keys = {**given, **settings}
     workload = build(keys)
     source = request_sources.find_source(workload)
@@ -253,9 +272,10 @@ def _make_workload(given: Mapping[str, Any], settings: Mapping[str, Any], build:
 
 
 def count_requests(workload: Profile) -> int | None:
-    """Count how many requests, or sessions, a point has where that is not given; None: as its profile has it.
+    """Return how many requests, or sessions, a point has if no limit is given: at least 50.
 
-    At a rate as many as are due in 60 s, in a closed loop 10 for each in flight, and 50 at least.
+    At a rate those due in 60 s, in a closed loop 10 for each in flight. None if the workload has times or a
+    duration of its own, or neither rate nor concurrency.
     """
     if workload.timed or workload.duration is not None:
         return None
@@ -301,7 +321,10 @@ def parse_numbers(text: str) -> tuple[int | float, ...]:
 
 
 def _extend_numbers(first: Sequence[Fraction], end: Fraction, text: str) -> list[Fraction]:
-    """Continue the numbers up to the last one; raises ValueError."""
+    """Continue the numbers by their step or ratio to before `end`, and add that; whole ones are rounded.
+
+    Raises ValueError where they have neither, `end` is never reached, or there are more than 1,000.
+    """
     if len(first) < 2:
         raise ValueError(f"{quote_value(text)}: two numbers before the … show how it goes on, as in 1,2…64")
     if any(value <= 0 for value in (*first, end)):
@@ -334,7 +357,7 @@ def _extend_numbers(first: Sequence[Fraction], end: Fraction, text: str) -> list
 
 
 def _split_list(listed: str, text: str, between: str) -> list[str]:
-    """Split the values of a list, none of them empty; raises ValueError that quotes the whole `text`."""
+    """Split `listed` at `between`, values stripped; raises ValueError, quoting `text`, if one is empty."""
     if not listed.strip():
         raise ValueError(f"{quote_value(text)}: the list is empty: write values, as 1,2,4")
     parts = [part.strip() for part in listed.split(between)]
@@ -345,7 +368,10 @@ def _split_list(listed: str, text: str, between: str) -> list[str]:
 
 
 def _parse_number(word: str, text: str) -> Fraction:
-    """Parse a number that a figure can be: of one like 1e999999999 the fraction would fill the memory."""
+    """Parse a number as a fraction; raises ValueError, quoting `text`, unless it is 0 or 1e-15 to 1e15.
+
+    A larger one, as 1e999999999, would fill the memory.
+    """
     try:
         value = Decimal(word if len(word) <= _LONGEST_NUMBER else "")
         plain = float(value)
@@ -373,7 +399,10 @@ def split_name(text: str) -> tuple[str, str]:
 
 
 def parse_field_values(name: str, text: str) -> tuple[Any, ...]:
-    """Parse the values of a profile's key: numbers, which `…` may continue, or words; raises ValueError."""
+    """Parse the values of a profile's key: texts if its type is str, else numbers, switches or words.
+
+    `…` continues numbers. Raises ValueError.
+    """
     if name in _WITH_COMMAS and "," in text and _BETWEEN not in text:
         raise ValueError(
             f"{name}: its values may hold commas: write {_BETWEEN} between them, as {_BETWEEN.join('AB')}, "
@@ -387,9 +416,9 @@ def parse_field_values(name: str, text: str) -> tuple[Any, ...]:
 
 
 def split_words(text: str) -> tuple[str, ...]:
-    """Split the values as words, between commas, or semicolons where there are any; raises ValueError.
+    """Split a list into texts at its semicolons, else at its commas; `…` continues a list of numbers.
 
-    A list of numbers may have a `…`.
+    Raises ValueError for an empty value, and a comma inside the brackets of JSON.
     """
     if _BETWEEN in text:
         return tuple(_split_list(text.strip().removesuffix(_BETWEEN), text, _BETWEEN))

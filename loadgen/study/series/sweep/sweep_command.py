@@ -51,7 +51,10 @@ class SweepFlags(msgspec.Struct, frozen=True):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; 0 where any point was measured."""
+    """Run `loadgen sweep`, new or resumed, and return its exit code, 0 if any point was measured.
+
+    --dry-run only prints the points. Raises LoadgenError.
+    """
     options, own = split_own_flags(parse(argv, sweep_parser()), SweepFlags.__struct_fields__)
     flags = msgspec.convert(own, SweepFlags)
     build = partial(series_store.load_workload, options)
@@ -109,7 +112,7 @@ def _add_flags(group: argparse._ActionsContainer) -> None:
 
 
 def _read_variation(flags: SweepFlags) -> Variation:
-    """Read what the flags vary, the load fastest; raises UsageError."""
+    """Parse what the flags vary, so that concurrency varies fastest, then rate; raises UsageError."""
     fields = [*map(grid.parse_vary, flags.vary), *map(grid.parse_link, flags.link)]
     if flags.rate is not None:
         fields.append(grid.parse_loads("--rate", grid.RATE, flags.rate))
@@ -121,7 +124,7 @@ def _read_variation(flags: SweepFlags) -> Variation:
 
 
 def _preview_sweep(request: SweepRequest, store: SweepStore | None) -> Iterator[str]:
-    """List the points in order, and how long they take."""
+    """Yield lines on the points in order, those that `store` has finished, and the estimated time."""
     finished = [] if store is None else grid.list_finished(store.record().points, request.points)
     over = {point.number for point, _ in finished}
     done = f", {len(over)} are done" if over else ""
@@ -140,6 +143,11 @@ def _preview_sweep(request: SweepRequest, store: SweepStore | None) -> Iterator[
 
 
 def _run_sweep(request: SweepRequest, store: SweepStore) -> int:
+    """Measure what is left of a sweep, print its table and the next commands, and return the exit code.
+
+    On a signal it prints how to resume. Raises StoreError where nothing can be written, and MeasureError if
+    the server is gone or every point failed.
+    """
     quiet = request.options.quiet
 
     def say(line: str) -> None:
@@ -171,7 +179,7 @@ def _run_sweep(request: SweepRequest, store: SweepStore) -> int:
 
 
 def _print_points(request: SweepRequest, store: SweepStore, record: SweepRecord) -> None:
-    """Print the table of the points that are over, and where they are."""
+    """Print the table of the points that are over, how many are measured, and their directory."""
     if table := draw_sweep_table(store.directory, record, request.points):
         print_text(f"\n{table}", sys.stdout)
     over = sum(point.state in FINISHED for point in record.points)
@@ -184,7 +192,11 @@ _FAILED = "FAILED"
 
 
 def draw_sweep_table(directory: Path, record: SweepRecord, points: Sequence[GridPoint]) -> str:
-    """Draw the points that are over, read from their directories, in 80 columns; "" where no run is read."""
+    """Return the table of the points that are over, read from their directories, in 80 columns.
+
+    Repeats are merged to one row; a point of which every repeat failed has a row FAILED; reasons and damaged
+    runs are notes below. "" if no run could be read.
+    """
     rows: dict[str, list[LoadRow]] = {}
     failed: dict[str, Profile] = {}
     notes: list[str] = []

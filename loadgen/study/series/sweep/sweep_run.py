@@ -60,7 +60,10 @@ from loadgen.study.sweep_record import (
 
 
 def begin_sweep(request: SweepRequest) -> SweepStore:
-    """Make the directory of a sweep that begins, with its record; raises UsageError where it cannot."""
+    """Create the directory of a new sweep, below the run directory, with its record of planned points.
+
+    Raises UsageError where it cannot.
+    """
     base, now = Path(request.options.run_dir or "runs"), run_place.read_wall_clock()
     fixed = request.fixed  # of files that are there
     directory = run_place.create_directory(base, f"sweep-{request.name}", now)
@@ -79,15 +82,15 @@ def begin_sweep(request: SweepRequest) -> SweepStore:
 
 
 def plan_point(point: GridPoint | SweepPoint, attempts: int = 0) -> SweepPoint:
-    """Make a point as a record has it before it is measured; `attempts` is how often it was begun."""
+    """Return a point as a record has it before it is measured, and after it was begun `attempts` times."""
     names = ("number", "settings", "serve", "repeat")
     return SweepPoint(**{name: getattr(point, name) for name in names}, attempts=attempts)
 
 
 def resume_sweep(request: SweepRequest, directory: Path | None) -> SweepStore:
-    """Find the directory of the same sweep that goes on, None: the latest such one in its run directory.
+    """Return the store of the same sweep in `directory`; if None, the latest such below the run directory.
 
-    Raises UsageError where there is none, or where it was begun by another command.
+    Nothing is written. Raises UsageError where there is none, or `directory` has another sweep.
     """
     fixed, others = request.fixed, list[str]()
     if directory is not None:
@@ -111,7 +114,7 @@ def resume_sweep(request: SweepRequest, directory: Path | None) -> SweepStore:
 
 
 def _find_difference(record: SweepRecord, request: SweepRequest, fixed: str) -> str:
-    """Explain why a record is of another sweep; "" where it is of this one."""
+    """Return why a record is of another sweep than `request`, whose hash is `fixed`; "" if it is the same."""
     seed = request.options.seed
     if seed is not None and seed != record.seed:
         return f"the seed is {record.seed}"
@@ -123,10 +126,10 @@ def _find_difference(record: SweepRecord, request: SweepRequest, fixed: str) -> 
 def finish_sweep(
     request: SweepRequest, store: SweepStore, say: Callable[[str], None], interrupts: Interrupts = SIGNALS
 ) -> SweepRecord:
-    """Measure what is left of a sweep, and return its record; `say` gets a line for each point.
+    """Lock the store, measure what is left of a sweep, and return its record; `say` gets lines on points.
 
-    Raises StoreError, MeasureError where a server that is not ours is gone, and KeyboardInterrupt: what is
-    done stays.
+    Damaged runs are measured again, and vLLM's files of earlier points completed. Raises StoreError,
+    MeasureError where a server that was not started here is gone, and KeyboardInterrupt.
     """
     with store.lock():
         store.drop_unfinished()  # what an earlier process left
@@ -144,7 +147,9 @@ def finish_sweep(
 
 
 def _drop_damaged(store: SweepStore, points: Sequence[GridPoint], say: Callable[[str], None]) -> SweepRecord:
-    """Plan finished points again whose runs cannot be read, set these aside, and return the kept record."""
+    """Set finished points whose runs cannot be read to planned, move those runs to `interrupted`, and return
+    the record, which is written after each.
+    """
     record = store.record()
     for known, point in grid.list_finished(record.points, points):
         try:
@@ -173,11 +178,11 @@ class SweepStore(SeriesStore):
         self._begun_here = begun_here  # by this command or call, not by an earlier one
 
     def record(self) -> SweepRecord:
-        """Read what the directory holds; raises UsageError where it is damaged, or not a sweep's."""
+        """Read the record in `sweep.json`; raises UsageError if missing, damaged, or not a sweep's."""
         return sweep_record.read_record(self.directory / SWEEP, SweepRecord, FORMAT, "a sweep's")
 
     def remove_empty(self) -> bool:
-        """Remove a directory that was begun here and has no point's run, and return whether it was one."""
+        """Remove the directory if this process began it and no point was measured; return whether it did."""
         runs = (self.directory / name for name in (POINTS, FAILED, INTERRUPTED, UNFINISHED))
         planned = all(point.state == "planned" for point in self.record().points)
         empty = self._begun_here and planned and not any(place.exists() for place in runs)
@@ -187,7 +192,7 @@ class SweepStore(SeriesStore):
 
 
 def update_point(record: SweepRecord, point: SweepPoint) -> SweepRecord:
-    """Make the record with another state of one point."""
+    """Return the record with `point` in place of the one of its number."""
     points = (*record.points[: point.number], point, *record.points[point.number + 1 :])
     return record.model_copy(update={"points": points})
 
@@ -203,16 +208,17 @@ class SweepRequest(msgspec.Struct, frozen=True):
 
     @property
     def fixed(self) -> str:
-        """A hash of all that changes a figure: the points' workloads, their files, and the options."""
+        """A hash of all that changes a figure: workloads without their names, their files, and options."""
         workloads = [point.workload for point in self.points]
         measured = [workload.model_dump(mode="json", exclude={"name"}) for workload in workloads]
         return digest_options(self.options, measured, request_sources.hash_files(workloads))
 
 
 def make_request(options: Options, variation: Variation, build: Build) -> SweepRequest:
-    """Make the sweep of these options; raises UsageError for what cannot be done, before anything is started.
+    """Make the sweep of the options and check every point, starting nothing; raises UsageError.
 
-    `build` makes the workload with keys over it: those of the options, and what is varied.
+    `build` makes the workload of the options' keys and a point's over them. The prefix cache is emptied
+    before each point, and saturated ones end early.
     """
     if len(options.profiles) > 1:
         raise UsageError("--profile: one workload is swept at a time")
@@ -257,7 +263,7 @@ class Sweeping:
 
     @property
     def left(self) -> list[GridPoint]:
-        """The points that are still to be measured; those that failed before too."""
+        """The points in the record that are not finished, in order; failed ones are among them."""
         over = zip(self.record.points, self.points, strict=True)
         return [planned for point, planned in over if point.state not in FINISHED]
 
@@ -279,7 +285,10 @@ class Sweeping:
         run_series(self, self.servers)
 
     def choose(self) -> Step[GridPoint] | None:
-        """Choose the next point, which stays queued, or None; fail those whose server twice did not start."""
+        """Return the next point, which stays queued; None if there is none.
+
+        Points whose server did not start twice are recorded as failed and removed from the queue.
+        """
         while self._queue:
             point = self._queue[0]
             tries = self._starts[tuple(point.serve.items())]
@@ -291,7 +300,10 @@ class Sweeping:
         return None
 
     def measure(self, step: Step[GridPoint], session: Session) -> MeasuredPoint:
-        """Note that a point begins, announce it where it takes long, and measure it."""
+        """Take a point from the queue, record that it is under way, announce it if long, and measure it.
+
+        Each attempt has new prompts.
+        """
         point = self._queue.popleft()
         before = self.record.points[point.number].attempts
         self._update(point, "under-way", attempts=before + 1)
@@ -301,17 +313,17 @@ class Sweeping:
         return measure_point(session, point.workload, seed, self.store.begin(point.id))
 
     def _show_place(self, point: GridPoint) -> str:
-        """Show where a point stands, as a line about it begins."""
+        """Return `[4/12] `, the place of a point, with which a line about it begins."""
         return f"[{point.number + 1}/{len(self.points)}] "
 
     def _estimate(self, left: Sequence[GridPoint]) -> TimeLeft:
-        """Estimate what these points take, by those that are done."""
+        """Estimate the time of the points `left` by those that are finished and the starts so far."""
         finished = grid.list_finished(self.record.points, self.points)
         done = [(planned, known.duration_s) for known, planned in finished]
         return forecast_time(left, done, self.servers.starts_s, self.servers.options)
 
     def _announce(self, point: GridPoint, attempts: int) -> None:
-        """Announce a point that is measured again, takes long, or no one knows how long."""
+        """Print a line if the point was begun before, and one if it takes 30 s or more, or unknown time."""
         if attempts:
             self.say(f"{self._show_place(point)}{point.label}: attempt {attempts + 1}, with new prompts")
         takes = self._estimate([point])
@@ -323,9 +335,10 @@ class Sweeping:
             )
 
     def keep(self, step: Step[GridPoint], outcome: MeasuredPoint) -> None:
-        """Record what came of a point, and report it; a start that failed is tried once more.
+        """Record a point as done, saturated or failed, move its run to its place, and print its line.
 
-        Raises MeasureError where a server that was not started here is gone.
+        A failed start of a server is counted, and the point stays queued; a point that a signal ended is
+        planned again. Raises MeasureError where a server that was not started here is gone.
         """
         point = step.what
         if outcome.error is not None and outcome.unserved:
@@ -363,21 +376,21 @@ class Sweeping:
             raise MeasureError("the server answers no more: start it again")
 
     def _update(self, point: GridPoint, state: PointState, **outcome: object) -> None:
-        """Record a point's state; raises StoreError."""
+        """Write the record with a point's state and outcome, its attempts kept; raises StoreError."""
         known = self.record.points[point.number]
         changed = plan_point(known, known.attempts).model_copy(update={"state": state, **outcome})
         self.record = update_point(self.record, SweepPoint.model_validate(changed.model_dump()))
         self.store.write_record(self.record)
 
     def _report(self, point: GridPoint, outcome: str) -> None:
-        """Print a line for a point that is over, with the time left for the others as far as it is known."""
+        """Print a line for a point that is over, with the time of those after it as far as it is known."""
         rest = self._estimate([planned for planned in self.left if planned.number > point.number])
         later = f"; {describe_time(rest)} left" if round(rest.seconds) else ""
         self.say(f"{self._show_place(point)}{point.label}: {outcome}{later}")
 
 
 def describe_amount(workload: Profile) -> str:
-    """Describe how much is asked of a point: 50 requests, 20 sessions, or 30 s."""
+    """Return how much a workload measures: its duration, else its sessions, else its requests."""
     if workload.duration:
         return f"{workload.duration:g} s"
     if workload.num_sessions is not None:
@@ -386,7 +399,7 @@ def describe_amount(workload: Profile) -> str:
 
 
 def _summarize_run(run: Result) -> str:
-    """Summarise a run in a line."""
+    """Return a line on a run: tok/s, mean TTFT (E2EL without token times), objectives and verdict."""
     metrics = run.metrics
     tokens = f"{metrics.output_throughput_per_s:.1f} tok/s, "
     # An answer that comes whole has no first token.
@@ -398,7 +411,7 @@ def _summarize_run(run: Result) -> str:
 
 
 def describe_time(left: TimeLeft) -> str:
-    """Describe the time left in words; "" if unknown."""
+    """Return the time left in words, `less than 1 s` if it rounds to 0; "" if unknown."""
     return left.words if round(left.seconds) else "" if left.unknown else "less than 1 s"
 
 
@@ -408,7 +421,10 @@ def forecast_time(
     starts_s: Sequence[float],
     options: Options,
 ) -> TimeLeft:
-    """Estimate the points that are left, by the seconds of those done and of the starts of servers so far."""
+    """Estimate the time of the points `left`, by the seconds of those done and of the starts so far.
+
+    Each combination of server flags that no point done had costs one start.
+    """
 
     def time_point(point: GridPoint) -> TimedStep:
         return TimedStep(point.workload, options, (point.settings, point.serve))

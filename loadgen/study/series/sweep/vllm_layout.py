@@ -26,7 +26,7 @@ _LONGEST_NAME = 150
 def write_combination(
     store: SeriesStore, record: SweepRecord, points: Sequence[GridPoint], of: GridPoint
 ) -> None:
-    """Write the folder of one combination: `run=N.json` for each run, and all of them in `summary.json`.
+    """Write the folder of a point's combination: `run=N.json` for each repeat, and all in `summary.json`.
 
     `vllm bench sweep plot` and `plot_pareto` read every summary.json below the directory they are given.
     Raises StoreError.
@@ -46,7 +46,10 @@ def write_combination(
 
 
 def complete_layout(store: SeriesStore, record: SweepRecord, points: Sequence[GridPoint]) -> None:
-    """Write the folders that lack a finished point, as where a process ended before; raises StoreError."""
+    """Write each folder that lacks a finished point's file, as an ended process left it.
+
+    Raises StoreError, and UsageError where a result is damaged.
+    """
     lacking = {}
     for _, point in list_finished(record.points, points):
         name = _name_combination(point)
@@ -57,7 +60,10 @@ def complete_layout(store: SeriesStore, record: SweepRecord, points: Sequence[Gr
 
 
 def _read_run(directory: Path, point: GridPoint) -> dict[str, Any]:
-    """Read a run under vLLM's keys, with what was varied; raises UsageError where its result is damaged."""
+    """Read a run's result without loadgen's own part, and add the varied values and the repeat's number.
+
+    An infinite value becomes a text. Raises UsageError where the result is missing or damaged.
+    """
     try:
         stored = json.loads((directory / RESULT).read_bytes())
         if not isinstance(stored, dict):
@@ -75,7 +81,10 @@ def _read_run(directory: Path, point: GridPoint) -> dict[str, Any]:
 
 
 def _name_combination(point: GridPoint) -> str:
-    """Name the folder: SERVE--max_num_seqs=8-BENCH--max_concurrency=4; no two combinations' is the same."""
+    """Return a combination's folder name: SERVE--max_num_seqs=8-BENCH--max_concurrency=4.
+
+    Other signs become `_`, and a name that changed, or is cut at 150 characters, ends with a hash.
+    """
     parts = []
     for kind, table in (("SERVE", point.serve), ("BENCH", point.settings)):
         if table:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.bars.limits import CASES, Case, evidence, searched
-from benchmarks.simulated.queue import share_over, utilisation_at, waits_s
+from benchmarks.simulated.queue import compute_share_over, utilisation_at, waits_s
 from builders.loops import loop_over
 from builders.virtual_engine import open_loop
 from loadgen.figures.objectives import Objective, judge_objectives
@@ -29,11 +29,11 @@ def test_the_engine_with_one_slot_is_the_queue() -> None:
 def test_the_formula_is_the_share_of_a_long_queue(utilisation: float, services: float) -> None:
     arrivals_s = np.cumsum(np.random.default_rng(2).exponential(1 / utilisation, 2_000_000))
     over = float((waits_s(arrivals_s, 1.0) > services).mean())
-    assert share_over(utilisation, services) == pytest.approx(over, rel=0.05)
+    assert compute_share_over(utilisation, services) == pytest.approx(over, rel=0.05)
 
 
 def test_the_utilisation_is_the_one_whose_share_was_asked() -> None:
-    assert share_over(utilisation_at(0.01, 6.0), 6.0) == pytest.approx(0.01, rel=1e-9)
+    assert compute_share_over(utilisation_at(0.01, 6.0), 6.0) == pytest.approx(0.01, rel=1e-9)
 
 
 @loop_over("percentile", [50, 90, 99])
