@@ -27,13 +27,12 @@ _ANSWERS = (
     "loadgen.records.decode",
     "loadgen.wire.openai",
     "loadgen.wire.sglang_generate",
-    "loadgen.records.token_counts",
+    "loadgen.records.decoded_stream",
     "loadgen.base.untrusted",
 )
 _OTHERS = ("loadgen.study.importers", "loadgen.base.bounds")
 _STORED = (
     "loadgen.records.record",
-    "loadgen.records.record_columns",
     "loadgen.base.archive",
     "loadgen.records.journal",
 )
@@ -136,7 +135,7 @@ TARGETS = {
         f"{_USER}:odd_records", ("loadgen.report", "loadgen.study.importers"), (), 64, words=False
     ),
     # what a run leaves
-    "frame": Target(f"{_RUNS}:frame", ("loadgen.records.record", "loadgen.records.record_columns"), (), 2048),
+    "frame": Target(f"{_RUNS}:frame", ("loadgen.records.record",), (), 2048),
     "journal": Target(f"{_RUNS}:any_journal", _STORED, (), 2048),
     "arrivals": Target(f"{_RUNS}:arrivals", _STORED, ("run_directories/format-1/arrivals.npz",), 16384),
     "columns": Target(f"{_RUNS}:columns", _STORED, (), 256, words=False),

@@ -13,8 +13,7 @@ from typing import Any, get_args
 
 from loadgen.facts.run_facts import Facts, find_fact_types
 from loadgen.plan.profile import Profile
-from loadgen.records.record import Record
-from loadgen.records.record_columns import Columns
+from loadgen.records.record import Columns, Record
 
 
 def describe_facts() -> Iterator[tuple[str, str]]:

@@ -26,7 +26,7 @@ from loadgen.features.roofline.machines import list_machines
 from loadgen.figures.figure_table import FIGURES, LATENCY, SPEED
 from loadgen.figures.metrics import ClientHealth
 from loadgen.plan import profile
-from loadgen.records.record_columns import Columns
+from loadgen.records.record import Columns
 from loadgen.settings import backends, setting
 from loadgen.settings.server_settings import ServerKeys
 from loadgen.settings.table import PROFILE_KEYS, TABLE, join_rows

@@ -28,7 +28,7 @@ from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.vllm_keys import BlockFacts
 from loadgen.plan.planned_requests import DataFacts
 from loadgen.plan.profile import Profile
-from loadgen.records.record_columns import MOST_COUNT
+from loadgen.records.record import MOST_COUNT
 from loadgen.settings.validation import ServerSettings, explain_unknown
 from loadgen.transport.sending.share import WHOLE, Share
 

@@ -14,16 +14,25 @@ from loadgen.base.clock import MS_NS
 from loadgen.base.untrusted import NOT_JSON, Hide, hide_nothing, read_error_text, read_line
 from loadgen.engines.refusals import is_past_context
 from loadgen.records import decoded_stream
-from loadgen.records.decoded_stream import DecodedStream, content_type, has_many_objects, is_one_body
+from loadgen.records.decoded_stream import (
+    DecodedStream,
+    StreamSummary,
+    content_type,
+    count_tokens,
+    drop_usage,
+    explain_excess,
+    has_many_objects,
+    is_one_body,
+    summarize,
+)
 from loadgen.records.record import UNKNOWN, Record
 from loadgen.records.text_tokens import join_written, needs_text
-from loadgen.records.token_counts import StreamSummary, count_tokens, drop_usage, explain_excess, summarize
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import CUT_SHORT, Failure, FailureKind
 from loadgen.wire import sse
 from loadgen.wire.http1 import HttpBody
 from loadgen.wire.openai import TOKEN, Dialect, Message, Usage, read_remark
-from loadgen.wire.typical import TypicalMessages
+from loadgen.wire.sse import TypicalMessages
 
 _OBJECTS = "JSON objects in lines, not server-sent events: is it another API?"
 _FOREIGN = "no message has choices: is it another API? the first"

@@ -1,20 +1,38 @@
-"""Decoded stream: the bytes of a streamed answer taken apart into messages, each with where it ends."""
+"""Decoded stream: a streamed answer taken apart into messages, each with where it ends, and their tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from loadgen.base.arrays import Int64
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.transport.capture import Capture
-from loadgen.wire import sse, typical
+from loadgen.wire import sse
 from loadgen.wire.http1 import Headers, HttpBody, unframe_response
-from loadgen.wire.openai import Dialect, Message
-from loadgen.wire.sse import PlainStream
+from loadgen.wire.openai import CLOSING, ENDING, MAYBE, NOTHING, TOKEN, Dialect, Message, Usage
+from loadgen.wire.sse import PlainStream, list_parsed
+
+# Finish reasons of an answer that is not all it would have been, and what each means.
+FAILED_ENDS: Final = {
+    **dict.fromkeys(("abort", "aborted", "cancelled", "canceled"), "the server stopped this request"),
+    "timeout": "the server's own time limit for this request passed",
+    **dict.fromkeys(("error", "network_error"), "the server failed while it answered"),
+    **dict.fromkeys(
+        ("content_filter", "content-filter", "sensitive", "safety", "recitation"),
+        "a filter of the server cut this answer",
+    ),
+    "insufficient_system_resource": "the server had no room left for this request",
+}
+# Tokens that may leave no byte in an answer, a million: reasoning that is not shown, special tokens.
+SILENT_TOKENS: Final = 1 << 20
+_ONE: Final = np.ones(1, np.int64)
+UNCOUNTED_TEXT: Final = 0.1  # of the messages with text, that a running count may go past
 
 
 class DecodedStream(msgspec.Struct, frozen=True):
@@ -45,7 +63,7 @@ def read_plain(dialect: Dialect, capture: Capture, keep_text: bool) -> DecodedSt
     stream = sse.read_plain_stream(capture.raw)
     if stream is None:
         return None
-    messages: Sequence[Message] | None = None if keep_text else typical.read_typical(dialect, stream)
+    messages: Sequence[Message] | None = None if keep_text else sse.read_typical(dialect, stream)
     lines = bytearray()
     if messages is None:
         lines = stream.lines()
@@ -148,3 +166,213 @@ def _split_at_malformed(dialect: Dialect, answer: HttpBody) -> tuple[sse.Events,
             break
         good.append(data)
     return sse.Events(b"\n".join(good), np.array(ends, np.int64), done, fault), malformed
+
+
+class StreamSummary(msgspec.Struct, frozen=True):
+    """Kinds, text, usage and errors of a stream's messages, up to the first that reports an error."""
+
+    kinds: bytearray  # what each message carries by itself: TOKEN, MAYBE, …
+    finish_reason: str  # the last one; one of FAILED_ENDS where any choice has it
+    why: str  # the server's text on it
+    usage: Usage | None  # the last one
+    usage_at: list[int]  # messages with choices that bring usage along
+    own_usage: bool  # the last usage came on a message of its own: it is of the whole answer
+    ids: bool  # some message lists its token ids
+    remarks: list[int]  # messages without choices: `openai.remark` reads them
+    fault: str | None
+
+    @property
+    def failed_end(self) -> str:
+        """The reason why the finish reason makes the answer a failure; "" if it does not."""
+        meaning = FAILED_ENDS.get(self.finish_reason, "")
+        return meaning and f"finish_reason {self.finish_reason}: {self.why or meaning}"
+
+
+def summarize(messages: Sequence[Message]) -> StreamSummary:
+    """Summarize messages in one pass, passing over those that are known to carry text alone."""
+    kinds = bytearray([TOKEN]) * len(messages)
+    reason, why, fault, usage, own_usage, ids = "", "", None, None, False, False
+    usage_at: list[int] = []
+    remarks: list[int] = []
+    repeated: list[int] = []
+    for at, message in list_parsed(messages):
+        choices = message.choices
+        if message.error is not None:
+            fault = message.fault()
+            if fault is not None:
+                del kinds[at:]
+                break
+        if choices is None:
+            remarks.append(at)
+        if message.usage is not None and not message.usage.is_empty:
+            usage, own_usage = message.usage, not choices
+            if choices:
+                usage_at.append(at)
+        kind = NOTHING
+        for choice in choices or ():
+            kind = max(kind, choice.classify()) if kind else choice.classify()
+            ids = ids or choice.token_ids is not None
+            if choice.finish_reason:
+                if reason not in FAILED_ENDS:
+                    reason, why = choice.finish_reason, message.read_abort_reason()
+                if choice.is_repeat():
+                    repeated.append(at)
+        kinds[at] = kind
+    if repeated and kinds.count(TOKEN) > len(repeated):
+        for at in repeated:
+            kinds[at] = CLOSING
+    return StreamSummary(kinds, reason, why, usage, usage_at, own_usage, ids, remarks, fault)
+
+
+def explain_excess(total: int, body_bytes: int) -> str:
+    """Explain that an answer's bytes cannot carry `total` tokens; "" if they can.
+
+    A token leaves a byte at least, but for those that are not shown.
+    """
+    if total <= body_bytes + SILENT_TOKENS:
+        return ""
+    return f"usage counts {total} tokens in an answer of {body_bytes} bytes"
+
+
+def drop_usage(summary: StreamSummary) -> StreamSummary:
+    """Return a summary without its usage, once that is known to be impossible."""
+    return msgspec.structs.replace(summary, usage=None, usage_at=[], own_usage=False)
+
+
+class TokenCounts(msgspec.Struct, frozen=True):
+    """The tokens of one answer; `messages` and `tokens` are int64[messages that carried tokens]."""
+
+    messages: Int64
+    tokens: Int64
+    total: int
+    usage: bool  # the total is the server's
+    exact: bool  # the tokens of each message are known
+
+
+def count_tokens(messages: Sequence[Message], summary: StreamSummary) -> TokenCounts:
+    """Count the tokens of each message, from the best source that the server offers.
+
+    In this order: its token ids, its running usage, one token a message where their number is the usage's,
+    else the usage spread evenly. A count of zero next to text does not count, nor do counts of messages that
+    go past those with text.
+    """
+    total = summary.usage.completion_tokens if summary.usage else None
+    if total == 0 and TOKEN in summary.kinds:
+        total = None
+    per_message = _count_ids(messages, summary, total) if summary.ids else None
+    if per_message is None and len(summary.usage_at) > 1:
+        per_message, total = _count_running_usage(messages, summary, total)
+    if per_message is not None:
+        per_message = _move_to_text(per_message, np.frombuffer(summary.kinds, np.uint8))
+    if per_message is not None:
+        carrying = np.flatnonzero(per_message)
+        tokens = per_message[carrying]
+        return TokenCounts(carrying, tokens, int(tokens.sum()), total is not None, True)
+    carrying, exact = _find_carrying(summary, total)
+    if total is None:
+        return TokenCounts(carrying, np.ones(len(carrying), np.int64), len(carrying), False, False)
+    return TokenCounts(carrying, spread_tokens(total, len(carrying)), total, True, exact)
+
+
+def spread_tokens(total: int, messages: int) -> Int64:
+    """Divide `total` tokens over `messages` messages as evenly as integers allow, int64[messages].
+
+    The first message always carries one: text cannot have come from none.
+    """
+    if messages in (0, total):
+        return _ONE.repeat(messages)
+    round_up = messages - 1 if total < messages else 0
+    edges = (np.arange(messages + 1, dtype=np.int64) * total + round_up) // messages
+    return edges[1:] - edges[:-1]
+
+
+def _count_ids(messages: Sequence[Message], summary: StreamSummary, total: int | None) -> Int64 | None:
+    """Count tokens by the ids of `return_token_ids`; None if the lists are incomplete."""
+    listed = [
+        sum(len(choice.token_ids or ()) for choice in message.choices or ())
+        for message, _ in zip(messages, summary.kinds, strict=False)
+    ]
+    if total is None:
+        complete = all(n or kind != TOKEN for n, kind in zip(listed, summary.kinds, strict=True))
+    else:
+        complete = sum(listed) == total
+    return np.array(listed, np.int64) if complete else None
+
+
+def _count_running_usage(
+    messages: Sequence[Message], summary: StreamSummary, total: int | None
+) -> tuple[Int64 | None, int | None]:
+    """Count tokens by `continuous_usage_stats`, and the total; (None, total) if it does not add up.
+
+    vLLM and SGLang count per choice on the way, and all choices in the usage message at the end.
+    """
+    seen: dict[int, int] = {}
+    added = np.zeros(len(summary.kinds), np.int64)
+    for at in summary.usage_at:
+        usage, choices = messages[at].usage, messages[at].choices
+        if usage is not None and usage.completion_tokens is not None and choices:
+            index = choices[0].index
+            added[at] = usage.completion_tokens - seen.get(index, 0)
+            seen[index] = usage.completion_tokens
+    if not summary.own_usage and total is not None:  # the last usage was of one choice only
+        total = sum(seen.values())
+    if total is None or added.min(initial=0) < 0 or added.sum() != total:
+        return None, total
+    return added, total
+
+
+def _move_to_text(tokens: Int64, kinds: NDArray[np.uint8]) -> Int64 | None:
+    """Move token counts to the messages with their text; None if most cannot be tokens of these messages.
+
+    What is counted on a message without a place for text (a role, at admission) is of the next text, and so
+    is what comes before the first text and is reached again by it. Text cannot have come from no token: where
+    the first one would, or more than UNCOUNTED_TEXT of them, the counts are of something else (of the whole
+    answer, of each chunk alone, of every tenth). A parser may share a token between two messages.
+    """
+    texts = (kinds == TOKEN).nonzero()[0]
+    if not len(texts) or (tokens[texts].all() and not tokens[kinds == NOTHING].any()):
+        return tokens
+    moved, first = tokens.copy(), texts[0]
+    for at in ((kinds == NOTHING) & (tokens > 0)).nonzero()[0].tolist():
+        place = texts.searchsorted(at)
+        if place < len(texts):
+            moved[texts[place]] += moved[at]
+            moved[at] = 0
+    if not moved[first]:
+        moved[first] = moved[:first].sum()
+        moved[:first] = 0
+    without = np.count_nonzero(moved[texts] == 0)
+    return moved if moved[first] and without <= UNCOUNTED_TEXT * len(texts) else None
+
+
+def _find_texts(kinds: bytearray, count: int) -> Int64:
+    """Find the positions of the messages with text, int64[count]."""
+    begin, end = kinds.find(TOKEN), kinds.rfind(TOKEN) + 1
+    if end - begin == count:  # nearly always, and no array to search
+        return np.arange(begin, end)
+    places: Int64 = (np.frombuffer(kinds, np.uint8) == TOKEN).nonzero()[0]
+    return places
+
+
+def _find_carrying(summary: StreamSummary, total: int | None) -> tuple[Int64, bool]:
+    """Find the positions of messages with tokens, int64[…], and whether the total confirms them.
+
+    An empty text may be a token (incomplete UTF-8, a special one), so of TOKEN, then MAYBE, then ENDING as
+    many are taken as make the total. An empty end that brings the only usage with it is not one:
+    `transformers serve` closes every stream so. A bare finish reason is one only where the usage counts a
+    token and nothing else can have carried it (an eos at once).
+    """
+    if summary.kinds.count(TOKEN) == total:
+        return _find_texts(summary.kinds, total), True
+    kinds = np.frombuffer(summary.kinds, np.uint8).copy()
+    if len(summary.usage_at) == 1 and not summary.own_usage and kinds[summary.usage_at[0]] == ENDING:
+        kinds[summary.usage_at[0]] = CLOSING
+    likely = (kinds >= MAYBE).nonzero()[0]
+    if total is None or len(likely) == total:
+        return likely, total is not None
+    most = (kinds >= ENDING).nonzero()[0]
+    if len(most) <= total:
+        most = most if len(most) else np.flatnonzero(kinds == CLOSING)[-1:]
+        return most, len(most) in (1, total)
+    sure = (kinds == TOKEN).nonzero()[0]
+    return sure if len(sure) else most[len(most) - total :], False

@@ -25,8 +25,8 @@ from loadgen.base.arrays import Bool, Int64
 from loadgen.base.errors import UsageError
 from loadgen.plan.model_files import find_tokenizer
 from loadgen.plan.tokenizers import load_tokenizer
+from loadgen.records.decoded_stream import spread_tokens
 from loadgen.records.record import UNKNOWN, Record, Records
-from loadgen.records.token_counts import spread_tokens
 from loadgen.wire.openai import Message
 
 _FAST = "tokenizer.json"

@@ -13,8 +13,8 @@ from builders.loops import loop_over
 from loadgen.figures.metrics import compute_metrics
 from loadgen.figures.per_request import MetricOptions
 from loadgen.records.decode import Decoder
+from loadgen.records.decoded_stream import SILENT_TOKENS
 from loadgen.records.record import UNKNOWN, Record, Records
-from loadgen.records.token_counts import SILENT_TOKENS
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire.openai import DIALECTS, MOST
 from records.test_decode import DONE, fixed, stream

@@ -9,7 +9,7 @@ import pytest
 
 from builders import recorded
 from builders.loops import loop_over
-from loadgen.records.token_counts import FAILED_ENDS
+from loadgen.records.decoded_stream import FAILED_ENDS
 from loadgen.transport.failure import Failure, FailureKind
 from records.test_decode import DONE, USAGE, A, B, event, fixed, stream
 

@@ -11,7 +11,7 @@ from builders import recorded
 from builders.loops import loop_over
 from loadgen.records.decode import Decoder
 from loadgen.records.record import UNKNOWN
-from loadgen.wire import typical
+from loadgen.wire import sse
 from loadgen.wire.openai import DIALECTS
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -76,7 +76,7 @@ def test_in_a_long_stream_too_of_which_few_messages_are_parsed(
     thinks = [delta(**{kind: f" thought{i}"}) for i in range(before)]
     says = [delta(content=f" word{i}") for i in range(after)]
     assert at(ROLE, *thinks, *says, END) == place
-    monkeypatch.setattr(typical, "read_typical", lambda dialect, stream: None)
+    monkeypatch.setattr(sse, "read_typical", lambda dialect, stream: None)
     assert at(ROLE, *thinks, *says, END) == place
 
 

@@ -11,8 +11,8 @@ from loadgen.base.untrusted import LONGEST
 from loadgen.figures.metrics import compute_metrics
 from loadgen.figures.per_request import MetricOptions
 from loadgen.records.decode import LONGEST_REASON, Decoder
+from loadgen.records.decoded_stream import SILENT_TOKENS
 from loadgen.records.record import UNKNOWN, Record, Records
-from loadgen.records.token_counts import SILENT_TOKENS
 from loadgen.transport.capture import NO_STAMP, Capture, join_reads, pack_int64s
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire.openai import DIALECTS, MOST, Dialect

@@ -15,7 +15,7 @@ from builders import recorded
 from fuzzing.fuzz_targets_decode import APIS, captured
 from loadgen.records.decode import Decoder
 from loadgen.transport.capture import Capture
-from loadgen.wire import sse, typical
+from loadgen.wire import sse
 from records.test_decode import DONE, HEAD
 
 pytestmark = pytest.mark.long
@@ -65,17 +65,17 @@ def same(api: int, capture: Capture) -> bool:
     """Check that all ways give the same Record; whether the quickest was gone."""
     decoder = Decoder(APIS[api], streamed=True)
     quick = recorded.values(decoder.decode(capture))
-    with patch.object(typical, "read_typical", lambda *_: None):
+    with patch.object(sse, "read_typical", lambda *_: None):
         assert recorded.values(decoder.decode(capture)) == quick
     with patch.object(sse, "read_plain_stream", lambda *_: None):
         assert recorded.values(decoder.decode(capture)) == quick
     plain = sse.read_plain_stream(capture.raw)
-    return plain is not None and typical.read_typical(decoder.dialect, plain) is not None
+    return plain is not None and sse.read_typical(decoder.dialect, plain) is not None
 
 
 def few() -> AbstractContextManager[object]:
     """Have few messages be enough for the quickest way."""
-    return patch.object(typical, "_FEWEST", 8)
+    return patch.object(sse, "_FEWEST", 8)
 
 
 def raw_of(lines: list[bytes], done: bool) -> list[bytes]:

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from builders.loops import loop_over
 from loadgen.records import record
-from loadgen.records.record import Record, Records
-from loadgen.records.record_columns import BOUNDS, LONGEST_NS, MOST_COUNT
+from loadgen.records.record import BOUNDS, LONGEST_NS, MOST_COUNT, Record, Records
 from loadgen.transport.failure import Failure, FailureKind
 
 TEXT = st.text(max_size=9) | st.sampled_from(["\ud800 half a pair", "\0", "end\0"])

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from builders.loops import loop_over
-from loadgen.records.token_counts import count_tokens, spread_tokens, summarize
+from loadgen.records.decoded_stream import count_tokens, spread_tokens, summarize
 from loadgen.wire.openai import Completions
 
 SAID, EMPTY = {"text": "a"}, {"text": ""}

@@ -18,8 +18,7 @@ from loadgen.figures.figure_table import parse_metrics
 from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.vllm_keys import BlockFacts
-from loadgen.records.record import UNKNOWN, Record, Records
-from loadgen.records.record_columns import BOUNDS
+from loadgen.records.record import BOUNDS, UNKNOWN, Record, Records
 from loadgen.report import figure_lines, report
 from loadgen.report.figure_lines import describe_sample_counts, describe_token_counts
 from loadgen.report.run_directory import Result

@@ -13,7 +13,7 @@ from builders import recorded
 from builders.loops import loop_over
 from loadgen.records.decode import Decoder
 from loadgen.transport.capture import Capture
-from loadgen.wire import sse, typical
+from loadgen.wire import sse
 from loadgen.wire.openai import DIALECTS
 from loadgen.wire.sglang_generate import Generate
 from records.test_decode import DONE, USAGE, stream
@@ -43,7 +43,7 @@ def decoded(dialect: str, capture: Capture) -> dict[str, Any]:
 
 
 def one_by_one(dialect: str, capture: Capture) -> dict[str, Any]:
-    with patch.object(typical, "read_typical", lambda *_: None):
+    with patch.object(sse, "read_typical", lambda *_: None):
         return decoded(dialect, capture)
 
 
@@ -51,7 +51,7 @@ def parsed(dialect: str, capture: Capture) -> list[int] | None:
     """Which messages were parsed; None: all of them."""
     plain = sse.read_plain_stream(capture.raw)
     assert plain is not None
-    messages = typical.read_typical(DIALECTS[dialect], plain)
+    messages = sse.read_typical(DIALECTS[dialect], plain)
     return None if messages is None else list(messages.parsed)
 
 
@@ -176,16 +176,16 @@ def test_messages_that_repeat_those_before_are_all_parsed() -> None:
     lines = [b'{"text":"%b","meta_info":{"completion_tokens":%d}}' % (b"a" * i, i) for i in range(1, 60)]
     plain = sse.read_plain_stream(answer(lines).raw)
     assert plain is not None
-    assert typical.read_typical(Generate(), plain) is None
+    assert sse.read_typical(Generate(), plain) is None
 
 
 def test_typical_messages_are_a_sequence() -> None:
     plain = sse.read_plain_stream(answer([chat()] * COUNT).raw)
     assert plain is not None
-    messages = typical.read_typical(DIALECTS["chat"], plain)
+    messages = sse.read_typical(DIALECTS["chat"], plain)
     assert messages is not None
     every = DIALECTS["chat"].read_messages(plain.lines())
     assert list(messages) == list(messages[:]) == list(every)
     assert (len(messages), messages[-1], messages[3:5]) == (len(every), every[-1], every[3:5])
-    assert [at for at, _ in typical.list_parsed(messages)] == [COUNT]
-    assert list(typical.list_parsed(every)) == list(enumerate(every))
+    assert [at for at, _ in sse.list_parsed(messages)] == [COUNT]
+    assert list(sse.list_parsed(every)) == list(enumerate(every))

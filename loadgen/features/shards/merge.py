@@ -24,8 +24,7 @@ from loadgen.features.shards.merge_facts import ShardRun
 from loadgen.features.shards.shard_clocks import ClockShift, ClockSpan, find_shifts
 from loadgen.figures.session_rows import find_sessions
 from loadgen.records.journal import Parts
-from loadgen.records.record import UNKNOWN, Record, Records
-from loadgen.records.record_columns import BOUNDS
+from loadgen.records.record import BOUNDS, UNKNOWN, Record, Records
 from loadgen.report import run_directory
 from loadgen.report.run import Place, Run
 from loadgen.report.run_directory import Result
