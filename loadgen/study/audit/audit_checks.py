@@ -35,7 +35,7 @@ _NAMED = 3  # of those that are equal
     Source.PAGE,
 )
 def duplicate(run: AuditedRun) -> Evidence | None:
-    """Find evidence that another run of the page has the same figures to the digit."""
+    """Find evidence that another run of the page has the same six or more times to the digit."""
     own = list_fractions(run.reported)
     if len(own) < ALIKE_FIGURES:
         return None
@@ -49,7 +49,7 @@ def duplicate(run: AuditedRun) -> Evidence | None:
 def _find_difference(
     run: AuditedRun, value: Callable[[Reported], float | None], noun: str
 ) -> Evidence | None:
-    """Find evidence that a value differs from that of most runs under the load; `noun` stands before it."""
+    """Find evidence that a value is not that of most runs under its load; `noun` stands before the value."""
     own, others = value(run.reported), run.page.find_usual_value(run.reported.load.name, value)
     if own is None or others is None or own == others:
         return None
@@ -77,7 +77,7 @@ concurrency_differs = suspect(
     Source.PAGE,
 )
 def prompts_differ(run: AuditedRun) -> Evidence | None:
-    """Find evidence that the other runs under this load had prompts of another length."""
+    """Find evidence that mean prompt tokens are over 1 % (and 2) off those of most runs under the load."""
     own, others = (
         run.reported.input_len,
         run.page.find_usual_value(
@@ -97,7 +97,7 @@ def prompts_differ(run: AuditedRun) -> Evidence | None:
     Source.PAGE,
 )
 def answers_short(run: AuditedRun) -> Evidence | None:
-    """Find evidence that answers ended before the requested length, as reported or as other runs show."""
+    """Find evidence that output tokens are over 1 % below the requested length, else that of other runs."""
     n, tokens, load = run.requests, run.figure("total_output_tokens"), run.reported.load
     if not n or tokens is None:
         return None
@@ -114,7 +114,10 @@ def answers_short(run: AuditedRun) -> Evidence | None:
 
 
 def _find_whole_answer(run: AuditedRun) -> float | None:
-    """Find the longest whole mean of answer tokens, if half the runs of its checkpoint and load have it."""
+    """Find the longest mean answer of the other runs of its checkpoint and load, of the whole ones.
+
+    None if fewer than half of these runs have it to the token.
+    """
     others = [other.reported.output_len for other in (*run.same_checkpoint, *run.same_load)]
     whole = [length for length in others if length and length == int(length)]
     longest = max(whole, default=0.0)
@@ -129,7 +132,7 @@ def _find_whole_answer(run: AuditedRun) -> float | None:
     "send token ids, or read input throughput and TTFT as of the tokens counted",
 )
 def prompts_off(run: AuditedRun) -> Evidence | None:
-    """Find evidence that the prompts do not have the requested length."""
+    """Find evidence that mean prompt tokens are over 4 % and over 32 tokens off the requested length."""
     own, requested = run.reported.input_len, run.reported.load.asked_input_len
     if not own or not requested or abs(own - requested) <= max(PROMPT_OFF * requested, PROMPT_TOKENS):
         return None
@@ -143,7 +146,7 @@ def prompts_off(run: AuditedRun) -> Evidence | None:
     "check whether an earlier run had them too; use a seed of your own",
 )
 def known_prompts(run: AuditedRun) -> Evidence | None:
-    """Find evidence that the prompts are those of a well-known seed, by their token count."""
+    """Find evidence that the input tokens are, to the token, those of the prompts of a known seed."""
     workload = run.workload
     if workload is None:
         return None
@@ -164,7 +167,11 @@ def known_prompts(run: AuditedRun) -> Evidence | None:
     Source.PAGE,
 )
 def warm_cache(run: AuditedRun) -> Evidence | None:
-    """Find evidence that the prompts had been sent before, so that TTFT leaves out their prefill."""
+    """Find evidence that prompts sent one at a time had been sent before: TTFT leaves no time for prefill.
+
+    That is TTFT far below what a full load leaves each prompt or, of prompts known as another run's, below
+    their arithmetic at the machine's peak. None of prompts below 512 tokens.
+    """
     load, length, ttft_ms = run.reported.load, run.reported.input_len, run.figure("mean_ttft_ms")
     alone = load.max_concurrency == 1 or run.requests == 1
     if not alone or not length or length < LEAST_PROMPT or not ttft_ms:
@@ -180,7 +187,7 @@ def warm_cache(run: AuditedRun) -> Evidence | None:
 
 
 def _find_earlier_run(run: AuditedRun, other: AuditedRun) -> Evidence | None:
-    """Describe the run of the checkpoint that had these very prompts before; None where that is not known."""
+    """Write how the prompts of `run` are the first of `other`, by counts, digest or seed; None if unknown."""
     own, its, of = run.workload, other.workload, other.reported.load.name or "the other load"
     if own is None or its is None:
         by = _name_same_prompts(run, other)
@@ -193,7 +200,10 @@ def _find_earlier_run(run: AuditedRun, other: AuditedRun) -> Evidence | None:
 
 
 def _name_same_prompts(run: AuditedRun, other: AuditedRun) -> str | None:
-    """Name the evidence that two runs had the same prompts, or one the other's first; None without."""
+    """Return what shows that `other` had the prompts of `run` first, "digest" or "seed"; None if neither.
+
+    A seed does for one client's prompts of one length, and if `other` had at least as many.
+    """
     own, its = run.reported, other.reported
     if own.plan_digest or its.plan_digest:
         return "digest" if own.plan_digest == its.plan_digest else None
@@ -218,7 +228,10 @@ def _are_other_prompts(run: AuditedRun, other: AuditedRun) -> bool:
 
 
 def _compare_with_load(run: AuditedRun, ttft_ms: float, times: float) -> Evidence | None:
-    """Describe a full load that leaves each prompt more than `times` the TTFT alone; None where none does."""
+    """Write which full load leaves each prompt more than `times` the TTFT, in ms; None if none does.
+
+    It is of the checkpoint, with prompts of this length that are not known to be others.
+    """
     for other in run.same_checkpoint:
         left_ms = other.prefill_left_ms
         if not left_ms or left_ms <= times * ttft_ms:
@@ -230,7 +243,7 @@ def _compare_with_load(run: AuditedRun, ttft_ms: float, times: float) -> Evidenc
 
 
 def _compare_with_peak(run: AuditedRun) -> Evidence | None:
-    """Explain that TTFT is below the prompt's arithmetic at the machine's peak; None where it is not."""
+    """Write how long the prompt's arithmetic takes at the machine's peak if TTFT is below that; else None."""
     if run.ceiling is None:
         return None
     prefill = bound.compare_prefill(run.ceiling, run.reported.figures, run.reported.load)
@@ -250,7 +263,10 @@ _WHOLE = re.compile(r"(?<![\w./-])(\d{3,6})\s?[/x]\s?(\d{2,6})(?![\w./-])")
 
 
 def find_nominal_lengths(run: Reported) -> tuple[float, float] | None:
-    """Find the tokens of a prompt and an answer that a run asked for, or is named by; None if not known."""
+    """Find the tokens of a prompt and an answer that a run asked for, else that a name has; None if neither.
+
+    Names are those of the load, the run, the model, the file and its directory, in this order.
+    """
     load = run.load
     if load.asked_input_len and load.asked_output_len:
         return float(load.asked_input_len), float(load.asked_output_len)
@@ -281,7 +297,7 @@ def compute_tolerance(requests: float) -> float:
     "compare by the tokens counted, not by the name; --compat inferencex draws the same lengths",
 )
 def nine_tenths(run: AuditedRun) -> Evidence | None:
-    """Find evidence that the requests had nine tenths of the tokens that their load's name says."""
+    """Find evidence that mean prompt and answer are both nine tenths of the requested or named lengths."""
     lengths, n = find_nominal_lengths(run.reported), run.requests
     counted = run.reported.input_len, run.reported.output_len
     if lengths is None or not n or None in counted or compute_tolerance(n) > WIDEST:
@@ -312,7 +328,7 @@ LEAST_DRAFT = 1.3  # tokens a pass, from which messages must show it
     Source.ROOFLINE,
 )
 def beyond_peak(run: AuditedRun) -> Evidence | None:
-    """Find evidence that a prompt's arithmetic exceeds the machine's peak."""
+    """Find evidence that a prompt's arithmetic exceeds the machine's peak by more than the tolerance."""
     excess = run.ceiling and bound.measure_prefill_excess(
         run.ceiling, run.reported.figures, run.reported.load
     )
@@ -335,7 +351,7 @@ def slow_kernel(run: AuditedRun) -> Evidence | None:
 
 
 def compute_decode_share(reported: Reported, ceiling: Ceiling | None) -> float | None:
-    """Compute the share of the roofline that decoding reached, over 1 if beyond; None where it is not known.
+    """Compute the share of the roofline that decoding reached, over 1 if beyond; None if unknown.
 
     Of a row of prefill alone it is the share of the peak that its speed reached.
     """
@@ -364,6 +380,7 @@ def _may_draft(run: AuditedRun, excess: bound.Excess) -> bool:
 
 
 def _measure_excess(run: AuditedRun) -> bound.Excess | None:
+    """Measure how far decoding is beyond the memory bus; None without a ceiling or a figure of decoding."""
     if run.ceiling is None:
         return None
     return bound.measure_decode_excess(run.ceiling, run.reported.figures, run.reported.load)
@@ -396,7 +413,7 @@ above_roofline = suspect(
     Source.ROOFLINE,
 )
 def draft_not_stated(run: AuditedRun) -> Evidence | None:
-    """Find evidence that only speculative decoding, which is not mentioned, explains the speed."""
+    """Find evidence that only speculative decoding, whose acceptance is not reported, explains the speed."""
     excess = _measure_excess(run)
     if excess is None or excess.times <= TOLERANCE:
         return None
@@ -412,7 +429,7 @@ def draft_not_stated(run: AuditedRun) -> Evidence | None:
     "check that the acceptance length is of this run: the roofline is divided by it",
 )
 def draft_not_seen(run: AuditedRun) -> Evidence | None:
-    """Find evidence that the reported acceptance length does not show in the messages."""
+    """Find evidence that an acceptance length of 1.3 or more is reported, yet messages have one token."""
     if run.accepted < LEAST_DRAFT or not run.one_token_a_message or run.shares_gaps:
         return None
     itl, tpot = run.figure("mean_itl_ms"), run.figure("mean_tpot_ms")
@@ -420,6 +437,10 @@ def draft_not_seen(run: AuditedRun) -> Evidence | None:
 
 
 def _explain_slow_decode(run: AuditedRun, ceiling: Ceiling) -> Evidence | None:
+    """Write that decoding is so slow that a fallback kernel is likely; None if not.
+
+    A speed alone is judged of short prompts, and not of several devices under Transformers.
+    """
     reported, load = run.reported, run.reported.load
     figures = reported.figures
     timed = any(f"{rank}_{key}_ms" in figures for rank in ("mean", "median") for key in ("tpot", "itl"))
@@ -431,6 +452,10 @@ def _explain_slow_decode(run: AuditedRun, ceiling: Ceiling) -> Evidence | None:
 
 
 def _explain_slow_prefill(run: AuditedRun, ceiling: Ceiling) -> Evidence | None:
+    """Write how far prefill under a full load is below 5 % of the machine's peak; None if it is not.
+
+    None too of prompts whose prefill takes too little time at the peak to judge.
+    """
     left_ms, length = run.prefill_left_ms, run.reported.input_len
     least_ms = ceiling.prefill_ms(length) if length else None
     if not left_ms or not least_ms or not LEAST_MS <= least_ms < SLOW_PREFILL * left_ms:

@@ -84,7 +84,11 @@ def audit_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; 0 where anything was read, 3 with --strict where a run is INVALID."""
+    """Print the audit of the places in `argv`; return 3 with --strict if a run is INVALID, else 0.
+
+    As text, what could not be read and failed cells go to the standard error. Raises UsageError of wrong
+    options, and where nothing can be read.
+    """
     parser = audit_parser()
     if {"-h", "--help"} & set(argv):
         parser.print_help()
@@ -129,7 +133,7 @@ class Audited(msgspec.Struct, frozen=True):
 
 
 def audit_sources(read: Sources, hardware: Hardware, model: str | None) -> Audited:
-    """Audit everything that was read; raises UsageError, MeasureError where there are no figures."""
+    """Audit everything that was read; raises MeasureError if there is no run, UsageError of a bad config."""
     cells = [(failure.cell, failure.reason) for failure in read.failures]
     failed = [f"{cell.arm}, {cell.profile}, repeat {cell.repeat + 1}: {reason}" for cell, reason in cells]
     if not read.reported:
@@ -157,7 +161,7 @@ def _wrap_line(line: str) -> list[str]:
 def encode_audit(
     findings: Sequence[RunFindings], machine: Machine | None, problems: Sequence[str], failures: Sequence[str]
 ) -> dict[str, Any]:
-    """Write the audit as an object of plain values; a number that is not finite is null."""
+    """Make the JSON object of an audit; a number that is not finite is null."""
     return {
         "format": FORMAT,
         "machine": None if machine is None else machine.model_dump(mode="json"),
@@ -178,6 +182,7 @@ def _draw_table(findings: Mapping[str, Sequence[RunFindings]]) -> Iterator[str]:
 
 
 def _draw_row(audited: RunFindings) -> str:
+    """Write a run's line: its load, speed, TTFT, TPOT, share of the roofline, level and worst doubt."""
     run, share = audited.reported, audited.roofline
     speed = next((value for key in _SPEEDS if (value := run.figure(key)) is not None), None)
     cells = [
@@ -194,16 +199,18 @@ def _draw_row(audited: RunFindings) -> str:
 
 
 def _read_latency(run: Reported, key: str) -> float | None:
-    """Read the mean of a latency in ms; of a source without it the median."""
+    """Return the mean of a latency in ms, else its median; None if the source has neither."""
     mean = run.figure(f"mean_{key}_ms")
     return run.figure(f"median_{key}_ms") if mean is None else mean
 
 
 def _mark_name(audited: RunFindings, name: str) -> str:
+    """Return a run's name, "(no name)" if empty, with a mark if it was simulated."""
     return mark_simulated(name or "(no name)", bool(audited.reported.simulated))
 
 
 def _format_number(value: float | None) -> str:
+    """Format a figure with two decimals, one from 10,000 on, two digits from 100,000 on; "-" if unknown."""
     if value is None or not math.isfinite(value):
         return "-"
     digits = 2 if abs(value) < 1e4 else 1
@@ -211,7 +218,10 @@ def _format_number(value: float | None) -> str:
 
 
 def _explain_run(audited: RunFindings, explain: bool) -> Iterator[str]:
-    """Yield the lines on a run's findings; none without findings."""
+    """Yield the lines on a run's findings, notes by name alone unless `explain`; none if there are none.
+
+    With `explain` conditions, remedies and the source's remarks are there too.
+    """
     shown = [finding for finding in audited.findings if explain or finding.rule.severity is not Severity.NOTE]
     notes = [finding.rule.code for finding in audited.findings if finding not in shown]
     remarks = audited.reported.remarks if explain else ()
@@ -277,6 +287,7 @@ def _explain_unchecked(findings: Sequence[RunFindings]) -> Iterator[str]:
 
 
 def _count_runs(what: str, runs: Sequence[object], why: str) -> list[str]:
+    """Write one line with how many runs there are and why; [] without runs."""
     return [f"{what} {format_count(len(runs), 'run')}: {why}"] if runs else []
 
 
@@ -290,6 +301,7 @@ def _tally_reasons(what: str, reasons: Iterable[str]) -> Iterator[str]:
 
 
 def _encode_run(audited: RunFindings) -> dict[str, Any]:
+    """Make the JSON object of a run: its figures, level, roofline, doubts and remarks."""
     run, ceiling = audited.reported, audited.ceiling
     return {
         "name": run.name,
@@ -309,6 +321,7 @@ def _encode_run(audited: RunFindings) -> dict[str, Any]:
 
 
 def _keep_finite(value: Any) -> Any:
+    """Return a number, text or None as it is; None of NaN and infinity, and any other value as text."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if isinstance(value, int | float | str | None) else str(value)

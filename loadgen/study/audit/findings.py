@@ -49,7 +49,7 @@ class RunFindings(msgspec.Struct, frozen=True):
 
     @property
     def by_its_report(self) -> bool:
-        """Whether the verdict in a pasted report is graver than what its figures show."""
+        """Whether the verdict in a pasted report is graver than what the findings give."""
         graver = {Level.VALID: (Level.SUSPECT, Level.INVALID), Level.SUSPECT: (Level.INVALID,)}
         return self.reported.level in graver.get(Level.from_findings(self.findings), ())
 
@@ -69,7 +69,7 @@ class RunFindings(msgspec.Struct, frozen=True):
 def audit_runs(
     reported: Sequence[Reported], machine: Machine | None, config: Path | None, model: str = ""
 ) -> list[RunFindings]:
-    """Apply every check that the data allow to each run, next to the others of its page.
+    """Apply every check that the data allow to each run, next to the others of its page; return the findings.
 
     `machine` overrides what a run reports of its own; None: as the run names it, else no roofline. `model` is
     used for every run's name; `config` is the shape of the models that the table does not know, of all where
@@ -86,12 +86,17 @@ def audit_runs(
         ceiling, why = ceilings.find(run, shape)
         audited = AuditedRun(run, page, ceiling)
         lacks = _list_lacks(run, machine, model, shape) if ceiling is None else (False, False)
-        audits.append(RunFindings(run, _find_all(audited), ceiling, why, list_unchecked(audited), *lacks))
+        audits.append(
+            RunFindings(run, _collect_findings(audited), ceiling, why, list_unchecked(audited), *lacks)
+        )
     return audits
 
 
 def _list_lacks(run: Reported, machine: Machine | None, model: str, shape: Path | None) -> tuple[bool, bool]:
-    """Return whether a run without a roofline lacks a machine, and whether it lacks the model's shape."""
+    """Return whether a run without a roofline lacks a machine, and whether it lacks the model's shape.
+
+    Of a simulated run without a `machine` neither is needed.
+    """
     if run.simulated and machine is None:
         return False, False
     name = model or run.checkpoint
@@ -103,8 +108,12 @@ def _list_lacks(run: Reported, machine: Machine | None, model: str, shape: Path 
     return machines.settle_machine(machine, run.machine) is None, not known
 
 
-def _find_all(audited: AuditedRun) -> tuple[Finding, ...]:
-    """Join the findings of our own verdict, if there is one, with those of the audit; worst first."""
+def _collect_findings(audited: AuditedRun) -> tuple[Finding, ...]:
+    """Join the findings of a run's own verdict with those of the audit's checks; worst first.
+
+    Of a run of ours few checks are applied. A check is not where the verdict has a doubt of its name or of
+    its question.
+    """
     run = audited.reported.run
     if run is not None:
         own = list(run.verdict.findings)

@@ -36,7 +36,10 @@ class Hardware(msgspec.Struct, frozen=True):
     def find(
         cls, key: str | None = None, bandwidth_gb_per_s: float | None = None, config: str | None = None
     ) -> Hardware:
-        """Look up the machine, bandwidth and file of these names; raises UsageError of an unknown one."""
+        """Find the machine of a key or a bandwidth, and the model's config.json; None of what is not given.
+
+        Raises UsageError of an unknown key, and of a file that is no model's.
+        """
         file = None if config is None else expand_path(config)
         if file is not None:
             architecture.read_architecture(file)
@@ -44,11 +47,11 @@ class Hardware(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_flags(cls, flags: argparse.Namespace) -> Hardware:
-        """Read the roofline's flags of a command line; raises UsageError as `find`."""
+        """Find the hardware that the roofline's flags name; raises UsageError as `find`."""
         return cls.find(flags.hardware, flags.bandwidth, flags.model_config)
 
     def or_recorded(self, key: str | None) -> Hardware:
-        """Return this, else the machine that a finished campaign recorded, perhaps by an older key."""
+        """Return this; without a machine, with that of a campaign's `key`, or with why that is unknown."""
         if self.machine is not None or key is None:
             return self
         machine, unknown = machines.find_recorded(key)
@@ -65,7 +68,11 @@ class Ceilings:
     _made: dict[tuple[str, str], Ceiling | str] = field(default_factory=dict)
 
     def find(self, run: Reported, config: Path | None) -> tuple[Ceiling | None, str]:
-        """Find the ceiling, or None and why; a run's own weights are better than any table's."""
+        """Find a run's ceiling, else None and the reason; by its own weights before any table's.
+
+        `config` is the shape of a model that the table does not have. What was computed is kept by name and
+        machine.
+        """
         if run.speed_formula == speed_rows.UNKNOWN:
             return None, _NO_FORMULA
         if run.ceiling is not None and not self.model:
@@ -78,7 +85,7 @@ class Ceilings:
         return (made, "") if isinstance(made, Ceiling) else (None, made)
 
     def _compute(self, run: Reported, config: Path | None) -> Ceiling | str:
-        """Compute the ceiling by the run's or the given model and machine; else say why there is none."""
+        """Compute the ceiling by the run's or the given model and machine; else return why there is none."""
         if self.machine is None and run.simulated:
             return "no model runs in a simulation"
         machine = machines.settle_machine(self.machine, run.machine)
@@ -102,9 +109,9 @@ class Ceilings:
 
 
 def add_ceilings(reported: Sequence[Reported], hardware: Hardware) -> tuple[list[Reported], list[str]]:
-    """Return the runs with their ceilings, and a message for each reason why some have none.
+    """Return the runs with their ceilings, and a line on each reason why some have none.
 
-    --hardware overrides what a run reports; a run's own weights stay.
+    --hardware overrides what a run reports; a run's own weights stay. Without it no line is on simulations.
     """
     ceilings = Ceilings(hardware.machine)
     made = [

@@ -56,7 +56,7 @@ def figures_disagree(run: AuditedRun) -> Evidence | None:
 
 
 def _list_rates(run: AuditedRun) -> Iterator[tuple[str, Interval, Interval, Interval]]:
-    """List each reported rate with its count and the duration, where the run has all three."""
+    """Yield each reported rate with its count and the duration, of clients that define them as vLLM does."""
     duration = run.interval("duration")
     if not run.alike or duration is None or not duration.low:
         return
@@ -88,13 +88,13 @@ def has_relations(run: AuditedRun) -> bool:
     "get the client's own result file",
 )
 def impossible_order(run: AuditedRun) -> Evidence | None:
-    """Find evidence that mean, median and percentiles contradict each other."""
+    """Find evidence that statistics of a latency contradict each other, or TTFT's those of E2EL."""
     disorder = (line for key, word in _METRICS.items() for line in _find_disorder(run, key, word))
     return join_evidence([*disorder, *_find_late_first_tokens(run)])
 
 
 def _find_late_first_tokens(run: AuditedRun) -> Iterator[Evidence]:
-    """Find statistics of TTFT above those of E2EL: in every request the first token comes before the last."""
+    """Yield evidence that a statistic of TTFT is above E2EL's: the first token comes before the last."""
     for name in run.reported.figures:
         statistic, _, metric = name.partition("_")
         whole = run.interval(f"{statistic}_e2el_ms") if metric == "ttft_ms" and statistic != "std" else None
@@ -109,7 +109,7 @@ def _find_late_first_tokens(run: AuditedRun) -> Iterator[Evidence]:
     "latencies and duration are of different runs, or in different units",
 )
 def longer_than_the_run(run: AuditedRun) -> Evidence | None:
-    """Find evidence that a single request took longer than the whole run."""
+    """Find evidence that a TTFT or E2EL is over 2 % longer than the whole run."""
     duration = run.interval("duration")
     if not run.alike or duration is None or not duration.high:
         return None
@@ -138,6 +138,10 @@ def counts_disagree(run: AuditedRun) -> Evidence | None:
 
 
 def _find_disorder(run: AuditedRun, key: str, word: str) -> Iterator[Evidence]:
+    """Yield evidence that a latency's percentiles fall, or that its mean contradicts them or its deviation.
+
+    `word` is the latency's label.
+    """
     ranks = dict(_list_ranks(run, key))
     ordered = sorted(ranks.items())
     for (lower, below), (upper, above) in pairwise(ordered):
@@ -179,6 +183,7 @@ def _find_impossible_spread(run: AuditedRun, key: str, word: str, mean: Interval
 
 
 def _list_ranks(run: AuditedRun, key: str) -> Iterator[tuple[float, Interval]]:
+    """Yield the minimum (0), median (50), maximum (100) and percentiles that a run has of a latency."""
     names = {f"min_{key}_ms": 0.0, f"median_{key}_ms": 50.0, f"max_{key}_ms": 100.0}
     for name in run.reported.figures:
         match = re.fullmatch(rf"p([\d.]+)_{key}_ms", name)
@@ -213,7 +218,10 @@ def beyond_schedule(run: AuditedRun) -> Evidence | None:
     "the client was slow to send, or waited for something after the last answer",
 )
 def concurrency_not_held(run: AuditedRun) -> Evidence | None:
-    """Find evidence that slots of a closed loop stood empty."""
+    """Find evidence that a closed loop's mean concurrency was below 85 % of its limit.
+
+    Only of five requests per slot or more, none of which failed.
+    """
     limit, n, held = run.reported.load.max_concurrency, run.requests, run.concurrency
     if not run.alike or run.paced or not limit or not n or held is None:
         return None
@@ -243,7 +251,7 @@ def nothing_measured(run: AuditedRun) -> Evidence | None:
     "TTFT is E2EL, and TPOT is meaningless: enable streaming",
 )
 def unstreamed_answers(run: AuditedRun) -> Evidence | None:
-    """Find evidence that answers came in one piece, so that TTFT is the latency of all of it."""
+    """Find evidence that answers came whole, so that TTFT is E2EL: 16 tokens or more, under 0.1 ms apart."""
     known = [value for key in ("mean", "median") if (value := run.figure(f"{key}_tpot_ms")) is not None]
     tpot, length = min(known, default=math.inf), run.reported.output_len
     if not length or length < WHOLE_TOKENS or tpot >= WHOLE_MS:
@@ -258,7 +266,10 @@ def _count_sent(run: AuditedRun) -> float | None:
 
 
 def _find_failures(run: AuditedRun, above: float, most: float) -> Evidence | None:
-    """Find evidence of failed requests, counted or missing, that are `above` to `most` of all."""
+    """Find evidence that over `above` and up to `most` of the requests failed, as shares of all.
+
+    By the count of failures, else by requests that are not among the answered ones, or by a success rate.
+    """
     n, asked = run.requests, _count_sent(run)
     failed = run.figure("failed")
     if n is not None and asked is not None and (failed is None or run.reported.told_by != PAGE):
@@ -292,7 +303,7 @@ many_failures = invalid(
     "measure at least ten",
 )
 def single_request(run: AuditedRun) -> Evidence | None:
-    """Find evidence that there was one request only, so no spread, and nothing warm or cold before it."""
+    """Find evidence that one request was answered, so that mean, median and P99 are of it alone."""
     return "mean, median and P99 are of one request" if run.requests == 1 else None
 
 
@@ -300,7 +311,7 @@ def single_request(run: AuditedRun) -> Evidence | None:
     "thin-percentiles", "a percentile q of fewer requests than 1 / (1 − q)", "read it as the slowest request"
 )
 def thin_percentiles(run: AuditedRun) -> Evidence | None:
-    """Find evidence that a percentile rests on so few requests that it is their largest value."""
+    """Find evidence that percentiles are of so few requests that they are little below the slowest one."""
     n = run.requests
     ranks = {rank for key in ("ttft", "tpot", "e2el") for rank, _ in _list_ranks(run, key) if 50 < rank < 100}
     thin = sorted(rank for rank in ranks if n and n < least_samples(rank)[0])
@@ -317,7 +328,7 @@ def thin_percentiles(run: AuditedRun) -> Evidence | None:
     "ignore the peak; messages carry several tokens, so ITL is not per token either",
 )
 def peak_below_mean(run: AuditedRun) -> Evidence | None:
-    """Find evidence that the busiest second held fewer tokens than the mean one: messages were counted."""
+    """Find evidence that the peak in every second is below all tokens: the client counted messages."""
     peak, tokens = run.interval("max_output_tokens_per_s"), run.figure("total_output_tokens")
     duration = run.interval("duration")
     if not run.alike or peak is None or not peak.high or not tokens or duration is None:
@@ -347,7 +358,7 @@ def peak_over_limit(run: AuditedRun) -> Evidence | None:
 
 @note("gaps-are-not-tokens", "vLLM's client: mean ITL and mean TPOT are more than 10 % apart", "read TPOT")
 def gaps_are_not_tokens(run: AuditedRun) -> Evidence | None:
-    """Find evidence that ITL is of messages which do not carry one token each."""
+    """Find evidence that mean ITL and TPOT of vLLM's client differ: ITL is of messages, not of tokens."""
     itl, tpot = run.figure("mean_itl_ms"), run.figure("mean_tpot_ms")
     if not itl or not tpot or run.one_token_a_message or run.reported.told_by not in ("vllm", "page"):
         return None
@@ -362,7 +373,7 @@ def gaps_are_not_tokens(run: AuditedRun) -> Evidence | None:
     "read TPOT; no percentile of ITL below the mean is a time per token",
 )
 def bursts(run: AuditedRun) -> Evidence | None:
-    """Find evidence that messages arrive many at once."""
+    """Find evidence that messages arrive many at once: the median ITL is below 5 % of the mean TPOT."""
     median, tpot = run.figure("median_itl_ms"), run.figure("mean_tpot_ms")
     if median is None or not tpot or median >= BURST * tpot:
         return None
@@ -376,7 +387,7 @@ def bursts(run: AuditedRun) -> Evidence | None:
     "measure the client: `loadgen selftest`",
 )
 def client_untold(run: AuditedRun) -> Evidence | None:
-    """Find evidence that many streams were measured by a client whose own delay is not reported."""
+    """Find evidence that over 256 streams were measured by a client whose own delay is not reported."""
     streams = max(run.reported.load.max_concurrency or 0.0, run.concurrency or 0.0)
     if streams <= STREAMS or run.reported.run is not None:
         return None
@@ -392,7 +403,7 @@ def client_untold(run: AuditedRun) -> Evidence | None:
     "use throughput and TPOT by the retokenized count",
 )
 def tokens_recounted(run: AuditedRun) -> Evidence | None:
-    """Find evidence that the answers hold far fewer tokens than were counted."""
+    """Find evidence that the answers' texts have below 80 % of the output tokens that were reported."""
     reported, recounted = run.figure("total_output_tokens"), run.figure("total_output_tokens_retokenized")
     if not reported or recounted is None or recounted >= RECOUNTED * reported:
         return None
@@ -421,7 +432,7 @@ _ROUNDED = 0.006  # of a length or a rate that is printed with two decimals
     "the client subtracted timestamps of two clocks, or the figures were edited: get its own result file",
 )
 def impossible_value(run: AuditedRun) -> Evidence | None:
-    """Find evidence that a figure has a value that no measurement has."""
+    """Find evidence that a figure has a value that no measurement has, or contradicts its parts."""
     return join_evidence([*_list_impossible(run), *_list_draft_contradictions(run)])
 
 
@@ -485,7 +496,7 @@ CONTRADICTIONS: tuple[Rule[AuditedRun], ...] = (
 
 
 def judge_figures(run: Reported) -> Reported:
-    """Return a run as INVALID, with its doubts, where its figures contradict one another; ours unchanged."""
+    """Return a run with its figures' contradictions as doubts, INVALID if there are any; ours unchanged."""
     if run.told_by == OURS:
         return run
     found = [finding.rule.code for finding in rule.apply_rules(CONTRADICTIONS, AuditedRun(run))]

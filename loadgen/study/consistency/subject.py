@@ -57,7 +57,7 @@ class Page:
         self._loads = group_by(runs, lambda run: strip_load(run.load.name))
 
     def select_name(self, name: str) -> Sequence[Reported]:
-        """Select the runs of a checkpoint."""
+        """Select the runs of this name, a checkpoint's; none of an unknown name."""
         return self._names.get(name, ())
 
     def select_load(self, name: str) -> Sequence[Reported]:
@@ -107,7 +107,7 @@ class AuditedRun:
     ceiling: Ceiling | None = None
 
     def figure(self, key: str) -> float | None:
-        """Return a figure that is a finite number; None if it is absent."""
+        """Return a figure that is a number; None if it is absent, or no measurement gives it."""
         return self.reported.figure(key)
 
     def interval(self, key: str) -> Interval | None:
@@ -118,7 +118,7 @@ class AuditedRun:
 
     @property
     def requests(self) -> float | None:
-        """How many requests were answered."""
+        """How many requests were answered; None if it is not known."""
         return self.figure("completed")
 
     @property
@@ -128,7 +128,7 @@ class AuditedRun:
 
     @property
     def limit(self) -> float | None:
-        """The concurrency limit, at most the number of requests; without a limit that number."""
+        """The concurrency limit, at most the number of requests; without a limit that number, else None."""
         limit = self.reported.load.max_concurrency
         return self.requests if limit is None else min(float(limit), self.requests or float(limit))
 
@@ -151,7 +151,10 @@ class AuditedRun:
 
     @property
     def named_draft(self) -> str:
-        """The draft that a name or label mentions, if no acceptance length is reported; else ""."""
+        """The draft that a name or label mentions, if no acceptance length is reported; else "".
+
+        "" too if messages carry one token each, unless the client divides gaps by tokens.
+        """
         if self.accepted > 1 or (self.one_token_a_message and not self.shares_gaps):
             return ""
         labels = self.reported.unread.items()
@@ -218,16 +221,16 @@ class AuditedRun:
 
     @property
     def same_checkpoint(self) -> tuple[AuditedRun, ...]:
-        """The others of the page of this checkpoint, most likely from one server."""
+        """The others of the page of this name, a hundred at most, most likely from one server."""
         return self._audit_others(self.page.select_name(self.reported.name))
 
     @property
     def same_load(self) -> tuple[AuditedRun, ...]:
-        """The others of the page under the load of this name."""
+        """The others of the page under the load of this name, a hundred at most."""
         return self._audit_others(self.page.select_load(self.reported.load.name))
 
     def _audit_others(self, runs: Sequence[Reported]) -> tuple[AuditedRun, ...]:
-        """Audit the other runs of a page (the first, if very many), for comparison with one."""
+        """Return the first hundred of these runs but this one, each as an AuditedRun."""
         return tuple(self.page.audit_run(run) for run in runs[:_MOST_PEERS] if run is not self.reported)
 
 
@@ -333,6 +336,7 @@ def _count_tokens(missing: Missing, input_len: int, requests: int) -> int:
 
 @cache
 def _read_workloads() -> dict[str, dict[int, dict[int, int]]]:
+    """Read the tokens that each prompt lacks, by client, length and the prompt's index; once."""
     text = resources.files(__package__).joinpath("workloads.json").read_text("utf-8")
     return {
         _CLIENTS[client]: {
