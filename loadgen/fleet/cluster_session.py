@@ -29,8 +29,7 @@ from loadgen.run.command import progress
 from loadgen.run.command.options import TABLE, Options, is_given
 from loadgen.run.command.progress import Progress, Totals
 from loadgen.run.extension import Extension, PlanSender, SenderMaker, Step
-from loadgen.run.firing import NO_HEALTH, DecodedTally, PlanPart, TransportOptions, Watch
-from loadgen.run.measure import Outcome, measure
+from loadgen.run.firing import NO_HEALTH, DecodedTally, Outcome, PlanPart, TransportOptions, Watch, measure
 from loadgen.run.stop_rules import StopRules
 from loadgen.server.discovery import ServerAddress
 from loadgen.settings.run_settings import AUTO

@@ -33,8 +33,7 @@ from loadgen.plan.planned_requests import PromptRequests
 from loadgen.plan.request_sources import ModelTarget
 from loadgen.records.record import Records
 from loadgen.run.command.progress import Display, display
-from loadgen.run.firing import TransportOptions, Watch
-from loadgen.run.measure import Outcome, measure
+from loadgen.run.firing import Outcome, TransportOptions, Watch, measure
 from loadgen.server import control
 from loadgen.server.discovery import ServerAddress, ServerInfo, ServerProbe
 from loadgen.server.exchange import DENIED, ControlAnswer

@@ -18,8 +18,7 @@ from loadgen.records.record import Records
 from loadgen.run.acceptance import Adapter
 from loadgen.run.command.options import TABLE, Options, is_given
 from loadgen.run.command.progress import Display
-from loadgen.run.firing import TransportOptions, Watch
-from loadgen.run.measure import Outcome, measure
+from loadgen.run.firing import Outcome, TransportOptions, Watch, measure
 from loadgen.server.discovery import ServerAddress, ServerInfo
 from loadgen.server.scraper import MetricsScraper
 from loadgen.transport.sending.job import Target

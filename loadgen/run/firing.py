@@ -1,26 +1,30 @@
-"""Firing: a plan while it is sent, by one process or several, and each process's job."""
+"""Firing: a plan is sent, decoded and journalled by its processes; a signal or a rule ends it early."""
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from loadgen.base import clock, signals
+from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
 from loadgen.base.signals import SIGNALS, Interrupts
 from loadgen.base.untrusted import Hide, hide_nothing
 from loadgen.features import import_rows
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import UNKNOWN_LEN
+from loadgen.records import text_tokens
 from loadgen.records.decode import Decoder
 from loadgen.records.journal import Journal
-from loadgen.records.record import Record
+from loadgen.records.record import Record, Records
 from loadgen.records.text_tokens import TextTokenizer
 from loadgen.run.command.progress import Display, LiveTotals, Progress, SentCounters
 from loadgen.run.stop_rules import StopRules
@@ -93,88 +97,164 @@ class Watch(msgspec.Struct, frozen=True):
     waiting: Callable[[], int | None] = lambda: None  # requests in the server's queue, where it reports them
 
 
-def decoder_of(plan: Plan, options: TransportOptions, counts: bool) -> Decoder:
-    """Make the decoder of a plan's answers; `counts`: keep texts that a tokenizer must count."""
-    planned = (plan.requests.input_lens, plan.requests.output_lens)
-    return Decoder(plan.dialect, plan.profile.stream, options.keep_text, options.hide, planned, counts)
+class Outcome(msgspec.Struct, frozen=True):
+    """The records and counts of a plan that was sent; `cut_short` is why it was not completed, or ""."""
+
+    records: Records
+    health: Health
+    cut_short: str = ""
+    signal: int = 0  # which one asked the run to stop; 0: none did
+    rule: str = ""  # which rule to stop ended it, in words
+    saturated: bool = False  # that rule was --stop-when-saturated
+    uncounted: str = ""  # why the tokens of answers without usage could not be counted
+    reasoned: int = 0  # answers whose first token was of reasoning
+    hidden: int = 0  # answers whose reasoning was counted, and not streamed
+    workers: int = 1
+    lost: tuple[str, ...] = ()  # workers that were lost, and why, in words
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal or a cancellation stopped the run."""
+        return self.signal > 0
 
 
-def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
-    """Make one process's job of a plan; raises UsageError if a header would be sent twice."""
-    profile, part = plan.profile, options.part
-    indices = part.share.list_indices(len(plan), plan.sessions)
-    sessions: Sessions | None = None
-    order: Order = part.order or Listed(indices)
-    if plan.turns is not None:
-        indices = np.unique(plan.turns.numbers()[indices])
-        (feature,) = import_rows("turns")
-        order, sessions = feature.make_turns(plan, plan.turns, indices.tolist(), options.target.headers)
-    answer_bytes, open_bytes = _room(plan, options, len(order))
-    timeouts_s = profile.turn_timeout, profile.request_timeout
-    most, prefills, steps = profile.max_concurrency, profile.prefill_concurrency, plan.concurrency
-    if steps is not None:
-        most, steps = steps.most, steps.divide(part.share.number, part.share.of)
-    return Job(
-        target=options.target_of(part.share.number),
-        order=order,
-        body=plan.body,
-        offsets_ns=None if plan.offsets_ns is None else plan.offsets_ns[indices],
+def measure(plan: Plan, options: TransportOptions, watch: Watch, firing: Firing | None = None) -> Outcome:
+    """Send a plan, decode the responses, return the outcome; raises UsageError for too many connections.
+
+    `firing` is by whom it is sent, if not by processes of this machine. `watch.during` is entered once every
+    process has been forked: what it starts may be a thread. On return every decoded request is in the
+    journal's file, and that is on the disk.
+    """
+    rules, journal, part = watch.rules, watch.journal, options.part
+    indices = None if plan.total is None else part.share.list_indices(len(plan), plan.sessions)
+    total = None if indices is None else len(indices)
+    most = plan.profile.max_concurrency
+    firing = firing or _begin_firing(plan, options, watch)
+    began_ns = part.start.begin_ns(clock.now_ns())
+    progress = Progress(
+        watch.title,
+        total,
+        firing.counters,
+        rules.duration_ns(plan.profile.duration_ns) / 1e9 or None,
+        rules.cut_after_s,
         max_concurrency=None if most is None else part.share.count_slots(most),
-        limits=Limits(
-            request_timeout_ns=int(min(filter(None, timeouts_s), default=0.0) * 1e9),  # 0: any time
-            timeout_flag="--turn-timeout" if profile.turn_timeout else "--request-timeout",
-            # A whole answer has no token to wait for: only --request-timeout ends it.
-            stall_timeout_ns=int(profile.stall_timeout * 1e9) if profile.stream else 0,
-            answer_bytes=answer_bytes,
-            open_bytes=open_bytes,
-        ),
-        token_seen=plan.dialect.has_token,
-        token_messages=plan.dialect.count_token_messages,
-        request_id_prefix=options.request_id_prefix,
-        rate_per_s=plan.rate_per_s / part.share.of,
-        duration_ns=rules.duration_ns(profile.duration_ns),
-        http2=options.http2,
-        profile=profile,
-        sending=options.sending,
-        share=part.share,
-        start=part.start,
-        concurrency_steps=steps,
-        prefill_concurrency=None if prefills is None else part.share.count_slots(prefills),
-        cancellations=plan.cancellations,
-        sessions=sessions,
+        schedule_s=plan.sending_s,
+        planned_tokens=0 if indices is None else _planned_tokens(plan, indices),
+        waiting=watch.waiting,
+    )
+    ending = Ending(firing)
+    try:
+        with watch.interrupts.catch(ending.by_signal), pause_collector(), watch.during:
+            for _ in firing.turns(progress):
+                progress.ending = ending.why
+                watch.display.show(progress)
+                if watch.totals is not None:
+                    watch.totals.publish(progress.totals)
+                watch.interrupts.poll()
+                ending.check(options.gone, rules, (clock.now_ns() - began_ns) / 1e9)
+    finally:
+        firing.kill()
+    if watch.totals is not None:
+        watch.totals.publish(progress.totals)
+    spill = journal.path.parent if journal.path is not None else None
+    elapsed_s, sent = (clock.now_ns() - began_ns) / 1e9, firing.counters.sent
+    planned_ns = plan.profile.duration_ns if total is None else 0
+    rule = "" if ending.cut_short else rules.summary(elapsed_s, (total or sent) - sent, planned_ns)
+    revise, uncounted = _revision(watch, firing.tally.uncounted, options.keep_text)
+    return Outcome(
+        journal.records(spill, revise),
+        firing.health,
+        cut_short=ending.cut_short,
+        signal=ending.signal,
+        rule=rule,
+        saturated=rules.saturated,
+        uncounted=uncounted,
+        reasoned=firing.tally.reasoned,
+        hidden=firing.tally.hidden,
+        workers=firing.workers,
+        lost=firing.lost,
     )
 
 
-def _room(plan: Plan, options: TransportOptions, requests: int) -> tuple[int, int]:
-    """Compute how many bytes one answer may have, and all answers in flight in one process together.
+def _planned_tokens(plan: Plan, indices: Int64) -> int:
+    """Sum the planned answers' lengths in tokens; 0 if one is unknown."""
+    lens = plan.requests.output_lens[indices]
+    return int(lens.sum()) if (lens > 0).all() else 0
 
-    No server needs as many for the tokens that it was asked for.
+
+def _begin_firing(plan: Plan, options: TransportOptions, watch: Watch) -> Firing:
+    """Start sending a plan, in one process or in as many workers as the options say."""
+    if options.workers > 1:
+        (feature,) = import_rows("processes")  # few runs have several
+        several: Firing = feature.Workers(plan, options, watch)
+        return several
+    return begin_process(plan, options, watch)
+
+
+def _revision(watch: Watch, uncounted: int, keep_text: bool) -> tuple[Callable[[Records], Records], str]:
+    """Return the function that adds tokenizer counts to part of a journal, and "" or why it cannot."""
+    if not uncounted:
+        return text_tokens.make_revision((), None, keep_text)
+    with watch.display.waiting(f"counting the tokens of {uncounted} responses without usage"):
+        return text_tokens.make_revision(watch.journal.parts(), watch.tokenizer, keep_text)
+
+
+@contextmanager
+def pause_collector() -> Iterator[None]:
+    """Disable the garbage collector inside the block: decoding allocates many objects but no cycles.
+
+    Nothing is frozen: `gc.unfreeze` would also thaw what the program that calls this had frozen.
     """
-    lens = plan.requests.output_lens
-    longest = int(lens.max(initial=_UNLIMITED if (lens == UNKNOWN_LEN).any() else 0))
-    repeated = longest * longest * _BYTES_SO_FAR if isinstance(plan.dialect, Generate) else 0
-    share, most = options.part.share, plan.profile.max_concurrency
-    streams = requests if most is None else min(share.count_slots(most), requests)
-    together = memory_room.limit_open_bytes(streams, longest + repeated // _TOKEN_BYTES, options.workers)
-    one = _LEAST_BYTES + longest * _TOKEN_BYTES + repeated
-    return min(one, max(together // _LARGEST, memory_room.MIB)), together
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
-def allow_files(job: Job, transport: str) -> None:
-    """Raise the open-file limit to what the job may need; raises UsageError if it cannot."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    used = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else _SPARE_FILES
-    held = TRANSPORTS[transport].count_held_files(job.most_slots)
-    need = job.most_slots + used + _SPARE_FILES + held
-    if soft == resource.RLIM_INFINITY or soft >= need:
-        return
-    limit = need if hard == resource.RLIM_INFINITY else min(need, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-    if limit < job.first_slots + used + _SPARE_FILES:
-        raise UsageError(
-            f"{job.first_slots} connections need more open files than the limit of {hard}: "
-            "set a --max-concurrency below that, or raise it (ulimit -Hn)"
-        )
+class Ending(msgspec.Struct):
+    """Decides whether a run ends before its plan, and why; a second signal ends the command."""
+
+    run: Firing
+    signal: int = 0
+    gone: bool = False
+    stopped_by: str = ""  # the rule, in words
+
+    def by_signal(self, number: int) -> None:
+        """Stop the run; at a second signal kill it and end the command by that signal."""
+        if self.signal:
+            self.run.kill()
+            signals.stop(number)
+        self.signal = number
+        self.run.stop()
+
+    def check(self, gone: Callable[[], bool], rules: StopRules, elapsed_s: float) -> None:
+        """Stop the run, once, if the server has ended or a rule says so."""
+        if self.gone or rules.fired:
+            return
+        counters = self.run.counters
+        self.gone = gone()
+        self.stopped_by = rules.reason(elapsed_s, max(counters.sent - counters.ended, 0))
+        if self.gone or self.stopped_by:
+            self.run.stop()
+
+    @property
+    def why(self) -> str:
+        """Why it is about to end; "" while it goes on."""
+        if self.signal:
+            return f"{signals.explain_stop(self.signal)}; what is under way is cut (again: at once)"
+        return "the server has ended" if self.gone else self.stopped_by
+
+    @property
+    def cut_short(self) -> str:
+        """Why the plan was not completed, other than by a rule; "" if it was."""
+        if self.run.died:
+            return self.run.died
+        if self.signal:
+            return signals.explain_stop(self.signal)
+        return "the server has ended" if self.gone else ""
 
 
 class DecodedTally(msgspec.Struct, frozen=True):
@@ -291,3 +371,87 @@ def begin_process(plan: Plan, options: TransportOptions, watch: Watch) -> OnePro
     allow_files(job, options.transport)
     decoder = decoder_of(plan, options, watch.tokenizer is not None)
     return OneProcess(decoder, start_capture(job, options.transport), watch.journal, watch.rules)
+
+
+def decoder_of(plan: Plan, options: TransportOptions, counts: bool) -> Decoder:
+    """Make the decoder of a plan's answers; `counts`: keep texts that a tokenizer must count."""
+    planned = (plan.requests.input_lens, plan.requests.output_lens)
+    return Decoder(plan.dialect, plan.profile.stream, options.keep_text, options.hide, planned, counts)
+
+
+def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
+    """Make one process's job of a plan; raises UsageError if a header would be sent twice."""
+    profile, part = plan.profile, options.part
+    indices = part.share.list_indices(len(plan), plan.sessions)
+    sessions: Sessions | None = None
+    order: Order = part.order or Listed(indices)
+    if plan.turns is not None:
+        indices = np.unique(plan.turns.numbers()[indices])
+        (feature,) = import_rows("turns")
+        order, sessions = feature.make_turns(plan, plan.turns, indices.tolist(), options.target.headers)
+    answer_bytes, open_bytes = _room(plan, options, len(order))
+    timeouts_s = profile.turn_timeout, profile.request_timeout
+    most, prefills, steps = profile.max_concurrency, profile.prefill_concurrency, plan.concurrency
+    if steps is not None:
+        most, steps = steps.most, steps.divide(part.share.number, part.share.of)
+    return Job(
+        target=options.target_of(part.share.number),
+        order=order,
+        body=plan.body,
+        offsets_ns=None if plan.offsets_ns is None else plan.offsets_ns[indices],
+        max_concurrency=None if most is None else part.share.count_slots(most),
+        limits=Limits(
+            request_timeout_ns=int(min(filter(None, timeouts_s), default=0.0) * 1e9),  # 0: any time
+            timeout_flag="--turn-timeout" if profile.turn_timeout else "--request-timeout",
+            # A whole answer has no token to wait for: only --request-timeout ends it.
+            stall_timeout_ns=int(profile.stall_timeout * 1e9) if profile.stream else 0,
+            answer_bytes=answer_bytes,
+            open_bytes=open_bytes,
+        ),
+        token_seen=plan.dialect.has_token,
+        token_messages=plan.dialect.count_token_messages,
+        request_id_prefix=options.request_id_prefix,
+        rate_per_s=plan.rate_per_s / part.share.of,
+        duration_ns=rules.duration_ns(profile.duration_ns),
+        http2=options.http2,
+        profile=profile,
+        sending=options.sending,
+        share=part.share,
+        start=part.start,
+        concurrency_steps=steps,
+        prefill_concurrency=None if prefills is None else part.share.count_slots(prefills),
+        cancellations=plan.cancellations,
+        sessions=sessions,
+    )
+
+
+def _room(plan: Plan, options: TransportOptions, requests: int) -> tuple[int, int]:
+    """Compute how many bytes one answer may have, and all answers in flight in one process together.
+
+    No server needs as many for the tokens that it was asked for.
+    """
+    lens = plan.requests.output_lens
+    longest = int(lens.max(initial=_UNLIMITED if (lens == UNKNOWN_LEN).any() else 0))
+    repeated = longest * longest * _BYTES_SO_FAR if isinstance(plan.dialect, Generate) else 0
+    share, most = options.part.share, plan.profile.max_concurrency
+    streams = requests if most is None else min(share.count_slots(most), requests)
+    together = memory_room.limit_open_bytes(streams, longest + repeated // _TOKEN_BYTES, options.workers)
+    one = _LEAST_BYTES + longest * _TOKEN_BYTES + repeated
+    return min(one, max(together // _LARGEST, memory_room.MIB)), together
+
+
+def allow_files(job: Job, transport: str) -> None:
+    """Raise the open-file limit to what the job may need; raises UsageError if it cannot."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else _SPARE_FILES
+    held = TRANSPORTS[transport].count_held_files(job.most_slots)
+    need = job.most_slots + used + _SPARE_FILES + held
+    if soft == resource.RLIM_INFINITY or soft >= need:
+        return
+    limit = need if hard == resource.RLIM_INFINITY else min(need, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    if limit < job.first_slots + used + _SPARE_FILES:
+        raise UsageError(
+            f"{job.first_slots} connections need more open files than the limit of {hard}: "
+            "set a --max-concurrency below that, or raise it (ulimit -Hn)"
+        )

@@ -23,7 +23,7 @@ from loadgen.report.run_directory import Result
 from loadgen.run.command import progress
 from loadgen.run.command.options import Options
 from loadgen.run.extension import Step
-from loadgen.run.measure import Outcome
+from loadgen.run.firing import Outcome
 from loadgen.run.observation import HostSampler, Local
 from loadgen.server import control, engine_config, sample_file
 from loadgen.server.discovery import ServerAddress, ServerInfo

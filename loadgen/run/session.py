@@ -43,8 +43,7 @@ from loadgen.run.command import progress
 from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display
 from loadgen.run.extension import PlanSender, ServerGroup, Step, find_extensions
-from loadgen.run.firing import PlanPart, TransportOptions, Watch
-from loadgen.run.measure import Outcome
+from loadgen.run.firing import Outcome, PlanPart, TransportOptions, Watch
 from loadgen.run.observation import (
     HostSampler,
     Local,

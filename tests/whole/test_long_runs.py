@@ -22,8 +22,7 @@ from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.records.journal import Journal
 from loadgen.run import firing
 from loadgen.run.command import progress
-from loadgen.run.firing import TransportOptions, Watch
-from loadgen.run.measure import Outcome, measure
+from loadgen.run.firing import Outcome, TransportOptions, Watch, measure
 from loadgen.transport.capture import Capture, pack_int64s
 from loadgen.transport.sending.job import Counters, Health, Job
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from loadgen.plan.plan import Plan
     from loadgen.run.command.progress import Display
     from loadgen.run.extension import Step
-    from loadgen.run.measure import Outcome
+    from loadgen.run.firing import Outcome
     from loadgen.run.session import Session
 
 

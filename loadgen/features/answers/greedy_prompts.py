@@ -29,7 +29,7 @@ from loadgen.plan.tokenizers import Tokenizer, load_tokenizer
 from loadgen.records.decode import Decoder
 from loadgen.records.record import Record
 from loadgen.run.command.progress import Display
-from loadgen.run.measure import Outcome
+from loadgen.run.firing import Outcome
 from loadgen.server.discovery import ServerAddress
 from loadgen.transport.capture import NO_STAMP, Capture
 from loadgen.transport.failure import Failure, FailureKind

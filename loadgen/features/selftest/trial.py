@@ -27,8 +27,7 @@ from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.records.record import Records
 from loadgen.run.command.progress import Display
-from loadgen.run.firing import TransportOptions, Watch
-from loadgen.run.measure import Outcome, measure
+from loadgen.run.firing import Outcome, TransportOptions, Watch, measure
 from loadgen.server.discovery import ServerAddress
 from loadgen.transport.sending.job import Health
 from loadgen.wire.openai import DIALECTS

@@ -26,8 +26,7 @@ from loadgen.plan.plan import Plan
 from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display
 from loadgen.run.extension import Extension, PlanSender, SenderMaker, Step
-from loadgen.run.firing import TransportOptions, Watch
-from loadgen.run.measure import Outcome
+from loadgen.run.firing import Outcome, TransportOptions, Watch
 from loadgen.transport.sending.share import At
 
 _ONE_RUN = "{} is of one run: leave out --repeat, and name one profile"

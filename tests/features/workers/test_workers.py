@@ -32,8 +32,7 @@ from loadgen.records.journal import Journal
 from loadgen.report import run_directory
 from loadgen.report.run_directory import REPORT, RESULT
 from loadgen.run.command.progress import Display, LiveTotals
-from loadgen.run.firing import TransportOptions, Watch
-from loadgen.run.measure import Outcome, measure
+from loadgen.run.firing import Outcome, TransportOptions, Watch, measure
 from loadgen.run.stop_rules import StopRules
 from loadgen.settings.run_settings import Tolerance
 from loadgen.transport.failure import FailureKind

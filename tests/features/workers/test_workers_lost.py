@@ -17,8 +17,7 @@ from loadgen.features.workers.worker_count import spread_over_workers
 from loadgen.plan import plan, profile
 from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.run.command.progress import Display, Shown
-from loadgen.run.firing import TransportOptions, Watch
-from loadgen.run.measure import Outcome, measure
+from loadgen.run.firing import Outcome, TransportOptions, Watch, measure
 from loadgen.transport.failure import FailureKind
 
 pytestmark = [

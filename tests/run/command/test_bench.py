@@ -39,8 +39,7 @@ from loadgen.report.run_directory import RESULT
 from loadgen.report.run_place import JOURNAL
 from loadgen.run import acceptance, extension
 from loadgen.run.command import progress
-from loadgen.run.firing import TransportOptions, Watch
-from loadgen.run.measure import Outcome, measure
+from loadgen.run.firing import Outcome, TransportOptions, Watch, measure
 
 pytestmark = [
     pytest.mark.usefixtures("elsewhere"),
