@@ -14,7 +14,7 @@ from fakes.scripted_server import api, stream
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.run.command import progress
-from loadgen.run.command.progress import Display, Shown
+from loadgen.run.command.progress import Display, Progress, Shown
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 LOAD = ["--random-input-len", "8", "--random-output-len", "3", "--num-prompts", "4", "--num-warmups", "2"]
@@ -26,9 +26,13 @@ class Noted(Display):
     def __init__(self, into: list[str]) -> None:
         self.into = into
 
-    def show(self, progress: Shown) -> None:
+    def show(self, progress: Progress) -> None:
         """Its title, with its place."""
-        self._note(progress.line().partition(":")[0])
+        self._note(progress.title)
+
+    def draw(self, shown: Shown) -> None:
+        """Its line, without how far it is."""
+        self._note(shown.line().partition(":")[0])
 
     @contextmanager
     def waiting(

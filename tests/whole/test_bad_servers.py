@@ -14,10 +14,10 @@ from builders.loops import loop_over
 from builders.serving_scripts import launch_command
 from fakes.scripted_server import ScriptedServer, api, stream
 from loadgen import cli
+from loadgen.features.display.live_display import LineDisplay
 from loadgen.features.launch import launched_server
 from loadgen.report.run_directory import REPORT, RESULT
 from loadgen.run import session
-from loadgen.run.command import progress
 from loadgen.server import discovery
 from loadgen_servers.process import running
 
@@ -95,7 +95,7 @@ def test_a_secret_that_a_server_logs_is_not_shown_with_its_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("first_s", "every_s"):
-        monkeypatch.setattr(progress.LineDisplay, name, 0.1)
+        monkeypatch.setattr(LineDisplay, name, 0.1)
     words = "{'model': 'm', 'api_key': ['hush-hush']} HF_TOKEN=hush-2"
     code = f"print({words!r}, flush=True)\ntime.sleep(0.5)\nos._exit(1)"
     assert cli.main(["bench", "--launch-command", launch_command(tmp_path, code), *LOAD]) == 1
@@ -141,7 +141,7 @@ def test_a_server_that_is_slow_to_start_is_shown_with_its_last_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("first_s", "every_s"):
-        monkeypatch.setattr(progress.LineDisplay, name, 0.1)
+        monkeypatch.setattr(LineDisplay, name, 0.1)
     line = launch_command(tmp_path, HANGS)
     assert cli.main(["bench", "--launch-command", line, *LOAD, "--launch-timeout-sec", "1.5"]) == 1
     said = capsys.readouterr().err

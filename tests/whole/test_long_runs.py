@@ -16,12 +16,12 @@ from fakes.scripted_server import DONE, HEAD, LAST, chunk, target_of, token, usa
 from loadgen.base import clock
 from loadgen.base.arrays import Int64
 from loadgen.engines.engines import UNKNOWN
+from loadgen.features.display.live_display import LineDisplay
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.records.journal import Journal
 from loadgen.run import firing
-from loadgen.run.command import progress
 from loadgen.run.firing import Outcome, TransportOptions, Watch, measure
 from loadgen.transport.capture import Capture, pack_int64s
 from loadgen.transport.sending.job import Counters, Health, Job
@@ -149,7 +149,7 @@ def run_of_a_day(monkeypatch: pytest.MonkeyPatch, journal: Journal) -> tuple[Day
     monkeypatch.setattr(clock, "now_ns", own.now_ns)
     monkeypatch.setattr(firing, "start_capture", start)
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
-        watch = Watch(progress.LineDisplay(nowhere), "day", journal=journal)
+        watch = Watch(LineDisplay(nowhere), "day", journal=journal)
         outcome = measure(a_day(), TransportOptions(target_of("127.0.0.1", 9)), watch)
     return days[0], outcome
 

@@ -70,7 +70,7 @@ def take_fingerprint(session: Session, made: Plan, outcome: Outcome, display: Di
             stopped = outcome.signal and f"{signals.explain_stop(outcome.signal)} before it was taken"
             return make_empty_fingerprint(stopped or "every request failed")
         hide = session.access.secrets.hide
-        learned[key] = ask_prompts(session.access, session.subject, made, display.show, hide=hide)
+        learned[key] = ask_prompts(session.access, session.subject, made, display.draw, hide=hide)
     answers: Fingerprint = learned[key]
     return answers
 

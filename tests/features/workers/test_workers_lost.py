@@ -16,7 +16,7 @@ from loadgen.features.workers import workers as leading
 from loadgen.features.workers.worker_count import spread_over_workers
 from loadgen.plan import plan, profile
 from loadgen.plan.request_sources import ModelTarget, Seed
-from loadgen.run.command.progress import Display, Shown
+from loadgen.run.command.progress import Display, Progress
 from loadgen.run.firing import Outcome, TransportOptions, Watch, measure
 from loadgen.transport.failure import FailureKind
 
@@ -36,8 +36,8 @@ class Meddling(Display):
         self.meddle, self.ended = meddle, ended
         self.seen: list[psutil.Process] = []
 
-    def show(self, progress: Shown) -> None:
-        if getattr(progress, "ended", 0) >= self.ended and not self.seen:
+    def show(self, progress: Progress) -> None:
+        if progress.ended >= self.ended and not self.seen:
             own = psutil.Process()
             self.seen = sorted(own.children(), key=lambda child: child.pid)
             self.meddle(self.seen)

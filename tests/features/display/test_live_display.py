@@ -14,9 +14,10 @@ import rich.live
 
 from builders.loops import loop_over
 from loadgen.base import clock
+from loadgen.features.display.live_display import LineDisplay, ProgressBar
+from loadgen.features.display.status_lines import RunStatus, Wait, _duration
 from loadgen.records.record import Record
-from loadgen.run.command import progress as live
-from loadgen.run.command.progress import Display, LineDisplay, Progress, ProgressBar, Wait
+from loadgen.run.command.progress import Display, Progress, display
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.sending.job import Counters
 
@@ -48,13 +49,13 @@ def record(index: int, ttft_ms: int, tokens: int, failed: bool = False) -> Recor
     )
 
 
-def progress(now: Clock, total: int = 10) -> Progress:
-    return Progress("smoke", total, Counters(), begin_ns=now())
+def progress(now: Clock, total: int = 10) -> RunStatus:
+    return RunStatus(Progress("smoke", total, Counters(), begin_ns=now()))
 
 
-def publish(shown: Progress, sent: int, ended: int, reads: int) -> None:
-    assert isinstance(shown.counters, Counters)
-    shown.counters.publish(sent, ended, reads)
+def publish(shown: RunStatus, sent: int, ended: int, reads: int) -> None:
+    assert isinstance(shown.run.counters, Counters)
+    shown.run.counters.publish(sent, ended, reads)
 
 
 def test_nothing_yet_is_said_without_guesses(now: Clock) -> None:
@@ -64,9 +65,9 @@ def test_nothing_yet_is_said_without_guesses(now: Clock) -> None:
 def test_every_figure_has_its_place(now: Clock) -> None:
     shown = progress(now)
     publish(shown, 6, 3, 30)
-    shown.note(record(0, 20, 10))
-    shown.note(record(1, 40, 10))
-    shown.note(record(2, 0, 0, failed=True))
+    shown.run.note(record(0, 20, 10))
+    shown.run.note(record(1, 40, 10))
+    shown.run.note(record(2, 0, 0, failed=True))
     now.at_ns += 2 * SECOND
     shown.line()
     publish(shown, 6, 3, 130)
@@ -76,14 +77,14 @@ def test_every_figure_has_its_place(now: Clock) -> None:
 
 @loop_over(("seconds", "text"), [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1:00"), (61, "1:01"), (3725, "62:05")])
 def test_time_left_is_short(seconds: float, text: str) -> None:
-    assert live._duration(seconds) == text
+    assert _duration(seconds) == text
 
 
 def test_plain_lines_come_every_ten_seconds(now: Clock) -> None:
     stream = io.StringIO()
     lines, shown = LineDisplay(stream), progress(now)
     for _ in range(41):
-        lines.show(shown)
+        lines.show(shown.run)
         now.at_ns += SECOND // 2
     lines.close()
     assert stream.getvalue().splitlines() == [
@@ -93,16 +94,16 @@ def test_plain_lines_come_every_ten_seconds(now: Clock) -> None:
 
 
 def test_quiet_is_silent_and_no_terminal_gets_lines(capsys: pytest.CaptureFixture[str], now: Clock) -> None:
-    assert type(live.display(quiet=True)) is Display
-    assert isinstance(live.display(quiet=False), LineDisplay)
-    silent = live.display(quiet=True)
-    silent.show(progress(now))
+    assert type(display(quiet=True)) is Display
+    assert isinstance(display(quiet=False), LineDisplay)
+    silent = display(quiet=True)
+    silent.show(progress(now).run)
     silent.close()
     assert capsys.readouterr() == ("", "")
 
 
 def test_a_bar_ends_with_its_terminal(monkeypatch: pytest.MonkeyPatch, now: Clock) -> None:
-    bar, asked = live.ProgressBar(), list[object]()
+    bar, asked = ProgressBar(), list[object]()
 
     def hung_up(*words: object, **flags: object) -> None:
         asked.append(words)
@@ -111,14 +112,14 @@ def test_a_bar_ends_with_its_terminal(monkeypatch: pytest.MonkeyPatch, now: Cloc
     for name in ("update", "stop"):
         monkeypatch.setattr(rich.live.Live, name, hung_up)
     for _ in range(3):
-        bar.show(progress(now))
+        bar.show(progress(now).run)
     assert len(asked) == 1
     bar.close()
 
 
 def test_a_bar_shows_the_line_and_is_taken_away(capsys: pytest.CaptureFixture[str], now: Clock) -> None:
-    bar = live.ProgressBar()
-    bar.show(progress(now))
+    bar = ProgressBar()
+    bar.show(progress(now).run)
     bar.close()
     assert capsys.readouterr().out == ""
 
@@ -136,7 +137,7 @@ def test_a_bar_shows_the_line_and_is_taken_away(capsys: pytest.CaptureFixture[st
 def test_what_is_left_is_time_or_the_last_answers(
     duration_s: float | None, cut_after_s: float | None, ending: str, rest: str, now: Clock
 ) -> None:
-    shown = Progress("smoke", 4, Counters(), duration_s, cut_after_s, ending, begin_ns=now())
+    shown = RunStatus(Progress("smoke", 4, Counters(), duration_s, cut_after_s, ending, begin_ns=now()))
     publish(shown, 2, 1, 30)
     now.at_ns += 10 * SECOND
     assert shown.line() == f"smoke: 0/4 done · 1 running · {rest} · about 30 tokens"
@@ -226,12 +227,12 @@ def test_only_a_terminal_that_can_erase_has_a_bar(
 ) -> None:
     monkeypatch.setattr(sys, "stderr", stream())
     monkeypatch.setenv("TERM", term)
-    assert type(live.display(quiet=False)) is kind
+    assert type(display(quiet=False)) is kind
 
 
 def test_time_left_follows_tokens_before_the_first_request_ends(now: Clock) -> None:
     shown = progress(now, total=4)
-    shown.planned_tokens = 40
+    shown.run.planned_tokens = 40
     publish(shown, 4, 0, 20)
     now.at_ns += 10 * SECOND
     assert shown.line() == "smoke: 0/4 done · 4 running · 10 s left · about 20 tokens"
@@ -241,13 +242,13 @@ def test_time_left_follows_tokens_before_the_first_request_ends(now: Clock) -> N
 def test_time_left_does_not_jump_where_requests_end_in_waves(now: Clock) -> None:
     """Two at a time, ten seconds each, a token a second each: the time left falls by a second a second."""
     shown, left = progress(now, total=6), []
-    shown.planned_tokens = 60
+    shown.run.planned_tokens = 60
     for second in range(1, 30):
         now.at_ns += SECOND
         wave, ended = second // 10, second // 10 * 2
         publish(shown, 2 * wave + 2, ended, 2 * second)
-        while shown.ended < ended:
-            shown.note(record(shown.ended, 5, 10))
+        while shown.run.ended < ended:
+            shown.run.note(record(shown.run.ended, 5, 10))
         left.append(shown.left_s)
     assert left == [None, *map(pytest.approx, range(28, 0, -1))]  # at first it is not known
 
@@ -258,25 +259,25 @@ def test_time_left_does_not_jump_where_requests_end_in_waves(now: Clock) -> None
 )
 def test_a_wide_terminal_has_p99_and_the_servers_queue(columns: int, rest: str, now: Clock) -> None:
     shown = progress(now, total=100)
-    shown.waiting = lambda: 3
+    shown.run.waiting = lambda: 3
     for index in range(100):
-        shown.note(record(index, 1000 if index >= 98 else 20, 1))
+        shown.run.note(record(index, 1000 if index >= 98 else 20, 1))
     assert shown.line(columns) == f"smoke: 100/100 done · 0 running · 0 s left · TTFT 39.6 ms{rest}"
 
 
 def test_no_more_requests_run_than_may(now: Clock) -> None:
     shown = progress(now)
-    shown.max_concurrency = 2
+    shown.run.max_concurrency = 2
     publish(shown, 9, 3, 0)
     assert shown.line() == "smoke: 0/10 done · 2 running · 0 s left"
-    shown.max_concurrency = None
-    shown.ended = 5
+    shown.run.max_concurrency = None
+    shown.run.ended = 5
     assert shown.line() == "smoke: 5/10 done · 4 running · 0 s left"
 
 
 @pytest.mark.parametrize(("at_s", "rest"), [(10, "1:30 left"), (99, "1 s left"), (110, "5:30 left")])
 def test_a_trace_goes_on_until_its_last_request_is_due(at_s: int, rest: str, now: Clock) -> None:
-    shown = Progress("trace", 4, Counters(), schedule_s=100.0, begin_ns=now())
+    shown = RunStatus(Progress("trace", 4, Counters(), schedule_s=100.0, begin_ns=now()))
     publish(shown, 2, 1, 30)
     now.at_ns += at_s * SECOND
     assert shown.line() == f"trace: 0/4 done · 1 running · {rest} · about 30 tokens"

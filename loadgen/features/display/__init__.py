@@ -1,0 +1,1 @@
+"""Display: what a person sees of a run while it is under way."""
