@@ -75,9 +75,10 @@ _DEEPEST, _MOST, _LONGEST, _LONGEST_LIST = 4, 300, 200, 16
 
 
 def read_labels(document: Mapping[str, Any], figures: Container[str] = ()) -> dict[str, str]:
-    """Read the labels of a JSON object by their keys, dotted where they lie deeper; secrets are left out.
+    """Read the labels of a JSON object by their keys, dotted where they lie deeper, 300 at most.
 
-    `figures` are keys that are figures already. A command line has the labels of its flags.
+    `figures` are keys that are figures already; these and secrets are left out. A command line has the labels
+    of its flags.
     """
     found = ((key, value) for key, value in _flatten(document, figures, 0) if is_label(key, [value]))
     return dict(islice(found, _MOST))
@@ -85,16 +86,37 @@ def read_labels(document: Mapping[str, Any], figures: Container[str] = ()) -> di
 
 def read_flag_labels(command: str) -> dict[str, str]:
     """Read the labels of a command line by its flags: `--temperature 0.7`; of a flag without a value "on"."""
-    return {key: value for key, value in _split_flags(command) if is_label(key, [value])}
+    return {key: value for key, value in _list_flag_labels(command) if is_label(key, [value])}
+
+
+def split_flags(command: str) -> Iterator[tuple[str, str | None]]:
+    """Yield each flag of a command line, with underscores, and its value; None of one without a value."""
+    try:
+        words = shlex.split(command, comments=True)
+    except ValueError:  # a quote that is not closed
+        words = command.split()
+    return pair_flags(words)
+
+
+def pair_flags(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Yield each flag among a command's words, with underscores, and its value; None of one without."""
+    for word, following in pairwise([*words, "--"]):
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            given = value if equals else None if following.startswith("--") else following
+            yield name.replace("-", "_"), given
 
 
 def is_label(title: str, cells: Sequence[str]) -> bool:
-    """Whether what stands under a title is a label: not measured, and not of every run another."""
+    """Whether cells under a title are labels: below half were measured, and not all are of their run.
+
+    Empty cells do not count, and without others there is no label; a secret is none.
+    """
     return _is_measured_column(title, cells) is False
 
 
 def is_figure(title: str, cells: Sequence[str]) -> bool:
-    """Whether what stands under a title was measured."""
+    """Whether at least half of what stands under a title was measured."""
     return _is_measured_column(title, cells) is True
 
 
@@ -121,6 +143,7 @@ def format_label_values(key: str, values: Iterable[str]) -> list[str]:
 
 
 def _split_words(title: str) -> frozenset[str]:
+    """Split a title into its words in lower case, numbers and signs among them."""
     plain = unicodedata.normalize("NFKC", title)
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", plain).lower()
     return frozenset(_WORD.findall(apart)) | ({"#"} if plain.strip() == "#" else set())
@@ -139,7 +162,10 @@ def _is_of_its_run(words: frozenset[str], value: str) -> bool:
 
 
 def _is_measured(value: str) -> bool:
-    """Whether a value is a figure by its unit or its digits."""
+    """Whether a value is a figure: by its unit, three digits with a fraction, or four of a whole number.
+
+    Zeros at the end do not count; a whole number that is a multiple of 64 is none.
+    """
     match = _FIGURE.fullmatch(value)
     if match is None:
         return False
@@ -152,7 +178,10 @@ def _is_measured(value: str) -> bool:
 
 
 def _flatten(value: Mapping[str, Any], figures: Container[str], depth: int) -> Iterator[tuple[str, str]]:
-    """Yield the texts, numbers and switches of an object; none of a part that has statistics."""
+    """Yield the texts, numbers and switches of an object by dotted key; none of a part that has statistics.
+
+    Keys in `figures`, secrets, parts of figures and what is below the fifth level are left out.
+    """
     if depth > _DEEPEST or (depth and not _STATISTICS.isdisjoint(value)):
         return
     for key, item in value.items():
@@ -162,7 +191,7 @@ def _flatten(value: Mapping[str, Any], figures: Container[str], depth: int) -> I
             if _split_words(key).isdisjoint(_OF_FIGURES):
                 yield from ((f"{key}.{name}", text) for name, text in _flatten(item, (), depth + 1))
         elif isinstance(item, str) and " --" in item:
-            yield from ((f"{key}.{name}", text) for name, text in _split_flags(item))
+            yield from ((f"{key}.{name}", text) for name, text in _list_flag_labels(item))
         elif isinstance(item, list) and not _split_words(key).isdisjoint(_OF_FIGURES):
             continue
         elif (text := _format_label(item)) is not None:
@@ -170,7 +199,7 @@ def _flatten(value: Mapping[str, Any], figures: Container[str], depth: int) -> I
 
 
 def _format_label(item: object) -> str | None:
-    """Write a value as a text; None of what is none, too long, or made of parts."""
+    """Write a value as a text, a list with commas; None of null, of an object, and of what is too long."""
     if isinstance(item, list):
         parts = [_format_label(part) for part in item[: _LONGEST_LIST + 1]]
         return None if None in parts or len(parts) > _LONGEST_LIST else ",".join(filter(None, parts)) or None
@@ -181,14 +210,8 @@ def _format_label(item: object) -> str | None:
     return secrecy.hide_secrets(item.strip()) if isinstance(item, str) and 0 < len(item) <= _LONGEST else None
 
 
-def _split_flags(command: str) -> Iterator[tuple[str, str]]:
-    try:
-        words = shlex.split(secrecy.hide_secrets(command), comments=True)
-    except ValueError:  # a quote that is not closed
-        words = secrecy.hide_secrets(command).split()
-    for word, following in pairwise([*words, "--"]):
-        name, equals, value = word.partition("=")
-        if not name.startswith("--") or len(name) < 3:
-            continue
-        given = value if equals else "on" if following.startswith("--") else following
-        yield name[2:].replace("-", "_"), given[:_LONGEST]
+def _list_flag_labels(command: str) -> Iterator[tuple[str, str]]:
+    """Yield the flags of a command line and their values without secrets, cut; "on" without a value."""
+    for name, value in split_flags(secrecy.hide_secrets(command)):
+        if name:
+            yield name, "on" if value is None else value[:_LONGEST]

@@ -21,6 +21,7 @@ from loadgen.records.record import Records
 from loadgen.report.run_directory import Result
 from loadgen.run.session import Session
 from loadgen.server.checkpoint import Checkpoint
+from loadgen.study import labels
 from loadgen.study.speed.speed_rows import (
     FORMULAS,
     TOTAL,
@@ -76,23 +77,25 @@ def make_throughput_row(run: Result) -> ThroughputRow:
     metrics, formula = run.metrics, FORMULAS[TOTAL]
     rate = formula(metrics.total_input_tokens, metrics.total_output_tokens, metrics.duration_s)
     qps = round_speed(metrics.completed / metrics.duration_s)
-    return ThroughputRow(*name_model(run.facts), metrics.completed, qps, round_speed(rate), _list_doubts(run))
+    return ThroughputRow(
+        *name_model(run.facts), metrics.completed, qps, round_speed(rate), _describe_doubts(run)
+    )
 
 
 def name_model(facts: Facts) -> tuple[str, str]:
-    """Name the model without its quantization, and that: by its name, else by its files, else unknown."""
+    """Return a model's name without its quantization, and that: by its name, else by its files, else ""."""
     root = "" if facts.server.simulated else facts.server.model_root  # a simulation's names its timing
     return split_model_name(root or facts.server.model, facts.checkpoint)
 
 
 def split_model_name(model: str, files: Checkpoint | None) -> tuple[str, str]:
-    """Split a model's name from its quantization, as `name_model` has them."""
+    """Split a model's name from its quantization, which is else that of `files`, else ""."""
     base, quantization = split_gguf(model)
     return base, quantization or (files.quantization if files is not None else "")
 
 
 def name_served(session: Session | None) -> tuple[str, str, str]:
-    """Name what a session measures, before any run of it: the model, its quantization and the engine."""
+    """Return model, quantization and engine of what a session measures, before any run of it."""
     assert session is not None
     served = session.served
     root = "" if served.engine.simulated else served.model_root
@@ -100,7 +103,7 @@ def name_served(session: Session | None) -> tuple[str, str, str]:
 
 
 def name_backend(engine: str) -> str:
-    """Name an engine as the pages do."""
+    """Name an engine as the pages do; one that they do not have by its own name."""
     return engines.find_by_name(engine).published_as or engine
 
 
@@ -118,23 +121,16 @@ def find_setting(facts: Facts) -> EngineSetting | None:
 
 
 def _list_flags(argv: list[str]) -> Iterator[tuple[str, str]]:
-    """List the flags of a command: their values, True without one, False for --no-."""
-    for position, word in enumerate(argv):
-        if not word.startswith("--"):
-            continue
-        option, equals, value = word.partition("=")
-        flag = option[2:].replace("-", "_")
-        following = argv[position + 1] if position + 1 < len(argv) else "--"
-        if equals:
-            yield flag, value
-        elif not following.startswith("--"):
-            yield flag, following
-        else:
+    """Yield the flags of a command: their values, True without one, False for --no-."""
+    for flag, value in labels.pair_flags(argv):
+        if value is None:
             yield flag.removeprefix("no_"), str(not flag.startswith("no_"))
+        else:
+            yield flag, value
 
 
 def _find_memory(facts: Facts) -> Memory | None:
-    """Find the server's peak memory, if its engine takes it as it needs it: on the GPU, else the host's."""
+    """Return the server's peak in MB, on the GPU, else the host's; None if unmeasured, or if it takes all."""
     engine = engines.find_by_name(facts.server.engine)
     if engine.takes_all_memory or facts.sensed is None:
         return None
@@ -143,13 +139,14 @@ def _find_memory(facts: Facts) -> Memory | None:
 
 
 def list_remarks(run: Result, known: Collection[str] = ()) -> Iterator[str]:
-    """List what a reader of any row must know: simulation, failures, doubts but for those `known`."""
+    """Yield what a reader of any row must know: simulation, failures, doubts but for those `known`."""
     yield from _list_failures(run)
     if run.records.ok.any() and not set(run.verdict.reasons) <= set(known):
-        yield _list_doubts(run)
+        yield _describe_doubts(run)
 
 
 def _list_failures(run: Result) -> Iterator[str]:
+    """Yield that no model ran, and how many requests failed, with the first failure's kind and detail."""
     failed = run.records.failed
     if run.facts.server.simulated:
         yield "SIMULATED, no model ran"
@@ -158,7 +155,7 @@ def _list_failures(run: Result) -> Iterator[str]:
 
 
 def _list_notes(run: Result) -> Iterator[str]:
-    """List what a reader of the row must know: failures, other lengths than asked for, memory, doubts."""
+    """Yield what a reader of the row must know: failures, concurrency, other lengths, memory, doubts."""
     records, profile = run.records, run.facts.profile
     ok = records.ok
     yield from _list_failures(run)
@@ -176,10 +173,10 @@ def _list_notes(run: Result) -> Iterator[str]:
     sensed = run.facts.sensed
     if _find_memory(run.facts) is not None and sensed is not None and sensed.server is None:
         yield "host memory"
-    yield from filter(None, [_list_doubts(run)])
+    yield from filter(None, [_describe_doubts(run)])
 
 
-def _list_doubts(run: Result) -> str:
+def _describe_doubts(run: Result) -> str:
     """Name the verdict where it is not VALID, and what it rests on; "" of a VALID run."""
     if run.verdict.level is Level.VALID:
         return ""
@@ -266,7 +263,10 @@ class DepthRow(msgspec.Struct, frozen=True):
 
 
 def make_depth_row(run: Result, test: DepthTest) -> DepthRow:
-    """Make a test's run a row; the first request of one at a depth puts the prefix into the cache."""
+    """Make the row of a test's run; the first request at a depth is left out, it fills the cache.
+
+    Without a speed the note has the reason: no request, the prefix not cached, no answer of several tokens.
+    """
     model, quantization = name_model(run.facts)
     known = DepthRow(model, quantization, name_backend(run.facts.server.engine), str(test), test.depth)
     measured = run.records.ok & (run.records.index >= (test.depth > 0))
@@ -294,7 +294,10 @@ def make_depth_row(run: Result, test: DepthTest) -> DepthRow:
 
 
 def _count_cached(run: Result, measured: Bool) -> Int64 | None:
-    """Count prompt tokens that each request found cached: by usage, by timings, else the counters' mean."""
+    """Return each request's prompt tokens found cached, by usage, else timings, else the counters' mean.
+
+    None if none of them has it for every measured request.
+    """
     for column in (run.records.cached_tokens, run.records.server_cached_tokens):
         if (column[measured] >= 0).all():
             return column
@@ -360,6 +363,7 @@ def draw_depths(rows: Sequence[DepthRow], form: str) -> str:
 
 
 def _make_cells(row: DepthRow) -> dict[str, str]:
+    """Write a row's cells by column; "" of an unknown one."""
     return {
         "model": " ".join(filter(None, (row.model, row.quantization))),
         "test": row.test,

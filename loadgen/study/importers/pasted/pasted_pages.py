@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import html
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 
 from loadgen.report.load_identity import Load
@@ -322,19 +320,10 @@ def _join_lines(line: str, rest: Iterator[str]) -> str:
 
 def _read_flags(command: str) -> dict[str, str]:
     """Read the flags of a command and their values."""
-    given = {}
     command = command.lstrip()
     if (prompt := _PROMPT.match(command)) is not None:
         command = command[prompt.end() :]
-    try:
-        words = shlex.split(command, comments=True)
-    except ValueError:  # a quote that is not closed
-        words = command.split()
-    for word, following in pairwise([*words, "--"]):
-        name, equals, value = word[2:].partition("=")
-        if word.startswith("--") and (equals or not following.startswith("--")):
-            given[name.replace("-", "_")] = value if equals else following
-    return given
+    return {name: value for name, value in labels.split_flags(command) if value is not None}
 
 
 def _name_flags(given: Mapping[str, str]) -> dict[str, str]:
