@@ -50,7 +50,7 @@ class Comparison(msgspec.Struct, frozen=True):
         return compare_command.render_comparison(self.tables, self.limits, "markdown")
 
     def json(self) -> dict[str, Any]:
-        """Return everything, p-values too."""
+        """Return the tables and limits as an object of plain values, p-values too."""
         return compare_command.encode_comparison(self.tables, self.limits)
 
 
@@ -85,7 +85,11 @@ def compare(
 def _collect_sources(
     runs: Sequence[Compared] | Mapping[str, Compared | Sequence[Compared]],
 ) -> tuple[Sources, list[str]]:
-    """Collect everything that is named, under its row's name where it has one, and the places among it."""
+    """Read everything that is named, runs of a mapping under their row's name; return it and the places.
+
+    Raises UsageError of one thing alone, and of a place where nothing can be read. Runs of searches at a
+    place are left out.
+    """
     if isinstance(runs, _ONE):
         raise UsageError("expected a list of runs and places, or a mapping from names to them: write [run]")
     groups = runs.items() if isinstance(runs, Mapping) else [("", runs)]
@@ -126,6 +130,7 @@ def _summarise(run: Run) -> Reported:
 
 
 def _name_summaries(summaries: Sequence[Reported], name: str) -> list[Reported]:
+    """Return runs under a row's name, as if of no place; unchanged if the name is ""."""
     return [replace(summary, name=name, place="") if name else summary for summary in summaries]
 
 

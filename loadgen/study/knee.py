@@ -37,7 +37,7 @@ def find_knee(loads: Sequence[float], values: Sequence[float], *, rises: bool) -
     999 curves of one line with normal noise, since the bend's place was chosen to fit. The interval is that
     of the profile of squares by F(1, n - 4).
     """
-    x, y = _logarithms(loads, values)
+    x, y = _take_logarithms(loads, values)
     distinct = np.unique(x)
     freedom = len(x) - _PARAMETERS
     if freedom < 1 or len(distinct) < _FEWEST_LOADS:
@@ -61,7 +61,7 @@ def find_knee(loads: Sequence[float], values: Sequence[float], *, rises: bool) -
     )
 
 
-def _logarithms(loads: Sequence[float], values: Sequence[float]) -> tuple[Float64, Float64]:
+def _take_logarithms(loads: Sequence[float], values: Sequence[float]) -> tuple[Float64, Float64]:
     """Compute the natural logarithms of the points for which both are finite and above zero."""
     points = np.array([loads, values], np.float64)
     known: Bool = np.all(np.isfinite(points) & (points > 0), axis=0)

@@ -77,8 +77,8 @@ class LimitRun(BaseModel, extra="forbid", frozen=True):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_format_1(cls, data: Any) -> Any:
-        """Take a run of format 1, which had `passed` and `client_limited` for what a run shows."""
+    def _convert_format_1(cls, data: Any) -> Any:
+        """Convert a run of format 1, which had `passed` and `client_limited` for what a run shows."""
         if not isinstance(data, dict) or "passed" not in data:
             return data
         run = {**data, "disturbed": data.get("client_limited", False)}
@@ -162,7 +162,7 @@ def render_answer(record: LimitRecord) -> list[str]:
 
 
 def describe_limit(record: LimitRecord) -> str:
-    """Describe the limit with its interval, or what is known of it."""
+    """Describe the limit with its interval, else the side on which it is; "limit: unknown" if neither is."""
     known = _describe_value(record)
     if not known:
         return "limit: unknown"
@@ -231,6 +231,7 @@ def list_statements(record: LimitRecord) -> list[str]:
 
 
 def _list_sentences(record: LimitRecord) -> Iterator[str]:
+    """Yield the sentences of the answer, each where it is known, the limit first and notes last."""
     yield describe_limit(record)
     yield f"for {', '.join(record.objectives)}"
     edges = {Standing.MEETS: record.highest_passing, Standing.FAILS: record.lowest_failing}
@@ -263,7 +264,7 @@ def _list_sentences(record: LimitRecord) -> Iterator[str]:
 
 
 def _describe_shortage(record: LimitRecord) -> str:
-    """State what the next run needs and what is left of the budget; "" where it was not the budget."""
+    """Write what the next run needs and what is left of the budget; "" where that did not end the search."""
     if record.ended != "budget" or record.budget_s is None or record.next_run_s is None:
         return ""
     left_s = record.budget_s - sum(run.took_s for run in record.runs)
@@ -278,7 +279,7 @@ def _format_time(seconds: float) -> str:
 
 
 def _describe_doubts(record: LimitRecord) -> Iterator[str]:
-    """Describe how many runs are not VALID, and by which doubts."""
+    """Yield one sentence: how many runs are SUSPECT or INVALID and by which doubts; none without."""
     doubted = [run for run in record.runs if run.doubts]
     if not doubted:
         return
@@ -301,6 +302,7 @@ def _describe_value(record: LimitRecord) -> str:
 
 
 def _format_interval(estimate: LimitEstimate | None) -> str:
+    """Write an interval in brackets with its confidence, " (95 %: 8 to 12)"; "" if both ends are unknown."""
     if estimate is None or (estimate.low is None and estimate.high is None):
         return ""
     confidence = f"{100 * estimate.confidence:g} %"
@@ -311,10 +313,12 @@ def _format_interval(estimate: LimitEstimate | None) -> str:
 
 
 def _find_objective(run: LimitRun, objective: str) -> ObjectiveFigures | None:
+    """Return a run's figures of an objective; None if it has none."""
     return next((figures for figures in run.objectives if figures.objective == objective), None)
 
 
 def _format_cells(run: LimitRun, objectives: list[str]) -> dict[str, str]:
+    """Write a run's cells by column, two for each objective; "-" where it has no figure."""
     cells = {"number": f"{run.number}", "load": format_load(run.load), "verdict": run.verdict or "-"}
     cells["outcome"] = clean_line(describe_standing(run))
     cells["goodput"] = "-" if run.goodput_per_s is None else f"{run.goodput_per_s:.4g}"

@@ -101,12 +101,12 @@ class Reported(msgspec.Struct, frozen=True):
 
     @property
     def selected(self) -> tuple[str, ...]:
-        """The metrics that `--percentile-metrics` named, where that is known."""
+        """The metrics that `--percentile-metrics` named; none if that is not known."""
         return () if self.run is None else self.run.facts.block().selected
 
     @property
     def sent(self) -> float | None:
-        """The number of requests planned, else answered."""
+        """The number of requests planned, else answered; None if neither is known."""
         planned = self.load.requests
         return self.figure("completed") if planned is None else float(planned)
 
@@ -121,6 +121,7 @@ class Reported(msgspec.Struct, frozen=True):
         return self._mean("total_output_tokens", self.load.output_len)
 
     def _mean(self, key: str, otherwise: float | None) -> float | None:
+        """Compute a total ÷ the answered requests, else return `otherwise` if it is a figure, else None."""
         total, completed = self.figure(key), self.figure("completed")
         if total is not None and completed:
             return total / completed
@@ -142,12 +143,16 @@ def is_below_zero(value: float) -> bool:
 
 
 def _read_measured(value: object) -> float | None:
-    """Read a number that a measurement may give; None of anything else, so of one below zero."""
+    """Return a number that a measurement may give; None of anything else, so of one below zero."""
     number = bounds.read_figure(value)
     return None if number is None or is_below_zero(number) else float(number)
 
 
 def _is_impossible(key: str, value: object) -> bool:
+    """Whether a figure is a number below zero, NaN or beyond all bounds.
+
+    -1 is possible of figures that clients write so if not counted, infinity of the request rate.
+    """
     if not isinstance(value, int | float) or isinstance(value, bool) or (value == -1 and key in _UNCOUNTED):
         return False
     if math.isnan(value) or is_below_zero(value):
@@ -156,7 +161,7 @@ def _is_impossible(key: str, value: object) -> bool:
 
 
 def summarise_run(directory: Path, run: Result) -> Reported:
-    """Summarise a run of ours; its figures are every one that a layout can show."""
+    """Summarise a run of ours by its arrivals, with every figure that a layout shows, as of `directory`."""
     metrics, facts = run.metrics, run.facts
     counts = (
         describe_traffic(facts.block())
@@ -178,7 +183,10 @@ def summarise_run(directory: Path, run: Result) -> Reported:
 
 
 def summarise_result(facts: Facts, stored: Mapping[str, Any], source: str, run: Result | None) -> Reported:
-    """Summarise a run of ours by its result file; raises KeyError or TypeError where that is damaged."""
+    """Summarise a run of ours by its result file; raises KeyError or TypeError where that is damaged.
+
+    `run` is the run with its arrivals, None if only the file is there.
+    """
     latencies, verdict = stored["loadgen"]["metrics"], stored["loadgen"]["verdict"]
     counts = stored
     if latencies.get("unknown_inputs"):  # older files have 0 where prompt tokens are not known
@@ -214,6 +222,10 @@ def _collect_figures(
 def _summarise_run(
     facts: Facts, figures: Figures, verdict: tuple[str, tuple[str, ...]], source: str, run: Result | None
 ) -> Reported:
+    """Make the summary of a run of ours from its facts, figures, and verdict with grave doubts.
+
+    Machine and power mode are set only if the server ran on this machine.
+    """
     environment, sensed, server = facts.environment, facts.sensed, facts.server
     ours = is_this_machine(server.url)  # else it is the client's machine that we know
     machine = next((environment[key] for key in ("gpu", "jetson", "cpu") if environment.get(key)), "")
@@ -265,7 +277,7 @@ def name_checkpoint(facts: Facts) -> str:
 
 
 def join_quantization(base: str, quantization: str) -> str:
-    """Join a checkpoint's name and its quantization, unless the name contains it."""
+    """Join a checkpoint's name and its quantization, unless that is BF16, "" or in the name."""
     named = quantization.rpartition("-")[2].lower() in base.lower()
     return base if named or quantization.upper() in _UNQUANTIZED else f"{base}-{quantization}"
 
@@ -276,7 +288,7 @@ def shorten_name(model: str) -> str:
 
 
 def find_unnamed_preset(simulated: bool) -> str:
-    """Name the preset of a run that is only marked as simulated: unnamed; "" of a real one."""
+    """Return "an unnamed preset" for a run that is marked as simulated without a name; "" for a real one."""
     return "an unnamed preset" if simulated else ""
 
 
@@ -286,7 +298,7 @@ def describe_simulation(preset: str) -> str:
 
 
 def _list_remarks(facts: Facts) -> Iterator[str]:
-    """Yield remarks on reported figures that are not what they seem to be."""
+    """Yield remarks on a run that is simulated or partial, and on memory that is not the model's need."""
     if facts.server.simulated:
         yield describe_simulation(facts.server.simulated)
     if facts.partial:

@@ -73,7 +73,7 @@ _STATES = {
 
 
 def list_unfinished(record: SweepRecord) -> list[str]:
-    """List a line for each point that is not done, in the order of the points."""
+    """Write a line on each point that is not done, saturated ones too: its name, state and reason."""
     lines = []
     for point in record.points:
         if point.state in _STATES:
@@ -91,7 +91,7 @@ def name_point(settings: Mapping[str, Any], serve: Mapping[str, str], repeat: in
 
 
 def format_value(value: Any) -> str:
-    """Format a value as it is written on a command line, no two alike."""
+    """Format a value as a command line has it, a float with the fewest digits that are exactly it."""
     short = f"{value:g}" if isinstance(value, float) else str(value)
     return short if not isinstance(value, float) or float(short) == value else repr(value)
 
@@ -107,7 +107,10 @@ class _Version(BaseModel, extra="ignore", frozen=True):
 
 
 def read_record(path: Path, kind: type[_Kind], newest: int, of: str) -> _Kind:
-    """Read the record in a file of `of` directory, as "a sweep's"; raises UsageError."""
+    """Read the record in a file of `of` directory, as "a sweep's"; raises UsageError.
+
+    It is raised of a file that cannot be read, is damaged, or has a format above `newest`.
+    """
     try:
         content = read_file_bytes(path, LARGEST_BYTES)
     except OSError as error:

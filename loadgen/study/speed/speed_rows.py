@@ -150,7 +150,7 @@ def round_speed(value: float) -> Decimal:
 
 
 def name_settings(settings: Iterable[EngineSetting]) -> dict[EngineSetting, str]:
-    """Name each setting in a legend's order: the page's own first, new ones numbered after them."""
+    """Name each setting in a legend's order: the pages' own first, new ones numbered after them."""
     given = dict.fromkeys(settings)
     names = {setting: name for name, setting in SETTINGS.items() if setting in given}
     new = [setting for setting in given if setting not in names]
@@ -213,6 +213,10 @@ def read_speed_csv(path: Path, formula: str = OUTPUT) -> list[SpeedRow]:
 
 
 def _read_row(cells: Mapping[str, str]) -> SpeedRow:
+    """Read a row of text cells; raises ValueError, KeyError or UsageError of a wrong or missing one.
+
+    Memory is by the column in MB, else by that in GB.
+    """
     amounts = {unit: _parse_decimal(cells, f"gpu_memory_{unit.lower()}") for unit in UNIT_BYTES}
     memory = [Memory(amount, unit) for unit, amount in amounts.items() if amount is not None]
     gpu_num = cells.get("gpu_num", "-")
@@ -237,12 +241,14 @@ def _read_row(cells: Mapping[str, str]) -> SpeedRow:
 
 
 def _parse_count(cell: str) -> int:
+    """Parse a count; raises ValueError of no number and of more than 12 digits."""
     if len(cell) > _MOST_DIGITS:
         raise ValueError(f"{cell[:_MOST_DIGITS]}… is out of bounds")
     return int(cell)
 
 
 def _parse_decimal(cells: Mapping[str, str], key: str) -> Decimal | None:
+    """Parse a cell's number; None of "-" and without the cell; raises ValueError below 0 or out of bounds."""
     cell = cells.get(key, "-")
     if cell == "-":
         return None
@@ -253,7 +259,7 @@ def _parse_decimal(cells: Mapping[str, str], key: str) -> Decimal | None:
 
 
 def _make_key(model: str, input_length: int, quantization: str) -> tuple[str, int, str]:
-    """Make the key of a published figure, in one word where pages and engines spell several."""
+    """Make the key of a published figure: model, length and quantization, in one of several spellings."""
     word = (quantization or "BF16").lower().replace("bfloat16", "bf16")
     word = re.sub(r"-?([48])bit$", r"-int\1", word)
     kind = "awq-int4" if word == "awq" else word

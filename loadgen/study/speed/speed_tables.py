@@ -96,6 +96,7 @@ def make_speed_table(
 
 
 def _list_keys(shape: TableShape) -> list[str]:
+    """List the keys of a shape's columns."""
     return [column.key for column in shape.columns]
 
 
@@ -165,10 +166,12 @@ def _make_cells(row: SpeedRow, names: Mapping[EngineSetting, str]) -> dict[str, 
 
 
 def _make_words(row: SpeedRow | ThroughputRow) -> dict[str, str]:
+    """Write each field of a row as a text; "-" for None."""
     return {key: "-" if value is None else str(value) for key, value in asdict(row).items()}
 
 
 def _make_table(rows: Sequence[Mapping[str, str]], shape: TableShape, notes: Sequence[str]) -> Table:
+    """Make a table of rows in a shape, without optional columns in which every cell is empty or "-"."""
     left_out = {key for key in shape.optional if not any(row[key].strip("-") for row in rows)}
     columns = tuple(column for column in shape.columns if column.key not in left_out)
     body = tuple(tuple(clean_line(" ".join(row[column.key].split())) for column in columns) for row in rows)
