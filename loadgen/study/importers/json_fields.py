@@ -51,7 +51,7 @@ class ClientFormat(msgspec.Struct, frozen=True):
 
 
 class JsonDocument(msgspec.Struct, frozen=True):
-    """One object, and the line it begins at; `error` is why it could not be read."""
+    """One object, and the line it begins at; `error` is why a part of the file could not be read."""
 
     line: int
     value: dict[str, Any]
@@ -60,9 +60,9 @@ class JsonDocument(msgspec.Struct, frozen=True):
 
 
 def read_documents(text: str) -> Iterator[JsonDocument]:
-    """Read every object of a text: one, a list of them, or one after the other; NaN is a number.
+    """Yield every object of a text: one, a list of them, or one after the other; NaN is a number.
 
-    What is cut off is a document with an error; those after it are still read, up to 200 errors.
+    What is cut off or not valid is a document with an error; those after it are still read, up to 200 errors.
     """
     decoder, at, line, counted, broken = json.JSONDecoder(parse_int=_parse_whole), 0, 1, 0, 0
     while (begin := _BEGIN.search(text, at)) is not None:
@@ -89,12 +89,12 @@ def read_documents(text: str) -> Iterator[JsonDocument]:
 
 
 def _parse_whole(digits: str) -> int | float:
-    """Parse a whole number; one of hundreds of digits is infinite, which is not a figure."""
+    """Parse a whole number; one of over 18 digits is a float, of hundreds infinite, which is no figure."""
     return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
 
 
 def value_at(value: object, place: str) -> Any:
-    """Return the value at a place of an object, as `spec.data.0.tokens`; None if there is none."""
+    """Return the value at a dotted place of an object, as `spec.data.0.tokens`; None if there is none."""
     for key in place.split("."):
         if isinstance(value, list) and key.isdecimal():
             value = value[int(key)] if int(key) < len(value) else None
@@ -104,7 +104,7 @@ def value_at(value: object, place: str) -> Any:
 
 
 def find_first(document: object, read: Reader, *places: str) -> Any:
-    """Return the first value of these places that `read` reads; None where it reads none, or only ""."""
+    """Return the first value at these places that `read` reads, neither None nor ""; else None."""
     values = (read(value_at(document, place)) for place in places)
     return next((value for value in values if value is not None and value != ""), None)
 
@@ -115,7 +115,7 @@ def read_fields(document: object, fields: Fields) -> dict[str, Any]:
 
 
 def number(value: object) -> float | None:
-    """Return a number that a figure can be, see `bounds.read_figure`; None of anything else, so of NaN."""
+    """Return a number that a figure can be, by `bounds.read_figure`; None of anything else, so of NaN."""
     return bounds.read_figure(value)
 
 
@@ -131,12 +131,15 @@ def count(value: object) -> int | None:
 
 
 def count_failures(errors: object) -> int | None:
-    """Count the failed requests of a list of each one's error, "" or null of one that did not; else None."""
+    """Count the failed requests of a list of each one's error, "" or null of one that did not fail.
+
+    None of an empty list, and of what is none.
+    """
     return sum(1 for error in errors if error) if isinstance(errors, list) and errors else None
 
 
 def word(value: object) -> str:
-    """Return a text's first 1000 characters; "" of anything else."""
+    """Return a text's first 1000 characters without blanks around them; "" of anything else."""
     return value[:_LONGEST_WORD].strip() if isinstance(value, str) else ""
 
 
@@ -154,7 +157,7 @@ def parse_number(text: str) -> float | None:
 
 
 def rate(value: object) -> float | None:
-    """Read requests per second, infinity as Infinity, "inf" or "Infinity" too; None of anything else."""
+    """Return requests per second, infinite for Infinity, "inf" or "Infinity"; None of anything else."""
     if isinstance(value, str) and value.lower() in ("inf", "infinity"):
         return math.inf
     return math.inf if value == math.inf else number(value)
@@ -175,7 +178,7 @@ def parse_local_time(parse: Callable[[str], datetime], written: object) -> datet
 
 
 def add_mean_lengths(load: Load, figures: Mapping[str, Any]) -> Load:
-    """Add to a load the mean tokens of prompts and answers, from the run's totals where it has them."""
+    """Return a load with the mean tokens of prompts and answers, from totals where the run has them."""
     completed = number(figures.get("completed"))
     totals = {f"{way}_len": number(figures.get(f"total_{way}_tokens")) for way in ("input", "output")}
     means = {key: total / completed for key, total in totals.items() if completed and total is not None}
@@ -193,7 +196,7 @@ def compute_statistics(key: str, values_ms: Iterable[float]) -> dict[str, float]
 
 
 def require_measured(figures: Mapping[str, Any], source: str) -> tuple[dict[str, Any], list[str]]:
-    """Drop the figures that were not measured, with a remark on each; raises UsageError if none is left."""
+    """Return the figures that were measured, and remarks on the others; raises UsageError without any."""
     measured, empty = drop_unmeasured(figures)
     if not has_figures(measured):
         raise UsageError(f"{source} has no figures")
@@ -201,9 +204,10 @@ def require_measured(figures: Mapping[str, Any], source: str) -> tuple[dict[str,
 
 
 def drop_unmeasured(figures: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Drop the figures that were not measured, and return a remark on each of these.
+    """Return the figures that were measured, and a remark on each latency whose mean is 0: it was not.
 
-    Clients write 0 where there was nothing to take a mean of.
+    Clients write 0 where there was nothing to take a mean of. Figures of None are left out, but for the
+    concurrency, of which it is no limit.
     """
     empty = [figure for figure in COMMON if is_zero(figures.get(figure.statistic("mean")))]
     unmeasured = tuple(f"_{figure.suffix}" for figure in empty)
@@ -216,7 +220,7 @@ def drop_unmeasured(figures: Mapping[str, Any]) -> tuple[dict[str, Any], list[st
 
 
 def has_figures(figures: Mapping[str, Any]) -> bool:
-    """Whether any of them is a latency or a rate that is a number other than 0, or infinite."""
+    """Whether a latency, throughput or speed among the figures is a number other than 0, or infinite."""
     return any(
         (figure := reported_number(value)) and not math.isnan(figure)
         for name, value in figures.items()
@@ -250,7 +254,7 @@ _MARKED = (
 
 
 def read_file(path: Path) -> bytes:
-    """Read a file's bytes; raises UsageError if it is empty or too large."""
+    """Read a file's bytes; raises UsageError if it is empty, cannot be read, or is over 64 MiB."""
     raw = read_bounded(path)
     if not raw.strip():
         raise UsageError(f"{path} is empty")
@@ -269,7 +273,10 @@ def read_bounded(path: Path, most: int = MOST_BYTES) -> bytes:
 
 
 def read_csv_rows(text: str, path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of a sheet with their lines; raises UsageError of what is not a valid one."""
+    """Yield the rows of a CSV text that are not empty, with their line numbers.
+
+    Raises UsageError of a text that is not valid CSV; `path` is named in it.
+    """
     reader = csv.reader(io.StringIO(text.lstrip("\n")), delimiter=delimiter)
     try:
         yield from ((reader.line_num, cells) for cells in reader if cells)
@@ -278,13 +285,16 @@ def read_csv_rows(text: str, path: Path, delimiter: str = ",") -> Iterator[tuple
 
 
 def check_results(path: Path, count: int) -> None:
-    """Raise UsageError of a file with too many results."""
+    """Raise UsageError if the file at `path` has over 10,000 results."""
     if count > MOST_RESULTS:
         raise UsageError(f"{path} has more than {MOST_RESULTS} results: give it in parts")
 
 
 def decode_text(raw: bytes, path: Path) -> str:
-    """Decode bytes: UTF-8, what a byte-order mark declares, else Latin-1; raises UsageError if binary."""
+    """Decode bytes: by their byte-order mark, else UTF-8, else Latin-1.
+
+    Raises UsageError of compressed or binary bytes, and where the mark is wrong.
+    """
     packed = next((name for magic, name in _PACKED.items() if raw.startswith(magic)), None)
     if packed is not None:
         raise UsageError(f"{path} is compressed ({packed}): unpack it first")

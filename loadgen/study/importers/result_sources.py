@@ -75,7 +75,7 @@ _MARKS = (
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """The results that were read, and a message for each that could not be, or is in two places."""
+    """The results that were read, and a line on each that could not be, or is in two places."""
 
     reported: tuple[Reported, ...]
     errors: tuple[str, ...] = ()
@@ -93,7 +93,8 @@ class Sources(msgspec.Struct, frozen=True):
 def read_sources(places: Sequence[str]) -> Sources:
     """Read everything at these places: run directories, directories of them, campaigns, files of any client.
 
-    Raises UsageError if a place does not exist, before anything is read, and if nothing could be read.
+    What cannot be read is a line among the errors, twenty at most. Raises UsageError if a place does not
+    exist, before anything is read, and if nothing could be read.
     """
     paths = [expand_path(named) for named in places]
     if missing := [str(path) for path in paths if _is_missing(path)]:
@@ -122,6 +123,7 @@ def read_sources(places: Sequence[str]) -> Sources:
 
 
 def _add_runs(limit: StoredLimit, reported: Iterable[Reported]) -> StoredLimit:
+    """Return a search with those of the reported runs that are of it."""
     own = set(map(os.path.realpath, limit.run_directories))
     return replace(limit, runs=tuple(run for run in reported if os.path.realpath(run.source) in own))
 
@@ -146,7 +148,7 @@ class _Reading:
     current: Path = Path()
 
     def read_place(self, path: Path) -> None:
-        """Read a place that was named; its runs are recorded as of that place."""
+        """Read a place that was named; its runs and searches are recorded as of that place."""
         self.current = path
         runs, limits = len(self.reported), len(self.limits)
         if path.is_dir():
@@ -161,12 +163,16 @@ class _Reading:
 
     @property
     def _count(self) -> int:
-        """How many things were read, errors and what is of another place too."""
+        """How many things were read so far, errors and what is of another place too."""
         results = len(self.reported) + len(self.failures) + len(self.sweeps) + len(self.limits)
         return results + len(self.errors) + sum(map(len, self.shared.values()))
 
     def _read_directory(self, path: Path) -> int:
-        """Read a directory and all that is in it, and return how many files were checked."""
+        """Read all results in a directory and below, and return how many other files were checked.
+
+        Runs, campaigns and records are read as a whole, hidden directories are left out, and after 200,000
+        files it stops with an error. Files without results are named in one error.
+        """
         count, passed = 0, list[Path]()
         for where, inside, names in os.walk(path, followlinks=True):
             here = Path(where)
@@ -205,7 +211,10 @@ class _Reading:
         return count
 
     def _read_search(self, directory: Path, names: Sequence[str]) -> StoredSweep | StoredLimit | None:
-        """Add the record of a sweep or a search, and return it; None without; a damaged one is an error."""
+        """Add the record of the sweep or search in a directory, and return it; None if there is none.
+
+        A damaged one is an error, and returns None.
+        """
         try:
             if SWEEP in names:
                 self.sweeps.append(loadgen_runs.read_sweep(directory))
@@ -218,7 +227,7 @@ class _Reading:
         return None
 
     def _read_run(self, directory: Path) -> None:
-        """Read a run; one of a ladder with the speed that the ladder's row has."""
+        """Add the run of a directory, with its ladder's speed if it has one; what fails is an error."""
 
         def read() -> None:
             row = loadgen_runs.read_ladder_rows(directory.parent).get(directory.name, {})
@@ -227,7 +236,11 @@ class _Reading:
         self._attempt(directory, read)
 
     def _read_met(self, path: Path) -> list[Path]:
-        """Read a file met in a directory; return it where nothing in it is known, else nothing."""
+        """Read a file met in a directory; return it if it cannot hold results, else [].
+
+        Files that repeat others are left out: what we write next to runs, a sheet with its JSON, our own
+        tables, percentiles of a summary.
+        """
         if _BYPRODUCT.fullmatch(path.name):
             return []
         if (raw := _read_promising(path)) is None:
@@ -241,7 +254,10 @@ class _Reading:
         return []
 
     def _read_file(self, path: Path, raw: bytes) -> None:
-        """Add what a file holds: JSON, a client's sheet, blocks or tables; raises UsageError if none."""
+        """Add what a file holds: JSON, a client's sheet, blocks or tables; raises UsageError if none.
+
+        A file that was read before, or is of another place, is left out.
+        """
         if not self._claim(path):
             return
         content = json_fields.decode_text(raw, path)
@@ -268,13 +284,16 @@ class _Reading:
             )
 
     def _add_rows(self, path: Path, rows: TableRows) -> bool:
-        """Add the rows of a file's tables, and return whether there were any."""
+        """Add the runs of a file's tables and lines on rows left out; return whether there were any."""
         self._add(path, lambda: rows.runs)
         self.errors += rows.left
         return bool(rows.runs or rows.left)
 
     def _read_documents(self, content: str, path: Path) -> bool:
-        """Add the JSON documents of a file; return whether that is all: one is known, or JSON is broken."""
+        """Add the runs of a file's JSON documents; return whether the file needs no other reader.
+
+        It needs none if a client's document is in it, or if its JSON is broken and it has no pasted block.
+        """
         parts = list(json_fields.read_documents(content))
         if parts and not any(part.error for part in parts):  # perhaps the rows of one table
             joined = tabular_clients.join_percentiles([part.value for part in parts])
@@ -292,14 +311,14 @@ class _Reading:
         return bool(readable) or (bool(broken) and pasted_blocks.HEADER.search(content) is None)
 
     def _add(self, path: Path, read: Callable[..., Iterable[Reported]], *given: object) -> None:
-        """Add the runs that `read` makes of `given`, with their mean lengths and their file."""
+        """Add the runs that `read` makes of `given`, with their mean lengths, as of the file at `path`."""
         self.reported += [
             replace(run, load=json_fields.add_mean_lengths(run.load, run.figures), file=str(path))
             for run in read(*given)
         ]
 
     def _attempt(self, source: Path | str, act: Callable[[], None]) -> None:
-        """Read something; an error in it does not stop the others."""
+        """Call `act`; a UsageError of it, or one that damaged data cause, is added to the errors."""
         try:
             act()
         except UsageError as error:
@@ -309,7 +328,10 @@ class _Reading:
             self.errors.append(f"{source} is damaged: {reason or type(error).__name__}")
 
     def _claim(self, path: Path) -> bool:
-        """Note a path as met in the current place; return whether it is new, and not of another place."""
+        """Note a path as met in the current place; return whether it is new, and not of another place.
+
+        One of another place is noted as shared.
+        """
         real = os.path.realpath(path)
         owner = self.named.get(real) or self.met.get(real, self.current)
         if owner != self.current:
@@ -321,7 +343,7 @@ class _Reading:
 
 
 def _is_missing(path: Path) -> bool:
-    """Whether nothing is there, or only a link to nothing; what may not be read is there."""
+    """Whether nothing is at a path, or only a link to nothing; what may not be read is there."""
     try:
         path.stat()
     except OSError as error:
@@ -330,14 +352,17 @@ def _is_missing(path: Path) -> bool:
 
 
 def _read_labelled(client: ClientFormat, document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """Read the runs of a document, each with the labels next to its figures; ours have them by themselves."""
+    """Yield the runs of a document, other clients' with the labels next to their figures."""
     for run in client.read_runs(document, source):
         own = run.told_by == OURS
         yield run if own else replace(run, unread={**labels.read_labels(document, run.figures), **run.unread})
 
 
 def _read_promising(path: Path) -> bytes | None:
-    """Read a file that may hold results; None of one that does not, or cannot be read."""
+    """Return the bytes of a file that may hold results; None if it cannot be read or has no such mark.
+
+    None too of an empty file, a binary one, and one over 64 MiB.
+    """
     try:
         if not path.is_file() or not 0 < path.stat().st_size <= _LARGE_BYTES:
             return None

@@ -53,7 +53,10 @@ _TPOT = {
 def _read_figures(
     metrics: Mapping[str, Any], client: str, source: str, errors: object = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Read the figures of metrics under the names of aiperf or genai-perf, and remarks."""
+    """Read the figures of metrics under the names of aiperf or genai-perf, in ms, and remarks.
+
+    Raises UsageError without any. Failures are else counted by `errors`, a summary of them.
+    """
     figures: dict[str, Any] = {}
     for theirs, figure in figures_named_by(_AIPERF).items():
         scale = _MS.get(word(value_at(metrics, f"{theirs}.unit")), 1.0)
@@ -74,7 +77,10 @@ def _read_figures(
 def _compute_duration(
     metrics: Mapping[str, Any], figures: Mapping[str, Any], client: str
 ) -> tuple[float | None, list[str]]:
-    """Return the seconds that the rates are over, and a remark if those reported differ; None if unknown."""
+    """Return the seconds that the rates are over, else those reported, and a remark if the two differ.
+
+    None if neither is known.
+    """
     reported_s = number(value_at(metrics, "benchmark_duration.avg"))
     completed, throughput = figures["completed"], number(figures["request_throughput"])
     if not completed or not throughput:
@@ -91,6 +97,7 @@ def _find_metrics(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _is_aiperf(document: Mapping[str, Any]) -> bool:
+    """Whether a document is an export of aiperf, of any version."""
     metrics = _find_metrics(document)
     return "request_latency" in metrics and ("aiperf_version" in document or "request_throughput" in metrics)
 
@@ -147,6 +154,7 @@ def _read_only(value: object) -> object:
 
 
 def _count_only(value: object) -> int | None:
+    """Return a count, or the only one of a list; None of anything else."""
     return count(_read_only(value))
 
 
@@ -174,12 +182,13 @@ _MEAN_LENGTHS: json_fields.Fields = {
 
 
 def _is_genai_perf(document: Mapping[str, Any]) -> bool:
+    """Whether a document is an export of genai-perf, by a key of its configuration."""
     config = read_mapping(document.get("input_config"))
     return "request_latency" in document and "aiperf_version" not in document and bool({*_CONFIG} & {*config})
 
 
 def _read_genai_perf(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """Yield the one run of an export."""
+    """Yield the one run of an export; lengths that were drawn are no requested ones."""
     config = document.get("input_config")
     drawn = [key for key, spread in read_fields(config, _SPREADS).items() if spread]
     load = read_fields(config, _GENAI_PERF_LOAD) | dict.fromkeys(drawn) | read_fields(document, _MEAN_LENGTHS)
@@ -188,6 +197,7 @@ def _read_genai_perf(document: Mapping[str, Any], source: str) -> Iterator[Repor
 
 
 def _make_run(metrics: Mapping[str, Any], client: str, name: str, load: Load, source: str) -> Reported:
+    """Make a run of metrics; raises UsageError if they have no figures."""
     figures, remarks = _read_figures(metrics, client, source)
     return Reported(name, figures, load, source, told_by=client, remarks=tuple(remarks))
 
@@ -214,7 +224,10 @@ def is_sheet(text: str) -> bool:
 
 
 def read_sheet(text: str, path: Path) -> list[Reported]:
-    """Read the one run of a CSV, which has neither model nor load: its directory may be named by both."""
+    """Read the one run of a CSV, which has neither model nor load; raises UsageError without figures.
+
+    Its directory may be named by both, as genai-perf does; else the file names the run.
+    """
     metrics: dict[str, Any] = {}
     statistics: list[str] = []
     for _, (named, *cells) in json_fields.read_csv_rows(text, path):
@@ -236,5 +249,6 @@ def read_sheet(text: str, path: Path) -> list[Reported]:
 
 
 def _parse_cell(cell: str) -> float | None:
+    """Parse a cell's number, without commas; None of anything else."""
     parsed = json_fields.parse_number(cell.replace(",", ""))
     return number(parsed)

@@ -70,12 +70,16 @@ UNEVEN = "guidellm: no TPOT: its ITL is weighted by tokens, and the lengths diff
 
 
 def _is_guidellm(document: Mapping[str, Any]) -> bool:
+    """Whether a document has benchmarks with guidellm's summary of TTFT."""
     metrics = (value_at(benchmark, "metrics") for benchmark in read_list(document.get("benchmarks")))
     return any(isinstance(value_at(each, "time_to_first_token_ms"), dict) for each in metrics)
 
 
 def _read_guidellm(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """Yield a run for each benchmark of a report: a sweep has many."""
+    """Yield a run for each benchmark of a report: a sweep has many; the file names one without a model.
+
+    Raises UsageError of a benchmark without figures.
+    """
     benchmarks = read_list(document.get("benchmarks"))
     for index, benchmark in enumerate(benchmarks, 1):
         where = f"{source} benchmark {index}" if len(benchmarks) > 1 else source
@@ -84,14 +88,18 @@ def _read_guidellm(document: Mapping[str, Any], source: str) -> Iterator[Reporte
 
 
 def _read_benchmark(document: Mapping[str, Any], benchmark: Mapping[str, Any], where: str) -> Reported:
+    """Make the run of a benchmark, its latencies from its requests if all are listed, else its summary.
+
+    Raises UsageError if it has no figures; its name is "" if the model is unknown.
+    """
     metrics = read_mapping(benchmark.get("metrics"))
     requests = [r for r in read_list(value_at(benchmark, "requests.successful")) if isinstance(r, dict)]
     totals = {
         "completed": _count_requests(benchmark, "successful"),
         "failed": _count_requests(benchmark, "errored"),
         "duration": _compute_duration(benchmark),
-        "total_input_tokens": _total_tokens(metrics, "prompt_token_count"),
-        "total_output_tokens": _total_tokens(metrics, "output_token_count"),
+        "total_input_tokens": _count_tokens(metrics, "prompt_token_count"),
+        "total_output_tokens": _count_tokens(metrics, "output_token_count"),
         **read_fields(metrics, _RATES),
     }
     whole = bool(requests) and len(requests) == totals["completed"]  # a sample of them is not all
@@ -116,7 +124,7 @@ def _read_benchmark(document: Mapping[str, Any], benchmark: Mapping[str, Any], w
 
 
 def _count_requests(benchmark: Mapping[str, Any], outcome: str) -> int | None:
-    """Count the requests that ended so, by the report's first count of them, else by those that it lists."""
+    """Count the requests that ended so, by the report's first count of them or list of them; else None."""
     counted: int | None = find_first(benchmark, _read_count, *(f"{place}.{outcome}" for place in _COUNTS))
     return counted
 
@@ -129,13 +137,14 @@ def _read_count(value: object) -> int | None:
 
 
 def _compute_duration(benchmark: Mapping[str, Any]) -> float | None:
+    """Return the reported seconds, else those between start and end; None if neither is known."""
     keys = ("duration", "start_time", "end_time")
     reported, begin, end = (number(benchmark.get(key)) for key in keys)
     return end - begin if reported is None and begin is not None and end is not None else reported
 
 
 def _read_requests(requests: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
-    """Compute statistics in ms of vLLM's TTFT, TPOT (of several tokens) and E2EL; add a remark."""
+    """Compute the statistics in ms of TTFT, TPOT (of several tokens) and E2EL; return them and a remark."""
     several = [request for request in requests if (number(request.get("output_tokens")) or 0) > 1]
     samples = {
         "ttft": [number(request.get("time_to_first_token_ms")) for request in requests],
@@ -174,7 +183,8 @@ def _read_summary(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]
     }, remarks
 
 
-def _total_tokens(metrics: Mapping[str, Any], name: str) -> int | None:
+def _count_tokens(metrics: Mapping[str, Any], name: str) -> int | None:
+    """Return the sum of a summary of tokens, else its mean times its count; None if neither is known."""
     summary = value_at(metrics, f"{name}.successful")
     total, mean, requests = (number(value_at(summary, key)) for key in ("total_sum", "mean", "count"))
     if total is None and mean is not None:
@@ -183,6 +193,10 @@ def _total_tokens(metrics: Mapping[str, Any], name: str) -> int | None:
 
 
 def _make_load(document: Mapping[str, Any], benchmark: Mapping[str, Any]) -> Load:
+    """Make the load of a benchmark by its strategy; a strategy without a rate is unlimited.
+
+    Requests are those that its end did not cut off, else all that were created.
+    """
     strategy = read_mapping(value_at(benchmark, "config.strategy") or value_at(benchmark, "args.strategy"))
     kind, rate = word(strategy.get("type_")), number(strategy.get("rate"))
     streams = find_first(strategy, count, "streams", "max_concurrency")
@@ -254,7 +268,10 @@ Cells = dict[str, str]
 
 
 def read_report(text: str, path: Path) -> list[Reported]:
-    """Read every row of a text's tables, those of one report together; raises UsageError of too many rows."""
+    """Read every row of a text's tables, those of one report together; [] without such tables.
+
+    With several reports each run is labelled by its number. Raises UsageError of over 10,000 rows.
+    """
     if not any(mark.decode() in text for mark in PRINTED_MARKS):
         return []
     reports = [*_split_reports(pasted_pages.split_lines(pasted_pages.strip_colours(text)))]
@@ -267,7 +284,10 @@ def read_report(text: str, path: Path) -> list[Reported]:
 
 
 def _split_reports(lines: Sequence[str]) -> Iterator[tuple[list[str], list[tuple[int, list[Cells]]]]]:
-    """Split a text into reports, each its lines and its tables: a table's titles occur once in a report."""
+    """Yield each report of a text: the lines above its tables, and its tables by their first row's index.
+
+    A table's titles occur once in a report, and its tables have equally many rows.
+    """
     tables, titles, above = list[tuple[int, list[Cells]]](), list[tuple[str, ...]](), list[str]()
     at = 0
     while at < len(lines):
@@ -287,7 +307,7 @@ def _split_reports(lines: Sequence[str]) -> Iterator[tuple[list[str], list[tuple
 
 
 def _read_table(lines: Sequence[str], begin: int) -> tuple[tuple[str, ...], list[Cells], int] | None:
-    """Read a table's titles, its rows by them, and the line after it; None of anything else."""
+    """Read a table's titles, its rows by them, and the index of the line after it; None of anything else."""
     heads, at = list[list[str]](), begin
     while at < len(lines) and at - begin < 4 and not _RULE.fullmatch(lines[at].strip()):
         heads.append(_spread_titles(lines[at]))
@@ -306,7 +326,7 @@ def _read_table(lines: Sequence[str], begin: int) -> tuple[tuple[str, ...], list
 
 
 def _spread_titles(line: str) -> list[str]:
-    """Repeat each title of a grouping line for each of the columns below it."""
+    """Return the title above each column: a grouping line's title is repeated for each of its columns."""
     plain = line.strip()
     framed = plain.startswith("|")
     parts = _GROUP.findall(plain.removeprefix("|"))
@@ -319,6 +339,10 @@ def _spread_titles(line: str) -> list[str]:
 def _read_rows(
     above: Sequence[str], tables: Sequence[tuple[int, list[Cells]]], path: Path
 ) -> Iterator[Reported]:
+    """Yield a run for each row of a report, its cells joined over the tables; none of a row without figures.
+
+    TPOT is left out where answers may differ in length.
+    """
     said = "\n".join(above)
     models = _MODEL.findall(said)
     asked = {which: int(tokens) for which, tokens in _ASKED.findall(said)}
@@ -356,7 +380,7 @@ def _read_rows(
 
 
 def _read_values(cells: Cells) -> tuple[dict[str, float], str]:
-    """Read a row's numbers by their keys, and the strategy that it names."""
+    """Return a row's numbers by their keys, in ms and s, and the strategy that it names, else ""."""
     values, strategy = dict[str, float](), ""
     for title, cell in cells.items():
         for pattern, key, times in _KEYS:
@@ -373,7 +397,10 @@ def _read_values(cells: Cells) -> tuple[dict[str, float], str]:
 
 
 def _is_even(values: Mapping[str, float], asked: Mapping[str, int]) -> bool:
-    """Whether every answer has the same length: then its ITL, weighted by tokens, is the TPOT of vLLM."""
+    """Whether every answer has the same length: then its ITL, weighted by tokens, is the TPOT of vLLM.
+
+    It has if the mean is the requested length, else if medians, P95 and totals agree; not if unknown.
+    """
     if "output_len" in values and "output" in asked:  # as long as was asked for, on average
         return abs(values["output_len"] - asked["output"]) <= _ROUNDED
     known = [value for key in _LENGTHS if (value := values.get(key))]
@@ -387,6 +414,10 @@ def _is_even(values: Mapping[str, float], asked: Mapping[str, int]) -> bool:
 def _make_strategy_load(
     strategy: str, values: Mapping[str, float], asked: Mapping[str, int], name: str
 ) -> Load:
+    """Make the load that a strategy names, as constant@2.5; without a rate it is unlimited.
+
+    `asked` are the requested tokens of prompts and answers, where the report's head has them.
+    """
     match = _STRATEGY.fullmatch(strategy)
     kind, at = (match[1], json_fields.parse_number(match[2] or "")) if match is not None else ("", None)
     rated = kind in ("constant", "poisson", "async")

@@ -65,7 +65,7 @@ LOADGEN = ClientFormat(OURS, (b'"loadgen"',), _is_loadgen, _read_loadgen)
 
 
 def is_run(directory: Path) -> bool:
-    """Whether a directory holds a run of ours, or the rest of one."""
+    """Whether a directory has arrivals, a journal or a result of ours; False if it cannot be read."""
     try:
         if any((directory / name).is_file() for name in (ARRIVALS, JOURNAL)):
             return True
@@ -102,7 +102,7 @@ def read_run(directory: Path) -> Reported:
 
 
 def read_ladder_rows(directory: Path) -> dict[str, dict[str, Any]]:
-    """Read the rows of a ladder's directory by the name of their run's; empty if it is not a ladder's."""
+    """Read the rows of a ladder's directory by the name of their run's; {} if it is not a ladder's."""
     try:
         ladder = json.loads(json_fields.read_bounded(directory / LADDER))
     except (UsageError, ValueError, RecursionError):
@@ -112,7 +112,10 @@ def read_ladder_rows(directory: Path) -> dict[str, dict[str, Any]]:
 
 
 def add_ladder_speed(reported: Reported, row: Mapping[str, Any]) -> Reported:
-    """Return a run with its ladder's speed, a load named by prompt length, a remark; unchanged without."""
+    """Return a run with its ladder's speed, a load named by prompt length, a remark; unchanged without.
+
+    `row` is the ladder's row of the run, {} if it is of none.
+    """
     speed, formula = json_fields.number(row.get("speed_tok_s")), json_fields.word(row.get("formula"))
     if speed is None:
         return reported
@@ -123,7 +126,7 @@ def add_ladder_speed(reported: Reported, row: Mapping[str, Any]) -> Reported:
 
 
 def read_failures(directory: Path) -> Iterator[FailedCell | str]:
-    """Read the failed cells of a campaign, and what is wrong with those that cannot be read."""
+    """Yield the failed cells of a campaign, and for each that cannot be read a line on why."""
     for path in sorted((directory / FAILED).glob("*.json")):
         try:
             yield FailedCell.model_validate_json(json_fields.read_bounded(path))
@@ -132,7 +135,7 @@ def read_failures(directory: Path) -> Iterator[FailedCell | str]:
 
 
 def _summarise(stored: Mapping[str, Any], source: str, run: Result | None) -> Reported:
-    """Summarise a stored result; raises UsageError where it is damaged or of a newer format."""
+    """Summarise a stored result; raises UsageError where it is damaged or of an unknown format."""
     try:
         return summarise_result(_read_facts(stored, source), stored, source, run)
     except KeyError as error:
@@ -142,7 +145,7 @@ def _summarise(stored: Mapping[str, Any], source: str, run: Result | None) -> Re
 
 
 def _read_facts(stored: Any, source: str) -> Facts:
-    """Read a result's metadata; raises UsageError if it is damaged, or of a newer format."""
+    """Read a result's metadata; raises UsageError if it is damaged, or of an unknown format."""
     ours = read_mapping(json_fields.value_at(stored, OURS))
     version = ours.get("format")
     supported = ", ".join(map(str, FORMATS))
@@ -171,7 +174,7 @@ class StoredSweep(msgspec.Struct, frozen=True):
 
     @property
     def run_directories(self) -> list[Path]:
-        """The directories of its runs, without what a failed point measured."""
+        """The directories of its runs, without those of failed points."""
         points = (point for point in self.record.points if point.state != "failed")
         return _select_below(self.directory, (point.directory for point in points))
 
@@ -196,7 +199,7 @@ class StoredLimit(msgspec.Struct, frozen=True):
 
     @property
     def run_directories(self) -> list[Path]:
-        """The directories of its runs, without one that was cut off."""
+        """The directories of its runs, without a run that measured nothing; none if it is on no disk."""
         runs = (run.directory for run in self.record.runs)
         return [] if self.directory is None else _select_below(self.directory, runs)
 
@@ -212,10 +215,11 @@ def read_limit(directory: Path) -> StoredLimit:
 
 
 def _read_record(path: Path, kind: type[_Kind], newest: int) -> _Kind:
+    """Read the record at `path`; raises UsageError if it is damaged, or has a format above `newest`."""
     return sweep_record.parse_record(json_fields.read_bounded(path), path, kind, newest)
 
 
 def _select_below(directory: Path, runs: Iterable[str]) -> list[Path]:
-    """Select the directories of runs below this one: a stranger's record may name others."""
+    """Return the paths of `runs` that lie below `directory`: a stranger's record may name others."""
     inside = [Path(run) for run in runs if run]
     return [directory / run for run in inside if not run.is_absolute() and ".." not in run.parts]

@@ -27,11 +27,12 @@ _OF_A_LOAD = re.compile(r"(?:parallel|rate|sla)_.*")  # the directory of one of 
 
 
 def _make_grid(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Grid:
+    """Make a grid of titles and rows, which are numbered from 1."""
     return Grid(tuple(titles), tuple(Row(number, tuple(cells)) for number, cells in enumerate(rows, 1)), 1, 1)
 
 
 def _read_grids(client: str, source: str, *grids: Grid) -> list[Reported]:
-    """Read the runs of a file's tables; raises UsageError without any."""
+    """Read the runs of a file's tables; raises UsageError if they have none."""
     found = [run for grid in grids for run in pasted_tables.read_client_table(grid, client, source)]
     if not found:
         raise UsageError(f"{source} has no figures")
@@ -58,7 +59,10 @@ def is_part(path: Path) -> bool:
 
 
 def _read_evalscope(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """Yield the one run of a summary with the percentiles next to it, or of percentiles alone."""
+    """Yield the one run of a summary with the percentiles next to it, or of percentiles alone.
+
+    A figure of both is the summary's. Raises UsageError without figures.
+    """
     path = Path(source)
     arguments = _read_next_to(path.with_name(_ARGUMENTS))
     more = _read_next_to(path.with_name(_PERCENTILES)) if path.name == _SUMMARY else {}
@@ -78,13 +82,13 @@ def _read_evalscope(document: Mapping[str, Any], source: str) -> Iterator[Report
 
 
 def _make_percentile_grid(document: Mapping[str, Any]) -> Grid:
-    """Make percentiles the table that evalscope prints, a row each."""
+    """Make a table of percentiles as evalscope prints it, a row each."""
     columns = [[*map(format_cell, read_list(value))] for value in document.values()]
     return _make_grid([*document], [*zip(*columns, strict=False)])
 
 
 def _find_model(arguments: Mapping[str, Any], path: Path) -> str:
-    """Find the model that was named to it, else the directory that it names after the model."""
+    """Return the model in evalscope's arguments, else the name of the directory that it names after it."""
     if model := shorten_name(word(arguments.get("model"))):
         return model
     directory = path.absolute().parent
@@ -92,7 +96,7 @@ def _find_model(arguments: Mapping[str, Any], path: Path) -> str:
 
 
 def _read_next_to(path: Path) -> dict[str, Any]:
-    """Read the object of a file next to another; {} where there is none that can be read."""
+    """Return the first object in the file at `path`; {} where there is none that can be read."""
     try:
         content = json_fields.decode_text(json_fields.read_bounded(path), path)
     except UsageError:
@@ -122,7 +126,7 @@ def is_llama_sheet(text: str) -> bool:
 
 
 def read_llama_sheet(text: str, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Read the rows of llama-bench's CSV or SQL as its JSON objects, each with its line number."""
+    """Yield the rows of llama-bench's CSV or SQL as its JSON objects, each after its line number."""
     if (first := _INSERTED.search(text)) is not None:
         for match in _INSERTED.finditer(text, first.start()):
             names = [name.strip() for name in match[1].split(",")]
@@ -136,13 +140,13 @@ def read_llama_sheet(text: str, path: Path) -> Iterator[tuple[int, dict[str, Any
 
 
 def _parse_counts(cells: Mapping[str, str]) -> dict[str, Any]:
-    """Parse the counts and the speed of a row of text cells as numbers."""
+    """Return a row of text cells with its counts and its speed as numbers, None if they are none."""
     counts = {name: json_fields.parse_count(cells.get(name, "")) for name in _TESTED}
     return {**cells, **counts, "avg_ts": json_fields.parse_number(cells.get("avg_ts", ""))}
 
 
 def _read_llama_bench(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """Yield the one run of a row: prefill, decoding, or both, at a depth."""
+    """Yield the one run of a row: prefill, decoding, or both, at a depth; UsageError without a speed."""
     gpu, cpu = word(document.get("gpu_info")), word(document.get("cpu_info"))
     prompt, answer, depth = (count(document.get(name)) or 0 for name in _TESTED)
     tested = "+".join(f"{name}{tokens}" for name, tokens in (("pp", prompt), ("tg", answer)) if tokens)
@@ -167,6 +171,7 @@ _LEFT = "llama-benchy: its ttfr, its peaks and its series over time have no plac
 
 
 def _is_llama_benchy(document: Mapping[str, Any]) -> bool:
+    """Whether a document has benchmarks of llama-benchy."""
     return any(
         "is_context_prefill_phase" in read_mapping(each) for each in read_list(document.get("benchmarks"))
     )
@@ -181,7 +186,7 @@ def _read_llama_benchy(document: Mapping[str, Any], source: str) -> Iterator[Rep
 
 
 def _list_llama_cells(benchmark: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """List the cells of prefill and of decoding that follow the model's."""
+    """Yield the cells of prefill and of decoding that follow the model's; none of one without a speed."""
     counts = ("prompt_size", "response_size", "context_size", "concurrency")
     prompt, answer, depth, streams = (count(benchmark.get(key)) or 0 for key in counts)
     context = benchmark.get("is_context_prefill_phase") is True

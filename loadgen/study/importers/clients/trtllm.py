@@ -48,13 +48,17 @@ _UNIT = re.compile(r"\s*(?:\([^()]*\)|\[[^\[\]]*\])")
 
 
 def read_report(text: str, path: Path) -> list[Reported]:
-    """Read every run of a text, none of a text that the client did not print; raises nothing."""
+    """Read every run with an output throughput in a text; [] of a text that the client did not print."""
     runs = _split_runs(text) if MARK in text else ()
     return [_make_run(facts, path, line) for line, facts in runs if "output_throughput" in facts]
 
 
 def _split_runs(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Split a text into runs: each one's line, and what it prints by the key here, else the label's words."""
+    """Yield the line that each run of a text begins at, and what is printed of it.
+
+    A figure is by its key here, in its unit, any other text by its label in lower case without the unit; the
+    first of a label counts.
+    """
     facts: dict[str, Any] = {}
     begun = 1
     for number, line in enumerate(pasted_pages.split_lines(pasted_pages.strip_colours(text)), 1):
@@ -76,6 +80,10 @@ def _split_runs(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _make_run(facts: dict[str, Any], path: Path, line: int) -> Reported:
+    """Make the run of what is printed; its name has the quantization, its labels are the settings.
+
+    The requested answer is the mean length if that is whole.
+    """
     figures = {key: value for key, value in facts.items() if isinstance(value, float)}
     lengths = [
         json_fields.parse_number(str(facts.get(f"average {which} length", "")))

@@ -33,12 +33,13 @@ _LOAD: json_fields.Fields = {
 
 
 def _is_vllm(document: Mapping[str, Any]) -> bool:
+    """Whether a document has the counts of vLLM's client, and a model, an endpoint or a backend."""
     named = "model_id" in document or "endpoint_type" in document or "backend" in document
     return named and "completed" in document and "duration" in document
 
 
 def _read_vllm(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """Yield the one run of a file."""
+    """Yield the one run of a file; raises UsageError if it has no figures."""
     figures = {
         key: document[key] for key in _COUNTED if json_fields.reported_number(document.get(key)) is not None
     }
@@ -76,7 +77,7 @@ def _read_vllm(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
 def _compute_e2el(document: Mapping[str, Any]) -> dict[str, float]:
     """Compute E2EL of the requests that succeeded from a file's lists; {} if these are not `completed` many.
 
-    `latencies`, or each TTFT and its ITLs summed, which is the same; those without an answer are 0.
+    They are `latencies`, or each TTFT and its ITLs summed, which is the same; those without an answer are 0.
     """
     whole = read_list(document.get("latencies"))
     ttfts, itls = read_list(document.get("ttfts")), read_list(document.get("itls"))
@@ -97,6 +98,7 @@ def _compute_e2el(document: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _list_remarks(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how many requests failed, and how many of those to be sent are neither failed nor answered."""
     failed, requested = number(figures.get("failed")) or 0.0, count(document.get("num_prompts"))
     completed = number(figures.get("completed"))
     if failed:
@@ -139,13 +141,17 @@ _FAR = 0.05
 
 
 def _is_sglang(document: Mapping[str, Any]) -> bool:
+    """Whether a document has a key that only SGLang's client writes."""
     return "mean_e2e_latency_ms" in document or (
         "total_output_tokens_retokenized" in document and "completed" in document
     )
 
 
 def _read_sglang(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """Yield the one run of a line that the Python or the Rust client appended to a file."""
+    """Yield the one run of a line that the Python or the Rust client appended to a file.
+
+    Raises UsageError if it has no figures.
+    """
     figures: dict[str, Any] = {"request_rate": json_fields.shown_rate(document.get("request_rate"))}
     named = {key: word(document.get(key)) for key in ("backend", "protocol")}
     figures |= {key: name for key, name in named.items() if name}
@@ -177,6 +183,7 @@ def _read_sglang(document: Mapping[str, Any], source: str) -> Iterator[Reported]
 
 
 def _name_engine(document: Mapping[str, Any]) -> str:
+    """Name the engine of a result of SGLang's client, with its version; "" if it is not known."""
     backend = word(document.get("backend")).partition("-")[0]
     if read_mapping(document.get("server_info")) or backend == "sglang":
         return f"SGLang {find_first(document, word, 'server_info.version') or ''}".strip()
@@ -184,6 +191,7 @@ def _name_engine(document: Mapping[str, Any]) -> str:
 
 
 def _list_sglang_remarks(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what E2EL and ITL are of, and that the text's tokens are over 5 % off those reported."""
     if "mean_e2el_ms" in figures:
         yield LAST_LINE
     if word(document.get("backend")) in ("sglang", "sglang-native"):
