@@ -27,7 +27,7 @@ from loadgen.records.journal import Journal
 from loadgen.records.record import Record, Records
 from loadgen.records.text_tokens import TextTokenizer
 from loadgen.run.command.progress import Display, LiveTotals, Progress, SentCounters
-from loadgen.run.stop_rules import StopRules
+from loadgen.run.stop_rules import StopRules, read_begin
 from loadgen.settings.run_settings import Sending
 from loadgen.transport import memory_room
 from loadgen.transport.capture_process import TRANSPORTS, CaptureRun, start_capture
@@ -339,8 +339,8 @@ class OneProcess:
         def note(record: Record) -> None:
             note_rule(record.failure)
             note_progress(record)
-            if saturation is not None:
-                saturation.note(record)
+            if saturation is not None and (begun := read_begin(record)) is not None:
+                saturation.note_several([begun])
 
         return self.decode_all(note)
 

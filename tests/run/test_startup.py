@@ -37,6 +37,7 @@ LATER = {
     "loadgen.fleet": "for --cluster",
     "loadgen.features.httpx.httpx_transport": "for --transport httpx",
     "loadgen.features.launch": "for --launch",
+    "loadgen.features.saturation.saturation_rule": "for --stop-when-saturated",
     "loadgen.features.workers": "for --workers",
     "loadgen.study": "for other verbs",
     "loadgen.study.series": "for other verbs",
