@@ -343,11 +343,11 @@ def _read_rows(
 
     TPOT is left out where answers may differ in length.
     """
-    said = "\n".join(above)
-    models = _MODEL.findall(said)
-    asked = {which: int(tokens) for which, tokens in _ASKED.findall(said)}
+    head = "\n".join(above)
+    models = _MODEL.findall(head)
+    asked = {which: int(tokens) for which, tokens in _ASKED.findall(head)}
     extras = next((match[1] for line in above if (match := _EXTRAS.fullmatch(line)) is not None), "None")
-    of_all = (_ALL,) if _OF_ALL in said else ()
+    of_all = (_ALL,) if _OF_ALL in head else ()
     joined = [
         {title: cell for _, rows in tables for title, cell in rows[index].items()}
         for index in range(len(tables[0][1]))

@@ -99,7 +99,7 @@ class TableColumn(msgspec.Struct, frozen=True):
 
 
 def read_columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[TableColumn]:
-    """Read the columns of a table by their titles and the units in their cells.
+    """Read the columns of a table by their titles and the units in their first 200 cells.
 
     Requests per second that stand before every figure and are round were asked for, not measured.
     """
@@ -115,6 +115,7 @@ def read_columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[T
 
 
 def _is_round(cell: str) -> bool:
+    """Whether a cell is a rate that one would ask for: whole, a half, or infinite."""
     part = parse_cell(cell)
     return any(_ROUND.fullmatch(text) for text in (cell, part.text if part is not None else ""))
 
@@ -127,7 +128,7 @@ def is_measured(key: str) -> bool:
 def read_column(title: str, cells: Sequence[str] = ()) -> TableColumn:
     """Read a column's title, as `Speed (tokens/s)`, `Mean TTFT (ms)`, `P99 TPOT [ms]`, `GPU Memory (MB)`.
 
-    A figure whose unit neither the title nor the cells have is not known.
+    Without a unit there it is that of the cells, if they have one kind; a figure without either is not known.
     """
     plain = " ".join(translate_title(FOOTNOTE.sub("", title)).split())
     found = _parse_title(_KILO.sub("", plain))
@@ -145,6 +146,7 @@ def read_column(title: str, cells: Sequence[str] = ()) -> TableColumn:
 
 
 def _parse_title(title: str) -> TableColumn:
+    """Parse a title without `k`: a fact, a rate, a latency in a unit of time; the key is "" if unknown."""
     plain = title.lower()
     plain = _PER_SECOND.sub("(tok/s)" if "token" in plain else "(req/s)", plain)
     if "".join(plain.split()) in FORMULAS:  # a speed under its formula's name

@@ -48,12 +48,12 @@ def is_own_table(text: str) -> bool:
 
 
 def is_table(text: str) -> bool:
-    """Whether a text is a table that can be read."""
+    """Whether a text is a table of named rows with figures that are known here."""
     return _find_kind(_read_head(text)[0]) != ""
 
 
 def _read_header(text: str) -> tuple[list[str], str]:
-    """Read the columns' names, none of a line that has too many, and the sign between them."""
+    """Return the columns' names and the sign between them; no names of a line with too many, or not CSV."""
     first = text.lstrip("\n").partition("\n")[0].rstrip("\r")
     delimiter = max(_DELIMITERS, key=first.count)
     if len(first) > _LONGEST_HEADER or first.count(delimiter) >= _MOST_COLUMNS:
@@ -65,7 +65,7 @@ def _read_header(text: str) -> tuple[list[str], str]:
 
 
 def _read_head(text: str) -> tuple[Columns, str]:
-    """Read the columns of a table, by the units in its first rows too, and the sign between them."""
+    """Return the columns of a table by name, by the units in its first 100 rows too, and their delimiter."""
     header, delimiter = _read_header(text)
     lines = text.lstrip("\n").split("\n", _MOST_SAMPLED + 1)[1 : _MOST_SAMPLED + 1]
     try:
@@ -127,7 +127,10 @@ def read_csv_table(text: str, path: Path) -> TableRows:
 
 
 def _read_ladder(path: Path) -> TableRows:
-    """Read the rows of a speed table as we write it, those of a published page with its formula."""
+    """Read the rows of a speed table as we write it, those of a published page with its formula.
+
+    Raises UsageError of a row that is none.
+    """
     published = {replace(row, formula=OUTPUT): row for row in reversed(speed_rows.list_published())}
     speeds = [*enumerate((published.get(row, row) for row in speed_rows.read_speed_csv(path)), 2)]
     runs = [pasted_tables.read_ladder_row(row, f"{path}:{line}") for line, row in speeds if row.speed_tok_s]
@@ -140,9 +143,9 @@ def _read_ladder(path: Path) -> TableRows:
 
 
 def _read_rows(text: str, path: Path, delimiter: str) -> list[tuple[int, dict[str, str]]]:
-    """Read the line and the cells of each row; raises UsageError of one with more or fewer than the columns.
+    """Return the line and the cells by name of each row.
 
-    Also of more rows than are read.
+    Raises UsageError of a row with more or fewer cells than the columns, and of over 10,000 rows.
     """
     rows: list[tuple[int, dict[str, str]]] = []
     lines = json_fields.read_csv_rows(text, path, delimiter)
@@ -156,7 +159,10 @@ def _read_rows(text: str, path: Path, delimiter: str) -> list[tuple[int, dict[st
 
 
 def _read_row(cells: Mapping[str, str], source: str, known: Columns, figured: Columns) -> Reported | None:
-    """Read a row of figures; None of one that has none. An empty cell is not a figure."""
+    """Make the run of a row; None if it has no figures. An empty cell is not a figure.
+
+    Raises UsageError of an ambiguous number.
+    """
     plain = {name.strip().lower(): cell.strip() for name, cell in cells.items()}
     facts = {known[name].key: cell.strip() for name, cell in reversed([*cells.items()])} | plain
     facts = row_figures.complete_facts(facts)

@@ -57,6 +57,7 @@ def find_tables(lines: Sequence[str]) -> list[Grid]:
 
 
 def _find_text_tables(lines: Sequence[str]) -> Iterator[Grid]:
+    """Yield the tables of a page that are no HTML; raises UsageError of over 50,000 cells."""
     at = count = 0
     while at < len(lines):
         _check_size(count)
@@ -84,12 +85,13 @@ def _find_text_tables(lines: Sequence[str]) -> Iterator[Grid]:
 
 
 def _check_size(cells: int) -> None:
+    """Raise UsageError if there are over 50,000 cells."""
     if cells > _MOST_CELLS:
         raise UsageError(f"its tables have more than {_MOST_CELLS} cells: give it in parts")
 
 
 def _find_end(lines: Sequence[str], begin: int, is_row: Callable[[str], bool]) -> int:
-    """Find the line after a table's last row: the first that is no row, or the most to be read."""
+    """Find the index after a table's last row: the first line that is no row, or 50,000 lines on."""
     end, last = begin, min(len(lines), begin + _MOST_CELLS)
     while end < last and is_row(lines[end]):
         end += 1
@@ -112,7 +114,7 @@ def _read_listed(lines: Sequence[str], begin: int) -> Grid | None:
 def _read_boxed(lines: Sequence[str], begin: int) -> Grid:
     """Read a table that a terminal draws; a line with one cell at most continues the line above.
 
-    Without a rule below its first rows it has no titles: its first column names what stands in the others.
+    A table without a rule below its first row, or with rows of other widths, has no titles and no rows.
     """
     titles: tuple[str, ...] = ()
     rows: list[Row] = []
@@ -138,13 +140,16 @@ def _read_boxed(lines: Sequence[str], begin: int) -> Grid:
 
 
 def _join_below(row: Row, cells: Sequence[str]) -> Row:
-    """Append a continuation line's cells to those of a row."""
+    """Return a row with the cells of a continuation line behind its own."""
     joined = (f"{old} {cell}".strip() for old, cell in zip(row.cells, cells, strict=True))
     return Row(row.line, tuple(joined))
 
 
 def _read_drawn(lines: Sequence[str], begin: int) -> Grid:
-    """Read a grid of reStructuredText, perhaps without titles: a cell goes on below a blank in a rule."""
+    """Read a grid of reStructuredText, perhaps without titles: a cell goes on below a blank in a rule.
+
+    One of over 40 columns has no titles and no rows.
+    """
     indent = len(lines[begin]) - len(lines[begin].lstrip())
     end = _find_end(lines, begin, lambda line: line[indent : indent + 1] in ("+", "|"))
     bounds = [at for at, letter in enumerate(lines[begin][indent:].rstrip()) if letter == "+"]
@@ -178,7 +183,7 @@ def _strip_escapes(cell: str) -> str:
 
 
 def _read_piped(lines: Sequence[str], rule: int) -> Grid | None:
-    """Read a table of Markdown; a row with fewer cells than there are columns is filled with empty ones."""
+    """Read a table of Markdown by its rule; missing cells are "". None of one column, and of over 40."""
     titles = _split_pipes(lines[rule - 1])
     if not 1 < len(titles) <= _MOST_COLUMNS:
         return None
@@ -188,12 +193,12 @@ def _read_piped(lines: Sequence[str], rule: int) -> Grid | None:
 
 
 def _fit_cells(cells: Sequence[str], titles: Sequence[str]) -> tuple[str, ...]:
-    """Fit a row's cells to the number of columns."""
+    """Return a row's cells, filled up with "" or cut to the number of titles."""
     return (*cells, *[""] * (len(titles) - len(cells)))[: len(titles)]
 
 
 def _split_pipes(line: str) -> tuple[str, ...]:
-    """Split a line into cells without Markdown's marks."""
+    """Split a line into cells without Markdown's marks and HTML's tags."""
     inside = line.strip().removeprefix("|")
     inside = inside[:-1] if inside.endswith("|") and not inside.endswith("\\|") else inside
     plain = (re.sub(r"(?<!\\)(\*\*|`)", "", _TAG.sub(" ", cell)) for cell in _PIPE.split(inside))
@@ -203,7 +208,8 @@ def _split_pipes(line: str) -> tuple[str, ...]:
 def _read_ruled(lines: Sequence[str], rule: int) -> Grid | None:
     """Read a table of plain text: columns by the dashes of a rule below the titles, of one line or several.
 
-    A line that begins at the margin, left of the first column, is the first cell of the rows below it.
+    A line that begins at the margin, left of the first column, is the first cell of the rows below it. None
+    without a title above, of one column, and of over 40.
     """
     spans = [(match.start(), match.end()) for match in re.finditer(r"-+|=+", lines[rule])]
     if not 1 < len(spans) <= _MOST_COLUMNS:
@@ -247,7 +253,7 @@ _END = re.compile(r"(?:Speed|Server:|TTFT |\[|\d+ (?:or \d+ )*tokens|[\w(+]{1,20
 
 
 def _is_within(line: str, spans: Sequence[tuple[int, int]]) -> bool:
-    """Whether a line has nothing between the columns."""
+    """Whether a line has text, and none of it between the columns."""
     if not line.strip() or len(line) > _LONGEST:
         return False
     gaps = [(0, spans[0][0]), *((left[1], right[0]) for left, right in pairwise(spans))]
@@ -263,7 +269,7 @@ def _stack_cells(parts: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def _fill_blank_cells(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """Fill a blank second cell with that of the row above, under the same first one."""
+    """Return the rows, a blank second cell filled with that of the row above if their first are equal."""
     filled: list[Row] = []
     for row in rows:
         cells = list(row.cells)
@@ -274,7 +280,10 @@ def _fill_blank_cells(rows: Sequence[Row]) -> tuple[Row, ...]:
 
 
 def _find_html_tables(lines: Sequence[str]) -> Iterator[Grid]:
-    """Find the tables of a page's HTML; a cell that spans columns is in each of them."""
+    """Yield the tables of a page's HTML; a cell that spans columns is in each of them.
+
+    Raises UsageError of over 50,000 cells.
+    """
     table: list[Row] | None = None
     row: list[str] = []
     spanning: dict[int, tuple[int, str]] = {}  # by column: how many rows are left, and the cell
@@ -311,7 +320,10 @@ def _find_html_tables(lines: Sequence[str]) -> Iterator[Grid]:
 
 
 def _put_cell(row: list[str], spanning: dict[int, tuple[int, str]], cell: tuple[int, int, list[str]]) -> int:
-    """Append a cell behind those that span this row, and return how many columns it takes."""
+    """Append a cell to `row` behind those that span it, and return how many columns it takes.
+
+    One that spans rows below is put into `spanning`.
+    """
     _put_spanning(row, spanning)
     down, across, parts = cell
     text = " ".join(html.unescape(_TAG.sub(" ", " ".join(parts))).split())
@@ -325,7 +337,7 @@ def _put_cell(row: list[str], spanning: dict[int, tuple[int, str]], cell: tuple[
 
 
 def _put_spanning(row: list[str], spanning: dict[int, tuple[int, str]]) -> None:
-    """Append the cells of rows above that span this one."""
+    """Append the cells of rows above that span this one to `row`, and count each down in `spanning`."""
     while len(row) in spanning and spanning[len(row)][0] > 0:
         left, text = spanning[len(row)]
         spanning[len(row)] = left - 1, text

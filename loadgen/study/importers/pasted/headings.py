@@ -77,7 +77,7 @@ class Outline:
         self._open: list[tuple[PageLine, Title]] = []
 
     def enter(self, line: PageLine) -> None:
-        """Take the next line of a page, opening or closing the headings that it begins or ends."""
+        """Open the heading of the next line of a page, after closing the headings that end there."""
         title = parse_title(line.name)
         kept = [(own, above) for own, above in self._open if own.level <= line.level]
         first = next((at for at, each in enumerate(kept) if _is_end(*each, line, title)), len(kept))
@@ -107,7 +107,10 @@ class Outline:
         return Subject(name, model, load=self._join_loads(at))
 
     def _join_loads(self, at: int) -> str:
-        """Join the loads in headings from the open one at `at` on, else above it, else described below."""
+        """Join the loads of open headings from `at` on, else the nearest above, else descriptions.
+
+        Descriptions are short items and headings below that name nothing.
+        """
         above, below = self._open[: max(at, 0)], self._open[max(at, 0) :]
         own = [title.load for _, title in below if title.exact or title.name]
         higher = (title.load for _, title in reversed(above) if title.exact)
@@ -159,7 +162,7 @@ def _is_closed(text: Sequence[str], begin: int) -> bool:
 
 
 def _read_marked(number: int, raw: str, following: str) -> PageLine | None:
-    """Read a heading or an item by its marks; None of a line without."""
+    """Read a heading or an item by its marks or the line below; None of a line without."""
     bare = raw.rstrip()
     if (match := _ATX.match(bare)) is not None:
         name = _strip_marks(match[2].rstrip("#").rstrip() or match[2])
@@ -194,6 +197,7 @@ def _read_plain(number: int, raw: str, above: str, following: str) -> PageLine:
 
 
 def _strip_quote(line: str) -> str:
+    """Strip a line of the signs of a quote and blanks."""
     mark = _QUOTE.match(line[:_LONGEST])
     return line[mark.end() :].strip() if mark is not None else line.strip()
 
@@ -333,7 +337,10 @@ def find_concurrency(load: str) -> int | None:
 
 
 def add_storage(model: str, quantization: str) -> str:
-    """Add to a checkpoint's name how its weights are stored, unless it has that: of GGUF the kind."""
+    """Return a checkpoint's name with how its weights are stored, unless it has that: of GGUF the kind.
+
+    BF16 is not added; without a name the storage stands alone.
+    """
     if not model or quantization.upper() in _AS_TRAINED:
         return model or quantization
     stored = models.find_suffix(model).upper()
@@ -342,7 +349,10 @@ def add_storage(model: str, quantization: str) -> str:
 
 
 def _read_part(words: Sequence[str]) -> Title | None:
-    """Read one part of a title; None where it names several checkpoints, or types of one."""
+    """Read one part of a title; None where it names several checkpoints, or types of one.
+
+    Words of storage alone are its quantization, words of a load alone its load, others its name.
+    """
     at, end, model = _find_model(words)
     if model:
         before, left = _split_load(words[:at][::-1])
@@ -387,7 +397,7 @@ def _split_load(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 
 
 def _trim_load(words: Sequence[str]) -> Sequence[str]:
-    """Trim a load's words of those that only connect it with the rest of the title."""
+    """Return a load's words without those at their ends that only connect them with the title."""
     kept = list(words)
     for end in (0, -1):
         while len(kept) > 1 and kept[end].lower() in _CONNECTING:
@@ -396,7 +406,7 @@ def _trim_load(words: Sequence[str]) -> Sequence[str]:
 
 
 def _is_telling(words: Sequence[str]) -> bool:
-    """Whether words of a load distinguish it from another load."""
+    """Whether words of a load distinguish it from another load, by themselves or with a number."""
     tokens = _TOKEN.findall(" ".join(words).lower())
     return not _TELLING.isdisjoint(tokens) or (
         not _COUNTED.isdisjoint(tokens) and any(token.isdecimal() for token in tokens)
@@ -404,7 +414,10 @@ def _is_telling(words: Sequence[str]) -> bool:
 
 
 def _find_model(words: Sequence[str]) -> tuple[int, int, str]:
-    """Return begin, end and text of a model's name in a part's words, with its storage; 0, 0, "" without."""
+    """Return begin, end and text of a model's name in a part's words, with its storage; 0, 0, "" without.
+
+    A name is in the table of models, or is a word with a size, as 8B; twelve beginnings are tried.
+    """
     tried = 0
     for at, word in enumerate(words):
         own = word.strip("`'\"*")

@@ -71,7 +71,7 @@ def compute_each_ms(per_s: float) -> float:
 
 
 def find_decimal_sign(written: Iterable[str]) -> str:
-    """Find the decimal sign that the unambiguous ones of these numbers share; "" if none shows it."""
+    """Find the decimal sign that the unambiguous ones of these numbers share; "" if none or several."""
     signs = {sign for text in written if (sign := _find_sign(text))}
     return signs.pop() if len(signs) == 1 else ""
 
@@ -106,7 +106,7 @@ def parse_number(written: str, sign: str = "") -> float:
 
 
 def _find_sign(written: str) -> str:
-    """Find the decimal sign of one number, "" if it has none or is ambiguous."""
+    """Return the decimal sign of one number; "" if it has none or is ambiguous."""
     plain = re.sub(r"[eE][-+]?\d+$", "", _GROUPED.sub("", written.strip()).lstrip(f"+-{_MINUS}"))
     grouped = plain != written.strip().lstrip(f"+-{_MINUS}") and not re.search(r"[eE]", written)
     signs = [letter for letter in plain if letter in ".,"]
@@ -159,13 +159,13 @@ class CellNumber(msgspec.Struct, frozen=True):
 
 
 def find_kind(unit: str) -> str:
-    """Find the kind of a unit: time, tokens, requests, memory; "" of anything else."""
+    """Return the kind of a unit: time, tokens, requests, memory; "" of anything else."""
     found = (kind for kind, (pattern, _) in KINDS.items() if re.fullmatch(pattern, unit, re.IGNORECASE))
     return next(found, "")
 
 
 def parse_cell(cell: str) -> CellNumber | None:
-    """Parse the number of a cell with its unit, without its interval and brackets behind it."""
+    """Parse the number of a cell with its unit, without its interval and brackets; None if it has none."""
     plain = FOOTNOTE.sub("", cell[: _LONGEST_CELL + 1])  # before a ¹ becomes a digit
     text = translate_title(plain).strip().strip("*`✅🏆⭐↑↓ ")
     match = _CELL.fullmatch(text) if len(text) <= _LONGEST_CELL else None
@@ -193,7 +193,7 @@ def read_number_text(cell: str) -> str:
 
 
 def parse_whole(cell: str) -> int | None:
-    """Parse a count; None of anything else."""
+    """Parse a count, with commas or without; None of anything else."""
     return json_fields.parse_count(_THOUSANDS_SIGN.sub("", cell.strip()))
 
 
@@ -205,6 +205,9 @@ def parse_mean(cell: str) -> int | None:
 
 
 def parse_decimal(cell: str) -> Decimal | None:
-    """Parse a number above zero with the digits that it is written with; None of anything else."""
+    """Parse a number above zero of a cell, with the digits that it is written with; else None.
+
+    It has 12 digits and six decimals at most.
+    """
     text = _THOUSANDS_SIGN.sub("", read_number_text(cell))
     return Decimal(text) if re.fullmatch(r"\d{1,12}(?:\.\d{1,6})?", text) and float(text) > 0 else None

@@ -46,14 +46,15 @@ _SECTIONS = {
 }
 
 
-def _match_any(words: Mapping[str, object]) -> str:
+def _make_pattern(words: Mapping[str, object]) -> str:
+    """Make the pattern of any of these words, the longest first, with any blanks between their parts."""
     return "|".join(re.escape(word).replace(r"\ ", r"\s+") for word in sorted(words, key=len, reverse=True))
 
 
 # A label anywhere in a line, so that bars, prompts and whole blocks pasted as one line can be read.
 _LABEL = re.compile(
-    rf"(?<![\w-])(?:(?P<row>{_match_any(_ROWS)})"
-    rf"|(?P<word>Mean|Median|Std|Max|P\d+(?:\.\d+)?)\s+(?P<section>{_match_any(_SECTIONS)})\s+\((?:ms|tok/s)\):)",
+    rf"(?<![\w-])(?:(?P<row>{_make_pattern(_ROWS)})"
+    rf"|(?P<word>Mean|Median|Std|Max|P\d+(?:\.\d+)?)\s+(?P<section>{_make_pattern(_SECTIONS)})\s+\((?:ms|tok/s)\):)",
     re.IGNORECASE,
 )
 _BETWEEN = re.compile(r"[\s|]*")
@@ -93,7 +94,11 @@ class _Written(msgspec.Struct, frozen=True):
 
 
 def parse_block(lines: Sequence[str], closed: bool = True) -> PastedBlock:
-    """Parse the figures of a block's lines; the first of a key counts. An unreadable part is a remark."""
+    """Parse the figures of a block's lines, the first of each key, and make remarks on the rest.
+
+    Remarks are on numbers and lines that cannot be read, and on figures that are missing: of a block that is
+    not `closed` by a rule since it is cut off.
+    """
     written: dict[str, _Written] = {}
     unknown: list[str] = []
     for line in lines:
@@ -125,17 +130,18 @@ def parse_block(lines: Sequence[str], closed: bool = True) -> PastedBlock:
 
 
 def find_key(label: str) -> str | None:
-    """Find the key of a figure by its label in a block, with its colon or without; None of an unknown one."""
+    """Return the key of a figure by its label in a block, with or without its colon; None if unknown."""
     match = _LABEL.fullmatch(label.strip().removesuffix(":") + ":")
     return None if match is None else _find_row(match)[0]
 
 
 def list_keys() -> set[str]:
-    """List every key that a layout prints under a label of its own."""
+    """Return every key of a figure that has a line, and a label, of its own in a block."""
     return {row.key for row in _ROWS.values()}
 
 
 def _split_figures(line: str) -> Iterator[_Written]:
+    """Yield each figure in a line: its key, its label, and the text up to the next label."""
     labels = [*_LABEL.finditer(line)]
     ends = [*(label.start() for label in labels), len(line)][1:]
     for label, end in zip(labels, ends, strict=True):
@@ -152,7 +158,7 @@ def _split_figures(line: str) -> Iterator[_Written]:
 
 
 def _find_row(label: re.Match[str]) -> tuple[str, BlockRow | None]:
-    """Return the key of a label's figure, and the row of a layout that has it; None of one in a section."""
+    """Return the key of a label's figure, and the row that prints it; None of one in a section."""
     if label["row"] is not None:
         row = _ROWS[" ".join(label["row"].lower().split())]
         return row.key, row
@@ -161,7 +167,11 @@ def _find_row(label: re.Match[str]) -> tuple[str, BlockRow | None]:
 
 
 def _parse_figure(figure: _Written, sign: str) -> Any:
-    """Parse a value as the figures have it, NaN or infinite too; None where it is not set or not reported."""
+    """Parse a figure's text, NaN or infinite too; None where it is not set or not reported.
+
+    A text that may be a word is one if it is no number. Raises ValueError of anything else, AmbiguousError of
+    a number that `sign` does not settle.
+    """
     lower = figure.text.lower().lstrip("-+")
     if figure.word and lower.startswith("inf"):
         return "inf"

@@ -52,19 +52,27 @@ class _Pasted:
     level: str = ""
 
     def read_verdict_line(self, line: str) -> None:
-        """Take the level and whether it was simulated, if this line is the first verdict below the block."""
+        """Set the level, and whether it was simulated, if this line is the first verdict below the block."""
         if (verdict := _VERDICT.match(line)) is not None and not self.level:
             self.level = verdict[2]
             self.simulated = self.simulated or find_unnamed_preset(bool(verdict[1]))
 
 
 def read_page(page: str, path: Path) -> list[Reported]:
-    """Read every block of a page; an unreadable part is a remark. Raises UsageError of too many blocks."""
+    """Read every block of a page as a run; an unreadable part is a remark.
+
+    Raises UsageError of over 10,000 blocks.
+    """
     json_fields.check_results(path, len(pasted_blocks.HEADER.findall(page)))
     return [_make_run(pasted, path) for pasted in [*_find_blocks(page)]]  # the last lines may be of all
 
 
 def _find_blocks(page: str) -> Iterator[_Pasted]:
+    """Yield each block of a page with what stands above it; lines below it may still set its verdict.
+
+    A block ends with its rule, or where another, a heading or a fence begins. The last line of a page that is
+    cut off in a block is left out.
+    """
     outline, above = Outline(), list[str]()
     block: _Pasted | None = None
     last: _Pasted | None = None
@@ -106,19 +114,19 @@ def _find_blocks(page: str) -> Iterator[_Pasted]:
 
 
 def _begin_block(line: int, subject: Subject, above: Sequence[str]) -> _Pasted:
-    """Begin a block, with what the lines above it have: a command, or the head of a report of ours."""
+    """Make a block, with what the lines above it have: a command, or the head of a report of ours."""
     pasted = _Pasted(line, subject, read_command(above), read_labels(above))
-    for said in above:
-        if (simulated := _SIMULATED.match(said)) is not None:
+    for text in above:
+        if (simulated := _SIMULATED.match(text)) is not None:
             pasted.simulated = simulated[1] or find_unnamed_preset(True)
-        elif (server := _SERVER.match(said)) is not None:
+        elif (server := _SERVER.match(text)) is not None:
             pasted.engine = server[1]
             pasted.asked.setdefault("model", server[2])
     return pasted
 
 
 def strip_colours(text: str) -> str:
-    """Remove from a text what a terminal takes as commands."""
+    """Remove a terminal's commands, as colours and links, from a text."""
     return _COLOUR.sub("", text)
 
 
@@ -129,7 +137,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def strip_comments(lines: Sequence[str]) -> list[str]:
-    """Remove the sign of a comment before a block, and before the command above it."""
+    """Return lines without the sign of a comment in blocks, and in the commands above them."""
     plain, sign = list(lines), ""
     for at, line in enumerate(lines):
         begins = pasted_blocks.HEADER.search(line) if "=" in line else None
@@ -137,8 +145,8 @@ def strip_comments(lines: Sequence[str]) -> list[str]:
             marked = _COMMENT.fullmatch(line[: begins.start()]) if begins.start() < _MOST_INDENT else None
             sign = marked[1] if marked is not None else ""
             above = at - 1
-            while sign and above >= 0 and is_command(said := _strip_comment(lines[above], sign)):
-                plain[above], above = said, above - 1
+            while sign and above >= 0 and is_command(bare := _strip_comment(lines[above], sign)):
+                plain[above], above = bare, above - 1
         if sign and line.lstrip().startswith(sign):
             plain[at] = _strip_comment(line, sign)
             sign = "" if begins is None and pasted_blocks.RULE.search(line) else sign
@@ -152,7 +160,10 @@ def _strip_comment(line: str, sign: str) -> str:
 
 
 def split_pieces(lines: Sequence[str]) -> tuple[list[int], list[str]]:
-    """Number the lines of a text; HTML is parted at its elements, a heading's lines are one."""
+    """Return the pieces of a page's lines, after each one's line number; HTML is parted at its elements.
+
+    Lines of a heading that goes on are one piece, at most five of them.
+    """
     numbers, pieces = list[int](), list[str]()
     for number, line in enumerate(lines, 1):
         for piece in _ELEMENT.split(line) if "<" in line else [line]:
@@ -165,6 +176,7 @@ def split_pieces(lines: Sequence[str]) -> tuple[list[int], list[str]]:
 
 
 def _make_run(pasted: _Pasted, path: Path) -> Reported:
+    """Make the run of a block: its name is the heading's, else the command's model, else the file's."""
     block = pasted_blocks.parse_block(pasted.lines, pasted.closed)
     subject = pasted.subject
     asked = headings.add_storage(shorten_name(pasted.asked.get("model", "")), subject.quantization)
@@ -190,6 +202,10 @@ def _make_run(pasted: _Pasted, path: Path) -> Reported:
 
 
 def _make_load(pasted: _Pasted, block: PastedBlock) -> Load:
+    """Make the load of a block, by its figures, else by the command above and the heading.
+
+    A command of another concurrency than the block's is of another block: it is left out.
+    """
     figures = block.figures
     counts = {name: json_fields.parse_count(value) for name, value in pasted.asked.items()}
     limit, rate = counts.get("max_concurrency"), pasted.asked.get("request_rate")
@@ -276,7 +292,7 @@ def read_labels(lines: Sequence[str]) -> dict[str, str]:
     read = {name for names in _FLAGS.values() for name in names}
     found |= {flag: value for flag, value in labels.read_flag_labels(bench).items() if flag not in read}
     found |= {f"server.{flag}": value for flag, value in labels.read_flag_labels(server).items()}
-    return found | ({"above": words} if (words := _nearest_words(lines)) else {})
+    return found | ({"above": words} if (words := _find_nearest_words(lines)) else {})
 
 
 def _read_variables(command: str) -> dict[str, str]:
@@ -285,8 +301,8 @@ def _read_variables(command: str) -> dict[str, str]:
     return {name: value for name, value in found if labels.is_label(name, [value])}
 
 
-def _nearest_words(lines: Sequence[str]) -> str:
-    """Read the nearest line above, where its words are few and not a run's number; "" of any other."""
+def _find_nearest_words(lines: Sequence[str]) -> str:
+    """Return the nearest line above if it has five words or fewer and no run's number; else ""."""
     plain = (line.strip() for line in reversed(lines))
     near = next((line for line in plain if line and not line.startswith(("```", "~~~"))), "")
     is_text = not is_command(near) and _SERVER_COMMAND.search(near) is None and " --" not in near
@@ -307,7 +323,7 @@ def is_command(line: str) -> bool:
 
 
 def _join_lines(line: str, rest: Iterator[str]) -> str:
-    """Join to a command the lines that it goes on in, which are taken out of the rest."""
+    """Join to a command the lines that it goes on in, which are taken out of `rest`; cut at 64,000."""
     words, length = [], 0
     while True:
         plain = line.rstrip()
@@ -319,7 +335,7 @@ def _join_lines(line: str, rest: Iterator[str]) -> str:
 
 
 def _read_flags(command: str) -> dict[str, str]:
-    """Read the flags of a command and their values."""
+    """Return the flags of a command that have values, with these, by name."""
     command = command.lstrip()
     if (prompt := _PROMPT.match(command)) is not None:
         command = command[prompt.end() :]
@@ -327,5 +343,6 @@ def _read_flags(command: str) -> dict[str, str]:
 
 
 def _name_flags(given: Mapping[str, str]) -> dict[str, str]:
+    """Return a client's flags by our names; one of several spellings, the first of `_FLAGS`, counts."""
     every = [(name, flag) for name, flags in _FLAGS.items() for flag in reversed(flags)]  # the first one wins
     return {name: given[flag] for name, flag in every if given.get(flag, "None") != "None"}

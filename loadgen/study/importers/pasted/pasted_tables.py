@@ -101,7 +101,7 @@ def read_tables(text: str, path: Path) -> TableRows:
 
 
 def read_client_table(grid: Grid, client: str, source: str) -> list[Reported]:
-    """Read the rows with figures of a client's file, whose keys are its tables' titles."""
+    """Read the rows with figures of a client's file, whose keys are its tables' titles; [] without."""
     rows = _Table(turn_upright(grid), Path(source)).read_rows()
     return [replace(run, told_by=client, source=source) for run in rows.runs]
 
@@ -160,7 +160,10 @@ class _Table:
         return find_unread(self.columns, self.grid.titles, self._cells)
 
     def read_rows(self) -> TableRows:
-        """Return the runs of rows with figures, and a remark on those without; none of another table."""
+        """Return the runs of rows with figures, and a line on the others; neither of any other table.
+
+        A table of runs has a column of figures, and a place: a model, a load, a length or a label.
+        """
         named = _PLACES & self.keys or self.subject.model or self.unread[0]
         if not (named and any(map(is_measured, self.keys))):
             return TableRows([], [])
@@ -179,7 +182,7 @@ class _Table:
             ]
         climbed = {id(row) for row, _, _ in rungs}
         others = [each for each in rows if id(each[0]) not in climbed]  # below zero, of a length in words
-        published = [_read_published().get(_identify(speed)) for _, _, speed in rungs]
+        published = [_read_published().get(_identify_row(speed)) for _, _, speed in rungs]
         known = 2 * sum(each is not None for each in published) > len(rungs)
         return [
             self._make_ladder_run(row, facts, replace(other, note=speed.note) if known and other else speed)
@@ -187,15 +190,16 @@ class _Table:
         ] + [run for row, facts in others if (run := self._make_run(row, facts)) is not None]
 
     def _name_source(self, row: Row) -> str:
+        """Return a row's file, line and, where it was a column, that column."""
         return f"{self.path}:{row.line}" + (f" column {row.column}" if row.column else "")
 
     def _read_labels(self, row: Row, facts: Mapping[str, str]) -> dict[str, str]:
-        """Collect the cells of a row that no figure or fact is read from."""
+        """Return by title the cells of a row that no figure or fact is read from, and the table's heading."""
         named = {self.grid.titles[at] or "label": row.cells[at] for at in self.unread[0]}
         return {**self.labels, **named, **read_uncounted(facts)}
 
     def _read_facts(self) -> Iterator[tuple[Row, dict[str, str]]]:
-        """Read each row's cells by what they hold; an empty cell of a model is that of the row above."""
+        """Yield each row with its cells by column's key; an empty cell of a model is that of a row above."""
         model = ""
         for row in self.grid.rows:
             facts: dict[str, str] = {}
@@ -206,6 +210,7 @@ class _Table:
             yield row, row_figures.complete_facts(facts)
 
     def _read_figures(self, row: Row) -> tuple[dict[str, float], list[str]]:
+        """Read a row's figures and remarks on cells; a latency or a speed of 0 is one, and no figure."""
         cells = zip(self.columns, row.cells, strict=True)
         figured = [cell for cell in cells if is_measured(cell[0].key) or cell[0].key in _NUMERIC]
         values, remarks = row_figures.read_cells(figured)
@@ -214,7 +219,7 @@ class _Table:
         return {key: value for key, value in values.items() if key not in empty}, remarks
 
     def _name_row(self, facts: Mapping[str, str]) -> tuple[str, str, str]:
-        """Name a row: its name, the checkpoint in it, and the load, of its cells or of the heading above."""
+        """Return a row's name, the checkpoint in it, and the load, of its cells or of the heading above."""
         title = headings.parse_title(facts["model"]) if facts.get("model") else None
         if title is None:
             name, model, load = self.subject.name or self.path.stem, self.subject.model, self.subject.load
@@ -225,7 +230,7 @@ class _Table:
         return join_quantization(name, stored), model and join_quantization(model, stored), load
 
     def _make_run(self, row: Row, facts: Mapping[str, str]) -> Reported | None:
-        """Make a run of a row of anyone's table; None if it has no figures."""
+        """Make the run of a row of anyone's table; None if it has no figures."""
         values, remarks = self._read_figures(row)
         memory = values.pop("memory", None)
         if not any(map(is_measured, values)):
@@ -252,7 +257,7 @@ class _Table:
         )
 
     def _make_rung(self, facts: Mapping[str, str]) -> SpeedRow | None:
-        """Make a ladder's row of a rung; None of one that did not run."""
+        """Make a ladder's row of a rung; None without a length in tokens and a speed above 0."""
         length, speed = parse_whole(facts["input_length"]), parse_decimal(facts[SPEED])
         if length is None or not speed:
             return None
@@ -271,7 +276,7 @@ class _Table:
         )
 
     def _make_ladder_run(self, row: Row, facts: Mapping[str, str], speed: SpeedRow) -> Reported:
-        """Make a run of a rung, with what else its row has."""
+        """Make the run of a rung, with what else its row has."""
         values, remarks = self._read_figures(row)
         memory = self._count_bytes(values.pop("memory", None))
         values.pop(SPEED, None)
@@ -291,20 +296,21 @@ class _Table:
         return int(amount * UNIT_BYTES[unit]) if amount and unit in UNIT_BYTES else None
 
 
-def _identify(row: SpeedRow) -> tuple[str, int, str, Decimal | None]:
+def _identify_row(row: SpeedRow) -> tuple[str, int, str, Decimal | None]:
     """Make the key of a row of a published page, to the digit of its speed."""
     return row.model, row.input_length, row.quantization, row.speed_tok_s
 
 
 @cache
 def _read_published() -> dict[tuple[str, int, str, Decimal | None], SpeedRow]:
-    return {_identify(row): row for row in reversed(speed_rows.list_published())}
+    """Return every published row by its key, the first of equal ones; read once."""
+    return {_identify_row(row): row for row in reversed(speed_rows.list_published())}
 
 
 def find_unread(
     columns: Sequence[TableColumn], titles: Sequence[str], cells: Sequence[Sequence[str]]
 ) -> tuple[list[int], tuple[str, ...]]:
-    """Find the columns of labels, by their places, and make a remark on the columns of figures left out."""
+    """Return the indices of the columns of labels, and one remark on columns of figures left out, if any."""
     named, left = list[int](), list[str]()
     for at, (column, title) in enumerate(zip(columns, titles, strict=True)):
         own = [row[at] for row in cells]
@@ -316,7 +322,7 @@ def find_unread(
 
 
 def read_uncounted(facts: Mapping[str, str]) -> dict[str, str]:
-    """Read the cells of a row's counts that are not numbers, as 4k or 1k1k: they tell it from other rows."""
+    """Return the cells of a row's counts that are not numbers, as 4k or 1k1k: they tell it from others."""
     unread = ((key, facts.get(key, "")) for key in _COUNTS)
     return {key: cell for key, cell in unread if cell and not _is_read(key, cell)}
 
@@ -333,7 +339,10 @@ def _is_read(key: str, cell: str) -> bool:
 def list_rows_without_figures(
     path: Path, rows: Iterable[tuple[int, Sequence[str]]], every: int
 ) -> Iterator[str]:
-    """Yield a line on rows of two cells or more that have no figures, if any: out of memory, timed out."""
+    """Yield a line on rows of two cells or more that have no figures, if any: out of memory, timed out.
+
+    `rows` are those without figures, with their lines; `every` is how many rows the table has.
+    """
     named = []
     for line, cells in rows:
         filled = [cut_end(cell, _LONGEST_CELL) for cell in cells if cell.strip()]
@@ -347,7 +356,10 @@ def list_rows_without_figures(
 
 
 def read_requested_load(facts: Mapping[str, str], named: str) -> Load:
-    """Read the load that a row asks for; `named` is the load of the heading above, or of the row's name."""
+    """Read the load that a row asks for; `named` is the load of the heading above, or of the row's name.
+
+    Without either it is named by its concurrency, rate or prompts.
+    """
     limit, length = parse_whole(facts.get("max_concurrency", "")), parse_mean(facts.get("input_length", ""))
     prompts, answer = parse_whole(facts.get("prompts", "")), parse_mean(facts.get("output_length", ""))
     rate = numbers.parse_rate(facts.get(RATE, ""))
@@ -370,7 +382,7 @@ def read_requested_load(facts: Mapping[str, str], named: str) -> Load:
 
 
 def name_machine(gpu: str, count: int | None) -> str:
-    """Name a machine of several devices as runs do: 4 × H20-96GB."""
+    """Name a machine of several devices as runs do: 4 × H20-96GB; one by the device alone."""
     return gpu if (count or 1) == 1 else f"{count} × {gpu or 'GPU'}"
 
 

@@ -64,10 +64,10 @@ def read_cells(
 
 
 def _explain_unread(column: TableColumn, cell: str, part: CellNumber | None) -> str:
-    """Explain why a cell of a column of figures is not a number; "" of a readable and of an empty one."""
+    """Return why a cell of a column of figures is not read; "" of a readable cell and of an empty one."""
     if part is None:
-        said = cell.strip().strip("*~≈ ")
-        return "" if said.lower() in _EMPTY or not any(map(str.isdecimal, said)) else "is not a number"
+        text = cell.strip().strip("*~≈ ")
+        return "" if text.lower() in _EMPTY or not any(map(str.isdecimal, text)) else "is not a number"
     timed = column.key.endswith("_ms")
     if part.kind and part.kind != "memory" and (part.kind == "time") is not timed:
         return "has another unit than its column"
@@ -93,7 +93,10 @@ def _read_value(column: TableColumn, cell: str, part: CellNumber | None, sign: s
 
 
 def complete_facts(facts: Mapping[str, str]) -> dict[str, str]:
-    """Add to a row's facts those that follow: the load of a test, the length of each prompt of a batch."""
+    """Return a row's facts with those that follow: the load of a test, the mean prompt of a batch.
+
+    A test's engine and weights are named as llama.cpp's.
+    """
     known = dict(facts)
     if (test := parse_test(facts.get("test", ""))) is not None:
         known = test.facts | {key: cell for key, cell in facts.items() if cell}
@@ -136,7 +139,10 @@ def derive_figures(
 
 
 def _parse_acceptance(cell: str) -> dict[str, float]:
-    """Parse an acceptance rate: a share of the drafted tokens, or the tokens of a pass; else {}."""
+    """Parse an acceptance rate: the share of drafted tokens in percent, or tokens of a pass; {} of neither.
+
+    A number of 1 or less without % is a share of one, one up to 16 is tokens.
+    """
     text = numbers.read_number_text(cell.strip().rstrip("%")).replace(",", "")
     if not re.fullmatch(r"\d{1,4}(?:\.\d{1,6})?", text):
         return {}
@@ -163,7 +169,10 @@ def _derive_speeds(figures: Mapping[str, Any], limit: int | None, facts: Mapping
 
 
 def _derive_decoding(speed: float | None, of_one: float | None, streams: int) -> dict[str, float]:
-    """Return the decoding speed of all requests, if known, and the ms per token from it or that of one."""
+    """Return the decoding speed of all requests, if known, and the ms per token of one of them.
+
+    One request's speed is `of_one`, else the speed shared by `streams`.
+    """
     if of_one is None and speed is not None:
         of_one = numbers.scale_figure(speed, 1 / streams)
     timed = {"mean_tpot_ms": numbers.compute_each_ms(of_one)} if of_one else {}
@@ -193,13 +202,13 @@ class LlamaTest(msgspec.Struct, frozen=True):
 
     @property
     def facts(self) -> dict[str, str]:
-        """The load, as the cells of a table of anyone would have it."""
+        """The load by the keys of columns, as texts: name, concurrency and known lengths."""
         lengths = {"input_length": self.prompt, "output_length": self.answer}
         known = {key: str(tokens) for key, tokens in lengths.items() if tokens}
         return {"load": self.name, "max_concurrency": str(self.streams), **known}
 
     def derive_figures(self, speed: float | None, of_one: float | None) -> dict[str, float]:
-        """Derive the figures that its tokens per second are: of all requests, and of one."""
+        """Return the figures that its tokens per second are: `speed` of all requests, and `of_one`."""
         if self.measured == DECODING:
             return _derive_decoding(speed, of_one, self.streams)
         figures = {} if speed is None else {self.measured: speed}

@@ -66,7 +66,7 @@ _REQUESTS_PER_SECOND = re.compile(r"(?:请求|次|件|リクエスト|req)\s*/\s
 
 
 def translate_title(title: str) -> str:
-    """Translate a title's Chinese and Japanese words into English, its letters of plain width.
+    """Translate a title's Chinese and Japanese words into English, its letters to plain width.
 
     A word that is not known stays as it is, so that the title stays unlike others.
     """

@@ -75,7 +75,7 @@ def turn_upright(grid: Grid) -> Grid:
 
 
 def _read_one_figure(grid: Grid) -> Grid | None:
-    """Read a table of one figure, named in its corner, over things down its side and across: a row a cell.
+    """Return a table of one figure, named in its corner, over things down its side and across, a row a cell.
 
     None of any other: both must be checkpoints, ways to store weights, machines or loads.
     """
@@ -106,7 +106,10 @@ def _is_thing(label: str) -> bool:
 
 
 def _join_heads(grid: Grid) -> Grid:
-    """Join the first row to the titles where it goes on with them, as Mean and P99 below TTFT."""
+    """Join the first row to the titles where it goes on with them, as Mean and P99 below TTFT.
+
+    Any other table is returned as it is.
+    """
     first = grid.rows[0].cells
     below = [cell if cell != title else "" for title, cell in zip(grid.titles, first, strict=True)]
     filled = [cell for cell in below if cell]
@@ -120,7 +123,7 @@ def _join_heads(grid: Grid) -> Grid:
 
 
 def _read_statistics(grid: Grid) -> Grid | None:
-    """Read the statistics of one run, a line each as clients print them, as one row; None of any other table.
+    """Return the statistics of one run, a line each as clients print them, as one row; None of any other.
 
     Its columns are statistics and its rows metrics (genai-perf, aiperf), or the other way round (evalscope).
     """
@@ -148,14 +151,14 @@ def _read_statistics(grid: Grid) -> Grid | None:
 
 
 def _name_by_definition(metric: str) -> str:
-    """Name a metric of NVIDIA's clients as its definition is named here."""
+    """Name a metric of NVIDIA's clients as its definition is named here; any other keeps its name."""
     plain = _COUNTED.sub("", " ".join(metric.lower().split()))
     name, bracket, unit = plain.partition(" (")
     return _NVIDIA.get(plain, f"{_NVIDIA[name]}{bracket}{unit}" if name in _NVIDIA else metric)
 
 
 def _find_rank(title: str) -> str:
-    """Find the statistic of a title as keys of figures have it: p99, mean; "" of anything else."""
+    """Return the statistic of a title as keys of figures have it: p99, mean; "" of anything else."""
     match = _STATISTIC.fullmatch(translate_title(title).lower().strip())
     if match is None:
         return ""
@@ -165,7 +168,7 @@ def _find_rank(title: str) -> str:
 
 
 def _title_labels(corner: str, labels: Sequence[str]) -> str:
-    """Return the title of a column of labels: from the table's corner, else what all of them are."""
+    """Return the title of a column of labels: from the table's corner, else what all are of, else a word."""
     parts = (part.strip() for part in re.split(r"[\\/|→]", corner))
     if named := next((part for part in parts if read_column(part).key), ""):
         return named
