@@ -73,12 +73,12 @@ class Compared(msgspec.Struct, frozen=True):
 
     @property
     def panels(self) -> tuple[Panel, ...]:
-        """All that is drawn of it."""
+        """The panels of bars, then of distributions."""
         return (*self.bars, *self.distributions)
 
 
 def make_compared(comparison: ComparedLoad, number: int) -> Compared:
-    """Make the section of one load's comparison."""
+    """Make the section of one load's comparison; its key is `load-NUMBER`."""
     shared = find_shared_remarks(comparison)
     return Compared(
         key=f"load-{number}",
@@ -94,6 +94,7 @@ def make_compared(comparison: ComparedLoad, number: int) -> Compared:
 
 
 def _make_row(comparison: ComparedLoad, line: Line, shared: Mapping[str, str]) -> ComparedRow:
+    """Make a checkpoint's row, without remarks in `shared`; a dash for a roofline that only others have."""
     effect, roofline = line.effects.get(comparison.headline), ""
     if line.roofline is not None:
         roofline = Number(f"{100 * line.roofline:.0f} %", line.roofline, "roofline")
@@ -111,6 +112,7 @@ def _make_row(comparison: ComparedLoad, line: Line, shared: Mapping[str, str]) -
 
 
 def _make_cell(figure: ComparedFigure, line: Line) -> ComparedCell:
+    """Make a row's cell of a figure: mean and spread if measured, and the ratio to the baseline if any."""
     summary, effect = line.summaries.get(figure.key), line.effects.get(figure.key)
     cell = ComparedCell(figure.label)
     if summary is not None:
@@ -126,7 +128,10 @@ def _make_cell(figure: ComparedFigure, line: Line) -> ComparedCell:
 
 
 def _summarise_row(comparison: ComparedLoad, line: Line, effect: Effect, shared: Mapping[str, str]) -> str:
-    """Summarise a row in the headline figure: 1.44× (1.40 to 1.48) by tok/s; 5 pairs."""
+    """Summarise a row in the headline figure: 1.44× (1.40 to 1.48) by tok/s; 5 pairs.
+
+    Why it is undecided, or without a verdict, follows; a reason in `shared` is left out.
+    """
     times = comparison_report.format_speed_up(comparison, line)
     parts = [f"{times} by {find_column(comparison.headline).label}"] if times else []
     if effect.units > 1:
@@ -139,6 +144,7 @@ def _summarise_row(comparison: ComparedLoad, line: Line, effect: Effect, shared:
 
 
 def _list_tables(comparison: ComparedLoad) -> Iterator[tuple[str, Table]]:
+    """Yield titles and tables: ranking of several rows, effect of several quantizations, turns if any."""
     ranking, effects = rankings.make_ranking_table(comparison), rankings.make_effect_table(comparison)
     if len(ranking.body) > 1:
         yield "Ranking", ranking
@@ -149,7 +155,10 @@ def _list_tables(comparison: ComparedLoad) -> Iterator[tuple[str, Table]]:
 
 
 def _make_statistics_table(comparison: ComparedLoad) -> Table | None:
-    """List everything known of each difference; None where there is no verdict on any."""
+    """Make the table of ratio, interval, p values and runs of each figure and row that has a verdict.
+
+    None where no one has.
+    """
     body: list[tuple[str, ...]] = []
     for figure, line in product(comparison.figures, comparison.lines):
         effect = line.effects.get(figure.key)
@@ -168,12 +177,12 @@ def _make_statistics_table(comparison: ComparedLoad) -> Table | None:
 
 
 def _format_figure(figure: ComparedFigure, value: float) -> str:
-    """Write one value of a figure, in the unit that its label names."""
+    """Format a value of a figure in the unit of its label, with the figure's decimals."""
     return f"{figure.scale(value):,.{figure.digits}f}"
 
 
 def format_row_ratio(value: float) -> str:
-    """Format a row's figure ÷ the baseline's, as 1.235×."""
+    """Format a row's figure ÷ the baseline's as 1.235×: three decimals, or digits from 10 up or below 0.1."""
     return f"{value:.3g}×" if value >= 10 or value < 0.1 else f"{value:.3f}×"
 
 
@@ -202,7 +211,10 @@ def find_shared_remarks(comparison: ComparedLoad) -> dict[str, str]:
 
 
 def plot_comparison(compared: ComparedLoad) -> Iterator[Panel]:
-    """Plot bars for each figure, a bar a checkpoint, then how near decoding came to the roofline."""
+    """Yield a panel of bars for each figure that a row has, a bar per checkpoint, then one of rooflines.
+
+    The latter shows how near decoding came to the roofline, in %, if that is known of any row.
+    """
     for figure in compared.figures:
         bars = tuple(_make_bar(line, figure) for line in compared.lines if figure.key in line.summaries)
         if bars:
@@ -218,6 +230,7 @@ def plot_comparison(compared: ComparedLoad) -> Iterator[Panel]:
 
 
 def _make_bar(line: Line, figure: ComparedFigure) -> Bar:
+    """Make a row's bar of a figure: mean, interval and ratio; for mean and median TPOT the roofline's too."""
     summary, effect = line.summaries[figure.key], line.effects.get(figure.key)
     text = _format_figure(figure, summary.mean)
     if effect is not None and effect.ratio == effect.ratio:
@@ -230,6 +243,7 @@ def _make_bar(line: Line, figure: ComparedFigure) -> Bar:
 
 
 def _plot_bars(key: str, title: str, bars: tuple[Bar, ...], better: str) -> Panel:
+    """Make the panel of these bars; its caption is `better`, and explains intervals and rooflines if any."""
     sentences = [better]
     if any(bar.low == bar.low for bar in bars):
         sentences.append("The thin line is the 95 % confidence interval of the mean.")
@@ -240,7 +254,10 @@ def _plot_bars(key: str, title: str, bars: tuple[Bar, ...], better: str) -> Pane
 
 
 def plot_row_distributions(compared: ComparedLoad) -> list[Panel]:
-    """Plot each latency in a panel, a curve for each of the first eight rows whose requests are known."""
+    """Return a panel for each latency, a curve for each of the first eight rows whose requests are known.
+
+    Empty if no row has such runs.
+    """
     lines = ((line.shown_name, line.runs) for line in compared.lines)
     groups = [(name, [run.run for run in runs if run.run is not None]) for name, runs in lines]
     groups = [(name, runs) for name, runs in groups if runs]
@@ -250,7 +267,10 @@ def plot_row_distributions(compared: ComparedLoad) -> list[Panel]:
 def plot_ladders(
     reported: Sequence[Reported], named: Callable[[Reported], str] = lambda run: run.name
 ) -> Iterator[Panel]:
-    """Plot mean speed over input length, eight checkpoints a panel, of those known at two lengths or more."""
+    """Yield panels of mean speed over input length, eight curves each, a curve per name that `named` gives.
+
+    Only names with runs at two lengths or more have a curve.
+    """
     timed = [run for run in reported if run.figure(_SPEED) and run.load.input_len]
     curves = []
     for name, runs in group_by(timed, named).items():

@@ -42,11 +42,11 @@ class Document(msgspec.Struct, frozen=True):
 
     @property
     def compared(self) -> tuple[Compared, ...]:
-        """The comparisons."""
+        """The sections that are comparisons, in order."""
         return tuple(each for each in self.sections if isinstance(each, Compared))
 
     def section(self, key: str) -> PageSection:
-        """Find the section with a key; an empty one where it has none."""
+        """Return the section, no comparison, with a key; an empty one if there is none."""
         return find_section((each for each in self.sections if isinstance(each, PageSection)), key)
 
     @property
@@ -56,7 +56,7 @@ class Document(msgspec.Struct, frozen=True):
 
     @property
     def simulated(self) -> str:
-        """The part of it for which no model ran, in words; "" if there is none."""
+        """A sentence on the runs that the embedded engine answered, with its preset; "" if there are none."""
         presets = [account.simulated for account in self.accounts if account.simulated]
         if not presets:
             return ""
@@ -77,9 +77,10 @@ def compose_document(
     compared_limits: Sequence[ComparedLimits] = (),
     alone: Sequence[ComparedLoad] | None = None,
 ) -> Document:
-    """Compose the report on these runs, sweeps and searches; a comparison of a single row is left out.
+    """Compose the report on runs, sweeps and searches.
 
-    `alone` are the comparisons of runs that are of no search, if not all are: others are shown as loads.
+    `alone` are the comparisons of runs that are of no search, if not all are: others are shown as loads. The
+    charts of 32 runs at most are drawn. A comparison of a single row without failures is left out.
     """
     reported = _sort_as_tables(reported, comparisons)
     drawn = _select_drawn(reported)
@@ -115,7 +116,7 @@ def compose_document(
 
 
 def _list_rest(comparisons: Sequence[ComparedLoad], pictures: tuple[Panel, ...]) -> Iterator[PageSection]:
-    """Yield the sections after the comparisons: pictures of loads without a table, and memory needs."""
+    """Yield the sections after the comparisons: `pictures`, and memory needs if rows are compared."""
     ladders = all(panel.key.startswith("ladder") for panel in pictures)
     title = "Speed over input length" if ladders else "Latency against throughput"
     yield PageSection(title, "sweeps", menu=title, panels=pictures)
@@ -129,7 +130,10 @@ def _list_rest(comparisons: Sequence[ComparedLoad], pictures: tuple[Panel, ...])
 def _plot_all_loads(
     reported: Sequence[Reported], named: Mapping[int, str], swept: SweptLoads
 ) -> tuple[Panel, ...]:
-    """Plot load and input lengths, a curve a row; settings under one load are a point each."""
+    """Return the panels over load, a curve per row, else over settings, a point each; then over input length.
+
+    `named` gives a row's name by a run's identity; without one the run's own name counts.
+    """
 
     def row(run: Reported) -> str:
         return named.get(id(run), run.name)
@@ -142,14 +146,17 @@ def _plot_all_loads(
 
 
 def _sort_as_tables(reported: Sequence[Reported], comparisons: Sequence[ComparedLoad]) -> list[Reported]:
-    """Sort the runs as the tables have them, row by row; what no table has comes last, in the order given."""
+    """Return the runs in the order of the tables' rows; runs in no table come last, in the given order."""
     rows = [run for comparison in comparisons for line in comparison.lines for run in line.runs]
     places = {id(run): place for place, run in enumerate(rows)}
     return sorted(reported, key=lambda run: places.get(id(run), len(rows)))
 
 
 def _select_drawn(reported: Sequence[Reported]) -> set[int]:
-    """Select the numbers of up to 32 runs to draw: the first of each row and load, then the second, …"""
+    """Return the numbers, from 1, of up to 32 runs to draw: the first of each row and load, then the second.
+
+    Runs without requests of their own are left out.
+    """
     seen: Counter[tuple[str, object]] = Counter()
     turns = []
     for number, run in enumerate(reported, 1):
@@ -161,6 +168,7 @@ def _select_drawn(reported: Sequence[Reported]) -> set[int]:
 
 
 def _make_title(reported: Sequence[Reported]) -> str:
+    """Return the one campaign's name, else the names of one or two checkpoints, else how many there are."""
     campaigns = {run.cell.campaign for run in reported if run.cell is not None}
     names = list(dict.fromkeys(run.name for run in reported))
     if len(campaigns) == 1:
@@ -169,6 +177,7 @@ def _make_title(reported: Sequence[Reported]) -> str:
 
 
 def _make_subtitle(reported: Sequence[Reported]) -> tuple[str, ...]:
+    """Return the number of runs (of one its load), first engine and machine, and the first and last day."""
     parts = [f"{len(reported)} runs" if len(reported) != 1 else describe_load(reported[0].load)]
     for names in ((run.engine for run in reported), (run.machine for run in reported)):
         parts += filter(None, [list_first([*dict.fromkeys(filter(None, names))], 1)])

@@ -26,7 +26,7 @@ _OTHER_COLOURS = {  # added to those of the pictures: raised ground, links, and 
 
 
 def render_page(document: Document) -> str:
-    """Render the page; the same document gives the same bytes."""
+    """Render the document as one HTML page with its styles and scripts; equal documents give equal bytes."""
     loader, undefined = jinja2.FileSystemLoader(_HERE), jinja2.StrictUndefined
     places = jinja2.Environment(loader=loader, autoescape=True, undefined=undefined)
     places.filters.update(drawn=_write_picture, exact=repr)
@@ -48,7 +48,7 @@ def render_page(document: Document) -> str:
 
 
 def _make_title(document: Document) -> str:
-    """Make the page's title: of one run its model and load; and whether any of it is simulated."""
+    """Return the page's title, of a single run its model and load, and whether any run is SIMULATED."""
     accounts = document.accounts
     title = accounts[0].headline if len(accounts) == 1 else document.title
     if document.simulated:
@@ -57,16 +57,17 @@ def _make_title(document: Document) -> str:
 
 
 def _strip_indents(script: str) -> str:
-    """Strip a script of ours of comments and indents; it has no text of several lines."""
+    """Return a script without its comment lines, empty lines and indents."""
     lines = (line.strip() for line in script.splitlines())
     return "".join(f"{line}\n" for line in lines if line and not line.startswith("//"))
 
 
 def _write_picture(panel: Panel, place: str) -> Markup:
-    """Write the `<svg>` of a panel, whose texts are escaped where it is made."""
+    """Return the `<svg>` of a panel, texts escaped; its id begins with `place` and the panel's key."""
     return Markup(picture_files.write_inline_svg(panel, f"{place}-{panel.key}-plot"))  # nosec B704 # escaped by ElementTree
 
 
 def _write_variables(colours: Mapping[str, str], theme: str) -> Markup:
+    """Return CSS variables of the pictures' colours and of the page's own in a theme, light or dark."""
     variables = "".join(f"--{role}:{colour};" for role, colour in colours.items())
     return Markup(variables + _OTHER_COLOURS[theme])  # nosec B704 # constants of ours

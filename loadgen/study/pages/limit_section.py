@@ -17,7 +17,7 @@ _TOP = 2.5  # times the limit, the highest that is drawn: a saturated run would 
 
 
 def make_limit_sections(limits: Sequence[StoredLimit]) -> Iterator[PageSection]:
-    """Make a section for each search, in their order."""
+    """Yield a section for each search, in order: its answer, statements, table of runs and panels."""
     for number, limit in enumerate(limits, 1):
         record, key = limit.record, f"limit-{number}"
         title, lines = (
@@ -31,7 +31,7 @@ def make_limit_sections(limits: Sequence[StoredLimit]) -> Iterator[PageSection]:
 
 
 def _plot_search(record: LimitRecord, anchor: str) -> Iterator[Panel]:
-    """Plot each objective over the load with its bound and its limit, then goodput."""
+    """Yield a panel for each objective with values, over the load, then one of goodput if any is above 0."""
     runs = sorted(record.runs, key=lambda run: (run.load, run.number))
     for place, objective in enumerate(record.objectives, 1):
         shown = [
@@ -54,7 +54,10 @@ def _plot_search(record: LimitRecord, anchor: str) -> Iterator[Panel]:
 def _plot_objective(
     record: LimitRecord, key: str, shown: Sequence[tuple[LimitRun, ObjectiveFigures]]
 ) -> Panel:
-    """Plot a percentile of each run with its upper bound against the limit."""
+    """Make the panel of each run's percentile with its upper bound over the load, and the objective's limit.
+
+    It is cut off at 2.5 times the limit, which the caption notes if a value is above.
+    """
     runs = [run for run, _ in shown]
     values, bounds = (
         np.array([NAN if value is None else value for value in column], np.float64)
@@ -83,9 +86,10 @@ def _plot_objective(
 def _plot_runs(
     record: LimitRecord, key: str, figure: tuple[str, str], runs: Sequence[LimitRun], values: Floats
 ) -> Panel:
-    """Plot a figure (name and unit) of the runs over the load, the interval of the answer as a band.
+    """Make the panel of a figure (name and unit) of the runs over the load, the limit's interval as a band.
 
-    Runs that were ended early as saturated are a curve of their own.
+    Runs that were ended early as saturated are a curve of their own, and points of runs that did not pass
+    hollow.
     """
     name, unit = figure
     curves = []
@@ -114,7 +118,7 @@ def _plot_runs(
 
 
 def _label_run(run: LimitRun) -> str:
-    """Label a point in a word; "" of a plain one."""
+    """Return a run's label: saturated, disturbed or INVALID, the first that holds; "" otherwise."""
     if run.saturated or run.disturbed:
         return "saturated" if run.saturated else "disturbed"
     return run.verdict if run.verdict == "INVALID" else ""

@@ -95,10 +95,10 @@ _SATURATED_LEFT_OUT = "Saturated points are left out: their latencies never sett
 def plot_loads(
     reported: Sequence[Reported], named: Callable[[Reported], str] = lambda run: run.name
 ) -> Iterator[Panel]:
-    """Plot latency and speed against throughput, throughput and goodput against load, of loads of one shape.
+    """Yield panels of latency and speed against throughput, and of throughput and goodput against load.
 
-    `named` gives the row of a run: what is no repeat of it has another. What a point lacks of a picture is
-    not drawn.
+    Runs are grouped by their lengths; a row, which `named` gives, is a curve if it has several loads, and
+    eight rows are drawn at most. A picture is left out if a settled point lacks its figures.
     """
     stems: set[str] = set()
     for number, (shape, runs) in enumerate(group_by_shape(_select_timed(reported)).items(), 1):
@@ -124,9 +124,10 @@ def plot_loads(
 def plot_settings(
     reported: Sequence[Reported], named: Callable[[Reported], str] = lambda run: run.name
 ) -> Iterator[Panel]:
-    """Plot latency and speed against throughput, a labelled point a setting, where each had one load.
+    """Yield panels of latency and speed against throughput, with a labelled point for each setting.
 
-    A setting is a profile, a shape or a row. Nothing where there are fewer than two, or speeds of a ladder.
+    A setting is a row at one shape, labelled by what distinguishes it. Nothing if there are fewer than two,
+    or speeds of a ladder.
     """
     shapes = group_by_shape(_select_timed(reported))
     apart = [
@@ -152,7 +153,7 @@ def plot_settings(
 def _split_by_row(
     runs: Sequence[Reported], named: Callable[[Reported], str]
 ) -> Iterator[tuple[str, list[Reported]]]:
-    """Split the runs by row; by profile too, where a row ran several under one load."""
+    """Yield rows and their runs; a row that ran several profiles under one load is split by profile."""
     for name, group in group_by(runs, named).items():
         by_load = group_by(group, lambda run: run.load.pressure).values()
         if any(len({run.load.name for run in alike}) > 1 for alike in by_load):
@@ -170,13 +171,17 @@ def _select_timed(reported: Iterable[Reported]) -> list[Reported]:
 
 
 def _find_load_axis(points: Sequence[Point]) -> _LoadAxis:
+    """Return the axis of concurrency if no point has a rate, of rate if all have one, else none."""
     if all(math.isinf(point.rate) for point in points):
         return _CONCURRENCY
     return _RATE if all(math.isfinite(point.rate) for point in points) else _BOTH
 
 
 def _select_axes(points: Mapping[str, Sequence[Point]], loads: bool = True) -> Iterator[_Axes]:
-    """Select the pictures for which all settled points have figures; without `loads` none over the load."""
+    """Yield the pictures whose figures all settled points have, the first of each key, titles filled.
+
+    Left out are pictures of more than eight curves, and those over the load without `loads` or a common axis.
+    """
     every = [point for curve in points.values() for point in curve if not point.saturated]
     if not every:
         return
@@ -191,7 +196,7 @@ def _select_axes(points: Mapping[str, Sequence[Point]], loads: bool = True) -> I
 
 
 def _make_points(runs: Sequence[Reported]) -> list[Point]:
-    """Make a point for each load, from the lightest on."""
+    """Make a point for each load of the runs, sorted by concurrency, then rate."""
     by_pressure = group_by(runs, lambda run: run.load.pressure)
     return [
         _make_point(group, limit, rate)
@@ -200,6 +205,10 @@ def _make_points(runs: Sequence[Reported]) -> list[Point]:
 
 
 def _make_point(runs: Sequence[Reported], limit: float, rate: float) -> Point:
+    """Make the point of the runs at one load: means of figures that all valid runs have, else all runs.
+
+    It also has the load and tokens/s per user (1000 ÷ mean TPOT).
+    """
     valid = [run for run in runs if run.level != INVALID]
     held = [run.held for run in valid or runs]
     values = {key: [figures.get(key) for figures in held] for key in _KEYS}
@@ -226,9 +235,10 @@ def _plot_points(
     seen: set[str],
     form: CurveStyle = CurveStyle.JOINED,
 ) -> Panel:
-    """Plot the curves of one picture, from load to load; saturated points next to them if they have a place.
+    """Make the panel of one picture, a curve per row and figure, with knees or the best points where known.
 
-    Of its sentences the caption has those that are not in `seen`, and adds them to it.
+    Saturated points are drawn in the one of throughput alone. The caption has those sentences that are not in
+    `seen`, to which they are added.
     """
     settled = {row: [point for point in along if not point.saturated] for row, along in points.items()}
     every = [point for along in settled.values() for point in along]
@@ -271,6 +281,10 @@ def _make_curve(
     form: CurveStyle,
     labelled: bool = True,
 ) -> Curve:
+    """Make a curve of the figure `key` over the picture's x, labelled by load if `labelled`.
+
+    Points of INVALID and saturated runs are hollow.
+    """
     x, y = (np.array([point.figures[which] for point in points]) for which in (axes.x, key))
     labels = tuple(f"{point.label} saturated" if point.saturated else point.label for point in points)
     hollow = tuple(point.invalid or point.saturated for point in points)
@@ -278,12 +292,13 @@ def _make_curve(
 
 
 def _list_rows(curve: Curve, points: Sequence[Point]) -> Iterator[tuple[str, ...]]:
+    """Yield a table row for each point: the curve's name, the point's label, x and y."""
     for point, x, y in zip(points, curve.x.tolist(), curve.y.tolist(), strict=True):
         yield curve.name, point.label, f"{x:,.1f}", f"{y:,.2f}"
 
 
 def _list_remarks(points: Sequence[Point], axes: _Axes) -> Iterator[str]:
-    """List what a reader should know of the points, and of the figure."""
+    """Yield sentences on hollow points, if any is INVALID, and on how speed is defined, if that is drawn."""
     if any(point.invalid for point in points):
         yield f"The runs of a hollow point are {INVALID}."
     if axes.key == "speed":
@@ -293,7 +308,10 @@ def _list_remarks(points: Sequence[Point], axes: _Axes) -> Iterator[str]:
 
 
 def _find_knees(curves: Sequence[Curve]) -> tuple[list[str], list[tuple[float, float]]]:
-    """Find where each curve bends, in words, and its interval; nothing where a straight line fits as well."""
+    """Return a sentence and an interval (low, high) for each curve with a knee whose load is bounded.
+
+    An end that is not known is the curve's own in the interval. Empty where a straight line fits as well.
+    """
     sentences, bands = [], []
     for curve in curves:
         found = find_knee(curve.x.tolist(), curve.y.tolist(), rises=False)
@@ -308,7 +326,7 @@ def _find_knees(curves: Sequence[Curve]) -> tuple[list[str], list[tuple[float, f
 
 
 def _find_front(points: Sequence[Point], axes: _Axes) -> Curve:
-    """Find the points that no other point beats in both figures, from left to right."""
+    """Return the curve "best of all": the points that no other beats in both figures, from left to right."""
     key = axes.curves[0][1]
     front: list[tuple[float, float]] = []
     for x, y in sorted(((point.figures[axes.x], point.figures[key]) for point in points), reverse=True):
@@ -327,12 +345,12 @@ class LoadShape(msgspec.Struct, frozen=True):
 
     @property
     def stem(self) -> str:
-        """The lengths as the name of a file has them."""
+        """The lengths as part of a file's name, 1024-64; 0 if unknown."""
         return "-".join("0" if length is None else f"{length:.0f}" for length in self._lengths)
 
     @property
     def words(self) -> str:
-        """The lengths as 1024 tokens in and 64 out."""
+        """The lengths as `1024 tokens in and 64 out`, those that are known, and their spread."""
         known = [(f"{length:.5g}", way) for length, way in zip(self._lengths, _WAYS, strict=True) if length]
         lengths = " and ".join(f"{length} {way}" for length, way in known)
         return ", ".join(filter(None, (lengths or "Unknown lengths", self.spread)))
@@ -343,7 +361,10 @@ class LoadShape(msgspec.Struct, frozen=True):
 
 
 def group_by_shape(reported: Sequence[Reported]) -> dict[LoadShape, list[Reported]]:
-    """Group the runs by the lengths that were asked for, else by those counted, and by how they vary."""
+    """Group the runs by their lengths in tokens, requested or counted, and by how those vary.
+
+    Lengths within 1 % or 2 tokens count as one; distributed ones are unknown, and described by their spread.
+    """
     # Lengths that were drawn have another mean in every run, and are described by the spread.
     loads = [
         replace(run.load, input_len=None, output_len=None) if run.load.is_drawn else run.load
@@ -357,9 +378,9 @@ def group_by_shape(reported: Sequence[Reported]) -> dict[LoadShape, list[Reporte
 
 
 def select_distinct_words(words: Sequence[Sequence[str]]) -> list[str]:
-    """Select of each row of words those in which the rows differ; one column alone if it distinguishes all.
+    """Return for each row its words in the columns that differ between rows, joined by commas.
 
-    Each of `words` has as many.
+    If one column distinguishes all rows, only the first such column is used. Rows are of one length.
     """
     columns = [column for column in zip(*words, strict=True) if len(set(column)) > 1]
     whole = [column for column in columns if len(set(column)) == len(words)]
@@ -367,7 +388,7 @@ def select_distinct_words(words: Sequence[Sequence[str]]) -> list[str]:
 
 
 def make_load_section(found: SweptLoads, pictures: tuple[Panel, ...]) -> PageSection:
-    """Make the section of a table of every load and its pictures; an empty one of at most one load."""
+    """Make the section `loads` of the swept loads' table and pictures; an empty one if there are no rows."""
     if not found.rows:
         return PageSection("")
     table = load_table.make_load_table(found.rows, narrow=False)
@@ -384,12 +405,13 @@ def make_load_section(found: SweptLoads, pictures: tuple[Panel, ...]) -> PageSec
 
 
 def _make_cell(row: LoadRow, key: str, cell: str) -> str:
+    """Return the cell as a Number with the row's figure of that key; as it is without one."""
     figure = row.figures.get(key)
     return cell if figure is None else Number(cell, figure.mean)
 
 
 def draw_together(section: PageSection) -> tuple[Panel, Drawing]:
-    """Draw all pictures of load as one, three in a row; the panel has its title."""
+    """Draw the section's panels as one picture, three in a row; return a panel with its title, and it."""
     names = list(dict.fromkeys(str(row[0]) for row in section.table.body)) if section.table else []
     heading = f"{names[0]}, {section.title}" if len(names) == 1 else section.title
     about = Panel("loads", heading, "", caption="; ".join(panel.title for panel in section.panels))
@@ -404,6 +426,7 @@ def draw_together(section: PageSection) -> tuple[Panel, Drawing]:
 
 
 def _move_shape(shape: Polyline | Text, right: float, down: float) -> Polyline | Text:
+    """Return the shape moved to the right and down, by pixels."""
     if isinstance(shape, Text):
         return replace(shape, x=shape.x + right, y=shape.y + down)
     return replace(shape, points=shape.points + np.array([right, down]))

@@ -18,7 +18,7 @@ _FENCE = re.compile(r"`{3,}")
 
 
 def render_markdown(document: Document) -> str:
-    """Render the whole report; names are escaped, so that none of them is markup."""
+    """Render the whole document as Markdown; texts are escaped, so that no name is markup."""
     lines = [f"# {_escape(document.title)}", "", _escape(" · ".join(document.subtitle)), ""]
     verdicts = [f"{LEVELS[level]} {count} {level}" for level, count in document.levels]
     if document.simulated:
@@ -37,7 +37,7 @@ def render_markdown(document: Document) -> str:
 
 
 def _write_section(section: PageSection) -> Iterator[str]:
-    """Write the lines and the table of a section."""
+    """Yield a section's title, its lines as a list and its table; nothing if it has neither."""
     if section.lines or section.table is not None:
         yield from (f"## {_escape(section.title)}", "")
     if section.lines:
@@ -47,6 +47,7 @@ def _write_section(section: PageSection) -> Iterator[str]:
 
 
 def _write_comparison(part: Compared) -> Iterator[str]:
+    """Yield a comparison: verdicts and remarks by row, the table of figures, the baseline, other tables."""
     comparison = part.comparison
     yield from (f"## {_escape(part.title)}", "")
     for row in part.rows:
@@ -75,6 +76,7 @@ def _write_comparison(part: Compared) -> Iterator[str]:
 
 
 def _write_row(row: ComparedRow) -> Iterator[str]:
+    """Yield a row's cells: name, figures with their ratios, the roofline if there is one, number of runs."""
     yield _escape(row.line.shown_name) + (" (baseline)" if row.is_baseline else "")
     for cell in row.cells:
         mean = f"{cell.mean} {cell.spread}".rstrip()
@@ -87,6 +89,7 @@ def _write_row(row: ComparedRow) -> Iterator[str]:
 
 
 def _write_missing(document: Document) -> Iterator[str]:
+    """Yield the part on failed cells, with their logs, unmeasured points and errors; nothing without any."""
     if not document.lacks:
         return
     yield from ("## What is missing", "")
@@ -102,6 +105,7 @@ def _write_missing(document: Document) -> Iterator[str]:
 
 
 def _write_runs(accounts: Sequence[Account]) -> Iterator[str]:
+    """Yield the table of all runs: load, verdict, throughput, mean TTFT and mean TPOT."""
     yield from ("## Runs", "")
     titles = ["Checkpoint", "Load", "Verdict", "Output tok/s", "TTFT ms", "TPOT ms"]
     keys = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms")
@@ -116,6 +120,10 @@ def _write_runs(accounts: Sequence[Account]) -> Iterator[str]:
 
 
 def _write_run(account: Account, alone: bool) -> Iterator[str]:
+    """Yield a run's doubts, latencies, text and command, folded unless it is `alone` in the report.
+
+    Nothing of one of several that has neither doubts nor a command.
+    """
     doubts, latencies, text, again = map(account.section, ("doubts", "latencies", "text", "again"))
     if not (alone or doubts or again):
         return
@@ -140,6 +148,7 @@ def _write_run(account: Account, alone: bool) -> Iterator[str]:
 
 
 def _write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a table, its first column aligned left, and an empty line; cells are escaped."""
     yield f"| {' | '.join(title or ' ' for title in titles)} |"
     yield f"| --- |{' ---: |' * (len(titles) - 1)}"
     yield from (f"| {' | '.join(row)} |" for row in rows)
@@ -147,6 +156,7 @@ def _write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterat
 
 
 def _write_words(table: Table) -> Iterator[str]:
+    """Yield the lines of a table, its cells escaped, and its notes as a list."""
     titles = [_escape(column.title) for column in table.columns]
     yield from _write_table(titles, [list(map(_escape, row)) for row in table.body])
     if table.notes:
@@ -154,7 +164,7 @@ def _write_words(table: Table) -> Iterator[str]:
 
 
 def _fence_text(text: str) -> list[str]:
-    """Put a text in a fence that is longer than any in it."""
+    """Return the lines of a text in a fence longer than any inside; [] for an empty text."""
     if not text:
         return []
     fence = "`" * (max([2, *map(len, _FENCE.findall(text))]) + 1)
@@ -162,5 +172,5 @@ def _fence_text(text: str) -> list[str]:
 
 
 def _escape(text: str) -> str:
-    """Escape a text, so that it is one line and not markup."""
+    """Return a text on one line, with the signs of Markdown escaped and unprintable letters replaced."""
     return escape_markdown(clean_line(" ".join(text.split()))).replace("#", r"\#")

@@ -49,7 +49,10 @@ _INSTALL = "in the clone, .venv/bin/pip install '.[report]'"
 
 
 def make_outputs(asked: argparse.Namespace, forms: list[str]) -> Iterator[str]:
-    """Make each form, write its files, and yield what it prints, or ""; raises UsageError or MeasureError."""
+    """Read the places once, write the files of each form, and yield what it prints, or "".
+
+    Sources that cannot be read are printed as errors. Raises MeasureError without any run, and UsageError.
+    """
     given = _Given(asked, result_sources.read_sources(asked.places))
     for problem in given.read.errors:
         print_text(f"loadgen: {clean_text(problem)}", sys.stderr)
@@ -70,16 +73,17 @@ class _Given:
 
     @cached_property
     def reported(self) -> list[Reported]:
-        """The runs, with what the machine could do at best where that is known."""
+        """The runs read, with their rooflines where the machine is known."""
         return self._completed[0]
 
     @cached_property
     def comparisons(self) -> list[ComparedLoad]:
+        """The comparisons of all runs, a load each."""
         return compare_runs(self.reported, self._ask, self.read.failures, self._completed[1])
 
     @cached_property
     def alone(self) -> list[ComparedLoad]:
-        """The comparisons of runs that are of no search."""
+        """The comparisons of runs that are of no search; [] without such runs and failures."""
         if not self.read.limits:
             return self.comparisons
         outside = {run.source for run in self.read.outside_searches.reported}
@@ -108,6 +112,7 @@ class _Given:
 
     @cached_property
     def _ask(self) -> ComparisonOptions:
+        """The baseline and hardware of the command line, and settings of the campaign among the places."""
         hardware, campaign = Hardware.from_flags(self.asked), model.read_campaign_settings(self.asked.places)
         return ComparisonOptions(self.asked.baseline or "", hardware=hardware, campaign=campaign)
 
@@ -116,7 +121,10 @@ class _Given:
         return ceilings.add_ceilings(self.read.reported, self._ask.machine)
 
     def panels(self) -> Iterator[tuple[str, Panel]]:
-        """Yield every panel with its file's stem, which begins with the anchor of one of several parts."""
+        """Yield (file stem, panel) of every section and run.
+
+        The stem begins with the anchor of the comparison or run if there are several.
+        """
         document = self.document
         anchored = {each.key for each in document.compared} if len(document.compared) > 1 else set()
         parts = [(part.key if part.key in anchored else "", part.panels) for part in document.sections]
@@ -127,7 +135,7 @@ class _Given:
             yield from ((f"{anchor}-{panel.key}" if anchor else panel.key, panel) for panel in panels)
 
     def drawings(self) -> Iterator[tuple[str, Panel, Drawing]]:
-        """Yield every picture with its file's stem; those of load once more, as one."""
+        """Yield (file stem, panel, drawing) of every picture, first one of all those of load together."""
         loads = self.document.section("loads")
         if loads.panels:
             about, whole = load_charts.draw_together(loads)
@@ -137,7 +145,7 @@ class _Given:
 
 
 def _make_text(given: _Given) -> str:
-    """Make blocks where a layout is named, else searches, then the comparison of other runs and its gaps."""
+    """Return the report as text: with --layout each run's block, else searches, comparisons and notes."""
     if given.asked.layout:
         layout = result_block.find_layout(given.asked.layout)
         runs = given.reported
@@ -157,17 +165,21 @@ def _make_text(given: _Given) -> str:
 
 
 def _write_html(given: _Given) -> str:
+    """Write the HTML page, or return it for standard output; raises UsageError without the extra."""
     with _require_extra():
         from loadgen.study.pages import html
     return _write_text(given.asked.html, html.render_page(given.document))
 
 
 def _write_png(given: _Given) -> str:
+    """Write every picture as PNG, and return ""; raises UsageError without the extra."""
     with _require_extra():
         return _write_pictures(given, given.asked.png, "png", lambda _, drawing: write_png(drawing))
 
 
 def _write_svg(given: _Given) -> str:
+    """Write every picture as SVG, and return ""; raises UsageError."""
+
     def render(panel: Panel, drawing: Drawing) -> bytes:
         return clean_text(write_svg(drawing, panel)).encode()
 
@@ -175,6 +187,7 @@ def _write_svg(given: _Given) -> str:
 
 
 def _make_plot(given: _Given) -> str:
+    """Return the plots for the terminal, as wide as it is; ASCII without a terminal or with NO_COLOR."""
     with _require_extra():
         from loadgen.study.pages import terminal
     plain = bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()
@@ -184,13 +197,14 @@ def _make_plot(given: _Given) -> str:
 
 
 def render_csv(reported: Sequence[Reported]) -> str:
-    """Render a header and a row a run; figures under vLLM's keys, in full precision, empty where unknown."""
+    """Render a header and a row per run as CSV; figures under vLLM's keys in full, empty if unknown."""
     rows = [_make_csv_row(run) for run in reported]
     keys = dict.fromkeys((*_FIRST_COLUMNS, *(key for row in rows for key in row)))
     return format_csv_table(list(keys), rows)
 
 
 def _make_csv_row(run: Reported) -> dict[str, Any]:
+    """Return a run's figures, and its values of `_FIRST_COLUMNS`; None for those unknown."""
     cell = {} if run.cell is None else run.cell.model_dump()
     started = run.started.isoformat() if run.started else None
     changed = {"load": run.load.name, "started": started, "doubts": " ".join(run.doubts)}
@@ -199,6 +213,10 @@ def _make_csv_row(run: Reported) -> dict[str, Any]:
 
 
 def _write_pictures(given: _Given, place: str, form: str, render: Callable[[Panel, Drawing], bytes]) -> str:
+    """Write each picture, as `render` makes it, to the directory `place`, print how many, and return "".
+
+    Raises UsageError where there is nothing to plot, or the directory cannot be written.
+    """
     drawings, directory = list(given.drawings()), Path(place)
     if not drawings:
         raise UsageError(
@@ -212,7 +230,7 @@ def _write_pictures(given: _Given, place: str, form: str, render: Callable[[Pane
 
 
 def _write_text(place: str, text: str) -> str:
-    """Write a report to a file, or return it for standard output."""
+    """Write a text to the file `place`, print its size and return ""; return the text if `place` is `-`."""
     if place == "-":
         return text
     path, content = Path(place), clean_text(text).encode()
@@ -223,6 +241,7 @@ def _write_text(place: str, text: str) -> str:
 
 
 def _write_file(path: Path, content: bytes, other: str) -> None:
+    """Write a file that anyone may read; raises UsageError that advises another `other`, as directory."""
     try:
         write_output(path, lambda file: file.write(content), mode=ANYONES)
     except OSError as error:

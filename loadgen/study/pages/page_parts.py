@@ -27,14 +27,17 @@ class Number(str):
     aside: str
 
     def __new__(cls, text: str, value: float, key: str = "", aside: str = "") -> Number:
-        """Make the number; `aside` is written next to it."""
+        """Make the number from its text; `aside` is a remark that is written next to it."""
         number = super().__new__(cls, text)
         number.value, number.key, number.aside = value, key, aside
         return number
 
 
 def format_number(key: str, value: object, digits: int = 2, aside: str = "") -> str:
-    """Write a Number with thousands apart, what is not a number as a text, and a dash without a value."""
+    """Return a number as a Number with `,` between thousands and `digits` decimals, if it is not an int.
+
+    NaN and None are a dash; a bool or anything else is its text.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         return "–" if value is None or value != value else str(value)
     text = f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}f}"
@@ -72,7 +75,7 @@ class Curve(msgspec.Struct, frozen=True):
     of: int | None = None  # the place of the curve whose colour and mark it has, without a name of its own
 
     def corners(self) -> tuple[Floats, Floats]:
-        """Return the points that lines go through, which of a curve of steps are its corners."""
+        """Return x and y of the points that lines go through: of a curve of steps both ends of each step."""
         if self.form is not CurveStyle.STEPS:
             return self.x, self.y
         return np.repeat(self.x, 2)[1:], np.repeat(self.y, 2)[:-1]
@@ -100,7 +103,7 @@ class Bar(msgspec.Struct, frozen=True):
 
     @property
     def interval(self) -> str:
-        """The ends of its interval, in words where they bound nothing; "" where there is none."""
+        """The interval as `LOW to HIGH`, in words if it contains 0; "" if there is none."""
         if self.low != self.low:
             return ""
         return repeats.UNBOUNDED if self.low <= 0 < self.high else f"{self.low:,.4g} to {self.high:,.4g}"
@@ -125,7 +128,7 @@ class Panel(msgspec.Struct, frozen=True):
 
 
 def is_wide(loads: Floats) -> bool:
-    """Check whether loads are so far apart, 16 times or more, that their axis is logarithmic."""
+    """Whether the highest load is 16 times the lowest or more, so that their axis is logarithmic."""
     return float(loads.max()) >= _WIDE * float(loads.min())
 
 
@@ -154,5 +157,5 @@ class PageSection(msgspec.Struct, frozen=True):
 
 
 def find_section(sections: Iterable[PageSection], key: str) -> PageSection:
-    """Find the section with a key; an empty one where there is none."""
+    """Return the first section with a key; an empty one where there is none."""
     return next((section for section in sections if section.key == key), PageSection(""))

@@ -51,7 +51,11 @@ def report_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; 0 where something was reported."""
+    """Run `loadgen report` and return its exit code: 0, or 2 without arguments, when it prints the help.
+
+    A single run without a form or a baseline is printed as its own report, else all forms are made. Raises
+    UsageError or MeasureError.
+    """
     if not argv or {"-h", "--help"} & set(argv):
         report_parser().print_help()
         return ExitCode.FIGURES if argv else ExitCode.USAGE
@@ -77,7 +81,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line, places anywhere in it; a FILE of --html that is not a page is a place."""
+    """Parse and check the command line, places anywhere in it; raises UsageError.
+
+    A FILE of --html that does not end in .html or .htm becomes the first place, and the default file is used.
+    """
     asked = parse_arguments(report_parser(), argv, intermixed=True)
     if asked.html and not asked.html.lower().endswith(_PAGES):
         asked.places, asked.html = [asked.html, *asked.places], _PAGE

@@ -46,12 +46,15 @@ _STEPS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 
 
 def plot_run(run: Result) -> list[Panel]:
-    """Plot everything that is drawn of a run of ours."""
+    """Return all panels of a run: distributions, values over time, its requests, and sampled series."""
     return [*plot_distributions([("", [run])]), *plot_over_time(run), *plot_timeline(run), *plot_samples(run)]
 
 
 def select_latencies_ms(run: Result, key: str) -> Floats:
-    """Select the samples of a latency over successful requests, as Metrics counts them; any order."""
+    """Return the ms samples of the latency `key` over successful requests, as Metrics counts them, unsorted.
+
+    Gaps are empty if the run does not time tokens.
+    """
     records = run.counted
     each = PerRequest.from_records(records, run.ask)
     figure = SELECTABLE[key]
@@ -62,7 +65,10 @@ def select_latencies_ms(run: Result, key: str) -> Floats:
 
 
 def plot_distributions(groups: Sequence[tuple[str, Sequence[Result]]]) -> Iterator[Panel]:
-    """Plot a panel a latency, a curve a group: the share of requests (or gaps) that took at most so long."""
+    """Yield a panel per latency with samples, a curve per group: the share of requests or gaps within x ms.
+
+    The runs of a group are pooled. A single curve has P50, P90 and P99 marked; a skewed axis is logarithmic.
+    """
     for figure in (figure for figure in LATENCIES if figure.chart):
         key, title = figure.key, figure.chart
         pooled = [
@@ -95,7 +101,7 @@ def plot_distributions(groups: Sequence[tuple[str, Sequence[Result]]]) -> Iterat
 
 
 def _mark_percentiles(values: Floats) -> Curve:
-    """Mark P50, P90 and P99 with their values, as far as there are samples for them."""
+    """Make labelled points at P50, P90 and P99, without those that have too few samples (P99: 100)."""
     shown = [rank for rank in (50.0, 90.0, 99.0) if len(values) >= 1 / (1 - rank / 100)]
     x = np.percentile(values, shown)
     labels = tuple(f"P{rank:g} {value:,.4g}" for rank, value in zip(shown, x.tolist(), strict=True))
@@ -103,7 +109,7 @@ def _mark_percentiles(values: Floats) -> Curve:
 
 
 def make_ecdf(name: str, ordered: Floats) -> Curve:
-    """Make the empirical distribution of ordered values, at most MOST_RANKS points, the tail kept dense."""
+    """Make the curve of the cumulative % of ordered values, in steps, or 240 points with more in the tail."""
     n = len(ordered)
     if n <= MOST_RANKS:
         return Curve(name, np.append(ordered[:1], ordered), np.arange(n + 1) * 100.0 / n, CurveStyle.STEPS)
@@ -114,7 +120,10 @@ def make_ecdf(name: str, ordered: Floats) -> Curve:
 
 
 def plot_over_time(run: Result) -> Iterator[Panel]:
-    """Plot tokens per second, requests in flight, and the time to first token by the moment of sending."""
+    """Yield panels of tokens per second, requests in flight, and TTFT by the moment of sending, in seconds.
+
+    Panels without values are left out; the steady part, if found, is a band. Nothing without sent requests.
+    """
     measured = find_window(run.records)
     if measured is None:
         return
@@ -132,11 +141,15 @@ def plot_over_time(run: Result) -> Iterator[Panel]:
 
 
 def choose_step_s(window_s: float, bins: int = MOST_BINS) -> float:
-    """Choose a round length of time that cuts a window into `bins` parts at most, a third of it at least."""
+    """Return the shortest round step, in seconds, that cuts a window into `bins` parts at most.
+
+    A window too long for every round step is cut into exactly `bins`.
+    """
     return next((step for step in _STEPS_S if window_s / step <= bins), window_s / bins)
 
 
 def _plot_rate(records: Records, begin_ns: int, window_s: float, shaded: bool) -> Panel:
+    """Make the panel of output tokens per second, in bins of ten tokens or more; `shaded` notes the band."""
     step = choose_step_s(window_s, int(np.clip(records.tokens.sum() / _TOKENS_A_BIN, 10, MOST_BINS)))
     bins = max(1, round(window_s / step))  # the last takes what is over: half a step more or less
     at = ((records.arrival_ns - begin_ns) / (step * SECOND_NS)).astype(np.int64).clip(0, bins - 1)
@@ -153,6 +166,7 @@ def _plot_rate(records: Records, begin_ns: int, window_s: float, shaded: bool) -
 
 
 def _plot_in_flight(records: Records, sent: Bool, begin_ns: int, window_s: float) -> Panel:
+    """Make the panel of requests in flight: at each start and end, or means over bins if there are many."""
     starts = np.sort(records.sent_ns[sent])
     ends = np.sort(np.maximum(records.end_ns, records.sent_ns)[sent])
     if 2 * len(starts) <= MOST_POINTS:
@@ -176,6 +190,7 @@ def _plot_in_flight(records: Records, sent: Bool, begin_ns: int, window_s: float
 
 
 def _integrate_ramps(times_ns: Int64, edges: Floats) -> Floats:
+    """Return for each edge Σ max(0, edge − time) over the sorted times, in ns."""
     before = np.searchsorted(times_ns, edges, "right")
     sums = np.concatenate([[0.0], np.cumsum(times_ns - times_ns[0], dtype=np.float64)])
     area: Floats = before * (edges - times_ns[0]) - sums[before]
@@ -183,6 +198,7 @@ def _integrate_ramps(times_ns: Int64, edges: Floats) -> Floats:
 
 
 def _plot_first_tokens(at_s: Floats, ttft_ms: Floats) -> Panel:
+    """Make the panel of TTFT by send time: a point per request, or median and maximum per bin of over 400."""
     caption = "One point per request, at its send time."
     curves: tuple[Curve, ...] = (Curve("TTFT", at_s, ttft_ms, CurveStyle.POINTS),)
     if len(at_s) > MOST_POINTS:
@@ -193,7 +209,7 @@ def _plot_first_tokens(at_s: Floats, ttft_ms: Floats) -> Panel:
 
 
 def _bin_over_time(at_s: Floats, values: Floats) -> tuple[str, tuple[Curve, ...]]:
-    """Bin values by time of sending; return a caption, and curves of median and maximum per bin."""
+    """Bin values by their times; return a caption, and curves of median and maximum of each filled bin."""
     step = choose_step_s(max(float(at_s.max()), 1e-3))
     order = np.argsort(at_s, kind="stable")
     bins = (at_s[order] / step).astype(np.int64)
@@ -210,7 +226,7 @@ def _bin_over_time(at_s: Floats, values: Floats) -> tuple[str, tuple[Curve, ...]
 def _plot_over_seconds(
     key: str, title: str, unit: str, curves: tuple[Curve, ...], caption: str, values: Mapping[str, Floats]
 ) -> Panel:
-    """Plot curves over time, with the extremes of the named values as a table."""
+    """Make a panel of curves over seconds, with minimum, mean and maximum of the named values as a table."""
     extremes = {name: (each.min(), each.mean(), each.max()) for name, each in values.items()}
     rows = tuple((name, *(f"{float(value):,.2f}" for value in each)) for name, each in extremes.items())
     numbers = make_table(("", "min", "mean", "max"), rows)
@@ -218,7 +234,10 @@ def _plot_over_seconds(
 
 
 def plot_timeline(run: Result) -> Iterator[Panel]:
-    """Plot each request as a line: waiting to be sent, until its first token, until its last."""
+    """Yield the panel of requests as lines: due, until the first token, until the last, or failed.
+
+    Of more than 300 one in N is drawn. Nothing if none was sent.
+    """
     records = run.records
     sent = np.flatnonzero(records.sent)
     if not len(sent):
@@ -279,7 +298,10 @@ _SAMPLE_CHARTS = (
 
 
 def find_window(records: Records) -> tuple[int, float] | None:
-    """Find when the first request was sent (ns), and the seconds until the last ended; None without any."""
+    """Return when the first request was sent (ns), and the seconds until the last ended.
+
+    None if none was sent, or that is no time.
+    """
     sent = records.sent
     if not sent.any():
         return None
@@ -289,7 +311,7 @@ def find_window(records: Records) -> tuple[int, float] | None:
 
 
 def plot_samples(run: Result) -> Iterator[Panel]:
-    """Plot a chart of each kind that was sampled often enough, over the seconds since the run began."""
+    """Yield a panel of each chart with a series of enough samples, in seconds since the first request."""
     window = find_window(run.records)
     for chart, every in _group_samples(run):
         series = [each for each in every if len(each.values) >= LEAST_SAMPLES]
@@ -298,7 +320,10 @@ def plot_samples(run: Result) -> Iterator[Panel]:
 
 
 def list_rarely_sampled(run: Result) -> list[str]:
-    """List what was sampled too rarely for a chart, in a line, and what could not be read."""
+    """List lines on charts that were sampled too rarely to be drawn, and the samples' error, if any.
+
+    Empty if no request was sent.
+    """
     window = find_window(run.records)
     if window is None:
         return []
@@ -316,7 +341,10 @@ def list_rarely_sampled(run: Result) -> list[str]:
 
 
 def _group_samples(run: Result) -> Iterator[tuple[_SampleChart, list[SampledSeries]]]:
-    """Group the run's series by chart, cut to the run; of a directory without them its result's gauges."""
+    """Yield each chart with its series, cut to the run; without stored samples its result's gauges count.
+
+    Charts without samples in the run are left out.
+    """
     if (window := find_window(run.records)) is None:
         return
     begin_ns, window_s = window
@@ -332,6 +360,7 @@ def _group_samples(run: Result) -> Iterator[tuple[_SampleChart, list[SampledSeri
 
 
 def _plot_series(chart: _SampleChart, series: Sequence[SampledSeries], begin_ns: int) -> Panel:
+    """Make the panel of a chart's first eight series; its caption counts samples and series drawn."""
     shown = series[:MOST_SERIES]
     # A curve has the name of its place alone where the chart shows one quantity.
     parts = ((each.where, chart.quantities[each.quantity]) for each in shown)
@@ -349,7 +378,10 @@ def _plot_series(chart: _SampleChart, series: Sequence[SampledSeries], begin_ns:
 
 
 def _make_sample_curve(name: str, series: SampledSeries, begin_ns: int, divisor: float) -> Curve:
-    """Make points, or a line if they are so dense that it adds nothing, lifted where samples are missing."""
+    """Make the curve of a series, thinned to 400 samples: points, or from 150 samples a line with gaps.
+
+    Values are divided by `divisor`. The line is lifted where samples are missing.
+    """
     few = thin_series(series, MOST_SAMPLES)
     at_s, values = (few.at_ns - begin_ns) / 1e9, few.values / divisor
     if len(series.values) < DENSE_SAMPLES:

@@ -97,30 +97,30 @@ class Account(msgspec.Struct, frozen=True):
     not_checked: str = ""  # what a VALID rests on no check of
 
     def section(self, key: str) -> PageSection:
-        """Find the section with a key; an empty one where it has none."""
+        """Return the section with a key; an empty one if the run has none."""
         return find_section(self.sections, key)
 
     @property
     def load(self) -> str:
-        """Its load in a line."""
+        """The run's load in a line."""
         return describe_load(self.reported.load)
 
     @property
     def where(self) -> str:
-        """The engine and the machine, in words."""
+        """The engine, the machine and its power mode, those that are known, joined by commas."""
         run = self.reported
         return ", ".join(filter(None, (run.engine, run.machine, run.power_mode)))
 
     @property
     def turn(self) -> str:
-        """The run's repeat or start time, which distinguishes it from other runs of its load."""
+        """The run's repeat in its campaign, else its start time, to tell runs of a load apart; "" without."""
         if self.reported.cell is not None:
             return f"repeat {self.reported.cell.repeat + 1}"
         return f"{self.reported.started:%H:%M:%S}" if self.reported.started is not None else ""
 
     @property
     def headline(self) -> str:
-        """The served model and its load in a line."""
+        """The served model, else the run's name, with its data, concurrency and rate, in a line."""
         run, load = self.reported.run, self.reported.load
         served = shorten_name(run.facts.label or run.facts.server.model) if run is not None else ""
         parts = [data_lines.name_data(run.facts)] if run is not None else []
@@ -136,12 +136,12 @@ class Account(msgspec.Struct, frozen=True):
 
     @property
     def simulated(self) -> str:
-        """The embedded engine's preset, where no model ran."""
+        """The embedded engine's preset; "" where a model ran."""
         return self.reported.simulated
 
 
 def make_account(reported: Reported, anchor: str, draw: bool) -> Account:
-    """Make the account of a run: all that a page shows of it; without `draw` its charts are left out."""
+    """Make the account of a run: its cards, and its sections that are not empty; `draw` adds its charts."""
     run = reported.run
     if run is None:
         cards, sections, not_checked = make_result_cards(reported.figures), _describe_result(reported), ""
@@ -159,7 +159,7 @@ def make_account(reported: Reported, anchor: str, draw: bool) -> Account:
 
 
 def _describe_result(reported: Reported) -> Iterator[PageSection]:
-    """Describe another client's result in sections."""
+    """Yield the sections of another client's result, some of them empty."""
     nothing = dict.fromkeys(("severity", "evidence", "condition", "remedy"), "")
     doubts = tuple({**nothing, "name": name} for name in reported.doubts)
     yield PageSection("Doubts", "doubts", menu="Doubts", doubts=doubts)
@@ -172,7 +172,7 @@ def _describe_result(reported: Reported) -> Iterator[PageSection]:
 
 
 def _describe_run(run: Result, metrics: Metrics, draw: bool) -> Iterator[PageSection]:
-    """Describe a run of ours in sections."""
+    """Yield the sections of a run of loadgen in the order of the page, some of them empty."""
     yield PageSection("What was sent", "data", menu="What was sent", facts=tuple(_list_data(run)))
     doubts = tuple(
         rule.encode_finding(each) for each in run.verdict.findings if each.rule.code != _IN_ITS_COLUMN
@@ -202,7 +202,10 @@ def _describe_run(run: Result, metrics: Metrics, draw: bool) -> Iterator[PageSec
 
 
 def _make_charts(run: Result, draw: bool) -> PageSection:
-    """Make the section of what is drawn, without a title where that is nothing."""
+    """Make the section of charts, with remarks on what was sampled too rarely; untitled without charts.
+
+    Without `draw` it only has the remark that the run is not plotted.
+    """
     if not draw:
         why = "Not plotted on a page with this many runs: report this run alone."
         return PageSection("", remarks=(why,))
@@ -212,7 +215,7 @@ def _make_charts(run: Result, draw: bool) -> PageSection:
 
 
 def _list_data(run: Result) -> Iterator[tuple[str, str]]:
-    """List what the requests were made of, a name and words each; nothing of random prompts of one length."""
+    """Yield (name, words) on what the requests were made of; nothing for random prompts of one length."""
     facts = run.facts
     parts = [line.partition(": ") for line in data_lines.describe_data(run)]
     if parts or facts.data.kind != RANDOM:
@@ -221,7 +224,7 @@ def _list_data(run: Result) -> Iterator[tuple[str, str]]:
 
 
 def _add_percentiles(run: Result) -> Metrics:
-    """Compute the run's metrics with the percentiles that are always shown, whichever were requested."""
+    """Return the run's metrics with P90, P95 and P99 added to the requested percentiles."""
     ask = run.ask
     missing = [rank for rank in _RANKS if rank not in ask.metric_percentiles]
     if not missing:
@@ -230,6 +233,7 @@ def _add_percentiles(run: Result) -> Metrics:
 
 
 def _make_latency_table(run: Result, metrics: Metrics) -> Table:
+    """Make the table of latencies in ms: n, mean, std, min, percentiles and max; few samples are noted."""
     requested = run.facts.ask().metric_percentiles
     ranks = sorted({*_RANKS, *requested} - {50.0})
     rows: list[tuple[str, ...]] = []
@@ -246,18 +250,19 @@ def _make_latency_table(run: Result, metrics: Metrics) -> Table:
 
 
 def _explain_few_samples(latencies: Table) -> Iterator[str]:
-    """Explain the percentiles that are from few samples, if any is."""
+    """Yield a sentence on what "from N" means if a cell of the table has that note."""
     if any(isinstance(cell, Number) and cell.aside for row in latencies.body for cell in row):
         least = ", ".join(f"P{rank:g} {least_samples(rank)[1]}" for rank in _RANKS)
         yield f"from N: fewer samples than an upper bound at 99 % needs ({least}); raise --num-prompts"
 
 
 def _make_percentile(key: str, value_ms: float, rank: float, count: int) -> str:
+    """Format a percentile in ms, with a note next to it if its samples are few; a dash for NaN."""
     return format_number(key, value_ms, aside=_note_few_samples(rank, count))
 
 
 def _note_few_samples(rank: float, count: int) -> str:
-    """Note how many samples a percentile has where those are too few for an upper bound, else ""."""
+    """Return `from N` if a percentile's samples are too few for an upper bound at 99 %, else ""."""
     return f"from {count:,}" if count < least_samples(rank)[1] else ""
 
 
@@ -272,12 +277,14 @@ def _tabulate(at: str, title: str, name: str, rows: Sequence[Any], columns: _Col
 
 
 def _format_field(key: str, value: Any, digits: int) -> str:
+    """Format a field's value with `digits` decimals, a `_share` in %; a dash for None."""
     if key.endswith("_share") and value is not None:
         return Number(f"{100 * value:.{digits}f} %", value, key)
     return format_number(key, value, digits)
 
 
 def _make_reconciled_table(run: Result) -> Table | None:
+    """Make the table of the client's and the server's figures with their differences; None without any."""
     rows = []
     for index, row in enumerate(run.reconciled):
         digits, at = _DECIMALS[row.unit], f"loadgen.reconciliation.{index}"
@@ -292,6 +299,7 @@ def _make_reconciled_table(run: Result) -> Table | None:
 
 
 def _list_environment(run: Result) -> Iterator[tuple[str, str]]:
+    """Yield (name, value) on the server, model, machine, profile, prompts, time and client of a run."""
     facts = run.facts
     server = facts.server
     yield "server", f"{server.engine} {server.version}".strip()
@@ -315,7 +323,7 @@ def _list_environment(run: Result) -> Iterator[tuple[str, str]]:
 
 
 def _explain_command(facts: Facts) -> Iterator[str]:
-    """Explain what the command that runs it again does not repeat."""
+    """Yield sentences on a random seed and on hidden secrets, which the run's command does not repeat."""
     if not facts.seed_chosen:
         yield (
             f"The seed was random: --seed {facts.seed} repeats the same prompts, "
@@ -326,7 +334,11 @@ def _explain_command(facts: Facts) -> Iterator[str]:
 
 
 def make_run_cards(run: Result, metrics: Metrics) -> Iterator[Card]:
-    """Make the cards of a run of ours; `metrics` have the percentile 99, whichever were requested."""
+    """Yield the cards of a run of loadgen, whose `metrics` have P99: rates, latencies, failures, objectives.
+
+    Those of goodput, energy and memory follow if known. Of a saturated run all arrived tokens count as
+    output.
+    """
     rates: Sequence[_RateCard] = _RATE_CARDS
     if run.facts.saturated:
         arrived = load_table.saturated_figures(run).get("output_throughput")
@@ -347,7 +359,10 @@ def make_run_cards(run: Result, metrics: Metrics) -> Iterator[Card]:
 
 
 def make_result_cards(figures: Mapping[str, Any]) -> Iterator[Card]:
-    """Make the cards of another client's run, by vLLM's keys."""
+    """Yield the cards of another client's run from its figures under vLLM's keys, those that are known.
+
+    The mean of a latency is only shown if the median is not known.
+    """
 
     def make(key: str, unit: str, rank: str = "") -> CardFigure | None:
         return _make_card_figure(key, figures.get(key), unit, rank)
@@ -363,13 +378,13 @@ def make_result_cards(figures: Mapping[str, Any]) -> Iterator[Card]:
 
 
 def _make_card(label: str, about: str, *figures: CardFigure | None) -> Iterator[Card]:
-    """Make a card of those figures that there are, if there are any."""
+    """Yield a card of those figures that are not None; nothing if none is left."""
     if known := tuple(each for each in figures if each is not None):
         yield Card(label, known, about)
 
 
 def _make_card_figure(key: str, value: object, unit: str, rank: str = "") -> CardFigure | None:
-    """Make a figure of a card: its value in four digits, two decimals at most; None without a value."""
+    """Make a card's figure: two decimals below 100, one below 1000, else none; None if not a number."""
     digits = 0
     if isinstance(value, int | float) and math.isfinite(value):
         digits = 2 if abs(value) < 100 else 1 if abs(value) < 1000 else 0
@@ -378,7 +393,7 @@ def _make_card_figure(key: str, value: object, unit: str, rank: str = "") -> Car
 
 
 def _select_latencies(metrics: Metrics) -> Iterator[tuple[Figure, Distribution]]:
-    """Select the latencies that a page has, without those that repeat another's values."""
+    """Yield latencies with a description and samples, and their distributions; not one equal to another."""
     for figure in (figure for figure in LATENCIES if figure.about):
         latency: Distribution = getattr(metrics, figure.field_name)
         if latency.n and not (figure.same_as and latency == getattr(metrics, figure.same_as)):
@@ -386,7 +401,7 @@ def _select_latencies(metrics: Metrics) -> Iterator[tuple[Figure, Distribution]]
 
 
 def _make_latency_card(figure: Figure, latency: Distribution, requested: Collection[float]) -> Iterator[Card]:
-    """Make a card of P50 and P99, each with its number of samples where these are few."""
+    """Yield a card of P50 and P99 in ms, each with its number of samples where these are few."""
     key = _METRICS + figure.field_name
     at = f"{key}.percentiles_ms.{percentile_name(99.0)}" if 99.0 in requested else ""
     values = ((f"{key}.median_ms", latency.median_ms, 50.0), (at, latency.p99_ms, 99.0))
@@ -399,7 +414,7 @@ def _make_latency_card(figure: Figure, latency: Distribution, requested: Collect
 
 
 def _make_failure_card(metrics: Metrics) -> Card:
-    """Make a card of failures, of none as well, which is worth knowing; what was cut off did not fail."""
+    """Make the card of the failed share and count, also if 0, and of requests cut off, which did not fail."""
     requests, failed, cut_off = metrics.requests, metrics.failed, metrics.cut_off
     share = 100 * failed / max(requests, 1)
     figures = [CardFigure(Number(f"{share:.3g} %", share), "")]
@@ -411,7 +426,7 @@ def _make_failure_card(metrics: Metrics) -> Card:
 
 
 def _make_goodput_card(metrics: Metrics, objectives_ms: Mapping[str, float]) -> Card:
-    """Make a card of the requests that met every objective, per second and as a share."""
+    """Make the card of requests that met every objective, per second and in % of all, with the limits."""
     per_s, share = metrics.goodput_per_s or 0.0, 100 * (metrics.slo_attainment or 0.0)
     rate = CardFigure(Number(f"{per_s:,.2f}", per_s, f"{_METRICS}goodput_per_s"), "requests/s")
     attained = CardFigure(Number(f"{share:.3g} %", share), "of requests")
@@ -420,7 +435,7 @@ def _make_goodput_card(metrics: Metrics, objectives_ms: Mapping[str, float]) -> 
 
 
 def _make_objective_card(evidence: ObjectiveEvidence) -> Card:
-    """Make a card of what the run shows of one objective, and of its percentile."""
+    """Make the card of an objective: its percentile in ms, a dash if unknown, its standing and samples."""
     objective, value_ms = evidence.objective, evidence.value_ms
     about = _OBJECTIVE.format(f"{objective.limit_ms:g} ms", f"{evidence.over} of {evidence.samples}")
     unit = f"ms: {evidence.standing}"
@@ -430,6 +445,7 @@ def _make_objective_card(evidence: ObjectiveEvidence) -> Card:
 
 
 def _make_sensor_cards(run: Result) -> Iterator[Card]:
+    """Yield cards of joules per token, GPU memory and host memory, those that were measured."""
     sensed = run.facts.sensed
     if sensed is None:
         return

@@ -27,7 +27,10 @@ _ASCII = str.maketrans("─│┌┐└┘├┤┬┴┼═║╭╮╰╯", "-
 
 
 def render_plots(reported: Sequence[Reported], width: int, plain: bool, loads: Sequence[Panel] = ()) -> str:
-    """Render loads, TTFT and ITL as distributions, and tokens over time; `plain` is ASCII without colours."""
+    """Render loads, TTFT and ITL as distributions, and tokens over time; `plain` is ASCII without colours.
+
+    Six runs are drawn, and a line counts the others. A line says so if there is nothing to plot.
+    """
     ours = [(name, summary.run) for name, summary in _name_runs(reported) if summary.run is not None]
     shown = ours[:_MOST_RUNS]
     groups = [(name if len(shown) > 1 else "", [run]) for name, run in shown]
@@ -42,7 +45,7 @@ def render_plots(reported: Sequence[Reported], width: int, plain: bool, loads: S
 
 
 def _name_runs(reported: Sequence[Reported]) -> Iterator[tuple[str, Reported]]:
-    """Name each run; with its load where a name has several."""
+    """Yield each run with its name, marked if simulated, and with its load where the name has several."""
     loads = {(run.name, run.load.pressure_words) for run in reported}
     counts = Counter(name for name, _ in loads)
     for run in reported:
@@ -51,7 +54,7 @@ def _name_runs(reported: Sequence[Reported]) -> Iterator[tuple[str, Reported]]:
 
 
 def _drop_labels(panel: Panel) -> Panel:
-    """Drop the labels of a picture's points, which a legend lists, and cut its curves off at its top."""
+    """Return the panel without labels of points, its curves cut off at its top, and that at their highest."""
     curves = tuple(replace(curve, labels=()) for curve in panel.curves)
     if panel.y_top is not None:
         curves = tuple(replace(curve, y=np.minimum(curve.y, panel.y_top)) for curve in curves)
@@ -60,7 +63,10 @@ def _drop_labels(panel: Panel) -> Panel:
 
 
 def _list_labels(panel: Panel) -> str:
-    """List the labels of each curve's points, from left to right; "" where not all points have one."""
+    """Return lines with the labels of each curve's points, from left to right; "" if none has labels.
+
+    Curves of which a point has no label are left out; if all lines are equal there is one.
+    """
     points: dict[str, list[str]] = {}
     for curve in panel.curves:
         labelled = all(curve.labels) and len(curve.labels) == len(curve.x)
@@ -75,7 +81,10 @@ def _list_labels(panel: Panel) -> str:
 
 
 def render_plot(panel: Panel, width: int, plain: bool) -> str:
-    """Render one panel in characters, `width` wide but from 40 to 120."""
+    """Render a panel's curves without labels in characters, 40 to 120 columns wide and 15 lines high.
+
+    `plain` is ASCII without colours.
+    """
     figure = plotext.figure
     figure.clear()
     figure.theme("colorless" if plain else "default")
@@ -105,14 +114,17 @@ def render_plot(panel: Panel, width: int, plain: bool) -> str:
 
 
 def _select_points(curve: Curve) -> tuple[Floats, Floats]:
-    """Select the curve's corners with x above 0; all of them where none is."""
+    """Return x and y of the curve's corners with x above 0; all of them if no x is."""
     x, y = curve.corners()
     drawable = x > 0 if (x > 0).any() else np.ones(len(x), bool)
     return x[drawable], y[drawable]
 
 
 def _set_ticks(ruler: Any, values: Sequence[Floats], most: int, log: bool = False) -> None:
-    """Set round numbers on an axis; of one that is logarithmic the points are logarithms."""
+    """Set the limits of a ruler, and `most` round numbers on it; on a `log` axis places are logarithms.
+
+    Nothing is set without two different values, or on a log axis with a value of 0 or less.
+    """
     known = np.concatenate(values or [np.empty(0)])
     known = known[np.isfinite(known)]
     if not len(known):

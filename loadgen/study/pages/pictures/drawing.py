@@ -122,7 +122,7 @@ class Axis(msgspec.Struct, frozen=True):
     log: bool = False
 
     def px(self, values: Floats) -> Floats:
-        """Place values in pixels, those outside at the axis' ends."""
+        """Return the pixels of values; those outside lie at the axis' ends."""
         with np.errstate(divide="ignore"):
             scaled = np.log10(values) if self.log else values
         share = np.clip((scaled - self.low) / (self.high - self.low), 0.0, 1.0)
@@ -130,7 +130,7 @@ class Axis(msgspec.Struct, frozen=True):
         return at
 
     def ticks(self, whole: bool = False) -> Floats:
-        """Choose round values on the axis."""
+        """Return round values on the axis, `whole` numbers alone if it is not logarithmic."""
         if self.log:
             return choose_log_ticks(10.0**self.low, 10.0**self.high)
         return choose_linear_ticks(self.low, self.high, _MOST_TICKS, whole)
@@ -143,17 +143,17 @@ class Axes(NamedTuple):
     y: Axis
 
     def place(self, x_values: Floats, y_values: Floats) -> Floats:
-        """Place points in pixels, (n, 2)."""
+        """Return the pixels of points, (n, 2)."""
         return np.stack([self.x.px(x_values), self.y.px(y_values)], axis=1)
 
     def place_marks(self, curve: Curve) -> Floats:
-        """Place a curve's marks in pixels, (n, 2); none of curves without."""
+        """Return the pixels of a curve's marks, (n, 2); (0, 2) unless it is joined points or marks."""
         marked = curve.form in (CurveStyle.JOINED, CurveStyle.MARKS)
         return self.place(curve.x, curve.y) if marked else np.empty((0, 2))
 
 
 def draw_panel(panel: Panel, titled: bool = False) -> Drawing:
-    """Draw a panel; `titled` writes its title above."""
+    """Draw a panel's bars, or its curves and spans with axes, labels and legend; `titled` adds its title."""
     head = _TITLE if titled else 0
     shapes: list[Polyline | Text] = []
     if titled:
@@ -175,7 +175,7 @@ def draw_panel(panel: Panel, titled: bool = False) -> Drawing:
 
 
 def choose_linear_ticks(low: float, high: float, most: int, whole: bool = False) -> Floats:
-    """Choose round values between two, `most` and one more at most; whole numbers if asked for."""
+    """Return multiples of a round step from `low` to `high`, `most` + 1 at most; whole numbers if `whole`."""
     least = (high - low) / most
     power = 10.0 ** math.floor(math.log10(least))
     steps = (part * power for part in (1.0, 2.0, 2.5, 5.0, 10.0))
@@ -184,7 +184,10 @@ def choose_linear_ticks(low: float, high: float, most: int, whole: bool = False)
 
 
 def choose_log_ticks(low: float, high: float) -> Floats:
-    """Choose round values on a logarithmic axis, fewer a decade the more decades; else both ends."""
+    """Return round values from `low` to `high`, one to three per decade, fewer over more decades.
+
+    Both ends if there is no round value between them.
+    """
     decades = math.log10(high / low)
     parts = (1.0,) if decades > 3 else (1.0, 3.0) if decades > 1.8 else (1.0, 2.0, 5.0)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -194,6 +197,7 @@ def choose_log_ticks(low: float, high: float) -> Floats:
 
 
 def _make_x_axis(panel: Panel) -> Axis:
+    """Make the x axis from 0 to the panel's `x_end`, else over all values, with a margin."""
     left, right = float(_LEFT), float(WIDTH - _RIGHT)
     if panel.x_end is not None:
         return Axis(-0.015 * panel.x_end, 1.015 * panel.x_end, left, right)
@@ -207,7 +211,7 @@ def _make_x_axis(panel: Panel) -> Axis:
 
 
 def _make_y_axis(panel: Panel, head: float) -> Axis:
-    """Make the y axis, downwards for a timeline, else from zero up."""
+    """Make the y axis, downwards for a timeline, else up from 0 to `y_top` or the highest value."""
     top, bottom = float(head + _TOP), float(head + _HEIGHT - _BOTTOM)
     if panel.spans:
         at = np.concatenate([spans.at for spans in panel.spans])
@@ -219,7 +223,7 @@ def _make_y_axis(panel: Panel, head: float) -> Axis:
 
 
 def _draw_frame(panel: Panel, axes: Axes) -> Iterator[Polyline | Text]:
-    """Draw what is behind the curves: the band, the grid, and the axes' ticks and names."""
+    """Yield what is behind the curves: the band if there is one, the grid, and the axes' ticks and names."""
     x, y = axes
     top, bottom = min(y.start, y.end), max(y.start, y.end)
     if panel.band is not None:
@@ -240,7 +244,7 @@ def _draw_frame(panel: Panel, axes: Axes) -> Iterator[Polyline | Text]:
 
 
 def format_tick(value: float) -> str:
-    """Write a value at an axis, as 20k."""
+    """Format a value at an axis: 20k from 10,000, then M and G, else in six digits."""
     for least, divisor, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= least:
             return f"{value / divisor:g}{letter}"
@@ -248,11 +252,12 @@ def format_tick(value: float) -> str:
 
 
 def _choose_style(index: int) -> tuple[str, tuple[float, ...]]:
-    """Choose colour and dash of the curve of an index."""
+    """Return the colour's role and the dash, in pixels, of the curve of an index; they repeat after eight."""
     return SERIES[index % len(SERIES)], tuple(_LINE * part for part in DASHES[index % len(DASHES)])
 
 
 def _draw_curve(curve: Curve, index: int, axes: Axes) -> Iterator[Polyline]:
+    """Yield a curve's dots or line, in the style of its index or of the curve `of`, and its marks."""
     place = index if curve.of is None else curve.of
     colour, dash = _choose_style(place)
     if curve.form is CurveStyle.POINTS:
@@ -271,14 +276,14 @@ def _draw_curve(curve: Curve, index: int, axes: Axes) -> Iterator[Polyline]:
 
 
 def _draw_labels(curve: Curve, axes: Axes, taken: list[Box]) -> Iterator[Text]:
-    """Write what stands next to points, below the marks of a distribution."""
+    """Yield a curve's labels next to its points, below those of a distribution; `taken` gets their boxes."""
     downs = _DOWN if curve.form is CurveStyle.POINTS else _DOWNS
     for (x, y), text in zip(axes.place(curve.x, curve.y).tolist(), curve.labels, strict=False):
         yield place_label(text, (x, y), downs, (axes.x.start, axes.x.end), taken)
 
 
 def _draw_spans(spans: Spans, axes: Axes) -> Polyline:
-    """Draw all stretches of one kind as one outline: a page holds hundreds of them."""
+    """Return all stretches of one kind as one outline, thinner the more there are: a page has hundreds."""
     x, y = axes
     at = y.px(spans.at)
     width = float(np.clip(abs(y.end - y.start) / max(float(spans.at.max()), 1.0) * 0.62, 0.5, 9.0))
@@ -287,7 +292,10 @@ def _draw_spans(spans: Spans, axes: Axes) -> Polyline:
 
 
 def _draw_bars(bars: Sequence[Bar], top: float) -> Iterator[Polyline | Text]:
-    """Draw bars from the top down, the name above each and its figure at its end."""
+    """Yield bars from the top down, on one scale, each with its name and figure above it.
+
+    Its interval and its best value are drawn where they are known.
+    """
     values = [value for bar in bars for value in (bar.value, bar.high, bar.best) if value == value]
     scale = _BARS_WIDTH / (max([*values, 1e-12]) * 1.02)
     for row, bar in enumerate(bars):
@@ -309,7 +317,10 @@ def _draw_bars(bars: Sequence[Bar], top: float) -> Iterator[Polyline | Text]:
 
 
 def _arrange_legend(panel: Panel) -> list[list[tuple[str, Polyline]]]:
-    """Arrange the legend, (name, line sample) pairs, two in a row if names are short; [] for one curve."""
+    """Return the legend's rows of (name, line sample), two in a row if all names are short.
+
+    [] if there is one curve without spans, unless it has a name and the panel a `y_top`.
+    """
     sample = np.array([(0.0, 0.0), (22.0, 0.0)])
     entries = [(spans.name, Polyline(sample, spans.tone.value, 5.0)) for spans in panel.spans]
     own = [curve for curve in panel.curves if curve.of is None]
@@ -328,6 +339,7 @@ def _arrange_legend(panel: Panel) -> list[list[tuple[str, Polyline]]]:
 
 
 def _draw_legend(rows: Sequence[Sequence[tuple[str, Polyline]]], top: float) -> Iterator[Polyline | Text]:
+    """Yield the samples and names of a legend whose upper edge is at `top`; long names are cut."""
     for number, row in enumerate(rows):
         for place, (name, sample) in enumerate(row):
             left, baseline = _EDGE + place * (WIDTH - 2 * _EDGE) / 2, top + _LEGEND * number + 9
@@ -346,12 +358,12 @@ def _make_segments(x0: Floats | float, y0: Floats | float, x1: Floats | float, y
 
 
 def measure_text(text: str, size: float = _TEXT) -> float:
-    """Measure the pixels that a line takes, a few too many rather than too few."""
+    """Estimate the width of a text in pixels by its letters, rather too wide than too narrow."""
     return size * sum(_WIDTHS.get(letter, _OTHER_WIDTH) for letter in text)
 
 
 def fit_name(name: str, most: float) -> str:
-    """Fit a name into at most `most` pixels, its middle left out."""
+    """Return a name that takes at most `most` pixels, with as much of its middle left out as needed."""
     letters = len(name)
     while letters > 1 and measure_text(cut_middle(name, letters)) > most:
         letters -= 1
@@ -368,7 +380,7 @@ class Box(NamedTuple):
 
     @classmethod
     def around(cls, point: Floats, reach: float) -> Box:
-        """Make the square about a point (x, y)."""
+        """Make the square around a point (x, y) that reaches `reach` pixels to each side."""
         x, y = point.tolist()
         return cls(x - reach, y - reach, x + reach, y + reach)
 
@@ -381,9 +393,10 @@ class Box(NamedTuple):
 def place_label(
     text: str, point: tuple[float, float], downs: Sequence[float], ends: tuple[float, float], taken: list[Box]
 ) -> Text:
-    """Write a label on the right of a point or on its left, at the first of `downs` that has room; else "".
+    """Return a label right or left of a point, at the first of `downs` where it meets no box of `taken`.
 
-    `ends` are those of the x axis; what it covers is added to `taken`.
+    It lies within `ends`, those of the x axis, on the left first near the right end; its box is added to
+    `taken`. Without room its text is "".
     """
     sides = [(_NEAR, "start"), (-_NEAR, "end")]
     if point[0] > ends[0] + 0.85 * (ends[1] - ends[0]):

@@ -36,7 +36,10 @@ _ALIGNED = {"start": "left", "middle": "center", "end": "right"}
 
 
 def write_inline_svg(panel: Panel, identity: str) -> str:
-    """Write a panel as an `<svg>` element in the page's colours, whose id begins with `identity`."""
+    """Return a panel as an `<svg>` element in the page's colours, its numbers in the attribute `data-chart`.
+
+    Ids inside begin with `identity`. A panel of bars has no such numbers.
+    """
     drawing = draw_panel(panel)
     attributes = {"class": "plot"}
     if drawing.axes is not None:
@@ -45,7 +48,7 @@ def write_inline_svg(panel: Panel, identity: str) -> str:
 
 
 def write_svg(drawing: Drawing, panel: Panel) -> str:
-    """Write a drawing as the text of an SVG file, with a panel's title for readers who cannot see it."""
+    """Return a drawing as the text of an SVG file, with a panel's title for readers who cannot see it."""
     attributes = {"xmlns": "http://www.w3.org/2000/svg", "width": f"{drawing.width:g}",
                   "height": f"{drawing.height:g}", "font-family": "DejaVu Sans, sans-serif",
                   "stroke-linejoin": "round", "style": f"background:{LIGHT['paper']}"}  # fmt: skip
@@ -55,6 +58,10 @@ def write_svg(drawing: Drawing, panel: Panel) -> str:
 def _write_element(
     drawing: Drawing, panel: Panel, identity: str, colour: Callable[[str], str], attributes: dict[str, str]
 ) -> str:
+    """Return a drawing as an `<svg>` element with these attributes, whose colours `colour` gives by role.
+
+    With `data-chart` among them each shape is marked with its part.
+    """
     view, title_id = f"0 0 {drawing.width:g} {drawing.height:g}", f"{identity}-title"
     root = Element("svg", {**attributes, "viewBox": view, "role": "img", "aria-labelledby": title_id})
     SubElement(root, "title", {"id": title_id}).text = f"{panel.title}: {panel.caption}"
@@ -89,7 +96,10 @@ def _describe_path(outline: Polyline, colour: Callable[[str], str]) -> dict[str,
 
 
 def _write_steps(outline: Polyline) -> str:
-    """Write the path through the points, in tenths of a pixel, each from the one before."""
+    """Return the path's `d` through the points, in tenths of a pixel relative to the point before.
+
+    The pen is lifted at NaN; dots are lines of no length.
+    """
     steps, at, pen = [], (0, 0), False
     for x, y in np.round(outline.points * 10).tolist():
         if x != x or y != y:
@@ -109,7 +119,7 @@ def _write_steps(outline: Polyline) -> str:
 
 
 def _write_tenths(*values: int) -> str:
-    """Write numbers of tenths as short as a path allows: 3 is .3, and a minus parts two numbers."""
+    """Return numbers of tenths as a path's text, as short as it allows: 3 is .3, no space before a minus."""
     written = [f"{value / 10:g}" for value in values]
     written = [
         text.replace("0.", ".") if abs(value) < 10 else text
@@ -119,7 +129,7 @@ def _write_tenths(*values: int) -> str:
 
 
 def write_chart_data(panel: Panel, axes: Sequence[Axis]) -> str:
-    """Write a panel's numbers as JSON, each axis as [low, high, first pixel, last pixel, log or not].
+    """Return a panel's numbers as JSON, each axis as [low, high, first pixel, last pixel, log or not].
 
     Curves are [name, form, x, y, labels], spans are [name, begin, end, at]; null where there is no value.
     """
@@ -146,13 +156,13 @@ def write_chart_data(panel: Panel, axes: Sequence[Axis]) -> str:
 
 
 def round_values(values: Floats | Sequence[float]) -> list[float | int | None]:
-    """Round each to as many digits as are shown, whole numbers without a point; None of NaN."""
+    """Return values rounded to five digits, whole ones as int; None for NaN."""
     short = (None if value != value else float(f"{value:.{_DIGITS}g}") for value in map(float, values))
     return [int(value) if value is not None and value.is_integer() else value for value in short]
 
 
 def write_png(drawing: Drawing) -> bytes:
-    """Write a drawing as the bytes of a PNG file, on white; raises ModuleNotFoundError without matplotlib."""
+    """Return a drawing as a PNG file, on white, at 144 dpi; raises ModuleNotFoundError without matplotlib."""
     import matplotlib as mpl  # which takes half a second, and is of an extra
     from matplotlib.figure import Figure
 
@@ -177,6 +187,7 @@ def write_png(drawing: Drawing) -> bytes:
 
 
 def _add_outline(axes: Axes, outline: Polyline) -> None:
+    """Draw an outline's fill, then its dots or its line, on matplotlib's axes."""
     x, y = outline.points.T
     if outline.fill:
         axes.fill(x, y, color=LIGHT[outline.fill], linewidth=0)
