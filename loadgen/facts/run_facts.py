@@ -30,7 +30,7 @@ from loadgen.plan.planned_requests import DataFacts
 from loadgen.plan.profile import Profile
 from loadgen.records.record import MOST_COUNT
 from loadgen.settings.validation import ServerSettings, explain_unknown
-from loadgen.transport.sending.share import WHOLE, Share
+from loadgen.transport.sending.job import WHOLE, Share
 
 if TYPE_CHECKING:
     from loadgen.facts.calibration import Calibration

@@ -33,9 +33,9 @@ from loadgen.run.firing import NO_HEALTH, DecodedTally, Outcome, PlanPart, Trans
 from loadgen.run.stop_rules import StopRules
 from loadgen.server.discovery import ServerAddress
 from loadgen.settings.run_settings import AUTO
+from loadgen.transport.capture import Health
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.transport.sending.job import Health
-from loadgen.transport.sending.share import WHOLE, Share
+from loadgen.transport.sending.job import WHOLE, Share
 
 _AHEAD_S = 0.5  # of the first connection, for the start to reach every node
 _EACH_S = 0.01

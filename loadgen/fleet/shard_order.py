@@ -19,7 +19,7 @@ from loadgen.run.command.credentials import NO_KEY
 from loadgen.run.command.options import TABLE, Options
 from loadgen.run.command.progress import Totals
 from loadgen.settings.run_settings import Tolerance
-from loadgen.transport.sending.share import Share
+from loadgen.transport.sending.job import Share
 
 MOST_SHARES = 1 << 20
 _LEAST_PER_WORD = 0.01  # of tokens: no tokenizer has fewer

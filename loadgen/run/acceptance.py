@@ -37,7 +37,7 @@ from loadgen.run.firing import Outcome, TransportOptions, Watch, measure
 from loadgen.server import control
 from loadgen.server.discovery import ServerAddress, ServerInfo, ServerProbe
 from loadgen.server.exchange import DENIED, ControlAnswer
-from loadgen.transport.sending.share import Share
+from loadgen.transport.sending.job import Share
 from loadgen.wire.openai import Completions, Dialect
 
 _LOG = logging.getLogger("loadgen")

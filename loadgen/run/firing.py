@@ -30,9 +30,20 @@ from loadgen.run.command.progress import Display, LiveTotals, Progress, SentCoun
 from loadgen.run.stop_rules import StopRules, read_begin
 from loadgen.settings.run_settings import Sending
 from loadgen.transport import memory_room
+from loadgen.transport.capture import Health
 from loadgen.transport.capture_process import TRANSPORTS, CaptureRun, start_capture
-from loadgen.transport.sending.job import Health, Job, Limits, Sessions, Target
-from loadgen.transport.sending.share import WHOLE, AtOnce, Listed, Order, RunStart, Share
+from loadgen.transport.sending.job import (
+    WHOLE,
+    AtOnce,
+    Job,
+    Limits,
+    Listed,
+    Order,
+    RunStart,
+    Sessions,
+    Share,
+    Target,
+)
 from loadgen.wire.sglang_generate import Generate
 
 _SPARE_FILES = 64

@@ -8,7 +8,7 @@ from loadgen.features.texts.text_settings import PromptFormat
 from loadgen.features.traces.trace_settings import TraceFormat
 from loadgen.settings.prompt_settings import Compat
 from loadgen.settings.setting import OptionRows
-from loadgen.transport.sending.share import Share
+from loadgen.transport.sending.job import Share
 
 class WorkloadOptions(TypedDict, total=False):
     """The keys of a profile, laid over the one that is named; docs/profiles.md has units and defaults."""

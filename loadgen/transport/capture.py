@@ -1,11 +1,17 @@
-"""Capture: the bytes of one response, not yet decoded, and when each read arrived.
+"""Capture: the bytes of one response and when each read arrived, and the pipe that the parent gets it from.
 
 The transport takes the timestamps (`EpollTransport._read_ready`); here the kernel's become CLOCK_MONOTONIC.
+The capturing process puts captures into an `Outbox`, which never blocks it, and its `Health` last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import mmap
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +25,9 @@ _TOLERANCE_NS = 100_000  # of the offset's own measurement
 _IMPOSSIBLE_NS = 1 << 61  # away: more than any other
 A_READ = 3  # entries of a read in what `Capture.fill` takes
 KEPT_READS = 16  # of an answer that was too long: enough to see what it was
+_LENGTH = struct.Struct("=Q")
+_BUFFER_BYTES = 4 << 20
+_PIECE_BYTES = 1 << 18
 
 
 def pack_int64s(numbers: Iterable[int]) -> bytes:
@@ -93,3 +102,204 @@ class Capture(msgspec.Struct, tag="capture", array_like=True):
         away_ns = np.where(lag_ns >= -_TOLERANCE_NS, np.abs(lag_ns), _IMPOSSIBLE_NS - lag_ns)
         nearest_ns: Int64 = by_offset_ns[away_ns.argmin(0), np.arange(len(wall_ns))]
         return nearest_ns
+
+
+class Health(msgspec.Struct, tag="health", array_like=True):
+    """The capturing process's report on itself at its end; times in nanoseconds."""
+
+    started_ns: int
+    ended_ns: int
+    cpu_ns: int
+    backlog_bytes: int  # most captures held back at once, waiting for the decoder
+    stopped_ns: int = 0  # longest time that the capturing loop did not run: stopped, suspended, or starved
+    clock_step_ns: int = 0  # largest change of CLOCK_REALTIME against CLOCK_MONOTONIC in the run
+    late_bodies: int = 0  # requests whose body was not ready when they were due
+    segments: int = 0  # of TCP, that a packet ring timed
+    dropped_segments: int = 0  # that the ring had no room for
+    fallen_back: int = 0  # requests that have their sockets' timestamps although there is a ring
+    instead: str = ""  # why there is none, and what is used instead, where one was asked for
+    busiest_cpu_ns: int = 0  # of the busiest process where there were several; `cpu_ns` is the sum then
+    reconnects: int = 0  # turns of sessions before which the server had closed their connection
+    bodies_digest: str = ""  # of the bodies of sessions' turns that were sent
+    held_segments: int = 0  # that came late, as a server with Nagle's algorithm waited for our late reads
+
+
+class CaptureFault(msgspec.Struct, tag="fault", array_like=True):
+    """The exception that ended a capturing process, in one line."""
+
+    reason: str
+
+
+class Counters:
+    """Four int64 in memory shared by the capturing process, which writes, and the live display."""
+
+    def __init__(self) -> None:
+        self._view = memoryview(mmap.mmap(-1, 4096)).cast("q")
+
+    def publish(self, sent: int, ended: int, reads: int) -> None:
+        """Publish how many requests were sent and ended and how many reads there were, and count a beat."""
+        view = self._view
+        view[0], view[1], view[2] = sent, ended, reads
+        view[3] += 1
+
+    def publish_sent(self, sent: int) -> None:
+        """Publish the number of sent requests at once, so that it is right if the process is killed."""
+        self._view[0] = sent
+
+    @property
+    def sent(self) -> int:
+        return self._view[0]
+
+    @property
+    def ended(self) -> int:
+        return self._view[1]
+
+    @property
+    def reads(self) -> int:
+        return self._view[2]
+
+    @property
+    def beats(self) -> int:
+        """How often they were published; a process that is not stopped does so ten times a second."""
+        return self._view[3]
+
+
+Message = Capture | Health | CaptureFault
+Fill = Callable[[], None]
+
+
+def open_pair() -> tuple[Outbox, Inbox]:
+    """Open a pipe and return its ends, Outbox for the capturing process and Inbox for the decoding one."""
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+    ours.setblocking(False)
+    return Outbox(ours), Inbox(theirs)
+
+
+class Outbox:
+    """The capturing process's end of the pipe; captures wait in it until the pipe takes them."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.blocked = False  # the pipe was full when last tried
+        self.most_bytes = 0
+        self.waiting_bytes = 0
+        self._waiting: deque[tuple[Capture, Fill | None, int]] = deque()  # and its bytes
+        self._partial = memoryview(b"")
+        self._encoder = msgspec.msgpack.Encoder()
+        self._frame = bytearray(_LENGTH.size)  # written into again and again, as the inbox's piece is
+
+    def put(self, capture: Capture, size: int = 0, fill: Fill | None = None, at_once: bool = False) -> None:
+        """Queue a capture of `size` bytes; `fill` is called to add them when it is sent, or now if `at_once`.
+
+        Where a thousand streams end at once, to join all their reads takes longer than other streams pause.
+        """
+        if at_once and fill is not None:
+            fill()
+            fill = None
+        size = size or len(capture.raw)
+        self._waiting.append((capture, fill, size))
+        self.waiting_bytes += size
+        self.most_bytes = max(self.most_bytes, self.waiting_bytes)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether captures wait to be sent."""
+        return bool(self._partial or self._waiting)
+
+    @property
+    def oldest_ns(self) -> int:
+        """When the longest-waiting capture ended (ns); 0 if none waits."""
+        return self._waiting[0][0].end_ns if self._waiting else 0
+
+    def flush_some(self) -> bool:
+        """Send at most one capture; True if the pipe took it and another may be tried."""
+        if not self._partial:
+            if not self._waiting:
+                return False
+            capture, fill, size = self._waiting.popleft()
+            self.waiting_bytes -= size
+            if fill is not None:
+                fill()
+            self._load(capture)
+        try:
+            sent = self.sock.send(self._partial)
+        except BlockingIOError:
+            self.blocked = True
+            return False
+        self._partial = self._partial[sent:]
+        self.blocked = bool(self._partial)
+        return not self.blocked
+
+    def fill(self) -> None:
+        """Add the bytes to every waiting capture now."""
+        for capture, fill, size in [*self._waiting]:
+            if fill is not None:
+                fill()
+            self._waiting.popleft()
+            self._waiting.append((capture, None, size))
+
+    def finish(self, last: Health | CaptureFault) -> None:
+        """Send everything that waits and then `last`, blocking as long as the reader takes."""
+        self.sock.setblocking(True)
+        while self._partial or self._waiting:
+            self.flush_some()
+        self._load(last)
+        self.sock.sendall(self._partial)
+        self.sock.close()
+
+    @property
+    def stop_asked(self) -> bool:
+        """Whether the decoding process asked to stop, or is gone."""
+        try:
+            self.sock.recv(1)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True  # gone with a byte unread
+        return True
+
+    def _load(self, message: Message) -> None:
+        self._partial.release()  # or the frame could not be resized
+        self._encoder.encode_into(message, self._frame, _LENGTH.size)
+        _LENGTH.pack_into(self._frame, 0, len(self._frame) - _LENGTH.size)
+        self._partial = memoryview(self._frame)
+
+
+class Inbox:
+    """The decoding process's end of the pipe."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.closed = False
+        self._buffer = bytearray(_PIECE_BYTES)  # read into again and again: fresh memory costs page faults
+        self._filled = 0
+        self._decoder = msgspec.msgpack.Decoder(Message)
+
+    def stop(self) -> None:
+        """Ask the capturing process to end what is in flight."""
+        with contextlib.suppress(OSError):  # it has ended by itself: its last words are still in the pipe
+            self.sock.send(b"s")
+
+    def messages(self) -> Iterator[Message]:
+        """Read once, blocking, and yield the complete messages."""
+        if self._filled == len(self._buffer):
+            self._buffer.extend(bytes(self._filled))  # one message is longer than all of it
+        with memoryview(self._buffer) as view:
+            try:
+                got = self.sock.recv_into(view[self._filled :])
+            except ConnectionResetError:
+                got = 0  # it died without having read that it should stop
+            self.closed = not got
+            self._filled += got
+            begin = 0
+            while self._filled - begin >= _LENGTH.size:
+                (length,) = _LENGTH.unpack_from(view, begin)
+                end = begin + _LENGTH.size + length
+                if self._filled < end:
+                    break
+                yield self._decoder.decode(view[begin + _LENGTH.size : end])
+                begin = end
+            left = bytes(view[begin : self._filled])
+            view[: len(left)] = left
+            self._filled = len(left)

@@ -19,11 +19,9 @@ from importlib import import_module
 from loadgen.base import clock
 from loadgen.base.errors import NO_MEMORY
 from loadgen.features import combine_rows
-from loadgen.transport.capture import Capture
-from loadgen.transport.channel import Inbox, Outbox, open_pair
+from loadgen.transport.capture import Capture, CaptureFault, Counters, Health, Inbox, Outbox, open_pair
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.transport.sending.job import CaptureFault, Counters, Health, Job, Transport, TransportKind
-from loadgen.transport.sending.share import Order
+from loadgen.transport.sending.job import Job, Order, Transport, TransportKind
 
 Build = Callable[[Job, Outbox, Counters], Transport]
 _WIRE = TransportKind("wire", "loadgen.transport.epoll_transport:EpollTransport")

@@ -10,16 +10,14 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from loadgen.base.clock import SECOND_NS, WallOffset
-from loadgen.transport.capture import A_READ, KEPT_READS, NO_STAMP
-from loadgen.transport.channel import Outbox
+from loadgen.transport.capture import A_READ, KEPT_READS, NO_STAMP, Counters, Health, Outbox
 from loadgen.transport.deadlines import Deadlines, fail_unanswered, is_closed_while_idle
 from loadgen.transport.failure import CANCELLED, USER_CANCELLED, Failure, FailureKind, fail_unconnected
 from loadgen.transport.memory_room import MemoryGauge
 from loadgen.transport.network import Network, SystemNetwork
 from loadgen.transport.sending.gate import Cancelling
-from loadgen.transport.sending.job import Counters, Health, Job
+from loadgen.transport.sending.job import Job, wait_for_start
 from loadgen.transport.sending.sender import Outgoing, Sender, make_sender
-from loadgen.transport.sending.share import wait_for_start
 from loadgen.transport.tcp_connection import (
     DIALING,
     MOST_READ_BYTES,

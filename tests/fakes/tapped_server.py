@@ -14,8 +14,8 @@ from fakes.scripted_server import Driven, drive, job_of, records
 from fakes.virtual_network import LATENCY_NS, WRITE_NS, Connection, VirtualServer
 from fakes.virtual_ring import VirtualRing
 from loadgen.features.ring.ring_transport import RingTransport
-from loadgen.transport.channel import Outbox
-from loadgen.transport.sending.job import Counters, Job, Transport
+from loadgen.transport.capture import Counters, Outbox
+from loadgen.transport.sending.job import Job, Transport
 
 GAP_S = 0.003
 GAP_NS = round(GAP_S * 1e9) + WRITE_NS

@@ -24,10 +24,10 @@ from fakes.virtual_ring import NEAR_THE_END, VirtualRing
 from fakes.virtual_time import VirtualTime
 from loadgen.features.httpx.httpx_transport import HttpxTransport
 from loadgen.features.ring.ring_transport import RingTransport
-from loadgen.transport.channel import Outbox
+from loadgen.transport.capture import Counters, Outbox
 from loadgen.transport.epoll_transport import EpollTransport
 from loadgen.transport.network import Received
-from loadgen.transport.sending.job import Counters, Job, Target, Transport
+from loadgen.transport.sending.job import Job, Target, Transport
 from loadgen.transport.tcp_connection import SO_TIMESTAMPNS
 
 LATENCY_NS = 20_000  # one way

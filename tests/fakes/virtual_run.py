@@ -19,10 +19,9 @@ from loadgen.server import scraper
 from loadgen.server.exchange import ControlLoop
 from loadgen.server.prometheus import SAMPLED, select_lines
 from loadgen.server.scraper import MetricsScraper
-from loadgen.transport.capture import Capture
+from loadgen.transport.capture import Capture, CaptureFault, Counters, Health, Outbox, open_pair
 from loadgen.transport.capture_process import CaptureRun, describe_fault
-from loadgen.transport.channel import Outbox, open_pair
-from loadgen.transport.sending.job import CaptureFault, Counters, Health, Job
+from loadgen.transport.sending.job import Job
 
 BASE_URL = VirtualServer(lambda asked: Answer([])).base_url
 _SCRAPE = b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"

@@ -18,7 +18,7 @@ from loadgen.fleet import shard_process
 from loadgen.fleet.shard_order import ShardOrder, unpack_order
 from loadgen.fleet.shard_process import MOST_ORDER_BYTES, DriverLine
 from loadgen.plan.request_sources import Seed, WordCounts
-from loadgen.transport.sending.share import Share
+from loadgen.transport.sending.job import Share
 
 KEY = "sk-order-key-0123456789"
 ORDER = ShardOrder(

@@ -18,8 +18,7 @@ from loadgen.run.acceptance import check_divisible
 from loadgen.run.firing import PlanPart, TransportOptions, job_of
 from loadgen.run.stop_rules import StopRules
 from loadgen.settings.load_schedule import ConcurrencySteps
-from loadgen.transport.sending.job import Job
-from loadgen.transport.sending.share import Share
+from loadgen.transport.sending.job import Job, Share
 
 TARGET = target_of("127.0.0.1", 9)
 

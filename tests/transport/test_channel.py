@@ -9,10 +9,17 @@ import pytest
 from msgspec.structs import replace
 
 from builders.loops import loop_over
-from loadgen.transport.capture import Capture, pack_int64s
-from loadgen.transport.channel import Inbox, Message, Outbox, open_pair
+from loadgen.transport.capture import (
+    Capture,
+    CaptureFault,
+    Health,
+    Inbox,
+    Message,
+    Outbox,
+    open_pair,
+    pack_int64s,
+)
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.transport.sending.job import CaptureFault, Health
 
 HEALTH = Health(started_ns=1, ended_ns=2, cpu_ns=3, clock_step_ns=4, late_bodies=5, backlog_bytes=6)
 

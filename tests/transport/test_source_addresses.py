@@ -24,7 +24,7 @@ from fakes.scripted_server import (
 )
 from loadgen.base.errors import UsageError
 from loadgen.transport import source_addresses
-from loadgen.transport.sending.share import Share
+from loadgen.transport.sending.job import Share
 from loadgen.transport.source_addresses import (
     Address,
     PortRange,

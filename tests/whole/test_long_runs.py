@@ -23,8 +23,8 @@ from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.records.journal import Journal
 from loadgen.run import firing
 from loadgen.run.firing import Outcome, TransportOptions, Watch, measure
-from loadgen.transport.capture import Capture, pack_int64s
-from loadgen.transport.sending.job import Counters, Health, Job
+from loadgen.transport.capture import Capture, Counters, Health, pack_int64s
+from loadgen.transport.sending.job import Job
 
 S_NS = 1_000_000_000
 HOURS, MESSAGES = 24, 16

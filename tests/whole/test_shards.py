@@ -23,8 +23,7 @@ from loadgen.fleet import shards_command
 from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
 from loadgen.transport.capture_process import CaptureRun, start_capture
-from loadgen.transport.sending.job import Job
-from loadgen.transport.sending.share import At
+from loadgen.transport.sending.job import At, Job
 
 pytestmark = [
     pytest.mark.whole,

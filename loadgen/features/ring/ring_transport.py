@@ -29,12 +29,11 @@ from loadgen.features.ring.ring_network import (
 )
 from loadgen.features.ring.segments import Rows, count_held_back, join_rows, measure_payload, order_segments
 from loadgen.features.ring.source_ports import SourcePorts
-from loadgen.transport.capture import A_READ, NO_STAMP, Capture, pack_int64s
-from loadgen.transport.channel import Outbox
+from loadgen.transport.capture import A_READ, NO_STAMP, Capture, Counters, Health, Outbox, pack_int64s
 from loadgen.transport.epoll_transport import EpollTransport
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.network import Network, SystemNetwork, read_least_rtt_ns
-from loadgen.transport.sending.job import Counters, Health, Job
+from loadgen.transport.sending.job import Job
 from loadgen.transport.tcp_connection import READ_BYTES, Slot, State
 
 _SPARE_FILES = 128

@@ -14,12 +14,11 @@ import msgspec
 
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.plan.planned_requests import Turns
-from loadgen.transport.capture import A_READ, NO_STAMP, Capture, join_reads, pack_int64s
+from loadgen.transport.capture import A_READ, NO_STAMP, Capture, Counters, join_reads, pack_int64s
 from loadgen.transport.failure import CUT_SHORT, Failure
 from loadgen.transport.sending.gate import SPIN_NS
-from loadgen.transport.sending.job import BodiesDigest, Counters, Job, split_body
+from loadgen.transport.sending.job import BodiesDigest, Job, Listed, Share, split_body
 from loadgen.transport.sending.sender import Outgoing, Sender
-from loadgen.transport.sending.share import Listed, Share
 from loadgen.transport.tcp_connection import Pool, Slot, State
 
 Answer = dict[str, Any]  # a message as the next turn's history has it; empty where that is recorded

@@ -27,7 +27,7 @@ from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display
 from loadgen.run.extension import Extension, PlanSender, SenderMaker, Step
 from loadgen.run.firing import Outcome, TransportOptions, Watch
-from loadgen.transport.sending.share import At
+from loadgen.transport.sending.job import At
 
 _ONE_RUN = "{} is of one run: leave out --repeat, and name one profile"
 _LEAST_LEAD_S, _MOST_LEAD_S = 1.0, 30.0

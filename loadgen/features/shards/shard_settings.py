@@ -20,7 +20,7 @@ from loadgen.base.text import quote_value
 from loadgen.settings.setting import CLUSTER, SHARDS, Makes, OptionRows, setting
 
 if TYPE_CHECKING:
-    from loadgen.transport.sending.share import Share
+    from loadgen.transport.sending.job import Share
 
 AUTO, LOCAL = "auto", "local"
 MOST_SHARDS, MOST_OF_A_CLUSTER = 100_000, 4096
@@ -114,7 +114,7 @@ def _count(environ: Mapping[str, str], name: str) -> int | None:
 
 
 def _check_share(number: int, of: int, text: str) -> Share:
-    from loadgen.transport.sending.share import Share  # numpy, which --help does without
+    from loadgen.transport.sending.job import Share  # numpy, which --help does without
 
     if not 1 <= of <= MOST_SHARDS:
         raise ValueError(f"{text}: there are from 1 to {MOST_SHARDS} shards")

@@ -18,9 +18,10 @@ from loadgen.records.record import Record
 from loadgen.run.command.progress import LiveTotals, Progress
 from loadgen.run.firing import DecodedTally, OneProcess
 from loadgen.run.stop_rules import BegunRequest, StopRules, read_begin
+from loadgen.transport.capture import Counters, Health
 from loadgen.transport.capture_process import describe_fault, end_with_parent, start_capture
 from loadgen.transport.failure import Failure
-from loadgen.transport.sending.job import Counters, Health, Job
+from loadgen.transport.sending.job import Job
 
 _LENGTH = struct.Struct("=Q")
 _PIECE_BYTES = 1 << 18

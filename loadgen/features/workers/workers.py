@@ -42,11 +42,10 @@ from loadgen.run.firing import (
     decoder_of,
     job_of,
 )
-from loadgen.transport.capture import Capture
+from loadgen.transport.capture import Capture, Counters, Health
 from loadgen.transport.capture_process import FORKING, flush_standard_streams, fork_process, set_scheduling
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.transport.sending.job import Counters, Health, join_digests
-from loadgen.transport.sending.share import AtOnce, Queue, RunStart, Shared, Together
+from loadgen.transport.sending.job import AtOnce, Queue, RunStart, Shared, Together, join_digests
 
 _LOG = logging.getLogger("loadgen")
 _TURN_S, _START_TURN_S = 0.25, 0.002

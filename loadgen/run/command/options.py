@@ -33,7 +33,7 @@ from loadgen.settings.table import ANSWER_LENS
 
 if TYPE_CHECKING:
     from loadgen.settings.keyword_types import FeatureOptions, WorkloadOptions
-    from loadgen.transport.sending.share import Share
+    from loadgen.transport.sending.job import Share
 
 _UNSET: Any = argparse.SUPPRESS
 _HELPS = ("-h", "--help", "--help-all")
@@ -133,7 +133,7 @@ class Options(_Settings, frozen=True):
     @property
     def share(self) -> Share:
         """The share of the plan that this command sends."""
-        from loadgen.transport.sending.share import WHOLE  # numpy, which --help does without
+        from loadgen.transport.sending.job import WHOLE  # numpy, which --help does without
 
         return self.shard or WHOLE
 

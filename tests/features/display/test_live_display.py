@@ -18,8 +18,8 @@ from loadgen.features.display.live_display import LineDisplay, ProgressBar
 from loadgen.features.display.status_lines import RunStatus, Wait, _duration
 from loadgen.records.record import Record
 from loadgen.run.command.progress import Display, Progress, display
+from loadgen.transport.capture import Counters
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.transport.sending.job import Counters
 
 SECOND = 1_000_000_000
 

@@ -35,8 +35,7 @@ from fakes.scripted_server import (
 from loadgen.features.ring import packet_ring
 from loadgen.features.ring.packet_ring import PacketRing
 from loadgen.features.ring.ring_transport import RingTransport
-from loadgen.transport.channel import open_pair
-from loadgen.transport.sending.job import Counters
+from loadgen.transport.capture import Counters, open_pair
 
 V4, V6 = socket.AF_INET, socket.AF_INET6
 LOCAL = {V4: "127.0.0.1", V6: "::1"}

@@ -6,7 +6,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.features.shards import shard_settings
-from loadgen.transport.sending.share import Share
+from loadgen.transport.sending.job import Share
 
 SLURM = {"SLURM_PROCID": "3", "SLURM_NTASKS": "8"}
 MPI = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8"}

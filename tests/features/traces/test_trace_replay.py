@@ -31,7 +31,7 @@ from loadgen.features.traces.trace_replay import ReplayedRequests
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.request_sources import ModelTarget, Seed, WordCounts
-from loadgen.transport.sending.share import Share
+from loadgen.transport.sending.job import Share
 
 
 def rows(*at: float, **changes: Any) -> list[dict[str, Any]]:

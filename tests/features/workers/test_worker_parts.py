@@ -21,9 +21,9 @@ from loadgen.records.record import Record
 from loadgen.run.command.progress import NO_TTFTS, LiveTotals, Totals
 from loadgen.run.firing import NO_HEALTH, DecodedTally
 from loadgen.run.stop_rules import StopRules
+from loadgen.transport.capture import Health
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.transport.sending.job import Health
-from loadgen.transport.sending.share import Listed, Queue, Share, Shared
+from loadgen.transport.sending.job import Listed, Queue, Share, Shared
 
 FIGURES = Totals(
     sent=9,

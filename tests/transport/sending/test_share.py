@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.scripted_server import job_of, target_of
-from loadgen.transport.sending.job import Job
-from loadgen.transport.sending.sender import Outgoing
-from loadgen.transport.sending.share import (
+from loadgen.transport.sending.job import (
     WHOLE,
     At,
     AtOnce,
+    Job,
     Listed,
     Queue,
     RunStart,
@@ -24,6 +23,7 @@ from loadgen.transport.sending.share import (
     Together,
     wait_for_start,
 )
+from loadgen.transport.sending.sender import Outgoing
 
 COUNTS = st.integers(0, 60)
 PARTS = st.integers(1, 9)
