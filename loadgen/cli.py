@@ -72,8 +72,8 @@ def run_bench(argv: Sequence[str]) -> int:
         with importing():
             from loadgen.run.command import bench
 
-        # Few profiles are shown as tables of speeds.
-        return bench.run(options, stack, begun, lambda: import_module("loadgen.study.series.ladder_command"))
+        # Few commands make several runs.
+        return bench.run(options, stack, begun, lambda: import_module("loadgen.study.series.bench_series"))
 
 
 def list_profiles(argv: Sequence[str]) -> int:

@@ -13,9 +13,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict, replace
 
+from loadgen.base.text import format_count
 from loadgen.facts.run_facts import Facts
 from loadgen.plan.planned_requests import LengthFacts
 from loadgen.plan.request_sources import RANDOM
+from loadgen.report.run_directory import Result
 from loadgen.settings.request_class import RequestClass
 from loadgen.settings.setting import Identity, Makes
 from loadgen.settings.table import PROFILE_KEYS, join_rows
@@ -93,6 +95,18 @@ class Load(msgspec.Struct, frozen=True):
         return ", ".join(parts) or "all at once"
 
     @property
+    def words(self) -> dict[str, str]:
+        """What is known of lengths, requests or duration, and shape, in words, by the title of a table."""
+        tokens_in, tokens_out = (format_tokens(length) or "?" for length in self.lengths)
+        known = {
+            "in / out": f"{tokens_in} in / {tokens_out} out" if self.length_words else "",
+            "requests": format_count(int(self.count_words), "request") if self.count_words else "",
+            "duration": f"for {self.duration_words}" if self.duration_words else "",
+            "spread": self.shape,
+        }
+        return {title: text for title, text in known.items() if text}
+
+    @property
     def is_drawn(self) -> bool:
         """Whether this is a run of ours with a `shape`, whose mean lengths may differ from run to run."""
         return self.settings is not None and bool(self.shape)
@@ -162,6 +176,17 @@ def identify_load(facts: Facts, input_len: float | None, output_len: float | Non
         timed=facts.data.schedule is not None,
         settings=((_SPREAD, _describe_spread(facts)), *_list_unusual(facts)),
     )
+
+
+def identify_measured_load(run: Result) -> Load:
+    """Make the Load of a run, with the mean lengths as planned, else of the tokens counted."""
+    data, metrics = run.facts.data, run.metrics
+    counted = metrics.total_input_tokens, metrics.total_output_tokens
+    means = (
+        lengths.mean if lengths is not None else total / metrics.completed if metrics.completed else None
+        for lengths, total in zip((data.input, data.output), counted, strict=True)
+    )
+    return identify_load(run.facts, *means)
 
 
 def settle_lengths(loads: Iterable[Load], share: float, tokens: float = 0.0) -> Iterator[Load]:

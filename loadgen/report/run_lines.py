@@ -18,7 +18,8 @@ from loadgen.figures.percentiles import compute_percentiles
 from loadgen.figures.session_rows import find_sessions
 from loadgen.figures.steady_state import Steady, Unsteady
 from loadgen.records.record import Records
-from loadgen.report import data_lines, load_table
+from loadgen.report import data_lines
+from loadgen.report.load_identity import identify_measured_load
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions
 from loadgen.server import engine_config
@@ -53,8 +54,9 @@ def describe_server(result: Result, options: ReportOptions) -> Iterator[str]:
     if profile.name and profile.description:
         yield f"{profile.name}: {profile.description}"
     elif profile.name:  # a file without a description, or flags that make another load of it
-        row = load_table.make_load_row(result)
-        yield f"{load_table.describe_common([row])}, {row.load.pressure_words}"
+        load = identify_measured_load(result)
+        parts = ", ".join(load.words.values())
+        yield f"{': '.join(filter(None, (load.name, parts)))}, {load.pressure_words}"
     engine = f"{server.engine} {server.version}".strip()
     others = "".join(f", {url}" for url in facts.targets[1:])
     yield f"server: {engine}, model {server.model}, {server.url}{others}"

@@ -12,8 +12,8 @@ from loadgen import __version__
 from loadgen.base.tables import Column, Table, render_text_table
 from loadgen.base.text import clean_line, format_count, wrap_text
 from loadgen.figures.objectives import Standing
-from loadgen.report.load_table import SIMULATION
 from loadgen.report.run import Run
+from loadgen.study.load_table import SIMULATION
 from loadgen.study.sweep_record import LoadAxis
 
 LIMIT = "limit.json"

@@ -22,10 +22,9 @@ from loadgen.features.roofline.models import split_name
 from loadgen.features.sessions.session_figures import summarize_sessions
 from loadgen.figures.figure_table import COUNTS, LATENCY, OF_PROMPTS, OWN, PEAKS, SELECTABLE
 from loadgen.figures.vllm_keys import Figures, describe_traffic, list_known_throughputs, list_peaks
-from loadgen.report import load_table
 from loadgen.report.load_identity import Load, identify_load
 from loadgen.report.run_directory import Result
-from loadgen.study import labels
+from loadgen.study import labels, load_table
 
 OURS = "loadgen"
 Item = TypeVar("Item")

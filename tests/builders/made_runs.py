@@ -11,7 +11,6 @@ import numpy as np
 from loadgen.base.guard import Broken
 from loadgen.facts.run_facts import Cell, Client, Facts, Server
 from loadgen.figures import vllm_keys
-from loadgen.figures.repeats import Mean
 from loadgen.plan import profile
 from loadgen.records.record import Record, Records
 from loadgen.report import run_directory
@@ -19,6 +18,7 @@ from loadgen.report.load_identity import identify_load
 from loadgen.report.run_directory import Result
 from loadgen.server.server_counters import ServerSample, ServerWindow
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line
+from loadgen.study.repeats import Mean
 from loadgen.study.run_summary import Reported
 from loadgen.transport.failure import Failure, FailureKind
 

@@ -18,10 +18,11 @@ from builders.made_cases import run as case
 from features.shapes.test_shape_figures import CLASSES, answered, shaped
 from loadgen.base.structs import replace
 from loadgen.records.record import Record, Records
-from loadgen.report import load_table, report
+from loadgen.report import report
 from loadgen.report.run import Run
 from loadgen.report.run_directory import Result
 from loadgen.server.server_counters import ServerLatency
+from loadgen.study import load_table
 from loadgen.study.pages import run_charts
 from loadgen.study.pages.page_parts import Number
 from loadgen.study.pages.run_section import make_account

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
@@ -39,15 +39,14 @@ from loadgen.settings.conflicts import list_unheeded
 from loadgen.settings.table import PROFILE_KEYS, join_rows
 
 if TYPE_CHECKING:
-    from loadgen.report.load_table import LoadRow
     from loadgen.report.run_directory import Result
     from loadgen_servers.process.embedded import Embedded
 
 _LOG = logging.getLogger(__name__)
 
 
-class Speeds(Protocol):
-    """The two tables of speeds that some profiles are shown as; the study implements them."""
+class RunTables(Protocol):
+    """The tables of several runs; the study implements them."""
 
     def climb(self, session: Session, workload: Profile, seed: Seed, /) -> int:
         """Measure a ladder of input lengths and print its table; returns the exit code."""
@@ -55,8 +54,19 @@ class Speeds(Protocol):
     def draw_throughputs(self, runs: Sequence[Result], /) -> str:
         """Draw runs whose prompts are sent all at once as a table."""
 
+    def make_load_row(self, run: Result, /) -> Any:
+        """Make a run's row in the table of loads, without its records."""
 
-def run(options: Options, stack: ExitStack, begun: Embedded | None, find_speeds: Callable[[], Speeds]) -> int:
+    def draw_loads(self, rows: Sequence[Any], /) -> str:
+        """Draw rows as a table of loads; "" if all rows have the same load."""
+
+    def draw_repeats(self, runs: Sequence[Result], /) -> tuple[str, dict[str, Any]]:
+        """Draw the spread of each figure over runs of one load as a table, and encode it as JSON."""
+
+
+def run(
+    options: Options, stack: ExitStack, begun: Embedded | None, find_tables: Callable[[], RunTables]
+) -> int:
     """Run `loadgen bench`, its embedded engine started; return the worst exit code of its profiles."""
     profiles = _load_profiles(options)
     check(options)
@@ -74,7 +84,7 @@ def run(options: Options, stack: ExitStack, begun: Embedded | None, find_speeds:
     if options.print_request:
         print_text(session.request(profiles[0], seed), sys.stdout)
         return 0
-    return _run_all(session, profiles, seed, find_speeds)
+    return _run_all(session, profiles, seed, find_tables)
 
 
 def _use_temporary_directory(options: Options, stack: ExitStack) -> Options:
@@ -97,36 +107,39 @@ def make_seed(options: Options) -> Seed:
     return Seed(options.seed, chosen=True) if options.seed is not None else Seed.draw()
 
 
-def _run_all(session: Session, profiles: list[Profile], seed: Seed, find_speeds: Callable[[], Speeds]) -> int:
+def _run_all(
+    session: Session, profiles: list[Profile], seed: Seed, find_tables: Callable[[], RunTables]
+) -> int:
+    """Run each profile until a signal ends one, print their common tables, return the worst exit code."""
     worst = 0
     tabled: list[Result] = []
-    loads: list[LoadRow] = []
+    loads: list[Any] = []
     for position, workload in enumerate(profiles):
         # A profile named twice is a repeat: with the same prompts it would measure the cache.
         before = [earlier.name for earlier in profiles[:position]].count(workload.name)
         first = replace(seed, repeat=before * session.options.repeat)
         if workload.ladder is not None:
-            code = find_speeds().climb(session, workload, first)
+            code = find_tables().climb(session, workload, first)
             runs: list[Result] = []
         else:
-            code, runs = _repeatedly(session, workload, first)
+            code, runs = _repeatedly(session, workload, first, find_tables)
         worst = max(worst, code)
         if workload.table is not None:
             tabled += runs
         elif len(profiles) > 1 and runs:
-            from loadgen.report import load_table  # few runs need it
-
-            loads += map(load_table.make_load_row, runs)
+            loads += map(find_tables().make_load_row, runs)
         if worst in SIGNALLED:
             break
     if tabled:
-        print_text("\n" + find_speeds().draw_throughputs(tabled), sys.stdout, end="")
-    if len({row.load for row in loads}) > 1:
-        print_text("\n" + load_table.render_load_table(load_table.merge_repeats(loads)), sys.stdout, end="")
+        print_text("\n" + find_tables().draw_throughputs(tabled), sys.stdout, end="")
+    if loads and (drawn := find_tables().draw_loads(loads)):
+        print_text("\n" + drawn, sys.stdout, end="")
     return worst
 
 
-def _repeatedly(session: Session, workload: Profile, first: Seed) -> tuple[int, list[Result]]:
+def _repeatedly(
+    session: Session, workload: Profile, first: Seed, find_tables: Callable[[], RunTables]
+) -> tuple[int, list[Result]]:
     """Run a profile --repeat times, prompts differing; return the worst exit code and the runs.
 
     Prints each report, and of several runs the spreads, which it also writes next to the run directories.
@@ -143,13 +156,12 @@ def _repeatedly(session: Session, workload: Profile, first: Seed) -> tuple[int, 
         session.check_alive(failed=bool(run.records.failed))
         runs.append(run)
     if len(runs) > 1:
-        from loadgen.figures import repeats
         from loadgen.report.result_file import write_result
 
-        spreads = repeats.measure_spreads([run.metrics for run in runs], [run.steady for run in runs])
-        print_text("\n".join(repeats.render_spreads(spreads)), sys.stdout)
+        table, spreads = find_tables().draw_repeats(runs)
+        print_text(table, sys.stdout)
         path = directory.with_name(f"{directory.name}-repeats.json")
-        write_result(path, repeats.encode_spreads(spreads))
+        write_result(path, spreads)
         print_text(f"repeats: {path}", sys.stdout)
     return worst, runs
 

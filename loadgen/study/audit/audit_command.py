@@ -35,7 +35,6 @@ from loadgen.features.roofline import models
 from loadgen.features.roofline.models import split_name
 from loadgen.features.roofline.roofline_settings import MachineOptions
 from loadgen.figures.vllm_keys import DECODING, PREFILL
-from loadgen.report.load_table import mark_simulated
 from loadgen.settings import setting
 from loadgen.settings.table import add_groups
 from loadgen.study.audit.findings import CHECKS, RELATIONS, ROOFLINE, RunFindings, audit_runs
@@ -43,6 +42,7 @@ from loadgen.study.compare import run_groups
 from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources
 from loadgen.study.importers.result_sources import Sources
+from loadgen.study.load_table import mark_simulated
 from loadgen.study.run_summary import Reported, group_by
 from loadgen.verdict.verdict import Level
 

@@ -19,10 +19,8 @@ from loadgen.features.answers import answer_check
 from loadgen.features.roofline import bound
 from loadgen.features.roofline.models import find_suffix
 from loadgen.figures.figure_table import LATENCIES, SELECTABLE, find_figure
-from loadgen.figures.repeats import Mean
 from loadgen.figures.vllm_keys import DECODING, PREFILL
 from loadgen.report.load_identity import Load
-from loadgen.report.load_table import SIMULATION
 from loadgen.study.compare import comparability, run_groups, statistics
 from loadgen.study.compare.model import (
     ALONE,
@@ -35,6 +33,8 @@ from loadgen.study.compare.model import (
 )
 from loadgen.study.compare.run_groups import Group
 from loadgen.study.consistency.self_consistency import judge_figures
+from loadgen.study.load_table import SIMULATION
+from loadgen.study.repeats import Mean
 from loadgen.study.run_summary import OURS, SESSION_MS, Reported, describe_simulation, group_by, strip_load
 
 _SPEED = "speed_tok_s"  # of speed tables and ladders

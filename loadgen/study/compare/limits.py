@@ -21,11 +21,8 @@ from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
 from loadgen.base.tables import Table, format_csv_table, make_table
 from loadgen.base.text import clean_line
-from loadgen.figures import repeats
-from loadgen.figures.repeats import t_quantile
-from loadgen.report.load_table import SIMULATION, mark_simulated
 from loadgen.report.result_file import make_strict
-from loadgen.study import limit_record
+from loadgen.study import limit_record, repeats
 from loadgen.study.compare import run_groups, statistics
 from loadgen.study.compare.comparison import find_default_row, match_rows, measure_distance
 from loadgen.study.compare.model import ComparisonOptions, Decision, Effect
@@ -33,6 +30,8 @@ from loadgen.study.compare.statistics import CLOCK_ERROR
 from loadgen.study.compare.tables.comparison_report import format_ratio
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitEstimate
+from loadgen.study.load_table import SIMULATION, mark_simulated
+from loadgen.study.repeats import t_quantile
 from loadgen.study.run_summary import group_by
 from loadgen.study.sweep_record import LoadAxis
 

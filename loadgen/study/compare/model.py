@@ -11,11 +11,11 @@ import msgspec
 
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
-from loadgen.figures.repeats import Mean
 from loadgen.report.load_identity import Load
-from loadgen.report.load_table import mark_simulated
 from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import json_fields
+from loadgen.study.load_table import mark_simulated
+from loadgen.study.repeats import Mean
 from loadgen.study.run_summary import Reported
 
 RECORD = "campaign.json"

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen.base.tables import Table, make_table
-from loadgen.figures import repeats
+from loadgen.study import repeats
 from loadgen.study.compare.comparison import find_column
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line
 from loadgen.study.compare.tables import comparison_report, loads, rankings

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.base.tables import Table
-from loadgen.figures import repeats
+from loadgen.study import repeats
 
 Floats = NDArray[np.floating[Any]]
 NAN = float("nan")

@@ -23,9 +23,10 @@ from loadgen.figures.figure_table import FIGURES, LATENCIES, Figure, percentile_
 from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.objectives import ObjectiveEvidence
 from loadgen.plan.request_sources import RANDOM
-from loadgen.report import data_lines, load_table, report, result_block
+from loadgen.report import data_lines, report, result_block
 from loadgen.report.run_directory import Result
 from loadgen.server import engine_config
+from loadgen.study import load_table
 from loadgen.study.compare.tables.comparison_report import describe_load
 from loadgen.study.pages import run_charts
 from loadgen.study.pages.page_parts import Number, PageSection, find_section, format_number

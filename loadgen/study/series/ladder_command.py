@@ -71,18 +71,6 @@ def main(argv: Sequence[str]) -> int:
     return kind.begin(workload, options).finish(lambda ladder: _climb(ladder, options, asked))
 
 
-def climb(session: Session, workload: Profile, seed: Seed) -> int:
-    """Measure a ladder on the session's server, write and print its tables, and return the exit code."""
-    return LadderClimb.begin(workload, session.options).finish(
-        lambda ladder: ladder.climb_on(GivenServer(session), seed)
-    )
-
-
-def draw_throughputs(runs: Sequence[Result]) -> str:
-    """Return the throughputs of runs that sent all prompts at once, as the text table of the Qwen2 page."""
-    return speed_tables.draw_throughput(list(map(ladder_rows.make_throughput_row, runs)), "text")
-
-
 def ladder_parser() -> argparse.ArgumentParser:
     """Make the parser of `bench`, with the flags of the formula and of speed at depth."""
     parser = bench_parser()

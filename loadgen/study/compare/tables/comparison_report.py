@@ -19,15 +19,14 @@ from loadgen.base.tables import (
     render_text_table,
 )
 from loadgen.base.text import WIDTH, clean_line, cut_middle, format_count, wrap_first_line, wrap_text
-from loadgen.figures import repeats
-from loadgen.figures.repeats import Mean
-from loadgen.report import load_table
 from loadgen.report.load_identity import Load, format_tokens
-from loadgen.report.load_table import LoadRow
 from loadgen.report.result_file import make_strict
+from loadgen.study import load_table, repeats
 from loadgen.study.compare.comparison import find_column
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line
 from loadgen.study.compare.tables import loads
+from loadgen.study.load_table import LoadRow
+from loadgen.study.repeats import Mean
 from loadgen.study.run_summary import Reported, group_by
 
 SIGNS = {

@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from loadgen.base.tables import Table, make_table
 from loadgen.features.sessions.session_figures import divide_by_turn
-from loadgen.report import load_table
 from loadgen.report.load_identity import settle_lengths
-from loadgen.report.load_table import SIMULATION, LoadRow
+from loadgen.study import load_table
 from loadgen.study.compare.comparison import INVALID
 from loadgen.study.compare.model import ALONE, ComparedLoad, Line
+from loadgen.study.load_table import SIMULATION, LoadRow
 from loadgen.study.run_summary import group_by
 
 _FEWEST = 2  # rows that make a table

@@ -19,7 +19,6 @@ from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.facts.run_facts import FORMATS, Facts, FailedCell, OtherVersion
 from loadgen.figures.metrics import DEFINITIONS_VERSION
 from loadgen.report import run_directory
-from loadgen.report.load_table import mark_simulated
 from loadgen.report.result_file import OURS
 from loadgen.report.run_directory import ARRIVALS, RESULT, Result
 from loadgen.report.run_place import JOURNAL
@@ -27,6 +26,7 @@ from loadgen.study import limit_record, sweep_record
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.json_fields import ClientFormat
 from loadgen.study.limit_record import LIMIT, LimitRecord
+from loadgen.study.load_table import mark_simulated
 from loadgen.study.run_summary import Reported, summarise_result, summarise_run
 from loadgen.study.sweep_record import SWEEP, SweepRecord
 

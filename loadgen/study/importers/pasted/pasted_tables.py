@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from loadgen.base.errors import UsageError
 from loadgen.base.text import cut_end, list_first
 from loadgen.report.load_identity import Load
-from loadgen.report.load_table import SIMULATED
 from loadgen.study import labels
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.pasted import grids, headings, numbers, pasted_blocks, pasted_pages, row_figures
@@ -30,6 +29,7 @@ from loadgen.study.importers.pasted.grids import Grid, Row
 from loadgen.study.importers.pasted.headings import Kind, Outline, Subject
 from loadgen.study.importers.pasted.numbers import parse_decimal, parse_mean, parse_whole
 from loadgen.study.importers.pasted.upright_grids import ENGINES, split_tests, turn_upright
+from loadgen.study.load_table import SIMULATED
 from loadgen.study.run_summary import Reported, find_unnamed_preset, join_quantization
 from loadgen.study.speed import speed_rows
 from loadgen.study.speed.speed_rows import (

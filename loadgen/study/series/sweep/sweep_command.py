@@ -20,10 +20,11 @@ from loadgen.base.exit_code import ExitCode, decide_exit_code
 from loadgen.base.printing import print_text
 from loadgen.base.text import clean_text, format_count, wrap_text
 from loadgen.plan.profile import Profile
-from loadgen.report import load_table, run_directory
+from loadgen.report import run_directory
 from loadgen.report.load_identity import Load
-from loadgen.report.load_table import LoadRow
 from loadgen.run.command.options import bench_parser, parse
+from loadgen.study import load_table
+from loadgen.study.load_table import LoadRow
 from loadgen.study.series import series_store
 from loadgen.study.series.series_store import StoreError, split_own_flags
 from loadgen.study.series.sweep import grid, sweep_run

@@ -21,14 +21,14 @@ from loadgen.facts import requested_metrics
 from loadgen.plan import request_sources
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
-from loadgen.report import load_table, run_directory, run_place
+from loadgen.report import run_directory, run_place
 from loadgen.report.run_directory import Result
 from loadgen.run.attach import collect_settings
 from loadgen.run.command.bench import check, make_seed
 from loadgen.run.command.options import Options
 from loadgen.run.session import Session
 from loadgen.settings.validation import ServerSettings
-from loadgen.study import sweep_record
+from loadgen.study import load_table, sweep_record
 from loadgen.study.series.point_runs import (
     MeasuredPoint,
     PointServers,

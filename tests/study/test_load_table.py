@@ -10,11 +10,12 @@ import pytest
 from builders import made_data, made_runs
 from builders.loops import loop_over
 from loadgen.base.structs import replace
-from loadgen.figures.repeats import Mean
 from loadgen.plan import profile
-from loadgen.report import load_table, run_directory
+from loadgen.report import run_directory
 from loadgen.report.load_identity import Load
-from loadgen.report.load_table import LoadRow
+from loadgen.study import load_table
+from loadgen.study.load_table import LoadRow
+from loadgen.study.repeats import Mean
 
 
 def row(**changes: Any) -> LoadRow:

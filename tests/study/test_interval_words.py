@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from builders.loops import loop_over
-from loadgen.figures import repeats
+from loadgen.study import repeats
 
 
 @loop_over(

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
-from loadgen.figures import repeats
 from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.per_request import MetricOptions
-from loadgen.figures.repeats import Spread, measure_spreads, render_spreads, t_quantile
 from loadgen.figures.steady_state import Trim, Unsteady, find_steady_state
 from loadgen.records.record import Record, Records
+from loadgen.study import repeats
+from loadgen.study.repeats import Spread, measure_spreads, render_spreads, t_quantile
 from loadgen.transport.failure import Failure, FailureKind
 
 MS = 1_000_000

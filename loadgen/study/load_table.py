@@ -11,14 +11,14 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from loadgen.base.tables import Table, make_table, measure_table, render_text_table
-from loadgen.base.text import WIDTH, clean_line, format_count, wrap_text
-from loadgen.figures import repeats
+from loadgen.base.text import WIDTH, clean_line, wrap_text
 from loadgen.figures.figure_table import COMMON, LATENCIES
 from loadgen.figures.objectives import Standing, join_standings
-from loadgen.figures.repeats import Mean
 from loadgen.figures.vllm_keys import DECODING, PREFILL, Figures, list_throughputs
-from loadgen.report.load_identity import Load, format_tokens, identify_load
+from loadgen.report.load_identity import Load, identify_measured_load
 from loadgen.report.run_directory import Result
+from loadgen.study import repeats
+from loadgen.study.repeats import Mean
 from loadgen.verdict.verdict import Level
 
 UNNAMED = "Several loads"  # the title where the rows have nothing in common
@@ -133,18 +133,11 @@ def _list_means(figure: LoadFigure, rows: Sequence[LoadRow]) -> list[float]:
 def describe_common(rows: Sequence[LoadRow]) -> str:
     """Describe the settings that all rows share: lengths, requests, spread; "" if none."""
     first = rows[0]
-    common = {fact.title: fact.cell(first) for fact in FACTS if len({fact.cell(row) for row in rows}) == 1}
-    parts = []
-    if common.get("in / out"):
-        tokens_in, tokens_out = (format_tokens(length) or "?" for length in first.load.lengths)
-        parts.append(f"{tokens_in} in / {tokens_out} out")
-    parts += [format_count(int(count), "request") for count in filter(None, [common.get("requests")])]
-    parts += [f"for {duration}" for duration in filter(None, [common.get("duration")])]
-    parts += filter(None, [common.get("spread")])
+    common = {fact.title for fact in FACTS if len({fact.cell(row) for row in rows}) == 1}
+    parts = [words for title, words in first.load.words.items() if title in common]
     if first.runs > 1 and "runs" in common:
         parts.append(f"{first.runs} runs each")
-    name = common.get(_LOAD, "")
-    return f"{name}: {', '.join(parts)}" if name and parts else name or ", ".join(parts)
+    return ": ".join(filter(None, (first.load.name if _LOAD in common else "", ", ".join(parts))))
 
 
 def make_load_table(rows: Sequence[LoadRow], narrow: bool = True, notes: Sequence[str] = ()) -> Table:
@@ -237,16 +230,10 @@ def list_legend(rows: Sequence[LoadRow]) -> list[str]:
 
 def make_load_row(run: Result) -> LoadRow:
     """Make the table row of a single run."""
-    facts, metrics = run.facts, run.metrics
-    planned = facts.data.input, facts.data.output
-    counted = metrics.total_input_tokens, metrics.total_output_tokens
-    means = (
-        lengths.mean if lengths is not None else total / metrics.completed if metrics.completed else None
-        for lengths, total in zip(planned, counted, strict=True)
-    )
+    facts = run.facts
     return LoadRow(
         name=facts.label or facts.server.model,
-        load=identify_load(facts, *means),
+        load=identify_measured_load(run),
         figures={key: Mean(float(value)) for key, value in _read_figures(run).items() if value is not None},
         verdict=run.verdict.level.value,
         standing=judge_standing(run),
