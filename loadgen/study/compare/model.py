@@ -45,11 +45,11 @@ def read_campaign_settings(places: Iterable[str]) -> CampaignSettings:
         except (UsageError, ValueError, RecursionError):
             continue
         if isinstance(contents, dict):
-            margin = json_fields.number(contents.get("margin"))
+            margin = json_fields.read_number(contents.get("margin"))
             return CampaignSettings(
-                baseline=json_fields.word(contents.get("baseline")),
+                baseline=json_fields.read_word(contents.get("baseline")),
                 margin=margin if margin is not None and 0 < margin < 1 else None,
-                hardware=json_fields.word(contents.get("hardware")) or None,
+                hardware=json_fields.read_word(contents.get("hardware")) or None,
             )
     return CampaignSettings()
 
@@ -88,7 +88,7 @@ class ComparisonOptions(msgspec.Struct, frozen=True):
     @property
     def machine(self) -> Hardware:
         """The option's hardware; without a machine in it, with the one that the campaign recorded."""
-        return self.hardware.or_recorded(self.campaign.hardware)
+        return self.hardware.add_recorded_machine(self.campaign.hardware)
 
 
 class Decision(StrEnum):

@@ -93,7 +93,7 @@ def _parse_whole(digits: str) -> int | float:
     return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
 
 
-def value_at(value: object, place: str) -> Any:
+def find_value(value: object, place: str) -> Any:
     """Return the value at a dotted place of an object, as `spec.data.0.tokens`; None if there is none."""
     for key in place.split("."):
         if isinstance(value, list) and key.isdecimal():
@@ -105,7 +105,7 @@ def value_at(value: object, place: str) -> Any:
 
 def find_first(document: object, read: Reader, *places: str) -> Any:
     """Return the first value at these places that `read` reads, neither None nor ""; else None."""
-    values = (read(value_at(document, place)) for place in places)
+    values = (read(find_value(document, place)) for place in places)
     return next((value for value in values if value is not None and value != ""), None)
 
 
@@ -114,19 +114,19 @@ def read_fields(document: object, fields: Fields) -> dict[str, Any]:
     return {key: find_first(document, read, *places) for key, (read, *places) in fields.items()}
 
 
-def number(value: object) -> float | None:
+def read_number(value: object) -> float | None:
     """Return a number that a figure can be, by `bounds.read_figure`; None of anything else, so of NaN."""
     return bounds.read_figure(value)
 
 
-def reported_number(value: object) -> float | None:
+def read_reported_number(value: object) -> float | None:
     """Return a number as a client reports it, NaN and infinity too; None of anything else."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def count(value: object) -> int | None:
+def read_count(value: object) -> int | None:
     """Return a whole number from zero on; None of anything else."""
-    figure = number(value)
+    figure = read_number(value)
     return int(figure) if figure is not None and figure >= 0 and figure == int(figure) else None
 
 
@@ -138,7 +138,7 @@ def count_failures(errors: object) -> int | None:
     return sum(1 for error in errors if error) if isinstance(errors, list) and errors else None
 
 
-def word(value: object) -> str:
+def read_word(value: object) -> str:
     """Return a text's first 1000 characters without blanks around them; "" of anything else."""
     return value[:_LONGEST_WORD].strip() if isinstance(value, str) else ""
 
@@ -156,31 +156,31 @@ def parse_number(text: str) -> float | None:
         return None
 
 
-def rate(value: object) -> float | None:
+def read_rate(value: object) -> float | None:
     """Return requests per second, infinite for Infinity, "inf" or "Infinity"; None of anything else."""
     if isinstance(value, str) and value.lower() in ("inf", "infinity"):
         return math.inf
-    return math.inf if value == math.inf else number(value)
+    return math.inf if value == math.inf else read_number(value)
 
 
-def shown_rate(value: object) -> float | str | None:
+def format_rate(value: object) -> float | str | None:
     """Return the rate as vLLM's files have it: the word "inf" of an infinite one; None if not a rate."""
-    figure = rate(value)
+    figure = read_rate(value)
     return "inf" if figure == math.inf else figure
 
 
 def parse_local_time(parse: Callable[[str], datetime], written: object) -> datetime | None:
     """Parse the time that a client wrote, in this machine's zone where it gives none; None if invalid."""
     try:
-        return parse(word(written)).astimezone()
+        return parse(read_word(written)).astimezone()
     except (ValueError, OverflowError, OSError):  # a year beyond this machine's clock
         return None
 
 
 def add_mean_lengths(load: Load, figures: Mapping[str, Any]) -> Load:
     """Return a load with the mean tokens of prompts and answers, from totals where the run has them."""
-    completed = number(figures.get("completed"))
-    totals = {f"{way}_len": number(figures.get(f"total_{way}_tokens")) for way in ("input", "output")}
+    completed = read_number(figures.get("completed"))
+    totals = {f"{way}_len": read_number(figures.get(f"total_{way}_tokens")) for way in ("input", "output")}
     means = {key: total / completed for key, total in totals.items() if completed and total is not None}
     return replace(load, **means)
 
@@ -222,7 +222,7 @@ def drop_unmeasured(figures: Mapping[str, Any]) -> tuple[dict[str, Any], list[st
 def has_figures(figures: Mapping[str, Any]) -> bool:
     """Whether a latency, throughput or speed among the figures is a number other than 0, or infinite."""
     return any(
-        (figure := reported_number(value)) and not math.isnan(figure)
+        (figure := read_reported_number(value)) and not math.isnan(figure)
         for name, value in figures.items()
         if _FIGURE.search(name)
     )
@@ -230,7 +230,7 @@ def has_figures(figures: Mapping[str, Any]) -> bool:
 
 def is_zero(value: object) -> bool:
     """Whether a figure is 0, and not -0.00, which is below zero."""
-    figure = number(value)
+    figure = read_number(value)
     return figure == 0 and math.copysign(1.0, figure) > 0
 
 

@@ -18,26 +18,26 @@ from loadgen.report.load_identity import Load
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.json_fields import (
     ClientFormat,
-    count,
     find_first,
-    number,
+    find_value,
+    read_count,
     read_fields,
-    value_at,
-    word,
+    read_number,
+    read_word,
 )
 from loadgen.study.run_summary import Reported, shorten_name
 
 _AIPERF, _GENAI_PERF = "aiperf", "genai-perf"
 _STATISTICS = {"mean": "avg", "median": "p50", **{name: name for name in ("std", "p90", "p95", "p99", "max")}}
 _TOTALS: json_fields.Fields = {
-    "request_throughput": (number, "request_throughput.avg"),
-    "output_throughput": (number, "output_token_throughput.avg"),
-    "total_token_throughput": (number, "total_token_throughput.avg"),
-    "completed": (number, "completed_request_count.avg", "request_count.avg"),
-    "failed": (number, "error_request_count.avg"),
-    "total_input_tokens": (number, "total_usage_prompt_tokens.avg", "total_isl.avg"),
+    "request_throughput": (read_number, "request_throughput.avg"),
+    "output_throughput": (read_number, "output_token_throughput.avg"),
+    "total_token_throughput": (read_number, "total_token_throughput.avg"),
+    "completed": (read_number, "completed_request_count.avg", "request_count.avg"),
+    "failed": (read_number, "error_request_count.avg"),
+    "total_input_tokens": (read_number, "total_usage_prompt_tokens.avg", "total_isl.avg"),
     "total_output_tokens": (
-        number, "total_usage_completion_tokens.avg", "total_output_tokens.avg", "total_osl.avg",
+        read_number, "total_usage_completion_tokens.avg", "total_output_tokens.avg", "total_osl.avg",
     ),
 }  # fmt: skip
 _COUNTS = ("completed", "failed", "total_input_tokens", "total_output_tokens")
@@ -59,16 +59,16 @@ def _read_figures(
     """
     figures: dict[str, Any] = {}
     for theirs, figure in figures_named_by(_AIPERF).items():
-        scale = _MS.get(word(value_at(metrics, f"{theirs}.unit")), 1.0)
+        scale = _MS.get(read_word(find_value(metrics, f"{theirs}.unit")), 1.0)
         for statistic, name in _STATISTICS.items():
-            value = json_fields.reported_number(value_at(metrics, f"{theirs}.{name}"))
+            value = json_fields.read_reported_number(find_value(metrics, f"{theirs}.{name}"))
             figures[figure.statistic(statistic)] = None if value is None else value * scale
     figures |= read_fields(metrics, _TOTALS)
     figures |= {key: int(figures[key]) for key in _COUNTS if figures[key] is not None}
-    figures["max_concurrent_requests"] = count(value_at(metrics, "effective_concurrency.max"))
+    figures["max_concurrent_requests"] = read_count(find_value(metrics, "effective_concurrency.max"))
     figures["duration"], remarks = _compute_duration(metrics, figures, client)
     if figures["failed"] is None and (listed := read_list(errors)):
-        figures["failed"] = sum(count(value_at(error, "count")) or 0 for error in listed)
+        figures["failed"] = sum(read_count(find_value(error, "count")) or 0 for error in listed)
     figures, empty = json_fields.require_measured(figures, source)
     tpot = [f"{client}: {_TPOT[client]}"] if "mean_tpot_ms" in figures else []
     return figures, [*tpot, *remarks, *empty]
@@ -81,8 +81,8 @@ def _compute_duration(
 
     None if neither is known.
     """
-    reported_s = number(value_at(metrics, "benchmark_duration.avg"))
-    completed, throughput = figures["completed"], number(figures["request_throughput"])
+    reported_s = read_number(find_value(metrics, "benchmark_duration.avg"))
+    completed, throughput = figures["completed"], read_number(figures["request_throughput"])
     if not completed or not throughput:
         return reported_s, []
     over = completed / throughput
@@ -104,13 +104,13 @@ def _is_aiperf(document: Mapping[str, Any]) -> bool:
 
 _AIPERF_MODEL = ("input_config.models.items.0.name", "input_config.endpoint.model_names.0")
 _AIPERF_LENGTHS: json_fields.Fields = {
-    "asked_output_len": (count, "datasets.0.prompts.osl.mean"),
-    "asked_input_len": (count, "datasets.0.prompts.isl.mean"),
+    "asked_output_len": (read_count, "datasets.0.prompts.osl.mean"),
+    "asked_input_len": (read_count, "datasets.0.prompts.isl.mean"),
 }
 _AIPERF_PHASE: json_fields.Fields = {
-    "requests": (count, "requests", "request_count"),
-    "max_concurrency": (count, "concurrency"),
-    "request_rate_per_s": (json_fields.rate, "rate", "request_rate"),
+    "requests": (read_count, "requests", "request_count"),
+    "max_concurrency": (read_count, "concurrency"),
+    "request_rate_per_s": (json_fields.read_rate, "rate", "request_rate"),
 }
 
 
@@ -120,10 +120,12 @@ def _read_aiperf(document: Mapping[str, Any], source: str) -> Iterator[Reported]
     figures, remarks = _read_figures(_find_metrics(document), _AIPERF, source, errors)
     config = read_mapping(document.get("input_config"))
     phases = read_list(config.get("phases"))
-    measured = (each for each in phases if "profiling" in (value_at(each, "name"), value_at(each, "kind")))
+    measured = (
+        each for each in phases if "profiling" in (find_value(each, "name"), find_value(each, "kind"))
+    )
     load = read_fields(next(measured, config.get("loadgen")), _AIPERF_PHASE)
     yield Reported(
-        name=shorten_name(find_first(document, word, *_AIPERF_MODEL) or "") or Path(source).stem,
+        name=shorten_name(find_first(document, read_word, *_AIPERF_MODEL) or "") or Path(source).stem,
         figures=figures,
         load=_make_load(load | read_fields(config, _AIPERF_LENGTHS)),
         source=source,
@@ -155,7 +157,7 @@ def _read_only(value: object) -> object:
 
 def _count_only(value: object) -> int | None:
     """Return a count, or the only one of a list; None of anything else."""
-    return count(_read_only(value))
+    return read_count(_read_only(value))
 
 
 _CONFIG = ("perf_analyzer", "service_kind", "model", "model_names")  # some are in every configuration of it
@@ -164,7 +166,7 @@ _GENAI_PERF_LOAD: json_fields.Fields = {
     "requests": (lambda value: _count_only(value) or None, "request_count", "perf_analyzer.request_count"),
     "max_concurrency": (_count_only, "perf_analyzer.stimulus.concurrency", "concurrency"),
     "request_rate_per_s": (
-        lambda value: json_fields.rate(_read_only(value)),
+        lambda value: json_fields.read_rate(_read_only(value)),
         "perf_analyzer.stimulus.request_rate",
         "request_rate",
     ),
@@ -176,8 +178,8 @@ _SPREADS: json_fields.Fields = {
     "asked_output_len": (_read_only, "input.output_tokens.stddev", "output_tokens_stddev"),
 }
 _MEAN_LENGTHS: json_fields.Fields = {
-    "input_len": (number, "input_sequence_length.avg"),
-    "output_len": (number, "output_sequence_length.avg"),
+    "input_len": (read_number, "input_sequence_length.avg"),
+    "output_len": (read_number, "output_sequence_length.avg"),
 }
 
 
@@ -192,7 +194,7 @@ def _read_genai_perf(document: Mapping[str, Any], source: str) -> Iterator[Repor
     config = document.get("input_config")
     drawn = [key for key, spread in read_fields(config, _SPREADS).items() if spread]
     load = read_fields(config, _GENAI_PERF_LOAD) | dict.fromkeys(drawn) | read_fields(document, _MEAN_LENGTHS)
-    model = shorten_name(find_first(config, word, "model_names.0", "model.0", "model") or "")
+    model = shorten_name(find_first(config, read_word, "model_names.0", "model.0", "model") or "")
     yield _make_run(document, _GENAI_PERF, model or Path(source).stem, _make_load(load), source)
 
 
@@ -236,7 +238,7 @@ def read_sheet(text: str, path: Path) -> list[Reported]:
         elif cells and (title := _ROW.fullmatch(named.strip())) is not None:
             values = dict(zip(statistics, map(_parse_cell, cells), strict=False))
             metrics["_".join(title[1].lower().split())] = {"unit": title[2] or "", **values}
-    units = {value_at(metrics, f"{way}_throughput.unit") for way in ("output_token", "request")}
+    units = {find_value(metrics, f"{way}_throughput.unit") for way in ("output_token", "request")}
     of_aiperf = "inter_chunk_latency" in metrics or units & {"tokens/sec", "requests/sec"}
     load, name = read_fields(metrics, _MEAN_LENGTHS), path.stem
     if (place := _DIRECTORY.fullmatch(path.absolute().parent.name)) is not None:
@@ -251,4 +253,4 @@ def read_sheet(text: str, path: Path) -> list[Reported]:
 def _parse_cell(cell: str) -> float | None:
     """Parse a cell's number, without commas; None of anything else."""
     parsed = json_fields.parse_number(cell.replace(",", ""))
-    return number(parsed)
+    return read_number(parsed)

@@ -22,13 +22,13 @@ from loadgen.report.load_identity import Load
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.json_fields import (
     ClientFormat,
-    count,
     find_first,
-    number,
+    find_value,
+    read_count,
     read_fields,
-    reported_number,
-    value_at,
-    word,
+    read_number,
+    read_reported_number,
+    read_word,
 )
 from loadgen.study.importers.pasted import numbers, pasted_pages
 from loadgen.study.run_summary import Reported, shorten_name
@@ -41,22 +41,22 @@ _COUNTS = (
 )  # fmt: skip
 # Rates of the requests that succeeded, over the window that it measured.
 _RATES: json_fields.Fields = {
-    "request_throughput": (reported_number, "requests_per_second.successful.mean"),
-    "output_throughput": (reported_number, "output_tokens_per_second.successful.mean"),
-    "total_token_throughput": (reported_number, "tokens_per_second.successful.mean"),
-    "max_concurrent_requests": (count, "request_concurrency.total.max"),
+    "request_throughput": (read_reported_number, "requests_per_second.successful.mean"),
+    "output_throughput": (read_reported_number, "output_tokens_per_second.successful.mean"),
+    "total_token_throughput": (read_reported_number, "tokens_per_second.successful.mean"),
+    "max_concurrent_requests": (read_count, "request_concurrency.total.max"),
 }
 _STATISTICS: json_fields.Fields = {
-    "mean": (reported_number, "mean"),
-    "median": (reported_number, "median"),
-    "std": (reported_number, "std_dev"),
-    **{f"p{rank}": (reported_number, f"percentiles.p{rank}") for rank in json_fields.RANKS},
+    "mean": (read_reported_number, "mean"),
+    "median": (read_reported_number, "median"),
+    "std": (read_reported_number, "std_dev"),
+    **{f"p{rank}": (read_reported_number, f"percentiles.p{rank}") for rank in json_fields.RANKS},
 }
 _TIMINGS = ("info.timings", "scheduler_info.request_timings")  # of a request
 _LOAD: json_fields.Fields = {
-    "asked_input_len": (count, "config.spec.data.0.prompt_tokens"),
-    "asked_output_len": (count, "config.spec.data.0.output_tokens"),
-    "seed": (count, "config.spec.seed.value"),
+    "asked_input_len": (read_count, "config.spec.data.0.prompt_tokens"),
+    "asked_output_len": (read_count, "config.spec.data.0.output_tokens"),
+    "seed": (read_count, "config.spec.seed.value"),
 }
 _MODELS = (
     "benchmark.config.backend.model", "config.spec.backend.model", "args.model",
@@ -71,8 +71,8 @@ UNEVEN = "guidellm: no TPOT: its ITL is weighted by tokens, and the lengths diff
 
 def _is_guidellm(document: Mapping[str, Any]) -> bool:
     """Whether a document has benchmarks with guidellm's summary of TTFT."""
-    metrics = (value_at(benchmark, "metrics") for benchmark in read_list(document.get("benchmarks")))
-    return any(isinstance(value_at(each, "time_to_first_token_ms"), dict) for each in metrics)
+    metrics = (find_value(benchmark, "metrics") for benchmark in read_list(document.get("benchmarks")))
+    return any(isinstance(find_value(each, "time_to_first_token_ms"), dict) for each in metrics)
 
 
 def _read_guidellm(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
@@ -93,7 +93,7 @@ def _read_benchmark(document: Mapping[str, Any], benchmark: Mapping[str, Any], w
     Raises UsageError if it has no figures; its name is "" if the model is unknown.
     """
     metrics = read_mapping(benchmark.get("metrics"))
-    requests = [r for r in read_list(value_at(benchmark, "requests.successful")) if isinstance(r, dict)]
+    requests = [r for r in read_list(find_value(benchmark, "requests.successful")) if isinstance(r, dict)]
     totals = {
         "completed": _count_requests(benchmark, "successful"),
         "failed": _count_requests(benchmark, "errored"),
@@ -104,16 +104,16 @@ def _read_benchmark(document: Mapping[str, Any], benchmark: Mapping[str, Any], w
     }
     whole = bool(requests) and len(requests) == totals["completed"]  # a sample of them is not all
     latencies, remarks = _read_requests(requests) if whole else _read_summary(metrics)
-    each = read_mapping(value_at(metrics, "iter_tokens_per_iteration.successful"))
+    each = read_mapping(find_value(metrics, "iter_tokens_per_iteration.successful"))
     if (each.get("mean"), each.get("std_dev")) == (1, 0):  # one token a message: its mean is that of the gaps
-        latencies["mean_itl_ms"] = value_at(metrics, "inter_token_latency_ms.successful.mean")
+        latencies["mean_itl_ms"] = find_value(metrics, "inter_token_latency_ms.successful.mean")
     figures, empty = json_fields.require_measured({**totals, **latencies}, where)
     incomplete = _count_requests(benchmark, "incomplete")
     if incomplete:
         remarks.append(f"guidellm: {format_count(incomplete, 'request')} unfinished at the end, not counted")
-    begun = number(benchmark.get("start_time"))
+    begun = read_number(benchmark.get("start_time"))
     return Reported(
-        name=shorten_name(find_first({**document, "benchmark": benchmark}, word, *_MODELS) or ""),
+        name=shorten_name(find_first({**document, "benchmark": benchmark}, read_word, *_MODELS) or ""),
         figures=figures,
         load=_make_load(document, benchmark),
         source=where,
@@ -133,22 +133,22 @@ def _read_count(value: object) -> int | None:
     """Read a count given as a number, as `count` of a summary, or by a list of requests; else None."""
     if isinstance(value, list):
         return len(value) or None
-    return count(value_at(value, "count") if isinstance(value, dict) else value)
+    return read_count(find_value(value, "count") if isinstance(value, dict) else value)
 
 
 def _compute_duration(benchmark: Mapping[str, Any]) -> float | None:
     """Return the reported seconds, else those between start and end; None if neither is known."""
     keys = ("duration", "start_time", "end_time")
-    reported, begin, end = (number(benchmark.get(key)) for key in keys)
+    reported, begin, end = (read_number(benchmark.get(key)) for key in keys)
     return end - begin if reported is None and begin is not None and end is not None else reported
 
 
 def _read_requests(requests: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
     """Compute the statistics in ms of TTFT, TPOT (of several tokens) and E2EL; return them and a remark."""
-    several = [request for request in requests if (number(request.get("output_tokens")) or 0) > 1]
+    several = [request for request in requests if (read_number(request.get("output_tokens")) or 0) > 1]
     samples = {
-        "ttft": [number(request.get("time_to_first_token_ms")) for request in requests],
-        "tpot": [number(request.get("inter_token_latency_ms")) for request in several],
+        "ttft": [read_number(request.get("time_to_first_token_ms")) for request in requests],
+        "tpot": [read_number(request.get("inter_token_latency_ms")) for request in several],
         "e2el": [*map(_compute_e2el_ms, requests)],
     }
     figures = dict[str, Any]()
@@ -160,10 +160,10 @@ def _read_requests(requests: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any
 def _compute_e2el_ms(request: Mapping[str, Any]) -> float | None:
     """Compute ms from first byte sent to last token, else its latency, to the response's end; else None."""
     ends = ("last_token_iteration", "request_start")
-    last, sent = (find_first(request, number, *(f"{place}.{end}" for place in _TIMINGS)) for end in ends)
+    last, sent = (find_first(request, read_number, *(f"{place}.{end}" for place in _TIMINGS)) for end in ends)
     if last is not None and sent is not None:
         return float((last - sent) * 1e3)
-    latency_s = number(request.get("request_latency"))
+    latency_s = read_number(request.get("request_latency"))
     return None if latency_s is None else latency_s * 1e3
 
 
@@ -171,24 +171,24 @@ def _read_summary(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]
     """Read from the summary the latencies that are defined as vLLM's, in ms, and remarks on the others."""
     remarks = [_NO_REQUESTS, "guidellm: E2E runs to the response's end, not to its last token"]
     summaries = [("ttft", "time_to_first_token_ms", 1.0), ("e2el", "request_latency", 1e3)]
-    if value_at(metrics, "output_token_count.successful.std_dev") == 0:
+    if find_value(metrics, "output_token_count.successful.std_dev") == 0:
         summaries.append(("tpot", "inter_token_latency_ms", 1.0))
     else:
         remarks.append(UNEVEN)
     return {
         f"{statistic}_{key}_ms": value * scale
         for key, name, scale in summaries
-        for statistic, value in read_fields(value_at(metrics, f"{name}.successful"), _STATISTICS).items()
+        for statistic, value in read_fields(find_value(metrics, f"{name}.successful"), _STATISTICS).items()
         if value is not None
     }, remarks
 
 
 def _count_tokens(metrics: Mapping[str, Any], name: str) -> int | None:
     """Return the sum of a summary of tokens, else its mean times its count; None if neither is known."""
-    summary = value_at(metrics, f"{name}.successful")
-    total, mean, requests = (number(value_at(summary, key)) for key in ("total_sum", "mean", "count"))
+    summary = find_value(metrics, f"{name}.successful")
+    total, mean, requests = (read_number(find_value(summary, key)) for key in ("total_sum", "mean", "count"))
     if total is None and mean is not None:
-        total = number(mean * (requests or 0))
+        total = read_number(mean * (requests or 0))
     return None if total is None else round(total)
 
 
@@ -197,13 +197,15 @@ def _make_load(document: Mapping[str, Any], benchmark: Mapping[str, Any]) -> Loa
 
     Requests are those that its end did not cut off, else all that were created.
     """
-    strategy = read_mapping(value_at(benchmark, "config.strategy") or value_at(benchmark, "args.strategy"))
-    kind, rate = word(strategy.get("type_")), number(strategy.get("rate"))
-    streams = find_first(strategy, count, "streams", "max_concurrency")
+    strategy = read_mapping(
+        find_value(benchmark, "config.strategy") or find_value(benchmark, "args.strategy")
+    )
+    kind, rate = read_word(strategy.get("type_")), read_number(strategy.get("rate"))
+    streams = find_first(strategy, read_count, "streams", "max_concurrency")
     # Of the measured window those that were not cut off by its end; without a count all created.
     sent = _count_requests(benchmark, "total")
     if sent is None:
-        sent = count(value_at(benchmark, "scheduler_state.created_requests"))
+        sent = read_count(find_value(benchmark, "scheduler_state.created_requests"))
     if sent is not None:
         sent = max(sent - (_count_requests(benchmark, "incomplete") or 0), 0)
     return Load(
@@ -422,7 +424,7 @@ def _make_strategy_load(
     kind, at = (match[1], json_fields.parse_number(match[2] or "")) if match is not None else ("", None)
     rated = kind in ("constant", "poisson", "async")
     limit = {"synchronous": 1.0, "concurrent": at}.get(kind)
-    completed, failed = (count(values.get(key)) for key in ("completed", "failed"))
+    completed, failed = (read_count(values.get(key)) for key in ("completed", "failed"))
     return Load(
         name=name,
         requests=None if completed is None or failed is None else completed + failed,

@@ -107,8 +107,8 @@ def read_ladder_rows(directory: Path) -> dict[str, dict[str, Any]]:
         ladder = json.loads(json_fields.read_bounded(directory / LADDER))
     except (UsageError, ValueError, RecursionError):
         return {}
-    rows = [read_mapping(row) for row in read_list(json_fields.value_at(ladder, "rows"))]
-    return {json_fields.word(row.get("run")): row for row in rows if row.get("run")}
+    rows = [read_mapping(row) for row in read_list(json_fields.find_value(ladder, "rows"))]
+    return {json_fields.read_word(row.get("run")): row for row in rows if row.get("run")}
 
 
 def add_ladder_speed(reported: Reported, row: Mapping[str, Any]) -> Reported:
@@ -116,7 +116,10 @@ def add_ladder_speed(reported: Reported, row: Mapping[str, Any]) -> Reported:
 
     `row` is the ladder's row of the run, {} if it is of none.
     """
-    speed, formula = json_fields.number(row.get("speed_tok_s")), json_fields.word(row.get("formula"))
+    speed, formula = (
+        json_fields.read_number(row.get("speed_tok_s")),
+        json_fields.read_word(row.get("formula")),
+    )
     if speed is None:
         return reported
     load = replace(reported.load, name=f"input {reported.load.asked_input_len}")
@@ -146,7 +149,7 @@ def _summarise(stored: Mapping[str, Any], source: str, run: Result | None) -> Re
 
 def _read_facts(stored: Any, source: str) -> Facts:
     """Read a result's metadata; raises UsageError if it is damaged, or of an unknown format."""
-    ours = read_mapping(json_fields.value_at(stored, OURS))
+    ours = read_mapping(json_fields.find_value(stored, OURS))
     version = ours.get("format")
     supported = ", ".join(map(str, FORMATS))
     if isinstance(version, int) and version > max(FORMATS):

@@ -14,7 +14,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.study import labels
 from loadgen.study.importers import json_fields
-from loadgen.study.importers.json_fields import ClientFormat, count, value_at, word
+from loadgen.study.importers.json_fields import ClientFormat, find_value, read_count, read_word
 from loadgen.study.importers.pasted import pasted_tables
 from loadgen.study.importers.pasted.grids import Grid, Row
 from loadgen.study.importers.pasted.pasted_tables import format_cell
@@ -89,7 +89,7 @@ def _make_percentile_grid(document: Mapping[str, Any]) -> Grid:
 
 def _find_model(arguments: Mapping[str, Any], path: Path) -> str:
     """Return the model in evalscope's arguments, else the name of the directory that it names after it."""
-    if model := shorten_name(word(arguments.get("model"))):
+    if model := shorten_name(read_word(arguments.get("model"))):
         return model
     directory = path.absolute().parent
     return directory.parent.name if _OF_A_LOAD.fullmatch(directory.name) else directory.name or path.stem
@@ -147,12 +147,13 @@ def _parse_counts(cells: Mapping[str, str]) -> dict[str, Any]:
 
 def _read_llama_bench(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """Yield the one run of a row: prefill, decoding, or both, at a depth; UsageError without a speed."""
-    gpu, cpu = word(document.get("gpu_info")), word(document.get("cpu_info"))
-    prompt, answer, depth = (count(document.get(name)) or 0 for name in _TESTED)
+    gpu, cpu = read_word(document.get("gpu_info")), read_word(document.get("cpu_info"))
+    prompt, answer, depth = (read_count(document.get(name)) or 0 for name in _TESTED)
     tested = "+".join(f"{name}{tokens}" for name, tokens in (("pp", prompt), ("tg", answer)) if tokens)
     cells = {
-        "model": word(document.get("model_type")) or Path(word(document.get("model_filename"))).stem,
-        "backend": word(document.get("backends")),
+        "model": read_word(document.get("model_type"))
+        or Path(read_word(document.get("model_filename"))).stem,
+        "backend": read_word(document.get("backends")),
         "device": cpu if gpu.lower() in _NO_GPU else gpu,
         "test": tested + (f" @ d{depth}" if depth else ""),
         "t/s": format_cell(document.get("avg_ts")),
@@ -179,7 +180,7 @@ def _is_llama_benchy(document: Mapping[str, Any]) -> bool:
 
 def _read_llama_benchy(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """Yield two runs for each benchmark of a report, in order: one of prefill, one of decoding."""
-    model, benchmarks = word(document.get("model")), read_list(document.get("benchmarks"))
+    model, benchmarks = read_word(document.get("model")), read_list(document.get("benchmarks"))
     rows = [(model, *cells) for each in benchmarks for cells in _list_llama_cells(read_mapping(each))]
     for run in _read_grids(_LLAMA_BENCHY, source, _make_grid(_TITLES, rows)):
         yield replace(run, remarks=(*run.remarks, _LEFT))
@@ -188,13 +189,13 @@ def _read_llama_benchy(document: Mapping[str, Any], source: str) -> Iterator[Rep
 def _list_llama_cells(benchmark: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """Yield the cells of prefill and of decoding that follow the model's; none of one without a speed."""
     counts = ("prompt_size", "response_size", "context_size", "concurrency")
-    prompt, answer, depth, streams = (count(benchmark.get(key)) or 0 for key in counts)
+    prompt, answer, depth, streams = (read_count(benchmark.get(key)) or 0 for key in counts)
     context = benchmark.get("is_context_prefill_phase") is True
     behind = (f" @ d{depth}" if depth else "") + (f" (c{streams})" if streams > 1 else "")
     names = ("ctx_pp", "ctx_tg") if context else (f"pp{prompt}", f"tg{answer}")
     for name, key in zip(names, ("pp", "tg"), strict=True):
         means = (f"{key}_throughput", f"{key}_req_throughput", *_TIMES)
-        total, of_one, *times = (format_cell(value_at(benchmark, f"{mean}.mean")) for mean in means)
+        total, of_one, *times = (format_cell(find_value(benchmark, f"{mean}.mean")) for mean in means)
         if total or of_one:
             yield name + behind, total, of_one, *(times if key == "pp" else [""] * len(times))
 

@@ -15,7 +15,14 @@ from loadgen.figures.figure_table import COUNTS, PEAKS, figures_named_by, find_f
 from loadgen.report.load_identity import Load
 from loadgen.report.result_file import SIMULATED
 from loadgen.study.importers import json_fields
-from loadgen.study.importers.json_fields import ClientFormat, count, find_first, number, read_fields, word
+from loadgen.study.importers.json_fields import (
+    ClientFormat,
+    find_first,
+    read_count,
+    read_fields,
+    read_number,
+    read_word,
+)
 from loadgen.study.run_summary import Reported, describe_simulation, find_unnamed_preset, shorten_name
 
 _DATE = "%Y%m%d-%H%M%S"
@@ -26,9 +33,9 @@ _COUNTED = (
 )  # fmt: skip
 _STATISTIC = re.compile(r"(mean|median|std|p\d+(\.\d+)?)_\w+")
 _LOAD: json_fields.Fields = {
-    "requests": (count, "num_prompts", "num_prompt"),
-    "max_concurrency": (count, "max_concurrency"),
-    "request_rate_per_s": (json_fields.rate, "request_rate"),
+    "requests": (read_count, "num_prompts", "num_prompt"),
+    "max_concurrency": (read_count, "max_concurrency"),
+    "request_rate_per_s": (json_fields.read_rate, "request_rate"),
 }
 
 
@@ -41,20 +48,26 @@ def _is_vllm(document: Mapping[str, Any]) -> bool:
 def _read_vllm(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """Yield the one run of a file; raises UsageError if it has no figures."""
     figures = {
-        key: document[key] for key in _COUNTED if json_fields.reported_number(document.get(key)) is not None
+        key: document[key]
+        for key in _COUNTED
+        if json_fields.read_reported_number(document.get(key)) is not None
     }
     if lost := json_fields.count_failures(document.get("errors")):
         figures.setdefault("failed", lost)
-    figures["request_rate"] = json_fields.shown_rate(document.get("request_rate"))
+    figures["request_rate"] = json_fields.format_rate(document.get("request_rate"))
     timed = (key for key in document if _STATISTIC.fullmatch(key) and find_figure(key) is not None)
-    figures |= {key: document[key] for key in timed if json_fields.reported_number(document[key]) is not None}
+    figures |= {
+        key: document[key] for key in timed if json_fields.read_reported_number(document[key]) is not None
+    }
     if "mean_e2el_ms" not in figures:
         figures |= _compute_e2el(document)
     figures, empty = json_fields.require_measured(figures, source)
-    model = word(document.get("model_id"))
+    model = read_word(document.get("model_id"))
     is_simulated = document.get("simulated") is True or model.endswith(SIMULATED)
     simulated = find_unnamed_preset(is_simulated)  # ours, without what is ours
-    name = word(document.get("label")) or shorten_name(model.removesuffix(SIMULATED)) or Path(source).stem
+    name = (
+        read_word(document.get("label")) or shorten_name(model.removesuffix(SIMULATED)) or Path(source).stem
+    )
     yield Reported(
         simulated=simulated,
         name=name,
@@ -83,14 +96,14 @@ def _compute_e2el(document: Mapping[str, Any]) -> dict[str, float]:
     ttfts, itls = read_list(document.get("ttfts")), read_list(document.get("itls"))
     if not whole and len(ttfts) == len(itls):
         whole = [
-            sum(number(time) or 0.0 for time in (ttft, *read_list(gaps)))
+            sum(read_number(time) or 0.0 for time in (ttft, *read_list(gaps)))
             for ttft, gaps in zip(ttfts, itls, strict=True)
         ]
     errors = read_list(document.get("errors")) or [""] * len(whole)
     if len(errors) != len(whole):
         return {}
     answered = (latency for latency, error in zip(whole, errors, strict=True) if not error)
-    timed = (number(latency) or 0.0 for latency in answered)
+    timed = (read_number(latency) or 0.0 for latency in answered)
     each_ms = [1e3 * seconds for seconds in timed if seconds > 0]
     return (
         json_fields.compute_statistics("e2el", each_ms) if len(each_ms) == document.get("completed") else {}
@@ -99,8 +112,8 @@ def _compute_e2el(document: Mapping[str, Any]) -> dict[str, float]:
 
 def _list_remarks(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterator[str]:
     """Yield how many requests failed, and how many of those to be sent are neither failed nor answered."""
-    failed, requested = number(figures.get("failed")) or 0.0, count(document.get("num_prompts"))
-    completed = number(figures.get("completed"))
+    failed, requested = read_number(figures.get("failed")) or 0.0, read_count(document.get("num_prompts"))
+    completed = read_number(figures.get("completed"))
     if failed:
         yield f"{format_count(int(failed), 'request')} failed"
     if requested is not None and completed is not None and requested > completed + failed:
@@ -130,8 +143,8 @@ _SGLANGS |= {
     )
 }
 _LENGTHS: json_fields.Fields = {
-    "asked_input_len": (count, "random_input_len"),
-    "asked_output_len": (count, "random_output_len"),
+    "asked_input_len": (read_count, "random_input_len"),
+    "asked_output_len": (read_count, "random_output_len"),
 }
 LAST_LINE = (
     "SGLang's client: E2E and TPOT run to the last line of the answer, usage included, not to its last token"
@@ -152,11 +165,11 @@ def _read_sglang(document: Mapping[str, Any], source: str) -> Iterator[Reported]
 
     Raises UsageError if it has no figures.
     """
-    figures: dict[str, Any] = {"request_rate": json_fields.shown_rate(document.get("request_rate"))}
-    named = {key: word(document.get(key)) for key in ("backend", "protocol")}
+    figures: dict[str, Any] = {"request_rate": json_fields.format_rate(document.get("request_rate"))}
+    named = {key: read_word(document.get(key)) for key in ("backend", "protocol")}
     figures |= {key: name for key, name in named.items() if name}
-    figures["max_concurrency"] = count(document.get("max_concurrency"))
-    values = {key: json_fields.reported_number(document.get(theirs)) for key, theirs in _SGLANGS.items()}
+    figures["max_concurrency"] = read_count(document.get("max_concurrency"))
+    values = {key: json_fields.read_reported_number(document.get(theirs)) for key, theirs in _SGLANGS.items()}
     figures |= {key: value for key, value in values.items() if value is not None}
     errors = read_list(document.get("errors"))
     figures["failed"] = json_fields.count_failures(errors)
@@ -166,13 +179,14 @@ def _read_sglang(document: Mapping[str, Any], source: str) -> Iterator[Reported]
         load["requests"] = len(errors) or None
     # A length was asked for where it was one: a range ratio of 1 is no range there.
     fixed = (
-        word(document.get("dataset_name")).startswith("random") and document.get("random_range_ratio") == 1
+        read_word(document.get("dataset_name")).startswith("random")
+        and document.get("random_range_ratio") == 1
     )
     if fixed:
         load |= read_fields(document, _LENGTHS)
-    path = find_first(document, word, "server_info.model_path", "server_info.served_model_name")
+    path = find_first(document, read_word, "server_info.model_path", "server_info.served_model_name")
     yield Reported(
-        name=word(document.get("tag")) or shorten_name(path or "") or Path(source).stem,
+        name=read_word(document.get("tag")) or shorten_name(path or "") or Path(source).stem,
         figures=figures,
         load=Load(**load),
         source=source,
@@ -184,9 +198,9 @@ def _read_sglang(document: Mapping[str, Any], source: str) -> Iterator[Reported]
 
 def _name_engine(document: Mapping[str, Any]) -> str:
     """Name the engine of a result of SGLang's client, with its version; "" if it is not known."""
-    backend = word(document.get("backend")).partition("-")[0]
+    backend = read_word(document.get("backend")).partition("-")[0]
     if read_mapping(document.get("server_info")) or backend == "sglang":
-        return f"SGLang {find_first(document, word, 'server_info.version') or ''}".strip()
+        return f"SGLang {find_first(document, read_word, 'server_info.version') or ''}".strip()
     return "vLLM" if backend == "vllm" else ""
 
 
@@ -194,7 +208,7 @@ def _list_sglang_remarks(document: Mapping[str, Any], figures: Mapping[str, Any]
     """Yield what E2EL and ITL are of, and that the text's tokens are over 5 % off those reported."""
     if "mean_e2el_ms" in figures:
         yield LAST_LINE
-    if word(document.get("backend")) in ("sglang", "sglang-native"):
+    if read_word(document.get("backend")) in ("sglang", "sglang-native"):
         yield _SMEARED
     counted, again = figures.get("total_output_tokens"), figures.get("total_output_tokens_retokenized")
     if counted and again and abs(again / counted - 1) > _FAR:

@@ -173,7 +173,7 @@ def _read_row(cells: Mapping[str, str], source: str, known: Columns, figured: Co
         raise UsageError(f"{source}: {error}") from None
     requests = plain.get("requests", facts.get("prompts", ""))
     asked = pasted_tables.read_requested_load({**facts, "prompts": requests}, "")
-    limit = json_fields.count(values.get("max_concurrency", asked.max_concurrency))
+    limit = json_fields.read_count(values.get("max_concurrency", asked.max_concurrency))
     measured = row_figures.derive_figures(values, limit, facts, (asked.input_len, asked.output_len))
     figures, empty = json_fields.drop_unmeasured(measured)
     if not json_fields.has_figures(figures):
@@ -181,15 +181,15 @@ def _read_row(cells: Mapping[str, str], source: str, known: Columns, figured: Co
     name = next((plain[key] for key in _NAMES if plain.get(key)), "") or facts.get("model", "")
     load = replace(
         asked,
-        name=json_fields.word(facts.get("load", "")),
+        name=json_fields.read_word(facts.get("load", "")),
         input_len=None,
         output_len=None,
         asked_output_len=json_fields.parse_count(plain.get("asked_output_len", "")) or asked.asked_output_len,
         max_concurrency=limit,
-        request_rate_per_s=json_fields.rate(figures.get("request_rate", asked.request_rate_per_s)),
+        request_rate_per_s=json_fields.read_rate(figures.get("request_rate", asked.request_rate_per_s)),
     )
     return Reported(
-        name=join_quantization(json_fields.word(name) or "unnamed", facts.get("quantization", "")),
+        name=join_quantization(json_fields.read_word(name) or "unnamed", facts.get("quantization", "")),
         figures=figures,
         load=load,
         source=source,

@@ -178,7 +178,7 @@ def parse_cell(cell: str) -> CellNumber | None:
 def parse_rate(cell: str) -> float | None:
     """Parse requests per second that were asked for: `4`, `4 req/s`, `inf`, evalscope's -1; else None."""
     if (part := parse_cell(cell)) is None:
-        return json_fields.rate(cell.strip().replace("∞", "inf"))
+        return json_fields.read_rate(cell.strip().replace("∞", "inf"))
     try:
         asked = parse_number(part.text) * part.times
     except ValueError:

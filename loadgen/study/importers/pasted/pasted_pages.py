@@ -217,7 +217,9 @@ def _make_load(pasted: _Pasted, block: PastedBlock) -> Load:
         requests=counts.get("requests"),
         asked_output_len=counts.get("output_len"),
         max_concurrency=figures.get("max_concurrency", named),
-        request_rate_per_s=json_fields.rate(json_fields.parse_number(str(figures.get("request_rate", rate)))),
+        request_rate_per_s=json_fields.read_rate(
+            json_fields.parse_number(str(figures.get("request_rate", rate)))
+        ),
         asked_input_len=counts.get("input_len"),
         seed=counts.get("seed"),
     )

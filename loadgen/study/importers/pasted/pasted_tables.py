@@ -370,7 +370,7 @@ def read_requested_load(facts: Mapping[str, str], named: str) -> Load:
     counts = (("at a time", limit), ("requests/s", rate), ("prompts", prompts))
     facts_of_it = (f"{count:g} {noun}" for noun, count in counts if count)
     return Load(
-        name=json_fields.word(facts.get("load", "") or named or next(facts_of_it, "")),
+        name=json_fields.read_word(facts.get("load", "") or named or next(facts_of_it, "")),
         requests=prompts,
         input_len=length,
         output_len=answer,
