@@ -282,7 +282,7 @@ def join_quantization(base: str, quantization: str) -> str:
 
 
 def shorten_name(model: str) -> str:
-    """Shorten a path's or a hub's name to its last part: Qwen/Qwen3-8B-FP8 is Qwen3-8B-FP8."""
+    """Shorten a path's or a hub's name to its last part without .gguf: Qwen/Qwen3-8B-FP8 is Qwen3-8B-FP8."""
     return "-".join(filter(None, split_name(model.strip()))).removesuffix(".gguf")
 
 

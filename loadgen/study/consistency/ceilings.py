@@ -50,8 +50,8 @@ class Hardware(msgspec.Struct, frozen=True):
         """Find the hardware that the roofline's flags name; raises UsageError as `find`."""
         return cls.find(flags.hardware, flags.bandwidth, flags.model_config)
 
-    def or_recorded(self, key: str | None) -> Hardware:
-        """Return this; without a machine, with that of a campaign's `key`, or with why that is unknown."""
+    def add_recorded_machine(self, key: str | None) -> Hardware:
+        """Return this; without a machine, with that of a campaign's `key`, or with why it is unknown."""
         if self.machine is not None or key is None:
             return self
         machine, unknown = machines.find_recorded(key)

@@ -65,7 +65,7 @@ class Page:
         return self._loads.get(strip_load(name), ()) if name else ()
 
     def audit_run(self, run: Reported) -> AuditedRun:
-        """Return a run as an AuditedRun without page and ceiling, made once for each run."""
+        """Return a run as an AuditedRun without page and ceiling, the same one at each call."""
         return self._audited.setdefault(id(run), AuditedRun(run))
 
     def find_usual_value(self, load: str, value: Callable[[Reported], Value | None]) -> Value | None:
@@ -78,12 +78,12 @@ class Page:
 
     @cached_property
     def alike(self) -> dict[tuple[tuple[str, float], ...], list[Reported]]:
-        """Group the runs by figures that two different runs would not share by chance."""
+        """The runs by their times as `list_fractions` has them, which two runs do not share by chance."""
         return group_by(self.runs, list_fractions)
 
 
 def find_usual(values: Iterable[Value | None]) -> Value | None:
-    """Return the value that more than half of them have, of at least three; else None."""
+    """Return the value that more than half of some values are, of at least three; else None."""
     counted = Counter(values)
     if not counted:
         return None
@@ -299,7 +299,7 @@ class Workload(msgspec.Struct, frozen=True):
     total_input_tokens: int
 
     def count_shared(self, other: Workload) -> int:
-        """Count the prompts that this run and another have in common."""
+        """Count the first prompts that this workload shares with another; 0 of another client or length."""
         alike = (self.client, self.input_len) == (other.client, other.input_len)
         return min(self.requests, other.requests) if alike else 0
 

@@ -355,7 +355,7 @@ class LadderClimb(Climb[int, SpeedRow]):
 
     def draw(self, form: str) -> str:
         drawn = speed_tables.draw_speeds(self.rows, form)
-        published = speed_tables.compare_published(self.rows) if form == "text" else ""
+        published = speed_tables.draw_next_to_published(self.rows) if form == "text" else ""
         return f"{drawn}\n{published}" if published else drawn
 
     def describe(self, row: SpeedRow) -> str:

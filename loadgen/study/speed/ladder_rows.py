@@ -108,7 +108,10 @@ def name_backend(engine: str) -> str:
 
 
 def find_setting(facts: Facts) -> EngineSetting | None:
-    """Find the engine's settings in the flags it was started with here; None where there are none."""
+    """Return the engine's settings by the flags it was started with here; None where there are none.
+
+    Flags of its place, as the port, are left out; the pages' words come first.
+    """
     if facts.launched is None:
         return None
     command, image = facts.launched.command, facts.launched.image
@@ -184,7 +187,7 @@ def _describe_doubts(run: Result) -> str:
 
 
 def describe_speed(row: SpeedRow) -> str:
-    """Describe a rung: input 6144: TTFT 310.20 ms, decode 148.10 tok/s, output/time 97.10 tok/s."""
+    """Describe a rung: "input 6144: TTFT 310.20 ms, decode 148.10 tok/s", its speed and its note."""
     figures = (
         ("TTFT", row.ttft_ms, "ms"), ("decode", row.decode_tok_s, "tok/s"),
         (row.formula, row.speed_tok_s, "tok/s"),
@@ -308,7 +311,10 @@ def _count_cached(run: Result, measured: Bool) -> Int64 | None:
 
 
 def _explain_not_at_depth(test: DepthTest, cached: Int64 | None) -> str:
-    """Explain why a run does not show the speed at a depth: its prefix was not cached; "" where it was."""
+    """Write why a run does not show the speed at a depth; "" if its prefix was cached, and little more.
+
+    Up to a block of 256 tokens, or half of the prefix or of the new tokens, may be missing or more.
+    """
     if cached is None:
         hint = "vLLM: --enable-prompt-tokens-details"
         return f"how much was cached is not reported ({hint})" if test.depth else ""
@@ -321,7 +327,7 @@ def _explain_not_at_depth(test: DepthTest, cached: Int64 | None) -> str:
 
 
 def _measure_speeds(test: DepthTest, each: PerRequest, cached: Int64 | None) -> Float64:
-    """Measure tokens per second of each request, as the client saw it; NaN where it has none."""
+    """Compute each request's new prompt tokens ÷ TTFT, or 1 ÷ TPOT, in tokens/s; NaN where it has none."""
     new_tokens = each.input_tokens - (0 if cached is None else cached)
     with np.errstate(divide="ignore", invalid="ignore"):
         if test.kind == PROMPT:
@@ -331,7 +337,7 @@ def _measure_speeds(test: DepthTest, each: PerRequest, cached: Int64 | None) -> 
 
 
 def _read_server_speeds(test: DepthTest, records: Records) -> Float64:
-    """Read tokens per second of each request, as the server reported it; NaN where it has none."""
+    """Compute each request's tokens/s by the server's timings, of prefill or decoding; NaN without these."""
     tokens, time_ns = records.server_prompt_tokens, records.server_prefill_ns
     if test.kind == GENERATION:
         tokens, time_ns = records.server_output_tokens - 1, records.server_decode_ns

@@ -160,7 +160,7 @@ def name_settings(settings: Iterable[EngineSetting]) -> dict[EngineSetting, str]
 def find_published(
     model: str, input_length: int, quantization: str = "", backend: str = "", gpu_num: int | None = None
 ) -> SpeedRow | None:
-    """Find the published row of the same model, length and quantization (unnamed: the name's own, else BF16).
+    """Find the published row of a model, length and quantization, else the name's, else BF16; None without.
 
     Of several, that of the same backend is taken; else that of an engine that serves, not of Transformers;
     then that of as many GPUs.

@@ -50,23 +50,24 @@ _CSV_KEYS = (
 )  # fmt: skip
 
 
-def _shape(keys: str, spanned: int = 2, optional: Collection[str] = ()) -> TableShape:
+def _make_shape(keys: str, spanned: int = 2, optional: Collection[str] = ()) -> TableShape:
+    """Make a shape of the columns whose keys stand in `keys`, between blanks."""
     return TableShape(tuple(Column(key, _TITLES[key]) for key in keys.split()), spanned, frozenset(optional))
 
 
 # An engine that takes all memory at its start has none to report: no column, as on the pages.
 _SPEED = "model input_length quantization gpu_num speed_tok_s"
-QWEN3 = _shape(f"{_SPEED} gpu_memory_mb note", optional={"gpu_memory_mb"})
-_BY_GB = _shape(f"{_SPEED} gpu_memory_gb note", optional={"gpu_memory_gb"})
+QWEN3 = _make_shape(f"{_SPEED} gpu_memory_mb note", optional={"gpu_memory_mb"})
+_BY_GB = _make_shape(f"{_SPEED} gpu_memory_gb note", optional={"gpu_memory_gb"})
 _UNSPACED = [replace(column, title=column.title.replace(" (", "(")) for column in _BY_GB.columns]
 QWEN2_5 = replace(_BY_GB, columns=tuple(_UNSPACED))
 # What the pages do not have comes first: the two times that one speed is made of.
 _MEASURED = "model input_length ttft_ms decode_tok_s speed_tok_s quantization gpu_num gpu_memory_gb note"
-MARKDOWN = _shape(_MEASURED, optional={"ttft_ms", "decode_tok_s", "gpu_memory_gb"})
+MARKDOWN = _make_shape(_MEASURED, optional={"ttft_ms", "decode_tok_s", "gpu_memory_gb"})
 TERMINAL = replace(MARKDOWN, narrow=True)
 CSV = TableShape(tuple(Column(key, key) for key in _CSV_KEYS))
-THROUGHPUT = _shape("model quantization prompts qps tokens_per_s note", 0, {"note"})
-_COMPARED = _shape("model input_length quantization speed_tok_s published ratio where")
+THROUGHPUT = _make_shape("model quantization prompts qps tokens_per_s note", 0, {"note"})
+_COMPARED = _make_shape("model input_length quantization speed_tok_s published ratio where")
 
 
 def draw_speeds(rows: Sequence[SpeedRow], form: str) -> str:
@@ -88,7 +89,7 @@ def make_speed_table(
         other = dict.fromkeys(f"{row.output_length}" for row in rows if row.output_length != GENERATED)
         notes = [f"Speed = {' or '.join(formulas)}"] if rows else []
         notes += [f"{' or '.join(other)} tokens generated"] if other else []
-        notes += [f"Server: {setting}" for setting in lone] or legend_lines(names)
+        notes += [f"Server: {setting}" for setting in lone] or write_legend(names)
         if any(row.decode_tok_s is not None for row in rows) and "decode_tok_s" in _list_keys(shape):
             notes.insert(0, "TTFT is a mean; Decode = 1000 / mean TPOT")
     cells = [_make_cells(row, {} if lone or "setting" in _list_keys(shape) else names) for row in rows]
@@ -103,7 +104,10 @@ def _list_keys(shape: TableShape) -> list[str]:
 def _narrow_table(
     rows: Sequence[SpeedRow], cells: Sequence[dict[str, str]], shape: TableShape, notes: Sequence[str]
 ) -> Table:
-    """Make a table with the formula as a title, and a quantization of all rows in the heading."""
+    """Make a table with the formula as the speed's title and the quantization in the heading.
+
+    Each is so only if all rows share it; the formula's note then has the pages that publish it.
+    """
     columns = list(shape.columns)
     if len(formulas := {row.formula for row in rows}) == 1:
         formula = formulas.pop()
@@ -118,8 +122,8 @@ def _narrow_table(
     return _make_table(cells, replace(shape, columns=tuple(columns)), notes)
 
 
-def legend_lines(names: Mapping[EngineSetting, str]) -> list[str]:
-    """Write a legend as the pages do: `[Setting 1]=(gpu_memory_utilization=0.98 …)`."""
+def write_legend(names: Mapping[EngineSetting, str]) -> list[str]:
+    """Write a legend's lines as the pages do: `[Setting 1]=(gpu_memory_utilization=0.98 …)`."""
     return [f"[{name}]=({setting})" for setting, name in names.items()]
 
 
@@ -128,7 +132,7 @@ def draw_throughput(rows: Sequence[ThroughputRow], form: str, shape: TableShape 
     return TABLES[form](_make_table(list(map(_make_words, rows)), shape, ()))
 
 
-def compare_published(rows: Sequence[SpeedRow], width: int = WIDTH) -> str:
+def draw_next_to_published(rows: Sequence[SpeedRow], width: int = WIDTH) -> str:
     """Draw our rows next to the published ones, for a terminal; "" where none was published.
 
     A published speed of the other formula is converted, for the 2048 tokens it was measured with.
@@ -223,7 +227,7 @@ def render_rst_table(table: Table) -> str:
 
 
 def _escape_rst(cell: str) -> str:
-    """Escape what begins markup; the underscores inside auto_gptq do not."""
+    """Escape what begins markup in a cell; the underscores inside auto_gptq do not."""
     return re.sub(r"[\\*`|]|_(?![A-Za-z0-9_])", r"\\\g<0>", cell)
 
 

@@ -146,7 +146,7 @@ def test_the_qwen3_page_is_drawn_byte_for_byte() -> None:
 
 
 def test_the_qwen2_5_page_is_drawn_byte_for_byte_with_its_legend() -> None:
-    lines = speed_tables.legend_lines({setting: name for name, setting in SETTINGS_TO_32B.items()})
+    lines = speed_tables.write_legend({setting: name for name, setting in SETTINGS_TO_32B.items()})
     small, large = widened(QWEN2_5, model=23, note=25), widened(QWEN2_5, model=27, note=41)
     drawn = speed_tables.render_rst_table(
         speed_tables.make_speed_table(of("Qwen2.5-0.5B-Instruct", "Transformers"), small, ())
@@ -160,7 +160,7 @@ def test_the_qwen2_5_page_is_drawn_byte_for_byte_with_its_legend() -> None:
 
 
 def test_the_legend_of_72b_is_written_as_on_its_page() -> None:
-    assert speed_tables.legend_lines(name_settings(SETTINGS.values())) == [
+    assert speed_tables.write_legend(name_settings(SETTINGS.values())) == [
         "[Default Setting]=(gpu_memory_utilization=0.9 max_model_len=32768 enforce_eager=False)",
         "[Setting 1]=(gpu_memory_utilization=0.98 max_model_len=4096 enforce_eager=True)",
         "[Setting 2]=(gpu_memory_utilization=1.0 max_model_len=4096 enforce_eager=True)",
@@ -331,7 +331,7 @@ def test_ours_stand_beside_the_published_of_the_same_formula() -> None:
         SpeedRow("Qwen3-8B", "SGLang", "H200", 129024, "FP8", 1, None, note=NO_ROOM, formula=TOTAL),
         SpeedRow("Qwen3-8B", "SGLang", "H200", 100, "FP8", 1, Decimal("300.00"), formula=TOTAL),
     ]
-    assert speed_tables.compare_published(ours) == (
+    assert speed_tables.draw_next_to_published(ours) == (
         "   Input  Quantization       Speed   Published  Ratio  Published on\n"
         "  Length                (tokens/s)  (tokens/s)\n"
         "  ------  ------------  ----------  ----------  -----  -------------------\n"
@@ -345,7 +345,7 @@ def test_ours_stand_beside_the_published_of_the_same_formula() -> None:
 
 def test_a_published_speed_of_the_other_formula_is_converted() -> None:
     ours = [SpeedRow("Qwen3-0.6B", "SGLang", "H200", 30720, "BF16", 1, Decimal("447.18"), output_length=256)]
-    drawn = speed_tables.compare_published(ours)
+    drawn = speed_tables.draw_next_to_published(ours)
     assert ours[0].formula == OUTPUT
     assert "447.18      223.59   2.00" in drawn  # 3577.42 × 2048 / (30720 + 2048)
     assert "Published as (prompt+output)/time, converted to output/time" in drawn
@@ -353,7 +353,7 @@ def test_a_published_speed_of_the_other_formula_is_converted() -> None:
 
 
 def test_nothing_stands_beside_a_model_that_nobody_published() -> None:
-    assert speed_tables.compare_published([SpeedRow("tiny", "vLLM", "", 1, "BF16", 1, Decimal(9))]) == ""
+    assert speed_tables.draw_next_to_published([SpeedRow("tiny", "vLLM", "", 1, "BF16", 1, Decimal(9))]) == ""
 
 
 PROMPTS = [
