@@ -52,7 +52,10 @@ class ShardPlaces(msgspec.Struct, frozen=True):
 
     @contextmanager
     def open_calls(self, name: str) -> Iterator[Calls]:
-        """Open an actor for each shard of a run; they end with the block, and what they started."""
+        """Start an actor for each shard of the run `name` and yield the calls to them.
+
+        When the block ends, the actors and what they started are ended.
+        """
         shards, kind, run = len(self.places), shard_actor.make_actor_class(self.ray), secrets.token_hex(2)
         actors = [
             kind.options(
@@ -73,7 +76,7 @@ class ClusterExtension(Extension):
     """A plan that is sent from a Ray cluster."""
 
     def check(self, options: Options) -> None:
-        """Raise UsageError where --cluster or --shards stands alone, or an option does not go with them."""
+        """Raise UsageError if --cluster or --shards stands alone, or an option does not go with them."""
         if options.cluster is None:
             if options.shards is not None:
                 raise UsageError(
@@ -89,7 +92,7 @@ class ClusterExtension(Extension):
             raise UsageError(f"{flag} does not go with --cluster: {why}")
 
     def begin_sender(self, options: Options, stack: ExitStack, interrupts: Interrupts) -> SenderMaker | None:
-        """Join the cluster until the end of `stack`, check its nodes, and return the maker of its sender.
+        """Join the cluster until `stack` ends, check its nodes, and return what makes a `ClusterSender`.
 
         None without --cluster, and where the request is only printed; raises LoadgenError.
         """
@@ -119,7 +122,10 @@ class ClusterSender(PlanSender):
         self.merged: Facts | None = None  # of the last run
 
     def send(self, made: Plan, options: TransportOptions, watch: Watch) -> Outcome:
-        """Send a plan, a part from every shard at one start; return its outcome, and keep their facts."""
+        """Send a plan, a part from every shard at one start, and return the outcome with the shards' records.
+
+        `merged` is set to the shards' joined facts, if the run has them. Raises MeasureError.
+        """
         assert watch.journal.path is not None
         check_divisible(made, Share(0, len(self.places.places)))
         start, ended = FleetStart(), watch.journal.path.parent
@@ -140,10 +146,11 @@ class ClusterSender(PlanSender):
         return replace(outcome, records=firing.merged.records)
 
     def list_steps(self) -> tuple[tuple[str, Step], ...]:
+        """Return the one step after the last request: the shards' facts are added to the run's."""
         return (("the shards", self._add_shards),)
 
     def _add_shards(self, known: Facts) -> Facts:
-        """Return the facts with the shards' client, parts and losses, and their notes that are not there."""
+        """Return the facts with the shards' client, parts and losses, and with their notes that are new."""
         facts = self.merged
         assert facts is not None
         return replace(
@@ -156,7 +163,7 @@ class ClusterSender(PlanSender):
         )
 
     def _order(self, made: Plan, options: TransportOptions) -> ShardOrder:
-        """Make the order that the shards have in common: its share is the whole plan."""
+        """Make the order that the shards have in common, with the whole plan as its share."""
         asked = self.options
         running = asked.base_url is not None
         return ShardOrder(
@@ -179,7 +186,7 @@ class ClusterSender(PlanSender):
 def join_cluster(
     stack: ExitStack, address: str, shards: int, workers: int, turn: Callable[[], None]
 ) -> ShardPlaces:
-    """Take places for shards on the cluster at an address, until the end of `stack`.
+    """Connect to the cluster at an address and reserve places for shards, both until the end of `stack`.
 
     Raises UsageError and MeasureError, each in bounded time: no Ray, no cluster, no room, another loadgen.
     `turn` is called while Ray is waited for, and may raise.
@@ -191,7 +198,7 @@ def join_cluster(
 
 
 class FleetStart:
-    """The instant from which the plan's times count, once it is set."""
+    """The instant from which the plan's times count, ns of this machine's clock; 0 until it is set."""
 
     instant_ns = 0
 
@@ -221,7 +228,7 @@ class ClusterFiring:
 
     @property
     def health(self) -> Health:
-        """The health of all capturing processes together, by this machine's clock; none before `merged`."""
+        """The health of all capturing processes, by this machine's clock; NO_HEALTH before `merged`."""
         if self.merged is None:
             return NO_HEALTH
         client, records = self.merged.facts.client, self.merged.records
@@ -252,11 +259,14 @@ class ClusterFiring:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """The shards that were lost, and why."""
+        """The shards that were lost, and why; empty until `merged` is set."""
         return () if self.merged is None else self.merged.facts.lost
 
     def turns(self, progress: Progress) -> Iterator[None]:
-        """Watch the shards to their end, yielding at each poll; then read clocks again and set `merged`."""
+        """Poll the shards to their end, and yield after each poll; then read clocks again and set `merged`.
+
+        Each poll passes the counts to `progress` and the stop rules.
+        """
         for _ in self.fleet.watch():
             totals = self.fleet.totals
             progress.note_totals(totals)
@@ -272,9 +282,9 @@ class ClusterFiring:
         self.fleet.calls.release()
 
     def _note(self, totals: Totals) -> None:
-        """Report to the stop rules how requests ended since the last time; if a shard's own fired, stop all.
+        """Report to the stop rules how many requests failed and succeeded since the last call.
 
-        Cancelled requests are not evidence about the server.
+        Cancelled ones do not count. If a shard's own rule fired, set it as fired and stop all shards.
         """
         failed = totals.failed - self._noted.failed
         cancelled = totals.cancelled - self._noted.cancelled
@@ -290,7 +300,10 @@ class ClusterFiring:
 
 
 def join_runs(fleet: Fleet, directory: Path) -> Result:
-    """Fetch the shards' runs and join them by this machine's clock; raises MeasureError if none left any."""
+    """Fetch the shards' runs into a temporary folder of `directory`, and join them by this machine's clock.
+
+    Raises MeasureError if none left a run.
+    """
     from loadgen.features.shards import merge, shard_clocks  # only a run that has ended needs them
     from loadgen.features.shards.merge import merge_results
 

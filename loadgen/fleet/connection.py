@@ -24,10 +24,10 @@ _PORTS = "the head's port is 6379, that of ray:// 10001"
 
 @contextmanager
 def connect_ray(address: str) -> Iterator[Any]:
-    """Connect to the cluster at an address, and return the module `ray`.
+    """Connect to the cluster at an address, yield the module `ray`, and disconnect afterwards.
 
-    A program that is connected already stays so. Raises UsageError and MeasureError, each within a time
-    limit.
+    "auto" is RAY_ADDRESS if it is set. A program that was connected already stays so. Handlers of signals are
+    restored. Raises UsageError and MeasureError, each within a time limit.
     """
     ray = _import_ray()
     if ray.is_initialized():
@@ -48,6 +48,7 @@ def connect_ray(address: str) -> Iterator[Any]:
 
 
 def _import_ray() -> Any:
+    """Import `ray` with its warnings and usage reports off; raises UsageError if it is not installed."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else a warning about GPUs
     try:
@@ -69,6 +70,7 @@ def _read_handlers() -> dict[int, Any]:
 
 
 def _init_ray(ray: Any, where: str) -> None:
+    """Connect `ray` to the cluster at `where`, its logs turned off; raises MeasureError."""
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     vars(ray._private.worker)["_worker_logs_enabled"] = False  # else pages of a lost node's log
     try:
@@ -87,7 +89,7 @@ def _init_ray(ray: Any, where: str) -> None:
 
 
 def _explain_refusal(where: str, error: Exception) -> Exception:
-    """Return a MeasureError that explains in a line why Ray could not be joined."""
+    """Return a MeasureError that says in a line why Ray refused: no cluster, other versions, or its text."""
     text = " ".join(str(error).split())
     if where == AUTO:
         return MeasureError(
@@ -100,10 +102,10 @@ def _explain_refusal(where: str, error: Exception) -> Exception:
 
 
 def _check_answers(where: str) -> None:
-    """Raise MeasureError where no gRPC server answers at HOST:PORT: Ray itself takes minutes to say so.
+    """Raise MeasureError if no gRPC server answers at HOST:PORT in 10 s: Ray itself takes minutes for that.
 
-    With TLS or without grpcio only TCP is tried; then ray:// without grpcio is a UsageError. Another form of
-    address passes.
+    With TLS or without grpcio only TCP is tried; ray:// without grpcio raises UsageError. Another form of
+    address is not checked.
     """
     match = ADDRESS.fullmatch(where)
     if match is None:
@@ -141,9 +143,9 @@ _SOON_NS, _SOON_S, _LATER_S = 20_000_000, 0.0002, 0.02
 def wait_for_answers(
     ray: Any, refs: Sequence[Any], within_s: float, turn: Callable[[], None], every: bool
 ) -> list[Any]:
-    """Return the references that Ray has answered, once all of them are if `every`, else once one is.
+    """Poll Ray until `every` reference is answered, or one of them, and return those that are.
 
-    Returns what there is when `within_s` is over. `turn` is called meanwhile, and may raise.
+    After `within_s` it returns those answered by then. `turn` is called between polls, and may raise.
     """
     began_ns = clock.now_ns()
     while True:

@@ -52,11 +52,11 @@ class FleetShard:
 
     @property
     def over(self) -> bool:
-        """Whether the shard has ended or is lost, so that nothing more comes of it."""
+        """Whether the shard has ended, failed, is done or lost, so that it sends nothing more."""
         return bool(self.lost or self.status.ended or self.status.failed or self.status.done)
 
     def take(self, status: ShardStatus, now_ns: int) -> None:
-        """Record the status that a shard answered, that none is due, and `now_ns` if it made progress."""
+        """Set the status, mark the question as answered, and set `beat_ns` to now if it shows progress."""
         if status.beats != self.status.beats or status.measured != self.status.measured or not self.beat_ns:
             self.beat_ns = now_ns
         self.status, self.asked_ns = status, 0
@@ -72,7 +72,10 @@ class Fleet:
         self.name = {shard.number: f"shard {shard.number}/{shards}" for shard in self.shards}
 
     def begin(self, order: ShardOrder) -> None:
-        """Start every shard's process with its order, and return once all are ready; raises MeasureError."""
+        """Start every shard's process with its share of the order, and wait until all are ready.
+
+        Raises MeasureError if one is lost, fails, or takes longer than 600 s.
+        """
         count = len(self.shards)
         orders = {
             shard.number: order_share(order, Share(shard.number, count)).pack() for shard in self.shards
@@ -94,12 +97,12 @@ class Fleet:
             time.sleep(_EVERY_S)
 
     def read_clocks(self) -> None:
-        """Set `before` of every shard: its clock against this one by round trips; raises MeasureError."""
+        """Measure every shard's clock against this one, and set `before`; raises MeasureError."""
         for shard in self.shards:
             shard.before = self._read_clock(shard)
 
     def read_clocks_again(self) -> None:
-        """Set `after` of the shards that are not lost in the same way; one that does not answer is lost."""
+        """Measure the clocks of shards that are not lost again, and set `after`; a silent shard is lost."""
         for shard in self.shards:
             if not shard.lost:
                 try:
@@ -108,7 +111,7 @@ class Fleet:
                     shard.lost = str(error)
 
     def start(self, instant_ns: int) -> None:
-        """Let all shards begin at an instant of this clock; raises MeasureError."""
+        """Send all shards the instant at which they begin, by this machine's clock; raises MeasureError."""
 
         def question(number: int) -> tuple[Any, ...]:
             before = self.shards[number].before
@@ -119,7 +122,10 @@ class Fleet:
             self._check(answer)
 
     def watch(self) -> Iterator[None]:
-        """Poll all shards, give up silent ones and yield, a few times a second, until all end or are lost."""
+        """Poll all shards and yield, a few times a second, until each has ended or is lost.
+
+        Silent nodes are marked as lost, and idle processes killed.
+        """
         while not all(shard.over for shard in self.shards):
             now_ns = clock.now_ns()
             for shard in self.shards:
@@ -133,14 +139,14 @@ class Fleet:
             time.sleep(_EVERY_S / 2)
 
     def stop(self, number: int = _INTERRUPT) -> None:
-        """Send signal `number` to shards that are not over, and do not wait; SIGINT ends a run in order."""
+        """Ask the shards that are not over to signal their processes, without waiting; SIGINT ends a run."""
         for shard in self.shards:
             if not shard.over:
                 self.calls.ask(shard.number, "stop", number)
 
     @property
     def totals(self) -> Totals:
-        """The counts of all shards so far."""
+        """The sum of all shards' counts, as they last reported them."""
         return Totals.join(shard.status.totals for shard in self.shards)
 
     @property
@@ -150,12 +156,15 @@ class Fleet:
         return "" if fired is None else f"{self.name[fired.number]}: {fired.status.rule}"
 
     def fetch_results(self, directory: Path) -> list[tuple[str, Result]]:
-        """Fetch into `directory` the runs that shards left, each with its name; one that fails is lost."""
+        """Fetch the runs of shards that are not lost into `directory`, and return them with their names.
+
+        A shard whose run cannot be fetched or read is marked as lost and left out.
+        """
         left = ((shard, self._fetch(shard, directory)) for shard in self.shards if not shard.lost)
         return [(self._name_shard(shard), result) for shard, result in left if result is not None]
 
     def explain_loss(self, shard: FleetShard) -> str:
-        """Explain why a shard left nothing or not all; "" where it left all."""
+        """Return why a shard left no whole run: lost, killed, failed or ended; "" if it is done."""
         return shard.lost or shard.killed or (
             "" if shard.status.done else shard.status.failed or shard.status.ended
         )  # fmt: skip
@@ -198,7 +207,10 @@ class Fleet:
             shard.take(answer.value, clock.now_ns())
 
     def _give_up_silent(self, now_ns: int) -> None:
-        """Mark a shard as lost if its node is silent; kill a process that is idle too long while all are."""
+        """Mark shards as lost whose node has not answered for 30 s, and kill idle processes if all are idle.
+
+        Idle is 30 s without progress while sending, 600 s while writing the run.
+        """
         going = [shard for shard in self.shards if not shard.over]
         moving = [shard for shard in going if now_ns - shard.beat_ns < _SILENT_S * 1e9]
         for shard in going:
@@ -210,6 +222,7 @@ class Fleet:
                 self.calls.ask(shard.number, "stop", _KILL)
 
     def _ask_all(self, question: Callable[[int], tuple[Any, ...]], within_s: float) -> list[Answer]:
+        """Ask each shard that is not lost, and return the answers by number."""
         left = [shard.number for shard in self.shards if not shard.lost]
         return ask_all(self.calls, left, question, within_s, self.turn)
 
@@ -236,15 +249,15 @@ class Calls(Protocol):
 
     @property
     def nodes(self) -> Sequence[Node]:
-        """The machine of each."""
+        """The machine of each shard."""
         ...
 
     def ask(self, shard: int, method: str, *arguments: Any) -> None:
-        """Ask one, without waiting."""
+        """Call a method of one shard, without waiting for its answer."""
         ...
 
     def take_answers(self, within_s: float) -> list[Answer]:
-        """Take the answers so far, once there is one, or the time is over; [] at once if none is due."""
+        """Wait up to `within_s` for an answer and return those that are there; [] at once if none is due."""
         ...
 
     def release(self) -> None:
@@ -263,12 +276,14 @@ class RayCalls:
         self._asked[getattr(self.actors[shard], method).remote(*arguments)] = shard, method
 
     def take_answers(self, within_s: float) -> list[Answer]:
+        """Wait up to `within_s` for an answer of Ray and return those that are there; [] if none is due."""
         if not self._asked:
             return []
         there = connection.wait_for_answers(self.ray, list(self._asked), within_s, lambda: None, every=False)
         return [self._answer(ref) for ref in there]
 
     def release(self) -> None:
+        """Ask all actors to close, wait for them 5 s at most, and kill them; a second call does nothing."""
         if not self.actors:
             return
         actors, self.actors = self.actors, []
@@ -279,7 +294,10 @@ class RayCalls:
             self.ray.kill(actor)
 
     def _answer(self, ref: Any) -> Answer:
-        """Make the answer of a reference that is ready, or of a lost shard, and forget the reference."""
+        """Return the answer of a reference that is ready, `lost` with the reason if its call failed.
+
+        The reference is removed from those asked.
+        """
         (shard, method), errors = self._asked.pop(ref), self.ray.exceptions
         try:
             return Answer(shard, method, self.ray.get(ref, timeout=_CLOSES_S))
@@ -298,7 +316,8 @@ def ask_all(
 ) -> list[Answer]:
     """Ask each shard its question, a method and its arguments, and return one answer for each, by number.
 
-    One that is not there in time says `lost`; those to other questions are dropped. `turn` is called often.
+    A shard that does not answer within `within_s` gets one that is `lost`. Answers to other questions are
+    dropped. `turn` is called five times a second or more, and may raise.
     """
     methods: dict[int, str] = {}
     for shard in shards:

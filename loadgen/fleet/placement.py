@@ -27,16 +27,16 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def strategy(self) -> Any:
-        """The strategy by which Ray schedules an actor or a task there."""
+        """Ray's scheduling strategy that puts an actor or a task into this bundle."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         return PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=self.bundle)
 
 
 def plan_rounds(cpus: Mapping[str, float], shards: int, each: int) -> list[int]:
-    """Plan how many shards of `each` CPUs every round places, each on another node; `cpus` are by node.
+    """Return how many shards of `each` CPUs every round places, no two of a round on one node.
 
-    Raises UsageError where there is no room for all.
+    `cpus` are the nodes' CPUs. Raises UsageError where there is no room for all shards.
     """
     rooms = [int(count // each) for count in cpus.values()]
     if sum(rooms) < shards:
@@ -55,9 +55,9 @@ def plan_rounds(cpus: Mapping[str, float], shards: int, each: int) -> list[int]:
 
 @contextmanager
 def place_shards(ray: Any, shards: int, each: int, turn: Callable[[], None]) -> Iterator[list[Place]]:
-    """Reserve places for shards with `each` CPUs, which no one else has until the end.
+    """Reserve a place of `each` CPUs for every shard, yield the places, and release them afterwards.
 
-    Raises UsageError and MeasureError, within a time limit, where there is no room.
+    Raises UsageError and MeasureError, within a time limit, where there is no room. `turn` may raise.
     """
     groups: list[Any] = []
     try:
@@ -78,9 +78,10 @@ def place_shards(ray: Any, shards: int, each: int, turn: Callable[[], None]) -> 
 def _place_rounds(
     ray: Any, sizes: Sequence[int], each: int, groups: list[Any], turn: Callable[[], None]
 ) -> Iterator[Place]:
-    """Reserve a group of places a round, on as many nodes; where others use a node's CPUs, on free ones.
+    """Reserve a placement group per round, on as many nodes as places, else on any, and yield its places.
 
-    Yields the places, and adds each group to `groups`, which the caller releases; raises MeasureError.
+    Each group is added to `groups`, which the caller releases. Raises MeasureError if neither is free in 15
+    s.
     """
     run = secrets.token_hex(2)
     for size in sizes:
@@ -130,7 +131,10 @@ def _make_question() -> Callable[[], tuple[str, str, str]]:
 
 
 def find_nodes(ray: Any, places: Sequence[Place], turn: Callable[[], None]) -> list[Node]:
-    """Find the machine of each shard; raises MeasureError that names the first that cannot send a part."""
+    """Ask the node of each place for its name and versions, and return the nodes in the places' order.
+
+    Raises MeasureError if one does not answer within 60 s, is lost, or has another loadgen or Python.
+    """
     question = _make_question()
 
     def ask_node() -> tuple[str, tuple[str, str, str]]:
@@ -175,5 +179,5 @@ def check_node(node: Node) -> None:
 
 
 def strip_patch(version: str) -> str:
-    """Strip a version of Python of its patch level."""
+    """Return the first two parts of a Python version: 3.12 of 3.12.4."""
     return ".".join(version.split(".")[:2])

@@ -42,7 +42,7 @@ class ShardActor:
         self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self, order: bytes) -> str:
-        """Start the shard's process with its order, and return the boot whose CLOCK_MONOTONIC it has."""
+        """Start the shard's process in a session of its own, write its order to it; return the boot's id."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         with os.fdopen(open_unlinked(self._place / OUTPUT, flags), "wb") as output:
             self._process = subprocess.Popen(
@@ -60,11 +60,11 @@ class ShardActor:
         return clock.now_ns()
 
     def start(self, instant_ns: int) -> None:
-        """Let the process begin at an instant of this node's CLOCK_MONOTONIC."""
+        """Write the instant at which it begins, ns of this node's CLOCK_MONOTONIC, to the process."""
         self._write(instant_ns.to_bytes(LENGTH_BYTES, "little"))
 
     def status(self) -> ShardStatus:
-        """Return the shard's progress, its counts, and how its process ended if it did."""
+        """Return the shard's progress and counts, read from its files, and how its process ended."""
         ended = self._explain_end()  # before what it wrote last is read
         events = dict(map(_split_event, _read_lines(self._place / EVENTS)))
         return ShardStatus(
@@ -79,12 +79,12 @@ class ShardActor:
         )
 
     def stop(self, number: int = signal.SIGINT) -> None:
-        """Send the process a signal: the first SIGINT ends its run in order, and it leaves what it has."""
+        """Send the process a signal if it runs; on a first SIGINT it ends its run and writes what it has."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
 
     def fetch(self) -> dict[str, npt.NDArray[np.uint8]]:
-        """Return the files of the run directory that the process left, as bytes by name; {} without one."""
+        """Return the files of the last run directory that the process wrote, by name; {} without one."""
         import numpy as np
 
         directories = sorted((self._place / RUNS).glob("*/"))
@@ -96,7 +96,7 @@ class ShardActor:
         }
 
     def close(self) -> None:
-        """Kill the process and what it started, and remove all that they left on this node's disk."""
+        """Kill the process and its group, wait for it 10 s, and remove its directory on this node."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -107,6 +107,7 @@ class ShardActor:
         shutil.rmtree(self._place, ignore_errors=True)
 
     def _write(self, data: bytes) -> None:
+        """Write to the process's standard input; nothing happens if it has ended."""
         assert self._process is not None
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended, and `status` says how
@@ -114,7 +115,7 @@ class ShardActor:
             self._process.stdin.flush()
 
     def _explain_end(self) -> str:
-        """Explain how the process ended, and what it wrote last; "" while it runs."""
+        """Return how the process ended, with the last 400 bytes of its output; "" unless it has ended."""
         code = None if self._process is None else self._process.poll()
         if code is None:
             return ""
@@ -136,5 +137,5 @@ def _split_event(line: str) -> tuple[str, str]:
 
 
 def make_actor_class(ray: Any) -> Any:
-    """Make the class of which Ray makes actors."""
+    """Make Ray's actor class of `ShardActor`, never restarted or called again."""
     return ray.remote(max_restarts=0, max_task_retries=0)(ShardActor)

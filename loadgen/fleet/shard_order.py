@@ -48,11 +48,14 @@ class ShardOrder(msgspec.Struct, frozen=True):
     word_counts: dict[str, WordCounts] = {}
 
     def pack(self) -> bytes:
-        """Pack the order as bytes; infinities stay infinite."""
+        """Return the order as msgpack bytes; infinities stay infinite."""
         return msgspec.msgpack.encode(self)
 
     def options(self, run_dir: str, totals: str) -> Options:
-        """Make the options of the shard's process: its run goes below `run_dir`, its counts into `totals`."""
+        """Return the options of the shard's process, with its run below `run_dir` and its counts in `totals`.
+
+        It observes no server, and sends no plan but the one of the order's digest.
+        """
         lists = ("metadata", "more_urls")
         values = {**self.given, **{name: tuple(self.given.get(name, ())) for name in lists}}
         return Options(
@@ -80,7 +83,7 @@ class OrderedOptions(keywords.BenchOptions, total=False):
 
 
 def unpack_order(data: bytes) -> ShardOrder:
-    """Read an order from the bytes of `pack`; raises UsageError, in one line, if it cannot be carried out."""
+    """Return the order in the bytes of `pack`, all values checked; raises UsageError, in one line."""
     try:
         order = msgspec.msgpack.decode(data, type=ShardOrder)
         _check(order)
@@ -91,7 +94,7 @@ def unpack_order(data: bytes) -> ShardOrder:
 
 
 def _check(order: ShardOrder) -> None:
-    """Raise ValueError or UsageError of values that the types alone allow."""
+    """Raise ValueError or UsageError if a value of the order is of the right type, but out of bounds."""
     share, seed = order.share, order.seed
     if not 0 <= share.number < share.of <= MOST_SHARES:
         raise ValueError(f"there is no part {share.number} of {share.of}")
@@ -112,14 +115,14 @@ def _check(order: ShardOrder) -> None:
 
 
 def pick_options(options: Options) -> dict[str, Any]:
-    """Pick the options that a shard needs and that are not the defaults."""
+    """Return the options that a shard needs, by name, without those that equal the defaults."""
     default = Options()
     values = {name: getattr(options, name) for name in SENT if hasattr(options, name)}
     return {name: value for name, value in values.items() if value != getattr(default, name)}
 
 
 def order_share(order: ShardOrder, share: Share) -> ShardOrder:
-    """Return the order of another part of the plan."""
+    """Return the order with another share of the plan."""
     return replace(order, share=share)
 
 

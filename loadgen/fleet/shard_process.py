@@ -39,13 +39,16 @@ _POLL_S = 0.01
 
 
 class DriverLine:
-    """The line to who started this process; raises MeasureError where that is gone."""
+    """The pipe from the actor that started this process, and the file of events to it.
+
+    Reading raises MeasureError if the actor is gone.
+    """
 
     def __init__(self, place: Path, stdin: BinaryIO) -> None:
         self.place, self._stdin = place, stdin
 
     def order(self) -> ShardOrder:
-        """Read the order; raises LoadgenError where it cannot be carried out."""
+        """Read the order from standard input; raises LoadgenError if it is too large or not valid."""
         size = int.from_bytes(self._read(LENGTH_BYTES), "little")
         if size > MOST_ORDER_BYTES:
             raise MeasureError(f"the driver's order has {size} bytes, more than {MOST_ORDER_BYTES}")
@@ -61,7 +64,10 @@ class DriverLine:
             os.close(events)
 
     def start(self) -> int:
-        """Report that all is ready, wait for the driver, and return its start (ns of CLOCK_MONOTONIC)."""
+        """Report that all is ready, wait for the driver's start, and return it (ns of CLOCK_MONOTONIC).
+
+        Raises MeasureError if it is more than an hour away.
+        """
         self.report("ready")
         instant_ns = int.from_bytes(self._read(LENGTH_BYTES), "little")
         if instant_ns > SYSTEM_CLOCK.now_ns() + _LATEST_S * SECOND_NS:
@@ -69,6 +75,7 @@ class DriverLine:
         return instant_ns
 
     def _read(self, count: int) -> bytes:
+        """Read `count` bytes of standard input; raises MeasureError at its end."""
         data = bytearray()
         while len(data) < count:
             more = self._stdin.read(min(count - len(data), _PIECE_BYTES))
@@ -86,6 +93,10 @@ class DrivenSender(ShardSender):
         self.line = line
 
     def send(self, made: Plan, options: TransportOptions, watch: Watch) -> Outcome:
+        """Wait for the driver's start, measure the shard's part of the plan, and report that it ended.
+
+        Raises MeasureError if the shard was not ready by then.
+        """
         start = Punctual(self.line.start())
         gone = options.gone
 
@@ -103,7 +114,7 @@ class DrivenSender(ShardSender):
 
 
 def run_shard(line: DriverLine) -> None:
-    """Measure what is ordered, and leave its run directory; raises LoadgenError."""
+    """Read the order, measure its part, write the run directory, and report `done`; raises LoadgenError."""
     order = line.order()
     workload = validate_table(Profile, order.profile, "the driver's order")
     options = order.options(str(line.place / RUNS), str(line.place / TOTALS))
@@ -120,7 +131,10 @@ def run_shard(line: DriverLine) -> None:
 
 
 def main() -> None:
-    """Run the process, which ends with its actor; an error is reported as an event, the exit code is 0."""
+    """Run the shard of the directory in argv, and end the process with code 0; it is killed with its actor.
+
+    A LoadgenError or a signal is reported as the event `failed`.
+    """
     end_with_parent(os.getppid())
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray's processes block some
     line = DriverLine(Path(sys.argv[1]), cast(BinaryIO, os.fdopen(0, "rb", buffering=0)))

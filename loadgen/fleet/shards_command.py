@@ -82,7 +82,10 @@ def shards_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str], clocks: Clock = SYSTEM_CLOCK) -> int:
-    """Print the script or manifest that is asked for, and return the exit code; raises UsageError."""
+    """Print the script or manifest of `loadgen shards`, and return the exit code, 2 without arguments.
+
+    A header or a flag that seems to contain a secret is a warning. Raises UsageError.
+    """
     words = list(argv)
     split = words.index("--") if "--" in words else len(words)
     own, flags = words[:split], words[split + 1 :]
@@ -104,7 +107,7 @@ def main(argv: Sequence[str], clocks: Clock = SYSTEM_CLOCK) -> int:
 
 
 def _text(asked: argparse.Namespace, plan: LaunchPlan, clocks: Clock) -> str:
-    """Return the manifest, script or lines asked for; raises UsageError of a flag missing or of no effect."""
+    """Return the manifest, script or lines; raises UsageError for a flag missing or without effect."""
     of_job = {name: getattr(asked, name) for name in ("image", "claim", "namespace", "secret", "memory")}
     given = {name: value for name, value in of_job.items() if value is not None}
     if asked.k8s:
@@ -139,7 +142,7 @@ class KubernetesJob(msgspec.Struct, frozen=True):
     memory: str = _MEMORY
 
     def __post_init__(self) -> None:
-        """Raises UsageError where Kubernetes would refuse a name."""
+        """Raise UsageError for a name, a size of memory or a secret that Kubernetes would refuse."""
         for flag, name in (("--name", self.name), ("--claim", self.claim)):
             if not _POD_NAME.fullmatch(name):
                 raise UsageError(f"{flag} {name}: give lower-case letters, digits and -, 52 at most")
@@ -149,7 +152,7 @@ class KubernetesJob(msgspec.Struct, frozen=True):
             raise UsageError(f"--secret {self.secret}: give NAME/KEY, of a Secret that holds the API key")
 
     def manifest(self, plan: LaunchPlan, start_s: int) -> dict[str, Any]:
-        """Make the Job, as Kubernetes' API has it; all shards begin at `start_s`, seconds since 1970."""
+        """Return the Job as a table of Kubernetes' API; all shards begin at `start_s`, seconds since 1970."""
         labels = {"app.kubernetes.io/name": "loadgen", "app.kubernetes.io/instance": self.name}
         place = {} if self.namespace is None else {"namespace": self.namespace}
         return {
@@ -189,10 +192,11 @@ class KubernetesJob(msgspec.Struct, frozen=True):
         }
 
     def runs(self, start_s: int) -> str:
-        """Return the directory of the volume in which the shards' run directories come to lie."""
+        """Return the name, NAME-SECONDS, of the volume's directory for the shards' run directories."""
         return f"{self.name}-{start_s}"
 
     def _container(self, plan: LaunchPlan, start_s: int) -> dict[str, Any]:
+        """Return the shard's container as a table: its command, key, resources and volume."""
         asked = {"cpu": str(plan.cpus), "memory": self.memory}
         words = plan.words(
             *("--shard", f"auto/{plan.shards}", "--start-at", str(start_s)),
@@ -214,7 +218,7 @@ class KubernetesJob(msgspec.Struct, frozen=True):
         return {"name": "OPENAI_API_KEY", "valueFrom": {"secretKeyRef": {"name": name, "key": key}}}
 
     def text(self, plan: LaunchPlan, start_s: int, start: str) -> str:
-        """Write the manifest in YAML, after what a person must know of it; `start` is `start_s` in words."""
+        """Return the manifest in YAML after comments for its reader; `start` is `start_s` in words."""
         directory = self.runs(start_s)
         remarks = (
             f"{plan.shards} shards of one plan, which begin together at {start}: apply this at once.",
@@ -231,7 +235,7 @@ class KubernetesJob(msgspec.Struct, frozen=True):
 
 
 def _yaml(value: Mapping[str, Any] | Sequence[Any], indent: str = "") -> Iterator[str]:
-    """Write tables and lists as lines of YAML; every text that is not a plain key is quoted."""
+    """Yield a table or a list as lines of YAML; every text that is not a plain key is quoted."""
     rows: list[tuple[str, Any]] = (
         [(f"{key if _PLAIN.fullmatch(key) else _quote(key)}:", of) for key, of in value.items()]
         if isinstance(value, Mapping)
@@ -250,12 +254,15 @@ def _yaml(value: Mapping[str, Any] | Sequence[Any], indent: str = "") -> Iterato
 
 
 def _quote(text: str) -> str:
-    """Quote a text as YAML's double quotes hold it; what is not ASCII is escaped by its number."""
+    """Return a text in YAML's double quotes; what is not printable ASCII is escaped by its number."""
     return f'"{_ESCAPED.sub(_escape, text)}"'
 
 
 def _escape(match: re.Match[str]) -> str:
-    """Escape a quote or a backslash by a backslash, any other by one number: YAML refuses two surrogates."""
+    """Return the matched sign after a backslash if it is a quote or one, else its number as \\u or \\U.
+
+    One number even above U+FFFF, since YAML refuses two surrogates.
+    """
     sign, number = match[0], ord(match[0])
     if sign in _SIGNS:
         return f"\\{sign}"
@@ -273,22 +280,22 @@ class LaunchPlan(msgspec.Struct, frozen=True):
 
     @property
     def cpus(self) -> int:
-        """How many CPUs a shard keeps busy at most."""
+        """The CPUs that a shard keeps busy at most: two per worker."""
         return PROCESSES * self.workers
 
     def words(self, *added: str) -> list[str]:
-        """List the words of the command, with what is added for one way to start it."""
+        """Return the words of `loadgen bench` with the flags, and with what is `added`."""
         return ["loadgen", "bench", *self.flags, *added]
 
     def line(self, *added: str) -> str:
-        """Write the command for a shell; what is added is in its language already."""
+        """Return the command quoted for a shell; what is `added` follows unquoted."""
         return " ".join([shlex.join(self.words()), *added])
 
 
 def launch_plan(shards: int, flags: Sequence[str]) -> LaunchPlan:
-    """Plan a launch by flags as `loadgen bench` takes them; a seed is drawn where they have none.
+    """Plan a launch of shards with flags of `loadgen bench`; a seed is drawn where they have none.
 
-    Raises UsageError where they could not be those of a shard.
+    Raises UsageError where they could not be those of a shard. `--workers auto` counts as one.
     """
     words = list(flags[1:] if flags[:1] == ["bench"] else flags)
     options = parse(words)
@@ -303,7 +310,10 @@ def launch_plan(shards: int, flags: Sequence[str]) -> LaunchPlan:
 
 
 def _check(options: Options, shards: int) -> None:
-    """Raise UsageError if the flags are not of one run, of a running server, with slots for all shards."""
+    """Raise UsageError if the flags are not of one run on a running server, with a slot for every shard.
+
+    Slots are only checked if no profile is given, or a shipped one.
+    """
     if options.base_url is None:
         raise UsageError(
             "the shards send parts of one load to a running server: pass its --base-url after --"
@@ -322,7 +332,7 @@ def _check(options: Options, shards: int) -> None:
 
 
 def write_slurm_script(plan: LaunchPlan, name: str, start_in_s: int) -> str:
-    """Write a script for sbatch: the start is counted from when the job begins, however long it waited."""
+    """Return a script for sbatch, in which all shards start `start_in_s` seconds after the job begins."""
     command = plan.line(*_AUTO, '--run-dir "$runs"', "--quiet")
     return f"""#!/bin/bash
 #SBATCH --job-name={name}
@@ -339,7 +349,7 @@ loadgen merge --output "$runs/merged" "$runs"/*-shard-*
 
 
 def write_mpi_lines(plan: LaunchPlan, name: str, start_in_s: int) -> str:
-    """Write two lines for a shell, or for a script: the ranks of mpirun are the shards."""
+    """Return lines for a shell that start the shards as ranks of mpirun, and merge their runs."""
     command = plan.line(*_AUTO, '--run-dir "$runs"', "--quiet")
     return f"""start=$(( $(date +%s) + {start_in_s} )); runs={name}-$start
 mpirun -n {plan.shards} {command}

@@ -229,6 +229,7 @@ def fill_variables(flags: Flags, variables: Variables) -> dict[str, Any]:
 
 
 def _fill_value(value: Any, variables: Variables) -> Any:
+    """Return a value of TOML with the variables in its texts, also inside tables and lists, filled."""
     if isinstance(value, dict):
         return {key: _fill_value(item, variables) for key, item in value.items()}
     if isinstance(value, list):

@@ -118,6 +118,7 @@ def _compare_tables(where: str, old: Mapping[str, Any], new: Mapping[str, Any]) 
 
 
 def _compare_values(key: str, old: Any, new: Any) -> Iterator[str]:
+    """Yield a sentence with both values if they differ."""
     if old != new:
         was, now = ("not given" if value is None else repr(value) for value in (old, new))
         yield f"{key} was {was} and is {now}"

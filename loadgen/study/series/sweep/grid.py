@@ -179,6 +179,7 @@ def parse_serve_param(text: str) -> Dimension:
 
 
 def _make_dimension(flag: str, keys: tuple[str, ...], rows: tuple[tuple[Any, ...], ...]) -> Dimension:
+    """Make a dimension of these rows; raises UsageError without any, or if one is listed twice."""
     if not rows:
         raise UsageError(f"{flag}: a list is empty")
     if twice := next((row for at, row in enumerate(rows) if row in rows[:at]), None):
