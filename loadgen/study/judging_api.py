@@ -85,7 +85,7 @@ def compare(
 def _collect_sources(
     runs: Sequence[Compared] | Mapping[str, Compared | Sequence[Compared]],
 ) -> tuple[Sources, list[str]]:
-    """Read everything that is named, runs of a mapping under their row's name; return it and the places.
+    """Read everything that is named, each under the name of its row in a mapping; return it and the places.
 
     Raises UsageError of one thing alone, and of a place where nothing can be read. Runs of searches at a
     place are left out.
@@ -99,16 +99,10 @@ def _collect_sources(
     failures: list[FailedCell] = []
     places: list[str] = []
     for name, group in groups:
-        for number, run in enumerate([group] if isinstance(group, _ONE) else group, 1):
-            if isinstance(run, Run):
-                read = Sources((replace(_summarise(run), place=str(run.directory or f"run {number}")),))
-            elif isinstance(run, Limit):
-                of_runs, place = tuple(map(_summarise, run.runs)), str(run.directory or f"limit {number}")
-                found = StoredLimit(run.directory, run.record, of_runs, place)
-                read = Sources((), limits=(found,))
-            else:
-                places.append(os.fspath(run))
-                read = result_sources.read_sources(places[-1:])
+        for number, named in enumerate([group] if isinstance(group, _ONE) else group, 1):
+            if not isinstance(named, Run | Limit):
+                places.append(os.fspath(named))
+            read = _read_source(named, number)
             reported += _name_summaries(read.outside_searches.reported, name)
             searched += [
                 replace(
@@ -124,7 +118,22 @@ def _collect_sources(
     return Sources(tuple(reported), tuple(errors), tuple(failures), limits=tuple(searched)), places
 
 
+def _read_source(named: Compared, number: int) -> Sources:
+    """Read a run, a limit with its runs, or what is at a place; one without a directory is by its number.
+
+    Raises UsageError of a place where nothing can be read.
+    """
+    if isinstance(named, Run):
+        return Sources((replace(_summarise(named), place=str(named.directory or f"run {number}")),))
+    if isinstance(named, Limit):
+        place = str(named.directory or f"limit {number}")
+        stored = StoredLimit(named.directory, named.record, tuple(map(_summarise, named.runs)), place)
+        return Sources((), limits=(stored,))
+    return result_sources.read_sources([os.fspath(named)])
+
+
 def _summarise(run: Run) -> Reported:
+    """Summarise a run, as of its directory, else of the time when it started."""
     source = str(run.directory or f"the run of {run.result.facts.started:%H:%M:%S}")
     return run_summary.summarise_run(Path(source), run.result)
 

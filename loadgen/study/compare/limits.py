@@ -303,7 +303,7 @@ def _make_csv_row(compared: ComparedLimits, row: LimitRow) -> dict[str, Any]:
 
 
 def encode_limits(tables: Sequence[ComparedLimits]) -> list[dict[str, Any]]:
-    """Make the JSON objects of compared limits, with null for NaN and infinity."""
+    """Make the JSON objects of compared limits; NaN is null, and infinity its name."""
     clean: list[dict[str, Any]] = make_strict(
         [
             {key: getattr(each, key) for key in _ABOUT}

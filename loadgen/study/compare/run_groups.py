@@ -187,7 +187,7 @@ def _make_load_key(run: Reported) -> Hashable:
 
 
 def _join_facts(loads: Sequence[Load]) -> Load:
-    """Join the facts of loads, each from the first run that reports it."""
+    """Make one load of several, each fact of the first that reports it; without seed, timed, settings."""
     keys = (
         "name", "requests", "input_len", "output_len", "asked_input_len", "asked_output_len",
         "max_concurrency", "request_rate_per_s", "duration_s", "shape",

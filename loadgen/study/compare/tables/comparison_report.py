@@ -222,7 +222,7 @@ def format_spread(figure: ComparedFigure, summary: Mean | None) -> str:
 
 
 def _format_mean(figure: ComparedFigure, summary: Mean | None) -> str:
-    """Write a mean in its column's unit, with four digits at most; "-" without a value."""
+    """Write a mean in its column's unit, with four digits or all before the point; "-" without a value."""
     if summary is None:
         return "-"
     return f"{figure.scale(summary.mean):.{_count_decimals(figure, summary)}f}"
@@ -338,7 +338,7 @@ def render_csv(comparisons: Sequence[ComparedLoad]) -> str:
 
 
 def encode_comparisons(comparisons: Sequence[ComparedLoad]) -> dict[str, Any]:
-    """Make the JSON object of comparisons and of their table of loads, with null for NaN and infinity."""
+    """Make the JSON object of comparisons and of their table of loads; NaN is null, infinity its name."""
     found = loads.arrange_loads(comparisons)
     points = list(map(_make_json_load_row, found.rows))
     swept = {"rows": points, "notes": found.notes}
