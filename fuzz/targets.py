@@ -30,10 +30,10 @@ _ANSWERS = (
     "loadgen.records.decoded_stream",
     "loadgen.base.untrusted",
 )
-_OTHERS = ("loadgen.study.importers", "loadgen.base.bounds")
+_OTHERS = ("loadgen.study.importers", "loadgen.base.parsing")
 _STORED = (
     "loadgen.records.record",
-    "loadgen.base.archive",
+    "loadgen.base.arrays",
     "loadgen.records.journal",
 )
 _FILES = (

@@ -12,8 +12,7 @@ from typing import NoReturn
 
 from loadgen import __version__
 from loadgen.base import signals
-from loadgen.base.errors import NO_MEMORY, LoadgenError, UsageError
-from loadgen.base.exit_code import ExitCode, decide_exit_code
+from loadgen.base.errors import NO_MEMORY, ExitCode, LoadgenError, UsageError, decide_exit_code
 from loadgen.base.parsing import suggest_name
 from loadgen.base.printing import flush_stream, print_text, print_warnings
 from loadgen.base.text import clean_text, quote_value

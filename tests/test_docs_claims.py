@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from builders import made_runs
-from loadgen.base.exit_code import ExitCode
+from loadgen.base.errors import ExitCode
 from loadgen.facts.run_facts import Facts
 from loadgen.features import import_rows
 from loadgen.features.answers import answer_check, greedy_prompts

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.base.errors import UsageError
-from loadgen.base.exit_code import ExitCode
+from loadgen.base.errors import ExitCode, UsageError
 from loadgen.cli import main
 from loadgen.features.data.data_command import data_parser
 from loadgen.features.peers.other_clients import CLIENTS

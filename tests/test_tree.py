@@ -49,7 +49,7 @@ MOST_FILES = 8  # beside the folders
 CATCHES_ALL = {
     ("capture_process.py", "BaseException"),
     ("worker_process.py", "BaseException"),
-    ("guard.py", "Exception"),
+    ("errors.py", "Exception"),
 }
 CATCHES_ALL |= {(name, "Exception") for name in ("execution.py", "point_runs.py")}
 CATCHES_ALL |= {("session.py", "BaseException")}
@@ -269,7 +269,7 @@ def runs_text(node: ast.Call) -> bool:
 # and into memory.
 WRITERS = {"loadgen/base/files.py", "servers/loadgen_servers/log_file.py"}
 MEMBERS = {
-    ("loadgen/base/archive.py", "archive.open(info, 'w', force_zip64=True)"),
+    ("loadgen/base/arrays.py", "archive.open(info, 'w', force_zip64=True)"),
     (
         "loadgen/study/pages/pictures/picture_files.py",
         "figure.savefig(png, format='png', dpi=_DOTS_PER_INCH, metadata=_METADATA)",

@@ -1,15 +1,24 @@
-"""Arrays: the names of their types, exact sums, blocks of long ones, and long ones kept in files."""
+"""Arrays: the names of their types, exact sums, long ones by blocks or in files, and the `.npz` of columns.
+
+Any numpy reads what is written here. What is read may be a stranger's: only members that are stored as they
+are, of one dimension and whole are taken, so that a file never becomes more memory than it has bytes.
+"""
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
-from collections.abc import Iterable, Iterator
+import re
+import stat
+import struct
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
+from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +26,19 @@ from numpy.typing import NDArray
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
-_BLOCK = 1 << 20
-
+_BLOCK = 1 << 20  # values of a block, bytes of a read
 SPILLED = 2_000_000  # messages from which a run is not held
 _BYTES = 8
 _Column = Int64 | IO[bytes]  # held, or in a file without a name
+_MAPPED = 16 << 20  # bytes from which a column is left in its file
+_ALIGNED = 64
+_WHOLE = re.compile(r"<i8|\|b1|\|u1|<U[1-9]\d*")
+WITH_FLOATS = re.compile(rf"<f8|{_WHOLE.pattern}")
+_LOCAL_BYTES, _LENGTHS = 30, 26  # of a member's own header; where it has those of its name and extra field
+# What zipfile raises of bytes that are not an archive's, or not those that were written.
+_NOT_ZIP = (BadZipFile, NotImplementedError, EOFError, IndexError, struct.error)
+_ENCRYPTED = 1
+_EXTRA_ZIP64 = 20  # bytes that zipfile adds to the local header of a member of any size
 
 
 def sum_exactly(values: Int64) -> int:
@@ -90,3 +107,93 @@ def _take_column(column: _Column, count: int) -> Int64:
         return column
     mapping = mmap.mmap(column.fileno(), count * _BYTES, access=mmap.ACCESS_READ)
     return np.frombuffer(mapping, np.int64, count)
+
+
+def write_columns(file: BinaryIO, columns: Mapping[str, NDArray[Any]]) -> None:
+    """Write named columns, in order, to an open seekable file as an uncompressed `.npz`; raises OSError."""
+    with ZipFile(file, "w", ZIP_STORED) as archive:
+        for name, column in columns.items():
+            head = io.BytesIO()
+            np.lib.format.write_array_header_1_0(head, np.lib.format.header_data_from_array_1_0(column))
+            info = ZipInfo(f"{name}.npy")
+            info.external_attr = 0o600 << 16
+            info.extra = _make_padding(file.tell() + _LOCAL_BYTES + len(info.filename) + _EXTRA_ZIP64)
+            with archive.open(info, "w", force_zip64=True) as member:
+                member.write(head.getvalue())
+                for block in split_blocks(column):
+                    member.write(block.tobytes())
+                    release_pages(column)
+
+
+def _make_padding(at: int) -> bytes:
+    """Make the zip extra field for the next member at byte `at`, so that its array can be memory-mapped."""
+    length = -at % _ALIGNED
+    length += _ALIGNED if 0 < length < 4 else 0
+    return struct.pack("<HH", 0xD935, length - 4).ljust(length, b"\0") if length else b""
+
+
+def read_columns(
+    path: Path, names: Collection[str], kinds: re.Pattern[str] = _WHOLE
+) -> dict[str, NDArray[Any]]:
+    """Read the named columns that the file holds; large ones are mapped and read-only.
+
+    `kinds` are numpy's names of the types that they may have: whole numbers, flags and texts, or WITH_FLOATS.
+    Raises OSError where it cannot be read, ValueError where it is not such a file.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError("it is not a regular file")
+    with path.open("rb") as file:
+        try:
+            archive = ZipFile(file)
+        except _NOT_ZIP as error:
+            raise ValueError(str(error) or "it is not a zip archive") from None
+        members = {info.filename: info for info in archive.infolist()}
+        columns = {}
+        for name in names:
+            if (info := members.get(f"{name}.npy")) is not None:
+                try:
+                    columns[name] = _read_column(archive, file, info, kinds)
+                except (*_NOT_ZIP, ValueError) as error:
+                    raise ValueError(f"column {name}: {error or 'it is cut short'}") from None
+        return columns
+
+
+def _read_column(archive: ZipFile, file: BinaryIO, info: ZipInfo, kinds: re.Pattern[str]) -> NDArray[Any]:
+    if info.flag_bits & _ENCRYPTED:
+        raise ValueError("it is encrypted")
+    if info.compress_type != ZIP_STORED or info.compress_size != info.file_size:
+        raise ValueError("it is compressed, and a run's columns never are")
+    if not 0 <= info.header_offset <= os.fstat(file.fileno()).st_size - info.file_size:
+        raise ValueError("it lies outside the file")
+    with archive.open(info) as member:
+        kind, count = _read_header(member, kinds)
+        offset = member.tell()
+        if kind.itemsize * count != info.file_size - offset:
+            raise ValueError(f"{info.file_size - offset} bytes are not {count} values of {kind.str}")
+        if info.file_size < _MAPPED:
+            return np.frombuffer(bytearray(member.read()), kind)
+        while member.read(_BLOCK):  # at its end the sum of all that was read is checked
+            pass
+    file.seek(info.header_offset + _LENGTHS)
+    lengths = struct.unpack("<HH", file.read(4))
+    at = info.header_offset + _LOCAL_BYTES + sum(lengths) + offset
+    return np.memmap(file, kind, "r", at, (count,)).view(np.ndarray)
+
+
+def _read_header(member: IO[bytes], kinds: re.Pattern[str]) -> tuple[np.dtype[Any], int]:
+    """Read dtype and length of an array of one dimension from its `.npy` header; raises ValueError."""
+    from tokenize import TokenError  # slow to import; numpy takes a damaged header for one of Python 2
+
+    try:
+        read = np.lib.format.read_array_header_1_0
+        if np.lib.format.read_magic(member)[0] > 1:
+            read = np.lib.format.read_array_header_2_0
+        shape, _, kind = read(member)
+    # Of text that is read as Python's literals.
+    except (ValueError, TypeError, SyntaxError, TokenError, RecursionError, MemoryError):
+        raise ValueError("it is not a numpy array") from None
+    if len(shape) != 1:
+        raise ValueError("it is not one row of numbers or strings")
+    if not kinds.fullmatch(kind.str):
+        raise ValueError(f"it holds {kind.str}, not int64")
+    return kind, shape[0]

@@ -1,8 +1,55 @@
-"""Errors: the tool's own failures, each with what is wrong and what to do."""
+"""Errors: the tool's own failures and exit codes, and guards that keep any other exception to its part.
+
+A run may have taken a night. Whatever is made of it afterwards (a doubt, a section of the report, a part of
+the JSON) runs on what is measured and saved, and a fault in one of them must cost neither the others nor
+the figures. Such faults cannot be listed beforehand, nor can those of a sensor's driver. So the guards are
+the one place, other than the capturing process, that catches every Exception; the report names each that is
+caught.
+"""
 
 from __future__ import annotations
 
-from loadgen.base.exit_code import ExitCode
+from collections.abc import Callable
+from enum import IntEnum
+from typing import TypeVar
+
+import msgspec
+
+
+class ExitCode(IntEnum):
+    """Every exit code of the command; of several runs, the greatest is the command's."""
+
+    FIGURES = 0  # figures were produced
+    NOTHING = 1  # nothing was measured, or the run was cut short
+    USAGE = 2  # the command asked for something that cannot be
+    INVALID = 3  # --strict, and the verdict is INVALID
+    UNWRITTEN = 4  # figures were produced, and not everything could be written
+    HUNG_UP = 129  # SIGHUP: the terminal was closed
+    INTERRUPTED = 130  # SIGINT: Ctrl-C
+    TERMINATED = 143  # SIGTERM
+
+
+SIGNALLED = frozenset({ExitCode.HUNG_UP, ExitCode.INTERRUPTED, ExitCode.TERMINATED})
+_SHELL = 128  # a shell's exit code of a command that a signal ended, less the signal's number
+
+
+def decide_exit_code(
+    *, signal: int = 0, measured: bool = True, whole: bool = True, valid: bool = True, written: bool = True
+) -> ExitCode:
+    """Decide the exit code of a run, or of a command of several; the first condition that applies decides.
+
+    `signal` is the number of the signal that ended it. `measured`: it has figures, or there was nothing to
+    send. `whole`: none of its load was cut short or lost. `valid`: its verdict is not INVALID, or --strict is
+    not given. `written`: every file could be written.
+    """
+    if signal:
+        return ExitCode(_SHELL + signal)
+    if not (measured and whole):
+        return ExitCode.NOTHING
+    if not valid:
+        return ExitCode.INVALID
+    return ExitCode.FIGURES if written else ExitCode.UNWRITTEN
+
 
 NO_MEMORY = "no memory is left: lower --max-concurrency, or raise the limit (ulimit -v)"
 
@@ -44,3 +91,42 @@ LOG_LINE = "\n  | "  # before each line of a server's log, in what reports that 
 
 class ServerDied(MeasureError):
     """A server that loadgen started ended by itself, or never became ready; its log is in the details."""
+
+
+_LONGEST = 200
+T = TypeVar("T")
+
+
+class Broken(msgspec.Struct, frozen=True):
+    """The name of a part of a report or result that could not be made, and the exception it raised."""
+
+    name: str
+    why: str  # as "ZeroDivisionError: division by zero"
+
+
+def make_guarded(name: str, make: Callable[[], T], otherwise: T, broken: list[Broken]) -> T:
+    """Return make(); if it raises, return `otherwise` and append (name, exception) to `broken`."""
+    try:
+        return make()
+    except Exception as error:
+        broken.append(Broken(name, describe_exception(error)))
+        return otherwise
+
+
+def describe_exception(error: BaseException) -> str:
+    """Describe an exception in one printable line: its type and the first 200 characters of its message."""
+    text = " ".join(str(error).split())[:_LONGEST]
+    plain = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return f"{type(error).__name__}: {plain}" if plain else type(error).__name__
+
+
+def call_guarded(what: str, ask: Callable[[], T], otherwise: Callable[[str], T]) -> T:
+    """Return ask(), or otherwise(reason) if it raises; the reason begins with `what`.
+
+    Sensors are called through it: drivers and libraries raise exceptions of their own, and none of them is
+    worth a run.
+    """
+    try:
+        return ask()
+    except Exception as error:
+        return otherwise(f"{what} failed: {describe_exception(error)}")

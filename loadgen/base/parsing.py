@@ -1,4 +1,4 @@
-"""Parsing: command lines, times and shares as a user writes them, and the names that misspelt ones mean."""
+"""Parsing: command lines, numbers within bounds, times and shares as users write them, and misspelt names."""
 
 from __future__ import annotations
 
@@ -6,16 +6,28 @@ import argparse
 import math
 import re
 from collections.abc import Callable, Collection, Sequence
-from typing import NoReturn, TypeVar
+from typing import Generic, NoReturn, TypeVar
+
+import msgspec
 
 from loadgen.base.errors import UsageError
 from loadgen.base.text import quote_value
 
+MOST_TOKENS = 20_000_000  # of a prompt or an answer
+MOST_REQUESTS = 100_000_000
+MOST_STREAMS = 1_000_000
+MOST_TURNS = 10_000  # of one conversation that is made here
+MOST_SECONDS = 1e9  # 31 years
+YEAR_S = 31_536_000.0  # a year
+MOST_GB_PER_S = 1e9  # of a memory's bandwidth
+MOST_IDS = 10_000_000  # of a vocabulary
+MOST_GPUS = 1_000_000  # that a server runs on
+MOST_INT = 2**31 - 1  # of a sampling parameter
+MOST_SEED = 2**63 - 1
 NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,12})?"  # as a text of a schedule, or of a time, writes it
 TIME = rf"{NUMBER}\s*(?:ms|s|m|h)"
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _TIME = re.compile(rf"({NUMBER})\s*(ms|s|m|h)", re.ASCII)
-
 _SHARE = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*(%?)", re.ASCII)
 _LONGEST_MESSAGE = 300  # of argparse, which quotes a value whole
 _LONG_WORD = 8  # letters, from which on two slips are forgiven
@@ -52,6 +64,43 @@ _MEANINGS: dict[str, list[str]] = {}
 for _name, _words in _SYNONYMS.items():
     for _word in _words.split():
         _MEANINGS.setdefault(_word, []).append(_name)
+_LONGEST_NUMBER = 40  # characters
+_MOST, _LEAST = 1e15, 1e-15  # of any figure's magnitude: far beyond them nothing can be computed with it
+N = TypeVar("N", int, float)
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser that raises UsageError, where argparse prints to standard error and exits."""
+
+    help_flag = "--help"  # that lists all flags
+
+    def error(self, message: str) -> NoReturn:
+        shown = message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}…"
+        raise UsageError(f"{shown}; {self.prog} {self.help_flag} lists the flags")
+
+
+def parse_arguments(
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str],
+    intermixed: bool = False,
+    explained: Callable[[str], str | None] = lambda flag: None,
+) -> argparse.Namespace:
+    """Parse a command line; positional arguments may stand between flags if `intermixed`.
+
+    Raises UsageError for an unknown flag, with what `explained` returns for it, else with the nearest known
+    flag.
+    """
+    parse = parser.parse_known_intermixed_args if intermixed else parser.parse_known_args
+    given, unknown = parse(list(argv))
+    if not unknown:
+        return given
+    flag, every = unknown[0].split("=", 1)[0], f"{parser.prog} {getattr(parser, 'help_flag', '--help')}"
+    if not flag.startswith("-"):
+        raise UsageError(f"unexpected argument {unknown[0]!r}; {every} lists the flags")
+    if (explanation := explained(flag)) is not None:
+        raise UsageError(explanation)
+    flags = [option for action in parser._actions for option in action.option_strings]
+    raise UsageError(f"unknown flag {flag}{suggest_name(flag, flags)}; {every} lists the flags")
 
 
 def suggest_name(word: str, names: Collection[str]) -> str:
@@ -114,40 +163,6 @@ def _count_slips(one: str, other: str, most: int) -> int:
     return min(row[-1], most + 1)
 
 
-class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that raises UsageError, where argparse prints to standard error and exits."""
-
-    help_flag = "--help"  # that lists all flags
-
-    def error(self, message: str) -> NoReturn:
-        shown = message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}…"
-        raise UsageError(f"{shown}; {self.prog} {self.help_flag} lists the flags")
-
-
-def parse_arguments(
-    parser: argparse.ArgumentParser,
-    argv: Sequence[str],
-    intermixed: bool = False,
-    explained: Callable[[str], str | None] = lambda flag: None,
-) -> argparse.Namespace:
-    """Parse a command line; positional arguments may stand between flags if `intermixed`.
-
-    Raises UsageError for an unknown flag, with what `explained` returns for it, else with the nearest known
-    flag.
-    """
-    parse = parser.parse_known_intermixed_args if intermixed else parser.parse_known_args
-    given, unknown = parse(list(argv))
-    if not unknown:
-        return given
-    flag, every = unknown[0].split("=", 1)[0], f"{parser.prog} {getattr(parser, 'help_flag', '--help')}"
-    if not flag.startswith("-"):
-        raise UsageError(f"unexpected argument {unknown[0]!r}; {every} lists the flags")
-    if (explanation := explained(flag)) is not None:
-        raise UsageError(explanation)
-    flags = [option for action in parser._actions for option in action.option_strings]
-    raise UsageError(f"unknown flag {flag}{suggest_name(flag, flags)}; {every} lists the flags")
-
-
 def parse_with(parse: Callable[[str], T]) -> Callable[[str], T]:
     """Make an argparse type of a parser function: its ValueError becomes the flag's error message."""
 
@@ -158,6 +173,46 @@ def parse_with(parse: Callable[[str], T]) -> Callable[[str], T]:
             raise argparse.ArgumentTypeError(str(error)) from None
 
     return parse_flag
+
+
+def read_figure(value: object) -> float | None:
+    """Read a number that a figure can be: 0 or ±1e-15 to ±1e15; None for any other value."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if value == 0 or _LEAST <= abs(value) <= _MOST else None
+
+
+class Bounded(msgspec.Struct, Generic[N], frozen=True):
+    """An argparse type: a number from `least` to `most`; calling it parses, or raises ArgumentTypeError."""
+
+    kind: Callable[[str], N]
+    least: N
+    most: N
+    what: str
+    span: str
+
+    def __call__(self, text: str) -> N:
+        try:
+            value = self.kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{quote_value(text)} is not {self.what}") from None
+        if not self.least <= value <= self.most:  # false for NaN too
+            raise argparse.ArgumentTypeError(f"{quote_value(text)}: give {self.what} from {self.span}")
+        return value
+
+
+def integer_between(least: int, most: int) -> Bounded[int]:
+    """Make an argparse type that parses an integer from `least` to `most`."""
+
+    def read(text: str) -> int:
+        return int(text) if len(text) <= _LONGEST_NUMBER else most + 1
+
+    return Bounded(read, least, most, "a whole number", f"{least} to {most}")
+
+
+def number_between(least: float, most: float) -> Bounded[float]:
+    """Make an argparse type that parses a number from `least` to `most`; never NaN."""
+    return Bounded(float, least, most, "a number", f"{least:g} to {most:.12g}")
 
 
 def parse_seconds(text: str) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from loadgen.base.text import WIDTH, clean_line, clean_text, wrap_text
+from loadgen.base.text import WIDTH, align_cells, clean_line, clean_text, wrap_text
 
 _GAP = "  "
 _DIGITS = re.compile(r"[\d.]+( ±(>100%|[\d.]+))?|-|inf|none|")  # right-aligned
@@ -42,15 +42,6 @@ def _format_cell(value: Any) -> Any:
         return value if value == value else None
     formula = _FORMULA.match(value) is not None and _NUMBER.fullmatch(value) is None
     return clean_text(f"'{value}" if formula else value)
-
-
-def align_cells(cells: Sequence[str], widths: Sequence[int], gap: str = "") -> str:
-    """Pad cells to their widths (< 0: left-aligned) and join them by `gap`, without blanks at the end."""
-    padded = (
-        cell.rjust(width) if width > 0 else cell.ljust(-width)
-        for cell, width in zip(cells, widths, strict=True)
-    )
-    return gap.join(padded).rstrip()
 
 
 class Column(msgspec.Struct, frozen=True):

@@ -107,3 +107,12 @@ def format_json(value: Any, indent: int | None = None) -> str:
 def make_file_name(name: str) -> str:
     """Make a name safe as a part of a file's name: no separators, not hidden, at most 100 characters."""
     return _UNSAFE.sub("-", name)[:_LONGEST_NAME].lstrip(". ").rstrip() or "-"
+
+
+def align_cells(cells: Sequence[str], widths: Sequence[int], gap: str = "") -> str:
+    """Pad cells to their widths (< 0: left-aligned) and join them by `gap`, without blanks at the end."""
+    padded = (
+        cell.rjust(width) if width > 0 else cell.ljust(-width)
+        for cell, width in zip(cells, widths, strict=True)
+    )
+    return gap.join(padded).rstrip()

@@ -19,7 +19,7 @@ from msgspec.structs import asdict
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
-from loadgen.base import bounds
+from loadgen.base import parsing
 from loadgen.base.errors import UsageError
 from loadgen.base.structs import replace
 from loadgen.engines.refusals import AdaptedField
@@ -147,8 +147,8 @@ class Client(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 _Time = Annotated[int, msgspec.Meta(ge=-(2**61), le=2**61)]  # a sum of two fits into 64 bits
-_Count = Annotated[int, msgspec.Meta(ge=0, le=bounds.MOST_REQUESTS)]
-_Turns = Annotated[int, msgspec.Meta(ge=1, le=bounds.MOST_TURNS)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=parsing.MOST_REQUESTS)]
+_Turns = Annotated[int, msgspec.Meta(ge=1, le=parsing.MOST_TURNS)]
 
 
 class ClockReading(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -164,7 +164,7 @@ class ShardFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Which shard of a plan a run sent, and when it began."""
 
     number: _Count  # counted from 0
-    of: Annotated[int, msgspec.Meta(ge=1, le=bounds.MOST_REQUESTS)]  # as many shards
+    of: Annotated[int, msgspec.Meta(ge=1, le=parsing.MOST_REQUESTS)]  # as many shards
     version: str  # loadgen's
     start_at_ns: _Time = 0  # when all shards were to begin, CLOCK_REALTIME; 0: each at once
     requests: _Count | None = None  # its own of the plan; None: as many as it sent

@@ -13,10 +13,9 @@ import numpy as np
 from msgspec.structs import asdict
 
 from loadgen.base.arrays import Bool, Float64, Int64
-from loadgen.base.bounds import MOST_SECONDS
 from loadgen.base.clock import MS_NS
 from loadgen.base.errors import UsageError
-from loadgen.base.parsing import suggest_name
+from loadgen.base.parsing import MOST_SECONDS, suggest_name
 from loadgen.base.text import quote_value
 from loadgen.figures.figure_table import JUDGED, SELECTABLE
 from loadgen.figures.metrics import list_gaps

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.base import bounds
+from loadgen.base import parsing
 from loadgen.base.errors import UsageError
 from loadgen.base.text import quote_value
 from loadgen.base.urls import check_headers, check_path, check_request_id_prefix
@@ -98,7 +98,7 @@ def _check(order: ShardOrder) -> None:
     share, seed = order.share, order.seed
     if not 0 <= share.number < share.of <= MOST_SHARES:
         raise ValueError(f"there is no part {share.number} of {share.of}")
-    if not (0 <= seed.value <= bounds.MOST_SEED and 0 <= seed.repeat <= bounds.MOST_SEED):
+    if not (0 <= seed.value <= parsing.MOST_SEED and 0 <= seed.repeat <= parsing.MOST_SEED):
         raise ValueError("its seed is beyond any")
     if foreign := sorted(order.given.keys() - set(SENT)):
         raise ValueError(f"an order has no option {quote_value(foreign[0])}")

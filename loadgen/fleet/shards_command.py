@@ -12,11 +12,9 @@ from typing import Any
 
 import msgspec
 
-from loadgen.base.bounds import integer_between
 from loadgen.base.clock import SECOND_NS, SYSTEM_CLOCK, Clock
-from loadgen.base.errors import UsageError
-from loadgen.base.exit_code import ExitCode
-from loadgen.base.parsing import Parser, parse_arguments
+from loadgen.base.errors import ExitCode, UsageError
+from loadgen.base.parsing import Parser, integer_between, parse_arguments
 from loadgen.base.printing import print_text
 from loadgen.base.text import quote_value
 from loadgen.facts import requested_metrics

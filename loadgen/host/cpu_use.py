@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from loadgen.base import clock, untrusted
+from loadgen.base.errors import call_guarded
 from loadgen.base.files import read_system_text
-from loadgen.base.guard import call_guarded
 
 _PROC = Path("/proc")
 _BUSY = 3  # of a CPU's columns: user, nice and system; interrupts belong to no process

@@ -12,10 +12,9 @@ from msgspec.structs import replace
 
 from loadgen.base import untrusted
 from loadgen.base.arrays import Float64, Int64
-from loadgen.base.bounds import MOST_TOKENS, read_figure
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
-from loadgen.base.parsing import suggest_name
+from loadgen.base.parsing import MOST_TOKENS, read_figure, suggest_name
 from loadgen.base.text import quote_value
 
 _EXAMPLE = "write it as lognormal:mean=1024,sd=512,min=16,max=8192"

@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from loadgen.base import bounds, untrusted
+from loadgen.base import parsing, untrusted
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.parsing import suggest_name
@@ -41,7 +41,7 @@ from loadgen.settings.setting import (
 from loadgen.settings.table import PROFILE_KEYS, join_rows, profile_keys
 from loadgen.settings.validation import FLAGS, ServerSettings, explain_errors, validate_table
 
-Rung = Annotated[int, Field(ge=1, le=bounds.MOST_TOKENS, strict=True)]
+Rung = Annotated[int, Field(ge=1, le=parsing.MOST_TOKENS, strict=True)]
 _MOST_PROMPTS = 1_000_000  # where time is the limit; only their lengths exist before they are due
 _MOST_TOML_BYTES = 1 << 20
 _LONG_KEY = re.compile(rb"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){65}")  # quadratic in tomllib
@@ -291,7 +291,7 @@ def _fill_pace(keys: dict[str, Any]) -> None:
 
 def _count_whole_sessions(turns: Any) -> int:
     """Return about vLLM's default number of requests, rounded so that no session is cut short."""
-    each = turns if type(turns) is int and 1 <= turns <= bounds.MOST_TURNS else 1
+    each = turns if type(turns) is int and 1 <= turns <= parsing.MOST_TURNS else 1
     return max(1, VLLM_PROMPTS // each) * each
 
 

@@ -13,8 +13,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.base import archive
-from loadgen.base.arrays import SPILLED, Bool, Int64, join_messages, release_pages, split_blocks
+from loadgen.base.arrays import (
+    SPILLED,
+    Bool,
+    Int64,
+    join_messages,
+    read_columns,
+    release_pages,
+    split_blocks,
+    write_columns,
+)
 from loadgen.base.files import write_whole
 from loadgen.transport.failure import CUT_OFF, Failure, FailureKind
 
@@ -367,7 +375,7 @@ class Records(Columns, frozen=True, kw_only=True):
     def save(self, path: Path) -> None:
         """Write every column but the texts to an uncompressed `.npz`, whole or not at all; raises OSError."""
         words = Words()
-        arrays: dict[str, NDArray[Any]] = dict(
+        stored: dict[str, NDArray[Any]] = dict(
             self.columns,
             start=self.start,
             arrival_ns=self.arrival_ns,
@@ -376,8 +384,8 @@ class Records(Columns, frozen=True, kw_only=True):
             failure_detail=words.number_words([f.detail if f else "" for f in self.failures]),
             finish_reason=words.number_words(self.finish_reasons),
         )
-        arrays["words"], arrays["word_start"] = words.pack()
-        write_whole(path, lambda file: archive.write_columns(file, arrays))
+        stored["words"], stored["word_start"] = words.pack()
+        write_whole(path, lambda file: write_columns(file, stored))
 
     @classmethod
     def load(cls, path: Path) -> Records:
@@ -385,7 +393,7 @@ class Records(Columns, frozen=True, kw_only=True):
 
         Raises OSError where it cannot be read, ValueError where it is not such a file or cannot be a run's.
         """
-        stored = archive.read_columns(path, _STORED)
+        stored = read_columns(path, _STORED)
         needed = [name for name in _STORED if name not in LATER and name not in _SHARED_WORDS]
         if missing := [name for name in needed if name not in stored]:
             raise ValueError(f"column {missing[0]} is missing")

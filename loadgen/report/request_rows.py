@@ -14,8 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.base.errors import UsageError
-from loadgen.base.exit_code import ExitCode
+from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import write_output
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import escape_unencodable, print_text

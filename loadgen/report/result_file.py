@@ -15,8 +15,7 @@ from msgspec.structs import asdict
 
 from loadgen.base import files
 from loadgen.base.arrays import Int64
-from loadgen.base.errors import UsageError
-from loadgen.base.guard import Broken, make_guarded
+from loadgen.base.errors import Broken, UsageError, make_guarded
 from loadgen.base.text import make_file_name
 from loadgen.facts.requested_metrics import parse_metadata
 from loadgen.facts.run_facts import Facts

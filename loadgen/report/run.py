@@ -15,8 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from loadgen.base.errors import LoadgenError, UsageError
-from loadgen.base.guard import Broken
+from loadgen.base.errors import Broken, LoadgenError, UsageError
 from loadgen.base.rule import Finding, encode_finding
 from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.objectives import ObjectiveEvidence

@@ -15,8 +15,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from loadgen.base import files
-from loadgen.base.errors import UsageError
-from loadgen.base.guard import Broken, make_guarded
+from loadgen.base.errors import Broken, UsageError, make_guarded
 from loadgen.base.structs import replace
 from loadgen.facts import requested_metrics
 from loadgen.facts.run_facts import FORMATS, Facts, OtherVersion

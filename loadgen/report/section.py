@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from loadgen.base.guard import Broken, make_guarded
+from loadgen.base.errors import Broken, make_guarded
 from loadgen.base.printing import Mark, Screen
 from loadgen.base.text import clean_text, wrap_text
 from loadgen.facts.run_facts import Facts

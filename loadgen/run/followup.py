@@ -9,8 +9,7 @@ from pathlib import Path
 import msgspec
 
 from loadgen.base import signals
-from loadgen.base.errors import UsageError
-from loadgen.base.guard import Broken, make_guarded
+from loadgen.base.errors import Broken, UsageError, make_guarded
 from loadgen.base.secrecy import Secrets, hide_secrets
 from loadgen.base.signals import Interrupts
 from loadgen.base.structs import replace

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.base import archive, untrusted
+from loadgen.base import arrays, untrusted
 from loadgen.base.arrays import Float64, Int64
 from loadgen.base.files import write_whole
 from loadgen.server.server_counters import ServerWindow
@@ -92,7 +92,7 @@ def save(samples: KeptSamples, path: Path) -> None:
         "at_ns": np.concatenate([each.at_ns for each in series]),
         "value": np.concatenate([each.values for each in series]),
     }
-    write_whole(path, partial(archive.write_columns, columns=columns))
+    write_whole(path, partial(arrays.write_columns, columns=columns))
 
 
 def load(path: Path) -> KeptSamples:
@@ -102,7 +102,7 @@ def load(path: Path) -> KeptSamples:
     try:
         if path.stat().st_size > _LARGEST:
             raise ValueError(f"it has more than {_LARGEST >> 20} MiB")
-        return KeptSamples(tuple(_series(archive.read_columns(path, _COLUMNS, archive.WITH_FLOATS))))
+        return KeptSamples(tuple(_series(arrays.read_columns(path, _COLUMNS, arrays.WITH_FLOATS))))
     except (OSError, ValueError, TypeError) as error:
         return KeptSamples(error=f"{path.name} cannot be read: {untrusted.read_line(str(error), 200)}")
 

@@ -8,9 +8,8 @@ import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Float64, Int64
-from loadgen.base.bounds import MOST_REQUESTS, MOST_STREAMS, YEAR_S
 from loadgen.base.clock import SECOND_NS
-from loadgen.base.parsing import NUMBER, TIME, parse_seconds
+from loadgen.base.parsing import MOST_REQUESTS, MOST_STREAMS, NUMBER, TIME, YEAR_S, parse_seconds
 from loadgen.base.text import quote_value
 
 LEAST_RATE_PER_S = 1e-9  # one request in 31 years; far below, the arithmetic overflows

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from loadgen.base import bounds, parsing
-from loadgen.base.bounds import integer_between
+from loadgen.base import parsing
 from loadgen.base.clock import MS_NS, SECOND_NS
-from loadgen.base.parsing import parse_with, refuse_blank
+from loadgen.base.parsing import integer_between, parse_with, refuse_blank
 from loadgen.base.text import format_count, quote_value
 from loadgen.settings.conflicts import is_stepped, is_timed, reads_data
 from loadgen.settings.setting import (
@@ -127,7 +126,7 @@ def _parse_warmups(text: str) -> int | str:
         return text
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{quote_value(text)} is neither a number nor `wave`")
-    return integer_between(0, bounds.MOST_REQUESTS)(text)
+    return integer_between(0, parsing.MOST_REQUESTS)(text)
 
 
 def _explain_ramp(values: Values) -> str:
@@ -269,7 +268,7 @@ class CancelKeys(KeyRows, frozen=True):
     """The settings that limit requests in prefill and cancel some requests on purpose."""
 
     prefill_concurrency: int | None = _load(None, "at most N requests waiting for their first token",
-        read=integer_between(1, bounds.MOST_STREAMS), metavar="N", rank=1,
+        read=integer_between(1, parsing.MOST_STREAMS), metavar="N", rank=1,
         not_with=(Conflict(_answers_whole, "--prefill-concurrency: a whole answer shows no first token: "
             "leave out --disable-stream"),))
     cancel_rate: str = _load("", "of the requests that are cancelled on purpose, as 10%% or 0.1",
@@ -290,10 +289,10 @@ class LoadKeys(KeyRows, frozen=True):
     # None: as many as there is time for, or rows in a file
     num_prompts: int | None = _load(VLLM_PROMPTS,
         "requests in all (default: the profile's or the file's, else 1000)", read=int, metavar="N",
-        least=1, most=bounds.MOST_REQUESTS, keyword="int | None", compared=Identity.AS_PLANNED,
+        least=1, most=parsing.MOST_REQUESTS, keyword="int | None", compared=Identity.AS_PLANNED,
         replaces=("num_sessions",), common=True)
     max_concurrency: int | None = _load(None, "most requests in flight (default: no limit)", read=int,
-        metavar="N", least=1, most=bounds.MOST_STREAMS, keyword="int | None", compared=Identity.AS_PLANNED,
+        metavar="N", least=1, most=parsing.MOST_STREAMS, keyword="int | None", compared=Identity.AS_PLANNED,
         replaces=_USERS, not_with=(Conflict(_has_other_limit, "--max-concurrency {max_concurrency} and the "
             "concurrency of --schedule are two: leave out one of them"),), common=True)
     request_rate: float = _load(math.inf, "requests per second (default inf)", read=float, metavar="RPS",
@@ -304,17 +303,17 @@ class LoadKeys(KeyRows, frozen=True):
     burstiness: float = _load(1.0, "1 Poisson (default), <1 bursts, >1 even, inf constant", read=float,
         metavar="B", infinite=True, compared=Identity.AS_SPREAD)
     duration: float | None = _load(None, "send for S seconds, instead of a number of prompts", read=float,
-        metavar="S", least=0.001, most=bounds.YEAR_S, keyword="float | None", compared=Identity.AS_PLANNED,
+        metavar="S", least=0.001, most=parsing.YEAR_S, keyword="float | None", compared=Identity.AS_PLANNED,
         replaces=("num_prompts", "num_sessions"), common=True)
     num_warmups: int | Literal["wave"] = setting(Makes.CLIENT, 0,
         "requests before the measured ones, or `wave`", group=WORKLOAD, rank=2, read=_parse_warmups,
-        metavar="N", least=0, most=bounds.MOST_REQUESTS, common=True)
+        metavar="N", least=0, most=parsing.MOST_REQUESTS, common=True)
 
 
 class SeedOptions(OptionRows, frozen=True):
     """The setting of the seed of random numbers."""
 
     seed: int | None = setting(Makes.LOAD, None, "default: random, printed and recorded", group=WORKLOAD,
-        rank=3, read=integer_between(-bounds.MOST_SEED, bounds.MOST_SEED), resumes=True,
+        rank=3, read=integer_between(-parsing.MOST_SEED, parsing.MOST_SEED), resumes=True,
         campaign="applies to the whole campaign: write it above the tables", common=True)
 # fmt: on

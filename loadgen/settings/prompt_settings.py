@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Literal, get_args
 
-from loadgen.base import bounds
-from loadgen.base.bounds import integer_between, number_between
+from loadgen.base import parsing
+from loadgen.base.parsing import integer_between, number_between
 from loadgen.settings.conflicts import reads_data
 from loadgen.settings.setting import (
     LENGTHS,
@@ -23,8 +23,8 @@ from loadgen.settings.setting import (
 )
 
 Compat = Literal["vllm", "vllm-0.9", "sglang", "inferencex"]
-_N = {"read": integer_between(1, bounds.MOST_TOKENS), "metavar": "N"}
-_LEN = {"read": int, "metavar": "N", "least": 1, "most": bounds.MOST_TOKENS}
+_N = {"read": integer_between(1, parsing.MOST_TOKENS), "metavar": "N"}
+_LEN = {"read": int, "metavar": "N", "least": 1, "most": parsing.MOST_TOKENS}
 
 _NO_RANGE = ("0.0", "0", "")
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, field_validator
 
-from loadgen.base import bounds
+from loadgen.base import parsing
 from loadgen.base.parsing import suggest_name
 from loadgen.base.text import quote_value
 
@@ -20,8 +20,8 @@ class RequestClass(BaseModel, extra="forbid", frozen=True, defer_build=True):
 
     name: Annotated[str, Field(min_length=1, max_length=40)]
     share: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)]  # percent of the requests
-    input_len: Annotated[int, Field(ge=1, le=bounds.MOST_TOKENS)]
-    output_len: Annotated[int, Field(ge=1, le=bounds.MOST_TOKENS)]
+    input_len: Annotated[int, Field(ge=1, le=parsing.MOST_TOKENS)]
+    output_len: Annotated[int, Field(ge=1, le=parsing.MOST_TOKENS)]
     range_ratio: str = "0.0"  # as a profile's
 
     @field_validator("name")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from loadgen.base import bounds, untrusted
+from loadgen.base import parsing, untrusted
 from loadgen.base.parsing import parse_with
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.text import quote_value
@@ -67,25 +67,25 @@ class RequestKeys(KeyRows, frozen=True):
         "where supported)", action=argparse.BooleanOptionalAction, rank=0, common=True)
     temperature: float | None = _number(common=True)
     top_p: float | None = _number()
-    top_k: int | None = _sampling(read=int, least=-1, most=bounds.MOST_INT)
+    top_k: int | None = _sampling(read=int, least=-1, most=parsing.MOST_INT)
     min_p: float | None = _number()
     frequency_penalty: float | None = _number()
     presence_penalty: float | None = _number()
     repetition_penalty: float | None = _number()
     logprobs: int | None = _request(None, "request those of N tokens at each place (default: none)",
-        read=int, metavar="N", least=-1, most=bounds.MOST_INT)
+        read=int, metavar="N", least=-1, most=parsing.MOST_INT)
     min_tokens: int | None = _request(None, "output tokens at least, where --ignore-eos is refused",
-        read=int, metavar="N", least=0, most=bounds.MOST_TOKENS, rank=0)
+        read=int, metavar="N", least=0, most=parsing.MOST_TOKENS, rank=0)
     extra_body: dict[str, Any] = _request({}, "merged into every request", read=_parse_json_object,
         metavar="JSON", check=_check_sendable, swept=False)
     chat_template_kwargs: dict[str, Any] = _request({}, "variables of the chat template, sent with every "
         "chat request", read=_parse_json_object, metavar="JSON", check=_check_sendable, swept=False)
     # Seconds; 0: none.
     request_timeout: float = _client(21600.0, "seconds of a request, 0: none (default 21600)", group=RUN,
-        rank=1, read=float, metavar="S", least=0, most=bounds.MOST_SECONDS)
+        rank=1, read=float, metavar="S", least=0, most=parsing.MOST_SECONDS)
     # Seconds without a token; 0: none.
     stall_timeout: float = _client(300.0, "seconds without a token, 0: none (default 300)", group=RUN,
-        rank=1, read=float, metavar="S", least=0, most=bounds.MOST_SECONDS)
+        rank=1, read=float, metavar="S", least=0, most=parsing.MOST_SECONDS)
 
 
 class FigureKeys(KeyRows, frozen=True):

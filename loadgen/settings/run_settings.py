@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from loadgen.base import bounds
-from loadgen.base.bounds import integer_between, number_between
-from loadgen.base.parsing import parse_with
+from loadgen.base import parsing
+from loadgen.base.parsing import integer_between, number_between, parse_with
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.text import quote_value
 from loadgen.settings import backends
@@ -145,9 +144,9 @@ class StopOptions(OptionRows, frozen=True):
         f"end it after N failures in a row; 0: never (default {DEAD} until one succeeds)",
         read=integer_between(0, 999_999_999), metavar="N", shard=True)
     max_duration_s: float | None = _stop(None, "send for at most S seconds", flag="--max-duration",
-        read=number_between(0.001, bounds.YEAR_S), metavar="S", shard=True)
+        read=number_between(0.001, parsing.YEAR_S), metavar="S", shard=True)
     drain_timeout_s: float = _stop(DRAIN_S, "seconds for requests to end then, before they are cut "
-        f"(default {DRAIN_S:g})", flag="--drain-timeout", read=number_between(0, bounds.YEAR_S), metavar="S",
+        f"(default {DRAIN_S:g})", flag="--drain-timeout", read=number_between(0, parsing.YEAR_S), metavar="S",
         shard=True)
     stop_when_saturated: bool = _stop(False, "end the run once the server falls further and further behind "
         "an open loop of one rate", action="store_true",
@@ -158,7 +157,7 @@ class OutputOptions(OptionRows, frozen=True):
     """The settings of what a run prints and which files it writes."""
 
     gpus: int = setting(Makes.NOTHING, 0, "GPUs that the server runs on, for tok/s per GPU (default: of "
-        "--hardware, or as detected)", group=OUTPUT, rank=2, read=integer_between(1, bounds.MOST_GPUS),
+        "--hardware, or as detected)", group=OUTPUT, rank=2, read=integer_between(1, parsing.MOST_GPUS),
         metavar="N", names_server=True, shard=True)
     # Of the block; a key of block.LAYOUTS.
     layout: str | None = _output(None, "of the result block: vllm-0.32 (default), vllm-2025, sglang, "

@@ -8,8 +8,8 @@ import shlex
 from functools import partial
 from typing import Any
 
-from loadgen.base import bounds
-from loadgen.base.bounds import MOST_SEED, MOST_TOKENS, integer_between, number_between
+from loadgen.base import parsing
+from loadgen.base.parsing import MOST_SEED, MOST_TOKENS, integer_between, number_between
 from loadgen.engines.engines import LAUNCHED
 from loadgen.settings.setting import (
     LAUNCH,
@@ -51,7 +51,7 @@ class TargetOptions(OptionRows, frozen=True):
     tokenizer: str | None = _server(None, "or a name in the local hub cache: source of ids or text prompts",
         rank=1, metavar="DIR", shard=True, path=True, common=True)
     vocab_size: int | None = _server(None, "draw token ids below N, if neither tokenizer nor config is "
-        "available", rank=1, read=integer_between(1, bounds.MOST_IDS), metavar="N", shard=True)
+        "available", rank=1, read=integer_between(1, parsing.MOST_IDS), metavar="N", shard=True)
     headers: dict[str, str] = _server({}, "sent with every request, never stored (other users can read "
         "it in `ps`)", rank=1, flag="--header", apart=True,
         nargs="+", action="extend", metavar="NAME=VALUE", resumes=True)
@@ -81,7 +81,7 @@ class TrustOptions(OptionRows, frozen=True):
     client_cert: str | None = _trust("our certificate (PEM), for servers that require one")
     client_key: str | None = _trust("its private key, if not in the same file")
     ready_check_timeout_s: float = _server(0.0, "wait S seconds for the server to be ready (default 0: it "
-        "must be)", rank=3, flag="--ready-check-timeout-sec", read=number_between(0, bounds.MOST_SECONDS),
+        "must be)", rank=3, flag="--ready-check-timeout-sec", read=number_between(0, parsing.MOST_SECONDS),
         metavar="S", resumes=True)
     # The embedded engine answers, with this timing.
     preset: str | None = setting(Makes.REQUEST, None, "simulate a server's timing: see `loadgen engine "

@@ -14,8 +14,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import asdict
 
-from loadgen.base import tables
-from loadgen.base.text import WIDTH, wrap_text
+from loadgen.base.text import WIDTH, align_cells, wrap_text
 from loadgen.figures.figure_table import percentile_name
 from loadgen.figures.metrics import Metrics
 from loadgen.figures.steady_state import Steady, Unsteady
@@ -117,10 +116,10 @@ def render_spreads(figures: Sequence[Spread]) -> list[str]:
     if not figures:
         return []
     most = max(spread.runs for spread in figures)
-    rows = [tables.align_cells(_format_row(spread, most), _WIDTHS) for spread in figures]
+    rows = [align_cells(_format_row(spread, most), _WIDTHS) for spread in figures]
     return [
         f" {most} runs ".center(WIDTH, "="),
-        tables.align_cells(("", "mean", "std", "CV %", "95 %: ±", "± %"), _WIDTHS),
+        align_cells(("", "mean", "std", "CV %", "95 %: ±", "± %"), _WIDTHS),
         *rows,
         *wrap_text(_describe_stability(figures)),
         "=" * WIDTH,

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import asdict
 
-from loadgen.base import bounds
+from loadgen.base import parsing
 from loadgen.base.urls import is_this_machine
 from loadgen.engines import engines
 from loadgen.facts.ceiling import Ceiling
@@ -124,7 +124,7 @@ class Reported(msgspec.Struct, frozen=True):
         total, completed = self.figure(key), self.figure("completed")
         if total is not None and completed:
             return total / completed
-        mean = bounds.read_figure(otherwise)
+        mean = parsing.read_figure(otherwise)
         return None if mean is None else float(mean)
 
 
@@ -143,7 +143,7 @@ def is_below_zero(value: float) -> bool:
 
 def _read_measured(value: object) -> float | None:
     """Return a number that a measurement may give; None of anything else, so of one below zero."""
-    number = bounds.read_figure(value)
+    number = parsing.read_figure(value)
     return None if number is None or is_below_zero(number) else float(number)
 
 
@@ -156,7 +156,7 @@ def _is_impossible(key: str, value: object) -> bool:
         return False
     if math.isnan(value) or is_below_zero(value):
         return True
-    return key != _RATE and value > 1 and bounds.read_figure(value) is None
+    return key != _RATE and value > 1 and parsing.read_figure(value) is None
 
 
 def summarise_run(directory: Path, run: Result) -> Reported:
@@ -214,7 +214,7 @@ def _collect_figures(
         figures["concurrency"] = e2el["n"] * e2el["mean_ms"] / 1e3 / duration_s
     figures["max_itl_ms"] = metrics["itl"]["max_ms"]
     return {
-        key: value if isinstance(value, str) else bounds.read_figure(value) for key, value in figures.items()
+        key: value if isinstance(value, str) else parsing.read_figure(value) for key, value in figures.items()
     }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import MS_NS
-from loadgen.base.tables import align_cells
+from loadgen.base.text import align_cells
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.metrics import Metrics
 from loadgen.figures.per_request import MetricOptions, PerRequest

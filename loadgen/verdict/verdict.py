@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from loadgen.base import rule
-from loadgen.base.guard import Broken, make_guarded
+from loadgen.base.errors import Broken, make_guarded
 from loadgen.base.rule import Evidence, Finding, Rule, Severity, Source
 from loadgen.features import combine_rows
 from loadgen.verdict.doubts import DOUBTS

@@ -20,7 +20,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen import cli
-from loadgen.base.exit_code import ExitCode
+from loadgen.base.errors import ExitCode
 from loadgen.base.printing import (
     Colour,
     Mark,

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from builders.loops import loop_over
-from loadgen.base.bounds import read_figure
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
+from loadgen.base.parsing import read_figure
 from loadgen.base.tables import format_csv
 from loadgen.base.text import clean_text, format_json, make_file_name, quote_value
 from loadgen.base.untrusted import is_too_deep

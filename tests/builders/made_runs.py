@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from loadgen.base.guard import Broken
+from loadgen.base.errors import Broken
 from loadgen.facts.run_facts import Cell, Client, Facts, Server
 from loadgen.figures import vllm_keys
 from loadgen.plan import profile

@@ -12,7 +12,7 @@ import pytest
 
 from builders.loops import loop_over
 from builders.made_cases import changed, closed, failed, run
-from loadgen.base import archive
+from loadgen.base import arrays
 from loadgen.figures import vllm_keys
 from loadgen.figures.figure_table import parse_metrics
 from loadgen.figures.metrics import Metrics, compute_metrics
@@ -421,9 +421,9 @@ def test_a_file_without_the_column_has_no_first_visible_token(tmp_path: Path) ->
     Records.from_records([PLAIN, REASONS]).save(path)
     names = [*BOUNDS, "start", "arrival_ns", "tokens"]
     names += ["failure_kind", "failure_detail", "finish_reason", "words", "word_start"]
-    stored = archive.read_columns(path, names)
+    stored = arrays.read_columns(path, names)
     del stored["visible_ns"]
     with path.open("wb") as file:
-        archive.write_columns(file, stored)
+        arrays.write_columns(file, stored)
     run = compute_metrics(Records.load(path), MetricOptions())
     assert (run.ttft.n, run.ttfvt.n) == (2, 0)

@@ -17,8 +17,7 @@ import pytest
 from builders.loops import loop_over
 from builders.made_runs import MS, answers, keep, run
 from loadgen import cli
-from loadgen.base.errors import UsageError
-from loadgen.base.exit_code import ExitCode
+from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.structs import replace
 from loadgen.records.record import Record, Records
 from loadgen.report import report, request_rows

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.base.bounds import integer_between
+from loadgen.base.parsing import integer_between
 from loadgen.plan.profile import SUBJECTS, Profile
 from loadgen.run.command.options import TABLE, Options, bench_parser
 from loadgen.settings.setting import Makes, Rows, setting

@@ -11,7 +11,7 @@ import pytest
 
 from builders.loops import loop_over
 from builders.made_cases import observed, run
-from loadgen.base.guard import Broken
+from loadgen.base.errors import Broken
 from loadgen.base.rule import Finding, Rule, Severity, Source, tabulate_rules
 from loadgen.base.structs import replace
 from loadgen.engines import engines

@@ -15,7 +15,7 @@ from fakes.counting_api import CountingApi, Refusal, refuses, refuses_ids, refus
 from fakes.surroundings import Service, ended, killed, report, started, succeeded
 from fakes.virtual_run import serving
 from loadgen import cli
-from loadgen.base.exit_code import ExitCode
+from loadgen.base.errors import ExitCode
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 CHAT = ["--backend", "openai-chat"]

@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 
 from builders.loops import loop_over
 from builders.made_cases import failed, run
-from loadgen.base.guard import Broken, describe_exception, make_guarded
+from loadgen.base.errors import Broken, describe_exception, make_guarded
 from loadgen.base.rule import Rule
 from loadgen.base.structs import replace
 from loadgen.base.text import wrap_text

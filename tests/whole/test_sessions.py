@@ -17,7 +17,7 @@ from fakes.hosted_api import openai_error
 from fakes.surroundings import Service, killed, report, started, succeeded
 from fakes.virtual_run import serving
 from loadgen import cli
-from loadgen.base.exit_code import ExitCode
+from loadgen.base.errors import ExitCode
 from loadgen.records.record import Records
 from loadgen.report.run_directory import ARRIVALS, RESULT
 

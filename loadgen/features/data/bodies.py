@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Int64
-from loadgen.base.bounds import MOST_TOKENS
 from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines
+from loadgen.base.parsing import MOST_TOKENS
 from loadgen.features.data import recognised_rows, row_kinds
 from loadgen.features.data.row_kinds import RowObject
 from loadgen.plan.planned_requests import UNKNOWN_LEN, fingerprint

@@ -14,10 +14,10 @@ import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Int64
-from loadgen.base.bounds import MOST_TOKENS, YEAR_S
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines, explain_json
+from loadgen.base.parsing import MOST_TOKENS, YEAR_S
 from loadgen.base.text import format_count, quote_value
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.data import bodies, recognised_rows, row_kinds

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from loadgen.base import bounds
+from loadgen.base import parsing
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines, OpenedFile, explain_fault
@@ -27,7 +27,7 @@ FLAG = "--dataset-path"
 OF_THE_ROWS = -1
 _OUTPUT_LEN = 256  # vLLM's default
 _BATCH = 1024  # prompts that are counted at once
-_Tokens = Annotated[int, msgspec.Meta(ge=1, le=bounds.MOST_TOKENS)]
+_Tokens = Annotated[int, msgspec.Meta(ge=1, le=parsing.MOST_TOKENS)]
 _ONCE = "the server applies its chat template; vLLM's client would send it a prompt that has one already"
 
 

@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from loadgen.base import bounds
+from loadgen.base import parsing
 from loadgen.base.arrays import Int64
-from loadgen.base.bounds import integer_between
-from loadgen.base.errors import UsageError
-from loadgen.base.exit_code import ExitCode
-from loadgen.base.parsing import Parser, parse_with
+from loadgen.base.errors import ExitCode, UsageError
+from loadgen.base.parsing import Parser, integer_between, parse_with
 from loadgen.base.printing import print_text
 from loadgen.base.text import format_json
 from loadgen.engines.engines import UNKNOWN
@@ -71,7 +69,7 @@ def data_parser() -> argparse.ArgumentParser:
     )
     add(
         "--vocab-size",
-        type=integer_between(1, bounds.MOST_IDS),
+        type=integer_between(1, parsing.MOST_IDS),
         metavar="N",
         help="token ids are drawn below it",
     )

@@ -6,15 +6,15 @@ import argparse
 from functools import partial
 from typing import Literal, get_args
 
-from loadgen.base import bounds
-from loadgen.base.bounds import integer_between
+from loadgen.base import parsing
+from loadgen.base.parsing import integer_between
 from loadgen.base.text import quote_value
 from loadgen.features import import_rows
 from loadgen.settings.load_settings import NameKeys
 from loadgen.settings.setting import DATA, Conflict, Identity, KeyRows, Makes, RequestSource, Values, setting
 
 DatasetName = Literal["random", "sharegpt", "custom", "prefix_repetition", "timed_trace"]
-_N = {"read": integer_between(1, bounds.MOST_TOKENS), "metavar": "N"}
+_N = {"read": integer_between(1, parsing.MOST_TOKENS), "metavar": "N"}
 _REPETITION = {**_N, "data_sets": ("prefix_repetition",)}
 _TIMED = {"data_sets": ("timed_trace",)}
 
@@ -82,7 +82,7 @@ class DataKeys(KeyRows, frozen=True):
     # -1: those of the row. None: vLLM's 256 for `custom`, those of the row for a file that is recognised.
     custom_output_len: int | None = _data(None,
         "the same of a file of prompts; -1: the rows' own (custom: 256)",
-        read=integer_between(-1, bounds.MOST_TOKENS), metavar="N", answer_len=True,
+        read=integer_between(-1, parsing.MOST_TOKENS), metavar="N", answer_len=True,
         data_sets=("custom", ""))
     prefix_repetition_prefix_len: int = _data(256, "tokens of each prefix (default 256)", **_REPETITION)
     prefix_repetition_suffix_len: int = _data(256, "tokens after it (default 256)", **_REPETITION)
@@ -97,7 +97,7 @@ class DataKeys(KeyRows, frozen=True):
     timed_trace_label_hash_ids: str = _label("hash_ids", "of timed_trace's rows (default hash_ids)")
     timed_trace_chunk_hash_size: int = _data(16, "tokens of a hash id (default 16)", **_N, **_TIMED)
     timed_trace_sec_multiplier: float = _data(1.0, "seconds of one unit of its timestamps (default 1)",
-        read=float, metavar="X", above=0.0, most=bounds.MOST_SECONDS, **_TIMED)
+        read=float, metavar="X", above=0.0, most=parsing.MOST_SECONDS, **_TIMED)
 # fmt: on
 
 PROFILE_KEYS = {NameKeys: (DataKeys,)}

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Bool, Int64
-from loadgen.base.bounds import MOST_TOKENS
 from loadgen.base.json_lines import Lines
+from loadgen.base.parsing import MOST_TOKENS
 from loadgen.features.data import recognised_rows, row_kinds
 from loadgen.plan.planned_requests import UNKNOWN_LEN, PromptRequests, fingerprint
 from loadgen.plan.request_sources import PlanInputs, SourcedRequests

@@ -15,9 +15,9 @@ from typing import IO, Any
 
 import msgspec
 
-from loadgen.base.bounds import MOST_TOKENS
 from loadgen.base.files import expand_path
 from loadgen.base.json_lines import MOST_ROW_BYTES, Lines, OpenedFile
+from loadgen.base.parsing import MOST_TOKENS
 from loadgen.base.text import quote_value
 from loadgen.features.data import row_kinds
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from loadgen.base import bounds
+from loadgen.base import parsing
 from loadgen.facts.ceiling import Ceiling
 from loadgen.features.roofline.roofline_settings import LEAST_MS, SLOW, TOLERANCE
 from loadgen.figures.vllm_keys import DECODING, PREFILL, Figures
@@ -100,7 +100,7 @@ class Excess(msgspec.Struct, frozen=True):
 
 def find_accepted_tokens(figures: Figures) -> float:
     """Return the tokens that a pass over the weights gives a request: a draft's acceptance length, or 1."""
-    lengths = (bounds.read_figure(figures.get(key)) for key in ACCEPTANCE)
+    lengths = (parsing.read_figure(figures.get(key)) for key in ACCEPTANCE)
     return max(1.0, next((float(length) for length in lengths if length is not None), 1.0))
 
 
@@ -112,7 +112,7 @@ class _Run(msgspec.Struct, frozen=True):
 
     def number(self, key: str) -> float | None:
         """Return a figure if it is above 0; else None."""
-        value = bounds.read_figure(self.figures.get(key))
+        value = parsing.read_figure(self.figures.get(key))
         return float(value) if value is not None and value > 0 else None
 
     def step(self, by_itl: bool) -> tuple[str, float] | None:

@@ -9,9 +9,8 @@ from importlib import resources
 
 from pydantic import BaseModel
 
-from loadgen.base.bounds import MOST_GB_PER_S
 from loadgen.base.errors import UsageError
-from loadgen.base.parsing import find_nearest
+from loadgen.base.parsing import MOST_GB_PER_S, find_nearest
 from loadgen.facts.ceiling import Machine
 
 _SHORT = {

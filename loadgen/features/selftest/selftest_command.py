@@ -10,9 +10,8 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base import clock
-from loadgen.base.bounds import MOST_STREAMS, integer_between, number_between
-from loadgen.base.exit_code import decide_exit_code
-from loadgen.base.parsing import Parser, parse_arguments
+from loadgen.base.errors import decide_exit_code
+from loadgen.base.parsing import MOST_STREAMS, Parser, integer_between, number_between, parse_arguments
 from loadgen.base.printing import print_text
 from loadgen.base.text import format_count
 from loadgen.facts import calibration

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from loadgen.base.guard import call_guarded
+from loadgen.base.errors import call_guarded
 from loadgen.features.sensors.sensor import Absent, Key, Quantity, Queries, Reading
 
 _LIBRARY = "libnvidia-ml.so.1"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from loadgen.base import clock
-from loadgen.base.guard import call_guarded
+from loadgen.base.errors import call_guarded
 from loadgen.features.sensors.sensor import Quantity, Reading, Sample, Sensor, collect_facts, read_safely
 
 if TYPE_CHECKING:

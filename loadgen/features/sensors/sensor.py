@@ -8,7 +8,7 @@ from typing import Literal, Protocol, TypeVar
 import msgspec
 
 from loadgen.base import untrusted
-from loadgen.base.guard import call_guarded
+from loadgen.base.errors import call_guarded
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from loadgen.base import clock
-from loadgen.base.guard import call_guarded
+from loadgen.base.errors import call_guarded
 from loadgen.features.sensors.jetson import find_board
 from loadgen.features.sensors.nvml import Gpus, find_gpus
 from loadgen.features.sensors.sampler import Sampler

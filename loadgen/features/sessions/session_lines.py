@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterator
 from operator import attrgetter
 
-from loadgen.base.tables import align_cells
-from loadgen.base.text import cut_end, format_cell_ms, format_count, list_first
+from loadgen.base.text import align_cells, cut_end, format_cell_ms, format_count, list_first
 from loadgen.features.sessions.session_figures import (
     EarlyEnd,
     SessionFigures,

@@ -6,9 +6,9 @@ import re
 from functools import partial
 from typing import Any, Literal
 
-from loadgen.base import bounds
-from loadgen.base.bounds import integer_between, number_between
+from loadgen.base import parsing
 from loadgen.base.errors import UsageError
+from loadgen.base.parsing import integer_between, number_between
 from loadgen.settings.conflicts import is_stepped, reads_data
 from loadgen.settings.load_settings import ShapeKeys
 from loadgen.settings.setting import SESSIONS, Conflict, KeyRows, Makes, RequestSource, Values, setting
@@ -89,10 +89,10 @@ class SessionKeys(KeyRows, frozen=True):
 
     num_sessions: int | None = _session(None, "conversations to send (default: all of the file); "
         "--max-concurrency is how many at once, --request-rate how many begin per second",
-        read=integer_between(1, bounds.MOST_REQUESTS), metavar="N", keyword="int | None",
+        read=integer_between(1, parsing.MOST_REQUESTS), metavar="N", keyword="int | None",
         replaces=("num_prompts",))
     turns: int | None = _session(None, "make conversations of N turns: --random-input-len and "
-        "--random-output-len are those of a turn", read=integer_between(1, bounds.MOST_TURNS), metavar="N",
+        "--random-output-len are those of a turn", read=integer_between(1, parsing.MOST_TURNS), metavar="N",
         keyword="int | None", not_with=(
             Conflict(reads_data, _MAKES % "{data}"), Conflict("dataset_path", _MAKES % "{other}"),
             Conflict("classes",
@@ -111,10 +111,10 @@ class SessionKeys(KeyRows, frozen=True):
     session_header: str = setting(Makes.REQUEST, "", "a header with the session's name, as X-Session-ID",
         metavar="NAME", check=_check_header_name, **_own)
     turn_timeout: float | None = setting(Makes.CLIENT, None, "a turn that takes longer ends its session",
-        read=number_between(0.001, bounds.MOST_SECONDS), metavar="S", keyword="float | None",
+        read=number_between(0.001, parsing.MOST_SECONDS), metavar="S", keyword="float | None",
         **_own)
     users: int | None = _session(None, "users, each with a session at a time, whose turns are due at "
-        "--user-rate", read=integer_between(1, bounds.MOST_STREAMS), metavar="N", keyword="int | None",
+        "--user-rate", read=integer_between(1, parsing.MOST_STREAMS), metavar="N", keyword="int | None",
         replaces=("max_concurrency", "turn_delays", "think_time", *_ARRIVALS),
         needs=(_NEEDS, Conflict("user_rate", "--users needs --user-rate R, turns per second of each")),
         not_with=(

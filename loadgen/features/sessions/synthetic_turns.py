@@ -10,9 +10,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen.base.arrays import Int64
-from loadgen.base.bounds import MOST_REQUESTS
 from loadgen.base.clock import MS_NS
 from loadgen.base.errors import UsageError
+from loadgen.base.parsing import MOST_REQUESTS
 from loadgen.base.text import format_count as number_of
 from loadgen.plan import lengths, random_prompts
 from loadgen.plan.planned_requests import (

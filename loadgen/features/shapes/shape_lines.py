@@ -8,8 +8,7 @@ from operator import attrgetter
 import numpy as np
 
 from loadgen.base.arrays import Int64
-from loadgen.base.tables import align_cells
-from loadgen.base.text import cut_end, format_cell_ms, list_first
+from loadgen.base.text import align_cells, cut_end, format_cell_ms, list_first
 from loadgen.facts.run_facts import Facts
 from loadgen.features.shapes.shape_figures import (
     divide_by_class,

@@ -7,10 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from loadgen.base.errors import UsageError
-from loadgen.base.exit_code import ExitCode, decide_exit_code
+from loadgen.base.errors import Broken, ExitCode, UsageError, decide_exit_code, make_guarded
 from loadgen.base.files import expand_path
-from loadgen.base.guard import Broken, make_guarded
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import Screen, print_text
 from loadgen.features.shards import merge

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from loadgen.base import clock
-from loadgen.base.bounds import integer_between
 from loadgen.base.clock import SECOND_NS, SYSTEM_CLOCK, Clock
 from loadgen.base.errors import UsageError
-from loadgen.base.parsing import parse_with
+from loadgen.base.parsing import integer_between, parse_with
 from loadgen.base.text import quote_value
 from loadgen.settings.setting import CLUSTER, SHARDS, Makes, OptionRows, setting
 

@@ -7,7 +7,7 @@ from operator import attrgetter
 
 import msgspec
 
-from loadgen.base.tables import align_cells
+from loadgen.base.text import align_cells
 from loadgen.features.targets.target_checks import number_targets
 from loadgen.figures.metrics import measure_part
 from loadgen.figures.per_request import PerRequest

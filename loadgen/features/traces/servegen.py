@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from loadgen.base import bounds
+from loadgen.base import parsing
 from loadgen.base.arrays import Float64, Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
@@ -174,11 +174,11 @@ def _read_windows(lines: Lines) -> list[RateWindow]:
         except ValueError as error:
             raise lines.refusal(i, f"{error}") from None
         silent = rate == 0 or not cells[3]
-        if not (0 <= begin_s <= bounds.YEAR_S and 0 <= rate <= bounds.MOST_REQUESTS):
+        if not (0 <= begin_s <= parsing.YEAR_S and 0 <= rate <= parsing.MOST_REQUESTS):
             raise lines.refusal(i, "its time or its rate is out of bounds")
         if begins and begin_s <= begins[-1]:
             raise lines.refusal(i, f"its time {begin_s:g} is not after that of the row above")
-        if not silent and (cells[3] not in _GAPS or not 0 < shape <= bounds.MOST_SECONDS):
+        if not silent and (cells[3] not in _GAPS or not 0 < shape <= parsing.MOST_SECONDS):
             raise lines.refusal(i, f"its gaps are {cells[3]} of shape {shape:g}: Gamma or Weibull, above 0")
         begins.append(begin_s)
         rates.append((0.0 if silent else rate, cells[3], shape))
@@ -198,7 +198,7 @@ def _read_histogram(data: OpenedFile, begin: int, fields: Mapping[str, Any], nam
     lens = np.array([int(pair[1]) for pair in pairs if pair], np.int64)
     weights = np.array([_read_weight(pair[2]) for pair in pairs if pair])
     weights[lens == 0] = 0  # a request without tokens cannot be sent
-    if None in pairs or not weights.sum() > 0 or lens.max() > bounds.MOST_TOKENS:
+    if None in pairs or not weights.sum() > 0 or lens.max() > parsing.MOST_TOKENS:
         raise data.refusal(f"its {name} at {begin} is not a histogram of lengths in tokens")
     return LengthHistogram(lens[weights > 0], np.cumsum(weights[weights > 0]))
 

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.base import bounds
+from loadgen.base import parsing
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
@@ -49,7 +49,7 @@ _SHORT = (
     "{} rows have fewer hash_ids than blocks of {} tokens need: their prompts are shorter than recorded, as "
     "vLLM's are"
 )
-_Length = Annotated[int, msgspec.Meta(ge=1, le=bounds.MOST_TOKENS)]
+_Length = Annotated[int, msgspec.Meta(ge=1, le=parsing.MOST_TOKENS)]
 _Hash = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from loadgen.base import bounds
+from loadgen.base import parsing
 from loadgen.base.arrays import Float64, Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
@@ -25,7 +25,7 @@ _INT64 = 2**63
 _WORD = 2**64
 
 Hashes = NDArray[np.int32] | Int64
-Length = Annotated[int, msgspec.Meta(ge=1, le=bounds.MOST_TOKENS)]
+Length = Annotated[int, msgspec.Meta(ge=1, le=parsing.MOST_TOKENS)]
 BLOCKS = (16, 64, 512)  # tokens a hash stands for in published traces
 _SENT_AS = "each request is sent at its own time, and its prompt is made of its lengths and hashes"
 _UNREAD = ("session_id", "delay", "messages", "text_input")
@@ -108,7 +108,7 @@ def find_elapsed_ns(times: Float64, unit_ns: int, refusal: Callable[[int, str], 
     if len(early):
         raise refusal(int(early[0]) + 1, "its time is before that of the row above: sort the rows by time")
     after_ns = (times - times[:1]) * unit_ns
-    far = np.flatnonzero(after_ns > bounds.YEAR_S * SECOND_NS)
+    far = np.flatnonzero(after_ns > parsing.YEAR_S * SECOND_NS)
     if len(far):
         raise refusal(int(far[0]), "its time is more than a year after the first: is the format right?")
     return np.rint(after_ns).astype(np.int64)
@@ -277,10 +277,10 @@ def _read_cells(lines: Lines, places: Sequence[int], width: int) -> Iterator[lis
 def _read_length(text: str, lines: Lines, i: int, column: str) -> int:
     """Parse a number of tokens; raises UsageError that names row and column."""
     value = int(text) if text.isascii() and text.strip().isdigit() and len(text) <= 18 else -1
-    if not 0 <= value <= bounds.MOST_TOKENS:
+    if not 0 <= value <= parsing.MOST_TOKENS:
         raise lines.refusal(
             i + 1,
-            f"{column} {quote_value(text)} is not a number of tokens from 0 to {bounds.MOST_TOKENS}",
+            f"{column} {quote_value(text)} is not a number of tokens from 0 to {parsing.MOST_TOKENS}",
         )
     return value
 
@@ -289,7 +289,7 @@ def _read_seconds(texts: list[str], lines: Lines, first: int) -> Int64:
     """Parse times in seconds to nanoseconds, int64[rows]; the first is row `first`; raises UsageError."""
     for i, text in enumerate(texts):
         try:
-            fits = 0 <= float(text) <= bounds.MOST_SECONDS * 8
+            fits = 0 <= float(text) <= parsing.MOST_SECONDS * 8
         except ValueError:
             fits = False
         if not fits:

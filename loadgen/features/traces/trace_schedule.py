@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from loadgen.base import bounds
+from loadgen.base import parsing
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
@@ -41,8 +41,8 @@ class TraceWindow(msgspec.Struct, frozen=True):
             window = cls(float(start) if start else None, float(end) if end else None)
         except ValueError:
             raise UsageError(_WINDOW.format(quote_value(text))) from None
-        last = bounds.YEAR_S if window.end_s is None else window.end_s
-        if not colon or not 0 <= window.begin_s < last <= bounds.YEAR_S:
+        last = parsing.YEAR_S if window.end_s is None else window.end_s
+        if not colon or not 0 <= window.begin_s < last <= parsing.YEAR_S:
             raise UsageError(_WINDOW.format(quote_value(text)))
         return window
 
@@ -70,8 +70,8 @@ class TraceSelection(msgspec.Struct, frozen=True):
         inside = window.rows(rows.at_ns)
         places = np.arange(inside.start, inside.stop)
         prompts, answers = rows.input_lens[inside], rows.output_lens[inside]
-        most_prompt = profile.trace_max_input_len or bounds.MOST_TOKENS
-        most_answer = profile.trace_max_output_len or bounds.MOST_TOKENS
+        most_prompt = profile.trace_max_input_len or parsing.MOST_TOKENS
+        most_answer = profile.trace_max_output_len or parsing.MOST_TOKENS
         skipped: dict[str, int] = {}
         if profile.trace_too_long == "skip":
             wanted = _count_up_to(most, (prompts <= most_prompt) & (answers <= most_answer))

@@ -6,8 +6,8 @@ import argparse
 from functools import partial
 from typing import Literal, get_args
 
-from loadgen.base import bounds
-from loadgen.base.bounds import integer_between, number_between
+from loadgen.base import parsing
+from loadgen.base.parsing import integer_between, number_between
 from loadgen.settings.conflicts import replays_trace
 from loadgen.settings.prompt_settings import VariationKeys
 from loadgen.settings.setting import TRACES, Conflict, Given, Identity, KeyRows, Makes, RequestSource, setting
@@ -16,7 +16,7 @@ TraceFormat = Literal[
     "", "mooncake", "bailian", "azure-2023", "azure-2024", "burstgpt", "weka", "servegen", "timed"
 ]
 _TRACES = tuple(name for name in get_args(TraceFormat) if name)
-_N = {"read": integer_between(1, bounds.MOST_TOKENS), "metavar": "N"}
+_N = {"read": integer_between(1, parsing.MOST_TOKENS), "metavar": "N"}
 
 _TWO_SOURCES = "--trace and {other} are two sources of requests: leave out one of them"
 _OF_A_TRACE = Conflict(
@@ -47,7 +47,7 @@ class TraceKeys(KeyRows, frozen=True):
     trace_too_long: Literal["skip", "clip"] = _trace("skip", "what is longer (default skip)",
         choices=("skip", "clip"))
     trace_idle_cap: float | None = _trace(None, "longest gap between requests",
-        read=number_between(0, bounds.YEAR_S), metavar="S")
+        read=number_between(0, parsing.YEAR_S), metavar="S")
     trace_jitter: Literal["none", "uniform"] = _trace("none",
         "uniform: spread the requests of one instant over the timestamps' grid", choices=("none", "uniform"))
 # fmt: on

@@ -15,7 +15,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from loadgen.base import bounds
+from loadgen.base import parsing
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
@@ -28,8 +28,8 @@ _DEFAULT_BLOCK = 64
 _MOST_FILE_BYTES = 1 << 30
 _AGENT = "subagent"
 _AT_ONCE = "the {} sessions of the trace all begin at once, as in its file"
-_Seconds = Annotated[float, msgspec.Meta(ge=0, le=bounds.YEAR_S)]
-_Count = Annotated[int, msgspec.Meta(ge=0, le=bounds.MOST_TOKENS)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=parsing.YEAR_S)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=parsing.MOST_TOKENS)]
 
 
 class WekaRequest(msgspec.Struct, gc=False, rename={"prompt": "in", "answer": "out"}):
@@ -47,7 +47,7 @@ class WekaSession(msgspec.Struct, gc=False):
     """A row: the requests of one agent and its sub-agents."""
 
     requests: list[WekaRequest]
-    block_size: Annotated[int, msgspec.Meta(ge=1, le=bounds.MOST_TOKENS)] = _DEFAULT_BLOCK
+    block_size: Annotated[int, msgspec.Meta(ge=1, le=parsing.MOST_TOKENS)] = _DEFAULT_BLOCK
     hash_id_scope: str = "local"
 
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
-from loadgen.base.errors import UsageError
-from loadgen.base.exit_code import SIGNALLED, decide_exit_code
+from loadgen.base.errors import SIGNALLED, UsageError, decide_exit_code
 from loadgen.base.printing import print_text
 from loadgen.base.urls import parse_base_url
 from loadgen.facts import requested_metrics

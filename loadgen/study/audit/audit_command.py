@@ -18,9 +18,9 @@ from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.parsing import Parser, parse_arguments, suggest_name
 from loadgen.base.printing import print_text
 from loadgen.base.rule import Severity
-from loadgen.base.tables import align_cells
 from loadgen.base.text import (
     WIDTH,
+    align_cells,
     clean_line,
     clean_text,
     cut_end,

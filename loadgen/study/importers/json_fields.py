@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.base import bounds, untrusted
+from loadgen.base import parsing, untrusted
 from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import read_mapping
 from loadgen.figures.figure_table import COMMON
@@ -115,8 +115,8 @@ def read_fields(document: object, fields: Fields) -> dict[str, Any]:
 
 
 def read_number(value: object) -> float | None:
-    """Return a number that a figure can be, by `bounds.read_figure`; None of anything else, so of NaN."""
-    return bounds.read_figure(value)
+    """Return a number that a figure can be, by `parsing.read_figure`; None of anything else, so of NaN."""
+    return parsing.read_figure(value)
 
 
 def read_reported_number(value: object) -> float | None:

@@ -7,8 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from loadgen.base.errors import UsageError
-from loadgen.base.exit_code import ExitCode
+from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import Screen, print_text

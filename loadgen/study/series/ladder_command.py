@@ -14,9 +14,8 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from msgspec.structs import asdict, replace
 
-from loadgen.base import bounds, signals, untrusted
-from loadgen.base.errors import MeasureError, UsageError
-from loadgen.base.exit_code import decide_exit_code
+from loadgen.base import parsing, signals, untrusted
+from loadgen.base.errors import MeasureError, UsageError, decide_exit_code
 from loadgen.base.printing import print_text
 from loadgen.base.text import clean_text, quote_value
 from loadgen.engines.engines import find_by_name
@@ -97,7 +96,7 @@ def _parse_depths(text: str) -> tuple[int, ...]:
     """Parse token counts between commas; raises ArgumentTypeError for a bad, too large or repeated one."""
     words = [word.strip() for word in text.split(",")]
     depths = [value for word in words if (value := untrusted.read_digits(word)) is not None]
-    if len(depths) < len(words) or max(depths) > bounds.MOST_TOKENS or len(set(depths)) < len(depths):
+    if len(depths) < len(words) or max(depths) > parsing.MOST_TOKENS or len(set(depths)) < len(depths):
         raise argparse.ArgumentTypeError(
             f"{quote_value(text)} is not a list of tokens, none of them twice: 0,4096"
         )

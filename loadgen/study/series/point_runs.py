@@ -14,7 +14,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.base import clock, guard, signals
+from loadgen.base import clock, errors, signals
 from loadgen.base.errors import LoadgenError, ServerDied, UsageError
 from loadgen.base.signals import SIGNALS, Interrupts
 from loadgen.facts.run_facts import Cell
@@ -174,7 +174,7 @@ def convert_error(error: Exception) -> LoadgenError:
     """Return a LoadgenError as it is, any other exception as a LoadgenError that asks to report it."""
     if isinstance(error, LoadgenError):
         return error
-    return LoadgenError(f"loadgen itself failed; please report it: {guard.describe_exception(error)}")
+    return LoadgenError(f"loadgen itself failed; please report it: {errors.describe_exception(error)}")
 
 
 def check_disk(error: Exception) -> None:

@@ -12,8 +12,8 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from loadgen.base import signals
-from loadgen.base.bounds import MOST_SECONDS
 from loadgen.base.errors import MeasureError
+from loadgen.base.parsing import MOST_SECONDS
 from loadgen.base.secrecy import hide_argument_secrets
 from loadgen.base.signals import Interrupts
 from loadgen.plan.profile import Profile

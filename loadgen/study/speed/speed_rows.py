@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen.base import bounds
+from loadgen.base import parsing
 from loadgen.base.errors import UsageError
 from loadgen.features.roofline.models import split_name
 
@@ -253,7 +253,7 @@ def _parse_decimal(cells: Mapping[str, str], key: str) -> Decimal | None:
     if cell == "-":
         return None
     value = Decimal(cell)
-    if not (value.is_finite() and value >= 0 and bounds.read_figure(float(value)) is not None):
+    if not (value.is_finite() and value >= 0 and parsing.read_figure(float(value)) is not None):
         raise ValueError(f"{key} is {cell}")
     return value
 

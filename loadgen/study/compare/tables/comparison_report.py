@@ -11,14 +11,21 @@ from msgspec.structs import asdict
 from loadgen.base.errors import LOG_LINE
 from loadgen.base.tables import (
     Table,
-    align_cells,
     escape_markdown,
     format_csv_table,
     make_table,
     render_markdown_table,
     render_text_table,
 )
-from loadgen.base.text import WIDTH, clean_line, cut_middle, format_count, wrap_first_line, wrap_text
+from loadgen.base.text import (
+    WIDTH,
+    align_cells,
+    clean_line,
+    cut_middle,
+    format_count,
+    wrap_first_line,
+    wrap_text,
+)
 from loadgen.report.load_identity import Load, format_tokens
 from loadgen.report.result_file import make_strict
 from loadgen.study import load_table, repeats

@@ -9,7 +9,7 @@ from decimal import Decimal
 
 import msgspec
 
-from loadgen.base import bounds
+from loadgen.base import parsing
 from loadgen.base.errors import UsageError
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.pasted.translation import translate_title
@@ -99,7 +99,7 @@ def parse_number(written: str, sign: str = "") -> float:
         if grouping in plain and not re.fullmatch(groups + fraction, plain):
             raise ValueError(f"{plain} is not a number")
         plain = plain.replace(grouping, "")
-    value = bounds.read_figure(float(plain.replace(decimal, ".") if decimal else plain))
+    value = parsing.read_figure(float(plain.replace(decimal, ".") if decimal else plain))
     if value is None:
         raise ValueError(f"{plain} is out of bounds")
     return int(value) if not decimal and float(value).is_integer() else value

@@ -13,13 +13,11 @@ from pathlib import Path
 import msgspec
 
 from loadgen.base import signals
-from loadgen.base.errors import LoadgenError, MeasureError, UsageError
-from loadgen.base.exit_code import decide_exit_code
+from loadgen.base.errors import LoadgenError, MeasureError, UsageError, decide_exit_code
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import print_text
 from loadgen.base.secrecy import hide_secrets
-from loadgen.base.tables import align_cells
-from loadgen.base.text import clean_text, format_count, wrap_text
+from loadgen.base.text import align_cells, clean_text, format_count, wrap_text
 from loadgen.features.sensors import sensor_discovery
 from loadgen.plan.request_sources import Seed
 from loadgen.report import run_place

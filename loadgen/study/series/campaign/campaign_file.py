@@ -14,9 +14,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from pydantic import BaseModel, Field
 
-from loadgen.base.bounds import MOST_SECONDS, MOST_SEED
 from loadgen.base.errors import UsageError
-from loadgen.base.parsing import suggest_name
+from loadgen.base.parsing import MOST_SECONDS, MOST_SEED, suggest_name
 from loadgen.base.secrecy import HIDDEN, Secrets
 from loadgen.figures import objectives
 from loadgen.plan import profile

@@ -12,8 +12,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from loadgen.base import clock, signals
-from loadgen.base.bounds import MOST_SEED
 from loadgen.base.errors import LoadgenError, UsageError
+from loadgen.base.parsing import MOST_SEED
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.text import clean_text
 from loadgen.features.sensors.sensor import Reading, Sensor

@@ -14,11 +14,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.base import bounds, parsing, signals
-from loadgen.base.bounds import integer_between, number_between
-from loadgen.base.errors import UsageError
-from loadgen.base.exit_code import decide_exit_code
-from loadgen.base.parsing import parse_with
+from loadgen.base import parsing, signals
+from loadgen.base.errors import UsageError, decide_exit_code
+from loadgen.base.parsing import integer_between, number_between, parse_with
 from loadgen.base.printing import print_text
 from loadgen.base.secrecy import hide_argument_secrets
 from loadgen.base.signals import Interrupts
@@ -254,7 +252,7 @@ def _add_flags(group: argparse._ActionsContainer) -> None:
 def _parse_seconds(text: str) -> float:
     """Parse a time from 1 ms to a year; raises ValueError."""
     seconds = parsing.parse_seconds(text)
-    if not _LEAST_S <= seconds <= bounds.YEAR_S:
+    if not _LEAST_S <= seconds <= parsing.YEAR_S:
         raise ValueError(f"{quote_value(text)}: give a time from 1ms to a year")
     return seconds
 

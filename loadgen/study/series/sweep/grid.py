@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from loadgen.base import bounds
+from loadgen.base import parsing
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
 from loadgen.base.text import quote_value
@@ -382,7 +382,7 @@ def _parse_number(word: str, text: str) -> Fraction:
         raise ValueError(f"{quote_value(text)}: {quote_value(word)} is not a number{how}") from None
     if not value:
         return Fraction(0)
-    if not bounds.read_figure(plain):
+    if not parsing.read_figure(plain):
         raise ValueError(f"{quote_value(text)}: {quote_value(word)}: give numbers from 1e-15 to 1e15")
     return Fraction(value)
 

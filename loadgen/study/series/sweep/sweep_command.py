@@ -14,9 +14,8 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base import signals
-from loadgen.base.bounds import integer_between
-from loadgen.base.errors import MeasureError, UsageError
-from loadgen.base.exit_code import ExitCode, decide_exit_code
+from loadgen.base.errors import ExitCode, MeasureError, UsageError, decide_exit_code
+from loadgen.base.parsing import integer_between
 from loadgen.base.printing import print_text
 from loadgen.base.text import clean_text, format_count, wrap_text
 from loadgen.plan.profile import Profile

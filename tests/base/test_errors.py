@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.base.exit_code import SIGNALLED, ExitCode, decide_exit_code
+from loadgen.base.errors import SIGNALLED, ExitCode, decide_exit_code
 from loadgen.base.signals import NAMES
 
 WORST = {"measured": False, "whole": False, "valid": False, "written": False}
