@@ -272,9 +272,9 @@ def _count_clock_faults(run: RunEvidence) -> _Clock:
     wrong = {*np.flatnonzero(begun)[early].tolist()}
     for block in records.blocks():
         late = np.flatnonzero(np.diff(block.arrival_ns) < -least_ns)  # from message i to i + 1
-        if len(late) == 0:
-            continue  # as nearly always, without the 10 ms that isin imports
-        late = late[~np.isin(late + 1, block.start)]  # not from one answer to the next
+        # Not from one answer to the next; isin, which is the same, would import for 10 ms.
+        ends, begins = (np.searchsorted(block.start, late + 1, side) for side in ("right", "left"))
+        late = late[ends == begins]
         wrong |= {*(block.first - 1 + np.searchsorted(block.start, late, side="right")).tolist()}
     return _Clock(
         step_ms=run.facts.client.clock_step_ms,
