@@ -66,10 +66,15 @@ def settle_server(
         return observer.scrape_before(most_s, meanwhile)
 
 
-def scrape_after_run(observer: MetricsScraper, display: Display) -> ServerWindow:
-    """Scrape the server after a run, once idle, and return the change of its counters."""
+def scrape_after_run(
+    observer: MetricsScraper, display: Display, meanwhile: Callable[[], None]
+) -> ServerWindow:
+    """Scrape the server after a run, once idle, and return the change of its counters.
+
+    `meanwhile` is called while it is waited for.
+    """
     with display.waiting("reading the server's counters, once it is idle", observer.longest_wait_s):
-        return observer.scrape_after()
+        return observer.scrape_after(meanwhile)
 
 
 def start_sensors(local: Local | None, engine: Engine, observe: bool, display: Display) -> HostSampler | None:

@@ -24,6 +24,7 @@ from loadgen.base.signals import Interrupts
 from loadgen.base.structs import replace
 from loadgen.base.urls import is_loopback
 from loadgen.engines.refusals import Adaptation
+from loadgen.facts import run_facts
 from loadgen.facts.run_facts import Client, Facts, Server
 from loadgen.features import import_rows
 from loadgen.host import throttling
@@ -398,10 +399,12 @@ class Session(msgspec.Struct, frozen=True):
 
 
 def _import_results() -> None:
-    """Import the modules that results need, while there is time for it."""
+    """Import the modules that results need, and find the facts' types, while there is time for it."""
     with importing():
         import loadgen.report.report
         import loadgen.run.followup  # noqa: F401
+
+        run_facts.find_fact_types()
 
 
 def _sampling_steps(
@@ -427,7 +430,7 @@ def _sampling_steps(
     if observer is not None and not outcome.interrupted:  # a signal does not wait until they settle
         yield (
             "the server's counters",
-            lambda known: replace(known, window=scrape_after_run(observer, display)),
+            lambda known: replace(known, window=scrape_after_run(observer, display, _import_results)),
         )
     if sensing is not None:
         yield (

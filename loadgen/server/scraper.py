@@ -88,13 +88,16 @@ class MetricsScraper:
                     loop.call_soon_threadsafe(task.cancel)
                 thread.join(_LEAVE_S)
 
-    def scrape_after(self) -> ServerWindow:
-        """Scrape after the run, once the server is idle or seconds have passed; return the change."""
+    def scrape_after(self, meanwhile: Callable[[], object] = lambda: None) -> ServerWindow:
+        """Scrape after the run, once the server is idle or seconds have passed; return the change.
+
+        `meanwhile` is called while the server is waited for.
+        """
         from loadgen.server.server_counters import ServerWindow, make_window  # models, built after a run
 
         if self.began.error:
             return ServerWindow(error=self.began.error)
-        ended, settled = self._run(self.scrape_idle(_IDLE_S))
+        ended, settled = self._run(self.scrape_idle(_IDLE_S, meanwhile))
         if ended.error:
             return ServerWindow(error=f"after the run {ended.error}")
         return make_window(

@@ -121,8 +121,10 @@ def test_it_waits_until_nothing_runs_and_the_counters_stand_still(often: None) -
     with ScriptedServer(in_turn(exposition(100), *late)) as server:
         watching = observer(server)
         watching.scrape_before()
-        window = watching.scrape_after()
+        meanwhile = list[int]()
+        window = watching.scrape_after(lambda: meanwhile.append(len(server.asked)))
     assert (window.generation_tokens, window.settled, len(server.asked)) == (30, True, 6)
+    assert meanwhile == [2]
 
 
 def test_a_server_that_others_keep_busy_is_left_unsettled(

@@ -200,8 +200,7 @@ class ReplicaScrapers(MetricsScraper):
 
     def scrape_before(self, idle_s: float = 0.0, meanwhile: Callable[[], object] = lambda: None) -> str:
         """Scrape every server right before the run; the error names its server."""
-        calls = [meanwhile, *([lambda: None] * (len(self.scrapers) - 1))]
-        for scraper, (lines, _) in zip(self.scrapers, self._scrape_all(idle_s, calls), strict=True):
+        for scraper, (lines, _) in zip(self.scrapers, self._scrape_all(idle_s, meanwhile), strict=True):
             scraper.begin(lines)
         self.began = self._find_worst([scraper.began for scraper in self.scrapers])
         return self.began.error
@@ -215,13 +214,13 @@ class ReplicaScrapers(MetricsScraper):
             yield
         self.began_ns = self.scrapers[0].began_ns
 
-    def scrape_after(self) -> ServerWindow:
+    def scrape_after(self, meanwhile: Callable[[], object] = lambda: None) -> ServerWindow:
         """Scrape all servers once idle, or after seconds; return the summed change."""
         from loadgen.server.server_counters import ScrapedRun, ServerWindow, join_windows  # built after a run
 
         if self.began.error:
             return ServerWindow(error=self.began.error)
-        scrapes = self._scrape_all(self.longest_wait_s, [lambda: None] * len(self.scrapers))
+        scrapes = self._scrape_all(self.longest_wait_s, meanwhile)
         if error := self._find_worst([lines for lines, _ in scrapes]).error:
             return ServerWindow(error=f"after the run {error}")
         parts = [
@@ -236,12 +235,13 @@ class ReplicaScrapers(MetricsScraper):
         known = [gauge for gauge in gauges if gauge is not None]
         return sum(known) if len(known) == len(gauges) else None
 
-    def _scrape_all(self, idle_s: float, meanwhile: Sequence[Callable[[], object]]) -> list[Scrape]:
-        """Scrape all servers at once."""
+    def _scrape_all(self, idle_s: float, meanwhile: Callable[[], object]) -> list[Scrape]:
+        """Scrape all servers at once; `meanwhile` is called once, where there is a wait."""
 
         async def scrape_each() -> list[Scrape]:
-            pairs = zip(self.scrapers, meanwhile, strict=True)
-            return await asyncio.gather(*(scraper.scrape_idle(idle_s, call) for scraper, call in pairs))
+            first, *others = self.scrapers
+            waits = [first.scrape_idle(idle_s, meanwhile), *(each.scrape_idle(idle_s) for each in others)]
+            return await asyncio.gather(*waits)
 
         try:
             return self.access.loop.run(scrape_each())
