@@ -79,15 +79,15 @@ def explain_short_answers(run: Reported, otherwise: float | None) -> Evidence | 
 def explain_other_quantity(key: str, runs: Sequence[Reported]) -> str:
     """Write that runs have different objectives if `key` is goodput; "" if not, or of any other figure.
 
-    Runs of other clients are left out. The sentence has the first and the last of the different objectives:
-    `runs` end with the baseline's.
+    Runs of other clients are left out. The last of the runs is the baseline's: the sentence has its
+    objectives, and the first that differ from them.
     """
     if key != _GOODPUT:
         return ""
     known = (run.facts.ask().goodput_slo_ms for run in runs if run.facts is not None)
-    shown = (" ".join(f"{name}:{limit:g}" for name, limit in slo_ms.items()) or "none" for slo_ms in known)
-    apart = list(dict.fromkeys(shown))
-    return f"goodput is of other objectives: {apart[0]}, baseline {apart[-1]}" if len(apart) > 1 else ""
+    shown = [" ".join(f"{name}:{limit:g}" for name, limit in slo_ms.items()) or "none" for slo_ms in known]
+    other = next((each for each in shown if each != shown[-1]), "")
+    return other and f"goodput is of other objectives: {other}, baseline {shown[-1]}"
 
 
 def _differ_in(value: Callable[[Reported], Value], form: str, tolerance: float = 0.0) -> Find[Pair]:

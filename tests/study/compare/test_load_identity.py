@@ -169,11 +169,12 @@ def test_a_result_file_tells_as_much_as_the_directory(key: str) -> None:
     assert of_files == of_directories != []
 
 
-def test_goodput_of_other_objectives_is_another_figure() -> None:
+@loop_over("others", [("ttft:30", "ttft:30"), ("ttft:90", "ttft:30")])
+def test_goodput_of_other_objectives_is_another_figure(others: tuple[str, str]) -> None:
     """The load is one, and every other figure is compared."""
     runs = [
-        ours({**BASE, "goodput": ("ttft:90",) if label == "m" else ("ttft:30",)}, number, label)
-        for number, label in enumerate("mmnn")
+        ours({**BASE, "goodput": (objective,)}, number, label)
+        for number, (label, objective) in enumerate(zip("mmnn", ("ttft:90", "ttft:90", *others), strict=True))
     ]
     (table,) = comparison.compare_runs(runs, ComparisonOptions(headline="request_goodput"))
     effects = table.lines[1].effects

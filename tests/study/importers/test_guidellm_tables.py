@@ -51,6 +51,17 @@ BOTH = [
 ]  # fmt: skip
 
 
+@loop_over("text", [TWO, THREE])
+def test_a_run_names_the_line_of_its_row_as_source(text: str) -> None:
+    """That of the last table."""
+    runs = guidellm_reports.read_report(text, Path("x.txt"))
+    lines = text.splitlines()
+    rows = [lines[int(run.source.rpartition(":")[2]) - 1] for run in runs]
+    assert [row.strip("| ").partition("|")[0].strip() for row in rows] == [
+        run.load.name.partition(",")[0] for run in runs
+    ]
+
+
 @loop_over(("text", "first", "second"), BOTH)
 @loop_over("behind", ["", "  ", "\x1b[1m"])
 def test_every_row_is_a_run(

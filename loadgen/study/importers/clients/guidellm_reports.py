@@ -286,9 +286,9 @@ def read_report(text: str, path: Path) -> list[Reported]:
 
 
 def _split_reports(lines: Sequence[str]) -> Iterator[tuple[list[str], list[tuple[int, list[Cells]]]]]:
-    """Yield each report of a text: the lines above its tables, and its tables by their first row's index.
+    """Yield each report of a text: the lines above its tables, and each table after its first row's line.
 
-    A table's titles occur once in a report, and its tables have equally many rows.
+    Lines count from 1. A table's titles occur once in a report, and its tables have equally many rows.
     """
     tables, titles, above = list[tuple[int, list[Cells]]](), list[tuple[str, ...]](), list[str]()
     at = 0
@@ -303,7 +303,7 @@ def _split_reports(lines: Sequence[str]) -> Iterator[tuple[list[str], list[tuple
             yield above, tables
             tables, titles, above = [], [], above[-_MOST_ABOVE:]
         titles.append(head)
-        tables.append((at - len(rows), rows))
+        tables.append((at - len(rows) + 1, rows))
     if tables:
         yield above, tables
 
