@@ -96,7 +96,7 @@ class Divergence(msgspec.Struct, frozen=True):
     why: str = ""  # why nothing was compared
 
     def format_line(self, baseline: str) -> str:
-        """Describe the agreement in one sentence; `baseline` is the other checkpoint's name."""
+        """Return a sentence on the agreement, or why nothing was compared; `baseline` names the other."""
         if self.why:
             return f"answers not compared with {baseline}: {self.why}"
         count = len(self.partings)
@@ -114,8 +114,9 @@ class Divergence(msgspec.Struct, frozen=True):
 def judge_answers(own: Fingerprint, baseline: Fingerprint | None = None) -> list[str]:
     """List what is broken in a run's answers, a line each; [] if nothing is, or there are no answers.
 
-    Answers that differ from the baseline's are not broken: see `measure_divergence`. Empty answers and loops
-    are compared with the baseline's if there is one with the same prompts; noise counts in any case.
+    That is failed prompts, flaws of too many answers, and plain questions that only the baseline answers. A
+    difference from the baseline is no flaw. Empty answers and loops are compared with the baseline's if it
+    has the same prompts; noise counts in any case.
     """
     reference = baseline if baseline is not None and not _explain_mismatch(own, baseline) else None
     lines = []
@@ -145,7 +146,10 @@ def find_flaw(answer: GreedyAnswer) -> Flaw | None:
 
 
 def measure_divergence(own: Fingerprint, baseline: Fingerprint) -> Divergence:
-    """Find where the answers to each prompt differ, by token if both have ids, else by character."""
+    """Find where usable answers to each prompt differ, by token if all have ids, else by character.
+
+    Why nothing was compared is the divergence's `why`.
+    """
     if why := _explain_mismatch(own, baseline):
         return Divergence((), "", why)
     pairs = [(a, b) for a, b in zip(own.answers, baseline.answers, strict=True) if a.usable and b.usable]
@@ -168,7 +172,7 @@ def list_answer_lines(result: Result, options: ReportOptions) -> list[str]:
 
 
 def render_lines(own: Fingerprint) -> list[str]:
-    """Describe a run's answers for its report, without a baseline."""
+    """Return lines on a run's answers: how many there are and are right, and what is broken; or why none."""
     if own.missing:
         return [f"fingerprint: none: {own.missing}"]
     cut = [answer.cut for answer in own.answers if answer.cut]
@@ -191,7 +195,10 @@ def _explain_mismatch(own: Fingerprint, other: Fingerprint) -> str:
 
 
 def _report_flaw(kind: Flaw, own: Fingerprint, reference: Fingerprint | None) -> list[str]:
-    """Describe a flaw in a line if too many answers have it, or more than the reference's; else []."""
+    """Return a line on a flaw if two or more answers and too large a share of them have it; else [].
+
+    With a reference only those beyond the reference's count, unless the flaw is noise.
+    """
     flawed = [answer for answer in own.judged if find_flaw(answer) is kind]
     there = (
         [answer for answer in reference.judged if find_flaw(answer) is kind] if reference is not None else []
@@ -208,7 +215,10 @@ def _report_flaw(kind: Flaw, own: Fingerprint, reference: Fingerprint | None) ->
 
 
 def _describe_lost_answers(own: Fingerprint, reference: Fingerprint) -> list[str]:
-    """Describe the plain questions that only the reference answered right, in one line or none."""
+    """Return a line if fewer than half of the questions that the reference answers right are right; else [].
+
+    Flawed answers, wrong ones that were cut, and fewer than four such questions do not count.
+    """
     pairs = zip(own.answers, reference.answers, strict=True)
     answers = [
         a
@@ -240,6 +250,10 @@ def _is_periodic(units: Sequence[object], longest: int) -> bool:
 
 
 def _find_parting(own: GreedyAnswer, other: GreedyAnswer, by_token: bool) -> Parting:
+    """Find where two answers begin to differ.
+
+    Beyond the end of a cut answer they do not count as different.
+    """
     units = [answer.token_ids if by_token else answer.text for answer in (own, other)]
     shorter = min(map(len, units))
     equal = next((at for at in range(shorter) if units[0][at] != units[1][at]), shorter)

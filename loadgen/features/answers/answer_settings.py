@@ -32,7 +32,10 @@ OPTIONS = (AnswerOptions,)
 def list_steps(
     session: Session, made: Plan, outcome: Outcome, display: Display
 ) -> Iterator[tuple[str, Step]]:
-    """List (name, step) of what is learned after a run: the answers, if wanted, by the first shard alone."""
+    """Yield the step that adds the answers to greedy prompts to the facts, if --fingerprint is given.
+
+    Of several shards only the first has it.
+    """
     if not session.options.fingerprint or session.options.share.number:
         return
     from loadgen.base.structs import replace

@@ -63,7 +63,10 @@ class PromptProgress(msgspec.Struct, frozen=True):
 
 
 def take_fingerprint(session: Session, made: Plan, outcome: Outcome, display: Display) -> Fingerprint:
-    """Return the answers to the greedy prompts, asked once per API path; none and why after a failed run."""
+    """Send the greedy prompts once per API path, cache their answers in `session.learned`, and return them.
+
+    After a run that was interrupted or failed throughout, there are none, and the reason.
+    """
     key, learned = f"fingerprint {made.path}", session.learned
     if key not in learned:
         if outcome.interrupted or not outcome.records.ok.any():
@@ -105,7 +108,11 @@ class _PromptRun:
     tokenizer: Tokenizer | None = None
 
     async def ask_all(self, show: Callable[[PromptProgress], None], limit_s: float) -> Fingerprint:
-        """Send all prompts in turn; return the answers, or why there are none."""
+        """Send all prompts in turn, each in its share of the time left.
+
+        Return the answers, or why there are none. If the first prompt is refused as text, all go as token
+        ids where the engine takes them. An unreachable server ends it.
+        """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + limit_s
         answers: list[GreedyAnswer] = []
@@ -141,6 +148,7 @@ class _PromptRun:
         return load_tokenizer(place, "ids")
 
     def _body(self, text: str) -> bytes:
+        """Return the body of a greedy request for a prompt, as token ids if a tokenizer was loaded."""
         dialect, engine = self.plan.dialect, self.subject.engine
         openai = not isinstance(dialect, Generate)
         sampling: dict[str, Any] = {"temperature": 0, **({"seed": 0} if openai else {})}
@@ -157,7 +165,10 @@ class _PromptRun:
     async def _answer(
         self, client: httpx.AsyncClient, text: str, limit_s: float
     ) -> tuple[GreedyAnswer, FailureKind | None]:
-        """Send one prompt; return its answer, and the kind of its failure."""
+        """Send one prompt; return its answer, with ids and text, and the kind of its failure, None if none.
+
+        An answer that was not streamed, was cut off or is empty counts as one.
+        """
         reply, cut = await self._reply(client, self._body(text), limit_s)
         record = self.decoder.decode(reply)
         failure = record.failure
@@ -178,7 +189,10 @@ class _PromptRun:
         return GreedyAnswer(prompt=text, text=answer_text, token_ids=tuple(ids), cut=cut), None
 
     async def _reply(self, client: httpx.AsyncClient, body: bytes, limit_s: float) -> tuple[Capture, str]:
-        """Send one request; return the response as a single read, and why it was cut off, if it was."""
+        """Send one request; return the response as one read, and why it was cut off at `limit_s`, or "".
+
+        Errors, and answers above 16 MiB, are the capture's failure.
+        """
         reply = Capture(index=0, slot=0, intended_ns=0, sent_ns=0, end_ns=0, framed=False)
         data, cut = bytearray(), ""
         headers = {"content-type": "application/json", "accept-encoding": "identity"}
@@ -223,7 +237,7 @@ _MESSAGE_IDS = msgspec.json.Decoder(_MessageIds)
 
 
 def _read_token_ids(body: bytes, record: Record) -> list[int] | None:
-    """Read an answer's token ids; [] if the server reports none, None if they are malformed."""
+    """Return an answer's token ids, from JSON or events; [] if there are none, None if they are malformed."""
     lines = sse.join_lines(body) if body.lstrip()[:1] == b"{" else sse.read_events(body, whole=False).lines
     try:
         messages = _MESSAGE_IDS.decode_lines(lines)

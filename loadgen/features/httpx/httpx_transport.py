@@ -135,7 +135,10 @@ class Exchange(Stream):
         return self.link.received - self.before
 
     def explain_no_head(self, http2: bool) -> Failure | None:
-        """Return the failure if a head is too long, or not HTTP/1 (without `http2`); None with a status."""
+        """Return the failure if the head is too long, or not HTTP/1 (unless `http2`).
+
+        None if it may be, or is read.
+        """
         begin = self.link.begin
         if self.status:
             return None
@@ -147,7 +150,10 @@ class Exchange(Stream):
         return None
 
     def explain_loss(self, error: httpx.TransportError, http2: bool) -> Failure:
-        """Make the failure of a sent request whose connection broke."""
+        """Make the failure of a request whose connection broke: refused by httpx, unanswered, or cut off.
+
+        What is no HTTP/1 counts as malformed.
+        """
         if isinstance(error, httpx.LocalProtocolError):  # its words may quote a header
             return Failure(FailureKind.CONNECT, "the request cannot be sent as HTTP")
         ended = isinstance(error, httpx.NetworkError) or self.link.closed
@@ -238,6 +244,10 @@ class HttpxTransport:
         )
 
     async def _run(self) -> None:
+        """Open the slots, wait for the start, send all requests or until a stop, and deliver what is left.
+
+        An exception of a task is raised.
+        """
         stop = asyncio.Event()
         asyncio.get_running_loop().add_reader(self.outbox.sock, stop.set)
         for _ in range(self.job.first_slots):
@@ -263,7 +273,7 @@ class HttpxTransport:
         self.counters.publish(self.sent, self.ended, self.reads)
 
     async def _started_ns(self, stop: asyncio.Event) -> int:
-        """Wait for the start that several processes share, and return when it was (ns)."""
+        """Wait for the start that several processes share, and return it (ns); after a stop, return now."""
         while not 0 < (begin_ns := self.job.start.begin_ns(self.now_ns())) <= self.now_ns():
             await asyncio.sleep(_START_S)  # an instant of another process's clock
             if stop.is_set():
@@ -277,6 +287,10 @@ class HttpxTransport:
         self.links.append(Link())
 
     def _new_client(self, position: int) -> httpx.AsyncClient:
+        """Make a slot's client, with one connection, from the slot's source address if there are several.
+
+        Proxies of the environment are not used for a server on this machine.
+        """
         target = self.job.target
         source = target.choose_source(position + self.job.share.number)
         limits = httpx.Limits(max_connections=1, max_keepalive_connections=1)
@@ -294,7 +308,7 @@ class HttpxTransport:
         )
 
     async def _replace_client(self, slot: int) -> None:
-        """Give a slot a new httpx client.
+        """Replace a slot's httpx client by a new one, and close the former.
 
         A request that is cancelled while its connection is made or closed can leave it in httpcore's pool,
         neither idle nor closed. The pool has room for one: the slot's next request would wait for ever.
@@ -303,7 +317,10 @@ class HttpxTransport:
         await former.aclose()
 
     async def _fire(self) -> None:
-        """Start each request when it is due and a slot is free; return when all have ended."""
+        """Start each request when it is due, a slot is free and all gates are open.
+
+        Return when all have ended. After the job's duration no more is started.
+        """
         offsets_ns = self.job.offsets_ns
         async with asyncio.TaskGroup() as group:
             for position, index in enumerate(self.job.order):
@@ -342,7 +359,11 @@ class HttpxTransport:
         self.freed.set()
 
     async def _exchange(self, exchange: Exchange) -> Failure | None:
-        """Send one request and deliver its capture; return its failure, if known, a CONNECT 1 s later."""
+        """Send one request and deliver its capture; return its failure, if known.
+
+        A cancelled one is delivered as such. A slot whose request was given up gets a new client. After a
+        failed connection it waits 1 s, if the server had answered or the run has a duration.
+        """
         self.sent += 1
         self.counters.publish_sent(self.sent)
         failure: Failure | None = None
@@ -395,6 +416,7 @@ class HttpxTransport:
         self.open_bytes -= before - exchange.held_bytes
 
     def _deliver(self, exchange: Exchange, failure: Failure | None) -> None:
+        """Put an exchange's capture into the outbox; after a failure of memory only its first bytes."""
         if failure is not None and failure.kind is FailureKind.MEMORY:
             self._forget(exchange)
         self.open_bytes -= exchange.held_bytes
@@ -460,7 +482,7 @@ class HttpxTransport:
         return None
 
     def _judge(self, now_ns: int) -> None:
-        """End requests that took too long or whose response is not HTTP."""
+        """Give up requests in flight that took too long, stall, or whose response is not HTTP."""
         for exchange in self.under_way.values():
             failure = self.deadlines.find_timeout(exchange, now_ns)
             failure = failure or exchange.explain_no_head(self.job.http2)

@@ -68,14 +68,14 @@ class Startup(msgspec.Struct, frozen=True):
 def dry_run(options: Options, settings: ServerSettings, asks: bool = True) -> str:
     """Return the command line that would start the server, without secrets; raises UsageError if none can.
 
-    It is made as that which is run, of another free port. Without `asks` no interpreter that the options name
-    is run to learn what is installed: an engine of unknown version gets the flags of a recent one.
+    Its port is one that is free now. Without `asks` no interpreter that the options name is run to learn what
+    is installed: an engine of unknown version gets the flags of a recent one.
     """
     return shown(_command(locate_model(options), settings, free_port(), asks))
 
 
 def locate_model(options: Options) -> Options:
-    """Return the options with a local model's absolute path, as the server will report it."""
+    """Return the options with the absolute path of a local model, as the server will report it."""
     if options.model is not None and os.path.exists(options.model):
         return replace(options, model=os.path.abspath(options.model))
     return options
@@ -129,7 +129,7 @@ def _with_port(options: Options, settings: ServerSettings) -> tuple[Command, int
 
 
 def _is_port_taken(running: Running, error: ServerDied | PortTaken) -> bool:
-    """Whether a server failed to start because another process took its port."""
+    """Whether a start failed because another process took the port, by the error, log or listener."""
     if isinstance(error, PortTaken):
         return True
     code = running.exit_code()
@@ -143,7 +143,10 @@ def _is_port_taken(running: Running, error: ServerDied | PortTaken) -> bool:
 
 
 def _abandon(startup: Startup, port: int, before: int | None, quiet: bool) -> None:
-    """End a server whose port another process took, and keep its log under that port's name."""
+    """End a server whose port another process took, rename its log after that port, and warn unless quiet.
+
+    It waits until GPU memory is back to `before` bytes, 30 s at most.
+    """
     running = startup.running
     running.end_all()
     with suppress(OSError):
@@ -154,12 +157,17 @@ def _abandon(startup: Startup, port: int, before: int | None, quiet: bool) -> No
 
 
 def _stop(startup: Startup, quiet: bool, *error: Any) -> None:
+    """Stop a server and wait for it, shown unless quiet; `error` is that of the block it ran in, if any."""
     running = startup.running
     with progress.display(quiet).waiting(f"stopping {startup.launch.name}", running.grace_s):
         running.__exit__(*error)
 
 
 def _start(command: Command, port: int, directory: Path, withheld: Sequence[str]) -> Running:
+    """Start a server with its log in `directory`, without the variables `withheld` in its environment.
+
+    If that fails, the log, and the directory if empty, are removed: raises UsageError.
+    """
     try:
         return start(command, port, directory / LOG, withheld=withheld)
     except LaunchError as error:
@@ -197,6 +205,7 @@ def _local(startup: Startup, command: Command, settings: ServerSettings, before:
 
 
 def _command(options: Options, settings: ServerSettings, port: int, asks: bool = True) -> Command:
+    """Make the command of a container, of the given line, or of the engine's launcher; raises UsageError."""
     launch = options.launching
     if options.model is None and launch.command is None:
         raise UsageError(f"--launch {launch.name} needs --model: a directory, or a name of the hub")
@@ -226,7 +235,7 @@ def _command(options: Options, settings: ServerSettings, port: int, asks: bool =
 
 
 def _until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:
-    """Wait until /health reports ready; raises ServerDied if the server ends, or after the launch timeout."""
+    """Poll until the server is ready, shown unless quiet; raises ServerDied if it ends or takes too long."""
     probe = ServerProbe(access)
     launch, running = startup.launch, startup.running
     with progress.display(quiet).waiting(f"starting {launch.name}", launch.timeout_s, startup.last_line):
@@ -240,7 +249,10 @@ def _until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:
 
 
 def _prove_ours(running: Running) -> str:
-    """Return how the listener is known to be our server; raises PortTaken, or ServerDied if none listens."""
+    """Return in words how the port's listener is known to be the started server.
+
+    Raises PortTaken if another process listens, ServerDied if none does.
+    """
     try:
         owner = port_owner.check(running.pids(), running.port)
     except LaunchError as error:

@@ -50,10 +50,10 @@ class Capacity(msgspec.Struct, frozen=True):
 
 
 def search(held: Capacity, start: int, refused: float, attempt: Callable[[int], Seen | str]) -> Capacity:
-    """Search the most streams held: doubling from `start` while held, else quartering.
+    """Search the most streams that are held, doubling from `start` while held, else a quarter of the refused.
 
-    `held` and `refused` are what is known already: the most, and the least that was not (else infinite).
-    `attempt` gives why, where there is no time or room for another.
+    `held` and `refused` are known already: the most held, and the least not held (else infinite). `attempt`
+    runs a trial, or returns why there is no time or room for one, which ends the search.
     """
     streams, ended = start, ""
     while held.streams < streams < refused:
@@ -73,7 +73,10 @@ def search(held: Capacity, start: int, refused: float, attempt: Callable[[int], 
 def _find_capacity(
     load: SelftestLoad, client: SelftestClient, first: Seen, cpu_us_per_token: float, deadline_ns: int
 ) -> Capacity:
-    """Find the capacity from a first trial and trials of other numbers of streams, until the deadline."""
+    """Find the capacity by trials of other numbers of streams after a `first` one, until the deadline.
+
+    The search also ends where files or connections run out, or the null servers are too slow.
+    """
     took_ns = 0
 
     def wave(streams: int) -> Seen | str:
@@ -101,7 +104,10 @@ def _find_capacity(
 
 
 def calibrate(load: SelftestLoad, client: SelftestClient, budget_s: float) -> tuple[Calibration, Capacity]:
-    """Run the self-test of a client in about `budget_s`; raises MeasureError if nothing came whole."""
+    """Measure a client's errors in 40 % of `budget_s` and its capacity in the rest, and return both.
+
+    Raises MeasureError if no answer came whole.
+    """
     begin_ns = clock.now_ns()
     messages = max(_LEAST_MESSAGES, round(_REQUEST_S * 1e3 / load.interval_ms))
     wave_s = (TTFT_MS + messages * load.interval_ms) / 1e3
@@ -136,7 +142,10 @@ def calibrate(load: SelftestLoad, client: SelftestClient, budget_s: float) -> tu
 def measure_client(
     load: SelftestLoad, transports: Sequence[str], budget_s: float = 5.0, workers: int = 1
 ) -> dict[str, Calibration]:
-    """Run the self-test of several transports in about `budget_s` together; raises MeasureError."""
+    """Return the self-test of each transport by name, measured in `budget_s` divided equally.
+
+    Raises MeasureError.
+    """
     each_s = budget_s / len(transports)
     return {
         transport: calibrate(load, SelftestClient(transport, workers), each_s)[0] for transport in transports
@@ -171,7 +180,10 @@ def measure_one_worker(workload: Profile, transport: str, warmed: Records) -> Ca
 
 
 def _add_pace(workload: Profile, warmed: Records) -> SelftestLoad:
-    """Return the load of a run to come, with the warm-up's pace if there was a warm-up."""
+    """Return the self-test's load for a workload, with the gap and tokens per message of the warm-up.
+
+    Without message gaps in the warm-up the usual pace stays.
+    """
     pace, load = compute_metrics(warmed, make_metric_options(workload)), SelftestLoad.from_profile(workload)
     if not pace.itl.n:
         return load
@@ -181,13 +193,14 @@ def _add_pace(workload: Profile, warmed: Records) -> SelftestLoad:
 
 
 def _measure_and_keep(load: SelftestLoad, transport: str, workers: int) -> Calibration:
+    """Run the self-test of a transport, write it to the cache, and return it."""
     measured = measure_client(load, [transport], workers=workers)
     calibration.remember(measured.values())
     return measured[transport]
 
 
 def format_transport(measured: Calibration) -> list[str]:
-    """Describe a transport's self-test in lines of at most 80 columns."""
+    """Return lines of at most 80 columns on a transport's self-test: errors, capacity, reads and CPU."""
     lines = [f"{measured.transport + ': error':<14}{'median':>22}{'P99':>22}{'max':>22}"]
     for name, error in (("TTFT", measured.ttft), ("message gap", measured.gap), ("E2E", measured.e2e)):
         values_us = (error.median_us, error.p99_us, error.max_us)
@@ -206,7 +219,10 @@ def format_transport(measured: Calibration) -> list[str]:
 
 
 def format_workers(measured: Sequence[Calibration], ended: Sequence[str]) -> list[str]:
-    """Describe a transport's self-test with growing workers; `ended`: why no more were tried."""
+    """Return a table of a transport's self-tests with growing workers, a row each, speed-up over the first.
+
+    `ended` has why no higher load was tried for each, "" if one was; lines below list these.
+    """
     lines = ["".join(f"{name:>{width}}" for name, width in _COLUMNS)]
     for each in measured:
         least = "" if each.capacity_bounded or not each.capacity_streams else "≥ "

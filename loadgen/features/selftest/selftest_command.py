@@ -41,7 +41,10 @@ _COUNT, _POSITIVE = integer_between(1, MOST_STREAMS), number_between(0.001, 10_0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `loadgen selftest`; return 1 if the client does not see what is sent. Raises MeasureError."""
+    """Run `loadgen selftest`, print and cache its results, and return the exit code.
+
+    It is 1 if the client does not see what is sent. Raises MeasureError.
+    """
     options = parse_arguments(_parser(), argv)
     refusals = explain_refusals()
     transports = tuple(name for name in TRANSPORTS if name not in refusals)
@@ -69,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _measure_transports(load: SelftestLoad, transports: Sequence[str], deadline_ns: int) -> list[Calibration]:
-    """Run each transport's self-test in one worker, printing each as it ends."""
+    """Run each transport's self-test in one worker, in equal parts of the time left, and print each."""
     measured: dict[str, Calibration] = {}
     for transport in transports:
         left_s = (deadline_ns - clock.now_ns()) / 1e9 / (len(transports) - len(measured))
@@ -80,14 +83,17 @@ def _measure_transports(load: SelftestLoad, transports: Sequence[str], deadline_
 
 
 def _list_steps(workers: int) -> list[int]:
-    """List the numbers of workers to measure in turn: 1, 2, 4 … N."""
+    """List the numbers of workers to measure in turn: powers of two up to N, and N."""
     return sorted({*(1 << power for power in range(workers.bit_length())), workers})
 
 
 def _measure_growing(
     load: SelftestLoad, workers: int, transports: Sequence[str], deadline_ns: int
 ) -> list[Calibration]:
-    """Run each transport's self-test in 1, 2, 4 … workers, the load's streams for each; print each."""
+    """Run each transport's self-test in 1, 2, 4 … workers, with the load's streams for each worker.
+
+    Prints each transport's table, and a remark if there are too few CPUs.
+    """
     numbers, every = _list_steps(workers), list[Calibration]()
     steps = [(transport, number) for transport in transports for number in numbers]
     cpus = count_usable_cpus()
@@ -173,7 +179,10 @@ MODES = (
 
 
 def examine(mode: Mode, transports: Sequence[str]) -> dict[str, str]:
-    """Find what is wrong with each transport's view of a mode, `ok` if nothing; raises MeasureError."""
+    """Send requests to a null server in a mode, and return by transport what is wrong, `ok` if nothing.
+
+    Raises MeasureError.
+    """
     load = SelftestLoad(streams=2, interval_ms=2.0, chat=mode.chat)
     requests, tokens = 2 * load.streams, 18
     with null_server(load.interval_ms, load.interval_ms, *mode.shape) as null:
@@ -193,7 +202,10 @@ def examine(mode: Mode, transports: Sequence[str]) -> dict[str, str]:
 
 
 def find_fault(seen: Seen, tokens: int) -> str:
-    """Find what is wrong with a run that requested `tokens` tokens; `ok` if nothing."""
+    """Return what is wrong with a run of `tokens` requested tokens: failures, messages, tokens.
+
+    `ok` if nothing.
+    """
     if seen.failed:
         return f"{seen.failed} of {seen.requests} failed, the first with {seen.first_error}"
     if seen.unlike:

@@ -69,7 +69,7 @@ class Seen(msgspec.Struct, frozen=True):
         return self.messages / max(1, self.messages - self.shared_reads)
 
     def is_held(self, streams: int) -> bool:
-        """Whether all `streams` ran at once, arrived whole, and had accurate gaps.
+        """Whether all `streams` ran at once, arrived whole, and had a P99 error of gaps that counts as held.
 
         An answer's first gap is left out: in an answer of a hundred messages it is beyond P99, and in the
         short ones of a self-test it would be most of what P99 sees.
@@ -79,7 +79,10 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 def compare(records: Records, sent: Mapping[int, Sent]) -> Seen:
-    """Compare a self-test's records with the null server's log, which is by plan index."""
+    """Compare a self-test's records with the null server's log, which is by plan index.
+
+    Times are those of successful answers with as many messages as were written.
+    """
     ok, alike, rows = records.ok, [], []
     for i, index in enumerate(records.index.tolist()):
         row = sent.get(index)
@@ -115,7 +118,10 @@ def _gaps(streams: Sequence[Int64]) -> Int64:
 
 
 def fire(made: Plan, client: SelftestClient, base_urls: Sequence[str], prefix: str) -> Outcome:
-    """Send a plan to one null server per worker; raises MeasureError if it was cut short."""
+    """Send a plan to one null server per worker, and return the outcome.
+
+    Raises MeasureError if it was cut short, and Stopped on a signal.
+    """
     targets = tuple(
         replace(ServerAddress(base_url).target(made.path), delay_acks=True) for base_url in base_urls
     )
@@ -132,7 +138,7 @@ def fire(made: Plan, client: SelftestClient, base_urls: Sequence[str], prefix: s
 
 
 def run_trial(load: SelftestLoad, client: SelftestClient, waves: int, messages: int) -> tuple[Seen, Health]:
-    """Send waves of requests with `messages` messages each to null servers; compare with their logs."""
+    """Send `waves` of requests with `messages` messages each to null servers, and compare with their logs."""
     tokens, prefix = messages * load.tokens_per_message, f"{client.transport}-"
     shape = ("--tokens-per-message", str(load.tokens_per_message))
     with null_servers(client.workers, TTFT_MS, load.interval_ms, *shape) as nulls:
@@ -159,7 +165,7 @@ class Null:
 
 @contextmanager
 def null_server(ttft_ms: float, interval_ms: float, *shape: str) -> Iterator[Null]:
-    """Start a null server; raises UsageError or MeasureError if it cannot be started."""
+    """Start a null server that writes a log, yield it, and end it; raises UsageError or MeasureError."""
     if not hasattr(select, "epoll"):
         raise UsageError("the self-test needs Linux: its null server waits on epoll")
     with tempfile.TemporaryDirectory(prefix="loadgen-selftest-") as name:
@@ -175,7 +181,7 @@ def null_server(ttft_ms: float, interval_ms: float, *shape: str) -> Iterator[Nul
 
 @contextmanager
 def null_servers(count: int, ttft_ms: float, interval_ms: float, *shape: str) -> Iterator[list[Null]]:
-    """Start `count` null servers; raises UsageError or MeasureError if one cannot be started."""
+    """Start `count` null servers, yield them, and end them; raises UsageError or MeasureError."""
     with ExitStack() as stack:
         yield [stack.enter_context(null_server(ttft_ms, interval_ms, *shape)) for _ in range(count)]
 
@@ -202,7 +208,7 @@ class SelftestLoad(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_profile(cls, workload: Profile) -> SelftestLoad:
-        """Estimate the load of a run from its profile; the server's pace is a guess."""
+        """Make the load of a profile's concurrency (else 256), prompts and API; the pace is the default."""
         streams = workload.max_concurrency or USUAL_STREAMS
         return cls(
             streams=min(streams, workload.num_prompts or streams),
@@ -230,7 +236,7 @@ class _Digits(PromptRequests):
 
 
 def plan_load(load: SelftestLoad, requests: int, tokens: int) -> Plan:
-    """Make a plan of `requests` requests of `tokens` tokens at a load."""
+    """Make a plan of `requests` requests, each with an answer of `tokens` tokens, at a load's concurrency."""
     workload = profile.build(
         {
             "name": "selftest",

@@ -87,7 +87,10 @@ class Gpus:
         return {name: text for name, text in facts.items() if text}
 
     def read(self, pids: Sequence[int]) -> Reading:
-        """Read memory, energy, power, temperature and clocks of every GPU now."""
+        """Read memory, energy or power, temperature and clocks of every GPU now.
+
+        `missing` has what is refused, and that no GPU lists a process of `pids` if that is so.
+        """
         each = [self._read(where, handle, frozenset(pids)) for where, handle in self.devices.items()]
         reading = Reading.merge([*each, Reading(missing=self.missing)])
         if not pids or any(quantity == "server_bytes" for quantity, _ in reading.values):
@@ -109,22 +112,27 @@ class Gpus:
             thermal = partial(nvml.nvmlDeviceGetViolationStatus, handle, nvml.NVML_PERF_POLICY_THERMAL)
             if (counter := queries.get("thermal slowdown", thermal)) is not None:
                 slowdown_us[where] = counter.violationTime // 1000
-            mask = self._event_reasons(queries, handle) or 0
+            mask = self._read_event_reasons(queries, handle) or 0
             reasons += [f"{where}: {why}" for bit, why in _THROTTLING.items() if mask & bit]
         return slowdown_us, reasons
 
-    def _event_reasons(self, queries: Queries, handle: Any) -> int | None:
+    def _read_event_reasons(self, queries: Queries, handle: Any) -> int | None:
+        """Read the bits of why a GPU's clocks are held back, also by an old driver's query.
+
+        None if unknown.
+        """
         nvml = self.nvml
         reasons: partial[int] = partial(nvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
         of_old_drivers = partial(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)  # before 535
         return queries.get("why its clocks are held back", reasons, of_old_drivers)
 
     def _query_all(self, queries: Queries, query: Any) -> list[Any]:
-        """Query every GPU; return the answers of those that answer."""
+        """Query every GPU; return the answers, without GPUs that refuse, which `queries` notes."""
         answers = [queries.get("it", partial(query, handle)) for handle in self.devices.values()]
         return [answer for answer in answers if answer is not None]
 
     def _read(self, where: str, handle: Any, pids: frozenset[int]) -> Reading:
+        """Read one GPU now: memory, that of processes `pids`, energy or else power, heat, clocks, limits."""
         nvml, queries = self.nvml, Queries(where, self.nvml.NVMLError)
         key: Key = ("device_bytes", where)
         queries.note(key, "memory in use", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used)
@@ -136,7 +144,7 @@ class Gpus:
         for quantity, what, function, sort in _LEVELS:
             query = partial(getattr(nvml, function), handle, getattr(nvml, sort))
             queries.note((quantity, where), what, query)
-        mask = self._event_reasons(queries, handle)
+        mask = self._read_event_reasons(queries, handle)
         held = None if mask is None else tuple((where, why) for bit, why in _SLOWER.items() if mask & bit)
         return Reading(queries.values, held, queries.missing)
 

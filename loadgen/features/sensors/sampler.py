@@ -58,7 +58,10 @@ class Sampler(msgspec.Struct, eq=False):
             yield
 
     def summarize(self, begin_ns: int, end_ns: int) -> SensorSummary:
-        """Summarize the samples between two times of CLOCK_MONOTONIC (ns)."""
+        """Summarize the samples between two times of CLOCK_MONOTONIC (ns), with all errors as missing.
+
+        If that fails, the summary has only the reason.
+        """
         # Its models are built once a run is over.
         from loadgen.facts.sensor_facts import SensorSummary
         from loadgen.features.sensors.sensor_summary import Window, summarize_window
@@ -94,6 +97,10 @@ class Sampler(msgspec.Struct, eq=False):
 
     @contextlib.contextmanager
     def _sampling(self, into: list[Sample]) -> Iterator[None]:
+        """Sample into a list in a thread while the block runs, and wait for the thread 2 s at most.
+
+        A thread that cannot start, or does not end, is added to `errors`.
+        """
         over = threading.Event()
         thread = threading.Thread(target=self._collect, args=(into, over), name="sensing", daemon=True)
         try:
@@ -130,7 +137,10 @@ class Sampler(msgspec.Struct, eq=False):
             over.wait((period_ns - (clock.now_ns() - began_ns) % period_ns) / 1e9)
 
     def _server_pids(self, earlier: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the ids of the server's processes now; the earlier ones if they cannot be found."""
+        """Return the ids of the server's processes now.
+
+        The earlier ones, and a line in `errors`, if that fails.
+        """
 
         def explain_failure(why: str) -> tuple[int, ...]:
             if why not in self.errors:

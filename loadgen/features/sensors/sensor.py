@@ -38,7 +38,10 @@ class Reading(msgspec.Struct, frozen=True):
 
     @classmethod
     def merge(cls, readings: Iterable[Reading]) -> Reading:
-        """Merge the readings of several sensors into one."""
+        """Merge the readings of several sensors into one.
+
+        A later value of one key replaces an earlier one.
+        """
         parts = tuple(readings)
         held_back = [part.held_back for part in parts if part.held_back is not None]
         return cls(
@@ -86,13 +89,16 @@ def name_sensor(sensor: object) -> str:
 
 
 def collect_facts(sensors: Sequence[Sensor]) -> dict[str, str]:
-    """Collect the sensors' unchanging facts, for the report's environment."""
+    """Return the sensors' unchanging facts as printable texts, for the report's environment.
+
+    A sensor that raises has none.
+    """
     each = (call_guarded(name_sensor(sensor), sensor.facts, lambda _: {}) for sensor in sensors)
     return {name: untrusted.read_text(value) for facts in each for name, value in facts.items()}
 
 
 def read_safely(sensor: Sensor, pids: Sequence[int]) -> Reading:
-    """Read a sensor; values that fail or are not finite go to `missing`."""
+    """Read a sensor; an exception, or values that are impossible, are left out with a line in `missing`."""
     return call_guarded(
         name_sensor(sensor),
         lambda: _keep_possible(sensor, sensor.read(pids)),
@@ -101,6 +107,7 @@ def read_safely(sensor: Sensor, pids: Sequence[int]) -> Reading:
 
 
 def _keep_possible(sensor: Sensor, reading: Reading) -> Reading:
+    """Return the reading without impossible values, which `missing` then names."""
     # Beyond 2⁵³, not finite or no number at all: no sensor can measure that.
     values = reading.values.items()
     odd = [
@@ -127,7 +134,10 @@ class Queries:
         self.values: dict[Key, float] = {}
 
     def get(self, what: str, *ways: Callable[[], T]) -> T | None:
-        """Return the value by the first of `ways` that works; if none does, None, keeping an error."""
+        """Return the value by the first of `ways` that works.
+
+        If none does, None, and note the first's error.
+        """
         reasons = []
         for way in ways:
             try:
@@ -138,7 +148,10 @@ class Queries:
         return None
 
     def note(self, key: Key, what: str, *ways: Callable[[], float]) -> None:
-        """Store in `values` the value by the first of `ways` that works."""
+        """Store in `values` the value by the first of `ways` that works.
+
+        If none does, note the first's error.
+        """
         if (value := self.get(what, *ways)) is not None:
             self.values[key] = value
 

@@ -29,7 +29,7 @@ def find_sensors(root: Path = Path("/")) -> list[Sensor]:
 
 
 def start_sensors(pids: Callable[[], Sequence[int]], before_bytes: int | None, display: Display) -> Sampler:
-    """Make the sampler of this machine's sensors for a run, after measuring idle power."""
+    """Make the sampler of this machine's sensors, and sample idle power for 1 s, shown in `display`."""
     sensing = Sampler(find_sensors(), pids, before_bytes=before_bytes)
     with display.waiting("measuring idle power", _IDLE_S):
         sensing.sample_idle(_IDLE_S)
@@ -58,7 +58,7 @@ class Processes(Sensor):
         self._pss = Reading()
 
     def read(self, pids: Sequence[int]) -> Reading:
-        """Read the processes' memory now; ended ones count 0."""
+        """Read the processes' RSS now, and their PSS, at most every 5 s; ended processes count 0."""
         if not pids:
             return Reading(missing=("host memory: the server's processes are unknown",))
         began_ns = self._now_ns()
@@ -83,7 +83,7 @@ class System(Sensor):
 def _sum_processes(
     quantity: Quantity, name: str, size: Callable[[psutil.Process], int], pids: Sequence[int]
 ) -> Reading:
-    """Sum a size over all processes; nothing if one refuses, never a partial sum."""
+    """Sum a size over all processes; without a value, and with the reason, if one cannot be read."""
     queries = Queries("a process of the server", OSError, AttributeError)
     sizes = [queries.get(name, partial(_read_size, size, pid)) for pid in pids]
     readable = [size for size in sizes if size is not None]
@@ -92,6 +92,10 @@ def _sum_processes(
 
 
 def _read_size(size: Callable[[psutil.Process], int], pid: int) -> int:
+    """Read a size of a process in bytes; 0 if it has ended.
+
+    Raises PermissionError if it is another user's.
+    """
     try:
         return size(psutil.Process(pid))
     except psutil.NoSuchProcess:

@@ -12,7 +12,10 @@ _GIB = 1 << 30
 
 
 def describe_sensors(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield lines on this machine's memory, power and temperature."""
+    """Yield lines on this machine's memory, energy and GPU, and on what was not read.
+
+    Nothing if not sensed.
+    """
     if result.facts.sensed is not None:
         yield from render_summary(result.facts.sensed, result.whole.total_output_tokens)
 
@@ -47,6 +50,7 @@ def render_summary(sensed: SensorSummary, output_tokens: int) -> list[str]:
 
 
 def _render_memory(sensed: SensorSummary) -> Iterator[str]:
+    """Yield phrases on the memory of the server (else of all on its GPUs), the host and the machine."""
     gpus = f" on {', '.join(sensed.gpus)}" if len(sensed.gpus) > 1 else ""
     if (server := sensed.server) is not None:
         steady = f"{server.steady_bytes / _GIB:.2f}"
@@ -66,6 +70,7 @@ def _format_gib(level: MemoryUse) -> str:
 
 
 def _render_energy(sensed: SensorSummary, output_tokens: int) -> str:
+    """Return joules, mean and idle watts, joules per token, source and parts; `unknown` without energy."""
     spent = sensed.energy
     if spent is None:
         return "unknown"
@@ -79,6 +84,7 @@ def _render_energy(sensed: SensorSummary, output_tokens: int) -> str:
 
 
 def _render_heat(sensed: SensorSummary) -> str:
+    """Return the GPU's highest temperature, mean SM clock and throttling, as far as they were reported."""
     figures = []
     if sensed.temperature_c:
         figures.append(

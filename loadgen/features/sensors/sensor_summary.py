@@ -22,7 +22,10 @@ _GIB = 1 << 30
 def summarize_window(
     window: Window, idle: Sequence[Sample] = (), before_bytes: int | None = None
 ) -> SensorSummary:
-    """Summarize the samples of a window; `idle` are those taken while the server was idle."""
+    """Summarize the samples of a window; `idle` are those taken while the server was idle.
+
+    `before_bytes` is the GPU memory in use before the server. GPUs without its processes are left out.
+    """
     gpus, gpus_how = _choose_gpus(window)
     left_out = [where for where in window.list_places("device_bytes") if where not in gpus]
     spent, unspent = measure_energy(window, idle, gpus)
@@ -63,7 +66,10 @@ def _choose_gpus(window: Window) -> tuple[tuple[str, ...], str]:
 
 
 def _measure_server(window: Window, before_bytes: int | None) -> MemoryUse | None:
-    """Measure the server's GPU memory: by process, or as the increase over `before_bytes`."""
+    """Return the server's GPU memory: by process, else as the increase over `before_bytes`.
+
+    None without either.
+    """
     ours = window.list_places("server_bytes")
     if ours:
         return window.measure_memory("server_bytes", ours, "NVML, by process")
@@ -114,7 +120,10 @@ class Window(msgspec.Struct, frozen=True, dict=True):
         return at_s, np.array([value for _, value in pairs], np.float64)
 
     def measure_memory(self, quantity: Quantity, places: Sequence[str], how: str) -> MemoryUse | None:
-        """Sum the bytes at these places: peak, second half's median; None if unknown; `how`: the source."""
+        """Return peak, and median of the second half, of the bytes summed over these places.
+
+        Only samples with all places count; None if there is none. `how` is their source in words.
+        """
         keys = [(quantity, where) for where in places]
         samples = [s for s in self.inside if keys and all(key in s.reading.values for key in keys)]
         if not samples:
@@ -125,7 +134,7 @@ class Window(msgspec.Struct, frozen=True, dict=True):
         return MemoryUse(peak_bytes=int(sums.max()), steady_bytes=int(compute_medians(second_half)), how=how)
 
     def measure_spreads(self, quantity: Quantity, left_out: Sequence[str] = ()) -> dict[str, SampleSpread]:
-        """Compute mean, least and greatest of a quantity in the window, by place."""
+        """Compute mean, least and greatest of a quantity in the window, by place, without `left_out`."""
         spreads = {}
         for where in self.list_places(quantity):
             if where not in left_out:
@@ -136,7 +145,10 @@ class Window(msgspec.Struct, frozen=True, dict=True):
         return spreads
 
     def measure_held_back(self, left_out: Sequence[str] = ()) -> dict[str, float] | None:
-        """Compute the share of samples with each throttling reason; None if not reported."""
+        """Return the share of samples with each `PLACE: REASON` of throttling; None if it is not reported.
+
+        Places in `left_out` are left out.
+        """
         reported = [s.reading.held_back for s in self.inside if s.reading.held_back is not None]
         if not reported:
             return None
@@ -172,7 +184,10 @@ def measure_joules(window: Window, where: str, quantities: Sequence[Quantity]) -
 
 
 def _extend_counter(at_s: Float64, counter_j: Float64, duration_s: float, where: str) -> float | str:
-    """Compute a counter's rise from 0 s to the window's end, extrapolating at its last pace."""
+    """Return a counter's rise from 0 s to the window's end, extrapolated at its first and last pace.
+
+    Or why it is unknown: read once, or it went backwards.
+    """
     if len(at_s) < 2:
         return f"energy of {where}: its counter was read only once"
     if (np.diff(counter_j) < 0).any():
@@ -204,9 +219,9 @@ Wanted = Mapping[str, Sequence[Quantity]]
 def measure_energy(
     window: Window, idle: Sequence[Sample], gpus: Sequence[str]
 ) -> tuple[Energy | None, tuple[str, ...]]:
-    """Compute the board's energy if it has monitors, else these GPUs', with idle power, and what is missing.
+    """Return the energy of the board if it has monitors, else of these GPUs, with idle power if sampled.
 
-    A total of which a part is missing is not given. A board's power includes its GPU's.
+    A board's energy includes its GPU's. None, and what is missing, if a part of the total is unknown.
     """
     rails = window.list_places("board_w")
     of_gpus: Wanted = dict.fromkeys(gpus, _GPU)
@@ -232,13 +247,14 @@ def measure_energy(
 
 
 def _measure_parts(window: Window, wanted: Wanted) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Return the joules by place, and why those of others are unknown."""
+    """Return the joules by place, and the reasons why those of other places are unknown, if reported."""
     results = {where: measure_joules(window, where, quantities) for where, quantities in wanted.items()}
     energies_j = {where: energy_j for where, energy_j in results.items() if not isinstance(energy_j, str)}
     return energies_j, tuple(why for why in results.values() if isinstance(why, str) and why)
 
 
 def _name_source(window: Window, rails: Sequence[str], gpus: Sequence[str]) -> str:
+    """Return the source of the energy in words: the rails, else NVML's counter, its power, or both."""
     sampled = f"sampled every {window.period_s:g} s"
     if rails:
         return f"rail{'s' if len(rails) > 1 else ''} {' + '.join(rails)}, {sampled}"

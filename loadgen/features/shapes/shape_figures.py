@@ -64,7 +64,10 @@ class StageFigures(msgspec.Struct, frozen=True):
 
 
 def divide_by_stage(run: Result) -> list[StageFigures]:
-    """Compute the figures of each stage of a schedule or ramp; [] if the load did not change."""
+    """Compute the figures of each stage of a schedule or ramp that the run reached.
+
+    [] if the load did not change, a trace decided it, or there are no records.
+    """
     facts, records = run.facts, run.records
     if not facts.profile.shaped or facts.profile.timed or not len(records):
         return []
@@ -99,16 +102,16 @@ def _plan_stages(facts: Facts) -> tuple[list[StageWindow], Int64 | None]:
 
 
 def _find_next_due_ns(offsets_ns: Int64, records: Records) -> int:
-    """Return when the request after the last sent one is due, after the start; never if it was the last."""
+    """Return when the request after the last sent one is due, ns after the start; 2⁶¹ if it was the last."""
     following = offsets_ns[int(records.index.max()) + 1 :]
     return int(following[0]) if len(following) else _NEVER_NS
 
 
 def find_sending_end_ns(records: Records, next_due_ns: int | None) -> int:
-    """Find by when (ns) a run that ended early had stopped sending.
+    """Return by when, in ns, a run that ended early had stopped sending: at least 1 ns after the last send.
 
-    An open loop's next one follows when it is due, `next_due_ns`, or not after all were cut off; a closed
-    loop's (None) as the first one ends.
+    In an open loop that is when the next request was due, `next_due_ns`, or the last answer ended if that was
+    earlier; in a closed loop (None) when the first answer after the last send ended.
     """
     sent_ns, end_ns = records.sent_ns[records.sent], records.end_ns[records.sent]
     last_ns = int(sent_ns.max(initial=0))

@@ -32,7 +32,10 @@ _MOST_NAMED = 3  # of those that a run did not come to
 
 
 def tabulate_stages(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield the stages as a table; nothing without stages."""
+    """Yield the stages as a table, and those not reached; nothing without stages.
+
+    A short report has the number of stages alone if there are over 40.
+    """
     rows = result.derive(divide_by_stage)
     if options.directory and len(rows) > _MOST_STAGES:  # a terminal would show nothing else
         yield f"{len(rows)} stages: the table by stage is in the whole report"

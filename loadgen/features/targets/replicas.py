@@ -69,7 +69,7 @@ def check_alike(first: Replica, other: Replica) -> None:
 
 
 def _place(root: Target) -> tuple[str, int, str]:
-    """Return a key that tells servers apart: host name (for virtual hosts) or "this machine", port, path."""
+    """Return a key of a server: host name (for virtual hosts) or "this machine", port, path."""
     return (
         ("this machine" if is_loopback(root.host) and _is_localhost(root) else root.host),
         root.port,
@@ -83,7 +83,10 @@ def _is_localhost(root: Target) -> bool:
 
 
 def join_served(first: ServerInfo, others: Sequence[Replica]) -> ServerInfo:
-    """Join what all servers report: the shortest known context, and the sum of slots, 0 if one has none."""
+    """Return the first server's facts with the shortest known context and the sum of slots of all servers.
+
+    The context is 0 if none is known, the slots are 0 if one server's are unknown.
+    """
     every = (first, *(other.served for other in others))
     limits, slots = [info.max_model_len for info in every], [info.slots for info in every]
     return replace(
@@ -92,7 +95,7 @@ def join_served(first: ServerInfo, others: Sequence[Replica]) -> ServerInfo:
 
 
 def join_locals(local: Local | None, others: Sequence[Replica]) -> Local | None:
-    """Join the processes of all servers; None unless all are on this machine."""
+    """Return one `Local` with the process ids of all servers; None unless all are on this machine."""
     every = [local, *(other.local for other in others)]
     pids = [one.pids for one in every if one is not None]
     return Local(lambda: list(chain.from_iterable(own() for own in pids))) if None not in every else None
@@ -110,9 +113,10 @@ class Replicas(ServerGroup):
     def warm_up(
         self, adapter: Adapter, made: Plan, options: TransportOptions, display: Display
     ) -> tuple[Plan, Records]:
-        """Warm up every server at its concurrency; return the plan as all take it, and the records.
+        """Warm up every server at its share of the concurrency, in turn.
 
-        Raises MeasureError where every request of the warm-up of one failed.
+        Returns the plan without the fields that any refuses, and all records, numbered on. Raises
+        MeasureError, with the address, if a server's whole warm-up failed.
         """
         options, records = replace(options, targets=()), Records.from_records([])
         warming = replace(made, profile=_divide_concurrency(made.profile, 1 + len(self.others)))
@@ -130,6 +134,10 @@ class Replicas(ServerGroup):
         return made.apply_adaptation(warming.adaptation), records
 
     def reset_caches(self, outcome: str) -> str:
+        """Empty the caches of the further servers.
+
+        Returns `outcome`, the first's, or that of each if they differ.
+        """
         outcomes = {"the first": outcome}
         for other in self.others:
             error = control.reset_cache(other.access, other.served.engine)
@@ -143,7 +151,7 @@ class Replicas(ServerGroup):
         return ReplicaScrapers([first, *more])
 
     def describe(self, known: Facts, served: ServerInfo, access: ServerAddress) -> Facts:
-        """Add the addresses of all servers, and how they differ, to the facts."""
+        """Return the facts with all servers' addresses, and notes on differing versions or model files."""
         urls = (access.shown_url, *(other.access.shown_url for other in self.others))
         every = [served, *(other.served for other in self.others)]
         notes = list(known.notes)
@@ -159,13 +167,17 @@ class Replicas(ServerGroup):
 
 
 def _divide_concurrency(profile: Profile, targets: int) -> Profile:
-    """Return a profile with one server's share of the concurrency."""
+    """Return a profile with its concurrency, if any, divided by the number of targets, rounded up."""
     most = profile.max_concurrency
     return profile.model_copy(update={"max_concurrency": most and math.ceil(most / targets)})
 
 
 def attach_others(session: Session, places: Sequence[ApiPlace], loop: ControlLoop) -> Session:
-    """Return the session with the further servers at these places; raises as `attach`."""
+    """Wait for the further servers, at all places but the first, and return the session with them.
+
+    Raises UsageError if an API's path differs from the first's, MeasureError if two servers are one or serve
+    different models, and what `attach` raises.
+    """
     options, access, place = session.options, session.access, places[0]
     first, others = Replica(access, session.served, session.root, session.local), list[Replica]()
     for url, other in zip(options.more_urls, places[1:], strict=True):
@@ -199,7 +211,10 @@ class ReplicaScrapers(MetricsScraper):
         self.scrapers = scrapers
 
     def scrape_before(self, idle_s: float = 0.0, meanwhile: Callable[[], object] = lambda: None) -> str:
-        """Scrape every server right before the run; the error names its server."""
+        """Scrape every server right before the run, calling `meanwhile` once where there is a wait.
+
+        Returns the first error, with its server; "" without an error.
+        """
         for scraper, (lines, _) in zip(self.scrapers, self._scrape_all(idle_s, meanwhile), strict=True):
             scraper.begin(lines)
         self.began = self._find_worst([scraper.began for scraper in self.scrapers])
@@ -215,7 +230,11 @@ class ReplicaScrapers(MetricsScraper):
         self.began_ns = self.scrapers[0].began_ns
 
     def scrape_after(self, meanwhile: Callable[[], object] = lambda: None) -> ServerWindow:
-        """Scrape all servers once idle, or after seconds; return the summed change."""
+        """Scrape every server once it is idle, or after the longest wait; return the summed change.
+
+        `meanwhile` is called once where there is a wait. The window has only an error if a scrape before or
+        after the run failed.
+        """
         from loadgen.server.server_counters import ScrapedRun, ServerWindow, join_windows  # built after a run
 
         if self.began.error:
@@ -236,7 +255,10 @@ class ReplicaScrapers(MetricsScraper):
         return sum(known) if len(known) == len(gauges) else None
 
     def _scrape_all(self, idle_s: float, meanwhile: Callable[[], object]) -> list[Scrape]:
-        """Scrape all servers at once; `meanwhile` is called once, where there is a wait."""
+        """Scrape all servers at once, each when idle or after `idle_s`.
+
+        `meanwhile` is called once, in a wait. Returns each server's lines, and whether it was idle.
+        """
 
         async def scrape_each() -> list[Scrape]:
             first, *others = self.scrapers

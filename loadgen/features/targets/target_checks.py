@@ -45,10 +45,14 @@ def targets_unequal(run: RunEvidence) -> Evidence | None:
     if len(run.facts.targets) < 2:
         return None
     of = number_targets(run.facts.targets, run.records)
-    return join_evidence([*_failing(run, of), *_slower(run, of)])
+    return join_evidence([*_list_failing(run, of), *_list_slower(run, of)])
 
 
-def _slower(run: RunEvidence, of: Int64) -> Iterator[Evidence]:
+def _list_slower(run: RunEvidence, of: Int64) -> Iterator[Evidence]:
+    """Yield a sentence on each target whose median TTFT or TPOT is above the others' throughout.
+
+    It is above by 25 %, and 5 ms or 0.5 ms. TTFT only counts if prompts were about equally long.
+    """
     each, inputs = run.per_request, run.per_request.input_tokens
     for name, some, values_ns, least_ms in (
         ("TTFT", each.has_ttft, each.ttft_ns, TTFT_MS),
@@ -59,7 +63,7 @@ def _slower(run: RunEvidence, of: Int64) -> Iterator[Evidence]:
         values, targets = values_ns[ordered] / MS_NS, of[ordered]
         for number, url in enumerate(run.facts.targets):
             ours = targets == number
-            if not _throughout(values, ours):
+            if not _is_slower_throughout(values, ours):
                 continue
             mine, others = float(compute_medians(values[ours])), float(compute_medians(values[~ours]))
             if mine - others < max(least_ms, UNEQUAL * others):
@@ -72,8 +76,8 @@ def _slower(run: RunEvidence, of: Int64) -> Iterator[Evidence]:
             )
 
 
-def _throughout(values: NDArray[np.float64], ours: Bool) -> bool:
-    """Whether the median of some requests exceeds that of the others in every tenth of the run.
+def _is_slower_throughout(values: NDArray[np.float64], ours: Bool) -> bool:
+    """Whether the median of `ours` exceeds that of the others in every tenth, of five or more each.
 
     Tenths are of each one's own requests: where requests are divided beforehand, the faster server has
     answered its last while the slower one goes on.
@@ -86,23 +90,28 @@ def _throughout(values: NDArray[np.float64], ours: Bool) -> bool:
 
 
 def _have_like_prompts(input_tokens: Int64, ours: Bool) -> bool:
-    """Whether some requests' prompts were about as long as the others'."""
+    """Whether mean input tokens of `ours` and of the others differ by at most 5 % of the larger."""
     mine, others = float(input_tokens[ours].mean()), float(input_tokens[~ours].mean())
     return abs(mine - others) <= _UNLIKE_PROMPTS * max(mine, others)
 
 
-def _failing(run: RunEvidence, of: Int64) -> Iterator[Evidence]:
+def _list_failing(run: RunEvidence, of: Int64) -> Iterator[Evidence]:
+    """Yield a sentence on each target with over 1 % failed requests, more than chance explains."""
     failed = run.per_request.failed & (of >= 0)
     total, requests = int(failed.sum()), int((of >= 0).sum())
+    chance = CHANCE / len(run.facts.targets)
     for number, url in enumerate(run.facts.targets):
         ours = of == number
         count, share = int((failed & ours).sum()), float(ours.mean()) * len(of) / max(requests, 1)
-        if count > FAILED * ours.sum() and _at_least(count, total, share) < CHANCE / len(run.facts.targets):
+        if count > FAILED * ours.sum() and _compute_chance(count, total, share) < chance:
             yield f"{count} of {int(ours.sum())} requests to {url} failed, {total - count} of all others"
 
 
-def _at_least(count: int, total: int, share: float) -> float:
-    """Compute the probability that chance gives one target at least `count` of `total` failures."""
+def _compute_chance(count: int, total: int, share: float) -> float:
+    """Compute the probability that `count` or more of `total` failures hit a target with this share.
+
+    The share is that of the requests; the result is 1 if it is 0 or 1.
+    """
     if not 0 < share < 1:
         return 1.0
     log_share, log_rest = math.log(share), math.log1p(-share)

@@ -34,7 +34,7 @@ class TargetFigures(msgspec.Struct, frozen=True):
 
 
 def name_targets(run: Result) -> list[str | None]:
-    """Return the URL of each request's target; None if unknown."""
+    """Return the URL of each request's target; None for a request that was lost with the client."""
     urls = [*run.facts.targets, None]
     return [urls[number] for number in number_targets(run.facts.targets, run.records).tolist()]
 
@@ -84,7 +84,7 @@ def tabulate_targets(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def tabulate_few_targets(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield the table for a short report, or that there are too many targets for it."""
+    """Yield the table of targets for a short report, or a line on their number if there are over eight."""
     rows = result.derive(divide_by_target)
     if len(rows) > _MOST_TARGETS:
         yield f"{len(rows)} servers shared the requests: the table by target is in the whole report"
@@ -93,6 +93,7 @@ def tabulate_few_targets(result: Result, options: ReportOptions) -> Iterator[str
 
 
 def _draw_table(rows: Sequence[TargetFigures]) -> list[str]:
+    """Return the lines of a table of targets; a long address has a line of its own."""
     lines = [align_cells(_TITLES, _WIDTHS)]
     for row in rows:
         latencies = (row.mean_ttft_ms, row.p99_ttft_ms, row.mean_tpot_ms, row.p99_tpot_ms)

@@ -65,8 +65,9 @@ EXTENSION = WorkersExtension()
 def spread_over_workers(options: TransportOptions, plan: Plan, asked: int) -> TransportOptions:
     """Return the options for `asked` workers; fewer, with a warning, if the plan lacks slots or requests.
 
-    Each of several targets has as many as the others, and all are pinned away from a server on this machine.
-    Raises UsageError where the platform has no workers, or the load not one for each target.
+    The number is a multiple of the targets'. Several workers are pinned to CPUs that a server on this
+    machine does not use, if there are enough. Raises UsageError on other platforms than Linux, and where
+    the load has not one for each target.
     """
     targets = max(len(options.targets), 1)
     # AUTO: one for the warm-up, which shows what more are decided by.
@@ -89,7 +90,7 @@ def spread_over_workers(options: TransportOptions, plan: Plan, asked: int) -> Tr
 
 
 def count_usable(options: TransportOptions, plan: Plan) -> int:
-    """Count the workers for which a plan has slots and requests."""
+    """Count the workers for which the options' share of a plan has slots and requests; 1 at least."""
     share, limit = options.part.share, plan.divisible
     requests = len(share.list_indices(len(plan), plan.sessions))
     return max(1, requests if limit is None else min(share.count_slots(limit[1]), requests))
@@ -139,7 +140,10 @@ def count_affordable() -> int:
 
 
 def choose_workers(load: ExpectedLoad, measured: Calibration, most: int, targets: int = 1) -> WorkerChoice:
-    """Choose how many workers hold HEADROOM times the load, at most `most`; a multiple of targets."""
+    """Choose how many workers hold HEADROOM times the load, at most `most`, by one worker's self-test.
+
+    The number is a multiple of `targets`, and at least one for each. `most` if one worker held no load.
+    """
     each = measured.capacity_of(1)
     wanted = HEADROOM * load.messages_per_s / each if each else math.inf
     needed = most if wanted > most else max(1, math.ceil(wanted))
@@ -192,7 +196,10 @@ def find_spare_cpus(
 
 
 def choose_cpus(near: Mapping[int, set[int]], taken: set[int], least: int) -> tuple[int, ...]:
-    """Choose all CPUs of wholly free cores if these are `least`, else all free ones; () if still too few."""
+    """Return all CPUs of wholly free cores if they are `least` or more, else all free ones; () if too few.
+
+    `near` has each free CPU's core, `taken` the CPUs of the server.
+    """
     apart = [cpu for cpu, core in near.items() if not core & taken]
     for cpus in (apart, list(near)):
         if len(cpus) >= least:
@@ -210,7 +217,7 @@ def read_affinities(pid: int, affinity: Callable[[int], set[int]]) -> set[int]:
 
 
 def read_siblings(cpu: int, system: Path = _SYSTEM) -> set[int]:
-    """Return the CPUs of the same core, `cpu` itself included."""
+    """Return the CPUs of the same core, `cpu` itself included; `cpu` alone if the kernel does not tell."""
     with suppress(OSError, ValueError):
         return set(parse_cpu_list((system / _LIST.format(cpu)).read_text("ascii")))
     return {cpu}

@@ -50,6 +50,7 @@ class EndedRows:
         self.saturation = saturation
 
     def note(self, record: Record) -> None:
+        """Count a request with those before it that ended alike, and note when it began if that is judged."""
         failure = record.failure
         if self.rows and (self.rows[-1][1] is None) is (failure is None):
             self.rows[-1] = (self.rows[-1][0] + 1, failure)
@@ -66,7 +67,10 @@ class EndedRows:
 
 
 def work(task: WorkerTask, pipe: WorkerEnd, parent: int) -> None:
-    """Do a worker's task in a process that was just forked, then exit it; never returns."""
+    """Do a worker's task in a process that was just forked, send its result, and exit; never returns.
+
+    Any exception is sent as the reason why the worker died, and the exit code is then 1.
+    """
     code = 1
     try:
         end_with_parent(parent)
@@ -87,7 +91,10 @@ def work(task: WorkerTask, pipe: WorkerEnd, parent: int) -> None:
 
 
 def _run_task(task: WorkerTask, pipe: WorkerEnd) -> WorkerResult:
-    """Send, decode and journal a share of the plan; return what the parent must know at the end."""
+    """Send, decode and journal a share of the plan, publish its totals, and return the worker's result.
+
+    Messages to the parent have the requests that ended; a stop from the parent ends the run.
+    """
     run = start_capture(task.job, task.transport, task.counters, with_parent=True)
     process = OneProcess(task.decoder, run, task.journal, StopRules())
     progress, rows = Progress("", None, task.counters), EndedRows(task.saturation)
@@ -165,12 +172,12 @@ class ParentEnd:
         self._decoder = msgspec.msgpack.Decoder(WorkerMessage)
 
     def stop(self) -> None:
-        """Ask the worker to end what is in flight."""
+        """Ask the worker to end what is in flight; nothing happens if it has ended."""
         with contextlib.suppress(OSError):  # it has ended by itself
             self.sock.send(_STOP)
 
     def skip(self) -> None:
-        """Read once and discard it; also while `messages` runs, after a signal."""
+        """Read once without blocking, discard it, and set `closed` at the end; also while `messages` runs."""
         try:
             self.closed = not self.sock.recv(_PIECE_BYTES)
         except BlockingIOError:
@@ -179,7 +186,7 @@ class ParentEnd:
             self.closed = True
 
     def messages(self) -> Iterator[WorkerMessage]:
-        """Read once and yield the complete messages."""
+        """Read once without blocking and yield the complete messages; at the end `closed` is set."""
         try:
             data = self.sock.recv(_PIECE_BYTES)
         except BlockingIOError:
@@ -202,6 +209,6 @@ class ParentEnd:
 
 
 def worker_pipe() -> tuple[WorkerEnd, ParentEnd]:
-    """Open a pipe; return both ends, to be divided after the fork."""
+    """Open a socket pair; return the worker's and the parent's end, to be divided after the fork."""
     ours, theirs = socket.socketpair()
     return WorkerEnd(ours), ParentEnd(theirs)

@@ -182,6 +182,10 @@ class Workers:
         )
 
     def turns(self, progress: Progress) -> Iterator[None]:
+        """Lead the workers to their end, and yield four times a second: messages, silence, totals.
+
+        Then the requests of lost workers are journalled as failed, and the journal is finished.
+        """
         self.journal.start_syncing()
         poll = select.poll()
         by_file = {run.pipe.sock.fileno(): run for run in self.runs}
@@ -216,7 +220,10 @@ class Workers:
         return self.together.release(now_ns, ended)
 
     def _hear(self, run: WorkerRun) -> None:
-        """Read a worker's messages: outcomes for the rules, its result, what its journal did not write."""
+        """Read a worker's messages: pass outcomes to the rules, keep its result, journal what it could not.
+
+        The first error of a journal is printed as a warning.
+        """
         for message in run.pipe.messages():
             if isinstance(message, EndedRequests):
                 for count, failure in message.rows:
@@ -237,7 +244,7 @@ class Workers:
             _LOG.warning("%s was lost: %s; measuring continues with the others", run.name, why)
 
     def _count(self, progress: Progress) -> None:
-        """Give the sum of the workers' totals to the progress, and the decoded ones to the journal."""
+        """Pass the sum of the workers' totals to the progress, and set the journal's count of requests."""
         totals = Totals.join(run.task.totals.read() for run in self.runs)
         progress.note_totals(totals)
         self.journal.requests = totals.decoded
@@ -285,12 +292,14 @@ class Workers:
             self.lost += (f"{run.name} was lost: {run.why_lost}; {requests}",)
 
     def stop(self) -> None:
+        """Ask all running workers to end what is in flight."""
         self.stopped = True
         for run in self.runs:
             if run.pid:
                 run.pipe.stop()
 
     def kill(self) -> None:
+        """Kill all running workers, wait for them 1 s at most, and close the shared queue."""
         under_way = [run for run in self.runs if run.pid]
         for run in under_way:
             run.kill()
