@@ -39,7 +39,7 @@ from loadgen.settings.setting import Makes, Setting
 from loadgen.settings.table import PROFILE_KEYS, join_rows
 from loadgen.study.audit.findings import CHECKS
 from loadgen.study.compare.comparability import COMPARABILITY
-from loadgen.verdict.doubts import DOUBTS
+from loadgen.verdict.verdict import DOUBTS
 
 _TESTS = Path(__file__).parent.parent / "tests"
 _MARK = re.compile(r"^<!-- table ([\w-]+) -->\n(?:.+\n?)*", re.MULTILINE)

@@ -32,7 +32,7 @@ from loadgen.study.series.sweep import grid
 from loadgen.transport import memory_room
 from loadgen.transport.failure import FailureKind
 from loadgen.verdict import load_checks
-from loadgen.verdict.doubts import DOUBTS
+from loadgen.verdict.verdict import DOUBTS
 
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path.read_text("utf-8") for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]}

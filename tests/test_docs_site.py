@@ -32,7 +32,7 @@ from loadgen.settings.server_settings import ServerKeys
 from loadgen.settings.table import PROFILE_KEYS, TABLE, join_rows
 from loadgen.study.audit.findings import CHECKS
 from loadgen.study.compare.comparability import COMPARABILITY
-from loadgen.verdict.doubts import DOUBTS
+from loadgen.verdict.verdict import DOUBTS
 from test_glossary import WORDS
 
 ROOT = next(parent for parent in Path(__file__).parents if (parent / "pyproject.toml").is_file())

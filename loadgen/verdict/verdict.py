@@ -1,4 +1,4 @@
-"""Verdict: VALID, SUSPECT or INVALID, which the worst of a run's doubts decides."""
+"""Verdict: the doubts by which a run is judged; the worst makes it VALID, SUSPECT or INVALID."""
 
 from __future__ import annotations
 
@@ -14,10 +14,85 @@ from loadgen.base import rule
 from loadgen.base.errors import Broken, make_guarded
 from loadgen.base.rule import Evidence, Finding, Rule, Severity, Source
 from loadgen.features import combine_rows
-from loadgen.verdict.doubts import DOUBTS
+from loadgen.verdict import arrival_checks as arrivals
+from loadgen.verdict import client_checks as client
+from loadgen.verdict import load_checks as load
+from loadgen.verdict import server_checks as server
 from loadgen.verdict.evidence import Checkable, RunEvidence
 
 _SHOWN = 2  # doubts shown in full under the block
+
+# In the order in which they are reported: of two doubts as severe, the one that explains the other comes
+# first; a feature's stand after the doubt of the core that its module names. Every threshold stands in a
+# doubt's condition, with why a healthy idle server does not reach it.
+_DOUBTS_OF_THE_CORE: tuple[Rule[RunEvidence], ...] = (
+    # The run itself.
+    server.counters_reset,
+    load.cut_short,
+    load.many_failures,
+    load.all_cancelled,
+    server.tokens_far_off,
+    load.stopped_by_signal,
+    load.stopped_by_rule,
+    load.failures,
+    load.many_resent,
+    # Another load than requested.
+    load.tokens_not_counted,
+    arrivals.arrivals_not_tokens,
+    arrivals.hidden_tokens,
+    load.answer_lengths,
+    load.prompt_lengths,
+    load.concurrency_not_held,
+    load.sends_late,
+    load.rate_not_reached,
+    server.few_slots,
+    server.server_limit,
+    server.prefill_while_queued,
+    # The server was not idle, not alone, or counts differently.
+    server.foreign_requests,
+    server.first_wave,
+    server.tpot_trend,
+    server.throughput_trend,
+    server.preemptions,
+    server.tokens_differ,
+    server.timings_differ,
+    server.no_abort,
+    # This machine, not the server, made the figures.
+    client.clock_unusable,
+    client.stopped_unstamped,
+    client.other_processes,
+    client.client_stopped,
+    client.reads_late,
+    client.client_busy,
+    client.beyond_capacity,
+    client.impossible_timestamps,
+    client.clock_stepped,
+    client.network_lossy,
+    client.machine_throttled,
+    # Notes.
+    load.resent,
+    client.journal,
+    arrivals.tokens_not_located,
+    arrivals.ends_not_reported,
+    arrivals.reasoning_alone,
+    load.early_ends,
+    load.overload,
+    server.requests_queued,
+    server.latencies_differ,
+    server.several_models,
+    server.counters_unsettled,
+    client.messages_together,
+    client.network_losses,
+    client.reads_not_timed,
+    client.busy_loop,
+    client.late_bodies,
+    client.headroom,
+    load.thin_percentiles,
+    load.ran_out,
+    load.ramp_and_drain,
+    load.few_per_slot,
+)
+DOUBTS = combine_rows(_DOUBTS_OF_THE_CORE, "doubts", lambda doubt: doubt.code)
 
 
 class Level(StrEnum):
@@ -40,7 +115,7 @@ def _lacks_gauges(run: RunEvidence, sources: Set[Source]) -> bool:
     return Source.COUNTERS in sources and Source.GAUGES not in sources and run.target > 1
 
 
-_OF_THE_CORE = (
+_CHECKABLE_OF_THE_CORE = (
     Checkable(
         "server counters",
         lambda run, sources: Source.COUNTERS not in sources and not run.hosted,
@@ -51,7 +126,7 @@ _OF_THE_CORE = (
     Checkable("repeats", lambda run, _: run.facts.runs < 2 and run.facts.cell is None, "--repeat 5"),
 )
 # In the order in which a verdict names them.
-CHECKABLE = combine_rows(_OF_THE_CORE, "checkable", lambda check: check.name)
+CHECKABLE = combine_rows(_CHECKABLE_OF_THE_CORE, "checkable", lambda check: check.name)
 
 
 class RunVerdict(msgspec.Struct, frozen=True):

@@ -21,8 +21,8 @@ from builders.made_cases import (
 )
 from loadgen.base.rule import Severity
 from loadgen.verdict import verdict
-from loadgen.verdict.doubts import DOUBTS
 from loadgen.verdict.evidence import RunEvidence
+from loadgen.verdict.verdict import DOUBTS
 
 BY_DOUBT = {doubt.code: doubt for doubt in DOUBTS}
 

@@ -53,8 +53,8 @@ from loadgen.records.record import Record
 from loadgen.server.server_counters import ServerLatency, ServerWindow
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.verdict import verdict
-from loadgen.verdict.doubts import DOUBTS
 from loadgen.verdict.evidence import RunEvidence
+from loadgen.verdict.verdict import DOUBTS
 
 BY_DOUBT = {doubt.code: doubt for doubt in DOUBTS}
 STARVED = "; client and server share 2 CPUs by session (sched_autogroup)"

@@ -20,7 +20,7 @@ from loadgen.report import run_directory
 from loadgen.report.run_directory import REPORT, RESULT
 from loadgen.server import scraper
 from loadgen.verdict import verdict
-from loadgen.verdict.doubts import DOUBTS
+from loadgen.verdict.verdict import DOUBTS
 
 COMMON = "--seed 1 --transport wire"
 Ran = tuple[int, dict[str, Any], str]  # its exit code, what the result holds under our name, the report

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from builders.made_cases import MS, START_NS, Rows, answered, failed, open_loop, rate, run, sampled
 from loadgen.transport.failure import FailureKind
 from loadgen.verdict import verdict
-from loadgen.verdict.doubts import DOUBTS
 from loadgen.verdict.evidence import RunEvidence
+from loadgen.verdict.verdict import DOUBTS
 
 BY_DOUBT = {doubt.code: doubt for doubt in DOUBTS}
 BURSTS: dict[str, Any] = {"bursts": "20 every 2s", "max_concurrency": None}

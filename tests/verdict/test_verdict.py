@@ -17,9 +17,8 @@ from loadgen.base.structs import replace
 from loadgen.engines import engines
 from loadgen.facts.run_facts import Cell, Server
 from loadgen.verdict import verdict
-from loadgen.verdict.doubts import DOUBTS
 from loadgen.verdict.evidence import RunEvidence
-from loadgen.verdict.verdict import CHECKABLE, Level, RunVerdict
+from loadgen.verdict.verdict import CHECKABLE, DOUBTS, Level, RunVerdict
 
 BY_NAME = {doubt.code: doubt for doubt in DOUBTS}
 BLIND = tuple(doubt for doubt in DOUBTS if doubt.source is Source.SELFTEST)

@@ -28,9 +28,8 @@ from loadgen.report.section import ReportOptions, Section, make_section
 from loadgen.server import engine_config
 from loadgen.server.engine_config import EngineConfig
 from loadgen.verdict import reconcile, verdict
-from loadgen.verdict.doubts import DOUBTS
 from loadgen.verdict.evidence import RunEvidence
-from loadgen.verdict.verdict import Level
+from loadgen.verdict.verdict import DOUBTS, Level
 
 WHY = "ZeroDivisionError: division by zero"
 

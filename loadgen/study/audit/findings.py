@@ -22,8 +22,7 @@ from loadgen.study.consistency.ceilings import Ceilings
 from loadgen.study.consistency.self_consistency import CONTRADICTIONS
 from loadgen.study.consistency.subject import AuditedRun, group_pages
 from loadgen.study.run_summary import Reported
-from loadgen.verdict.doubts import DOUBTS
-from loadgen.verdict.verdict import Level
+from loadgen.verdict.verdict import DOUBTS, Level
 
 _BY_VERDICT = "found by the run's own verdict; its directory has the figures"
 

@@ -29,7 +29,7 @@ from builders.made_cases import (
 from builders.provoked_data import BURSTS, EAGLE, EXPERTS, QUEUE, TRACE, of_file, of_trace
 from loadgen.features.roofline import roofline_checks
 from loadgen.server.engine_config import EngineConfig
-from loadgen.verdict import doubts, verdict
+from loadgen.verdict import verdict
 from loadgen.verdict.evidence import RunEvidence
 
 
@@ -216,7 +216,7 @@ def test_much_that_is_cut_is_suspect_and_a_little_a_note(
 ) -> None:
     data = replace(made_data.trace(), **changes, **({} if timed else {"schedule": None}))
     case = traced(open_loop(), data)
-    held = [rule for rule in doubts.DOUBTS if rule.code.endswith("lengths-cut") and rule.find(case)]
+    held = [rule for rule in verdict.DOUBTS if rule.code.endswith("lengths-cut") and rule.find(case)]
     assert [(rule.code, rule.severity.word, rule.find(case)) for rule in held] == ([doubt] if doubt else [])
 
 

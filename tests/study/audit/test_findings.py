@@ -17,8 +17,7 @@ from loadgen.features.roofline.estimate import estimate_ceiling
 from loadgen.report.load_identity import Load
 from loadgen.study.audit.findings import CHECKS, OF_OURS, SAME_AS, RunFindings, audit_runs
 from loadgen.study.run_summary import Reported
-from loadgen.verdict.doubts import DOUBTS
-from loadgen.verdict.verdict import Level
+from loadgen.verdict.verdict import DOUBTS, Level
 from report.test_run_directory import made
 
 THOR, H20 = machines.find_machine("jetson-thor"), machines.find_machine("h20-96gb")
