@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.clients.adapters import Installed
 from benchmarks.harness.page import Bar, Section, markdown
 from benchmarks.simulated.queue import compute_share_over, utilisation_at, waits_s
-from loadgen.figures import percentiles
+from loadgen.figures import distribution
 from loadgen.figures.objectives import Objective, ObjectiveEvidence, choose_slow_rank, measure_dispersion
 from loadgen.study.series.limit.search import (
     SearchSettings,
@@ -142,7 +142,7 @@ def evidence(
 ) -> ObjectiveEvidence:
     """What values in order of sending show of an objective, as `objectives.judged` has it of records."""
     ordered, n = np.sort(values_ms), len(values_ms)
-    index = percentiles.find_upper_index(n, objective.percentile)
+    index = distribution.find_upper_index(n, objective.percentile)
     over = values_ms > objective.limit_ms
     slow = values_ms > ordered[math.ceil(choose_slow_rank(objective) * n) - 1]
     return ObjectiveEvidence(

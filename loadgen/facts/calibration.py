@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from loadgen.base import files, untrusted
 from loadgen.base.arrays import Int64
-from loadgen.figures.percentiles import compute_medians, compute_percentiles
+from loadgen.figures.distribution import compute_medians, compute_percentiles
 
 HELD_PERCENT = 5.0  # a load is held while P99 of the gap error is under this share of the true gap
 # What moves the client's figures; the rest of the environment may change under a calibration.

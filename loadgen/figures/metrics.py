@@ -12,12 +12,11 @@ import numpy as np
 from loadgen.base.arrays import Bool, Float64, Int64, sum_exactly
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.figures import figure_table
-from loadgen.figures.distribution import Distribution, RateDistribution
+from loadgen.figures.distribution import Distribution, Piece, RateDistribution
+from loadgen.figures.distribution import compute_percentiles as ranked
 from loadgen.figures.figure_table import LATENCIES, Figure
 from loadgen.figures.peaks import peak_concurrency, peak_of
 from loadgen.figures.per_request import MetricOptions, PerRequest
-from loadgen.figures.percentiles import Piece
-from loadgen.figures.percentiles import compute_percentiles as ranked
 from loadgen.records.record import UNKNOWN, MessageBlock, Records
 from loadgen.records.text_tokens import mark_uncounted
 

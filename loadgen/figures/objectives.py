@@ -17,10 +17,10 @@ from loadgen.base.clock import MS_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import MOST_SECONDS, suggest_name
 from loadgen.base.text import quote_value
+from loadgen.figures.distribution import find_lower_index, find_upper_index
 from loadgen.figures.figure_table import JUDGED, SELECTABLE
 from loadgen.figures.metrics import list_gaps
 from loadgen.figures.per_request import MetricOptions, PerRequest
-from loadgen.figures.percentiles import find_lower_index, find_upper_index
 from loadgen.records.record import Records
 from loadgen.transport.failure import NO_EVIDENCE
 

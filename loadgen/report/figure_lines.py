@@ -8,10 +8,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from msgspec.structs import asdict
 
 from loadgen.base.text import format_count
-from loadgen.figures.distribution import Distribution
+from loadgen.figures.distribution import Distribution, find_least_passing
 from loadgen.figures.figure_table import LATENCIES, OURS, OWN, SELECTABLE, SPEEDS, Figure, percentile_name
 from loadgen.figures.metrics import Metrics
-from loadgen.figures.percentiles import find_least_passing
 from loadgen.report.run_directory import Result
 from loadgen.verdict.evidence import least_samples
 

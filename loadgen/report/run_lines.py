@@ -12,9 +12,8 @@ from loadgen.base.clock import MS_NS
 from loadgen.base.text import cut_end, format_count, list_first, wrap_text
 from loadgen.engines import refusals
 from loadgen.facts.run_facts import Client, Facts
-from loadgen.figures.distribution import Distribution
+from loadgen.figures.distribution import Distribution, compute_percentiles
 from loadgen.figures.metrics import FailureTally
-from loadgen.figures.percentiles import compute_percentiles
 from loadgen.figures.session_rows import find_sessions
 from loadgen.figures.steady_state import Steady, Unsteady
 from loadgen.records.record import Records

@@ -21,9 +21,9 @@ from loadgen.engines import engines
 from loadgen.facts.calibration import Calibration
 from loadgen.facts.run_facts import Facts
 from loadgen.figures import steady_state
+from loadgen.figures.distribution import compute_medians, compute_percentiles, find_least_passing
 from loadgen.figures.metrics import Metrics
 from loadgen.figures.per_request import PerRequest
-from loadgen.figures.percentiles import compute_medians, compute_percentiles, find_least_passing
 from loadgen.figures.session_rows import SessionRows, find_sessions
 from loadgen.figures.steady_state import Unsteady
 from loadgen.plan.request_sources import RANDOM

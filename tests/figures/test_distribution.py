@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from builders import made_runs
 from builders.loops import loop_over
 from loadgen.base.arrays import Int64, sum_exactly
-from loadgen.figures import peaks, percentiles
-from loadgen.figures.distribution import Distribution
+from loadgen.figures import distribution, peaks
+from loadgen.figures.distribution import Distribution, Piece
 from loadgen.figures.metrics import compute_metrics
 from loadgen.figures.per_request import MetricOptions
-from loadgen.figures.percentiles import Piece
 from loadgen.records import record
 from loadgen.records.record import Record, Records
 from loadgen.report import report
@@ -67,15 +66,15 @@ def test_pieces_are_one_run(
             yield (values_ns[part], tokens[part]) if by_token else (gap_ns[part], None)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(percentiles, "_HELD", held)
-        patch.setattr(percentiles, "_BIN_BITS", bits)
+        patch.setattr(distribution, "_HELD", held)
+        patch.setattr(distribution, "_BIN_BITS", bits)
         found = Distribution.from_pieces(pieces, WANTED)
     whole = np.repeat(values_ns, tokens) if by_token else gap_ns
     if by_token or not len(gap_ns):
         expanded(found, whole)
     else:
         assert list(found.percentiles_ms.values()) == [
-            value / 1e6 for value in percentiles.compute_percentiles(gap_ns.copy(), WANTED)
+            value / 1e6 for value in distribution.compute_percentiles(gap_ns.copy(), WANTED)
         ]
         assert (found.n, found.min_ms) == (len(gap_ns), float(gap_ns.min()) / 1e6)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
-from loadgen.figures.percentiles import (
+from loadgen.figures.distribution import (
     compute_medians,
     compute_percentiles,
     count_allowed_over,
@@ -47,7 +47,7 @@ def test_a_run_does_not_pay_for_masked_arrays() -> None:
     code = (
         "import sys, numpy as np\n"
         "from loadgen.figures.distribution import Distribution\n"
-        "from loadgen.figures.percentiles import compute_medians\n"
+        "from loadgen.figures.distribution import compute_medians\n"
         "Distribution.from_ns(np.arange(10), (99.0,)); compute_medians(np.arange(3))\n"
         "sys.exit('numpy.ma' in sys.modules)"
     )

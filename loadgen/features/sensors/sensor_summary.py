@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from loadgen.base.arrays import Float64
 from loadgen.facts.sensor_facts import WITH_SERVER, Energy, MemoryUse, SampleSpread, SensorSummary
 from loadgen.features.sensors.sensor import Key, Quantity, Sample
-from loadgen.figures.percentiles import compute_medians
+from loadgen.figures.distribution import compute_medians
 from loadgen.server.sample_file import SampledSeries
 
 _GIB = 1 << 30

@@ -7,8 +7,8 @@ import numpy as np
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.rule import Evidence, Origin, Source, note, suspect
 from loadgen.base.text import format_count
+from loadgen.figures.distribution import compute_percentiles
 from loadgen.figures.metrics import count_cached_tokens
-from loadgen.figures.percentiles import compute_percentiles
 from loadgen.figures.session_rows import SessionRows
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.sending.gate import NEVER_NS

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import MS_NS
 from loadgen.base.rule import Evidence, join_evidence, suspect
-from loadgen.figures.percentiles import compute_medians
+from loadgen.figures.distribution import compute_medians
 from loadgen.records.record import Records
 from loadgen.transport.failure import FailureKind
 from loadgen.verdict.evidence import RunEvidence, limit_doubts, percent

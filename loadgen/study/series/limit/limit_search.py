@@ -16,6 +16,7 @@ from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.rule import Origin, Severity
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.text import format_count, wrap_text
+from loadgen.figures.distribution import compute_percentiles
 from loadgen.figures.objectives import (
     Objective,
     ObjectiveEvidence,
@@ -24,7 +25,6 @@ from loadgen.figures.objectives import (
     judge_objectives,
 )
 from loadgen.figures.per_request import PerRequest
-from loadgen.figures.percentiles import compute_percentiles
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
 from loadgen.report import run_directory
