@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from loadgen.base.errors import UsageError
 from loadgen.figures import objectives
 from loadgen.figures.figure_table import parse_metrics, parse_percentiles
+from loadgen.figures.metrics import BlockFacts
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.steady_state import Trim
-from loadgen.figures.vllm_keys import BlockFacts
 from loadgen.plan import request_sources
 from loadgen.plan.profile import Profile, check_body
 

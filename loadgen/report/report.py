@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from loadgen.base.printing import Colour, Mark, Screen
 from loadgen.base.rule import Severity
 from loadgen.features import combine_rows
-from loadgen.figures import steady_state, vllm_keys
-from loadgen.figures.metrics import compute_metrics
+from loadgen.figures import steady_state
+from loadgen.figures.metrics import compute_metrics, drop_unknown, list_figures, list_sglang_figures
 from loadgen.host import cpu_use
 from loadgen.report import data_lines, figure_lines, result_block, run_lines
 from loadgen.report.run_directory import Result
@@ -70,9 +70,9 @@ def _render_block(result: Result, options: ReportOptions) -> Iterator[str]:
     if layout.percentiles:
         metrics = compute_metrics(result.counted, replace(result.ask, metric_percentiles=layout.percentiles))
         facts = replace(facts, selected=tuple(section.key for section in layout.sections))
-    sglang = {"backend": result.facts.profile.backend, **vllm_keys.list_sglang_figures(metrics)}
-    figures = {**sglang, **vllm_keys.list_figures(metrics, facts)}
-    yield result_block.render_block(vllm_keys.drop_unknown(figures, metrics), layout)
+    sglang = {"backend": result.facts.profile.backend, **list_sglang_figures(metrics)}
+    figures = {**sglang, **list_figures(metrics, facts)}
+    yield result_block.render_block(drop_unknown(figures, metrics), layout)
 
 
 def _explain_verdict(result: Result, options: ReportOptions) -> list[str]:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
 from loadgen.figures.figure_table import SELECTABLE
-from loadgen.figures.vllm_keys import Figures
+from loadgen.figures.metrics import Figures
 
 
 class BlockRow(msgspec.Struct, frozen=True):

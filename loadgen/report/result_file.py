@@ -19,9 +19,15 @@ from loadgen.base.errors import Broken, UsageError, make_guarded
 from loadgen.base.text import make_file_name
 from loadgen.facts.requested_metrics import parse_metadata
 from loadgen.facts.run_facts import Facts
-from loadgen.figures import vllm_keys
 from loadgen.figures.figure_table import percentile_name
-from loadgen.figures.metrics import DEFINITIONS_VERSION, Metrics
+from loadgen.figures.metrics import (
+    DEFINITIONS_VERSION,
+    Metrics,
+    describe_traffic,
+    list_known_throughputs,
+    list_latencies,
+    list_peaks,
+)
 from loadgen.figures.per_request import PerRequest
 from loadgen.plan.profile import Profile
 from loadgen.records.record import Records
@@ -61,7 +67,7 @@ def make_result(
     what tools which read vLLM's keys show.
     """
     each, block = PerRequest.from_records(records, facts.ask()), facts.block()
-    traffic = vllm_keys.describe_traffic(block)
+    traffic = describe_traffic(block)
     mark = {"simulated": True} if facts.server.simulated else {}
     return {
         **mark,
@@ -78,10 +84,10 @@ def make_result(
         "burstiness": make_strict(facts.profile.burstiness),
         "max_concurrency": traffic["max_concurrency"],
         **_describe_ramp(facts.profile),
-        **vllm_keys.list_known_throughputs(metrics),
+        **list_known_throughputs(metrics),
         **_list_requests(records, each, detailed),
-        **vllm_keys.list_peaks(metrics),
-        **vllm_keys.list_latencies(metrics, block),
+        **list_peaks(metrics),
+        **list_latencies(metrics, block),
         OURS: _make_ours(metrics, records, facts, derived, detailed),
     }
 

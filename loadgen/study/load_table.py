@@ -13,8 +13,8 @@ from msgspec.structs import asdict, replace
 from loadgen.base.tables import Table, make_table, measure_table, render_text_table
 from loadgen.base.text import WIDTH, clean_line, wrap_text
 from loadgen.figures.figure_table import COMMON, LATENCIES
+from loadgen.figures.metrics import DECODING, PREFILL, Figures, list_throughputs
 from loadgen.figures.objectives import Standing, join_standings
-from loadgen.figures.vllm_keys import DECODING, PREFILL, Figures, list_throughputs
 from loadgen.report.load_identity import Load, identify_measured_load
 from loadgen.report.run_directory import Result
 from loadgen.study import repeats

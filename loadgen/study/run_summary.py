@@ -21,7 +21,7 @@ from loadgen.facts.run_facts import Cell, Facts, Fingerprint
 from loadgen.features.roofline.models import split_name
 from loadgen.features.sessions.session_figures import summarize_sessions
 from loadgen.figures.figure_table import COUNTS, LATENCY, OF_PROMPTS, OWN, PEAKS, SELECTABLE
-from loadgen.figures.vllm_keys import Figures, describe_traffic, list_known_throughputs, list_peaks
+from loadgen.figures.metrics import Figures, describe_traffic, list_known_throughputs, list_peaks
 from loadgen.report.load_identity import Load, identify_load
 from loadgen.report.run_directory import Result
 from loadgen.study import labels, load_table

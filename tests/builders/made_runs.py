@@ -10,7 +10,7 @@ import numpy as np
 
 from loadgen.base.errors import Broken
 from loadgen.facts.run_facts import Cell, Client, Facts, Server
-from loadgen.figures import vllm_keys
+from loadgen.figures.metrics import list_figures
 from loadgen.plan import profile
 from loadgen.records.record import Record, Records
 from loadgen.report import run_directory
@@ -110,7 +110,7 @@ def reported(of: Result, name: str = "", **changes: Any) -> Reported:
     facts, metrics = of.facts, of.metrics
     told: dict[str, Any] = {
         "name": name or facts.server.model,
-        "figures": vllm_keys.list_figures(metrics, facts.block()),
+        "figures": list_figures(metrics, facts.block()),
         "load": identify_load(facts, 64.0, float(facts.profile.output_len)),
         "source": "runs/made",
         "engine": "vLLM 1",

@@ -13,11 +13,9 @@ import pytest
 from builders.loops import loop_over
 from builders.made_cases import changed, closed, failed, run
 from loadgen.base import arrays
-from loadgen.figures import vllm_keys
 from loadgen.figures.figure_table import parse_metrics
-from loadgen.figures.metrics import Metrics, compute_metrics
+from loadgen.figures.metrics import BlockFacts, Metrics, compute_metrics, list_latencies
 from loadgen.figures.per_request import MetricOptions
-from loadgen.figures.vllm_keys import BlockFacts
 from loadgen.records.record import BOUNDS, UNKNOWN, Record, Records
 from loadgen.report import figure_lines, report
 from loadgen.report.figure_lines import describe_sample_counts, describe_token_counts
@@ -375,7 +373,7 @@ def test_the_speed_per_gpu_needs_their_number(gpus: int, per_gpu: float | None) 
 
 def test_the_names_are_taken_and_their_keys_follow_the_metric() -> None:
     selected = parse_metrics("ttfvt,e2el_per_token,prefill_speed,user_tps")
-    keys = vllm_keys.list_latencies(computed(PLAIN), BlockFacts(selected=selected))
+    keys = list_latencies(computed(PLAIN), BlockFacts(selected=selected))
     assert keys == {
         **{f"{word}_ttfvt_ms": 100.0 for word in ("mean", "median", "p99")},
         "std_ttfvt_ms": 0.0,

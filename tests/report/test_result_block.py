@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from loadgen.base.errors import UsageError
-from loadgen.figures.metrics import Metrics, compute_metrics
+from loadgen.figures.metrics import BlockFacts, Metrics, compute_metrics, list_figures, list_sglang_figures
 from loadgen.figures.per_request import MetricOptions
-from loadgen.figures.vllm_keys import BlockFacts, list_figures, list_sglang_figures
 from loadgen.records.record import Record, Records
 from loadgen.report.result_block import LAYOUTS, Layout, find_layout, render_block
 from loadgen.study.importers.pasted import pasted_blocks

@@ -10,7 +10,7 @@ import msgspec
 from loadgen.base import parsing
 from loadgen.facts.ceiling import Ceiling
 from loadgen.features.roofline.roofline_settings import LEAST_MS, SLOW, TOLERANCE
-from loadgen.figures.vllm_keys import DECODING, PREFILL, Figures
+from loadgen.figures.metrics import DECODING, PREFILL, Figures
 
 _CHUNK = 2048  # tokens of a prompt that an engine computes in one step, at least
 SEVERAL = 1.2  # mean gap ÷ mean time per token, above which messages carry several tokens

@@ -9,9 +9,8 @@ from msgspec.structs import replace
 from loadgen.base.rule import Evidence, Source, suspect
 from loadgen.facts.run_facts import Facts
 from loadgen.features.roofline.roofline_settings import LEAST_MS, SLOW, TOLERANCE
-from loadgen.figures import vllm_keys
 from loadgen.figures.figure_table import DEFAULT_METRICS
-from loadgen.figures.metrics import Metrics
+from loadgen.figures.metrics import Metrics, list_figures
 from loadgen.verdict.evidence import Checkable, RunEvidence, expected_reuse, percent
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def list_bound_figures(facts: Facts, metrics: Metrics) -> tuple[dict[str, Any], 
         output_len=metrics.total_output_tokens / completed,
         max_concurrency=facts.profile.max_concurrency,
     )
-    return vllm_keys.list_figures(metrics, replace(facts.block(), selected=selected)), load
+    return list_figures(metrics, replace(facts.block(), selected=selected)), load
 
 
 @suspect(

@@ -13,7 +13,7 @@ from loadgen.base.text import list_first
 from loadgen.facts.ceiling import Ceiling
 from loadgen.features.roofline import bound
 from loadgen.features.roofline.roofline_settings import LEAST_MS, SLOW, TOLERANCE
-from loadgen.figures.vllm_keys import PREFILL
+from loadgen.figures.metrics import PREFILL
 from loadgen.study.consistency.subject import LEAST_MISSING, SEED, TOKENIZER, AuditedRun, list_fractions
 from loadgen.study.run_summary import Reported
 from loadgen.verdict.evidence import percent

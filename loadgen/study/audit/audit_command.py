@@ -34,7 +34,7 @@ from loadgen.facts.ceiling import Machine
 from loadgen.features.roofline import models
 from loadgen.features.roofline.models import split_name
 from loadgen.features.roofline.roofline_settings import MachineOptions
-from loadgen.figures.vllm_keys import DECODING, PREFILL
+from loadgen.figures.metrics import DECODING, PREFILL
 from loadgen.settings import setting
 from loadgen.settings.table import add_groups
 from loadgen.study.audit.findings import CHECKS, RELATIONS, ROOFLINE, RunFindings, audit_runs

@@ -19,7 +19,7 @@ from loadgen.features.answers import answer_check
 from loadgen.features.roofline import bound
 from loadgen.features.roofline.models import find_suffix
 from loadgen.figures.figure_table import LATENCIES, SELECTABLE, find_figure
-from loadgen.figures.vllm_keys import DECODING, PREFILL
+from loadgen.figures.metrics import DECODING, PREFILL
 from loadgen.report.load_identity import Load
 from loadgen.study.compare import comparability, run_groups, statistics
 from loadgen.study.compare.model import (

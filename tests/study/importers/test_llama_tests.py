@@ -9,7 +9,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.features.roofline import machines
-from loadgen.figures.vllm_keys import DECODING, PREFILL
+from loadgen.figures.metrics import DECODING, PREFILL
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions

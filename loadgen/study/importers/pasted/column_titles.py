@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.figures.figure_table import LATENCIES
-from loadgen.figures.vllm_keys import DECODING, PREFILL
+from loadgen.figures.metrics import DECODING, PREFILL
 from loadgen.study.importers.pasted import numbers, pasted_blocks
 from loadgen.study.importers.pasted.numbers import FOOTNOTE, KINDS, find_kind, parse_cell
 from loadgen.study.importers.pasted.translation import translate_title

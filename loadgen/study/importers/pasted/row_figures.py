@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from loadgen.figures.vllm_keys import DECODING, PREFILL
+from loadgen.figures.metrics import DECODING, PREFILL
 from loadgen.study.importers.pasted import numbers
 from loadgen.study.importers.pasted.column_titles import (
     ACCEPTED,
