@@ -14,7 +14,7 @@ from loadgen.features import combine_rows
 from loadgen.figures import steady_state
 from loadgen.figures.metrics import compute_metrics, drop_unknown, list_figures, list_sglang_figures
 from loadgen.host import cpu_use
-from loadgen.report import data_lines, figure_lines, result_block, run_lines
+from loadgen.report import figure_lines, result_block, run_lines
 from loadgen.report.run_directory import Result
 from loadgen.report.section import PageTitle, ReportOptions, Room, Section, make_section
 from loadgen.verdict import verdict
@@ -109,7 +109,7 @@ _OF_THE_CORE = (
     Section("heading", run_lines.describe_state, room=Room.ALWAYS, marks=_mark_states),
     Section("server", run_lines.describe_server, room=Room.ALWAYS),
     Section("launched", run_lines.describe_launch, room=Room.ALWAYS, short=run_lines.describe_trace),
-    Section("workload", run_lines.describe_workload, room=Room.FIRST, short=data_lines.summarize_data),
+    Section("workload", run_lines.describe_workload, room=Room.FIRST, short=run_lines.summarize_data),
     Section("adapted", lambda result, _: result.facts.lines("adapted"), room=Room.ALWAYS),
     Section("block", _render_block, wrapped=False, room=Room.ALWAYS),
     Section("verdict", _explain_verdict, room=Room.ALWAYS, marks=_mark_verdict),

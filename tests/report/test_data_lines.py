@@ -12,7 +12,7 @@ from builders.made_cases import INPUT, changed, closed, observed, open_loop, run
 from loadgen.facts.run_facts import Facts
 from loadgen.plan.planned_requests import DataFacts
 from loadgen.records.record import UNKNOWN
-from loadgen.report import data_lines, report
+from loadgen.report import report, run_lines
 from loadgen.report.run_directory import Result
 from loadgen.verdict.evidence import RunEvidence
 
@@ -90,7 +90,7 @@ def of_trace(rate_per_s: float = 100.0, **schedule: Any) -> RunEvidence:
     ],
 )  # fmt: skip
 def test_the_prompts_are_named_by_kind_and_file(facts: dict[str, Any], prompts: str) -> None:
-    assert data_lines.describe_prompts(run(**facts).facts) == prompts
+    assert run_lines.describe_prompts(run(**facts).facts) == prompts
 
 
 @loop_over(
@@ -171,7 +171,7 @@ def test_the_prompts_are_named_by_kind_and_file(facts: dict[str, Any], prompts: 
     ],
 )  # fmt: skip
 def test_lengths_are_those_that_were_sent(case: RunEvidence, lines: list[str]) -> None:
-    assert [line for line in data_lines.describe_data(result(case)) if line.startswith("lengths")] == lines
+    assert [line for line in run_lines.describe_data(result(case)) if line.startswith("lengths")] == lines
 
 
 @loop_over(
@@ -211,7 +211,7 @@ def test_lengths_are_those_that_were_sent(case: RunEvidence, lines: list[str]) -
     ],
 )
 def test_expected_reuse_stands_next_to_the_cached(case: RunEvidence, lines: list[str]) -> None:
-    assert [line for line in data_lines.describe_data(result(case)) if line.startswith("reuse")] == lines
+    assert [line for line in run_lines.describe_data(result(case)) if line.startswith("reuse")] == lines
 
 
 @loop_over(
@@ -246,7 +246,7 @@ def test_expected_reuse_stands_next_to_the_cached(case: RunEvidence, lines: list
     ],
 )  # fmt: skip
 def test_a_traces_times_are_one_line(schedule: dict[str, Any], line: str) -> None:
-    found = list(data_lines.describe_data(result(of_trace(**schedule))))
+    found = list(run_lines.describe_data(result(of_trace(**schedule))))
     assert found[-1] == f"schedule: {line}"
 
 
@@ -268,6 +268,6 @@ def test_facts_of_earlier_versions_are_of_random_prompts() -> None:
     stored = {key: value for key, value in case.facts.json().items() if key != "data"}
     facts = Facts.read_stored(stored)
     assert facts.data == DataFacts()
-    assert data_lines.describe_prompts(facts) == data_lines.describe_prompts(case.facts)
-    assert list(data_lines.describe_data(Result(facts, case.records))) == []
+    assert run_lines.describe_prompts(facts) == run_lines.describe_prompts(case.facts)
+    assert list(run_lines.describe_data(Result(facts, case.records))) == []
     assert facts.planned_rate_per_s == case.facts.profile.request_rate

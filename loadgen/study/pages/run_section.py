@@ -23,7 +23,7 @@ from loadgen.figures.figure_table import FIGURES, LATENCIES, Figure, percentile_
 from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.objectives import ObjectiveEvidence
 from loadgen.plan.request_sources import RANDOM
-from loadgen.report import data_lines, report, result_block
+from loadgen.report import report, result_block, run_lines
 from loadgen.report.run_directory import Result
 from loadgen.server import engine_config
 from loadgen.study import load_table
@@ -124,7 +124,7 @@ class Account(msgspec.Struct, frozen=True):
         """The served model, else the run's name, with its data, concurrency and rate, in a line."""
         run, load = self.reported.run, self.reported.load
         served = shorten_name(run.facts.label or run.facts.server.model) if run is not None else ""
-        parts = [data_lines.name_data(run.facts)] if run is not None else []
+        parts = [run_lines.name_data(run.facts)] if run is not None else []
         if load.max_concurrency is not None:
             parts.append(f"concurrency {load.max_concurrency}")
         if load.request_rate_per_s is not None:
@@ -218,9 +218,9 @@ def _make_charts(run: Result, draw: bool) -> PageSection:
 def _list_data(run: Result) -> Iterator[tuple[str, str]]:
     """Yield (name, words) on what the requests were made of; nothing for random prompts of one length."""
     facts = run.facts
-    parts = [line.partition(": ") for line in data_lines.describe_data(run)]
+    parts = [line.partition(": ") for line in run_lines.describe_data(run)]
     if parts or facts.data.kind != RANDOM:
-        yield "prompts", data_lines.describe_prompts(facts)
+        yield "prompts", run_lines.describe_prompts(facts)
     yield from ((name, words) for name, _, words in parts)
 
 
@@ -317,7 +317,7 @@ def _list_environment(run: Result) -> Iterator[tuple[str, str]]:
     given.pop("description", None)
     words = (value if isinstance(value, str) else json.dumps(value) for value in given.values())
     yield "profile", ", ".join(f"{key} {word}" for key, word in zip(given, words, strict=True))
-    yield "prompts", f"{data_lines.describe_prompts(facts)}; seed {facts.seed}, plan {facts.plan_digest[:12]}"
+    yield "prompts", f"{run_lines.describe_prompts(facts)}; seed {facts.seed}, plan {facts.plan_digest[:12]}"
     yield "when", f"{facts.started:%Y-%m-%d %H:%M:%S} to {facts.finished:%H:%M:%S} UTC"
     yield "client", f"{facts.client.transport}, {facts.client.cpu_s:.2f} s of CPU"
     yield from facts.environment.items()
