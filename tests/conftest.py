@@ -38,7 +38,7 @@ def pytest_collection_finish() -> None:
 def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No key, no proxy and no self-test of the person who runs the tests; no pause for a server or a disk."""
     from loadgen.run import attach
-    from loadgen.server import discovery, scraper
+    from loadgen.server import control, scraper
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
@@ -46,7 +46,7 @@ def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
             patch.delenv(name, raising=False)
         patch.setattr(os, "fsync", lambda file: None)  # no test cuts the power
         patch.setattr(attach, "start_git", lambda: nullcontext(str))  # a process for each session
-        patch.setattr(discovery, "_POLLS_PER_S", 50)
+        patch.setattr(control, "_POLLS_PER_S", 50)
         patch.setattr(scraper, "_SCRAPES_PER_S", 50)
         patch.setattr(scraper, "_BETWEEN_S", 0.02)
         yield

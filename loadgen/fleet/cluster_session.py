@@ -31,7 +31,7 @@ from loadgen.run.command.progress import Progress, Totals
 from loadgen.run.extension import Extension, PlanSender, SenderMaker, Step
 from loadgen.run.firing import NO_HEALTH, DecodedTally, Outcome, PlanPart, TransportOptions, Watch, measure
 from loadgen.run.stop_rules import StopRules
-from loadgen.server.discovery import ServerAddress
+from loadgen.server.exchange import ServerAddress
 from loadgen.settings.run_settings import AUTO
 from loadgen.transport.capture import Health
 from loadgen.transport.failure import Failure, FailureKind

@@ -35,8 +35,8 @@ from loadgen.records.record import Records
 from loadgen.run.command.progress import Display, display
 from loadgen.run.firing import Outcome, TransportOptions, Watch, measure
 from loadgen.server import control
-from loadgen.server.discovery import ServerAddress, ServerInfo, ServerProbe
-from loadgen.server.exchange import DENIED, ControlAnswer
+from loadgen.server.control import ServerInfo, ServerProbe
+from loadgen.server.exchange import DENIED, ControlAnswer, ServerAddress
 from loadgen.transport.sending.job import Share
 from loadgen.wire.openai import Completions, Dialect
 
@@ -187,7 +187,7 @@ class Adapter(msgspec.Struct, frozen=True):
             trial = asked.apply_adaptation(adaptation)
             body = trial.payload(i)
             with display(self.quiet).waiting("asking what the server takes of a request", _limit_s(trial)):
-                answer = control.try_request(self.access, trial.path, body, _limit_s(trial))
+                answer = control.send_request(self.access, trial.path, body, _limit_s(trial), begin_only=True)
             refusing = answer.status in REFUSING
             found = refusals.read_refusals(answer.body, refusals.list_paths(body)) if refusing else ()
             fields = [field for refusal in found if (field := self._field(refusal, trial, answer))]

@@ -30,8 +30,8 @@ from loadgen.run.firing import Watch
 from loadgen.run.observation import Local
 from loadgen.run.session import Session
 from loadgen.run.verbs import importing
-from loadgen.server.discovery import ServerAddress, ServerInfo, ServerProbe
-from loadgen.server.exchange import ControlLoop
+from loadgen.server.control import ServerInfo, ServerProbe
+from loadgen.server.exchange import ControlLoop, ServerAddress
 from loadgen.settings import backends
 from loadgen.settings.validation import FLAGS, ServerSettings, validate_table
 

@@ -19,7 +19,8 @@ from loadgen.run.acceptance import Adapter
 from loadgen.run.command.options import TABLE, Options, is_given
 from loadgen.run.command.progress import Display
 from loadgen.run.firing import Outcome, TransportOptions, Watch, measure
-from loadgen.server.discovery import ServerAddress, ServerInfo
+from loadgen.server.control import ServerInfo
+from loadgen.server.exchange import ServerAddress
 from loadgen.server.scraper import MetricsScraper
 from loadgen.transport.sending.job import Target
 

@@ -25,7 +25,8 @@ from loadgen.run.extension import Step
 from loadgen.run.firing import Outcome
 from loadgen.run.observation import HostSampler, Local
 from loadgen.server import control, engine_config, sample_file
-from loadgen.server.discovery import ServerAddress, ServerInfo
+from loadgen.server.control import ServerInfo
+from loadgen.server.exchange import ServerAddress
 from loadgen.server.sample_file import NO_SAMPLES, KeptSamples
 from loadgen.server.scraper import MetricsScraper
 

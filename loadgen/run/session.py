@@ -58,8 +58,8 @@ from loadgen.run.stop_rules import make_stop_rules
 from loadgen.run.transport_choice import add_path
 from loadgen.run.verbs import importing
 from loadgen.server import control
-from loadgen.server.control import Trace
-from loadgen.server.discovery import ServerAddress, ServerInfo
+from loadgen.server.control import ServerInfo, Trace
+from loadgen.server.exchange import ServerAddress
 from loadgen.server.scraper import MetricsScraper
 from loadgen.settings.run_settings import select_sending
 from loadgen.transport.sending.job import Target

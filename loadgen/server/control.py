@@ -1,4 +1,8 @@
-"""Control: requests outside the measured run: reset the prefix cache, profile the server, read its config."""
+"""Control: all that a server is asked outside the measured run, at most a few times a second.
+
+Whether it is ready, which engine and model it is, its configuration, to empty its prefix cache, to profile
+itself, to answer a trial request.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,202 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
+from asyncio_throttle.throttler import Throttler
 
-from loadgen.base.errors import MeasureError, UsageError
-from loadgen.engines.engine import Engine
+from loadgen.base import clock, untrusted
+from loadgen.base.errors import MeasureError, NotReady, UsageError
+from loadgen.base.text import list_first
+from loadgen.base.urls import is_public
+from loadgen.engines import engines
+from loadgen.engines.engine import Engine, SelfDescription
 from loadgen.server import exchange
-from loadgen.server.discovery import ServerAddress
-from loadgen.server.exchange import DENIED, ControlAnswer
+from loadgen.server.exchange import (
+    DENIED,
+    UNAUTHORIZED,
+    ControlAnswer,
+    ControlClient,
+    ServerAddress,
+)
 
 _ANSWER_S = 10.0
 _TRACE_S = 1800.0  # writing a trace takes seconds for a tiny model, many minutes for a large one
 _BUSY_S = 5.0
 _AGAIN_S = 0.25
 _NO_SUCH_PATH = (404, 405)
+_LONGEST_WAIT_S = 1e9
+_POLLS_PER_S = 2
+_MOST_NAMES = 10  # of models, in a message
+_LONGEST_PATH, _LONGEST_NAME = 4096, 255  # characters; no file system allows more
+
+
+class ServerInfo(msgspec.Struct, frozen=True):
+    """A server's report about itself before a run; "" and 0 for what it does not report."""
+
+    engine: Engine
+    version: str
+    model: str
+    model_root: str = ""
+    max_model_len: int = 0
+    models: tuple[str, ...] = ()
+    slots: int = 0  # requests that it runs at once
+    without_tools: bool = False  # it may leave them out of a prompt
+
+
+class ServerProbe:
+    """Finds out before a run whether a server is ready, and what it serves."""
+
+    def __init__(self, access: ServerAddress) -> None:
+        self.access, self.tls = access, access.tls
+        self.reason = ""  # why the server is not ready yet, as of the last poll
+        self.throttle = Throttler(rate_limit=_POLLS_PER_S, period=1.0, retry_interval=0.05)
+
+    def ask(self, model: str | None, wait_s: float) -> ServerInfo:
+        """Wait until the server is ready and identify it; raises MeasureError after `wait_s` seconds."""
+        if not 0 <= wait_s < _LONGEST_WAIT_S:
+            raise UsageError(f"--ready-check-timeout-sec {wait_s:g}: give seconds, 0 or more")
+        return self.access.loop.run(self._ask(model, wait_s))
+
+    def poll(self) -> str | None:
+        """Ask once whether the server is ready; returns why it is not, or None."""
+        return self.access.loop.run(self._poll())
+
+    async def _poll(self) -> str | None:
+        async with self.access.client(_ANSWER_S) as client:
+            return await self._explain_not_ready(client)
+
+    async def _ask(self, model: str | None, wait_s: float) -> ServerInfo:
+        async with self.access.client(_ANSWER_S) as client:
+            if self._is_public() and (hosted := await self._identify_hosted(client, model)) is not None:
+                return hosted
+            deadline_ns = clock.now_ns() + int(wait_s * 1e9)
+            while True:
+                async with self.throttle:
+                    reason = await self._explain_not_ready(client)
+                self.reason = reason or ""
+                if reason is None:
+                    return await self._identify(client, model)
+                if clock.now_ns() >= deadline_ns:
+                    waited = f" after {wait_s:g} s" if wait_s else ""
+                    raise NotReady(
+                        f"{self.access.shown_url} is not ready{waited}: {reason}",
+                        "; check the address, or wait for the server with --ready-check-timeout-sec N",
+                    )
+
+    def _is_public(self) -> bool:
+        """Whether the server is behind TLS at a global internet address."""
+        return self.tls is not None and is_public(self.access.base_url)
+
+    async def _identify_hosted(self, client: ControlClient, model: str | None) -> ServerInfo | None:
+        """Identify a hosted API; None if an engine owns the models or nothing answers; raises MeasureError.
+
+        It is asked for its models alone: it has no /health, and may have no list, or not for every key.
+        """
+        listing = await exchange.ask_server(client, "GET", self._models_path(), _ANSWER_S)
+        if listing.error or listing.status >= 500:
+            return None
+        if listing.status == UNAUTHORIZED or (listing.status in DENIED and model is None):
+            raise MeasureError(self.access.explain_denial(listing))
+        cards = _list_cards(listing)
+        if cards and engines.find_by_owner(untrusted.read_text(cards[0].get("owned_by"))) is not None:
+            return None  # a gateway that passes on what the engine reports
+        return self._describe_served(engines.HOSTED, SelfDescription(), cards, model)
+
+    async def _explain_not_ready(self, client: ControlClient) -> str | None:
+        """Ask /health and return why the server is not ready; None if it is.
+
+        SGLang answers /v1/models seconds too early. Raises MeasureError for a certificate that is not
+        trusted.
+        """
+        answer = await exchange.ask_server(client, "GET", "/health", _ANSWER_S)
+        if answer.refused_certificate:
+            raise MeasureError(f"{self.access.shown_url} {answer.error}")
+        if answer.status >= 500:
+            return f"/health answers {answer.status}"
+        return answer.why or None
+
+    async def _identify(self, client: ControlClient, model: str | None) -> ServerInfo:
+        listing = await self._answer(client, self._models_path())
+        if listing.status in DENIED:
+            raise MeasureError(self.access.explain_denial(listing))
+        cards = _list_cards(listing)
+        first = cards[0] if cards else {}
+        engine = engines.find_by_owner(untrusted.read_text(first.get("owned_by")))
+        if engine is None:
+            paths = (await self._answer(client, "/openapi.json")).object.get("paths")
+            engine = (
+                engines.find_by_paths(set(paths) if isinstance(paths, dict) else set()) or engines.UNKNOWN
+            )
+        own = engine.describe((await self._answer(client, engine.version_path)).object)
+        return self._describe_served(engine, own, cards, model)
+
+    def _models_path(self) -> str:
+        return f"{self.access.prefix}/models{self.access.query}"
+
+    async def _answer(self, client: ControlClient, path: str) -> ControlAnswer:
+        """Ask a ready server for a path; raises MeasureError if it does not answer."""
+        answer = await exchange.ask_server(client, "GET", path, _ANSWER_S)
+        if answer.error:
+            raise MeasureError(f"{self.access.shown_url} stopped answering: {answer.why}")
+        return answer
+
+    def _describe_served(
+        self, engine: Engine, own: SelfDescription, cards: list[dict[str, Any]], model: str | None
+    ) -> ServerInfo:
+        """Describe `model`, by default the first listed; raises MeasureError if unclear or not served."""
+        names = tuple(card["id"] for card in cards)
+        if model is None:
+            if not names or not engine.lists_its_model:
+                raise MeasureError(
+                    f"{self.access.shown_url}{self.access.prefix}/models lists no served model: pass --model"
+                    + ("" if names else ", or check --base-url")
+                )
+            if engine.hosted and len(names) > 1:
+                raise MeasureError(
+                    f"{self.access.shown_url} serves {list_first(names, _MOST_NAMES)}: pass --model NAME"
+                )
+            model = names[0]
+        elif engine.checks_model and engine.lists_its_model and names and model not in names:
+            raise MeasureError(
+                f"{engine.name} does not serve {model!r}; it serves {list_first(names, _MOST_NAMES)}: pass "
+                "--model"
+            )
+        card = next((card for card in cards if card["id"] == model), {})
+        return ServerInfo(
+            engine=engine,
+            version=own.version,
+            model=model,
+            model_root=_read_root(card.get("root") or own.model_root),
+            max_model_len=untrusted.read_count(card.get("max_model_len")) or own.max_model_len,
+            models=names,
+            slots=own.slots,
+            without_tools=own.without_tools,
+        )
+
+
+def _list_cards(answer: ControlAnswer) -> list[dict[str, Any]]:
+    """List the model entries of /v1/models whose name a request can carry."""
+    cards = answer.object.get("data")
+    listed = [card for card in cards if isinstance(card, dict)] if isinstance(cards, list) else []
+    return [card for card in listed if (name := card.get("id")) and untrusted.read_text(name) == name]
+
+
+def _read_root(value: object) -> str:
+    """Read the path or name that a model was loaded from; "" if the value cannot be one."""
+    if not isinstance(value, str) or untrusted.read_text(value, _LONGEST_PATH) != value:
+        return ""
+    return value if all(len(name.encode()) <= _LONGEST_NAME for name in value.split("/")) else ""
+
+
+def read_server_info(access: ServerAddress, engine: Engine) -> dict[str, Any]:
+    """Read the server's own configuration; empty where it does not report it (vLLM: outside its dev mode)."""
+    return _exchange(access, ("GET", engine.info_path)).object if engine.info_path else {}
+
+
+def send_request(
+    access: ServerAddress, path: str, body: Mapping[str, Any], limit_s: float, begin_only: bool = False
+) -> ControlAnswer:
+    """Post a request outside the run; return the answer, with `begin_only` the beginning of one with 200."""
+    return _exchange(access, ("POST", path), limit_s, body, begin_only)
 
 
 def reset_cache(access: ServerAddress, engine: Engine, busy_s: float = _BUSY_S) -> str:
@@ -85,26 +273,6 @@ def trace_server(access: ServerAddress, engine: Engine, directory: str) -> Itera
             trace.error = str(error)
         except KeyboardInterrupt as stop:  # ends the wait for the trace; the measurement is kept
             trace.error = f"{str(stop) or 'stopped by Ctrl-C'} before it was written"
-
-
-def read_server_info(access: ServerAddress, engine: Engine) -> dict[str, Any]:
-    """Read the server's own configuration; empty where it does not report it (vLLM: outside its dev mode)."""
-    return _exchange(access, ("GET", engine.info_path)).object if engine.info_path else {}
-
-
-def try_request(
-    access: ServerAddress,
-    path: str,
-    body: Mapping[str, Any],
-    limit_s: float,
-) -> ControlAnswer:
-    """Send a trial request before the run; return the whole error, or the beginning of the answer."""
-    return _exchange(access, ("POST", path), limit_s, body, begin_only=True)
-
-
-def send_request(access: ServerAddress, path: str, body: Mapping[str, Any], limit_s: float) -> ControlAnswer:
-    """Send a request before the run; return the whole answer."""
-    return _exchange(access, ("POST", path), limit_s, body)
 
 
 def _exchange(

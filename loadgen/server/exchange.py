@@ -1,4 +1,4 @@
-"""Exchange: one control request and its answer, bounded in total time and in size.
+"""Exchange: a server's address, and one control request to it and its answer, bounded in time and size.
 
 httpx's own limits are per read; a server that sends a byte now and then never exceeds them. It is imported
 when a request needs it, as most runs measure a server of this machine: see `PlainServer`.
@@ -7,25 +7,39 @@ when a request needs it, as most runs measure a server of this machine: see `Pla
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import ssl
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
 import httptools
 import msgspec
 
 from loadgen.base import untrusted
-from loadgen.base.errors import UsageError
-from loadgen.base.urls import check_headers, check_path, is_loopback
+from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.secrecy import Secrets, hide_url_secrets
+from loadgen.base.urls import VERSION, check_headers, check_path, is_loopback, read_port
+from loadgen.transport.sending.job import Target
 from loadgen.wire import http1
 
 if TYPE_CHECKING:
     import httpx
 
+
 MOST_BYTES = 8 << 20
 _LONGEST_MESSAGE = 200  # characters
 _POLL_S = 0.1
 T = TypeVar("T")
+_READ_BYTES = 1 << 18
+_CONNECT_S = 3.0
+_MOST_PEM_BYTES = 4 << 20
+UNAUTHORIZED: Final = 401
+DENIED: Final = (UNAUTHORIZED, 403)
+_WAYS = "set OPENAI_API_KEY, or pass --api-key-file FILE (--header for other schemes)"
 
 
 class Interrupt(Protocol):
@@ -92,6 +106,158 @@ class ControlLoop:
     def _poll(self) -> None:
         if self._interrupt is not None:
             self._interrupt.poll()
+
+
+class ServerAddress(msgspec.Struct, frozen=True, dict=True):
+    """How to reach a server: its base URL, the headers of every request, and TLS certificates."""
+
+    base_url: str
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
+    insecure: bool = False
+    ca_cert: str | None = None  # a file of authorities that are trusted in addition to the system's
+    client_cert: str | None = None  # a file with the client's certificate, and its key unless in client_key
+    client_key: str | None = None
+    secrets: Secrets = msgspec.field(default_factory=Secrets)  # to be hidden in all that is written
+    loop: ControlLoop = msgspec.field(default_factory=ControlLoop)
+    plain: bool = True  # whether a request may do without httpx where it can
+    prefix: str = VERSION  # before the paths of OpenAI's API
+    query: str = ""  # after them
+    key_origin: str = ""  # where the key in the headers came from, in words; "": none is sent
+
+    def __post_init__(self) -> None:
+        try:
+            parts = urlsplit(self.base_url)
+            if "unix" in parts.scheme.split("+"):
+                raise UsageError(
+                    "--base-url: a Unix socket has no TCP to measure: have the server listen on a port"
+                )
+            if parts.query or parts.fragment:
+                raise UsageError(
+                    "--base-url: leave out what follows the ? or #; a key goes into --api-key-env or --header"
+                )
+            if parts.username or parts.password:
+                raise UsageError(
+                    "--base-url: put the credentials into --header, where they are never written"
+                )
+            valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # an invalid port, half an IPv6 address
+            valid = False
+        if not valid or not self.base_url.isprintable():
+            raise UsageError(
+                f"--base-url {self.shown_url!r} is not a valid URL: write it like http://localhost:8000"
+            )
+
+    @property
+    def shown_url(self) -> str:
+        """The base URL for messages, without credentials and query."""
+        return hide_url_secrets(self.base_url)
+
+    def explain_denial(self, answer: ControlAnswer, place: str | None = None) -> str:
+        """Explain why the server answers 401 or 403 at `place` (default its URL), and what to do."""
+        message = self.secrets.hide(answer.message)
+        return explain_denial(place or self.shown_url, answer.status, self.key_origin, message)
+
+    @cached_property
+    def tls(self) -> ssl.SSLContext | None:
+        """The TLS settings, None for plain HTTP; raises UsageError for an unusable certificate file."""
+        if urlsplit(self.base_url).scheme != "https":
+            for name in ("ca_cert", "client_cert", "client_key"):
+                if getattr(self, name) is not None:
+                    raise UsageError(f"--{name.replace('_', '-')} is for TLS: it needs an https base URL")
+            return None
+        if self.client_key is not None and self.client_cert is None:
+            raise UsageError("--client-key needs the certificate that it belongs to: pass --client-cert too")
+        context = ssl.create_default_context()
+        if self.insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if self.ca_cert is not None:
+            try:
+                context.load_verify_locations(cadata=_read_pem("--ca-cert", self.ca_cert))
+            except (ssl.SSLError, ValueError):
+                raise UsageError(
+                    f"--ca-cert {self.ca_cert}: no certificate in it: give a file in PEM format"
+                ) from None
+        if self.client_cert is not None:
+            _load_client_certificate(context, self.client_cert, self.client_key)
+        return context
+
+    def client(self, timeout_s: float) -> ControlClient:
+        """Make a client for control requests; raises UsageError, now or when a request needs httpx."""
+        plain = PlainServer.parse_url(self.base_url, self.headers) if self.plain else None
+        return ControlClient(lambda: self._full_client(timeout_s), plain)
+
+    def _full_client(self, timeout_s: float) -> httpx.AsyncClient:
+        from loadgen.server import httpx_exchange  # see exchange
+
+        try:
+            return httpx_exchange.open_client(self.base_url, self.headers, self.tls, timeout_s)
+        except UnicodeError:
+            raise UsageError("a header is not ASCII: check --header and OPENAI_API_KEY") from None
+        except ValueError:
+            raise UsageError(
+                f"{self.shown_url}: a proxy variable (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY) is not a proxy's "
+                "URL: correct it, or add this host to NO_PROXY"
+            ) from None
+
+    def target(self, path: str) -> Target:
+        """Resolve where requests for `path` go, of more addresses one that accepts; raises MeasureError."""
+        parts = urlsplit(self.base_url)
+        assert parts.hostname is not None
+        port = read_port(self.base_url)
+        # As bytes, or Python imports the tables of all alphabets to encode a name that needs none of them.
+        name = parts.hostname.encode() if parts.hostname.isascii() else parts.hostname
+        try:
+            entries = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise MeasureError(f"{parts.hostname} does not resolve: {reason}; check --base-url") from None
+        family, address = _find_reachable([(entry[0], entry[4]) for entry in entries])
+        return Target(
+            scheme=parts.scheme,
+            host=parts.hostname,
+            port=port,
+            path=parts.path.rstrip("/") + path,
+            address=(family, cast("tuple[str | int, ...]", address)),
+            headers=tuple(self.headers.items()),
+            tls=self.tls,
+        )
+
+
+def _load_client_certificate(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
+    """Load the client's own certificate into a TLS context; raises UsageError."""
+    _read_pem("--client-cert", certificate)
+    if key is not None:
+        _read_pem("--client-key", key)
+    flags = f"--client-cert {certificate}" + ("" if key is None else f" --client-key {key}")
+    try:
+        # Without a password OpenSSL would ask the terminal for it.
+        context.load_cert_chain(certificate, key, password=lambda: "")
+    except (OSError, ValueError) as error:  # SSLError is an OSError
+        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or "it cannot be read"
+        why = str(reason).lower().replace("_", " ")
+        raise UsageError(
+            f"{flags}: give a certificate and its key, without a passphrase, in PEM format ({why})"
+        ) from None
+
+
+def _read_pem(flag: str, path: str) -> str:
+    """Read a certificate file; raises UsageError that names its flag."""
+    try:
+        return untrusted.read_file_bytes(Path(path).absolute(), _MOST_PEM_BYTES).decode("ascii", "ignore")
+    except OSError as error:
+        raise UsageError(f"{flag} {path}: {error.strerror}") from None
+
+
+def _find_reachable(addresses: list[tuple[int, Any]]) -> tuple[int, Any]:
+    """Return the first address that accepts a connection, else the first; `localhost` may be ::1 first."""
+    for family, address in addresses if len(addresses) > 1 else ():
+        with socket.socket(family, socket.SOCK_STREAM) as sock:
+            sock.settimeout(_CONNECT_S)
+            with contextlib.suppress(OSError):
+                sock.connect(address)
+                return family, address
+    return addresses[0]
 
 
 class ControlAnswer(msgspec.Struct, frozen=True):
@@ -179,11 +345,6 @@ async def ask_server(
         return ControlAnswer(shown, error=f"does not answer within {limit_s:g} s", timed_out=True)
 
 
-UNAUTHORIZED: Final = 401
-DENIED: Final = (UNAUTHORIZED, 403)
-_WAYS = "set OPENAI_API_KEY, or pass --api-key-file FILE (--header for other schemes)"
-
-
 def explain_denial(url: str, status: int, key_origin: str, message: str = "") -> str:
     """Explain why the server at a URL answers 401 or 403, and what to do.
 
@@ -202,9 +363,6 @@ def explain_denial(url: str, status: int, key_origin: str, message: str = "") ->
         f"{url} denies this to the key from {key_origin} ({status}{why}): check what the key may use, "
         "and --model"
     )
-
-
-_READ_BYTES = 1 << 18
 
 
 class PlainServer(msgspec.Struct, frozen=True):

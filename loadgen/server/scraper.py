@@ -18,8 +18,7 @@ from asyncio_throttle.throttler import Throttler
 from loadgen.base import clock
 from loadgen.base.errors import LoadgenError
 from loadgen.server import exchange
-from loadgen.server.discovery import ServerAddress
-from loadgen.server.exchange import ControlClient
+from loadgen.server.exchange import ControlClient, ServerAddress
 from loadgen.server.prometheus import SAMPLED, MetricLines, MetricsSnapshot, parse_metrics, select_lines
 
 if TYPE_CHECKING:

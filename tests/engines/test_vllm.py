@@ -18,7 +18,7 @@ from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.per_request import MetricOptions
 from loadgen.records.record import Records
 from loadgen.server import scraper
-from loadgen.server.discovery import ServerAddress
+from loadgen.server.exchange import ServerAddress
 from loadgen.server.scraper import MetricsScraper
 from loadgen.server.server_counters import ServerWindow
 from loadgen.verdict.reconcile import count_foreign_requests, find_mismatches, reconcile_figures

@@ -22,7 +22,7 @@ from loadgen.fleet.shards_command import launch_plan
 from loadgen.plan import plan, profile
 from loadgen.plan.request_sources import Seed
 from loadgen.run.command import options
-from loadgen.server.discovery import ServerAddress
+from loadgen.server.exchange import ServerAddress
 from loadgen.study import limit_record as limits
 from loadgen.study import sweep_record
 from loadgen.study.importers import result_sources

@@ -17,8 +17,8 @@ from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.report.run_directory import REPORT, RESULT
 from loadgen.run.acceptance import check_takes_ids
-from loadgen.server.discovery import ServerAddress, ServerInfo, ServerProbe
-from loadgen.server.exchange import ControlLoop
+from loadgen.server.control import ServerInfo, ServerProbe
+from loadgen.server.exchange import ControlLoop, ServerAddress
 
 pytestmark = [
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.

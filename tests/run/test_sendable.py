@@ -20,7 +20,7 @@ from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import PromptRequests
 from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.run import acceptance
-from loadgen.server.discovery import ServerInfo
+from loadgen.server.control import ServerInfo
 
 
 class Rows(PromptRequests):

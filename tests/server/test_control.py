@@ -15,7 +15,7 @@ from loadgen.base.signals import Stopped
 from loadgen.engines import engines
 from loadgen.engines.engine import Engine
 from loadgen.server import control
-from loadgen.server.discovery import ServerAddress
+from loadgen.server.exchange import ServerAddress
 
 VLLM, SGLANG = (engines.find_by_owner(owner) or engines.UNKNOWN for owner in ("vllm", "sglang"))
 OK = whole(b"")

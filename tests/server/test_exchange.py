@@ -14,9 +14,9 @@ from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.secrecy import hide_url_secrets
 from loadgen.engines import engines
 from loadgen.server import control, exchange
-from loadgen.server.discovery import ServerAddress, ServerProbe
+from loadgen.server.control import ServerProbe
 from loadgen.server.exchange import ControlAnswer as Exchanged
-from loadgen.server.exchange import explain_denial
+from loadgen.server.exchange import ServerAddress, explain_denial
 
 SGLANG = engines.find_by_owner("sglang") or engines.UNKNOWN
 LIMIT_S = 0.3

@@ -13,7 +13,7 @@ import pytest
 from builders.loops import loop_over
 from fakes.scripted_server import PATIENCE_S, Answer, Asked, End, ScriptedServer, closed_port, whole
 from loadgen.server import scraper
-from loadgen.server.discovery import ServerAddress
+from loadgen.server.exchange import ServerAddress
 from loadgen.server.scraper import MetricsScraper
 
 Script = Callable[[Asked], Answer]

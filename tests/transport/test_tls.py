@@ -29,7 +29,7 @@ from fakes.scripted_server import (
     stream,
     token,
 )
-from loadgen.server.discovery import ServerAddress
+from loadgen.server.exchange import ServerAddress
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.tcp_connection import SO_TIMESTAMPNS
 

@@ -18,7 +18,7 @@ from loadgen.features.display.live_display import LineDisplay
 from loadgen.features.launch import launched_server
 from loadgen.report.run_directory import REPORT, RESULT
 from loadgen.run import session
-from loadgen.server import discovery
+from loadgen.server import control
 from loadgen_servers.process import running
 
 pytestmark = [
@@ -129,7 +129,7 @@ def test_a_server_that_never_becomes_ready_is_given_up_and_ended(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(discovery, "_ANSWER_S", 0.5)
+    monkeypatch.setattr(control, "_ANSWER_S", 0.5)
     assert bench(launch_command(tmp_path, code), "--launch-timeout-sec", "1.5") == 1
     said = told(capsys)
     assert f"command is not ready after 1.5 s ({why}; --launch-timeout-sec waits longer)" in said

@@ -17,7 +17,7 @@ from fakes.scripted_server import Answer, Asked, End, ScriptedServer
 from fakes.virtual_run import serving
 from loadgen import cli
 from loadgen.report.run_directory import REPORT, RESULT
-from loadgen.server import discovery
+from loadgen.server import control
 
 CHAT = [
     "--backend",
@@ -68,7 +68,7 @@ def test_a_hosted_api_with_a_key_and_no_list_of_models_is_measured(
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    monkeypatch.setattr(discovery, "is_public", lambda url: True)
+    monkeypatch.setattr(control, "is_public", lambda url: True)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     with ScriptedServer(api, tls=context) as server:
         words = ["bench", "--quiet", "--base-url", server.base_url, "--ca-cert", "ca.pem", "--model", MODEL]

@@ -16,7 +16,7 @@ from fakes.hosted_api import KEY, MODEL, HostedApi, openai_error
 from fakes.scripted_server import ScriptedServer
 from loadgen import cli
 from loadgen.report.run_directory import REPORT, RESULT
-from loadgen.server import discovery
+from loadgen.server import control
 
 pytestmark = [
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
@@ -36,7 +36,7 @@ def authority() -> trustme.CA:
 def public(tmp_path: Path, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine stands for one on the internet whose certificate is trusted."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(discovery, "is_public", lambda url: True)
+    monkeypatch.setattr(control, "is_public", lambda url: True)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
 

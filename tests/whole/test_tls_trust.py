@@ -15,7 +15,8 @@ from fakes.scripted_server import Answer, ScriptedServer, drive, job_of, kinds, 
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.run.command.options import parse
 from loadgen.server import exchange
-from loadgen.server.discovery import ServerAddress, ServerProbe
+from loadgen.server.control import ServerProbe
+from loadgen.server.exchange import ServerAddress
 
 READY = Answer([whole(b'{"data":[{"id":"m"}]}')])
 NOW = datetime.now(UTC)

@@ -30,7 +30,7 @@ from loadgen.records.decode import Decoder
 from loadgen.records.record import Record
 from loadgen.run.command.progress import Display
 from loadgen.run.firing import Outcome
-from loadgen.server.discovery import ServerAddress
+from loadgen.server.exchange import ServerAddress
 from loadgen.transport.capture import NO_STAMP, Capture
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire import sse

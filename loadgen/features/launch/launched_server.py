@@ -23,8 +23,8 @@ from loadgen.run.command import progress
 from loadgen.run.command.credentials import Credentials
 from loadgen.run.command.options import Launching, Options
 from loadgen.run.observation import Local
-from loadgen.server.discovery import ServerAddress, ServerProbe
-from loadgen.server.exchange import ControlLoop
+from loadgen.server.control import ServerProbe
+from loadgen.server.exchange import ControlLoop, ServerAddress
 from loadgen.settings.validation import ServerSettings
 from loadgen_servers.launch import custom
 from loadgen_servers.launch.container import Container

@@ -30,7 +30,7 @@ from loadgen.features.selftest.trial import (
 from loadgen.host.environment import count_usable_cpus
 from loadgen.run.command.progress import display
 from loadgen.run.transport_choice import choose_transport, explain_refusals
-from loadgen.server.discovery import ServerAddress
+from loadgen.server.exchange import ServerAddress
 from loadgen.transport.capture_process import TRANSPORTS
 
 _CPUS_EACH = 3  # of a worker: it captures and decodes, and has a null server

@@ -28,7 +28,7 @@ from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.records.record import Records
 from loadgen.run.command.progress import Display
 from loadgen.run.firing import Outcome, TransportOptions, Watch, measure
-from loadgen.server.discovery import ServerAddress
+from loadgen.server.exchange import ServerAddress
 from loadgen.transport.capture import Health
 from loadgen.wire.openai import DIALECTS
 from loadgen_servers.process.embedded import NULL, Embedded, EngineFailed

@@ -33,8 +33,8 @@ from loadgen.run.observation import Local
 from loadgen.run.session import Session
 from loadgen.run.transport_choice import add_path
 from loadgen.server import control
-from loadgen.server.discovery import ServerAddress, ServerInfo
-from loadgen.server.exchange import ControlLoop
+from loadgen.server.control import ServerInfo
+from loadgen.server.exchange import ControlLoop, ServerAddress
 from loadgen.server.prometheus import MetricLines, parse_metrics
 from loadgen.server.scraper import MetricsScraper, Scrape
 from loadgen.transport.sending.job import Target

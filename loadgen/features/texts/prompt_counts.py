@@ -24,8 +24,7 @@ from loadgen.plan.request_sources import FIRST_WORD, ModelTarget, Seed, WordCoun
 from loadgen.run.acceptance import Adapter
 from loadgen.run.command.progress import display
 from loadgen.server import exchange
-from loadgen.server.discovery import ServerAddress
-from loadgen.server.exchange import DENIED, ControlAnswer, ControlClient
+from loadgen.server.exchange import DENIED, ControlAnswer, ControlClient, ServerAddress
 from loadgen.wire.openai import Chat
 
 _GROUP = 64  # words that are counted together

@@ -33,7 +33,7 @@ from loadgen.run.command.credentials import check_key_flags
 from loadgen.run.command.options import Options
 from loadgen.run.extension import find_extensions
 from loadgen.run.session import Session
-from loadgen.server.discovery import ServerAddress
+from loadgen.server.exchange import ServerAddress
 from loadgen.settings.conflicts import list_unheeded
 from loadgen.settings.table import PROFILE_KEYS, join_rows
 

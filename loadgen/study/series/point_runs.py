@@ -24,7 +24,7 @@ from loadgen.report.run_directory import Result
 from loadgen.run.attach import attach
 from loadgen.run.command.options import Options
 from loadgen.run.session import Session
-from loadgen.server.discovery import ServerProbe
+from loadgen.server.control import ServerProbe
 from loadgen.settings.validation import FLAGS, ServerSettings, validate_table
 from loadgen.study.series.series_store import StoreError
 

@@ -36,7 +36,7 @@ from loadgen.plan import plan
 from loadgen.plan.profile import build
 from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.report import run_directory
-from loadgen.server.discovery import ServerAddress
+from loadgen.server.exchange import ServerAddress
 
 TOKENIZER = str(Path(__file__).parents[2] / "data" / "tokenizer")
 VLLM, SGLANG, TRANSFORMERS, LLAMA = (

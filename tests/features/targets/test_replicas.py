@@ -26,7 +26,8 @@ from loadgen.run.command.options import Options, bench_parser, parse
 from loadgen.run.firing import TransportOptions
 from loadgen.run.observation import Local
 from loadgen.run.session import Session
-from loadgen.server.discovery import ServerAddress, ServerInfo
+from loadgen.server.control import ServerInfo
+from loadgen.server.exchange import ServerAddress
 from loadgen.study.series.campaign.arms import Trust
 from loadgen.study.series.campaign.campaign_file import make_arguments
 

@@ -22,7 +22,8 @@ from msgspec.structs import replace
 from fakes.scripted_server import drive, job_of, target_of
 from fakes.supervised import PATIENCE_S
 from loadgen.records.decode import Decoder
-from loadgen.server.discovery import ServerAddress, ServerProbe
+from loadgen.server.control import ServerProbe
+from loadgen.server.exchange import ServerAddress
 from loadgen.transport.sending.job import Target
 from loadgen.wire.openai import DIALECTS
 

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from builders.loops import loop_over
 from fakes.scripted_server import Answer, Asked, End, ScriptedServer, api, closed_port, stream, whole
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
-from loadgen.server.discovery import ServerAddress, ServerInfo, ServerProbe
+from loadgen.server.control import ServerInfo, ServerProbe
+from loadgen.server.exchange import ServerAddress
 
 
 def ask(base_url: str, model: str | None = None, wait_s: float = 0.0, **headers: str) -> ServerInfo:
