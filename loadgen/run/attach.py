@@ -11,22 +11,18 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from loadgen.base import urls
-from loadgen.base.errors import MeasureError, NotReady, UsageError
+from loadgen.base.errors import NotReady, UsageError
 from loadgen.base.signals import SIGNALS, Interrupts
 from loadgen.base.urls import ApiPlace, is_this_machine, read_port
-from loadgen.engines.engines import ENGINES
 from loadgen.features import import_rows
 from loadgen.host.environment import start_git
-from loadgen.plan import plan, request_sources
 from loadgen.plan.profile import Profile
-from loadgen.plan.request_sources import ModelTarget, Seed
+from loadgen.plan.request_sources import ModelTarget
 from loadgen.run import acceptance, transport_choice
 from loadgen.run.command import progress
 from loadgen.run.command.credentials import Credentials, collect_credentials
 from loadgen.run.command.options import Options, change_port, explain_no_server
-from loadgen.run.command.progress import Display
 from loadgen.run.extension import find_extensions
-from loadgen.run.firing import Watch
 from loadgen.run.observation import Local
 from loadgen.run.session import Session
 from loadgen.run.verbs import importing
@@ -42,9 +38,6 @@ if TYPE_CHECKING:
     from loadgen_servers.process.embedded import Embedded
 
 _EMBEDDED_WAIT_S = 10.0
-_SHARED_OUT = [engine.launch_name for engine in ENGINES if engine.shares_context]
-_MOST_SLOTS = 256  # llama.cpp's LLAMA_MAX_SEQ
-_ROUND, _TEMPLATE = 256, 256  # tokens: what such a context is a multiple of, and room for a chat template's
 
 
 def attach(
@@ -85,15 +78,10 @@ def _attach_server(
         loop = stack.enter_context(ControlLoop(interrupts))
         if options.launching.wanted:
             (feature,) = import_rows("launch")
-            options = feature.locate_model(options)
-            access, local = stack.enter_context(feature.launch_server(options, asked, auth, loop))
-            session = open_session(options, access, local, 0.0, interrupts)
-            try:
-                check_first_token(session, workload, progress.display(options.quiet))
-            except MeasureError:
-                session.check_alive(failed=True)  # why it died explains more
-                raise
-            return session
+            launched: Session = feature.attach_launched(
+                options, asked, auth, loop, workload, stack, interrupts
+            )
+            return launched
         if options.base_url is not None:
             try:
                 return _attach_url(options, auth, loop, interrupts)
@@ -152,27 +140,6 @@ def make_address(options: Options, place: ApiPlace, auth: Credentials, loop: Con
         query=place.query,
         key_origin=auth.origin,
     )
-
-
-def check_first_token(session: Session, workload: Profile, display: Display | None = None) -> None:
-    """Send one request as the workload does, to check that the server generates tokens.
-
-    Raises MeasureError where none comes.
-    """
-    least = {"num_warmups": 1, "input_len": 8, "output_len": 1, "prefix_len": 0, "range_ratio": "0"}
-    asked = plan.make_warmup(workload.model_copy(update=least), session.subject, Seed.draw())
-    options = session.transport_options(asked).for_warm_up(1)
-    display = display or Display()
-    try:
-        outcome = session.adapter.try_requests(
-            asked, options, lambda: Watch(display, "first token", interrupts=session.interrupts)
-        )
-    finally:
-        display.close()
-    if failures := outcome.records.failed:
-        raise MeasureError(
-            f"{session.access.shown_url} generates no token: {failures[0].kind}: {failures[0].detail}"
-        )
 
 
 def find_local(access: ServerAddress) -> Local | None:
@@ -250,39 +217,8 @@ def collect_settings(options: Options, profiles: Sequence[Profile]) -> ServerSet
         raise UsageError("the profiles' [server] tables differ: run them one by one")
     base = wanted[0] if wanted else ServerSettings()
     given = base.overlaid(validate_table(ServerSettings, options.launching.settings, FLAGS))
-    return _with_room(given, profiles) if options.launching.engine in _SHARED_OUT else given
-
-
-def _with_room(given: ServerSettings, profiles: Sequence[Profile]) -> ServerSettings:
-    """Return the settings with the concurrency and context that the profiles need, if not given.
-
-    What is not known before the run is left to the engine.
-    """
-    limits = [profile.max_concurrency for profile in profiles]
-    running = given.max_running
-    if running is None and (known := [limit for limit in limits if limit]) and len(known) == len(limits):
-        running = min(max(known), _MOST_SLOTS)
-    lengths = [_longest(profile) for profile in profiles]
-    room = None
-    if running is not None and running > 1 and all(lengths):  # a single one has all of the engine's own
-        room = max(length + _TEMPLATE for length in lengths if length)
-        room = -(-room // _ROUND) * _ROUND
-    update = {"max_running": running, "context_len": given.context_len or room}
-    return given.model_copy(update=update)
-
-
-def _longest(profile: Profile) -> int | None:
-    """Return the tokens of a profile's longest request; None if a file decides."""
-    if (
-        request_sources.find_source(profile) != request_sources.RANDOM
-        or profile.classes
-        or profile.input_dist
-        or profile.output_dist
-    ):
-        return None
-    from loadgen.plan.random_prompts import RANGE_RULES, parse_range_ratio  # few need it
-
-    input_ratio, output_ratio = parse_range_ratio(profile.range_ratio, profile.compat)
-    bounds = RANGE_RULES[profile.compat].bounds
-    _, most_input = bounds(max(profile.ladder or (profile.input_len,)), input_ratio)
-    return profile.prefix_len + most_input + bounds(profile.output_len, output_ratio)[1]
+    if not options.launching.wanted:
+        return given
+    (feature,) = import_rows("launch")
+    roomy: ServerSettings = feature.give_room(options.launching, given, profiles)
+    return roomy

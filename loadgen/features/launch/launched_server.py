@@ -15,14 +15,23 @@ from msgspec.structs import replace
 from loadgen.base import clock
 from loadgen.base.errors import LOG_LINE, MeasureError, ServerDied, UsageError
 from loadgen.base.secrecy import hide_secrets
+from loadgen.base.signals import Interrupts
 from loadgen.base.text import cut_end
+from loadgen.engines.engines import ENGINES
 from loadgen.facts.run_facts import Launched
 from loadgen.features import import_rows
+from loadgen.plan import plan, request_sources
+from loadgen.plan.profile import Profile
+from loadgen.plan.request_sources import Seed
 from loadgen.report import run_place
+from loadgen.run.attach import open_session
 from loadgen.run.command import progress
 from loadgen.run.command.credentials import Credentials
 from loadgen.run.command.options import Launching, Options
+from loadgen.run.command.progress import Display
+from loadgen.run.firing import Watch
 from loadgen.run.observation import Local
+from loadgen.run.session import Session
 from loadgen.server.control import ServerProbe
 from loadgen.server.exchange import ControlLoop, ServerAddress
 from loadgen.settings.validation import ServerSettings
@@ -36,6 +45,9 @@ from loadgen_servers.process.failure_causes import PORT_TAKEN, cause
 from loadgen_servers.process.running import Running, free_port, start
 
 LOG = "server.log"
+_SHARED_OUT = [engine.launch_name for engine in ENGINES if engine.shares_context]
+_MOST_SLOTS = 256  # llama.cpp's LLAMA_MAX_SEQ
+_ROUND, _TEMPLATE = 256, 256  # tokens: what such a context is a multiple of, and room for a chat template's
 _PORTS = 3  # that are tried: between its choice and the server's start a port may be taken
 _CAUSE_LINES, _SHOWN_LINES = 400, 15  # of its end: where the cause may stand, and what is printed
 _POLL_S = 0.5
@@ -74,11 +86,93 @@ def dry_run(options: Options, settings: ServerSettings, asks: bool = True) -> st
     return shown(_command(locate_model(options), settings, free_port(), asks))
 
 
+def attach_launched(
+    options: Options,
+    settings: ServerSettings,
+    auth: Credentials,
+    loop: ControlLoop,
+    workload: Profile,
+    stack: ExitStack,
+    interrupts: Interrupts,
+) -> Session:
+    """Start a server, open a session on it that ends with `stack`, and check that it generates a token.
+
+    Raises UsageError where it cannot be started, MeasureError where it ends, hangs or gives no token.
+    """
+    options = locate_model(options)
+    access, local = stack.enter_context(launch_server(options, settings, auth, loop))
+    session = open_session(options, access, local, 0.0, interrupts)
+    try:
+        check_first_token(session, workload, progress.display(options.quiet))
+    except MeasureError:
+        session.check_alive(failed=True)  # why it died explains more
+        raise
+    return session
+
+
 def locate_model(options: Options) -> Options:
     """Return the options with the absolute path of a local model, as the server will report it."""
     if options.model is not None and os.path.exists(options.model):
         return replace(options, model=os.path.abspath(options.model))
     return options
+
+
+def check_first_token(session: Session, workload: Profile, display: Display | None = None) -> None:
+    """Send one request as the workload does, to check that the server generates tokens.
+
+    Raises MeasureError where none comes.
+    """
+    least = {"num_warmups": 1, "input_len": 8, "output_len": 1, "prefix_len": 0, "range_ratio": "0"}
+    asked = plan.make_warmup(workload.model_copy(update=least), session.subject, Seed.draw())
+    options = session.transport_options(asked).for_warm_up(1)
+    display = display or Display()
+    try:
+        outcome = session.adapter.try_requests(
+            asked, options, lambda: Watch(display, "first token", interrupts=session.interrupts)
+        )
+    finally:
+        display.close()
+    if failures := outcome.records.failed:
+        raise MeasureError(
+            f"{session.access.shown_url} generates no token: {failures[0].kind}: {failures[0].detail}"
+        )
+
+
+def give_room(launch: Launching, given: ServerSettings, profiles: Sequence[Profile]) -> ServerSettings:
+    """Return the settings; of an engine whose requests share a context, with what the profiles need of both.
+
+    What was given stands; what is not known before the run is left to the engine.
+    """
+    if launch.engine not in _SHARED_OUT:
+        return given
+    limits = [profile.max_concurrency for profile in profiles]
+    running = given.max_running
+    if running is None and (known := [limit for limit in limits if limit]) and len(known) == len(limits):
+        running = min(max(known), _MOST_SLOTS)
+    lengths = [_longest(profile) for profile in profiles]
+    room = None
+    if running is not None and running > 1 and all(lengths):  # a single one has all of the engine's own
+        room = max(length + _TEMPLATE for length in lengths if length)
+        room = -(-room // _ROUND) * _ROUND
+    update = {"max_running": running, "context_len": given.context_len or room}
+    return given.model_copy(update=update)
+
+
+def _longest(profile: Profile) -> int | None:
+    """Return the tokens of a profile's longest request; None if a file decides."""
+    if (
+        request_sources.find_source(profile) != request_sources.RANDOM
+        or profile.classes
+        or profile.input_dist
+        or profile.output_dist
+    ):
+        return None
+    from loadgen.plan.random_prompts import RANGE_RULES, parse_range_ratio  # few need it
+
+    input_ratio, output_ratio = parse_range_ratio(profile.range_ratio, profile.compat)
+    bounds = RANGE_RULES[profile.compat].bounds
+    _, most_input = bounds(max(profile.ladder or (profile.input_len,)), input_ratio)
+    return profile.prefix_len + most_input + bounds(profile.output_len, output_ratio)[1]
 
 
 @contextmanager
