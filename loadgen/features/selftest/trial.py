@@ -106,14 +106,17 @@ def compare(records: Records, sent: Mapping[int, Sent]) -> Seen:
         tokens_per_s=tokens / span_s if span_s else 0.0,
         streams=peak_concurrency(received_ns, last_ns),
         ttft=(np.array([times[0] for times in measured], np.int64) - sent_ns, first_ns - received_ns),
-        gap=(_gaps(measured), _gaps(wrote)),
-        later_gap=(_gaps([times[1:] for times in measured]), _gaps([times[1:] for times in wrote])),
+        gap=(_compute_gaps(measured), _compute_gaps(wrote)),
+        later_gap=(
+            _compute_gaps([times[1:] for times in measured]),
+            _compute_gaps([times[1:] for times in wrote]),
+        ),
         e2e=(np.array([times[-1] for times in measured], np.int64) - sent_ns, last_ns - received_ns),
         first_error=f"{failures[0].kind}: {failures[0].detail}" if failures else "",
     )
 
 
-def _gaps(streams: Sequence[Int64]) -> Int64:
+def _compute_gaps(streams: Sequence[Int64]) -> Int64:
     return np.concatenate([np.zeros(0, np.int64), *(np.diff(times) for times in streams)])
 
 

@@ -124,28 +124,30 @@ def divide_by_turn(run: Result) -> list[TurnFigures]:
 
 
 def _measure_turns(turns: tuple[int, int], part: Bool, records: Records, each: PerRequest) -> TurnFigures:
+    """Compute the figures of a range of turns (first, last), whose requests `part` marks, bool[requests]."""
     ok = part & each.ok
     hits, looked_up, _ = count_cached_tokens(records, part)
     return TurnFigures(
         *turns,
         requests=int(part.sum()),
         failed=int((part & each.failed).sum()),
-        mean_input_tokens=_mean(each.input_tokens[ok]),
+        mean_input_tokens=_compute_known_mean(each.input_tokens[ok]),
         cached_tokens=hits,
         cached_of=looked_up,
         cached_share=hits / looked_up if looked_up else None,
-        mean_output_tokens=_mean(each.output_tokens[ok]),
+        mean_output_tokens=_compute_known_mean(each.output_tokens[ok]),
         **measure_part(TurnFigures, each, part),
     )
 
 
-def _mean(counts: Int64) -> float | None:
+def _compute_known_mean(counts: Int64) -> float | None:
+    """Return the mean of the counts that are 0 or more; None without any."""
     known = counts[counts >= 0]
     return float(np.mean(known)) if len(known) else None
 
 
 def summarize_sessions(run: Result) -> StoredSessions | None:
-    """Summarize the sessions of a run; None without sessions."""
+    """Summarize the sessions of a run, with the first 1,000 early ends; None without sessions."""
     facts, records = run.facts, run.records
     rows = find_sessions(records, facts.session_turns)
     if rows is None:
@@ -189,7 +191,7 @@ def measure_sessions(rows: SessionRows, records: Records, planned: int) -> Sessi
 
 
 def measure_counted_part(records: Records, counted: Records) -> MeasuredPart:
-    """Compute how much of a run the `counted` records are."""
+    """Return the seconds that the `counted` records cover, those of the run, and the requests left out."""
     sent_ns = records.sent_ns[records.sent]
     begin_ns = int(sent_ns.min())
     late = len(records) - len(counted)

@@ -40,22 +40,22 @@ def describe_counted_part(result: Result, options: ReportOptions) -> Iterator[st
 
 
 def describe_sessions(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield all lines on the sessions; none without sessions."""
+    """Yield lines on the sessions' counts, times, early ends and bodies; nothing without sessions."""
     sessions = result.derive(summarize_sessions)
     if sessions is None:
         return
-    yield _counts(result, sessions.figures)
-    yield from _times(sessions.figures)
-    yield from _ends(sessions, _MOST_ENDS)
+    yield _describe_counts(result, sessions.figures)
+    yield from _list_times(sessions.figures)
+    yield from _list_ends(sessions, _MOST_ENDS)
     if sessions.bodies_digest:
         yield f"sent bodies: digest {sessions.bodies_digest} (of all, in any order, without the model's name)"
 
 
 def summarize_in_short(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield a few lines on the sessions: their counts, and why some ended early."""
+    """Yield lines on the sessions' counts, and why some ended early; nothing without sessions."""
     if (sessions := result.derive(summarize_sessions)) is not None:
-        yield _counts(result, sessions.figures)
-        yield from _ends(sessions, _MOST_IN_SHORT)
+        yield _describe_counts(result, sessions.figures)
+        yield from _list_ends(sessions, _MOST_IN_SHORT)
 
 
 def tabulate_turns(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -64,7 +64,7 @@ def tabulate_turns(result: Result, options: ReportOptions) -> Iterator[str]:
     if rows:
         yield align_cells(_TITLES, _WIDTHS, " ")
     for row in rows:
-        yield align_cells(_cells(row), _WIDTHS, " ")
+        yield align_cells(_make_cells(row), _WIDTHS, " ")
 
 
 def describe_unsent_turns(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -77,7 +77,7 @@ def describe_unsent_turns(result: Result, options: ReportOptions) -> Iterator[st
 
 
 def describe_in_flight(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield a line on how many sessions, and requests of them, were in flight."""
+    """Yield a line on the mean numbers of sessions and requests in flight; nothing without sessions."""
     if (sessions := result.derive(summarize_sessions)) is not None:
         facts, held = result.facts, sessions.figures.mean_in_flight
         of = "" if facts.held_concurrency is None else f" of {facts.held_concurrency}"
@@ -85,10 +85,10 @@ def describe_in_flight(result: Result, options: ReportOptions) -> Iterator[str]:
         yield f"concurrency: {held:.2f} sessions on average{of}, {requests} (the others between two turns)"
 
 
-def _counts(result: Result, figures: SessionFigures) -> str:
+def _describe_counts(result: Result, figures: SessionFigures) -> str:
     """Describe how many sessions began, finished and ended early, and how many turns they had."""
     of = f" of {figures.planned}" if figures.planned != figures.begun else ""
-    parts = [f"{figures.begun} begun{of}{_pace(result)}", f"{figures.finished} finished"]
+    parts = [f"{figures.begun} begun{of}{_describe_pace(result)}", f"{figures.finished} finished"]
     if figures.ended_early:
         parts.append(f"{figures.ended_early} ended early")
     if figures.unfinished:
@@ -99,7 +99,7 @@ def _counts(result: Result, figures: SessionFigures) -> str:
     return f"{line}; {figures.mean_turns:.4g} turns on average, {figures.least_turns} to {figures.most_turns}"
 
 
-def _pace(result: Result) -> str:
+def _describe_pace(result: Result) -> str:
     """Describe the planned pace of sessions or turns; "" if none is planned."""
     facts, rate_per_s = result.facts, result.facts.profile.user_rate
     if facts.profile.users and rate_per_s:
@@ -107,7 +107,7 @@ def _pace(result: Result) -> str:
     return f" at {facts.planned_rate_per_s:g}/s" if math.isfinite(facts.planned_rate_per_s) else ""
 
 
-def _times(figures: SessionFigures) -> Iterator[str]:
+def _list_times(figures: SessionFigures) -> Iterator[str]:
     """Yield a line on the sessions' durations, and one on how late their turns were sent."""
     duration, late = figures.duration, figures.lateness
     if duration.n:
@@ -119,46 +119,49 @@ def _times(figures: SessionFigures) -> Iterator[str]:
                 f"; {100 * share:.0f} % of it waiting for the server, {100 * (1 - share):.0f} % between turns"
             )
         )
-        yield f"session duration: {_spread(duration, 1e3, 's')} ({duration.n} finished){waiting}"
+        yield f"session duration: {_format_spread(duration, 1e3, 's')} ({duration.n} finished){waiting}"
     if late.n:
         spread = f"{late.median_ms:.2f} P50, {late.p99_ms:.2f} P99, {late.max_ms:.2f} ms max"
         yield f"turns sent after their time: {spread} (previous answer's end + delay → sent)"
 
 
-def _spread(values: Distribution, scale: float, unit: str) -> str:
+def _format_spread(values: Distribution, scale: float, unit: str) -> str:
+    """Format mean, P50 and P99 of ms values ÷ `scale`, in this unit."""
     mean, median, p99 = (value / scale for value in (values.mean_ms, values.median_ms, values.p99_ms))
     return f"{mean:.2f} {unit} mean, {median:.2f} P50, {p99:.2f} P99"
 
 
-def _ends(sessions: StoredSessions, most: int) -> Iterator[str]:
-    """Yield each reason for which sessions ended early, with count, places and the first error."""
+def _list_ends(sessions: StoredSessions, most: int) -> Iterator[str]:
+    """Yield a line on each reason of early ends: its count, the first `most` places, and the first error."""
     for reason, count in sessions.ended_early.items():
         ends = [end for end in sessions.ends if end.reason == reason]
         where = list_first([*map(str, ends), *[""] * (count - len(ends))], most)
-        yield f"sessions ended early: {count} × {reason}: {where}{_detail(ends)}"
+        yield f"sessions ended early: {count} × {reason}: {where}{_describe_first_error(ends)}"
 
 
-def _detail(ends: list[EarlyEnd]) -> str:
+def _describe_first_error(ends: list[EarlyEnd]) -> str:
+    """Return the first error's detail, of 150 characters at most, after `; the first: `; "" without any."""
     detail = next((end.detail for end in ends if end.detail), "")
     return f"; the first: {cut_end(detail, _MOST_DETAIL)}" if detail else ""
 
 
-def _cells(row: TurnFigures) -> tuple[str, ...]:
+def _make_cells(row: TurnFigures) -> tuple[str, ...]:
+    """Return a row's cells of the table by turn; `-` for what is not known."""
     latencies = (row.mean_ttft_ms, row.median_ttft_ms, row.p99_ttft_ms)
     return (
         row.name,
         str(row.requests),
         str(row.failed),
-        _tokens(row.mean_input_tokens),
+        _format_tokens(row.mean_input_tokens),
         "-" if row.cached_share is None else f"{100 * row.cached_share:.1f}%",
-        _tokens(row.mean_output_tokens),
+        _format_tokens(row.mean_output_tokens),
         *(format_cell_ms(value) for value in latencies),
         format_cell_ms(row.mean_tpot_ms),
         format_cell_ms(row.mean_e2el_ms),
     )
 
 
-def _tokens(mean: float | None) -> str:
+def _format_tokens(mean: float | None) -> str:
     return "-" if mean is None else f"{mean:.0f}"
 
 

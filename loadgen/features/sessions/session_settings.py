@@ -41,13 +41,17 @@ def _check_delays(value: Any) -> str:
 
 
 def _check_header_name(value: str) -> str:
+    """Return the name of a header, "" for none.
+
+    Raises ValueError if it is not valid, or the request's own.
+    """
     if value and (_HEADER_NAME.fullmatch(value) is None or value.lower() in _OWN_HEADERS):
         raise ValueError("give the name of a header that is none of the request's own")
     return value
 
 
 def _may_be_conversations(values: Values) -> bool:
-    """Whether the data may be conversations, as far as known before the file is read."""
+    """Whether --turns is given, or a data file without a name or a trace, which may be conversations."""
     recognised = values["dataset_path"] and values["dataset_name"] is None
     return values["turns"] is not None or bool(recognised and not values["trace"])
 
@@ -137,7 +141,7 @@ SOURCES = {
 
 
 def check_requests(values: Values, kind: str, turns: bool) -> None:
-    """Raise UsageError if the data have no turns for the session keys given, or turns without a session load.
+    """Raise UsageError if settings do not go with turns, or session settings are of data without turns.
 
     `kind` is that of the data, `turns` whether its requests are turns of conversations.
     """

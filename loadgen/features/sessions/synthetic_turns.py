@@ -76,7 +76,7 @@ class SyntheticTurns:
     def request_after(
         self, i: int, answers: Sequence[dict[str, Any]], dialect: Dialect, model: str
     ) -> dict[str, Any]:
-        """Make the chat body with the server's own `answers` in place of generated ones."""
+        """Make the chat body of request i, with the server's `answers` in place of generated ones."""
         body = dialect.make_request(model, self.message(i), int(self.output_lens[i]))
         body["messages"] = [*self._history(i, answers), *body["messages"]]
         return body
@@ -88,7 +88,10 @@ class SyntheticTurns:
         return self._groups.digest(fingerprint(self.format, (self.input_lens, self.output_lens), contents))
 
     def _history(self, i: int, answers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the messages before that of request i."""
+        """Return the messages before that of request i: the system prompt, if any, and earlier turns.
+
+        Answers are the given ones, then generated ones.
+        """
         session, turn = divmod(i, self._turns)
         system, history = self.system(session), list[dict[str, Any]]()
         if system:
@@ -160,7 +163,10 @@ def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str
 
 
 def _count_requests(profile: Profile, turns: int, most: int | None) -> int:
-    """Return the most requests: all turns of all sessions, or fewer if limited; raises UsageError."""
+    """Return the number of requests: all turns of --num-sessions, else the profile's most, `most` at most.
+
+    Raises UsageError for too many.
+    """
     if profile.num_sessions is None:
         return profile.most_prompts if most is None else most
     count = profile.num_sessions * turns
@@ -174,7 +180,10 @@ def _count_requests(profile: Profile, turns: int, most: int | None) -> int:
 def _make_texts(
     form: str, shape: PromptShape, lens: tuple[Int64, Int64], inputs: PlanInputs
 ) -> tuple[TurnTexts, str, list[str]]:
-    """Make the texts of a form; return them, where they come from, and notes on them."""
+    """Return texts of a form for messages, answers and system prompts, their source, and notes on them.
+
+    System prompts are None if the shape has no prefix.
+    """
     counts = inputs.subject.word_counts or WordCounts()
     # The chat template's overhead is counted with the user's messages.
     bare = replace(inputs.subject, word_counts=replace(counts, overhead=0.0))
@@ -225,7 +234,7 @@ def _draw_delays_ns(
 
 
 def _count_reusable(made: SyntheticTurns, turns: Turns, profile: Profile) -> int:
-    """Count the prompt tokens that an earlier request had sent or received."""
+    """Count the prompt tokens that the turn before had sent (or received, if live), and shared ones."""
     follows = np.ones(len(made.input_lens), dtype=np.bool_)
     follows[turns.begins[:-1]] = False
     before = np.flatnonzero(follows) - 1

@@ -51,6 +51,7 @@ def _make_judge(decoder: Decoder) -> Callable[[Capture], Answer | None]:
 
 
 def _make_live_judge(decoder: Decoder, dialect: Dialect) -> Callable[[Capture], Answer | None]:
+    """Make the judge of turns whose answers are sent back: it returns the message, None for a failure."""
     judged = _make_judge(decoder)
 
     def answer_of(capture: Capture) -> Answer | None:
@@ -77,7 +78,7 @@ def _make_message(messages: Iterable[Message]) -> dict[str, Any]:
 
 
 def _read_lines(capture: Capture, streamed: bool) -> bytes | bytearray:
-    """Return the JSON of an answer, one line per event."""
+    """Return the JSON of an answer, one line per event, or one line if it was not streamed."""
     answer = decoded_stream.unframe(capture)
     if not streamed:
         return sse.join_lines(answer.body)
@@ -85,6 +86,7 @@ def _read_lines(capture: Capture, streamed: bool) -> bytes | bytearray:
 
 
 def _list_deltas(messages: Iterable[Message]) -> Iterator[Delta]:
+    """Yield the deltas of a chat answer's first choice, without repeats once tokens have begun."""
     begun = False
     for choice in (choice for message in messages for choice in message.choices or ()):
         if begun and choice.is_repeat():

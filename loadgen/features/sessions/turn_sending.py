@@ -45,7 +45,7 @@ class TurnOrder(Listed):
         return [index for session in self._sessions() for index in session]
 
     def list_unanswered(self, sent: int, have: Collection[int]) -> list[int]:
-        """List each session's next unanswered turn, sessions in flight first, as many as are missing."""
+        """List the first turns not in `have`, one a session, begun ones first, `sent` − len(have) of them."""
         missing = max(sent - len(have), 0)
         waiting = [next((i for i in session if i not in have), -1) for session in self._sessions()]
         begun = (begin in have for begin in self.indices)
@@ -79,7 +79,7 @@ class SessionJob(msgspec.Struct, frozen=True):
         return self.turns.end(self.find_session(index))
 
     def make_headers(self, index: int, prefix: str) -> tuple[tuple[str, str], ...]:
-        """Make the header that is the same in all turns of a request's session."""
+        """Return the header with the session's name, the same in all its turns; () if none is wanted."""
         return ((self.header, f"{prefix}session-{self.find_session(index)}"),) if self.header else ()
 
     def make_sender(
@@ -163,7 +163,10 @@ class TurnQueue:
         return turn
 
     def judge(self, turn: EndedTurn) -> bool:
-        """Decide whether a turn succeeded, so that the next one follows; else end its session."""
+        """Decode a turn's answer once, and return whether it succeeded, so that the next one follows.
+
+        A failed one ends its session. A live answer is kept for the next turn's body.
+        """
         if turn.judged:
             return turn.succeeded
         turn.judged, capture, got = True, turn.capture, turn.got
@@ -213,12 +216,13 @@ class TurnQueue:
         return True
 
     def bodies_digest(self) -> str:
-        """Return a hash of the bodies that were sent."""
+        """Hash what was sent and not hashed yet, and return the digest of all bodies."""
         while self._sent:
             self._digest.add(split_body(self._sent.popleft()))
         return self._digest.hex()
 
     def _build(self, index: int) -> bytes:
+        """Return the HTTP request of a turn, with the server's answers in it if they are live."""
         after = self.sessions.body_after
         if after is None:
             return self.job.make_request(index)
@@ -267,6 +271,10 @@ class UserRate:
         return self.next_ns(slot, _NEW_SESSION, end_ns)
 
     def next_ns(self, slot: int, index: int, end_ns: int) -> int:
+        """Return when the slot's next turn is due, not before `end_ns`, and count it.
+
+        Users are spread out.
+        """
         turns = self._turns.get(slot, 0)
         self._turns[slot] = turns + 1
         planned_ns = self.begin_ns + slot * self.period_ns // self.users + turns * self.period_ns
@@ -291,6 +299,7 @@ class SessionSender(Sender):
         self._due_ns: dict[Slot, int] = {}  # of the slots in it
 
     def begin(self, begin_ns: int) -> None:
+        """Begin sending at `begin_ns`, and give each free slot the time of its first session."""
         super().begin(begin_ns)
         self.pace = make_pace(self.turns.sessions, begin_ns)
         slots = list(self.pool.free)
@@ -299,6 +308,7 @@ class SessionSender(Sender):
             self.take_free(slot)
 
     def send_due(self) -> None:
+        """Send the turns and first turns that are due; after the job's duration nothing more."""
         if 0 < self.job.duration_ns <= self.now_ns() - self.begin_ns:
             self.turns.close()
             return
@@ -340,6 +350,10 @@ class SessionSender(Sender):
             super().take_unsent(slot)
 
     def note_ended(self, slot: Slot, failure: Failure | None, end_ns: int) -> None:
+        """Note an answer's end, and let the slot wait for its session's next turn.
+
+        A failed turn ends the session, unless it was only cut short and its answer is judged a success.
+        """
         super().note_ended(slot, failure, end_ns)
         index, turns = slot.index, self.turns
         if failure is not None and failure.kind not in CUT_SHORT:
@@ -367,6 +381,7 @@ class SessionSender(Sender):
         heapq.heappush(self._waiting, (due_ns, slot.number, index, slot, before))
 
     def redial_ns(self, slot: Slot) -> int:
+        """Return when a waiting slot's connection is opened again: 0.3 to 2 s before its turn is due."""
         due_ns = self._due_ns.get(slot)
         if due_ns is None:
             return super().redial_ns(slot)

@@ -55,7 +55,7 @@ class Replica(msgspec.Struct, frozen=True):
 def check_alike(first: Replica, other: Replica) -> None:
     """Raise MeasureError if two addresses are one server, or serve different models."""
     one, two = first.access.shown_url, other.access.shown_url
-    if _place(first.root) == _place(other.root):
+    if _make_place_key(first.root) == _make_place_key(other.root):
         raise MeasureError(f"{one} and {two} are the same server: give each --base-url once")
     for name, ours, theirs in (
         ("engine", first.served.engine.name, other.served.engine.name),
@@ -68,7 +68,7 @@ def check_alike(first: Replica, other: Replica) -> None:
             )
 
 
-def _place(root: Target) -> tuple[str, int, str]:
+def _make_place_key(root: Target) -> tuple[str, int, str]:
     """Return a key of a server: host name (for virtual hosts) or "this machine", port, path."""
     return (
         ("this machine" if is_loopback(root.host) and _is_localhost(root) else root.host),

@@ -53,8 +53,8 @@ class RateWindow(msgspec.Struct, frozen=True):
     pattern: str
     shape: float
 
-    def offsets_s(self, rng: np.random.Generator) -> Float64:
-        """Draw when its requests are sent after its begin, in seconds: ascending, within the window."""
+    def draw_offsets_s(self, rng: np.random.Generator) -> Float64:
+        """Draw the requests' times after the window's begin, in seconds: ascending, rate × width of them."""
         width = self.end_s - self.begin_s
         count = round(self.rate_per_s * width)
         gaps = np.maximum(_GAPS[self.pattern](rng, self.shape, count + 1), np.finfo(float).tiny)
@@ -82,8 +82,8 @@ class ServegenClient(msgspec.Struct, frozen=True):
     windows: list[RateWindow]
     lengths: dict[int, tuple[LengthHistogram, LengthHistogram]]
 
-    def histograms(self, at_s: float) -> tuple[LengthHistogram, LengthHistogram]:
-        """Return the histograms of prompts and answers in force at a time, else the earliest."""
+    def find_histograms(self, at_s: float) -> tuple[LengthHistogram, LengthHistogram]:
+        """Return the histograms of prompts and answers that begin last by a time, else the earliest."""
         held = [begin for begin in self.lengths if begin <= at_s]
         return self.lengths[max(held) if held else min(self.lengths)]
 
@@ -91,9 +91,10 @@ class ServegenClient(msgspec.Struct, frozen=True):
 def read_servegen(
     path: str, flag: str, stream: RandomStream, begin_s: float, end_s: float | None
 ) -> TraceRows:
-    """Draw the requests of a directory's clients, or of one client, in a part of the day.
+    """Draw the requests of a directory's clients, or of one client, in a part of the day, sorted by time.
 
-    Only windows that overlap with `begin_s` to `end_s` are drawn. Raises UsageError that names the file.
+    Windows that overlap with `begin_s` to `end_s` (None: the last) are drawn whole. Raises UsageError that
+    names the file, also for more than 5,000,000 requests or none.
     """
     hashed = hashlib.blake2b(digest_size=16)
     clients = [_read_client(at, number, flag, hashed.update) for number, at in _list_clients(path, flag)]
@@ -108,8 +109,10 @@ def read_servegen(
             if drawn > _MOST_ROWS:
                 raise UsageError(f"{flag} {path}: more than {_MOST_ROWS:,} requests: give --trace-window")
             rng = stream.rng(f"servegen {client.name} {window.begin_s:g}")
-            offsets.append(window.begin_s + window.offsets_s(rng))
-            for lens, histogram in zip((prompts, answers), client.histograms(window.begin_s), strict=True):
+            offsets.append(window.begin_s + window.draw_offsets_s(rng))
+            for lens, histogram in zip(
+                (prompts, answers), client.find_histograms(window.begin_s), strict=True
+            ):
                 lens.append(histogram.draw(rng, len(offsets[-1])))
     at_ns = np.rint(np.concatenate(offsets) * SECOND_NS).astype(np.int64)
     order = np.argsort(at_ns, kind="stable")
@@ -129,7 +132,10 @@ def read_servegen(
 
 
 def _list_clients(path: str, flag: str) -> list[tuple[str, Path]]:
-    """List (client name, trace file) of a directory, or of a single file; raises UsageError without any."""
+    """List (client name, trace file) of a directory or a single file, by number.
+
+    Raises UsageError if empty.
+    """
     at = expand_path(path)
     names = sorted(at.iterdir()) if at.is_dir() else [at]
     found = [(match, name) for name in names if (match := TRACE_FILE.fullmatch(name.name))]
@@ -139,7 +145,7 @@ def _list_clients(path: str, flag: str) -> list[tuple[str, Path]]:
 
 
 def _read_client(at: Path, name: str, flag: str, hash_bytes: Callable[[bytes], None]) -> ServegenClient:
-    """Read a client from its two files, hashing them by `hash_bytes`; raises UsageError."""
+    """Read a client from its two files, whose digests go to `hash_bytes`; raises UsageError."""
     lines = Lines.open(str(at), flag)
     data = OpenedFile(str(at.with_name(f"{name}-dataset.json")), flag)
     hash_bytes(f"{lines.digest()} {data.digest()}".encode())
@@ -163,7 +169,10 @@ def _read_client(at: Path, name: str, flag: str, hash_bytes: Callable[[bytes], N
 
 
 def _read_windows(lines: Lines) -> list[RateWindow]:
-    """Read the windows of a client's day; raises UsageError that names the row."""
+    """Read the windows of a client's day, each until the next begins; raises UsageError that names the row.
+
+    The last is as wide as the first, 600 s if it is the only one.
+    """
     begins: list[float] = []
     rates: list[tuple[float, str, float]] = []
     for i, cells in enumerate(row_cells(lines, 0, len(lines))):
@@ -188,7 +197,10 @@ def _read_windows(lines: Lines) -> list[RateWindow]:
 
 
 def _read_histogram(data: OpenedFile, begin: int, fields: Mapping[str, Any], name: str) -> LengthHistogram:
-    """Read one histogram of a JSON file, a text as "{45: 0.01, 46: 0.02}"; raises UsageError."""
+    """Read one histogram of a JSON file, a text as "{45: 0.01, 46: 0.02}"; raises UsageError.
+
+    Lengths of 0, and those of no weight, are left out.
+    """
     text = fields.get(name)
     if not isinstance(text, str):
         raise data.refusal(
@@ -204,6 +216,7 @@ def _read_histogram(data: OpenedFile, begin: int, fields: Mapping[str, Any], nam
 
 
 def _read_weight(text: str) -> float:
+    """Parse a weight; NaN if it is no number from 0 to 10¹⁵."""
     try:
         weight = float(text)
     except ValueError:

@@ -94,6 +94,7 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
 
 
 def _check_api(inputs: PlanInputs) -> None:
+    """Raise UsageError if the server's API takes no token ids."""
     if not inputs.subject.takes_ids(inputs.dialect):
         who = inputs.subject.name_text_api(inputs.dialect)
         raise UsageError(
@@ -103,7 +104,11 @@ def _check_api(inputs: PlanInputs) -> None:
 
 
 def _read_rows(profile: Profile) -> TraceRows:
-    """Read the file's rows under the profile's labels; raises UsageError that names a row."""
+    """Read the file's rows under the profile's labels; raises UsageError that names a row.
+
+    A prompt that is longer than its hashes cover is cut to them, as vLLM's is, with a note. Each row needs
+    hashes.
+    """
     lines = Lines.open(profile.dataset_path, FLAG)
     _check_labels(profile, next(lines.decode_rows(dict)), lines)
     found = gather_rows(lines, lines.decode_rows(_make_row_type(profile)))
@@ -147,10 +152,13 @@ def _make_row_type(profile: Profile) -> type[Any]:
 
 
 def _make_content(inputs: PlanInputs) -> tuple[BlockContent, str, tuple[str, ...]]:
-    """Choose the content of blocks; return it, the source of its ids, and a note on vLLM's."""
+    """Return the content of blocks, the source of its ids, and notes.
+
+    It is vLLM's with PYTHONHASHSEED and a tokenizer, else loadgen's own.
+    """
     subject, block = inputs.subject, inputs.profile.timed_trace_chunk_hash_size
     tokenizer = find_optional_tokenizer(subject)
-    if _hash_is_set() and tokenizer is not None:
+    if _is_hash_set() and tokenizer is not None:
         loaded = load_tokenizer(tokenizer, TIMED_TRACE)
         special = set(loaded.all_special_ids)
         ids = np.array(sorted(i for i in loaded.get_vocab().values() if i not in special), np.int64)
@@ -161,13 +169,13 @@ def _make_content(inputs: PlanInputs) -> tuple[BlockContent, str, tuple[str, ...
     return BlockContent(block, 0, 0, vocabulary.allowed), vocabulary.source, (_OURS,)
 
 
-def _hash_is_set() -> bool:
+def _is_hash_set() -> bool:
     """Whether Python's hash of a text is the same in every process of this environment."""
     return os.environ.get(_VARIABLE, "random") not in ("", "random") and not sys.flags.ignore_environment
 
 
 def _tell_cuts_apart(trace: TraceRows, made: ReplayedRequests) -> Hashes:
-    """Return the trace's hashes, other ones for cut blocks, which here do not begin as the whole block."""
+    """Return the trace's hashes with others for cut blocks, which here do not begin as whole ones do."""
     last_len = made.input_lens % trace.block
     cut = last_len > 0
     last = (made.begins + made.input_lens // trace.block)[cut]

@@ -46,13 +46,13 @@ def make_block_places(ids: Int64, seed: int, block: int, count: int) -> Int64:
 
 
 def scope_hashes(ids: Int64, scope: int) -> Int64:
-    """Make hashes distinct between scopes: equal ones stay equal only within a scope."""
+    """Return hashes mixed with a scope's number: equal ones stay equal only within a scope."""
     begin = _mix(np.array([(scope + _GOLDEN) % _WORD], np.uint64))
     return _mix(ids.astype(np.int64).view(np.uint64) + begin).view(np.int64)
 
 
 def chain_hashes(before: Int64, ids: Int64) -> Int64:
-    """Hash lists of ids that extend others by one: from the hashes of the shorter lists and the new ids."""
+    """Return the hashes of lists of ids from those of the lists without their last id, and these ids."""
     return _mix(before.view(np.uint64) + _mix(ids.astype(np.int64).view(np.uint64))).view(np.int64)
 
 

@@ -65,8 +65,9 @@ def replay(
 ) -> SourcedRequests:
     """Make requests of the trace's rows that a profile selects, with their times; raises UsageError.
 
-    `named` are the source of requests and the trace's format; `make` makes the requests of the selected rows,
-    of which there were as many before --duration cut them.
+    `named` are the source of requests and the trace's format. `make` is called with the selected rows, and
+    with how many they were before --duration cut them, and makes their requests. Without its own times a
+    trace has no due times.
     """
     profile, (kind, name) = inputs.profile, named
     window = TraceWindow.parse(profile.trace_window)
@@ -103,7 +104,7 @@ def replay(
 
 
 def _make_replayed(inputs: PlanInputs, trace: TraceRows, picked: TraceSelection, held: int) -> MadeRequests:
-    """Make the requests in the form that the API takes, ids or words."""
+    """Make the requests of selected rows, as ids or words, with a note if `held` is below the most wanted."""
     subject, most, notes = inputs.subject, inputs.most, list[str]()
     if most is not None and held < most:
         notes.append(f"the trace has {held} of the {most} requests that were asked for")
@@ -122,7 +123,10 @@ def _make_replayed(inputs: PlanInputs, trace: TraceRows, picked: TraceSelection,
 
 
 def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
-    """Return IDS if the API takes them and words are not requested, else WORDS; or raise UsageError."""
+    """Return IDS if the API takes them and words are not requested, else WORDS.
+
+    Raises UsageError if ids are requested and the API takes none, or another form is.
+    """
     takes_ids = subject.takes_ids(dialect)
     wanted = profile.prompt_format
     if wanted == IDS and not takes_ids:
@@ -177,7 +181,7 @@ class ReplayedRequests(PromptRequests):
     def digest(self) -> str:
         """Return a hash of all that prompts depend on: lengths, hashes, seeds, block size, ids."""
         columns = (self.input_lens, self.output_lens, self._places, self.hash_counts)
-        return fingerprint(self.format, columns, [self._content.digest(), *self._pieces()])
+        return fingerprint(self.format, columns, [self._content.digest(), *self._list_hash_pieces()])
 
     def places(self, i: int, length: int) -> Int64:
         """Return the prompt of request i as `length` indices into the content's tokens."""
@@ -185,7 +189,8 @@ class ReplayedRequests(PromptRequests):
         hashes = self._hashes[begin : begin + int(self.hash_counts[i])].astype(np.int64)
         return self._content.places(hashes, length, int(self._places[i]))
 
-    def _pieces(self) -> Iterator[bytes]:
+    def _list_hash_pieces(self) -> Iterator[bytes]:
+        """Yield the bytes of all requests' hashes, 4096 requests at a time."""
         for first in range(0, len(self.begins), _PIECE):
             spans = zip(
                 self.begins[first : first + _PIECE].tolist(),

@@ -94,7 +94,7 @@ def _wrap_signed(value: int) -> int:
 
 
 def make_no_hashes(rows: int) -> tuple[Hashes, Int64]:
-    """Make the arrays of rows without hashes."""
+    """Return the empty hashes and the begins (0 for each) of this many rows without hashes."""
     return np.zeros(0, np.int32), np.zeros(rows + 1, np.int64)
 
 
@@ -176,7 +176,7 @@ def read_hashed_rows(lines: Lines, name: str, unit_ns: int, block: int) -> Trace
 
 
 def make_trace_rows(lines: Lines, at_ns: Int64, found: GatheredRows, block: int) -> TraceRows:
-    """Make trace rows of columns, at these times (ns)."""
+    """Make trace rows of columns at these times (ns), with row numbers, path and digest of the file."""
     numbers = np.array([lines.number(i) for i in range(len(lines))], np.int64)
     lens, blocks = (found.input_lens, found.output_lens), (found.hashes, found.starts)
     return TraceRows(at_ns, *lens, numbers, *blocks, lines.path, lines.digest(), block, len(lines))
@@ -208,7 +208,7 @@ class SheetColumns(msgspec.Struct, frozen=True):
 
 
 def read_header(lines: Lines) -> list[str]:
-    """Read the column names in the first row."""
+    """Return the column names in the first row, stripped."""
     return [name.strip() for name in next(row_cells(lines, 0, 1))]
 
 
@@ -245,7 +245,10 @@ def read_sheet_rows(lines: Lines, name: str, columns: SheetColumns) -> TraceRows
 
 
 def _make_sheet_rows(lines: Lines, times_ns: Int64, input_lens: Int64, output_lens: Int64) -> TraceRows:
-    """Make trace rows of the columns, leaving out and counting those not sendable; raises UsageError."""
+    """Make trace rows of the columns without those with an empty prompt or answer, which `skipped` counts.
+
+    Raises UsageError if times decrease, or no row is left.
+    """
     after = (times_ns - times_ns[0]).astype(np.float64)
     at_ns = find_elapsed_ns(after, 1, lambda i, why: lines.refusal(i + 1, why))
     failed, empty = output_lens == 0, input_lens == 0
@@ -322,6 +325,7 @@ def _read_dates(texts: list[str], zones: set[str], lines: Lines, first: int) -> 
 
 
 def _is_date(text: str) -> bool:
+    """Whether numpy reads a text as a date."""
     try:
         np.datetime64(text, "ns")
     except ValueError:

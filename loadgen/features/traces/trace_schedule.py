@@ -33,7 +33,7 @@ class TraceWindow(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> TraceWindow:
-        """Parse `--trace-window`; raises UsageError."""
+        """Parse `--trace-window`, START:END in seconds; "" is the whole trace; raises UsageError."""
         if not text:
             return cls()
         start, colon, end = text.partition(":")
@@ -46,8 +46,8 @@ class TraceWindow(msgspec.Struct, frozen=True):
             raise UsageError(_WINDOW.format(quote_value(text)))
         return window
 
-    def rows(self, at_ns: Int64) -> slice:
-        """Return the slice of rows in the window."""
+    def find_rows(self, at_ns: Int64) -> slice:
+        """Return the slice of rows in the window; its end is excluded."""
         begin = int(np.searchsorted(at_ns, round(self.begin_s * SECOND_NS)))
         end = len(at_ns) if self.end_s is None else int(np.searchsorted(at_ns, round(self.end_s * SECOND_NS)))
         return slice(begin, end)
@@ -66,8 +66,11 @@ class TraceSelection(msgspec.Struct, frozen=True):
     def select(
         cls, rows: TraceRows, profile: Profile, window: TraceWindow, most: int | None
     ) -> TraceSelection:
-        """Select a window's first `most` rows, long ones skipped or clipped; raises UsageError if none."""
-        inside = window.rows(rows.at_ns)
+        """Select a window's first `most` rows; raises UsageError if none is left.
+
+        Rows above the profile's longest lengths are skipped and counted, or else clipped to them.
+        """
+        inside = window.find_rows(rows.at_ns)
         places = np.arange(inside.start, inside.stop)
         prompts, answers = rows.input_lens[inside], rows.output_lens[inside]
         most_prompt = profile.trace_max_input_len or parsing.MOST_TOKENS
@@ -101,13 +104,14 @@ class TraceSelection(msgspec.Struct, frozen=True):
 
 
 def _count_up_to(most: int | None, kept: Bool) -> int:
-    """Count the rows up to the `most`-th that is kept."""
+    """Count the rows up to and with the `most`-th that is kept; all rows if `most` is None."""
     if most is None:
         return len(kept)
     return int(np.searchsorted(np.cumsum(kept), most)) + 1
 
 
 def _explain_none_left(rows: TraceRows, profile: Profile, inside: slice, skipped: dict[str, int]) -> str:
+    """Return the message that no request is in the window, or that all in it were skipped, and why."""
     if inside.start >= inside.stop:
         span_s = rows.at_ns[-1] / SECOND_NS
         return (
@@ -197,12 +201,12 @@ def find_grid_ns(at_ns: Int64) -> int:
 
 
 def spread_times(at_ns: Int64, grid_ns: int, rng: np.random.Generator) -> Int64:
-    """Spread requests of one instant uniformly over the grid step that follows, in order."""
+    """Return the times, each moved by a random part of the grid step that follows it, sorted."""
     return np.sort(at_ns + rng.integers(0, grid_ns, len(at_ns)))
 
 
 def cap_gaps(offsets_ns: Int64, longest_ns: int) -> tuple[Int64, int]:
-    """Shorten gaps, also that before the first, to `longest_ns`; return the offsets and the ns removed."""
+    """Return offsets with gaps, also before the first, cut to `longest_ns`, and the ns removed in all."""
     gaps = np.diff(offsets_ns, prepend=0)
     cut = np.minimum(gaps, longest_ns)
     return np.cumsum(cut), int((gaps - cut).sum())

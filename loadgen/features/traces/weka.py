@@ -59,9 +59,10 @@ class _SentRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 def read_weka(path: str, flag: str) -> TraceRows:
-    """Read the requests of a JSONL or JSON file, by their times; raises UsageError that names the row.
+    """Read the requests of a JSONL or JSON file, sorted by time; raises UsageError that names the row.
 
-    Every session begins at once, as in the file.
+    All sessions begin at once, as in the file. Requests without tokens in prompt or answer are skipped and
+    counted. Raises UsageError for blocks of several sizes, too.
     """
     lines = Lines.open(path, flag)
     sessions = _read_sessions(lines)
@@ -129,6 +130,7 @@ def _is_before_agent(requests: list[WekaRequest]) -> bool:
 
 
 def _list_requests(sessions: list[tuple[int, WekaSession]], relative: bool) -> Iterator[_SentRequest]:
+    """Yield all requests of the sessions; with `relative`, a sub-agent's times count from its own begin."""
     for scope, (number, session) in enumerate(sessions):
         shared = session.hash_id_scope == "global"
         for at_s, request in _flatten(session.requests, 0.0, relative):
@@ -138,7 +140,10 @@ def _list_requests(sessions: list[tuple[int, WekaSession]], relative: bool) -> I
 def _flatten(
     requests: list[WekaRequest], begin_s: float, relative: bool
 ) -> Iterator[tuple[float, WekaRequest]]:
-    """Yield (time, request) of an agent and of all requests nested in it."""
+    """Yield (seconds, request) of an agent's own requests and all those of its sub-agents.
+
+    With `relative`, a sub-agent's times count from its own begin, else from the session's.
+    """
     for entry in requests:
         if entry.requests is not None:
             yield from _flatten(entry.requests, begin_s + entry.t if relative else begin_s, relative)
@@ -147,7 +152,10 @@ def _flatten(
 
 
 def _join_hashes(lines: Lines, sent: list[_SentRequest]) -> tuple[Hashes, Int64]:
-    """Join the requests' hashes, made different between scopes, and their begins; raises UsageError."""
+    """Return the hashes of all requests, made different between scopes, and where each request's begin.
+
+    Raises UsageError for a hash of more than 63 bits.
+    """
     counts = [len(each.request.hash_ids or ()) for each in sent]
     starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
     hashes = np.empty(int(starts[-1]), np.int64)
