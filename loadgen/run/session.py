@@ -27,8 +27,7 @@ from loadgen.engines.refusals import Adaptation
 from loadgen.facts import run_facts
 from loadgen.facts.run_facts import Client, Facts, Server
 from loadgen.features import import_rows
-from loadgen.host import throttling
-from loadgen.host.environment import describe_machine
+from loadgen.host import environment
 from loadgen.plan import plan
 from loadgen.plan.plan import Plan, count_repeated_prompts
 from loadgen.plan.profile import Profile
@@ -67,7 +66,6 @@ from loadgen.transport.sending.job import Target
 if TYPE_CHECKING:
     from loadgen.facts.run_facts import Cell
     from loadgen.host.cpu_use import CpuWatch
-    from loadgen.host.throttling import HostState
     from loadgen.report.run_directory import Result
     from loadgen.run.followup import FinishedRun
     from loadgen.server.checkpoint import Checkpoint
@@ -212,7 +210,7 @@ class Session(msgspec.Struct, frozen=True):
         tokenizer = self._text_tokenizer()
         known = self._mask(self._facts(made, options, started, sensing, warmed, reset, tokenizer))
         journal.put_facts(known.encode())
-        start = throttling.take_snapshot() if is_loopback(self.root.host) else None
+        start = environment.read_throttling_state() if is_loopback(self.root.host) else None
         traces = self.options.launching.trace_directory
         self.sender.wait(made, _REST_S, display)  # what others sent before is not to be in the counters
         observer = self._observer(_REST_S if len(warmed) else 0.0, display)
@@ -357,7 +355,7 @@ class Session(msgspec.Struct, frozen=True):
         local = self.local
         # This machine and our own software; its GPUs too where the server is on it.
         sensed = sensing.describe() if sensing is not None else {}
-        environment = {**describe_machine(), "git": self.read_commit(), **sensed}
+        described = {**environment.describe_machine(), "git": self.read_commit(), **sensed}
         known = Facts(
             started=started,
             finished=started,
@@ -373,7 +371,7 @@ class Session(msgspec.Struct, frozen=True):
             ids_source=made.ids_source,
             server=server_facts(self.served, add_path(self.root, made).url),
             client=client_facts(options),
-            environment={name: value for name, value in environment.items() if value},
+            environment={name: value for name, value in described.items() if value},
             adapted=made.adaptation.fields,
             notes=made.notes,
             requests=made.total or 1,
@@ -408,7 +406,7 @@ def _import_results() -> None:
 
 
 def _sampling_steps(
-    start: HostState | None,
+    start: environment.ThrottlingState | None,
     trace: Trace | None,
     observer: MetricsScraper | None,
     sensing: HostSampler | None,
@@ -422,7 +420,7 @@ def _sampling_steps(
         yield (
             "throttling",
             lambda known: replace(
-                known, throttled=throttling.explain_throttling(start, throttling.take_snapshot())
+                known, throttled=environment.explain_throttling(start, environment.read_throttling_state())
             ),
         )
     if trace is not None:

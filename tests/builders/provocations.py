@@ -23,7 +23,7 @@ from loadgen.base.structs import replace
 from loadgen.facts import calibration
 from loadgen.facts.calibration import Calibration, Error
 from loadgen.facts.run_facts import Facts
-from loadgen.host import throttling
+from loadgen.host import environment
 from loadgen.host.environment import describe_machine
 from loadgen.plan.random_prompts import TokenIds
 from loadgen.report.run_directory import Result
@@ -236,7 +236,11 @@ def clock_step(ms: float) -> Play:
 def heat_throttling(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
     """The processor throttles for heat in the run."""
     times, counter = count(), "/sys/devices/system/cpu/cpu0/thermal_throttle/core_throttle_count"
-    patch.setattr(throttling, "take_snapshot", lambda: throttling.HostState(counters={counter: next(times)}))
+    patch.setattr(
+        environment,
+        "read_throttling_state",
+        lambda: environment.ThrottlingState(counters={counter: next(times)}),
+    )
 
 
 def busy_core(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:

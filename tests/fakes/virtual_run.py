@@ -13,7 +13,7 @@ from fakes.scripted_server import Answer, Asked
 from fakes.virtual_loop import VirtualLoop
 from fakes.virtual_network import Connection, VirtualServer
 from loadgen.features.ring import ring_choice
-from loadgen.host import throttling
+from loadgen.host import environment
 from loadgen.run import attach, firing
 from loadgen.server import scraper
 from loadgen.server.exchange import ControlLoop
@@ -35,7 +35,7 @@ def run_on(server: VirtualServer, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(attach, "find_local", lambda access: None)  # no process of this machine is the server
     patch.setattr(ring_choice, "explain_refusal", lambda: "")  # a virtual ring needs no capability
     patch.setattr(attach, "start_git", lambda: nullcontext(str))  # which starts a process, as this does
-    patch.setattr(throttling, "take_snapshot", throttling.HostState)
+    patch.setattr(environment, "read_throttling_state", environment.ThrottlingState)
     patch.setattr(MetricsScraper, "sampling", lambda observer: _sampling(server, observer))
 
 

@@ -16,7 +16,7 @@ from fakes.virtual_network import PORT, VirtualServer
 from fakes.virtual_run import BASE_URL, run_on
 from fakes.virtual_servers import EngineServer
 from fakes.virtual_time import VirtualTime
-from loadgen.host import throttling
+from loadgen.host import environment
 from loadgen.run import embedded_engine, session
 from loadgen.transport.sending import sender
 from loadgen_servers.engine import cli as engine_cli
@@ -28,7 +28,7 @@ def _run_on(server: VirtualServer, patch: pytest.MonkeyPatch) -> None:
     run_on(server, patch)
     patch.setattr(sender, "_MOST_READY", 64)  # no time passes while a body is built
     patch.setattr(session, "watch_cpus", lambda *_, **__: None)
-    patch.setattr(throttling, "take_snapshot", throttling.HostState)
+    patch.setattr(environment, "read_throttling_state", environment.ThrottlingState)
 
 
 class VirtualServing:

@@ -13,7 +13,7 @@ from builders.loops import loop_over
 from builders.recorded_sensors import RecordedNvml
 from loadgen.features.sensors.nvml import Gpus
 from loadgen.host import environment
-from loadgen.host.throttling import HostMachine, HostState, explain_throttling, take_snapshot
+from loadgen.host.environment import HostMachine, ThrottlingState, explain_throttling, read_throttling_state
 
 POLICY = "/sys/devices/system/cpu/cpu0/cpufreq"
 THERMAL = "/sys/devices/system/cpu/cpu{}/thermal_throttle/{}_throttle_count"
@@ -99,7 +99,7 @@ def jetson(mode: str, gpu: int = 1300500000, known: str = "< POWER_MODEL ID=0 NA
     ],
 )
 def test_a_machine_held_back_at_the_end_says_by_what(after: Recorded, said: tuple[str, ...]) -> None:
-    assert explain_throttling(HostState(), take_snapshot(after)) == said
+    assert explain_throttling(ThrottlingState(), read_throttling_state(after)) == said
 
 
 def counts(**of: str) -> Recorded:
@@ -130,7 +130,7 @@ def counts(**of: str) -> Recorded:
 def test_a_count_that_rose_in_the_run_throttled(
     before: Recorded, after: Recorded, said: tuple[str, ...]
 ) -> None:
-    assert explain_throttling(take_snapshot(before), take_snapshot(after)) == said
+    assert explain_throttling(read_throttling_state(before), read_throttling_state(after)) == said
 
 
 def gpus(*devices: tuple[int, int | str], query: str = "Event") -> Recorded:
@@ -162,19 +162,21 @@ def gpus(*devices: tuple[int, int | str], query: str = "Event") -> Recorded:
     ],
 )
 def test_a_gpu_says_why_it_was_slow(before: Recorded, after: Recorded, said: tuple[str, ...]) -> None:
-    assert explain_throttling(take_snapshot(before), take_snapshot(after)) == said
+    assert explain_throttling(read_throttling_state(before), read_throttling_state(after)) == said
 
 
 @loop_over("query", ["Event", "Throttle"])
 def test_a_driver_without_counters_tells_its_reasons(query: str) -> None:
-    after = take_snapshot(gpus((0x80, "Not Supported"), query=query))
-    assert explain_throttling(HostState(), after) == ("GPU 0: power brake",)
+    after = read_throttling_state(gpus((0x80, "Not Supported"), query=query))
+    assert explain_throttling(ThrottlingState(), after) == ("GPU 0: power brake",)
 
 
 @pytest.mark.whole
 def test_the_machine_at_hand_answers_without_a_fault() -> None:
     began = time.perf_counter()
-    assert explain_throttling(take_snapshot(), take_snapshot()) == take_snapshot().held
+    assert (
+        explain_throttling(read_throttling_state(), read_throttling_state()) == read_throttling_state().held
+    )
     assert time.perf_counter() - began < 60.0
 
 

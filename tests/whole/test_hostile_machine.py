@@ -24,8 +24,8 @@ from loadgen.features.sensors.nvml import Gpus
 from loadgen.features.sensors.sampler import Sampler
 from loadgen.features.sensors.sensor import Absent, Reading, Sensor, collect_facts
 from loadgen.features.sensors.sensor_discovery import Processes, System
-from loadgen.host import environment, throttling
-from loadgen.host.throttling import HostMachine
+from loadgen.host import environment
+from loadgen.host.environment import HostMachine
 from loadgen.verdict.client_checks import beyond_capacity, headroom
 
 FAULTS = [
@@ -207,7 +207,7 @@ def test_a_board_of_any_bytes_has_strict_facts(tmp_path: Path) -> None:
 
 
 def test_a_number_of_5000_digits_is_none_of_a_counter() -> None:
-    assert (throttling._read_number("9" * 5000), throttling._read_number("12")) == (0, 12)
+    assert (environment._read_number("9" * 5000), environment._read_number("12")) == (0, 12)
 
 
 def fifo(place: Path) -> None:
