@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Generic, NoReturn, TypeVar
 
 import msgspec
@@ -233,6 +233,17 @@ def parse_share(text: str, least: float, most: float = 1.0) -> float:
             f"{quote_value(text)} is not a share from {100 * least:g}% to {100 * most:g}%: write 5% or 0.05"
         )
     return part
+
+
+def parse_metadata(pairs: Iterable[str]) -> dict[str, str]:
+    """Parse the pairs of `--metadata KEY=VALUE`, the last of a key; raises UsageError without a `=`."""
+    metadata: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise UsageError(f"--metadata {pair}: write KEY=VALUE")
+        metadata[key.strip()] = value.strip()
+    return metadata
 
 
 def refuse_blank(form: str) -> Callable[[str], str]:

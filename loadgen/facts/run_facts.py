@@ -23,8 +23,8 @@ from loadgen.base import parsing
 from loadgen.base.errors import UsageError
 from loadgen.base.structs import replace
 from loadgen.engines.refusals import AdaptedField
-from loadgen.facts.requested_metrics import make_block_facts, make_metric_options
 from loadgen.figures.metrics import BlockFacts
+from loadgen.figures.objectives import make_block_facts, make_metric_options
 from loadgen.figures.per_request import MetricOptions
 from loadgen.plan.planned_requests import DataFacts
 from loadgen.plan.profile import Profile

@@ -1,4 +1,4 @@
-"""Objectives: limits of percentiles (--slo) or of each request (--goodput), and what a run shows of them."""
+"""Objectives: figures and limits that a profile asks for (--slo, --goodput), and what a run shows of them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ from loadgen.base.errors import UsageError
 from loadgen.base.parsing import MOST_SECONDS, suggest_name
 from loadgen.base.text import quote_value
 from loadgen.figures.distribution import find_lower_index, find_upper_index
-from loadgen.figures.figure_table import JUDGED, SELECTABLE
-from loadgen.figures.metrics import list_gaps
+from loadgen.figures.figure_table import JUDGED, SELECTABLE, parse_metrics, parse_percentiles
+from loadgen.figures.metrics import BlockFacts, list_gaps
 from loadgen.figures.per_request import MetricOptions, PerRequest
+from loadgen.figures.steady_state import Trim
+from loadgen.plan import request_sources
+from loadgen.plan.profile import Profile, check_body
 from loadgen.records.record import Records
 from loadgen.transport.failure import NO_EVIDENCE
 
@@ -152,6 +155,51 @@ def parse_goodput(pairs: Iterable[str]) -> dict[str, float]:
             raise UsageError(f"--goodput {pair}: give a finite number of milliseconds, 0 or more")
         slo_ms[name] = value
     return slo_ms
+
+
+def make_metric_options(profile: Profile) -> MetricOptions:
+    """Make the options of which figures a profile needs; raises UsageError if they cannot be computed.
+
+    Without --goodput the limits of --slo say which requests are good, each by that of its highest percentile.
+    """
+    slo = parse_objectives(profile.slo)
+    if blind := [objective for objective in slo if not is_judgeable(objective, profile.stream)]:
+        raise UsageError(
+            f"--slo {blind[0]} needs a stream to judge it: leave out --disable-stream, or use e2el"
+        )
+    return MetricOptions(
+        metric_percentiles=parse_percentiles(profile.metric_percentiles),
+        goodput_slo_ms=parse_goodput(profile.goodput) or find_goodput_limits(slo),
+        streamed=profile.stream,
+    )
+
+
+def make_block_facts(profile: Profile) -> BlockFacts:
+    """Make the settings that the result block shows; raises UsageError for an unknown metric."""
+    return BlockFacts(
+        request_rate_per_s=profile.request_rate,
+        max_concurrency=profile.max_concurrency,
+        selected=parse_metrics(profile.percentile_metrics),
+    )
+
+
+def check_workload(profile: Profile) -> None:
+    """Raise UsageError before a run if a file of its profile is missing, or as `check_profile` does."""
+    check_profile(profile)
+    request_sources.check_files(profile)
+
+
+def check_profile(profile: Profile) -> None:
+    """Raise UsageError before a run if its profile's figures could not be reported, or would be untrue."""
+    check_reportable(profile)
+    check_body(profile)
+
+
+def check_reportable(profile: Profile) -> None:
+    """Raise UsageError if a run of this profile, new or stored, cannot be reported."""
+    make_metric_options(profile)
+    make_block_facts(profile)
+    Trim.parse(profile.warmup, profile.cooldown)
 
 
 def encode_evidence(evidence: ObjectiveEvidence) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.parsing import Parser, integer_between, parse_arguments
 from loadgen.base.printing import print_text
 from loadgen.base.text import quote_value
-from loadgen.facts import requested_metrics
 from loadgen.features.shards import shard_settings
 from loadgen.features.shards.shard_settings import MOST_AHEAD_S, PlannedStart
+from loadgen.figures import objectives
 from loadgen.plan import profile
 from loadgen.plan.request_sources import Seed
 from loadgen.run.command import bench
@@ -323,7 +323,7 @@ def _check(options: Options, shards: int) -> None:
     if not set(names) <= set(shipped):
         return  # a file, which may be only where the shards run
     workload = profile.load(names[0], options.overrides) if names else profile.build(options.overrides)
-    requested_metrics.check_profile(workload)
+    objectives.check_profile(workload)
     most = workload.max_concurrency
     if most is not None and shards > most:
         raise UsageError(f"--shards {shards}: --max-concurrency {most} has slots for no more than {most}")

@@ -16,8 +16,8 @@ from msgspec.structs import asdict
 from loadgen.base import files
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import Broken, UsageError, make_guarded
+from loadgen.base.parsing import parse_metadata
 from loadgen.base.text import make_file_name
-from loadgen.facts.requested_metrics import parse_metadata
 from loadgen.facts.run_facts import Facts
 from loadgen.figures.figure_table import percentile_name
 from loadgen.figures.metrics import (

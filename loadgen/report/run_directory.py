@@ -17,7 +17,6 @@ from msgspec.structs import asdict
 from loadgen.base import files
 from loadgen.base.errors import Broken, UsageError, make_guarded
 from loadgen.base.structs import replace
-from loadgen.facts import requested_metrics
 from loadgen.facts.run_facts import FORMATS, Facts, OtherVersion
 from loadgen.features import import_rows
 from loadgen.figures import objectives, steady_state
@@ -264,7 +263,7 @@ def _read_facts(directory: Path, ours: Mapping[str, Any]) -> Facts:
         facts = Facts.read_stored(ours)
     except OtherVersion as error:
         raise UsageError(f"{directory} {error}") from None
-    requested_metrics.check_reportable(facts.profile)
+    objectives.check_reportable(facts.profile)
     if not facts.planned_rate_per_s > 0:
         raise ValueError(f"its request_rate is {facts.planned_rate_per_s}")
     return facts

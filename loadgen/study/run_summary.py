@@ -13,10 +13,10 @@ import msgspec
 from msgspec.structs import asdict
 
 from loadgen.base import parsing
+from loadgen.base.parsing import parse_metadata
 from loadgen.base.urls import is_this_machine
 from loadgen.engines import engines
 from loadgen.facts.ceiling import Ceiling
-from loadgen.facts.requested_metrics import parse_metadata
 from loadgen.facts.run_facts import Cell, Facts, Fingerprint
 from loadgen.features.roofline.models import split_name
 from loadgen.features.sessions.session_figures import summarize_sessions

@@ -13,7 +13,7 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import UNKNOWN, find_by_name, find_by_owner
-from loadgen.facts import requested_metrics
+from loadgen.figures import objectives
 from loadgen.plan import plan, profile, request_sources
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import ModelTarget, Seed
@@ -36,7 +36,7 @@ def test_every_shipped_profile_loads_plans_and_can_be_reported(
     assert loaded.temperature == 0
     assert loaded.ignore_eos == (not loaded.dataset_path)
     assert loaded.warmups > 0
-    requested_metrics.check_profile(loaded)
+    objectives.check_profile(loaded)
     made = plan.make(loaded, ModelTarget(UNKNOWN, "m"), Seed(1))
     request_sources.check_files(loaded)
     turns = (loaded.turns or 0) * (loaded.num_sessions or 0)
@@ -276,11 +276,11 @@ def test_a_profile_survives_json(value: float) -> None:
 )
 def test_what_could_not_be_reported_is_found_before_the_run(change: dict[str, object], told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        requested_metrics.check_profile(profile.build(change))
+        objectives.check_profile(profile.build(change))
 
 
 def test_goodput_of_whole_answers_takes_e2el() -> None:
-    requested_metrics.check_profile(profile.build({"goodput": ("e2el:100",), "stream": False}))
+    objectives.check_profile(profile.build({"goodput": ("e2el:100",), "stream": False}))
 
 
 def test_engines_sign_their_models() -> None:

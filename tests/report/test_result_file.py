@@ -16,7 +16,7 @@ from builders import made_data
 from builders.loops import loop_over
 from builders.made_cases import run
 from loadgen.base.errors import UsageError
-from loadgen.facts.requested_metrics import parse_metadata
+from loadgen.base.parsing import parse_metadata
 from loadgen.facts.run_facts import Client, Facts, Server
 from loadgen.figures.metrics import compute_metrics
 from loadgen.records.record import Record, Records

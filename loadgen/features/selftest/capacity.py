@@ -17,9 +17,9 @@ from loadgen.base.printing import print_text
 from loadgen.base.text import format_count
 from loadgen.facts import calibration
 from loadgen.facts.calibration import Calibration, Error
-from loadgen.facts.requested_metrics import make_metric_options
 from loadgen.features.selftest.trial import TTFT_MS, Seen, SelftestClient, SelftestLoad, run_trial
 from loadgen.figures.metrics import compute_metrics
+from loadgen.figures.objectives import make_metric_options
 from loadgen.host.environment import describe_machine
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile

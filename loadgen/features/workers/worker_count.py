@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from loadgen.base.errors import UsageError
 from loadgen.base.text import format_count
 from loadgen.facts.calibration import Calibration
-from loadgen.facts.requested_metrics import make_metric_options
 from loadgen.features import import_rows
 from loadgen.figures.metrics import compute_metrics
+from loadgen.figures.objectives import make_metric_options
 from loadgen.host.environment import count_usable_cpus
 from loadgen.plan.plan import Plan
 from loadgen.records.record import Records

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec.structs import replace
 
 from loadgen.base.errors import SIGNALLED, UsageError, decide_exit_code
+from loadgen.base.parsing import parse_metadata
 from loadgen.base.printing import print_text
 from loadgen.base.urls import parse_base_url
-from loadgen.facts import requested_metrics
 from loadgen.features import import_rows
+from loadgen.figures import objectives
 from loadgen.plan import profile
 from loadgen.plan.model_files import NOT_HERE, locate_tokenizer
 from loadgen.plan.profile import Profile
@@ -170,7 +171,7 @@ def _load_profiles(options: Options) -> list[Profile]:
     names, overrides = options.profiles, options.overrides
     profiles = [profile.load(name, overrides, flags=True) for name in names] or [profile.build(overrides)]
     for workload in profiles:
-        requested_metrics.check_workload(workload)
+        objectives.check_workload(workload)
         if options.http2 and workload.cancel_rate:
             raise UsageError("--cancel-rate closes connections, and --http2 shares one: leave out --http2")
         if flags := list_unheeded(join_rows(*PROFILE_KEYS), workload.__dict__, overrides):
@@ -190,7 +191,7 @@ def _load_profiles(options: Options) -> list[Profile]:
 
 def check_command(options: Options) -> None:
     """Raise UsageError for errors that do not depend on this machine; warn of flags without effect."""
-    requested_metrics.parse_metadata(options.metadata)
+    parse_metadata(options.metadata)
     result_block.find_layout(options.layout)
     if options.preset is not None and (options.base_url is not None or options.launching.wanted):
         raise UsageError(

@@ -17,8 +17,8 @@ from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.urls import check_headers, check_path
-from loadgen.facts import requested_metrics
 from loadgen.features import import_rows
+from loadgen.figures import objectives
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile
 from loadgen.run.command import options
@@ -241,7 +241,7 @@ def make_profile(
         made = profile.load(os.fspath(workload), overrides)
     else:
         raise UsageError(f"profile: expected a name, a path or a Profile, got `{type(workload).__name__}`")
-    requested_metrics.check_workload(made)
+    objectives.check_workload(made)
     if made.ladder is not None:
         raise UsageError(f"profile {made.name!r} is a ladder of input lengths: use `loadgen ladder`")
     return made

@@ -19,7 +19,7 @@ from loadgen.base.errors import MeasureError, UsageError, decide_exit_code
 from loadgen.base.printing import print_text
 from loadgen.base.text import clean_text, quote_value
 from loadgen.engines.engines import find_by_name
-from loadgen.facts import requested_metrics
+from loadgen.figures import objectives
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
@@ -135,7 +135,7 @@ def _load_workload(options: Options) -> Profile:
     workload = profile.load(names[0], {**usual, **options.overrides}, flags=True)
     if workload.ladder is None and options.depth is None:
         raise UsageError(f"--profile {names[0]} has no ladder of input lengths: run it with `loadgen bench`")
-    requested_metrics.check_workload(workload)
+    objectives.check_workload(workload)
     return _prefer_native_api(workload, options, options.launching.engine or "")
 
 

@@ -29,9 +29,9 @@ from fakes.scripted_server import (
 )
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
-from loadgen.facts.requested_metrics import make_metric_options
 from loadgen.features.selftest import capacity
 from loadgen.figures.metrics import compute_metrics
+from loadgen.figures.objectives import make_metric_options
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
 from loadgen.records.record import Records

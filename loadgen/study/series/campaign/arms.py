@@ -20,8 +20,8 @@ from loadgen.base.files import expand_path as expanded
 from loadgen.base.parsing import suggest_name
 from loadgen.base.secrecy import hide_argument_secrets
 from loadgen.base.urls import is_this_machine, read_host
-from loadgen.facts import requested_metrics
 from loadgen.facts.run_facts import Cell
+from loadgen.figures import objectives
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile
 from loadgen.run.attach import collect_settings
@@ -197,7 +197,7 @@ def _make_arm(
     ]
     profiles = tuple(profile.load(place, options.overrides) for place in places)
     for workload in profiles:
-        requested_metrics.check_workload(workload)
+        objectives.check_workload(workload)
         if file.limit is not None:
             try:
                 LimitRequest(**file.limit.model_dump(), names=LOAD_KEYS).check(workload, file.limit.slo)

@@ -21,7 +21,6 @@ from loadgen.base.printing import print_text
 from loadgen.base.secrecy import hide_argument_secrets
 from loadgen.base.signals import Interrupts
 from loadgen.base.text import clean_text, quote_value
-from loadgen.facts import requested_metrics
 from loadgen.figures import objectives
 from loadgen.plan import request_sources
 from loadgen.plan.profile import Profile
@@ -92,7 +91,7 @@ class LimitRequest(msgspec.Struct, frozen=True):
                 "a search varies one rate or one concurrency: leave out the schedule, ramp, bursts or times "
                 "of the workload"
             )
-        requested_metrics.check_profile(workload.model_copy(update={"slo": slo}))
+        objectives.check_profile(workload.model_copy(update={"slo": slo}))
         start, lowest, highest = self.names
         if self.choose_axis(workload) == "concurrency":
             for name, load in zip(self.names, (self.start, self.lowest, self.highest), strict=True):
@@ -149,7 +148,7 @@ def find_limit(
         if len(options.profiles) > 1:
             raise UsageError("--profile: one workload per search")
         workload = load_workload(options, options.overrides)
-        requested_metrics.check_workload(workload)
+        objectives.check_workload(workload)
     goals = objectives.parse_objectives(request.slo or workload.slo)
     if not goals:
         raise UsageError("--slo is missing: give what must hold, as --slo 'ttft p90 < 500ms'")

@@ -17,7 +17,7 @@ from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.secrecy import hide_argument_secrets, hide_secrets
 from loadgen.base.signals import SIGNALS, Interrupts
 from loadgen.base.text import format_count
-from loadgen.facts import requested_metrics
+from loadgen.figures import objectives
 from loadgen.plan import request_sources
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
@@ -228,7 +228,7 @@ def make_request(options: Options, variation: Variation, build: Build) -> SweepR
     grid.check_variation(variation, options.overrides, options.launching.wanted)
     points = grid.list_points(variation, options.overrides, build)
     for point in points:
-        requested_metrics.check_workload(point.workload)
+        objectives.check_workload(point.workload)
     first = points[0]
     name = build({**options.overrides, **first.settings}).name or "bench"
     if first.workload.ladder is not None:
