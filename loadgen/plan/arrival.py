@@ -1,10 +1,9 @@
-"""Arrival: when each request is due, by a rate, a schedule, a ramp or bursts, and the stages of a load."""
+"""Arrival: when each request is due, by a rate, a schedule, a ramp or bursts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -14,11 +13,9 @@ from loadgen.base.arrays import Float64, Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.plan.profile import Profile
-from loadgen.plan.request_sources import RandomStream, make_arrival_rng
 from loadgen.settings.load_schedule import LEAST_RATE_PER_S, Bursts, LoadSchedule, RampEnds
 
 _LATEST_NS = 2**62  # 146 years: beyond it int64 sums with a clock reading could overflow
-_PARTS = 4  # in which a ramp is read
 
 
 class ArrivalProcess(Protocol):
@@ -172,66 +169,3 @@ def _draw_unit_times(burstiness: float, n: int, rng: np.random.Generator) -> Flo
     """Draw the times of n requests at a mean rate of 1 per second, float64[n] (s), the first one 0."""
     gaps = Arrival(1.0, burstiness).gaps_s(max(n - 1, 0), rng)
     return np.concatenate([np.zeros(min(n, 1)), np.cumsum(gaps)])
-
-
-class StageWindow(msgspec.Struct, frozen=True):
-    """A stage, or a quarter of a ramp, as a time window [begin, end) in nanoseconds after the start."""
-
-    name: str  # as `rate 2`, or `rate 2 to 5.5`
-    begin_ns: int
-    end_ns: int
-
-
-def plan_offsets_ns(profile: Profile, stream: RandomStream, requests: int) -> Int64 | None:
-    """Recompute when each request of a changing load is due, int64[requests] (ns); None: no planned times."""
-    if not profile.shaped or not profile.open_loop or profile.timed:
-        return None
-    process = make_process(profile, profile.num_prompts or requests)
-    return process.offsets_ns(requests, make_arrival_rng(stream))
-
-
-def list_stages(profile: Profile, offsets_ns: Int64 | None) -> list[StageWindow]:
-    """List the windows of a schedule's stages, or of a ramp, what changes in four; [] with neither."""
-    if profile.stages is not None:
-        return list(_list_schedule_stages(profile.stages))
-    if profile.ramp is not None and offsets_ns is not None and len(offsets_ns) >= _PARTS:
-        return list(_list_ramp_stages(profile.ramp, profile.num_prompts or len(offsets_ns), offsets_ns))
-    return []
-
-
-def _list_schedule_stages(schedule: LoadSchedule) -> Iterator[StageWindow]:
-    kind, begin_s = "concurrency" if schedule.concurrency else "rate", 0.0
-    limits = schedule.steps() if schedule.concurrency else None
-    for stage in schedule.stages:
-        parts = 1 if stage.constant else _PARTS
-        edges_s = np.linspace(0.0, stage.span_s, parts + 1).tolist()
-        for from_s, to_s in pairwise(edges_s):
-            begin_ns, end_ns = _round_ns(begin_s + from_s), _round_ns(begin_s + to_s)
-            levels = [stage.level(from_s), stage.level(to_s)]
-            if limits is not None:  # whole numbers, of which the last one ends with the part
-                levels = [limits.limit(begin_ns), limits.limit(end_ns - 1)]
-            yield StageWindow(_name_stage(kind, levels), begin_ns, end_ns)
-        begin_s += stage.span_s
-
-
-def _list_ramp_stages(ramp: RampEnds, count: int, offsets_ns: Int64) -> Iterator[StageWindow]:
-    """Yield the windows of a ramp's four quarters of requests: its rate depends on the index."""
-    n = len(offsets_ns)
-    edges = [n * part // _PARTS for part in range(_PARTS + 1)]
-    rates_per_s = ramp.rates_per_s(count, n)
-    last_gap_ns = round(SECOND_NS / float(rates_per_s[-1]))  # each request has the gap that follows it
-    ends_ns = [*offsets_ns[edges[1:-1]].tolist(), int(offsets_ns[-1]) + last_gap_ns]
-    begin_ns = 0
-    for (first, last), end_ns in zip(pairwise(edges), ends_ns, strict=True):
-        name = _name_stage("rate", [float(rates_per_s[first]), float(rates_per_s[last - 1])])
-        yield StageWindow(name, begin_ns, end_ns)
-        begin_ns = end_ns
-
-
-def _name_stage(kind: str, levels: Sequence[float]) -> str:
-    shown = (f"{level:.0f}" if level >= 100 else f"{level:.3g}" for level in levels)
-    return f"{kind} " + " to ".join(dict.fromkeys(shown))
-
-
-def _round_ns(time_s: float) -> int:
-    return round(time_s * SECOND_NS)

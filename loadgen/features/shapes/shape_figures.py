@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from operator import attrgetter
 
 import msgspec
@@ -14,13 +15,16 @@ from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Facts
 from loadgen.figures.metrics import mark_good, measure_part
 from loadgen.figures.per_request import PerRequest
-from loadgen.plan import arrival, random_prompts
-from loadgen.plan.arrival import StageWindow
-from loadgen.plan.request_sources import RandomStream
+from loadgen.plan import random_prompts
+from loadgen.plan.arrival import make_process
+from loadgen.plan.profile import Profile
+from loadgen.plan.request_sources import RandomStream, make_arrival_rng
 from loadgen.records.record import Records
 from loadgen.report.request_rows import RequestColumn
 from loadgen.report.run_directory import Result, ResultPart
+from loadgen.settings.load_schedule import LoadSchedule, RampEnds
 
+_PARTS = 4  # in which a ramp is read
 _NEVER_NS = 1 << 61  # no sum with a reading of a clock overflows
 
 
@@ -63,6 +67,14 @@ class StageFigures(msgspec.Struct, frozen=True):
     p99_e2el_ms: float
 
 
+class StageWindow(msgspec.Struct, frozen=True):
+    """A stage, or a quarter of a ramp, as a time window [begin, end) in nanoseconds after the start."""
+
+    name: str  # as `rate 2`, or `rate 2 to 5.5`
+    begin_ns: int
+    end_ns: int
+
+
 def divide_by_stage(run: Result) -> list[StageFigures]:
     """Compute the figures of each stage of a schedule or ramp that the run reached.
 
@@ -97,8 +109,63 @@ def list_unreached(facts: Facts, rows: Sequence[StageFigures]) -> list[str]:
 
 def _plan_stages(facts: Facts) -> tuple[list[StageWindow], Int64 | None]:
     """Return the planned stages, and when each request is due (ns; None: a closed loop)."""
-    offsets_ns = arrival.plan_offsets_ns(facts.profile, _make_stream(facts), facts.requests)
-    return arrival.list_stages(facts.profile, offsets_ns), offsets_ns
+    offsets_ns = _plan_offsets_ns(facts.profile, _make_stream(facts), facts.requests)
+    return _list_stages(facts.profile, offsets_ns), offsets_ns
+
+
+def _plan_offsets_ns(profile: Profile, stream: RandomStream, requests: int) -> Int64 | None:
+    """Recompute when each request of a changing load is due, int64[requests] (ns); None: no planned times."""
+    if not profile.shaped or not profile.open_loop or profile.timed:
+        return None
+    process = make_process(profile, profile.num_prompts or requests)
+    return process.offsets_ns(requests, make_arrival_rng(stream))
+
+
+def _list_stages(profile: Profile, offsets_ns: Int64 | None) -> list[StageWindow]:
+    """List the windows of a schedule's stages, or of a ramp, what changes in four; [] with neither."""
+    if profile.stages is not None:
+        return list(_list_schedule_stages(profile.stages))
+    if profile.ramp is not None and offsets_ns is not None and len(offsets_ns) >= _PARTS:
+        return list(_list_ramp_stages(profile.ramp, profile.num_prompts or len(offsets_ns), offsets_ns))
+    return []
+
+
+def _list_schedule_stages(schedule: LoadSchedule) -> Iterator[StageWindow]:
+    kind, begin_s = "concurrency" if schedule.concurrency else "rate", 0.0
+    limits = schedule.steps() if schedule.concurrency else None
+    for stage in schedule.stages:
+        parts = 1 if stage.constant else _PARTS
+        edges_s = np.linspace(0.0, stage.span_s, parts + 1).tolist()
+        for from_s, to_s in pairwise(edges_s):
+            begin_ns, end_ns = _round_ns(begin_s + from_s), _round_ns(begin_s + to_s)
+            levels = [stage.level(from_s), stage.level(to_s)]
+            if limits is not None:  # whole numbers, of which the last one ends with the part
+                levels = [limits.limit(begin_ns), limits.limit(end_ns - 1)]
+            yield StageWindow(_name_stage(kind, levels), begin_ns, end_ns)
+        begin_s += stage.span_s
+
+
+def _list_ramp_stages(ramp: RampEnds, count: int, offsets_ns: Int64) -> Iterator[StageWindow]:
+    """Yield the windows of a ramp's four quarters of requests: its rate depends on the index."""
+    n = len(offsets_ns)
+    edges = [n * part // _PARTS for part in range(_PARTS + 1)]
+    rates_per_s = ramp.rates_per_s(count, n)
+    last_gap_ns = round(SECOND_NS / float(rates_per_s[-1]))  # each request has the gap that follows it
+    ends_ns = [*offsets_ns[edges[1:-1]].tolist(), int(offsets_ns[-1]) + last_gap_ns]
+    begin_ns = 0
+    for (first, last), end_ns in zip(pairwise(edges), ends_ns, strict=True):
+        name = _name_stage("rate", [float(rates_per_s[first]), float(rates_per_s[last - 1])])
+        yield StageWindow(name, begin_ns, end_ns)
+        begin_ns = end_ns
+
+
+def _name_stage(kind: str, levels: Sequence[float]) -> str:
+    shown = (f"{level:.0f}" if level >= 100 else f"{level:.3g}" for level in levels)
+    return f"{kind} " + " to ".join(dict.fromkeys(shown))
+
+
+def _round_ns(time_s: float) -> int:
+    return round(time_s * SECOND_NS)
 
 
 def _find_next_due_ns(offsets_ns: Int64, records: Records) -> int:
