@@ -16,6 +16,7 @@ from loadgen.base.clock import SECOND_NS, SYSTEM_CLOCK, Clock
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.parsing import Parser, integer_between, parse_arguments
 from loadgen.base.printing import print_text
+from loadgen.base.secrecy import Secrets, hide_argument_secrets
 from loadgen.base.text import quote_value
 from loadgen.features.shards import shard_settings
 from loadgen.features.shards.shard_settings import MOST_AHEAD_S, PlannedStart
@@ -23,7 +24,6 @@ from loadgen.figures import objectives
 from loadgen.plan import profile
 from loadgen.plan.request_sources import Seed
 from loadgen.run.command import bench
-from loadgen.run.command.credentials import flags_with_secrets
 from loadgen.run.command.options import Options, parse
 from loadgen.run.command.progress import warn
 
@@ -303,7 +303,7 @@ def launch_plan(shards: int, flags: Sequence[str]) -> LaunchPlan:
     _check(options, shards)
     seed = [] if options.seed is not None else ["--seed", str(Seed.draw().value)]
     workers = max(options.workers, 1)  # of `auto` it is known only where the shards run
-    secret = tuple(flags_with_secrets(words, options))
+    secret = tuple(_list_secret_flags(words, options))
     return LaunchPlan(shards, (*words, *seed), workers, tuple(options.headers), secret)
 
 
@@ -353,3 +353,17 @@ def write_mpi_lines(plan: LaunchPlan, name: str, start_in_s: int) -> str:
 mpirun -n {plan.shards} {command}
 loadgen merge --output "$runs/merged" "$runs"/*-shard-*
 """
+
+
+def _list_secret_flags(words: Sequence[str], options: Options) -> list[str]:
+    """List a command's flags, except --header, whose values are secret by name or form."""
+    known = Secrets.collect(
+        tables=(options.overrides, options.launching.settings), url=options.endpoint or ""
+    )
+    flags: dict[str, None] = {}
+    flag = ""
+    for word, shown in zip(words, hide_argument_secrets(words), strict=True):
+        flag = word.partition("=")[0] if word.startswith("-") else flag
+        if flag != "--header" and (shown != word or known.conceal(word) != word):
+            flags[flag] = None
+    return list(flags)

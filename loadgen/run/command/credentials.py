@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections.abc import Sequence
 
 import msgspec
 
 from loadgen.base.errors import UsageError
-from loadgen.base.secrecy import Secrets, hide_argument_secrets
+from loadgen.base.secrecy import Secrets
 from loadgen.base.urls import choose_key_header
 from loadgen.run.command.options import Options
 
@@ -68,20 +67,6 @@ def check_key_flags(options: Options) -> None:
 def _key_header_given(options: Options) -> str:
     """Return the name of a given header that holds a key, as written; "" if there is none."""
     return next((name for name in options.headers if name.lower() in _KEY_HEADERS), "")
-
-
-def flags_with_secrets(words: Sequence[str], options: Options) -> list[str]:
-    """List a command's flags, except --header, whose values are secret by name or form."""
-    known = Secrets.collect(
-        tables=(options.overrides, options.launching.settings), url=options.endpoint or ""
-    )
-    flags: dict[str, None] = {}
-    flag = ""
-    for word, shown in zip(words, hide_argument_secrets(words), strict=True):
-        flag = word.partition("=")[0] if word.startswith("-") else flag
-        if flag != "--header" and (shown != word or known.conceal(word) != word):
-            flags[flag] = None
-    return list(flags)
 
 
 def _origin(options: Options) -> str:
