@@ -107,7 +107,10 @@ class WholeBodies:
         self.models: dict[str, int] = {}
 
     def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
-        """Return the row, values as JSON bytes, with `model` if it has none, and any given output length."""
+        """Return the row, values as JSON bytes, with `model` if it has none.
+
+        An output length that was given replaces the row's limits, or is added under the API's name.
+        """
         row: dict[str, Any] = _DECODE(self._lines[int(self._rows[i])])
         row.setdefault("model", model)
         if self._output_len > 0:
@@ -129,7 +132,8 @@ class WholeBodies:
 def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
     """Make the requests of whole bodies; raises UsageError for a bad one, or one of another API.
 
-    Lengths of prompts are known only where they are token ids.
+    Every row is checked, also those that are not sent. Lengths of prompts are known only where they are token
+    ids, those of answers where a limit is given.
     """
     rows = recognised_rows.order_rows(len(lines), inputs)
     lens = np.full((2, len(lines)), UNKNOWN_LEN, dtype=np.int64)
@@ -153,7 +157,7 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
     return SourcedRequests(
         made,
         recognised_rows.make_facts(kind, lines, rows),
-        notes=tuple(_notes(made.features, unstreamed, inputs.profile.stream)),
+        notes=tuple(_list_notes(made.features, unstreamed, inputs.profile.stream)),
     )
 
 
@@ -168,7 +172,7 @@ def _check_api(lines: Lines, kind: str, dialect: Dialect) -> None:
 
 
 def refuse_api(lines: Lines, kind: str, dialect: Dialect, backend: str) -> UsageError:
-    """Make the error for rows that the run's API does not take."""
+    """Make the error for rows that the run's API does not take, with the backend that does."""
     return lines.file.refusal(f"holds {kind}, and requests go to {dialect.path}: use --backend {backend}")
 
 
@@ -187,7 +191,8 @@ def _check_row(lines: Lines, i: int, row: RowObject) -> tuple[int, int, str | No
     return len(prompt) if isinstance(prompt, list) else UNKNOWN_LEN, output_len, values.get("model")
 
 
-def _notes(found: Mapping[str, int], unstreamed: int, streams: bool) -> Iterator[str]:
+def _list_notes(found: Mapping[str, int], unstreamed: int, streams: bool) -> Iterator[str]:
+    """Yield notes on bodies with `stream: false` that are streamed all the same, and on the features used."""
     if unstreamed and streams:
         yield f"{unstreamed} of the file's bodies have `stream: false`: they are streamed, as all are"
     if found:
@@ -195,7 +200,7 @@ def _notes(found: Mapping[str, int], unstreamed: int, streams: bool) -> Iterator
 
 
 def _find_parts(messages: bytes) -> list[str]:
-    """List the features that the content parts of messages use."""
+    """List the features, maybe repeated, that the content parts of messages use; [] if they are no list."""
     if b'_url"' not in messages and b'_audio"' not in messages:
         return []
     try:

@@ -82,14 +82,17 @@ class TurnRow(msgspec.Struct, gc=False):
     output_tokens: _Tokens = None  # of an assistant's row: how long its answer was; no key of the schema
 
     def answers(self) -> list[str]:
-        """List the ids of the tool calls whose results this row has."""
+        """Return the ids of the tool calls whose results this row has; [] if it has none."""
         if self.tool_results is not None:
             return [result.tool_call_id for result in self.tool_results]
         return [] if self.tool_call_id is None else [self.tool_call_id]
 
     @property
     def limit(self) -> int | None:
-        """The most tokens of the answer to it; None if not given."""
+        """The most tokens of the answer to this row, the first of LENGTH_KEYS that is given.
+
+        None if none is.
+        """
         return next((value for key in LENGTH_KEYS if (value := getattr(self, key)) is not None), None)
 
 
@@ -107,7 +110,7 @@ class RecordedTurn(msgspec.Struct, frozen=True):
         return 0.0 if raw == b"null" else float(msgspec.json.decode(raw))
 
     def messages(self) -> list[dict[str, Any]]:
-        """Return it as messages of a request: one, or one for each tool result."""
+        """Return the turn as messages of a request: one, or one for each tool result."""
         if "tool_results" in self.fields and self.role == TOOL:
             results: list[RowObject] = msgspec.json.decode(self.fields["tool_results"], type=list[RowObject])
             return [{"role": TOOL, **result} for result in results]
@@ -126,7 +129,7 @@ class RecordedConversation(msgspec.Struct, frozen=True):
         return begin + [message for turn in self.turns for message in turn.messages()]
 
     def settings(self) -> dict[str, Any]:
-        """Return the request's fields of the last turn: its own, and the latest tools."""
+        """Return the request's fields of the last turn, and the tools of the latest turn that has any."""
         held = self.turns[-1].fields
         settings: dict[str, Any] = {key: value for key, value in held.items() if key in _REQUEST_KEYS}
         tools = (turn.fields.get("tools") for turn in reversed(self.turns))
@@ -173,7 +176,7 @@ class Conversations:
         begin = int(self.begins[conversation])
         rows = self.rows[begin : begin + turn].tolist()
         turns = []
-        for row, raw in zip(rows, self._raw(rows), strict=True):
+        for row, raw in zip(rows, self._read_raw(rows), strict=True):
             fields = _DECODE(raw)
             turns.append(RecordedTurn(row, msgspec.json.decode(fields["role"], type=str), fields))
         return RecordedConversation(turns)
@@ -183,7 +186,7 @@ class Conversations:
         row = int(self.rows[int(self.begins[conversation]) + turn - 1])
         return f"{self.lines.name_row(row)}, {_name_conversation(self.lines, row)}"
 
-    def _raw(self, rows: list[int]) -> Iterator[bytes]:
+    def _read_raw(self, rows: list[int]) -> Iterator[bytes]:
         """Yield the bytes of rows, reading successive ones at once."""
         if rows[-1] - rows[0] + 1 == len(rows):
             yield from self.lines.span(rows[0], rows[-1] + 1)
@@ -226,13 +229,20 @@ class _Checked:
         return len(self._tooled)
 
     def _add(self, i: int, row: TurnRow) -> None:
+        """Check row i and add it to the columns; raises UsageError if it cannot follow the rows before it.
+
+        An answer's limit is that of the turn before it, else its own tokens; its delay is the sum since the
+        last.
+        """
         code = self._known.setdefault(row.conversation_id, len(self._known))
         if code == len(self._last_role):
             self._last_role.append("")
             for column in (self._last_turn, self._last_limit, self._system, self._waited_ns):
                 column.append(0)
-        if why := self._wrong(code, row):
-            raise self._refusal(i, row, why)
+        if why := self._explain_wrong(code, row):
+            raise self._make_refusal(i, row, why)
+        if row.turn == 1:
+            self._system[code] = _hash_system(row)
         self.codes.append(code)
         self.turns.append(row.turn)
         self.roles[row.role] += 1
@@ -259,8 +269,8 @@ class _Checked:
         self._last_turn[code], self._last_role[code] = row.turn, row.role
         self._last_limit[code] = row.limit or 0
 
-    def _wrong(self, code: int, row: TurnRow) -> str:
-        """Note a first turn's system prompt; explain what is wrong with a row as next turn, "" if nothing."""
+    def _explain_wrong(self, code: int, row: TurnRow) -> str:
+        """Return what is wrong with a row as the next turn of a conversation; "" if nothing is."""
         due, last = self._last_turn[code] + 1, self._last_role[code]
         if row.turn < due:
             return f"turn {row.turn} comes twice, or after turn {due - 1}: order the rows by turn"
@@ -269,9 +279,14 @@ class _Checked:
         if row.role not in NEXT[last]:
             begun = "begins with" if not last else f"has turn {due - 1} of role {last!r}, then"
             return f"{begun} the role {row.role!r}: give {' or '.join(map(repr, NEXT[last]))}"
-        return self._find_empty(row) or self._foreign_result(code, row) or self._other_system(code, row)
+        return (
+            self._explain_empty(row)
+            or self._explain_foreign_result(code, row)
+            or self._explain_other_system(code, row)
+        )
 
-    def _find_empty(self, row: TurnRow) -> str:
+    def _explain_empty(self, row: TurnRow) -> str:
+        """Return which content or tool results a row of its role lacks; "" if none."""
         if row.role == TOOL and not row.answers():
             return "a tool's turn has no `tool_results`"
         if row.role == USER and not row.content:
@@ -280,23 +295,29 @@ class _Checked:
             return "an assistant's turn has neither `content` nor `tool_calls`"
         return ""
 
-    def _foreign_result(self, code: int, row: TurnRow) -> str:
+    def _explain_foreign_result(self, code: int, row: TurnRow) -> str:
+        """Return that a tool's row has a result that the last assistant did not call for.
+
+        "" if it has none.
+        """
         if row.role != TOOL:
             return ""
         foreign = [each for each in row.answers() if each not in self._calls.get(code, ())]
         return f"a tool result without a call: no call {quote_value(foreign[0])} before it" if foreign else ""
 
-    def _other_system(self, code: int, row: TurnRow) -> str:
-        """Note a first turn's system prompt; explain a later one that differs from it, "" if none does."""
-        hashed = 0 if row.system is None else hash(row.system) or 1
-        if row.turn == 1:
-            self._system[code] = hashed
-        elif hashed not in (0, self._system[code]):
+    def _explain_other_system(self, code: int, row: TurnRow) -> str:
+        """Return that a later turn's system prompt differs from the first turn's; "" if it does not."""
+        if row.turn > 1 and _hash_system(row) not in (0, self._system[code]):
             return "its `system` is not that of its first turn, where it belongs"
         return ""
 
-    def _refusal(self, i: int, row: TurnRow, why: str) -> UsageError:
+    def _make_refusal(self, i: int, row: TurnRow, why: str) -> UsageError:
         return self.lines.refusal(i, f"conversation {quote_value(row.conversation_id)}: {why}")
+
+
+def _hash_system(row: TurnRow) -> int:
+    """Return a hash of a row's system prompt, never 0; 0 without one."""
+    return 0 if row.system is None else hash(row.system) or 1
 
 
 def _name_conversation(lines: Lines, row: int) -> str:
@@ -307,7 +328,7 @@ def _name_conversation(lines: Lines, row: int) -> str:
 
 
 def _name_invalid(fields: RowObject) -> str:
-    """Name the conversation of an invalid row, as far as it is known."""
+    """Return `conversation 'c-3': ` for an invalid row; "" if its conversation cannot be read."""
     try:
         return f"conversation {quote_value(msgspec.json.decode(fields['conversation_id'], type=str))}: "
     except NOT_JSON:
@@ -343,9 +364,10 @@ class RecordedTurns:
     def request_after(
         self, i: int, answers: Sequence[dict[str, Any]], dialect: Dialect, model: str
     ) -> dict[str, Any]:
-        """Make the chat body with the server's own `answers` in place of the recorded ones.
+        """Make the chat body with the server's own `answers` in place of the first recorded ones.
 
-        Where the recorded answer called tools its calls stay: the recorded results are theirs.
+        Where the recorded answer called tools its calls stay: the recorded results are theirs. A length that
+        is known is the body's limit.
         """
         conversation, turn = self._conversations.generated[self._answers[i]].tolist()
         recorded = self._conversations.list_before(conversation, turn)
@@ -367,7 +389,7 @@ class RecordedTurns:
 
 
 def _lay_answers(turns: Sequence[RecordedTurn], answers: Sequence[dict[str, Any]]) -> list[RecordedTurn]:
-    """Replace the first recorded answers among turns by these answers."""
+    """Return the turns with the first recorded answers replaced by these, which keep recorded tool calls."""
     live, own = iter(answers), []
     for turn in turns:
         answer = next(live, None) if turn.role == ASSISTANT else None
@@ -411,14 +433,17 @@ def _order_answers(conversations: Conversations, inputs: PlanInputs) -> tuple[In
 
 
 def _count_sessions(whole: Turns, inputs: PlanInputs) -> int:
-    """Return the most sessions: those of the file, repeated if more are requested."""
+    """Return the number of sessions: --num-sessions, else the file's, repeated until they have all requests.
+
+    At most those of the file with --no-oversample.
+    """
     profile, most = inputs.profile, inputs.most or 0
     sessions = profile.num_sessions or max(len(whole), -(-most // int(whole.begins[-1])) * len(whole))
     return min(sessions, len(whole)) if profile.no_oversample else sessions
 
 
 def _cut_turns(answers: Int64, turns: Turns, most: int | None) -> tuple[Int64, Turns]:
-    """Keep the first `most` requests, cutting the last session short; None: all."""
+    """Return the first `most` requests and their turns, the last session cut short; all if None."""
     if most is None or most >= len(answers):
         return answers, turns
     sessions = int(np.searchsorted(turns.begins, most))

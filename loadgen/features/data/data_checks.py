@@ -102,7 +102,7 @@ def random_acceptance(run: RunEvidence) -> Evidence | None:
     """Find evidence that speculative decoding ran on random prompts, whose acceptance means nothing."""
     engine, window = run.facts.as_run, run.window
     drafted = (window.draft_tokens or 0) if window is not None else 0
-    if not _of_noise(run) or not (drafted or (engine is not None and engine.speculative)):
+    if not _is_of_noise(run) or not (drafted or (engine is not None and engine.speculative)):
         return None
     how = engine.speculative if engine is not None and engine.speculative else "draft tokens counted"
     accepted = (window.accepted_tokens or 0) if window is not None else 0
@@ -122,13 +122,14 @@ def random_routing(run: RunEvidence) -> Evidence | None:
     by_files = facts.checkpoint.experts if facts.checkpoint is not None else None
     experts = by_files or (facts.ceiling.weights.experts if facts.ceiling is not None else 0)
     kernel = facts.as_run.moe_kernel if facts.as_run is not None else ""
-    if not _of_noise(run) or not (experts > 1 or kernel):
+    if not _is_of_noise(run) or not (experts > 1 or kernel):
         return None
     what = f"{experts} experts" if experts > 1 else f"experts by {kernel}"
     return f"random tokens measure noise: the model has {what}, and routing is not that of text"
 
 
-def _of_noise(run: RunEvidence) -> bool:
+def _is_of_noise(run: RunEvidence) -> bool:
+    """Whether the prompts were random tokens, as ids or decoded to text."""
     facts = run.facts
     made = facts.data.kind in (RANDOM, *TRACES) and facts.prompt_format in _NOISE
     return made or facts.data.kind == _TOKENS
@@ -154,7 +155,7 @@ def trace_grid(run: RunEvidence) -> Evidence | None:
     )
 
 
-def _cut(run: RunEvidence, above: float, most: float) -> Evidence | None:
+def _find_cut(run: RunEvidence, above: float, most: float) -> Evidence | None:
     """Find evidence that a share of (above, most] of the file's requests is missing or clipped."""
     data = run.facts.data
     left_out = data.skipped if data.kind in TRACES else {}
@@ -178,12 +179,12 @@ lengths_cut = suspect(
     "rows was left out: the figures are of other lengths, another rate and other shared prefixes than those "
     "of the file",
     _RAISE,
-)(partial(_cut, above=MUCH_CUT, most=1.0))
+)(partial(_find_cut, above=MUCH_CUT, most=1.0))
 few_lengths_cut = note(
     "few-lengths-cut",
     f"as lengths-cut, of more than {percent(CUT)} and up to {percent(MUCH_CUT)} of them",
     _RAISE,
-)(partial(_cut, above=CUT, most=MUCH_CUT))
+)(partial(_find_cut, above=CUT, most=MUCH_CUT))
 
 
 DOUBTS = {

@@ -86,7 +86,10 @@ def data_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `loadgen data` and return the exit code 0."""
+    """Run `loadgen data`: print the preview of the plan, and write --export-requests; return the exit code 0.
+
+    Raises UsageError. Nothing is sent.
+    """
     values = parse_words(data_parser(), argv, intermixed=True)
     lay_over_lengths(values)
     options = {name: values.pop(name) for name in _OPTIONS if name in values}
@@ -116,7 +119,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _find_key(file: str, values: dict[str, Any]) -> str:
-    """Return the profile's key for a file given alone: a trace's, or a data set's; raises UsageError."""
+    """Return the profile's key for a file given alone, "trace" or "dataset_path", by flags or what it holds.
+
+    Raises UsageError if one of these is given, too.
+    """
     for key in ("dataset_path", "trace"):
         if key in values:
             raise UsageError(f"{file} and --{key.replace('_', '-')} are two files: leave out one of them")
@@ -126,6 +132,7 @@ def _find_key(file: str, values: dict[str, Any]) -> str:
 
 
 def _load_workload(name: str | None, values: dict[str, Any]) -> Profile:
+    """Load a profile, or the defaults without a name, with these values over it; raises UsageError."""
     if name is None:
         return profile.build(values)
     if "," in name:
@@ -134,7 +141,10 @@ def _load_workload(name: str | None, values: dict[str, Any]) -> Profile:
 
 
 def _make_any_plan(workload: Profile, subject: ModelTarget, seed: Seed, any_api: bool) -> Plan:
-    """Make the plan, for `any_api` in the first API that takes its requests; raises the first UsageError."""
+    """Make the plan; with `any_api` for completions, else for chat if that refuses.
+
+    Raises the first UsageError.
+    """
     if not any_api:
         return plan.make(workload, subject, seed)
     refused: UsageError | None = None
@@ -148,7 +158,10 @@ def _make_any_plan(workload: Profile, subject: ModelTarget, seed: Seed, any_api:
 
 
 def _count_lens(made: Plan, tokenizer: str | None) -> Int64 | None:
-    """Count the prompts' tokens by a tokenizer, int64[requests]; None without one, or if known."""
+    """Return the prompts' tokens, the unknown ones counted by a tokenizer, int64[requests].
+
+    None without a tokenizer, or if all are known.
+    """
     lens = made.requests.input_lens[: len(made)]
     if tokenizer is None or not (lens == UNKNOWN_LEN).any():
         return None
@@ -163,7 +176,7 @@ def _count_lens(made: Plan, tokenizer: str | None) -> Int64 | None:
 
 
 def _join_text(made: Plan, i: int) -> str:
-    """Join the text of a request's messages, without what a template adds."""
+    """Return the text of a request's prompt or messages, without what a chat template adds."""
     if isinstance(made.requests, PromptRequests):
         return str(made.requests.prompt(i))
     return row_kinds.read_body_text(made.body(i))

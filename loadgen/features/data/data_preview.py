@@ -45,13 +45,14 @@ class PlanPreview(msgspec.Struct, frozen=True):
 
     def lines(self) -> Iterator[str]:
         """Yield the preview in lines of 80 columns."""
-        for label, text in self._parts():
+        for label, text in self._list_parts():
             first, *more = wrap_text(f"{label:<{_LABEL}}{text}", " " * _LABEL) or [label]
             yield from (first, *more)
         yield "example"
         yield from wrap_text(f"  {_show_first_body(self.made)}", "  ", break_words=True)
 
-    def _parts(self) -> Iterator[tuple[str, str]]:
+    def _list_parts(self) -> Iterator[tuple[str, str]]:
+        """Yield (label, text) of the preview: kind, file, requests, lengths, reuse, arrivals, notes, plan."""
         made, facts = self.made, self.made.facts
         form = made.requests.format
         sent = "sent" if form == facts.kind else f"sent as {form}"
@@ -123,7 +124,7 @@ def _summarize_turns(turns: Turns) -> dict[str, Any]:
 
 
 def _list_sessions(turns: Turns) -> Iterator[tuple[str, str]]:
-    """Yield (title, description) of the sessions."""
+    """Yield (label, text) of the sessions: how many with how many turns, and their delays."""
     found = _summarize_turns(turns)
     each, delays = found["turns"], found["delays"]
     many = f"{each['mean']:.1f} turns each, {each['least']:,} to {each['most']:,}"
@@ -148,6 +149,7 @@ def _count_nouns(number: int, noun: str) -> str:
 
 
 def _describe_lengths(lengths: LengthFacts | None, requests: int, unknown: str) -> str:
+    """Return lengths in words, with how many of the requests have none; `unknown` if all have none."""
     if lengths is None:
         return unknown
     if lengths.least == lengths.most:

@@ -44,7 +44,7 @@ EXTENSION = ExportExtension()
 
 
 def export_and_print(made: Plan, file: str | None, tokenizer: str | None, to_errors: bool = False) -> None:
-    """Write a plan's requests to the given file and print what it holds; raises UsageError."""
+    """Write a plan's requests to a file, if one is given, and print lines on it; raises UsageError."""
     if file is not None:
         print_text("\n".join(export_requests(made, file, tokenizer)), sys.stderr if to_errors else sys.stdout)
 
@@ -83,7 +83,7 @@ def _find_decode(made: Plan, tokenizer: str | None) -> Decode | None:
 
 
 def _warn_of_other_lengths(made: Plan, tokenizer: str, decode: Decode) -> Iterator[str]:
-    """Yield a line if some of the first thousand texts encode to more or fewer tokens than their ids."""
+    """Yield a line if some of the first 1,000 texts encode to more or fewer tokens than their ids."""
     from loadgen.plan.tokenizers import load_tokenizer
 
     encode = load_tokenizer(tokenizer, "ids").encode
@@ -99,7 +99,7 @@ def _warn_of_other_lengths(made: Plan, tokenizer: str, decode: Decode) -> Iterat
 
 
 def _list_sending_commands(made: Plan, path: Path, form: str) -> Iterator[str]:
-    """Yield the commands of loadgen and vLLM that send the file, and what the file lacks."""
+    """Yield lines with the commands of loadgen and vLLM that send the file, and on what the file lacks."""
     more = ["--ignore-eos"] if made.profile.ignore_eos else []
     chat = made.profile.backend == "openai-chat"
     more += ["--backend", "openai-chat"] if chat else []
@@ -166,6 +166,10 @@ def _list_messages(requests: MadeTurns, turns: Turns) -> Iterator[dict[str, Any]
 
 
 def _make_row(made: Plan, i: int, decode: Decode | None) -> dict[str, Any]:
+    """Return request i as a row: its prompt, decoded if possible, and length, or its body.
+
+    A model's name that is the plan's, and an unknown length, are left out.
+    """
     requests = made.requests
     if not isinstance(requests, PromptRequests):
         body = requests.request(i, made.dialect, made.model)

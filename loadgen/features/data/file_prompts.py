@@ -61,7 +61,11 @@ _DECODE = msgspec.json.Decoder(_Prompted).decode
 
 
 def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
-    """Make the requests of rows of `prompt`; raises UsageError for a row that cannot be sent."""
+    """Make the requests of rows of `prompt`, texts counted if there is a tokenizer.
+
+    Every row is checked: raises UsageError for an empty prompt, bad token ids, ids for the chat API, or an
+    answer without a length.
+    """
     input_lens = np.full(len(lines), UNKNOWN_LEN, dtype=np.int64)
     output_lens = np.full(len(lines), UNKNOWN_LEN, dtype=np.int64)
     ids = np.zeros(len(lines), dtype=np.bool_)
@@ -115,7 +119,7 @@ class PromptTokens:
         self._letters = 0
         self.why_not = ""
         name = inputs.subject.tokenizer
-        self._count = None if name is None else self._counter(name, inputs)
+        self._count = None if name is None else self._make_counter(name, inputs)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -138,7 +142,7 @@ class PromptTokens:
             self._lens[self._rows] = self._count(self._texts)
             self._rows, self._texts, self._letters = [], [], 0
 
-    def _counter(self, name: str, inputs: PlanInputs) -> Callable[[list[str]], list[int]] | None:
+    def _make_counter(self, name: str, inputs: PlanInputs) -> Callable[[list[str]], list[int]] | None:
         """Return what counts texts as the server does; None, and `why_not` is set, if that is impossible."""
         profile = inputs.profile
         if importlib.util.find_spec("transformers") is None:

@@ -63,7 +63,11 @@ class FileTexts(ListedTexts):
 
 
 def requests(inputs: PlanInputs) -> SourcedRequests:
-    """Make the requests of a profile; raises UsageError for fewer requests than prefixes, or no tokenizer."""
+    """Make the requests of `prefix_repetition`, as many for each prefix, with a note if that is fewer.
+
+    Raises UsageError for a file, an unknown number of requests, fewer than prefixes, a seed that numpy
+    refuses, or no tokenizer.
+    """
     profile, seed = inputs.profile, inputs.shared_seed
     prefixes, most = profile.prefix_repetition_num_prefixes, inputs.most
     if profile.dataset_path:

@@ -60,7 +60,10 @@ def _make_sharegpt(inputs: PlanInputs, file: OpenedFile) -> SourcedRequests:
 
 
 def name_first(found: dict[str, int], name: str | None, i: int) -> None:
-    """Keep the first index of each of the first MOST_NAMES different names."""
+    """Set the index of a name in `found` if it has none.
+
+    None, and names after the first 10,000, are ignored.
+    """
     if name is not None and len(found) < _MOST_NAMES:
         found.setdefault(name, i)
 

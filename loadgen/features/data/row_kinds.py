@@ -118,7 +118,7 @@ def find_kind(keys: Collection[str]) -> str:
 
 
 def explain_unread(keys: Collection[str], kind: str, path: str = "") -> str:
-    """Explain which keys of rows hold a load that is not sent, and what to do; "" if none does.
+    """Return which keys of rows hold a load that is not sent of their kind, and what to do; "" if none does.
 
     `path` is of the JSON lines that they stand in; "": they are columns.
     """
@@ -135,7 +135,7 @@ def explain_unread(keys: Collection[str], kind: str, path: str = "") -> str:
 
 
 def _advise_without(keys: Sequence[str], path: str) -> str:
-    """Write a command that removes keys from every row of a file."""
+    """Return a command that removes keys from every row of a file; advice on columns without a path."""
     if not path:
         return "leave out these columns"
     selected = ", ".join(f".{key}" for key in keys)
@@ -166,6 +166,7 @@ def find_first_kind(lines: Lines) -> str:
 
 
 def _is_of_kind(keys: Collection[str], kind: str) -> bool:
+    """Whether a row with these keys is of this kind; False if it is of none, or two."""
     try:
         return find_kind(keys) == kind
     except ValueError:
@@ -186,6 +187,7 @@ def read_objects(lines: Lines, kind: str) -> Iterator[RowObject]:
 
 
 def _check_kind(lines: Lines, i: int, keys: tuple[str, ...], kind: str) -> None:
+    """Raise UsageError if row i, with these keys, is of another kind, or has a load that is not sent."""
     try:
         found = find_kind(keys)
     except ValueError as error:
@@ -220,6 +222,7 @@ def decode_value(lines: Lines, i: int, fields: RowObject, key: str, decoder: msg
 
 
 def _explain_no_object(lines: Lines, row: bytes, error: Exception) -> str:
+    """Return why a row is no JSON object: a value over several lines, another value, or the JSON's error."""
     text = row.strip()
     if text in (b"{", b"["):
         return f"is not the whole of a JSON value: {_JQ} with jq -c . {lines.path}"
@@ -251,6 +254,7 @@ def _find_twice(fields: RowObject, row: bytes) -> str:
 
 
 def _list_keys(keys: Collection[str]) -> str:
+    """Return the first eight keys, quoted, and how many more there are; `none` without any."""
     more = f" and {len(keys) - _SHOWN_KEYS} more" if len(keys) > _SHOWN_KEYS else ""
     return (", ".join(map(quote_value, islice(keys, _SHOWN_KEYS))) or "none") + more
 
@@ -281,14 +285,15 @@ def is_trace(path: str) -> bool:
 def read_body_text(body: bytes) -> str:
     """Return all text of a request's prompt or messages, without roles, tools and images."""
     fields: dict[str, Any] = msgspec.json.decode(body)
-    return "\n".join(_texts([fields.get("prompt"), fields.get("text"), fields.get("messages")]))
+    return "\n".join(_list_texts([fields.get("prompt"), fields.get("text"), fields.get("messages")]))
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _list_texts(value: Any) -> Iterator[str]:
+    """Yield a text, or those of a list's parts or of an object's `content` and `text`; nothing else."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
         for part in value:
-            yield from _texts(part)
+            yield from _list_texts(part)
     elif isinstance(value, dict):
-        yield from _texts([value.get("content"), value.get("text")])
+        yield from _list_texts([value.get("content"), value.get("text")])

@@ -50,7 +50,10 @@ class QuestionPair(msgspec.Struct):
 
 
 def requests(inputs: PlanInputs) -> SourcedRequests:
-    """Make the requests of a profile; raises UsageError for a file or row that is not ShareGPT's."""
+    """Make the requests of ShareGPT's conversations: shuffled, filtered by tokens, drawn again if too few.
+
+    Raises UsageError for a file or row that is not ShareGPT's, no tokenizer, or if no row is left.
+    """
     profile, seed = inputs.profile, inputs.shared_seed
     path = profile.dataset_path
     tokenizer = find_needed_tokenizer(
@@ -124,6 +127,7 @@ def _read_pairs(
 
 
 def _read_turns(file: OpenedFile, entry: Conversation, row: int) -> tuple[str, str]:
+    """Return the texts of an entry's first two turns; raises UsageError for an image or a video."""
     if entry.image or entry.video:
         raise file.refusal(
             f"row {row + 1} has {'an image' if entry.image else 'a video'}: only text is read from ShareGPT; "
@@ -135,6 +139,7 @@ def _read_turns(file: OpenedFile, entry: Conversation, row: int) -> tuple[str, s
 
 
 def _read_text(file: OpenedFile, turn: msgspec.Raw, row: int) -> str:
+    """Return the text of a turn's `value`; raises UsageError, naming the row, if it has none."""
     try:
         return msgspec.json.decode(turn, type=_Turn).value
     except NOT_JSON as error:
@@ -143,7 +148,10 @@ def _read_text(file: OpenedFile, turn: msgspec.Raw, row: int) -> str:
 
 
 def _explain_unsent(pair: QuestionPair, output_len: int | None) -> str:
-    """Explain why vLLM (`is_valid_sequence`) leaves a pair out; "" if it does not."""
+    """Return why vLLM (`is_valid_sequence`) leaves a pair out, by its tokens; "" if it does not.
+
+    With `output_len` the answer has that length and may be short.
+    """
     answer = pair.answer_len if output_len is None else output_len
     rules = {
         SHORT_PROMPT: pair.prompt_len < _LEAST,

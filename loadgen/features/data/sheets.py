@@ -60,7 +60,7 @@ def is_sheet(file: OpenedFile) -> bool:
     if file.first_character() in b"{[":
         return False
     names = file.read(file.begin, 4096).partition(b"\n")[0].split(b",")
-    return _separator(file) is not None or _PROMPT.encode() in [name.strip(b' "\r') for name in names]
+    return _find_separator(file) is not None or _PROMPT.encode() in [name.strip(b' "\r') for name in names]
 
 
 def rows(file: OpenedFile) -> Lines:
@@ -70,16 +70,21 @@ def rows(file: OpenedFile) -> Lines:
     `output_tokens`, whose first row is the header.
     """
     if file.read(0, len(_PARQUET)) == _PARQUET:
-        return Lines(SpooledFile(file, _parquet_rows(file), 1))
-    with _long_cells():  # here, not where rows are made: an error keeps that generator from its end
-        return Lines(SpooledFile(file, _csv_rows(file), _HEADER_ROW + 1))
+        return Lines(SpooledFile(file, _convert_parquet_rows(file), 1))
+    with _allow_long_cells():  # here, not where rows are made: an error keeps that generator from its end
+        return Lines(SpooledFile(file, _convert_csv_rows(file), _HEADER_ROW + 1))
 
 
-def _separator(file: OpenedFile) -> str | None:
+def _find_separator(file: OpenedFile) -> str | None:
+    """Return the separator of .csv or .tsv; None for another ending."""
     return _SEPARATORS.get(PurePath(file.path).suffix.lower())
 
 
-def _csv_rows(file: OpenedFile) -> Iterator[bytes]:
+def _convert_csv_rows(file: OpenedFile) -> Iterator[bytes]:
+    """Yield each row of CSV as JSON of its prompt, and of its length if it has one; b"" for a blank row.
+
+    Raises UsageError for columns that are not those of prompts, and for a row of another width.
+    """
     cells = _read_csv_rows(file)
     names = [name.strip() for name in next(cells, [])]
     try:
@@ -102,11 +107,12 @@ def _csv_rows(file: OpenedFile) -> Iterator[bytes]:
             raise file.refusal(f"has {len(row)} cells, and the header {len(names)}", number)
         fields: dict[str, Any] = {_PROMPT: row[prompt]}
         if length is not None and row[length].strip():
-            fields[_LENGTH] = _read_whole(file, row[length].strip(), number)
+            fields[_LENGTH] = _read_length(file, row[length].strip(), number)
         yield msgspec.json.encode(fields)
 
 
-def _read_whole(file: OpenedFile, cell: str, number: int) -> int:
+def _read_length(file: OpenedFile, cell: str, number: int) -> int:
+    """Return a cell's whole number; raises UsageError, naming the row, if it is none."""
     if not (cell.isascii() and cell.isdecimal() and len(cell) <= len(str(MOST_TOKENS))):
         raise file.refusal(f"has {quote_value(cell)} as {_LENGTH}: give 1 to {MOST_TOKENS}", number)
     return int(cell)
@@ -115,9 +121,9 @@ def _read_whole(file: OpenedFile, cell: str, number: int) -> int:
 def _read_csv_rows(file: OpenedFile) -> Iterator[list[str]]:
     """Yield each row of a CSV file as its cells, [] for a blank one; raises UsageError."""
     number = 0
-    with _text(file) as text:
+    with _open_text(file) as text:
         try:
-            for row in csv.reader(text, delimiter=_separator(file) or ",", strict=True):
+            for row in csv.reader(text, delimiter=_find_separator(file) or ",", strict=True):
                 number += 1
                 yield row
         except csv.Error as error:
@@ -127,7 +133,7 @@ def _read_csv_rows(file: OpenedFile) -> Iterator[list[str]]:
 
 
 @contextmanager
-def _long_cells() -> Iterator[None]:
+def _allow_long_cells() -> Iterator[None]:
     """Raise the csv module's limit of 128 KiB per cell inside the block."""
     before = csv.field_size_limit(MOST_ROW_BYTES)
     try:
@@ -136,7 +142,7 @@ def _long_cells() -> Iterator[None]:
         csv.field_size_limit(before)
 
 
-def _text(file: OpenedFile) -> IO[str]:
+def _open_text(file: OpenedFile) -> IO[str]:
     return io.TextIOWrapper(io.BufferedReader(_Reading(file)), "utf-8-sig", newline="")
 
 
@@ -156,7 +162,11 @@ class _Reading(io.RawIOBase):
         return len(piece)
 
 
-def _parquet_rows(file: OpenedFile) -> Iterator[bytes]:
+def _convert_parquet_rows(file: OpenedFile) -> Iterator[bytes]:
+    """Yield each row of Parquet as JSON, without columns that are null in it.
+
+    Raises UsageError without pyarrow, or if the file is not valid.
+    """
     try:
         arrow = importlib.import_module("pyarrow")
         parquet = importlib.import_module("pyarrow.parquet")
@@ -168,13 +178,16 @@ def _parquet_rows(file: OpenedFile) -> Iterator[bytes]:
             for batch in table.iter_batches(_BATCH_ROWS):
                 for row in batch.to_pylist():
                     number += 1
-                    yield _json(file, {key: value for key, value in row.items() if value is not None}, number)
+                    yield _encode_row(
+                        file, {key: value for key, value in row.items() if value is not None}, number
+                    )
     except (OSError, arrow.ArrowException) as error:
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise file.refusal(f"is not valid Parquet: {why}") from None
 
 
-def _json(file: OpenedFile, row: dict[str, Any], number: int) -> bytes:
+def _encode_row(file: OpenedFile, row: dict[str, Any], number: int) -> bytes:
+    """Return a row as JSON; raises UsageError, naming the row, if it cannot be."""
     try:
         return msgspec.json.encode(row)
     except (TypeError, ValueError, OverflowError) as error:

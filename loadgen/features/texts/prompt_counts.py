@@ -64,11 +64,16 @@ class PromptCounter:
     def learn_counts(self, tokens: int) -> WordCounts:
         """Learn how the server counts words, checked with a prompt of about `tokens` tokens.
 
-        Raises MeasureError where it denies or refuses a request, or counts nothing.
+        A few requests are sent. Raises MeasureError where the server denies or refuses one, or counts
+        nothing.
         """
         return self.access.loop.run(self._learn_counts(tokens))
 
     async def _learn_counts(self, tokens: int) -> WordCounts:
+        """Fit the counts by /tokenize, or by usage if it is missing or the API hosted.
+
+        Correct them by usage.
+        """
         async with self.access.client(self._limit_s) as client:
 
             async def count_by_path(text: str) -> int:
@@ -97,15 +102,18 @@ class PromptCounter:
             body = {"model": self._plan.model, "messages": message, "add_generation_prompt": True}
             if template := self._plan.fields.get("chat_template_kwargs"):
                 body["chat_template_kwargs"] = template
-        return await self._answer(client, _TOKENIZE, body, _PATH_S)
+        return await self._ask_server(client, _TOKENIZE, body, _PATH_S)
 
     async def _ask_usage(self, client: ControlClient, text: str) -> int:
-        """Count a text by the usage of a request for one token, or a few; raises MeasureError."""
+        """Send a request for one token and return its usage.prompt_tokens; raises MeasureError without.
+
+        If it is refused, it is sent again for 16 tokens, as all later ones are.
+        """
         plan = self._plan
-        answer = await self._answer(client, plan.path, self._body(text))
+        answer = await self._ask_server(client, plan.path, self._make_body(text))
         if answer.status in REFUSING and self._output_tokens < _MORE:
             self._output_tokens = _MORE
-            answer = await self._answer(client, plan.path, self._body(text))
+            answer = await self._ask_server(client, plan.path, self._make_body(text))
         if answer.status in DENIED:
             raise MeasureError(self.access.explain_denial(answer))
         path = plan.path.partition("?")[0]
@@ -126,17 +134,18 @@ class PromptCounter:
         what = "asked how many tokens it counts in a prompt"
         return MeasureError(self.access.secrets.hide(f"{self.access.shown_url}{path}, {what}, {why}: {fix}"))
 
-    def _body(self, text: str) -> dict[str, Any]:
-        """Make a request as the run's are, with a short answer."""
+    def _make_body(self, text: str) -> dict[str, Any]:
+        """Return the body of a request with the run's fields but the least lengths, for a short answer."""
         plan = self._plan
         fields = {name: value for name, value in plan.fields.items() if name not in _UNASKED}
         if sampling := untrusted.read_mapping(fields.get("sampling_params")):
             fields["sampling_params"] = {name: sampling[name] for name in sampling if name not in _UNASKED}
         return merge_fields(plan.dialect.make_request(plan.model, text, self._output_tokens), fields)
 
-    async def _answer(
+    async def _ask_server(
         self, client: ControlClient, path: str, body: dict[str, Any], most_s: float = _ANSWER_S
     ) -> ControlAnswer:
+        """Send a request within the rate limit, count it, and return the answer, in `most_s` at most."""
         async with self._throttle:
             self._asked += 1
             return await exchange.ask_server(client, "POST", path, min(most_s, self._limit_s), body=body)
@@ -165,12 +174,18 @@ def add_word_counts(
 
 
 def _read_count(answer: ControlAnswer) -> int | None:
-    """Read the count in an answer of /tokenize; None if the server lacks that path."""
+    """Return the count in an answer of /tokenize.
+
+    None if it has none, as where the server lacks that path.
+    """
     return untrusted.read_count(answer.object.get("count")) or None
 
 
 def _read_prompt_tokens(plan: Plan, body: bytes) -> int | None:
-    """Read `usage.prompt_tokens` of an answer, streamed or whole; None if it has none."""
+    """Return the last `usage.prompt_tokens` above 0 in an answer, streamed or whole.
+
+    0 if all are 0, None if it has none. Events that cannot be read are skipped.
+    """
     lines = [line[5:].strip() for line in body.splitlines() if line.startswith(b"data:")]
     events = [line for line in lines if line != b"[DONE]"] or [body.replace(b"\n", b" ")]
     tokens = None
@@ -216,7 +231,7 @@ async def fit_counts(count: Count, groups: int) -> WordCounts:
 
 
 def _select_single_tokens(parts: list[tuple[str, ...]], tokens: list[float]) -> tuple[str, ...]:
-    """Select the words of those parts that have exactly one token per word."""
+    """Return the words of those parts whose tokens are as many as their words, to a quarter of a token."""
     counted = zip(parts, tokens, strict=True)
     return tuple(
         word for part, tokens_of_part in counted if abs(tokens_of_part - len(part)) < _EXACT for word in part

@@ -120,7 +120,7 @@ def _open_vllm_texts(form: str, inputs: PlanInputs) -> PromptSource:
 
 
 def _find_tokenizer(profile: Profile, subject: ModelTarget) -> str:
-    """Find the tokenizer to make texts with; raises UsageError if there is none."""
+    """Return the tokenizer to make texts with; raises UsageError, with what needs it, if there is none."""
     what, instead = "the data set is text", ""
     if profile.dataset_name not in (None, "random"):
         what = f"--dataset-name {profile.dataset_name} is text"
@@ -189,7 +189,11 @@ def load_corpus(path: str) -> Corpus:
 
 @lru_cache(maxsize=2)  # a warm-up, a run and its repeats encode it once
 def encode_corpus(corpus: Corpus, tokenizer: str) -> tuple[CorpusTokens, Tokenizer]:
-    """Encode a corpus by a tokenizer; return its tokens and the tokenizer; raises UsageError."""
+    """Encode a corpus by a tokenizer; return its tokens without special ones, and the loaded tokenizer.
+
+    If under a tenth of the tokens show where a word begins, passages begin at any. Raises UsageError for
+    too few tokens. The last two results are cached.
+    """
     encoder = load_tokenizer(tokenizer, "corpus")
     lines = corpus.text.splitlines(keepends=True)
     pieces, size = [""], 0
@@ -207,14 +211,14 @@ def encode_corpus(corpus: Corpus, tokenizer: str) -> tuple[CorpusTokens, Tokeniz
             f"--tokenizer {tokenizer} makes {len(ids)} tokens of {corpus.name}: is it the model's?"
         )
     kinds, which = np.unique(ids, return_inverse=True)
-    begins = np.array([_begins_word(encoder.decode([token])) for token in kinds.tolist()])
+    begins = np.array([_is_word_begin(encoder.decode([token])) for token in kinds.tolist()])
     starts = np.flatnonzero(begins[which])
     if len(starts) < _LEAST_STARTS * len(ids):
         starts = np.arange(len(ids))
     return CorpusTokens(ids, starts), encoder
 
 
-def _begins_word(text: str) -> bool:
+def _is_word_begin(text: str) -> bool:
     return text[:1] == " " and text[1:2].isalpha()
 
 
@@ -262,7 +266,7 @@ class WordTexts(SharedPrefixes[str]):
         self.input_lens = np.maximum(self.input_lens, least)
         self._words = np.array(counts.choices)
         self._prefix_words = counts.words_of(shape.prefix_len) if shape.prefix_len else 0
-        self._bounds = self._cuts(counts)
+        self._bounds = self._compute_cuts(counts)
 
     def prompt(self, i: int) -> str:
         """Return the text of prompt i."""
@@ -272,7 +276,7 @@ class WordTexts(SharedPrefixes[str]):
             [FIRST_WORD, *shared, *([self._deal_words(begin, end - begin)] if end > begin else [])]
         )
 
-    def _cuts(self, counts: WordCounts) -> Int64:
+    def _compute_cuts(self, counts: WordCounts) -> Int64:
         """Compute where the plan's sequence of words is cut: prompt i has words [i] up to [i + 1].
 
         Each cut is at the word nearest to the tokens of all prompts up to there, so that what one prompt has

@@ -102,6 +102,7 @@ def make_text_vllm_0_9(shape: PromptShape, tokenizer: Tokenizer, seed: int) -> T
 def _gather_texts(
     form: str, texts: list[str], counts: list[int], output_lens: Int64, shape: PromptShape
 ) -> TextPrompts:
+    """Make the prompts of these texts; reusable are the prefix's tokens, for each prompt but the first."""
     reusable = shape.prefix_len * max(0, shape.num_prompts - 1)
     return TextPrompts(form, texts, np.array(counts, np.int64), output_lens, reusable)
 
