@@ -21,7 +21,8 @@ from loadgen.features.sensors import sensor
 from loadgen.features.workers import workers
 from loadgen.plan import profile
 from loadgen.records import journal
-from loadgen.report import request_rows, run_directory, run_place
+from loadgen.records.journal import JOURNAL
+from loadgen.report import request_rows, run_directory
 from loadgen.server import sample_file, scraper
 from loadgen.settings import run_settings, server_settings
 from loadgen.study.audit import audit_checks
@@ -120,7 +121,7 @@ def test_numbers_of_a_page_are_those_of_the_code(name: str) -> None:
 def test_the_files_of_a_run_are_those_that_it_writes() -> None:
     table = PAGES["results.md"].partition("\n\n`loadgen report")[0]
     files = [run_directory.RESULT, run_directory.ARRIVALS, sample_file.SAMPLES, run_directory.REPORT]
-    files += [f"{request_rows.REQUESTS}.jsonl", launched_server.LOG, run_place.JOURNAL]
+    files += [f"{request_rows.REQUESTS}.jsonl", launched_server.LOG, JOURNAL]
     assert re.findall(r"^\| `([\w.]+)`", table, re.M) == files
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from datetime import UTC, datetime
 from typing import Protocol
 
 MS_NS, SECOND_NS = 1_000_000, 1_000_000_000
@@ -53,6 +54,11 @@ def realtime_offset_ns(clock: Clock = SYSTEM_CLOCK) -> int:
     brackets = ((clock.now_ns(), clock.wall_ns(), clock.now_ns()) for _ in range(5))
     before, wall, after = min(brackets, key=lambda bracket: bracket[2] - bracket[0])
     return wall - (before + after) // 2
+
+
+def read_wall_clock() -> datetime:
+    """Return the date and time in UTC, for people; nothing is measured by it."""
+    return datetime.now(UTC)
 
 
 class WallOffset:

@@ -1,4 +1,4 @@
-"""Files: paths as users write them, and the one place that writes files: whole, never through a link.
+"""Files: paths as users write them, new directories, and what writes files: whole, never through a link.
 
 A directory that someone else made may hold a link of any name: what is written there by that name would go
 to any file of the user's. A file of a run takes the place of such a link; an output that the user names is
@@ -13,16 +13,18 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
 from loadgen.base.errors import UsageError
 
 _LONGEST, _LONGEST_PART = 4096, 255  # bytes, which are Linux's own limits
-
+_MOST_NAME_BYTES = 200  # of the name of a run's directory
 _MOST_SYSTEM_BYTES = 1 << 26  # of a file of the system: Debian's list of packages has several MB
 OWN = 0o600  # a run may hold prompts and answers of people
+_OWN_DIRECTORY = 0o700
 ANYONES = 0o666  # less the umask, as of any command's output: a page to read and to send
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _LINK = "it is a symbolic link, which is not written through: name the file itself, or remove the link"
@@ -163,3 +165,42 @@ def read_system_text(path: Path) -> str:
             return file.read(_MOST_SYSTEM_BYTES).decode("utf-8", "replace").strip().strip("\0")
     except (OSError, ValueError):
         return ""
+
+
+def create_directory(base: Path, name: str, started: datetime, flag: str = "--run-dir") -> Path:
+    """Create a new directory `TIME-NAME` under `base` and return it; raises UsageError with the flag."""
+    plain = re.sub(r"[^\w.-]+", "-", name)  # a profile's own name may hold anything, and much of it
+    plain = plain.encode()[:_MOST_NAME_BYTES].decode(errors="ignore")
+    stem = f"{started.astimezone():%Y%m%d-%H%M%S}-{plain}"
+    create_place(base, flag)
+    for path in number_paths(base / stem):
+        try:
+            path.mkdir(mode=_OWN_DIRECTORY)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror}; choose another {flag}") from None
+        return path
+    raise UsageError(f"{base} has too many runs of this second; choose another {flag}")
+
+
+def number_paths(path: Path) -> Iterator[Path]:
+    """Yield the path itself, then with 2 to 999 appended, for the caller to take the first free one."""
+    yield path
+    yield from (path.with_name(f"{path.name}-{number}") for number in range(2, 1000))
+
+
+def create_place(directory: Path, flag: str) -> None:
+    """Create a directory and check that files can be written in it; raises UsageError with the flag."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write {directory}: {error.strerror}; choose another {flag}") from None
+    if not os.access(directory, os.W_OK):
+        raise UsageError(f"cannot write {directory}: permission denied; choose another {flag}")
+
+
+def remove_empty(directory: Path) -> None:
+    """Remove the directory of a run that left no file."""
+    with contextlib.suppress(OSError):
+        directory.rmdir()

@@ -22,6 +22,7 @@ from loadgen.base import clock
 from loadgen.base.files import open_unlinked
 from loadgen.records.record import Record, Records
 
+JOURNAL = "journal.bin"  # in a run's directory; it stays where the result could not be written
 MAGIC = b"loadgen journal 1\n"
 FACTS, REQUESTS = b"F", b"R"  # kinds of frames: JSON about the run, and Records.pack() of some requests
 _FRAME = struct.Struct("<cxxxIQ")  # kind, CRC-32 of the payload, its bytes

@@ -15,12 +15,13 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from loadgen.base import files
 from loadgen.base.errors import Broken, LoadgenError, UsageError
 from loadgen.base.rule import Finding, encode_finding
 from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.objectives import ObjectiveEvidence
 from loadgen.plan.profile import Profile
-from loadgen.report import report, request_rows, run_directory, run_place
+from loadgen.report import report, request_rows, run_directory
 from loadgen.report.run_directory import Result
 from loadgen.verdict.verdict import Level
 
@@ -180,7 +181,7 @@ class Run:
         It is made where it is missing. Raises LoadgenError where it holds a run already or cannot be written.
         """
         place = Path(directory)
-        run_place.create_place(place, "directory")
+        files.create_place(place, "directory")
         if run_directory.is_run(place):
             raise UsageError(f"{place} holds a run already: choose another directory")
         broken: list[Broken] = []

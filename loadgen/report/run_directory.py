@@ -26,9 +26,9 @@ from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.session_rows import find_dry_ns, find_sessions
 from loadgen.figures.steady_state import Steady, Trim, Unsteady
 from loadgen.records import journal, text_tokens
+from loadgen.records.journal import JOURNAL
 from loadgen.records.record import Records
 from loadgen.report.result_file import OURS, make_result, name_result_file
-from loadgen.report.run_place import JOURNAL
 from loadgen.server import sample_file
 from loadgen.server.sample_file import SAMPLES, KeptSamples
 from loadgen.verdict import reconcile, verdict

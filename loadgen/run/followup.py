@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from loadgen.base import signals
+from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import Broken, UsageError, make_guarded
 from loadgen.base.secrecy import Secrets, hide_secrets
 from loadgen.base.signals import Interrupts
@@ -17,7 +18,7 @@ from loadgen.facts import calibration
 from loadgen.facts.run_facts import Client, Facts
 from loadgen.figures.session_rows import list_early_places
 from loadgen.plan.plan import Plan
-from loadgen.report import report, request_rows, run_directory, run_place
+from loadgen.report import report, request_rows, run_directory
 from loadgen.report.run_directory import Result
 from loadgen.run.command import progress
 from loadgen.run.command.options import Options
@@ -64,7 +65,7 @@ def add_outcome(known: Facts, outcome: Outcome, journal_error: str, made: Plan) 
     uncounted = (f"tokens of answers without usage: {outcome.uncounted}",) if outcome.uncounted else ()
     return replace(
         known,
-        finished=run_place.read_wall_clock(),
+        finished=read_wall_clock(),
         client=client,
         under_way=False,
         cut_short=outcome.cut_short,

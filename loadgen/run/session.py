@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from loadgen.base import signals
+from loadgen.base import files, signals
+from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import LoadgenError
 from loadgen.base.secrecy import HIDDEN, Secrets, hide_argument_secrets
 from loadgen.base.signals import Interrupts
@@ -33,10 +34,9 @@ from loadgen.plan.plan import Plan, count_repeated_prompts
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import ModelTarget, Seed, WordCounts
 from loadgen.records import text_tokens
-from loadgen.records.journal import Journal
+from loadgen.records.journal import JOURNAL, Journal
 from loadgen.records.record import Records
 from loadgen.records.text_tokens import TextTokenizer
-from loadgen.report import run_place
 from loadgen.run import transport_choice
 from loadgen.run.acceptance import Adapter, check_digest, check_divisible, check_sendable
 from loadgen.run.command import progress
@@ -175,11 +175,11 @@ class Session(msgspec.Struct, frozen=True):
             check_divisible(made, self.options.share)
         for extension in find_extensions(self.options):
             extension.show_plan(made, self.options, self.subject.tokenizer)
-        started = run_place.read_wall_clock()
+        started = read_wall_clock()
         base, share = Path(self.options.run_dir or "runs"), self.options.share
         part = "" if self.options.shard is None else f"-shard-{share.number}-of-{share.of}"
-        directory = run_place.create_directory(base, f"{workload.name or 'bench'}{part}", started)
-        journal = Journal(directory / run_place.JOURNAL, _LOG.warning)
+        directory = files.create_directory(base, f"{workload.name or 'bench'}{part}", started)
+        journal = Journal(directory / JOURNAL, _LOG.warning)
         try:
             return self._measure(made, started, display, journal), directory
         except BaseException:
@@ -190,7 +190,7 @@ class Session(msgspec.Struct, frozen=True):
                 )
             else:
                 journal.remove()
-                run_place.remove_empty(directory)
+                files.remove_empty(directory)
             raise
         finally:
             journal.close()

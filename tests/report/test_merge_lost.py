@@ -12,12 +12,11 @@ from builders.shard_runs import divided, named, part, shard
 from loadgen import cli
 from loadgen.base.structs import replace
 from loadgen.features.shards import merge
-from loadgen.records.journal import Journal
+from loadgen.records.journal import JOURNAL, Journal
 from loadgen.records.record import Record
 from loadgen.report import report, run_directory
 from loadgen.report.run import Run
 from loadgen.report.run_directory import Result
-from loadgen.report.run_place import JOURNAL
 from loadgen.transport.failure import FailureKind
 
 CASE = made_cases.run(open_loop(), rate(100))

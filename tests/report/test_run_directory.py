@@ -13,11 +13,12 @@ import pytest
 from builders.loops import loop_over
 from builders.made_runs import keep
 from loadgen import cli
+from loadgen.base import files
 from loadgen.base.errors import UsageError
 from loadgen.facts.run_facts import Client, Facts, Server
 from loadgen.plan import profile
 from loadgen.records.record import Record, Records
-from loadgen.report import report, run_directory, run_place
+from loadgen.report import report, run_directory
 from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT, Result
 from loadgen.transport.failure import Failure, FailureKind
 
@@ -196,7 +197,7 @@ def test_a_missing_file_is_named(name: str, tmp_path: Path) -> None:
 @loop_over("name", ["bench", "../outside", "a/b", "..", ""])
 def test_a_run_gets_a_directory_of_its_own_under_the_one_asked_for(name: str, tmp_path: Path) -> None:
     base = tmp_path / "runs"
-    first, second = (run_place.create_directory(base, name, WHEN) for _ in range(2))
+    first, second = (files.create_directory(base, name, WHEN) for _ in range(2))
     assert first != second
     assert first.resolve().parent == second.resolve().parent == base.resolve()
 
@@ -204,4 +205,4 @@ def test_a_run_gets_a_directory_of_its_own_under_the_one_asked_for(name: str, tm
 def test_a_base_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="choose another --run-dir"):
-        run_place.create_directory(tmp_path / "file" / "runs", "x", WHEN)
+        files.create_directory(tmp_path / "file" / "runs", "x", WHEN)

@@ -32,11 +32,10 @@ from fakes.surroundings import (
 from fakes.surroundings import report as reported_again
 from loadgen import cli
 from loadgen.base.structs import replace
-from loadgen.records.journal import Journal
+from loadgen.records.journal import JOURNAL, Journal
 from loadgen.report import report
 from loadgen.report import run_directory as result
 from loadgen.report.run_directory import RESULT
-from loadgen.report.run_place import JOURNAL
 from loadgen.run.attach import attach
 from loadgen.run.session import Session
 from loadgen.run.verbs import find_verbs

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.base import clock
+from loadgen.base import clock, files
+from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import LOG_LINE, MeasureError, ServerDied, UsageError
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.signals import Interrupts
@@ -23,7 +24,6 @@ from loadgen.features import import_rows
 from loadgen.plan import plan, request_sources
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
-from loadgen.report import run_place
 from loadgen.run.attach import open_session
 from loadgen.run.command import progress
 from loadgen.run.command.credentials import Credentials
@@ -185,9 +185,9 @@ def launch_server(
     cannot be started, ServerDied where it ends or hangs. On leaving, every process of it is gone, its port is
     free and its GPU memory is back.
     """
-    base, now = Path(options.run_dir or "runs"), run_place.read_wall_clock()
+    base, now = Path(options.run_dir or "runs"), read_wall_clock()
     command, port = _with_port(options, settings)
-    directory = run_place.create_directory(base, f"{options.launching.name}-server", now)
+    directory = files.create_directory(base, f"{options.launching.name}-server", now)
     before = _read_device_memory_bytes()
     try:
         with ExitStack() as stack:
@@ -266,7 +266,7 @@ def _start(command: Command, port: int, directory: Path, withheld: Sequence[str]
         return start(command, port, directory / LOG, withheld=withheld)
     except LaunchError as error:
         (directory / LOG).unlink(missing_ok=True)
-        run_place.remove_empty(directory)
+        files.remove_empty(directory)
         raise UsageError(str(error)) from None
 
 

@@ -7,12 +7,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from loadgen.base import files
+from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import Broken, ExitCode, UsageError, decide_exit_code, make_guarded
 from loadgen.base.files import expand_path
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import Screen, print_text
 from loadgen.features.shards import merge
-from loadgen.report import report, result_block, run_directory, run_place
+from loadgen.report import report, result_block, run_directory
 from loadgen.report.run_directory import Result
 from loadgen.verdict.verdict import Level
 
@@ -72,11 +74,9 @@ def _directory(output: str | None, shards: Sequence[tuple[str, Result]]) -> Path
     """Choose and create the merged run's directory; raises UsageError if that fails, or a run is there."""
     if output is None:
         name = next((run.facts.profile.name for _, run in shards), "") or "bench"
-        return run_place.create_directory(
-            Path(_RUNS), f"{name}-merged", run_place.read_wall_clock(), "--output"
-        )
+        return files.create_directory(Path(_RUNS), f"{name}-merged", read_wall_clock(), "--output")
     directory = expand_path(output)
-    run_place.create_place(directory, "--output")
+    files.create_place(directory, "--output")
     if run_directory.is_run(directory):
         raise UsageError(f"{directory} holds a run already: choose another --output")
     return directory

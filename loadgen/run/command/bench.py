@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
+from loadgen.base import files
 from loadgen.base.errors import SIGNALLED, UsageError, decide_exit_code
 from loadgen.base.parsing import parse_metadata
 from loadgen.base.printing import print_text
@@ -26,7 +27,7 @@ from loadgen.plan import profile
 from loadgen.plan.model_files import NOT_HERE, locate_tokenizer
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
-from loadgen.report import result_block, run_place
+from loadgen.report import result_block
 from loadgen.run import transport_choice
 from loadgen.run.attach import attach, collect_settings
 from loadgen.run.command import progress
@@ -237,7 +238,7 @@ def check(options: Options) -> None:
         raise UsageError("--http2 needs the http2 extra: in the clone, .venv/bin/pip install '.[http2]'")
     progress.open_live_totals(options.live_totals)
     if options.saves and not options.print_request:
-        run_place.create_place(Path(options.result_dir or "."), "--result-dir")
+        files.create_place(Path(options.result_dir or "."), "--result-dir")
 
 
 def _check_tokenizer(tokenizer: str | None) -> None:

@@ -18,8 +18,8 @@ from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.text import list_first
 from loadgen.facts.run_facts import FailedCell
+from loadgen.records.journal import JOURNAL
 from loadgen.report.run_directory import ARRIVALS, RESULT
-from loadgen.report.run_place import JOURNAL
 from loadgen.study import labels
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.clients import (

@@ -15,12 +15,13 @@ from typing import Any
 
 from msgspec.structs import asdict
 
+from loadgen.base import files
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.files import ANYONES, write_output
 from loadgen.base.printing import print_text
 from loadgen.base.tables import format_csv_table
 from loadgen.base.text import clean_line, clean_text, make_file_name, wrap_text
-from loadgen.report import result_block, run_place
+from loadgen.report import result_block
 from loadgen.study import limit_record, sweep_record
 from loadgen.study.compare import compare_command, limits, model
 from loadgen.study.compare.comparison import compare_runs
@@ -222,7 +223,7 @@ def _write_pictures(given: _Given, place: str, form: str, render: Callable[[Pane
         raise UsageError(
             "nothing to plot: the sources have neither request times nor two checkpoints to compare"
         )
-    run_place.create_place(directory, f"--{form}")
+    files.create_place(directory, f"--{form}")
     for stem, panel, drawing in drawings:
         _write_file(directory / f"{make_file_name(stem)}.{form}", render(panel, drawing), "directory")
     print_text(f"wrote {len(drawings)} pictures to {directory}", sys.stderr)

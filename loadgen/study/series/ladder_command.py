@@ -14,7 +14,8 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from msgspec.structs import asdict, replace
 
-from loadgen.base import parsing, signals, untrusted
+from loadgen.base import files, parsing, signals, untrusted
+from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import MeasureError, UsageError, decide_exit_code
 from loadgen.base.printing import print_text
 from loadgen.base.text import clean_text, quote_value
@@ -23,7 +24,7 @@ from loadgen.figures import objectives
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
-from loadgen.report import run_directory, run_place
+from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
 from loadgen.run.attach import collect_settings
 from loadgen.run.command import progress
@@ -223,7 +224,7 @@ class Climb(ABC, Generic[Rung, Row]):
     def begin(cls, workload: Profile, options: Options) -> Self:
         """Make a climb and its directory below `run_dir`, else `runs`; raises UsageError if it cannot."""
         base = Path(options.run_dir or "runs")
-        return cls(workload, run_place.create_directory(base, cls.name, run_place.read_wall_clock()), options)
+        return cls(workload, files.create_directory(base, cls.name, read_wall_clock()), options)
 
     def finish(self, measure: Callable[[Self], None]) -> int:
         """Call `measure`, print the table, and return the exit code: 0 where any rung was measured.
@@ -238,7 +239,7 @@ class Climb(ABC, Generic[Rung, Row]):
             if self.rows:
                 print_text(f"\n{self.draw('text')}\ntables and runs: {self.directory}", sys.stdout)
             else:
-                run_place.remove_empty(self.directory)
+                files.remove_empty(self.directory)
         return decide_exit_code(measured=self.count_measured() > 0)
 
     def climb_on(self, servers: PointServers | GivenServer, seed: Seed) -> None:

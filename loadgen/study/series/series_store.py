@@ -22,7 +22,8 @@ from loadgen.base.errors import UsageError
 from loadgen.base.secrecy import hide_argument_secrets
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile
-from loadgen.report import run_directory, run_place
+from loadgen.records.journal import JOURNAL
+from loadgen.report import run_directory
 from loadgen.run.command.options import TABLE, Options, is_given
 from loadgen.run.session import strip_resume
 
@@ -151,12 +152,10 @@ class SeriesStore:
         The rest of the step in `folder` is removed; raises OSError.
         """
         place, kept = self.directory / folder / name, self.directory / INTERRUPTED / name
-        marks = [path for name in (run_place.JOURNAL, run_directory.RESULT) for path in place.rglob(name)]
+        marks = [path for name in (JOURNAL, run_directory.RESULT) for path in place.rglob(name)]
         for run in {mark.parent for mark in marks}:
             create_directory(kept)
-            os.rename(
-                run, next(free for free in run_place.number_paths(kept / run.name) if not free.exists())
-            )
+            os.rename(run, next(free for free in files.number_paths(kept / run.name) if not free.exists()))
         shutil.rmtree(place, ignore_errors=True)
 
     def drop_unfinished(self) -> None:

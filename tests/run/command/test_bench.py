@@ -34,9 +34,9 @@ from loadgen.figures.metrics import compute_metrics
 from loadgen.figures.objectives import make_metric_options
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
+from loadgen.records.journal import JOURNAL
 from loadgen.records.record import Records
 from loadgen.report.run_directory import RESULT
-from loadgen.report.run_place import JOURNAL
 from loadgen.run import acceptance, extension
 from loadgen.run.command import progress
 from loadgen.run.firing import Outcome, TransportOptions, Watch, measure

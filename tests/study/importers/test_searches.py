@@ -11,7 +11,7 @@ import pytest
 from builders import made_runs
 from builders.made_limits import limit_record, limit_run
 from loadgen.base.errors import UsageError
-from loadgen.report.run_place import JOURNAL
+from loadgen.records.journal import JOURNAL
 from loadgen.study.importers import result_sources
 from loadgen.study.limit_record import LIMIT, LimitRecord
 from loadgen.study.sweep_record import SWEEP, SweepPoint, SweepRecord

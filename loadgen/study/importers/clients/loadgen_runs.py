@@ -18,10 +18,10 @@ from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.facts.run_facts import FORMATS, Facts, FailedCell, OtherVersion
 from loadgen.figures.metrics import DEFINITIONS_VERSION
+from loadgen.records.journal import JOURNAL
 from loadgen.report import run_directory
 from loadgen.report.result_file import OURS
 from loadgen.report.run_directory import ARRIVALS, RESULT, Result
-from loadgen.report.run_place import JOURNAL
 from loadgen.study import limit_record, sweep_record
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.json_fields import ClientFormat

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen.base import signals
+from loadgen.base import files, signals
+from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError, decide_exit_code
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import print_text
@@ -20,7 +21,6 @@ from loadgen.base.secrecy import hide_secrets
 from loadgen.base.text import align_cells, clean_text, format_count, wrap_text
 from loadgen.features.sensors import sensor_discovery
 from loadgen.plan.request_sources import Seed
-from loadgen.report import run_place
 from loadgen.run.command import progress
 from loadgen.run.command.credentials import read_api_key
 from loadgen.settings import table
@@ -88,8 +88,8 @@ def main(argv: Sequence[str]) -> int:
     for line in arms.list_unsent_keys(wanted.trust, wanted.arms):
         print_text(f"loadgen: {line}", sys.stderr)
     if kept is None:
-        name, now = wanted.file.name, run_place.read_wall_clock()
-        kept = CampaignStore(run_place.create_directory(Path(given.run_dir), name, now))
+        name, now = wanted.file.name, read_wall_clock()
+        kept = CampaignStore(files.create_directory(Path(given.run_dir), name, now))
     return _run_campaign(wanted, kept, given)
 
 
@@ -157,7 +157,7 @@ def _plan_starts(campaign: CampaignFile, chosen: tuple[Arm, ...]) -> tuple[Start
 def _make_record(wanted: CampaignRequest) -> campaign_store.CampaignRecord:
     """Make the campaign's record, dated now, of every cell in the file, also those that --only leaves out."""
     every = arms.make_arms(wanted.file, wanted.path, trust=wanted.trust)
-    starts, now = _plan_starts(wanted.file, every), run_place.read_wall_clock()
+    starts, now = _plan_starts(wanted.file, every), read_wall_clock()
     return campaign_store.make_record(wanted.file, wanted.path, every, starts, now)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from loadgen.base import clock, signals
+from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import LoadgenError, UsageError
 from loadgen.base.parsing import MOST_SEED
 from loadgen.base.secrecy import hide_secrets
@@ -19,7 +20,6 @@ from loadgen.base.text import clean_text
 from loadgen.features.sensors.sensor import Reading, Sensor
 from loadgen.figures import objectives
 from loadgen.plan.request_sources import Seed
-from loadgen.report import run_place
 from loadgen.run.command import progress
 from loadgen.run.command.progress import Display
 from loadgen.run.session import Session
@@ -260,7 +260,7 @@ class Execution:
 
     def _fail(self, planned: Planned, error: LoadgenError, directory: Path | None = None) -> None:
         """Store why a cell failed, move `directory`, if any, to `failed`, and print the cell's line."""
-        self.store.fail_cell(planned, str(error), run_place.read_wall_clock(), directory)
+        self.store.fail_cell(planned, str(error), read_wall_clock(), directory)
         self._report(planned, f"FAILED: {error.summary}")
 
     def _report(self, planned: Planned, outcome: str) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.base import parsing, signals
+from loadgen.base import files, parsing, signals
+from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import UsageError, decide_exit_code
 from loadgen.base.parsing import integer_between, number_between, parse_with
 from loadgen.base.printing import print_text
@@ -25,7 +26,6 @@ from loadgen.figures import objectives
 from loadgen.plan import request_sources
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
-from loadgen.report import run_place
 from loadgen.run.attach import collect_settings
 from loadgen.run.command import bench
 from loadgen.run.command.options import Options, bench_parser, parse
@@ -170,7 +170,7 @@ def find_limit(
         read_search(kept.directory)  # before its lock is made: there may be no search
     else:
         base = Path(options.run_dir or "runs")
-        kept = SeriesStore(run_place.create_directory(base, "limit", run_place.read_wall_clock()), "limit")
+        kept = SeriesStore(files.create_directory(base, "limit", read_wall_clock()), "limit")
     inside = replace(options, reset_cache=True, stop_when_saturated=True)
     asked_settings = collect_settings(options, [workload])
     with kept.lock(), PointServers(inside, asked_settings, kept.directory, say, interrupts) as servers:

@@ -13,6 +13,8 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from loadgen.base import files
+from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.secrecy import hide_argument_secrets, hide_secrets
 from loadgen.base.signals import SIGNALS, Interrupts
@@ -21,7 +23,7 @@ from loadgen.figures import objectives
 from loadgen.plan import request_sources
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
-from loadgen.report import run_directory, run_place
+from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
 from loadgen.run.attach import collect_settings
 from loadgen.run.command.bench import check, make_seed
@@ -64,9 +66,9 @@ def begin_sweep(request: SweepRequest) -> SweepStore:
 
     Raises UsageError where it cannot.
     """
-    base, now = Path(request.options.run_dir or "runs"), run_place.read_wall_clock()
+    base, now = Path(request.options.run_dir or "runs"), read_wall_clock()
     fixed = request.fixed  # of files that are there
-    directory = run_place.create_directory(base, f"sweep-{request.name}", now)
+    directory = files.create_directory(base, f"sweep-{request.name}", now)
     store = SweepStore(directory, begun_here=True)
     store.write_record(
         SweepRecord(

@@ -14,6 +14,7 @@ from builders.loops import loop_over
 from fakes.scripted_server import api, stream
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
+from loadgen.base.clock import read_wall_clock
 from loadgen.features.launch import launched_server
 from loadgen.run.command.credentials import collect_credentials
 from loadgen.study.series.campaign import arms, campaign_file
@@ -161,7 +162,6 @@ def test_a_directory_of_somebody_elses_is_trusted_no_more_than_its_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = written(tmp_path, {"name": "x", "launch_command": touching(tmp_path)}, repeats=1)
-    from loadgen.report.run_place import read_wall_clock
     from loadgen.study.series.campaign import arms, campaign_store
     from loadgen.study.series.campaign.campaign_store import CampaignStore
 

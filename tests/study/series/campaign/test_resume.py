@@ -21,12 +21,13 @@ from fakes.supervised import PATIENCE_S, until
 from fakes.virtual_serving import virtual_engines
 from loadgen import cli
 from loadgen.base import files
+from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import UsageError
 from loadgen.facts.run_facts import Cell
 from loadgen.plan.profile import build
-from loadgen.report import run_directory, run_place
+from loadgen.records.journal import JOURNAL
+from loadgen.report import run_directory
 from loadgen.report.run_directory import load
-from loadgen.report.run_place import read_wall_clock
 from loadgen.run.command.options import Options
 from loadgen.study.series.campaign import campaign_command
 from loadgen.study.series.campaign.arms import Planned
@@ -288,10 +289,10 @@ def test_a_cell_that_fails_keeps_what_its_run_had_measured(tmp_path: Path) -> No
     store, cell = CampaignStore(tmp_path / "campaign"), planned("A")
     run = store.begin(cell.id) / "run"
     run.mkdir()
-    (run / run_place.JOURNAL).write_bytes(b"measured")
+    (run / JOURNAL).write_bytes(b"measured")
     store.fail_cell(cell, "why", read_wall_clock())
     (kept,) = (tmp_path / "campaign").glob("interrupted/*/run")
-    assert (kept / run_place.JOURNAL).read_bytes() == b"measured"
+    assert (kept / JOURNAL).read_bytes() == b"measured"
     assert failures(tmp_path / "campaign") == {cell.id: "why"}
 
 
