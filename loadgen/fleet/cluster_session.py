@@ -16,7 +16,7 @@ from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.signals import Interrupts
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Facts
-from loadgen.features.shards.shard_sender import lead_s
+from loadgen.features.shards.shard_sender import compute_lead_s
 from loadgen.fleet import connection, placement, shard_actor
 from loadgen.fleet.fleet import Calls, Fleet, RayCalls
 from loadgen.fleet.placement import Node, Place
@@ -135,7 +135,7 @@ class ClusterSender(PlanSender):
                 fleet = Fleet(stack.enter_context(self.places.open_calls(name)), watch.interrupts.poll)
                 fleet.begin(self._order(made, options))
                 fleet.read_clocks()
-                ahead_s = lead_s(made.streams) + _AHEAD_S + _EACH_S * len(fleet.shards)
+                ahead_s = compute_lead_s(made.streams) + _AHEAD_S + _EACH_S * len(fleet.shards)
                 start.instant_ns = clock.now_ns() + int(ahead_s * 1e9)
                 fleet.start(start.instant_ns)
             firing = ClusterFiring(fleet, watch.rules, ended)
@@ -321,7 +321,7 @@ def join_runs(fleet: Fleet, directory: Path) -> Result:
             assert facts is not None
             shard = fleet.shards[facts.number]
             assert shard.before is not None
-            offsets[facts.number] = shard_clocks.middle_ns(shard.before, shard.after)
+            offsets[facts.number] = shard_clocks.compute_middle_ns(shard.before, shard.after)
             clocks = replace(facts, before=shard.before, after=shard.after)
             by_driver = replace(result.facts, shard=clocks)
             timed.append((name, Result(by_driver, result.records, result.samples)))

@@ -14,7 +14,7 @@ from loadgen.base import clock
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.files import write_whole
 from loadgen.facts.run_facts import ClockReading
-from loadgen.features.shards.shard_clocks import RoundTrips, boot_id
+from loadgen.features.shards.shard_clocks import RoundTrips, find_boot_id
 from loadgen.fleet import connection
 from loadgen.fleet.placement import Node
 from loadgen.fleet.shard_order import ShardOrder, ShardStatus, order_share
@@ -187,7 +187,7 @@ class Fleet:
 
     def _read_clock(self, shard: FleetShard) -> ClockReading:
         """Measure a shard's clock against this one's; on one boot they are one. Raises MeasureError."""
-        if shard.boot and shard.boot == boot_id():
+        if shard.boot and shard.boot == find_boot_id():
             return ClockReading(boot=shard.boot, offset_ns=0, error_ns=0, reference=CLOCK)
 
         def ask() -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.base import clock
 from loadgen.base.files import open_unlinked
-from loadgen.features.shards.shard_clocks import boot_id
+from loadgen.features.shards.shard_clocks import find_boot_id
 from loadgen.fleet.shard_order import ShardStatus
 from loadgen.run.command.progress import LiveTotals
 
@@ -53,7 +53,7 @@ class ShardActor:
                 start_new_session=True,
             )
         self._write(len(order).to_bytes(LENGTH_BYTES, "little") + order)
-        return boot_id()
+        return find_boot_id()
 
     def clock_ns(self) -> int:
         """Read CLOCK_MONOTONIC of this node."""

@@ -21,7 +21,7 @@ from loadgen.base.clock import SECOND_NS, SYSTEM_CLOCK
 from loadgen.base.errors import LoadgenError, MeasureError
 from loadgen.base.files import open_unlinked
 from loadgen.base.signals import SIGNALS
-from loadgen.features.shards.shard_sender import Punctual, ShardSender, lead_s
+from loadgen.features.shards.shard_sender import Punctual, ShardSender, compute_lead_s
 from loadgen.fleet.shard_actor import EVENTS, LENGTH_BYTES, RUNS, TOTALS
 from loadgen.fleet.shard_order import ShardOrder, unpack_order
 from loadgen.plan.plan import Plan
@@ -105,7 +105,7 @@ class DrivenSender(ShardSender):
                 raise MeasureError(f"not ready until {start.late_ns / 1e9:.1f} s after the common start")
             return gone()
 
-        while SYSTEM_CLOCK.now_ns() < start.instant_ns - int(lead_s(made.streams) * SECOND_NS):
+        while SYSTEM_CLOCK.now_ns() < start.instant_ns - int(compute_lead_s(made.streams) * SECOND_NS):
             time.sleep(_POLL_S)  # a signal ends it
         options = replace(options, part=replace(options.part, start=start), gone=late_or_gone)
         outcome = measure(made, options, watch)

@@ -82,6 +82,7 @@ class _Program(msgspec.Struct):
         self.labels[name] = len(self.lines)
 
     def assemble(self) -> bytes:
+        """Return the program's instructions as the kernel takes them, labels replaced by distances."""
         return b"".join(
             _INSTRUCTION.pack(code, 0, 0, self._measure_jump(then, at))
             if code == _GO
@@ -134,6 +135,7 @@ def build_program(
 
 
 def _match_address(out: _Program, at: int, family: int, address: str, otherwise: str) -> None:
+    """Add code that compares the address at an offset of the packet, and goes to `otherwise` if not equal."""
     packed = socket.inet_pton(family, address.partition("%")[0])
     for i in range(0, len(packed), 4):
         out.add(_LOAD_WORD, at + i)

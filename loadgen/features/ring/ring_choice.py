@@ -24,7 +24,11 @@ class RingKind(TransportKind, frozen=True):
         return explain_refusal()
 
     def choose(self, target: Target, streams: int, asked: bool) -> TransportChoice:
-        """Choose the ring; raises UsageError if it was requested and a proxy is in between."""
+        """Choose the ring if it can be had and is `asked`, the server is here, or there are 64 streams.
+
+        Else choose the wire transport, with the reason. Raises UsageError if it is asked and a proxy is in
+        between.
+        """
         proxy = find_proxy(target.scheme, target.host)
         if proxy:
             proxy = f"{proxy} applies to {target.host}, and a ring sees the server's own packets"
@@ -54,7 +58,10 @@ class RingKind(TransportKind, frozen=True):
 
 @cache
 def explain_refusal() -> str:
-    """Explain why no packet ring can be had here, and what to grant; "" where one can."""
+    """Try to open a packet socket.
+
+    Return why it cannot be, and what to grant, or "". The result is cached.
+    """
     if not hasattr(socket, "AF_PACKET"):
         return "packet sockets are Linux's"
     try:

@@ -157,7 +157,7 @@ def parse_architecture(config: Mapping[str, Any], source: str) -> Architecture:
     layers, hidden = keys.require_count("num_hidden_layers", "num_layers"), keys.require_count("hidden_size")
     heads = keys.require_count("num_attention_heads", "n_head")
     experts = keys.find_count("num_experts", "n_routed_experts", "num_local_experts")
-    window_layers = keys.window_layers(layers)
+    window_layers = keys.count_window_layers(layers)
     return Architecture(
         source=source,
         model_type=keys.model_type,
@@ -171,8 +171,8 @@ def parse_architecture(config: Mapping[str, Any], source: str) -> Architecture:
         tied=keys.tied,
         window=keys.find_count("sliding_window") if window_layers else 0,
         window_layers=window_layers,
-        latent=keys.latent(),
-        **(keys.mixture(experts, layers) if experts else {}),
+        latent=keys.read_latent(),
+        **(keys.read_mixture(experts, layers) if experts else {}),
     )
 
 
@@ -207,6 +207,7 @@ class _Keys:
         return self.model_type.startswith(_TIED) if declared is None else bool(declared)
 
     def refuse_foreign(self) -> None:
+        """Raise UsageError if the config declares layers whose bytes and arithmetic are not modelled."""
         key = next((name for name in _FOREIGN if self.values.get(name)), None)
         kinds = {str(kind) for kind in self.layer_types} - {_GLOBAL, _LOCAL}
         if key or kinds:
@@ -220,8 +221,11 @@ class _Keys:
     def layer_types(self) -> Sequence[Any]:
         return untrusted.read_list(self.values.get("layer_types"))
 
-    def window_layers(self, layers: int) -> int:
-        """Return how many layers attend only within the sliding window."""
+    def count_window_layers(self, layers: int) -> int:
+        """Return how many of the layers attend only within the sliding window, by the family's rules.
+
+        That is 0 without a window; else as `layer_types` or a pattern says, else half, some or all of them.
+        """
         if not self.find_count("sliding_window") or self.values.get("use_sliding_window") is False:
             return 0
         if self.layer_types:
@@ -235,7 +239,11 @@ class _Keys:
             return max(layers - self.find_count("max_window_layers"), 0) if on else 0
         return layers
 
-    def mixture(self, experts: int, layers: int) -> dict[str, int]:
+    def read_mixture(self, experts: int, layers: int) -> dict[str, int]:
+        """Return the architecture's fields of a mixture of `experts`; raises UsageError if one is missing.
+
+        Dense are layers before the first with experts, those listed as such, and those between its steps.
+        """
         each = self.find_count("moe_intermediate_size") or self.require_count("intermediate_size")
         shared = self.find_count("shared_expert_intermediate_size")
         step = self.find_count("decoder_sparse_step") or 1
@@ -250,7 +258,8 @@ class _Keys:
             "dense_layers": dense,
         }
 
-    def latent(self) -> Latent | None:
+    def read_latent(self) -> Latent | None:
+        """Return the sizes of latent attention; None without it; raises UsageError if one is missing."""
         if not self.find_count("kv_lora_rank"):
             return None
         return Latent(

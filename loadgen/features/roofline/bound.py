@@ -123,7 +123,7 @@ class _Run(msgspec.Struct, frozen=True):
 
     @property
     def alone(self) -> bool:
-        """Whether each request had the server to itself."""
+        """Whether each request had the server to itself: a concurrency of 1, one request, or a ladder's."""
         if self.load.max_concurrency is not None:
             return self.load.max_concurrency == 1
         return self.number("completed") == 1 or "speed_tok_s" in self.figures
@@ -186,7 +186,7 @@ class _Run(msgspec.Struct, frozen=True):
         return self.batch * max(1.0, self.prompt / _CHUNK) / self.answer < _MIXED
 
     def mostly_decodes(self, ceiling: Ceiling, per_token_ms: float) -> bool:
-        """Whether decoding takes nearly all of a request's time."""
+        """Whether prefill takes, at best, 5 % of a request's decoding or less; by tokens if unknown."""
         least_ms = ceiling.prefill_ms(self.prompt) if self.prompt else 0.0
         if least_ms is None:
             return self.prompt <= _PREFILLED * self.answer
@@ -241,7 +241,7 @@ def compare_prefill(ceiling: Ceiling, figures: Figures, load: Loaded) -> Prefill
 def explain_impossible(
     ceiling: Ceiling, figures: Figures, load: Loaded, *, speculative: bool = False
 ) -> str | None:
-    """Explain which figure is faster than the machine can be; None if none is.
+    """Return which figures are over 5 % faster than the machine can be, in words; None if none is.
 
     A server known to be speculative reads its weights once for several tokens: its decoding is not judged.
     """
@@ -313,7 +313,7 @@ def explain_fallback(ceiling: Ceiling, figures: Figures, load: Loaded) -> str | 
 
 
 def render_lines(ceiling: Ceiling, figures: Figures, load: Loaded) -> list[str]:
-    """Describe decoding, prefill and the source of the bytes, in lines not yet wrapped."""
+    """Return lines, not wrapped, on decoding, prefill and the source of the bytes; [] if neither is known."""
     step, prompt = compare_decode(ceiling, figures, load), compare_prefill(ceiling, figures, load)
     text = [] if step is None else [_render_decoding(ceiling, step)]
     text += [] if prompt is None else [_render_prefill(ceiling, prompt)]
@@ -321,6 +321,7 @@ def render_lines(ceiling: Ceiling, figures: Figures, load: Loaded) -> list[str]:
 
 
 def _render_decoding(ceiling: Ceiling, step: Decode) -> str:
+    """Return a line on decoding at best and as reached: tok/s, share and GB/s."""
     machine, size = ceiling.machine, _format_giga(ceiling.step_bytes(step.batch, step.context))
     read = f"{size} GB a token" if step.batch == 1 else f"{size} GB a step of {step.batch:.3g} requests"
     mixed = "; includes the prefill of other requests" if step.batch > 1 and "tpot" in step.key else ""
@@ -334,6 +335,7 @@ def _render_decoding(ceiling: Ceiling, step: Decode) -> str:
 
 
 def _render_prefill(ceiling: Ceiling, prompt: Prefill) -> str:
+    """Return a line on a prompt's arithmetic, with its share of the machine's peak if that is known."""
     text = (
         f"prefill: {_format_digits(prompt.flop / _TERA)} TFLOP in {prompt.spent_ms:.4g} ms ({prompt.by}), "
         f"{_format_digits(prompt.flop_per_s / _TERA)} TFLOP/s"

@@ -69,6 +69,10 @@ def estimate_ceiling(
 
 
 def _find_shape(model: str, config: Path | None, directory: Path | None) -> Architecture:
+    """Return the shape from `config`, else the directory's config.json, else the table by either's name.
+
+    Raises UsageError if it is in none.
+    """
     if config is None and directory is not None and (directory / "config.json").is_file():
         config = directory
     if config is not None:
@@ -82,7 +86,10 @@ def _find_shape(model: str, config: Path | None, directory: Path | None) -> Arch
 def _find_storage(
     model: str, quantization: str, config: Path | None, files: Checkpoint | None
 ) -> tuple[str, int | None]:
-    """Find the name of the weights' storage, and how many share a scale if declared."""
+    """Return the name of the weights' storage, and how many share a scale if that is declared, else None.
+
+    The first that has one: `quantization`, the files, the model's name, `config`, the table; "" if none has.
+    """
     if quantization:
         return quantization, None
     if files is not None and files.quantization:
@@ -97,7 +104,10 @@ def _find_storage(
 
 
 def _read_declared(path: Path) -> Quantization:
-    """Read how the config.json at a path, or in a directory, declares the weights to be stored."""
+    """Return how the config.json at a path, or in a directory, declares the weights to be stored.
+
+    Empty if there is none, or it is GGUF.
+    """
     file = model_files.find_config(path)
     if file.name.endswith(".gguf") or not file.is_file():
         return Quantization()
@@ -105,6 +115,7 @@ def _read_declared(path: Path) -> Quantization:
 
 
 def _list_gguf_files(place: Path) -> list[Path]:
+    """Return the file, or a directory's .gguf files, sorted; [] for a directory with a config.json."""
     if place.is_file():
         return [place]
     return [] if (place / "config.json").is_file() else sorted(place.glob("*.gguf"))
@@ -126,7 +137,10 @@ def make_preset(options: Any) -> str:
 
 
 def make_preset_row(name: str, bound: Ceiling) -> dict[str, Any]:
-    """Make a row of the engine's presets of a ceiling; raises UsageError if the model does not fit."""
+    """Return a row of the engine's presets from a ceiling; raises UsageError if the model does not fit.
+
+    90 % of the memory is for weights and KV cache.
+    """
     weights, memory = bound.weights, bound.machine.memory_bytes
     per_token = weights.kv_bytes_per_token + weights.window_kv_bytes_per_token
     tokens = int(_KV_SHARE * memory - weights.total_bytes) // per_token
@@ -147,7 +161,10 @@ def make_preset_row(name: str, bound: Ceiling) -> dict[str, Any]:
 
 
 def find_simulated(preset: str, model: str) -> tuple[str, str] | None:
-    """Return the machine's key and the model that a preset simulates; None if the machine is unknown."""
+    """Return the machine's key and the model that a preset simulates; None if the machine is unknown.
+
+    The model is that of a roofline's name, else `model`.
+    """
     if preset.startswith(PREFIX):
         key, _, model = preset.removeprefix(PREFIX).partition("/")
         return key, model
@@ -171,7 +188,11 @@ class ModelIdentity(msgspec.Struct, frozen=True):
 
 
 def find_ceiling(subject: ModelIdentity, flags: Flags) -> tuple[Ceiling | None, str]:
-    """Find the ceiling of a run; else None, and what is unknown and what to pass ("": nothing)."""
+    """Return the ceiling of a run and ""; else None, and what is unknown and what to pass.
+
+    The machine is that of the flags, else the simulated one, else the run's GPUs. A simulation of no machine
+    has neither.
+    """
     played = find_simulated(subject.simulated, subject.model) if subject.simulated else None
     try:
         machine = choose_machine(flags.hardware, flags.bandwidth_gb_per_s)
@@ -214,6 +235,10 @@ def _add_devices(single: Machine, devices: int | None) -> Machine:
 
 
 def _estimate_ceiling(subject: ModelIdentity, on: Machine, model: str, flags: Flags) -> Ceiling:
+    """Estimate the ceiling of a run's model; plain weights that the engine quantized count as such.
+
+    Then the files are only read for their config. Raises UsageError.
+    """
     config = expanded(flags.model_config) if flags.model_config is not None else None
     made = _ONLINE.get(subject.as_run) if subject.declared in _PLAIN else None
     directory = subject.checkpoint_path

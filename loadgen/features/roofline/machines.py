@@ -90,7 +90,7 @@ def choose_machine(hardware: str | None, bandwidth_gb_per_s: float | None) -> Ma
 
 
 def find_recorded(key: str) -> tuple[Machine | None, str]:
-    """Find the machine whose key a result names; None and a message if the table lacks it."""
+    """Return the machine whose key a result names, and ""; None and a message if the table lacks it."""
     try:
         return find_machine(key), ""
     except UsageError as error:
@@ -132,12 +132,12 @@ def _split_count(named: str) -> tuple[int, str]:
 
 
 def _simplify_name(name: str) -> str:
-    """Simplify a machine's name, dropping vendor and series."""
+    """Return a machine's name in lower case without vendor, series and punctuation."""
     return " ".join(_SERIES.sub(" ", name.lower()).split())
 
 
 def settle_machine(given: Machine | None, named: str, own: Machine | None = None) -> Machine | None:
-    """Choose a run's machine: the given one, as many as the run reports; else the one it names.
+    """Return a run's machine: the given one, as many as the run reports; else the one it names, or None.
 
     `named` is the GPU's own name, perhaps with a count as in "4 × GPU"; `own` is the machine of the run's
     ceiling, where it has one. A bandwidth that is given is of all devices.

@@ -20,9 +20,9 @@ _HARDLY = 0.01  # of the prompt tokens: pieces of one text may begin alike
 
 
 def list_bound_figures(facts: Facts, metrics: Metrics) -> tuple[dict[str, Any], Lengths]:
-    """Collect a run's figures and lengths for comparison with the roofline, shown in the report or not.
+    """Return a run's figures under vLLM's keys, and its mean lengths, for comparison with the roofline.
 
-    Where prompts share tokens on purpose, or may, TTFT is of the rest alone: it is left out.
+    TTFT is left out where prompts share over 1 % of their tokens, or an unknown part.
     """
     from loadgen.features.roofline.bound import Lengths  # few runs know their machine
 

@@ -49,7 +49,7 @@ class Flags(msgspec.Struct, frozen=True):
         return cls(values.hardware, values.bandwidth, values.model_config)
 
     def check(self) -> None:
-        """Raise UsageError for errors in these flags, before a run."""
+        """Raise UsageError for an unknown machine, an impossible bandwidth, or an unusable config."""
         if (self.hardware, self.bandwidth_gb_per_s) != (None, None):
             from loadgen.features.roofline.machines import choose_machine  # few runs name one
 

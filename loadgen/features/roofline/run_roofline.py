@@ -30,14 +30,15 @@ if TYPE_CHECKING:
 def list_steps(
     session: Session, made: Plan, outcome: Outcome, display: Display
 ) -> Iterator[tuple[str, Step]]:
-    """List (name, step) of what is learned after a run: the roofline."""
+    """Yield the step after the last request that adds the roofline to the facts."""
     yield "the roofline", partial(add_ceiling, flags=Flags.read(session.options))
 
 
 def add_ceiling(facts: Facts, flags: Flags) -> Facts:
-    """Add the roofline, or why it is unknown, and the number of GPUs to the facts.
+    """Return the facts with the roofline, or why it is unknown, and the number of GPUs.
 
-    Without flags a hosted API's facts, and those of a preset of no machine, stay as they are.
+    Without flags a hosted API's facts, and those of a preset of no machine, stay as they are. Several servers
+    have none.
     """
     if engines.find_by_name(facts.server.engine).hosted and flags == Flags():
         return facts
@@ -84,7 +85,7 @@ def count_devices(facts: Facts) -> int | None:
 
 
 def describe_roofline(result: Result, options: ReportOptions) -> Iterable[str]:
-    """Describe the roofline for the report, or why it is missing, in lines not yet wrapped."""
+    """Return lines, not wrapped, on the roofline, or why it is missing; [] if there is no reason either."""
     facts = result.facts
     if facts.ceiling is None:
         return [f"roofline: unknown: {facts.no_ceiling}"] if facts.no_ceiling else []

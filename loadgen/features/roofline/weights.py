@@ -42,7 +42,7 @@ def weigh_files(directory: Path, shape: Architecture, scheme: Scheme, kv_dtype: 
 
 
 def weigh_gguf(files: list[Path], shape: Architecture, scheme: Scheme, kv_dtype: str) -> Weights:
-    """Weigh a GGUF model by the size of its files, with the same bits for every weight."""
+    """Weigh a GGUF model by the size of its files, as if every weight had the same number of bits."""
     size = sum(path.stat().st_size for path in files)
     measured = replace(scheme, bits=8 * size / shape.total, everything=True, assumed="")
     return weigh_shape(shape, measured, kv_dtype).model_copy(update={"how": f"the size of {files[0]}"})
@@ -71,7 +71,7 @@ def weigh_shape(shape: Architecture, scheme: Scheme, kv_dtype: str) -> Weights:
 
 
 def _make_weights(shape: Architecture, computes: str, kv_dtype: str, **stored: Any) -> Weights:
-    """Make the weights of the stored bytes, with their FLOP and the bytes per token of context.
+    """Make the weights with the stored bytes, their FLOP and the bytes per token of context.
 
     2 FLOP a parameter and token, of the head for a prompt's last token and every token of an answer; 16 bits
     a cached number unless the engine stores it in fewer.
@@ -168,6 +168,10 @@ def read_header(path: Path) -> list[tuple[str, int]]:
 
 
 def _read_tensor_bytes(path: Path, name: str, entry: Any, room: int) -> int:
+    """Return a tensor's bytes by its entry of a header.
+
+    Raises UsageError if it is invalid or beyond `room`.
+    """
     fields = untrusted.read_mapping(entry)
     offsets, shape = _read_numbers(fields.get("data_offsets")), _read_numbers(fields.get("shape"))
     if offsets is None or shape is None or len(offsets) != 2:
@@ -250,6 +254,7 @@ def parse_scheme(word: str, group: int | None = None) -> Scheme | None:
 
 
 def _parse_gguf(name: str) -> Scheme | None:
+    """Parse a kind of GGUF, as Q4_K_M, which is assumed of a GGUF without one; None for another scheme."""
     kind = name.removeprefix("GGUF").strip("-.: ")
     bits = next(
         (_GGUF[suffix] for suffix in sorted(_GGUF, key=len, reverse=True) if kind.endswith(suffix)), None
@@ -263,6 +268,7 @@ def _parse_gguf(name: str) -> Scheme | None:
 
 
 def _parse_float(name: str, word: str) -> Scheme | None:
+    """Parse a scheme of FP4 or FP8; it computes in bf16 if activations have 16 bits; None for another."""
     for mark, bits, computes_in in _FLOATS:
         if mark in name:
             return Scheme(word, bits, "bf16" if "A16" in name else computes_in)
@@ -270,7 +276,10 @@ def _parse_float(name: str, word: str) -> Scheme | None:
 
 
 def _parse_integer(name: str, word: str, group: int | None) -> Scheme | None:
-    """Parse a scheme of integers; AWQ, GPTQ and the like have zero points, W4A16 is symmetric."""
+    """Parse a scheme of integers, of 4 bits unless it says otherwise; None for another scheme.
+
+    AWQ, GPTQ and AutoRound have zero points, W4A16 is symmetric. Groups of 128 are assumed without `group`.
+    """
     widths = re.search(r"W(\d+)A(\d+)", name)
     kind = re.search(r"INT(\d)|(\d)-?BIT", name)
     family = re.search(r"AWQ|GPTQ|AUTOROUND|BNB|INT[48]", name)

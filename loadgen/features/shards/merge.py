@@ -85,7 +85,7 @@ def merge_results(
     runs = [run for run, _ in pairs]
     given = {run.shard.number: (run, result) for run, result in pairs}
     total = merge_facts.count_planned(runs[0].facts)
-    return _join_parts(list(_parts(given, total, causes)), runs, total, spill)
+    return _join_parts(list(_list_parts(given, total, causes)), runs, total, spill)
 
 
 def check_shards(named: Sequence[tuple[str, Result]]) -> list[tuple[ShardRun, Result]]:
@@ -93,7 +93,7 @@ def check_shards(named: Sequence[tuple[str, Result]]) -> list[tuple[ShardRun, Re
     if not named:
         raise UsageError("nothing to merge: name the run directories that the shards left")
     pairs = sorted(
-        ((_shard_run(place, result), result) for place, result in named),
+        ((_make_shard_run(place, result), result) for place, result in named),
         key=lambda pair: pair[0].shard.number,
     )
     merge_facts.check_alike([run for run, _ in pairs])
@@ -106,20 +106,22 @@ def read_shards(runs: Sequence[Run | Place]) -> list[tuple[str, Result]]:
     places = [Path(run).resolve() if not isinstance(run, Run) else run for run in runs]
     for one, other in combinations(range(len(places)), 2):
         if places[one] == places[other]:
-            raise UsageError(f"{_place(runs[other])} is named twice: name each shard once")
+            raise UsageError(f"{_name_place(runs[other])} is named twice: name each shard once")
     return [
-        (_place(run), run.result if isinstance(run, Run) else run_directory.load(Path(run))) for run in runs
+        (_name_place(run), run.result if isinstance(run, Run) else run_directory.load(Path(run)))
+        for run in runs
     ]
 
 
-def _place(run: Run | Place) -> str:
+def _name_place(run: Run | Place) -> str:
+    """Return the path, or a run's directory, or else when the run began."""
     if not isinstance(run, Run):
         return os.fspath(run)
     return str(run.directory or f"the run of {run.result.facts.started:%H:%M:%S}")
 
 
-def _shard_run(place: str, result: Result) -> ShardRun:
-    """Return the facts of a shard; raises UsageError if the run is not a shard."""
+def _make_shard_run(place: str, result: Result) -> ShardRun:
+    """Make the facts of a shard with its place; raises UsageError if the run is no shard, or a merged one."""
     shard = result.facts.shard
     if result.facts.shards:
         raise UsageError(f"{place} is merged already: name the run directories of the shards themselves")
@@ -156,14 +158,18 @@ def _check_apart(pairs: Sequence[tuple[ShardRun, Result]], total: int | None) ->
             raise UsageError(f"{run.place} holds requests {beyond} of a plan of {total}: it is damaged")
 
 
-def _parts(
+def _list_parts(
     given: Mapping[int, tuple[ShardRun, Result]], total: int | None, causes: Mapping[int, str]
 ) -> Iterator[_Part]:
-    """Yield every shard of the plan, as given, or as what is known of a missing one."""
+    """Yield every shard of the plan, with the requests lost with it and why, if it is missing or recovered.
+
+    `causes` has known reasons by number. With sessions the lost requests are all of the first such shard,
+    since their indices do not say whose they are.
+    """
     first = next(iter(given.values()))[0]
     of, none = first.shard.of, np.zeros(0, np.int64)
     whole = {number for number, (run, _) in given.items() if not run.facts.recovered}
-    unheld = _unheld([held for _, result in given.values() for held in _list_settled(result)], total)
+    unheld = _find_unheld([held for _, result in given.values() for held in _list_settled(result)], total)
     if first.shard.sessions:  # the index does not say whose a request is
         left = {next((number for number in range(of) if number not in whole), 0): unheld}
         shared = of - len(whole) > 1
@@ -198,8 +204,8 @@ def _list_settled(result: Result) -> Iterator[Int64]:
         yield rows.dropped_indices(result.records)
 
 
-def _unheld(held: Sequence[Int64], total: int | None) -> Int64:
-    """Return the plan indices that no shard has, ascending; none if the plan has no number of requests."""
+def _find_unheld(held: Sequence[Int64], total: int | None) -> Int64:
+    """Return the plan's indices that are in none of `held`, ascending; empty if `total` is unknown."""
     if total is None:
         return np.zeros(0, np.int64)
     left = np.ones(total, np.bool_)
@@ -211,9 +217,14 @@ def _unheld(held: Sequence[Int64], total: int | None) -> Int64:
 def _join_parts(
     parts: Sequence[_Part], runs: Sequence[ShardRun], total: int | None, spill: Path | None
 ) -> Result:
-    """Join the parts to one run, with times on the first one's clock."""
+    """Join the parts to one run, with times on the clock of the first that sent anything.
+
+    Lost requests become failed records.
+    """
     here = [part for part in parts if part.run is not None]
-    spans = [ClockSpan(run.shard, *span_ns(part.records)) for run, part in zip(runs, here, strict=True)]
+    spans = [
+        ClockSpan(run.shard, *measure_span_ns(part.records)) for run, part in zip(runs, here, strict=True)
+    ]
     moved = dict(zip((part.number for part in here), find_shifts(spans), strict=True))
     began_ns = min(
         (span.begin_ns + moved[span.shard.number].offset_ns for span in spans if span.begin_ns), default=0
@@ -231,18 +242,18 @@ def _join_parts(
     facts = Facts(
         **merge_facts.join_facts(runs),
         requests=total if total is not None else max(len(records), 1),
-        shards=tuple(_row(part, moved.get(part.number, ClockShift())) for part in parts),
+        shards=tuple(_make_row(part, moved.get(part.number, ClockShift())) for part in parts),
         lost=(
             *(f"{run.name}: {line}" for run in runs for line in run.facts.lost),  # as one of its workers
             *(part.why for part in parts if part.why),
         ),
     )
-    return Result(facts, records, _samples(here, moved))
+    return Result(facts, records, _collect_samples(here, moved))
 
 
-def _row(part: _Part, shift: ClockShift) -> MergedShard:
-    """Make the facts of one shard of the merged run, its times shifted."""
-    run, (began_ns, _) = part.run, span_ns(part.records)
+def _make_row(part: _Part, shift: ClockShift) -> MergedShard:
+    """Make a shard's row of the merged run's facts, its begin moved by the shift (0 if it sent nothing)."""
+    run, (began_ns, _) = part.run, measure_span_ns(part.records)
     client = None if run is None else run.facts.client
     return MergedShard(
         number=part.number,
@@ -258,8 +269,11 @@ def _row(part: _Part, shift: ClockShift) -> MergedShard:
     )
 
 
-def _samples(parts: Sequence[_Part], moved: dict[int, ClockShift]) -> KeptSamples:
-    """Collect the sampled series: each from the first shard that sampled it."""
+def _collect_samples(parts: Sequence[_Part], moved: dict[int, ClockShift]) -> KeptSamples:
+    """Return the sampled series on one clock, each from the first shard that has it.
+
+    An error only if empty.
+    """
     series: dict[tuple[str, str], SampledSeries] = {}
     for part in parts:
         offset_ns = moved[part.number].offset_ns
@@ -299,8 +313,8 @@ class Shifted(msgspec.Struct, frozen=True):
         return np.where(column == _TIMES[name], column, column + self.offset_ns) if name in _TIMES else column
 
 
-def span_ns(records: Records) -> tuple[int, int]:
-    """Return the first and last time of the requests that were sent; 0 and 0 if none was."""
+def measure_span_ns(records: Records) -> tuple[int, int]:
+    """Return when the first request was sent and the last ended (ns); 0 and 0 if none was sent."""
     sent = records.select(records.sent)
     return (int(sent.sent_ns.min()), int(sent.end_ns.max())) if len(sent) else (0, 0)
 
@@ -343,7 +357,7 @@ def make_lost_records(indices: Int64, slots: int, at_ns: int, why: str) -> Recor
 
 
 def format_ranges(indices: Int64) -> str:
-    """Format indices as ranges: `12–19, 27`."""
+    """Format indices as ranges, `12–19, 27`, eight of them and how many indices more."""
     ordered = np.unique(indices)
     breaks = np.flatnonzero(np.diff(ordered) != 1) + 1
     runs = np.split(ordered, breaks) if len(ordered) else []

@@ -41,7 +41,10 @@ def merge_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `loadgen merge` and return the exit code of a run."""
+    """Run `loadgen merge`: write the merged run, print its report, and return the exit code of a run.
+
+    Raises UsageError if the directories are not the shards of one run.
+    """
     parser = merge_parser()
     if not argv or {"-h", "--help"} & set(argv):
         parser.print_help()
@@ -50,9 +53,9 @@ def main(argv: Sequence[str]) -> int:
     result_block.find_layout(asked.layout)
     shards = merge.read_shards([expand_path(name) for name in asked.places])
     merge.check_shards(shards)
-    directory = _directory(asked.output, shards)
+    directory = _create_directory(asked.output, shards)
     run = merge.merge_results(shards, directory)
-    errors = _keep(run, directory, asked.explain, asked.layout)
+    errors = _write_run(run, directory, asked.explain, asked.layout)
     screen = Screen.from_stream(sys.stdout)
     shown = report.render_report(run, True, asked.layout, screen) if asked.explain else None
     print_text(shown or report.render_short(run, str(directory), asked.layout, screen), sys.stdout)
@@ -70,8 +73,11 @@ def main(argv: Sequence[str]) -> int:
     )
 
 
-def _directory(output: str | None, shards: Sequence[tuple[str, Result]]) -> Path:
-    """Choose and create the merged run's directory; raises UsageError if that fails, or a run is there."""
+def _create_directory(output: str | None, shards: Sequence[tuple[str, Result]]) -> Path:
+    """Create the merged run's directory, `output` or one below `runs`, and return it.
+
+    Raises UsageError if that fails, or a run is there.
+    """
     if output is None:
         name = next((run.facts.profile.name for _, run in shards), "") or "bench"
         return files.create_directory(Path(_RUNS), f"{name}-merged", read_wall_clock(), "--output")
@@ -82,8 +88,8 @@ def _directory(output: str | None, shards: Sequence[tuple[str, Result]]) -> Path
     return directory
 
 
-def _keep(run: Result, directory: Path, explain: bool, layout: str | None) -> list[str]:
-    """Write the merged run's directory; return what could not be made or written, a line each."""
+def _write_run(run: Result, directory: Path, explain: bool, layout: str | None) -> list[str]:
+    """Write the merged run with its report to a directory; return what could not be made or written."""
     broken: list[Broken] = []
     text = make_guarded("the report", lambda: report.render_report(run, explain, layout), "", broken)
     errors = run_directory.save(run, directory, {run_directory.REPORT: text + "\n"}, broken)

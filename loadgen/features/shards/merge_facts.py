@@ -45,11 +45,14 @@ class NamedValues(msgspec.Struct, frozen=True):
 
 
 def join_facts(runs: Sequence[ShardRun]) -> dict[str, Any]:
-    """Join the facts of shards by their rows; without those that the merge itself decides."""
+    """Join the facts of shards by their rules, without those that the merge itself decides.
+
+    A note is added if they reached the server by different addresses.
+    """
     facts = _join_fields(list_annotations(Facts, Join), [run.facts for run in runs], runs)
     if facts["ceiling"] is not None:
         facts["no_ceiling"] = ""
-    facts["notes"] = (*facts["notes"], *_addresses(runs))
+    facts["notes"] = (*facts["notes"], *_list_addresses(runs))
     return facts
 
 
@@ -84,18 +87,19 @@ def _join_words(shards: NamedValues) -> str:
 
 
 def _join_by_name(shards: NamedValues) -> dict[str, str]:
+    """Join tables of texts: of each name the different values of all shards."""
     names = dict.fromkeys(name for values in shards.values for name in values)
     return {name: _list_different([values.get(name, "") for values in shards.values]) for name in names}
 
 
-def _first_counters(shards: NamedValues) -> Any:
+def _choose_counters(shards: NamedValues) -> Any:
     """Return the first shard's counters without an error, else the first there are; None without any."""
     known = [value for value in shards.values if value is not None]
     return next((value for value in known if not value.error), known[0] if known else None)
 
 
-def _sending(shards: NamedValues) -> NamedValues:
-    """Keep the shards that sent something, or the first: the state of others affects no figure."""
+def _select_sending(shards: NamedValues) -> NamedValues:
+    """Return the values of shards that sent something, else of the first: others affect no figure."""
     pairs = zip(shards.values, shards.runs, strict=True)
     some = [(value, run) for value, run in pairs if run.requests] or [(shards.values[0], shards.runs[0])]
     return NamedValues(tuple(value for value, _ in some), tuple(run for _, run in some))
@@ -115,7 +119,7 @@ def join_self_tests(shards: NamedValues) -> Calibration | None:
     None where one has none, or they used different transports. What several workers can do together is in
     proportion to their number: see Calibration.
     """
-    values = _sending(shards).values
+    values = _select_sending(shards).values
     measured: list[Calibration] = [value for value in values if value is not None]
     if len(measured) < len(values) or len({each.transport for each in measured}) > 1:
         return None
@@ -131,7 +135,7 @@ RULES: dict[Join, Rule] = {
     Join.FIRST: lambda shards: shards.values[0],
     Join.PRESENT: lambda shards: next(filter(None, shards.values), shards.values[0]),
     Join.COMMON: lambda shards: shards.values[0] if _are_alike(shards.values) else None,
-    Join.DIFFERENT: lambda shards: _list_different(_sending(shards).values),
+    Join.DIFFERENT: lambda shards: _list_different(_select_sending(shards).values),
     Join.LINES: join_lines,
     Join.WORDS: _join_words,
     Join.VALUES: lambda shards: tuple(dict.fromkeys(value for values in shards.values for value in values)),
@@ -143,7 +147,7 @@ RULES: dict[Join, Rule] = {
     Join.DIGEST: lambda shards: join_digests(shards.values),
     Join.PLACES: lambda shards: tuple(sorted(place for values in shards.values for place in values)),
     Join.BY_NAME: _join_by_name,
-    Join.COUNTERS: _first_counters,
+    Join.COUNTERS: _choose_counters,
     Join.CLIENT: join_clients,
     Join.SELF_TEST: join_self_tests,
 }
@@ -175,12 +179,12 @@ def check_alike(runs: Sequence[ShardRun]) -> None:
             one, other = value_of(runs[0]), value_of(run)
             if one != other:
                 raise UsageError(
-                    f"{runs[0].place} and {run.place} differ in {_difference(what, one, other)}: merge the "
-                    "shards of one command, run by the same loadgen"
+                    f"{runs[0].place} and {run.place} differ in {_describe_difference(what, one, other)}: "
+                    "merge the shards of one command, run by the same loadgen"
                 )
 
 
-def _addresses(runs: Sequence[ShardRun]) -> Iterator[str]:
+def _list_addresses(runs: Sequence[ShardRun]) -> Iterator[str]:
     """Yield a line if shards reached the server by different addresses."""
     by_url: dict[str, list[str]] = {}
     for run in runs:
@@ -191,7 +195,8 @@ def _addresses(runs: Sequence[ShardRun]) -> Iterator[str]:
         )
 
 
-def _difference(what: str, one: Any, other: Any) -> str:
+def _describe_difference(what: str, one: Any, other: Any) -> str:
+    """Return what differs with both values; of tables the keys that do."""
     if isinstance(one, dict):
         keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
         return f"{what}: " + ", ".join(f"{key} {one.get(key)} and {other.get(key)}" for key in keys)
@@ -203,13 +208,14 @@ def _are_alike(values: Sequence[Any]) -> bool:
 
 
 def _list_different(values: Sequence[str]) -> str:
+    """Return the first four different values that are not "", and how many more there are."""
     every = [value for value in dict.fromkeys(values) if value]
     more = len(every) - _MOST_NAMED
     return "; ".join(every[:_MOST_NAMED]) + f" and {more} more" * (more > 0)
 
 
 def _list_names(names: Sequence[str]) -> str:
-    """List shards by name, not all of many."""
+    """Return the first four names, and how many more there are."""
     if len(names) <= _MOST_NAMED:
         return ", ".join(names)
     return f"{', '.join(names[:_MOST_NAMED])} and {len(names) - _MOST_NAMED} more"

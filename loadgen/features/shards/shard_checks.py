@@ -54,9 +54,9 @@ def shards_started_apart(run: RunEvidence) -> Evidence | None:
     """Find evidence that the shards did not send their shares at the same time."""
     begun = [row for row in run.facts.shards if row.began_ns]
     unsure_ms = max((row.error_ns for row in begun), default=0) / MS_NS
-    apart_ms = _apart_ns(run, [row.began_ns - _opens_ns(run, row) for row in begun]) / MS_NS - max(
-        unsure_ms, 0.0
-    )
+    apart_ms = _measure_apart_ns(
+        run, [row.began_ns - _find_opening_ns(run, row) for row in begun]
+    ) / MS_NS - max(unsure_ms, 0.0)
     if apart_ms <= max(APART[0] * run.metrics.duration_s * 1e3, APART[1]):
         return None
     return (
@@ -64,7 +64,7 @@ def shards_started_apart(run: RunEvidence) -> Evidence | None:
     )
 
 
-def _apart_ns(run: RunEvidence, began_ns: list[int]) -> int:
+def _measure_apart_ns(run: RunEvidence, began_ns: list[int]) -> int:
     """Compute how much later than the first shard the last one began, at least (ns).
 
     At a rate, request i is due before request i + 1, whichever shards they are of: what contradicts that is
@@ -78,7 +78,7 @@ def _apart_ns(run: RunEvidence, began_ns: list[int]) -> int:
     return int((np.maximum.accumulate(due_ns) - due_ns).max(initial=0))
 
 
-def _opens_ns(run: RunEvidence, row: MergedShard) -> int:
+def _find_opening_ns(run: RunEvidence, row: MergedShard) -> int:
     """Return how long after the start a shard has its first slot (ns): 0, unless concurrency has stages."""
     stages = run.facts.profile.stages
     if stages is None or not stages.concurrency:
@@ -96,22 +96,22 @@ def clock_offset(run: RunEvidence) -> Evidence | None:
     """Find evidence that a shard's times may be off against those of the others."""
     needing = "duration, throughput, concurrency and peaks may be off by it, latencies are not"
     return join_evidence(
-        f"{how} to the clock of the first one: {needing}" for how in _unsure(run.facts.shards)
+        f"{how} to the clock of the first one: {needing}" for how in _list_unsure(run.facts.shards)
     )
 
 
-def _unsure(shards: tuple[MergedShard, ...]) -> Iterator[str]:
-    """Yield how unsure the clock offsets are, and of which shards."""
+def _list_unsure(shards: tuple[MergedShard, ...]) -> Iterator[str]:
+    """Yield phrases on shards whose clock's offset is unknown, and on those known to more than 10 ms."""
     unknown = [row.name for row in shards if row.error_ns < 0]
     if unknown:
-        yield f"{_shards(unknown)} at an unknown offset"
+        yield f"{_name_shards(unknown)} at an unknown offset"
     large = [row for row in shards if row.error_ns > CLOCK_MS * MS_NS]
     if large:
         worst_ms = max(row.error_ns for row in large) / MS_NS
-        yield f"{_shards([row.name for row in large])} at an offset that is known to ± {worst_ms:.3g} ms"
+        yield f"{_name_shards([row.name for row in large])} at an offset that is known to ± {worst_ms:.3g} ms"
 
 
-def _shards(names: list[str]) -> str:
+def _name_shards(names: list[str]) -> str:
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return f"shard{'s' if len(names) > 1 else ''} {', '.join(names[:_MOST_NAMED])}{more}"
 

@@ -39,7 +39,7 @@ class _Timex(ctypes.Structure):
     )
 
 
-def boot_id(boot: Path = _BOOT, namespace: Path = _TIME_NAMESPACE) -> str:
+def find_boot_id(boot: Path = _BOOT, namespace: Path = _TIME_NAMESPACE) -> str:
     """Return an id that processes sharing CLOCK_MONOTONIC have in common; "": unknown."""
     try:
         started = boot.read_text("ascii").strip()
@@ -53,7 +53,7 @@ def boot_id(boot: Path = _BOOT, namespace: Path = _TIME_NAMESPACE) -> str:
     return f"{started} {' '.join(offsets['monotonic'])}" if shifted else started
 
 
-def wall_error_ns() -> int:
+def read_wall_error_ns() -> int:
     """Return the kernel's bound on the wall clock's error (ns); -1: no program sets it."""
     timex = _Timex()
     try:
@@ -67,8 +67,8 @@ def wall_error_ns() -> int:
 
 def read_clock(
     clocks: Clock = SYSTEM_CLOCK,
-    boot: Callable[[], str] = boot_id,
-    error_ns: Callable[[], int] = wall_error_ns,
+    boot: Callable[[], str] = find_boot_id,
+    error_ns: Callable[[], int] = read_wall_error_ns,
 ) -> ClockReading:
     """Read how CLOCK_MONOTONIC stands to the wall clock now."""
     offset_ns = clock.realtime_offset_ns(clocks)
@@ -121,38 +121,44 @@ class ClockSpan(msgspec.Struct, frozen=True):
 def find_shifts(spans: Sequence[ClockSpan]) -> list[ClockShift]:
     """Find the shift of each shard onto the clock of the first one that sent anything."""
     first = next((span for span in spans if span.begin_ns), spans[0])
-    return [_shift(first, span) for span in spans]
+    return [_find_shift(first, span) for span in spans]
 
 
-def _shift(first: ClockSpan, span: ClockSpan) -> ClockShift:
-    """Find a shard's shift onto the first one's clock; of unrelated clocks, so that both begin at once."""
+def _find_shift(first: ClockSpan, span: ClockSpan) -> ClockShift:
+    """Return a shard's shift onto the first one's clock, none on one boot.
+
+    Of unrelated clocks it makes both begin at once, with an unknown error.
+    """
     one, other = first.shard.before, span.shard.before
     if one.boot and one.boot == other.boot:
         return ClockShift()
     if one.reference != other.reference:  # nothing says how they stand to each other: let both begin at once
         both = f"{one.reference} and {other.reference}"
         return ClockShift(first.begin_ns - span.begin_ns, UNKNOWN_ERROR, both)
-    (to_ns, to_error_ns), (from_ns, from_error_ns) = _reading(first), _reading(span)
+    (to_ns, to_error_ns), (from_ns, from_error_ns) = _estimate_offset(first), _estimate_offset(span)
     known = UNKNOWN_ERROR not in (to_error_ns, from_error_ns)
     error_ns = to_error_ns + from_error_ns if known else UNKNOWN_ERROR
     return ClockShift(from_ns - to_ns, error_ns, other.reference)
 
 
-def _reading(span: ClockSpan) -> tuple[int, int]:
-    """Return (reference − this clock) in the middle of the run, and its error (ns; -1: unknown)."""
+def _estimate_offset(span: ClockSpan) -> tuple[int, int]:
+    """Return (reference − this clock) in the middle of the run, and its error (ns; -1: unknown).
+
+    A drift of 10⁻⁴ is assumed without a second reading.
+    """
     before, after = span.shard.before, span.shard.after
     if after is None or after.reference != before.reference:
         drift_ns = round(_DRIFT * (span.end_ns - span.begin_ns))
-        return before.offset_ns, _error(before, before, drift_ns)
+        return before.offset_ns, _join_errors(before, before, drift_ns)
     apart_ns = abs(after.offset_ns - before.offset_ns)
-    return middle_ns(before, after), _error(before, after, -(-apart_ns // 2))
+    return compute_middle_ns(before, after), _join_errors(before, after, -(-apart_ns // 2))
 
 
-def middle_ns(before: ClockReading, after: ClockReading | None) -> int:
+def compute_middle_ns(before: ClockReading, after: ClockReading | None) -> int:
     """Return the offset (ns) in the middle of a run, from one or two readings."""
     return before.offset_ns if after is None else (before.offset_ns + after.offset_ns) // 2
 
 
-def _error(before: ClockReading, after: ClockReading, more_ns: int) -> int:
+def _join_errors(before: ClockReading, after: ClockReading, more_ns: int) -> int:
     errors = before.error_ns, after.error_ns
     return UNKNOWN_ERROR if min(errors) < 0 else max(errors) + more_ns

@@ -20,13 +20,14 @@ def describe_shards(result: Result, options: ReportOptions) -> Iterator[str]:
     if not shards or not (explain or others or lost):
         return
     names = f", lost: {', '.join(lost)}" if lost else ""
-    yield f"merged from {len(shards) - len(lost)} of {len(shards)} shards{names}{_clocks(shards, others)}"
+    clocks = _describe_clocks(shards, others)
+    yield f"merged from {len(shards) - len(lost)} of {len(shards)} shards{names}{clocks}"
     if explain:
-        yield from map(_row, shards)
+        yield from map(_describe_row, shards)
 
 
-def _clocks(shards: Sequence[MergedShard], others: Sequence[MergedShard]) -> str:
-    """Describe how the times of shards on other clocks were shifted."""
+def _describe_clocks(shards: Sequence[MergedShard], others: Sequence[MergedShard]) -> str:
+    """Return how the times of shards on other clocks were moved, with the error; "" for a single shard."""
     if not others:
         return "" if len(shards) == 1 else "; all of one clock"
     how = ", ".join(dict.fromkeys(row.reference for row in others))
@@ -37,7 +38,8 @@ def _clocks(shards: Sequence[MergedShard], others: Sequence[MergedShard]) -> str
     return f"{moved}, ± {worst_ms:.3g} ms at most; no latency depends on it"
 
 
-def _row(row: MergedShard) -> str:
+def _describe_row(row: MergedShard) -> str:
+    """Return a line on a shard: its requests, cores and clock, or why it was lost."""
     if row.lost:
         return f"  {row.lost}"
     clock = ""

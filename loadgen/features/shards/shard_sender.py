@@ -39,7 +39,7 @@ class ShardExtension(Extension):
     """The part of a shard in a run: one of several commands that send a plan together."""
 
     def check(self, options: Options) -> None:
-        """Raise UsageError for options that a shard cannot have."""
+        """Raise UsageError for a start that has passed, and a shard without seed or URL, or `+SECONDS`."""
         start = options.start_at
         if start is not None:
             start.check(clock.SYSTEM_CLOCK.wall_ns())
@@ -77,7 +77,10 @@ class ShardSender(PlanSender):
         self.options, self.interrupts = options, interrupts
 
     def describe(self, known: Facts, made: Plan) -> Facts:
-        """Add the share that is sent, and the clock's reading, to the facts."""
+        """Return the facts with the share that is sent, and a reading of the clock.
+
+        As they are without one.
+        """
         share, start = self.options.shard, self.options.start_at
         if share is None:
             return known
@@ -108,7 +111,7 @@ class ShardSender(PlanSender):
 
 
 def _read_clock_again(known: Facts) -> Facts:
-    """Add the clock's reading after the run to a shard's facts."""
+    """Return a shard's facts with a reading of the clock now, after the run."""
     assert known.shard is not None
     return replace(known, shard=replace(known.shard, after=read_clock()))
 
@@ -131,6 +134,7 @@ class Punctual(At):
         return int(self._late[0])
 
     def begin_ns(self, now_ns: int) -> int:
+        """Return the instant, or 0 if a process was not ready by then, which the first call in it decides."""
         if not self._ready and os.getpid() != self._maker:
             self._ready = True
             if now_ns > self.instant_ns:
@@ -138,8 +142,8 @@ class Punctual(At):
         return 0 if self._late[0] else self.instant_ns
 
 
-def lead_s(connections: int) -> float:
-    """Return how many seconds before the start connections must begin to be opened."""
+def compute_lead_s(connections: int) -> float:
+    """Return how many seconds before the start connections begin to be opened: 1 to 30, by their number."""
     return min(_LEAST_LEAD_S + connections / _CONNECTED_PER_S, _MOST_LEAD_S)
 
 
@@ -159,7 +163,7 @@ class StartWait:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.start, self.display, self.interrupts = start, display, interrupts
-        self.lead_s = lead_s(connections)
+        self.lead_s = compute_lead_s(connections)
         self.clocks, self.sleep = clocks, sleep
 
     def wait_until(self, before_s: float = 0.0) -> None:
@@ -182,11 +186,11 @@ class StartWait:
             return options
         self.wait_until()
         instant_ns = self.start.instant_ns(self.clocks)
-        self._check(self.clocks.now_ns() - instant_ns)
+        self._check_late(self.clocks.now_ns() - instant_ns)
         start, gone = Punctual(instant_ns), options.gone
 
         def late_or_gone() -> bool:
-            self._check(start.late_ns)
+            self._check_late(start.late_ns)
             return gone()
 
         return replace(options, part=replace(options.part, start=start), gone=late_or_gone)
@@ -197,7 +201,8 @@ class StartWait:
         assert self.start is not None
         return (self.start.instant_ns(self.clocks) - self.clocks.now_ns()) / SECOND_NS
 
-    def _check(self, late_ns: int) -> None:
+    def _check_late(self, late_ns: int) -> None:
+        """Raise MeasureError if a process was ready only after the start, by `late_ns`."""
         if late_ns > 0:
             raise MeasureError(
                 f"not ready until {late_ns / SECOND_NS:.2g} s after {START_AT} {self.start}: nothing was "

@@ -62,9 +62,12 @@ class _Rank(msgspec.Struct, frozen=True):
 
 
 def read_share(text: str, environ: Mapping[str, str] = os.environ) -> Share:
-    """Parse `I/N`, `auto` or `auto/N` of --shard; raises ValueError that says what to give."""
+    """Parse `I/N`, `auto` or `auto/N` of --shard, `auto` by the launcher's variables in `environ`.
+
+    Raises ValueError that says what to give.
+    """
     if text == AUTO:
-        rank = _rank(environ)
+        rank = _read_rank(environ)
         if rank.of is None:
             raise ValueError(f"{rank} does not say how many shards there are: give auto/N")
         return _check_share(rank.number, rank.of, str(rank))
@@ -76,15 +79,18 @@ def read_share(text: str, environ: Mapping[str, str] = os.environ) -> Share:
     number, of = match.groups()
     if number is not None:
         return _check_share(int(number), int(of), text)
-    rank = _rank(environ)
+    rank = _read_rank(environ)
     if rank.of is not None and rank.of != int(of):
         raise ValueError(f"{text}: {rank}: give auto, or start {int(of)} processes")
     return _check_share(rank.number, int(of), f"{text} with {rank}")
 
 
-def _rank(environ: Mapping[str, str]) -> _Rank:
-    """Read the rank from the environment; raises ValueError if there is none, or two disagree."""
-    ranks = list(_ranks(environ))
+def _read_rank(environ: Mapping[str, str]) -> _Rank:
+    """Return the first launcher's rank that has a count, else the first.
+
+    Raises ValueError if none, or they differ.
+    """
+    ranks = list(_list_ranks(environ))
     if not ranks:
         raise ValueError(f"no launcher has numbered this process ({_NAMES} are not set): give I/N")
     first = ranks[0]
@@ -96,14 +102,19 @@ def _rank(environ: Mapping[str, str]) -> _Rank:
     return next((rank for rank in ranks if rank.of is not None), first)
 
 
-def _ranks(environ: Mapping[str, str]) -> Iterator[_Rank]:
+def _list_ranks(environ: Mapping[str, str]) -> Iterator[_Rank]:
+    """Yield the rank of each launcher whose variable is set; raises ValueError if it is no number."""
     for launcher in LAUNCHERS:
-        number = _count(environ, launcher.number)
+        number = _read_number(environ, launcher.number)
         if number is not None:
-            yield _Rank(launcher, number, _count(environ, launcher.of))
+            yield _Rank(launcher, number, _read_number(environ, launcher.of))
 
 
-def _count(environ: Mapping[str, str], name: str) -> int | None:
+def _read_number(environ: Mapping[str, str], name: str) -> int | None:
+    """Return a variable's whole number, None if it is empty or not set.
+
+    Raises ValueError for another value.
+    """
     text = environ.get(name, "")
     if not text:
         return None
@@ -113,6 +124,7 @@ def _count(environ: Mapping[str, str], name: str) -> int | None:
 
 
 def _check_share(number: int, of: int, text: str) -> Share:
+    """Make the share; raises ValueError, which begins with `text`, if there is no such part."""
     from loadgen.transport.sending.job import Share  # numpy, which --help does without
 
     if not 1 <= of <= MOST_SHARDS:
@@ -170,14 +182,14 @@ def read_instant(text: str, clocks: Clock = SYSTEM_CLOCK) -> PlannedStart:
 
 
 def parse_digest(text: str) -> str:
-    """Parse a plan's digest; raises ValueError."""
+    """Return a plan's digest as it is; raises ValueError unless it has 32 hexadecimal digits."""
     if len(text) != _DIGITS or not set(text) <= _HEX:
         raise ValueError(f"{quote_value(text)} is not a plan's digest: it has {_DIGITS} digits, 0 to f")
     return text
 
 
 def check_address(text: str) -> str:
-    """Check the address of --cluster; raises ValueError that says how to write one."""
+    """Return the address of --cluster as it is; raises ValueError that says how to write one."""
     match = ADDRESS.fullmatch(text)
     if text not in (AUTO, LOCAL) and (match is None or not 0 < int(match[3]) < 1 << 16):
         raise ValueError(

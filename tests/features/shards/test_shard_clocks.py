@@ -21,7 +21,7 @@ from loadgen.features.shards.shard_clocks import (
     ClockShift,
     ClockSpan,
     RoundTrips,
-    boot_id,
+    find_boot_id,
     find_shifts,
     read_clock,
 )
@@ -50,7 +50,7 @@ def test_a_reading_has_the_wall_clock_and_its_error() -> None:
 
 def test_this_machine_has_a_reading() -> None:
     found = read_clock()
-    assert found.boot == boot_id() != ""
+    assert found.boot == find_boot_id() != ""
     assert found.error_ns >= shard_clocks.UNKNOWN_NS
 
 
@@ -71,7 +71,7 @@ def test_a_time_namespace_has_a_clock_of_its_own(
     for name, text in (("boot", boot), ("namespace", namespace)):
         if text is not None:
             (tmp_path / name).write_text(text)
-    assert boot_id(tmp_path / "boot", tmp_path / "namespace") == expected
+    assert find_boot_id(tmp_path / "boot", tmp_path / "namespace") == expected
 
 
 @given(

@@ -14,7 +14,7 @@ from builders.loops import loop_over
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.signals import SIGNALS, Stopped, StopRequest
 from loadgen.features.shards import shard_settings
-from loadgen.features.shards.shard_sender import Punctual, StartWait, lead_s
+from loadgen.features.shards.shard_sender import Punctual, StartWait, compute_lead_s
 from loadgen.features.shards.shard_settings import PlannedStart
 from loadgen.run.command.progress import Display
 from loadgen.run.firing import TransportOptions
@@ -95,7 +95,7 @@ def test_an_instant_beyond_the_calendar_is_refused_in_words(text: str, message: 
 
 @loop_over(("connections", "seconds"), [(0, 1.0), (1, 1.0005), (10_000, 6.0), (10**6, 30.0)])
 def test_many_connections_are_opened_sooner(connections: int, seconds: float) -> None:
-    assert lead_s(connections) == seconds
+    assert compute_lead_s(connections) == seconds
 
 
 def in_a_child(do: Callable[[], list[int]]) -> list[int]:
