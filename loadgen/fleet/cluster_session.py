@@ -16,7 +16,7 @@ from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.signals import Interrupts
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Facts
-from loadgen.features.shards.shard_sender import compute_lead_s
+from loadgen.features.shards.shard_sender import check_divisible, compute_lead_s
 from loadgen.fleet import connection, placement, shard_actor
 from loadgen.fleet.fleet import Calls, Fleet, RayCalls
 from loadgen.fleet.placement import Node, Place
@@ -24,7 +24,6 @@ from loadgen.fleet.shard_order import ShardOrder, pick_options
 from loadgen.plan.plan import Plan
 from loadgen.plan.request_sources import WordCounts
 from loadgen.report.run_directory import Result
-from loadgen.run.acceptance import check_divisible
 from loadgen.run.command import progress
 from loadgen.run.command.options import TABLE, Options, is_given
 from loadgen.run.command.progress import Progress, Totals

@@ -37,7 +37,6 @@ from loadgen.run.firing import Outcome, TransportOptions, Watch, measure
 from loadgen.server import control
 from loadgen.server.control import ServerInfo, ServerProbe
 from loadgen.server.exchange import DENIED, ControlAnswer, ServerAddress
-from loadgen.transport.sending.job import Share
 from loadgen.wire.openai import Completions, Dialect
 
 _LOG = logging.getLogger("loadgen")
@@ -442,26 +441,3 @@ def _name_request(made: Plan, i: int) -> str:
     if isinstance(made.requests, _Placed):
         return made.requests.name_row(i)
     return f"request {i}"
-
-
-def check_divisible(made: Plan, share: Share) -> None:
-    """Raise UsageError if there are more shards than concurrent requests to divide among them."""
-    if made.divisible is None:
-        return
-    flag, most = made.divisible
-    if share.of > most:
-        raise UsageError(
-            f"{share.of} shards of {flag} {most}: some would have no slot; "
-            f"start {most} shards or fewer, or raise {flag}"
-        )
-
-
-def check_digest(made: Plan, expected: str | None) -> None:
-    """Raise MeasureError if the plan's digest is not the one given by --expect-digest."""
-    if expected is not None and (digest := made.digest()) != expected:
-        adapted = made.adaptation.fields
-        fields = f" (the server refused {', '.join(field.name for field in adapted)} here)" if adapted else ""
-        raise MeasureError(
-            f"the plan is {digest}, not {expected} of --expect-plan{fields}: give every shard the same "
-            "version of loadgen, profile, flags, --seed and data files"
-        )

@@ -66,11 +66,11 @@ class Extension:
     def adjust_to_warmup(
         self, options: Options, made: Plan, sent: TransportOptions, warmed: Records, display: Display
     ) -> TransportOptions:
-        """Return the options of how a plan is sent, adjusted to the pace its warm-up showed."""
+        """Return how a plan is sent, adjusted to what its warm-up showed; raises MeasureError."""
         return sent
 
-    def show_plan(self, made: Plan, options: Options, tokenizer: str | None) -> None:
-        """Show a plan before it is sent."""
+    def review_plan(self, made: Plan, options: Options, tokenizer: str | None) -> None:
+        """Show or check a plan before it is sent; raises UsageError."""
 
     def begin_sender(self, options: Options, stack: ExitStack, interrupts: Interrupts) -> SenderMaker | None:
         """Start what sends the plan, before the server; return the sender's maker, None to send as always."""

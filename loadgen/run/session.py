@@ -38,7 +38,7 @@ from loadgen.records.journal import JOURNAL, Journal
 from loadgen.records.record import Records
 from loadgen.records.text_tokens import TextTokenizer
 from loadgen.run import transport_choice
-from loadgen.run.acceptance import Adapter, check_digest, check_divisible, check_sendable
+from loadgen.run.acceptance import Adapter, check_sendable
 from loadgen.run.command import progress
 from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display
@@ -172,9 +172,8 @@ class Session(msgspec.Struct, frozen=True):
         with display.waiting("making the prompts"):
             made = plan.make(workload, self.subject, seed)
             check_sendable(made, self.served, self._started_context)
-            check_divisible(made, self.options.share)
         for extension in find_extensions(self.options):
-            extension.show_plan(made, self.options, self.subject.tokenizer)
+            extension.review_plan(made, self.options, self.subject.tokenizer)
         started = read_wall_clock()
         base, share = Path(self.options.run_dir or "runs"), self.options.share
         part = "" if self.options.shard is None else f"-shard-{share.number}-of-{share.of}"
@@ -204,7 +203,6 @@ class Session(msgspec.Struct, frozen=True):
         sensing = start_sensors(self.local, self.served.engine, self.observes, display)
         warming = options.for_warm_up(made.profile.warmups)
         made, warmed = self.servers.warm_up(self.adapter, made, warming, display)
-        check_digest(made, self.options.expect_plan)
         for extension in find_extensions(self.options):
             options = extension.adjust_to_warmup(self.options, made, options, warmed, display)
         tokenizer = self._text_tokenizer()

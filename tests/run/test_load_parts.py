@@ -10,11 +10,11 @@ from builders.loops import loop_over
 from fakes.scripted_server import target_of
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import UNKNOWN
+from loadgen.features.shards.shard_sender import check_divisible
 from loadgen.features.workers.worker_count import count_usable
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.request_sources import ModelTarget, Seed
-from loadgen.run.acceptance import check_divisible
 from loadgen.run.firing import PlanPart, TransportOptions, job_of
 from loadgen.run.stop_rules import StopRules
 from loadgen.settings.load_schedule import ConcurrencySteps

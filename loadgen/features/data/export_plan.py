@@ -36,7 +36,7 @@ class ExportExtension(Extension):
         if runs > 1:
             raise UsageError(f"{FLAG} writes one plan: leave out --repeat, and name one profile")
 
-    def show_plan(self, made: Plan, options: Options, tokenizer: str | None) -> None:
+    def review_plan(self, made: Plan, options: Options, tokenizer: str | None) -> None:
         export_and_print(made, options.export_requests, tokenizer)
 
 

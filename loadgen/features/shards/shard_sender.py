@@ -23,11 +23,12 @@ from loadgen.facts.run_facts import Facts, ShardFacts
 from loadgen.features.shards.shard_clocks import read_clock
 from loadgen.features.shards.shard_settings import START_AT, PlannedStart
 from loadgen.plan.plan import Plan
+from loadgen.records.record import Records
 from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display
 from loadgen.run.extension import Extension, PlanSender, SenderMaker, Step
 from loadgen.run.firing import Outcome, TransportOptions, Watch
-from loadgen.transport.sending.job import At
+from loadgen.transport.sending.job import At, Share
 
 _ONE_RUN = "{} is of one run: leave out --repeat, and name one profile"
 _LEAST_LEAD_S, _MOST_LEAD_S = 1.0, 30.0
@@ -62,6 +63,17 @@ class ShardExtension(Extension):
         for flag, given in (("--start-at", options.start_at), ("--expect-plan", options.expect_plan)):
             if given is not None and runs > 1:
                 raise UsageError(_ONE_RUN.format(flag))
+
+    def review_plan(self, made: Plan, options: Options, tokenizer: str | None) -> None:
+        """Raise UsageError if the plan cannot be divided among so many shards."""
+        check_divisible(made, options.share)
+
+    def adjust_to_warmup(
+        self, options: Options, made: Plan, sent: TransportOptions, warmed: Records, display: Display
+    ) -> TransportOptions:
+        """Return the options unchanged; raises MeasureError if the plan is not the one of --expect-plan."""
+        check_digest(made, options.expect_plan)
+        return sent
 
     def begin_sender(self, options: Options, stack: ExitStack, interrupts: Interrupts) -> SenderMaker | None:
         return lambda options, *_: ShardSender(options, interrupts)
@@ -208,3 +220,26 @@ class StartWait:
                 f"not ready until {late_ns / SECOND_NS:.2g} s after {START_AT} {self.start}: nothing was "
                 "measured; give a later instant, the same to all shards"
             )
+
+
+def check_divisible(made: Plan, share: Share) -> None:
+    """Raise UsageError if there are more shards than concurrent requests to divide among them."""
+    if made.divisible is None:
+        return
+    flag, most = made.divisible
+    if share.of > most:
+        raise UsageError(
+            f"{share.of} shards of {flag} {most}: some would have no slot; "
+            f"start {most} shards or fewer, or raise {flag}"
+        )
+
+
+def check_digest(made: Plan, expected: str | None) -> None:
+    """Raise MeasureError if the plan's digest is not the one given by --expect-digest."""
+    if expected is not None and (digest := made.digest()) != expected:
+        adapted = made.adaptation.fields
+        fields = f" (the server refused {', '.join(field.name for field in adapted)} here)" if adapted else ""
+        raise MeasureError(
+            f"the plan is {digest}, not {expected} of --expect-plan{fields}: give every shard the same "
+            "version of loadgen, profile, flags, --seed and data files"
+        )
