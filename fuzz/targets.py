@@ -72,7 +72,7 @@ TARGETS = {
     "json_value": Target(f"{_CONTROL}:json_value", ("loadgen.base.untrusted",), ("configs/*.json",), 1024),
     "log": Target(f"{_CONTROL}:log", ("loadgen.server.engine_config",), ("server_logs_as_run/*.log",), 1024),
     "hide": Target(f"{_READERS}:hide", ("loadgen.host.environment", "loadgen.base.secrecy"), (), 256),
-    "text": Target(f"{_READERS}:text", ("loadgen.base.text", "loadgen.base.tables"), (), 512),
+    "text": Target(f"{_READERS}:text", ("loadgen.base.text",), (), 512),
     # files of a model
     "config": Target(f"{_CONTROL}:config", _FILES, ("configs/*.json",)),
     "index": Target(f"{_CONTROL}:index", _FILES, ("configs/*.json",)),

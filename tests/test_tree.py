@@ -31,8 +31,8 @@ FOLDERS = [
 ]  # fmt: skip
 INSIDE = {
     "study": [
-        "repeats", "load_table", "knee", "sweep_record", "limit_record", "labels", "run_summary", "speed",
-        "importers", "consistency", "compare", "audit", "judging_api", "pages", "series",
+        "tables", "repeats", "load_table", "knee", "sweep_record", "limit_record", "labels", "run_summary",
+        "speed", "importers", "consistency", "compare", "audit", "judging_api", "pages", "series",
     ],
     "features": [
         "traces", "data", "shapes", "sessions", "ring", "httpx", "launch", "workers", "sensors", "shards",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import os
@@ -204,26 +203,6 @@ class Lines:
         """Return the file's hash, as `OpenedFile.digest`; it is read once only."""
         self._digest = self._digest or self.file.digest()
         return self._digest
-
-
-def row_cells(lines: Lines, begin: int, stop: int) -> Iterator[list[str]]:
-    """Yield the cells of CSV rows `begin` up to `stop`, not included; raises UsageError that names the row.
-
-    A row is a line: a quote that one leaves open would take in the rows below it.
-    """
-    reader = csv.reader(row.decode() for row in lines.span(begin, stop))
-    try:
-        for row, cells in enumerate(reader, begin):
-            if begin + reader.line_num != row + 1:
-                raise lines.refusal(row, "opens a quote that the line does not close")
-            yield cells
-    except csv.Error as error:
-        row = begin + reader.line_num - 1
-        bare = b"\r" in lines[row].rstrip(b"\r")
-        why = (
-            "has carriage returns inside: end lines with LF or CRLF" if bare else f"is not valid CSV: {error}"
-        )
-        raise lines.refusal(row, why) from None
 
 
 def explain_json(row: bytes, error: Exception, name: str = "") -> str:

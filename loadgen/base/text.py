@@ -1,19 +1,20 @@
-"""Text: made printable, quoted, wrapped at 80 columns, cut and counted, for terminals, logs and files."""
+"""Text: made printable, quoted, wrapped at 80 columns, aligned and cut, for terminals, logs and CSV files."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 import reprlib
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 WIDTH = 80  # of a terminal
 _SHOWN = 40  # characters of a quoted value
 _REPR = reprlib.Repr()
 DUMB = ("dumb", "unknown")  # values of TERM: no colours, and what is shown cannot be taken back
-
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # C0 and C1 but for line feed and tab, DEL, marks that turn the direction of writing, separators of lines and
 # paragraphs, halves of a surrogate pair.
@@ -23,6 +24,8 @@ _COMMANDS = (
 _COMMAND = re.compile(f"[{_COMMANDS}]")
 _UNSAFE = re.compile(r"[^\w .,+=@()\[\]-]")
 _LONGEST_NAME = 100
+_FORMULA = re.compile(r"[=+\-@\t\r\n]")
+_NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:inf|nan)|-")  # "-": nothing ran
 
 
 def wrap_text(text: str, indent: str = "  ", width: int = WIDTH, break_words: bool = False) -> list[str]:
@@ -52,6 +55,15 @@ def cut_middle(name: str, width: int) -> str:
         return name
     tail = (width - 1) * 2 // 3
     return f"{name[: width - 1 - tail]}…{name[-tail:]}"
+
+
+def align_cells(cells: Sequence[str], widths: Sequence[int], gap: str = "") -> str:
+    """Pad cells to their widths (< 0: left-aligned) and join them by `gap`, without blanks at the end."""
+    padded = (
+        cell.rjust(width) if width > 0 else cell.ljust(-width)
+        for cell, width in zip(cells, widths, strict=True)
+    )
+    return gap.join(padded).rstrip()
 
 
 def list_first(names: Sequence[str], most: int) -> str:
@@ -104,15 +116,25 @@ def format_json(value: Any, indent: int | None = None) -> str:
     )
 
 
+def format_csv(rows: Iterable[Iterable[Any]]) -> str:
+    """Write rows as CSV, None and NaN as empty cells, booleans as in JSON.
+
+    A text that a spreadsheet would take for a formula gets an apostrophe in front.
+    """
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([_format_cell(value) for value in row] for row in rows)
+    return out.getvalue()
+
+
+def _format_cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, str):
+        return value if value == value else None
+    formula = _FORMULA.match(value) is not None and _NUMBER.fullmatch(value) is None
+    return clean_text(f"'{value}" if formula else value)
+
+
 def make_file_name(name: str) -> str:
     """Make a name safe as a part of a file's name: no separators, not hidden, at most 100 characters."""
     return _UNSAFE.sub("-", name)[:_LONGEST_NAME].lstrip(". ").rstrip() or "-"
-
-
-def align_cells(cells: Sequence[str], widths: Sequence[int], gap: str = "") -> str:
-    """Pad cells to their widths (< 0: left-aligned) and join them by `gap`, without blanks at the end."""
-    padded = (
-        cell.rjust(width) if width > 0 else cell.ljust(-width)
-        for cell, width in zip(cells, widths, strict=True)
-    )
-    return gap.join(padded).rstrip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self
 
 import msgspec
 import numpy as np
@@ -53,25 +53,6 @@ class TurnRequests(Requests, Protocol):
         self, i: int, answers: Sequence[dict[str, Any]], dialect: Dialect, model: str
     ) -> dict[str, Any]:
         """Make the fields of request i with these answers in place of its history's first ones."""
-        ...
-
-
-@runtime_checkable
-class MadeTurns(Protocol):
-    """Generated conversations, whose texts are made by index when needed."""
-
-    @property
-    def output_lens(self) -> Int64: ...
-    def system(self, session: int) -> str:
-        """Return the system prompt of a session; "" if it has none."""
-        ...
-
-    def message(self, i: int) -> str:
-        """Return the user's message of request i."""
-        ...
-
-    def answer(self, i: int) -> str:
-        """Return the generated answer to request i, for the history of later turns."""
         ...
 
 

@@ -18,7 +18,7 @@ from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import write_output
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import escape_unencodable, print_text
-from loadgen.base.tables import format_csv
+from loadgen.base.text import format_csv
 from loadgen.facts.run_facts import Facts
 from loadgen.features import combine_rows
 from loadgen.figures.figure_table import LATENCIES

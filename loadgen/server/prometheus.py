@@ -48,26 +48,7 @@ class MetricsSnapshot(msgspec.Struct, frozen=True):
             for (owner, name, _), value in self.gauges.items()
             if name == quantity and model in ("", owner)
         ]
-        return _combine_values(quantity, values) if values else None
-
-
-def sum_snapshots(snapshots: Sequence[MetricsSnapshot]) -> MetricsSnapshot:
-    """Sum several servers' metrics, of KV cache use the greatest, without start times; or the first error."""
-    if failed := next((snapshot for snapshot in snapshots if snapshot.error), None):
-        return failed
-    if len(names := sorted({snapshot.names for snapshot in snapshots})) > 1:
-        return MetricsSnapshot(error=f"/metrics has the names of {' and '.join(names)} at different servers")
-    counters: dict[Series, float] = {}
-    gauges: dict[Series, list[float]] = {}
-    for snapshot in snapshots:
-        for series, value in snapshot.counters.items():
-            counters[series] = counters.get(series, 0.0) + value
-        for series, value in snapshot.gauges.items():
-            gauges.setdefault(series, []).append(value)
-    whole = {
-        series: _combine_values(series[1], each) for series, each in gauges.items() if series[1] != "started"
-    }
-    return MetricsSnapshot("".join(names), counters, whole)
+        return combine_values(quantity, values) if values else None
 
 
 def select_lines(status: int, body: bytes, wanted: Container[str] | None = None) -> MetricLines:
@@ -135,7 +116,7 @@ def parse_metrics(selection: MetricLines) -> MetricsSnapshot:
         )
         places, place = rows.setdefault(series, {}), tuple(sorted(labels.items()))
         places[place] = max(places.get(place, sample.value), sample.value)
-    sums = {series: _combine_values(series[1], list(places.values())) for series, places in rows.items()}
+    sums = {series: combine_values(series[1], list(places.values())) for series, places in rows.items()}
     values = {series: value for series, value in sums.items() if untrusted.read_number(value) is not None}
     return MetricsSnapshot(
         selection.names,
@@ -144,5 +125,6 @@ def parse_metrics(selection: MetricLines) -> MetricsSnapshot:
     )
 
 
-def _combine_values(quantity: str, values: Sequence[float]) -> float:
+def combine_values(quantity: str, values: Sequence[float]) -> float:
+    """Combine the values of several engines: their sum, of KV cache use and start times the greatest."""
     return max(values) if quantity in _GREATEST else sum(values)

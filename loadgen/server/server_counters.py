@@ -7,11 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
 from pydantic import AliasChoices, BaseModel, Field
 
 from loadgen.engines.engines import METRICS
-from loadgen.server.prometheus import MetricsSnapshot, Series, sum_snapshots
+from loadgen.server.prometheus import MetricsSnapshot, Series
 
 _PERCENTILES = (50, 90, 99)
 _UNFINISHED = ("abort", "error")
@@ -80,15 +79,6 @@ class ServerWindow(BaseModel, extra="forbid", frozen=True):
         return max((value for s in self.samples if (value := getattr(s, gauge)) is not None), default=None)
 
 
-class ScrapedRun(msgspec.Struct, frozen=True):
-    """The scrapes of one server before and after a run, and during it with seconds since its begin."""
-
-    before: MetricsSnapshot
-    after: MetricsSnapshot
-    samples: Sequence[tuple[float, MetricsSnapshot]] = ()
-    settled: bool = True
-
-
 def make_window(
     before: MetricsSnapshot,
     after: MetricsSnapshot,
@@ -125,22 +115,6 @@ def make_window(
         waiting_after=after.gauge("waiting", ours),
         **({} if reset else _make_figures(moved, after.names, ours)),
     )
-
-
-def join_windows(parts: Sequence[ScrapedRun], model: str = "") -> ServerWindow:
-    """Sum the windows of several servers that shared a run: counters, histograms, samples.
-
-    Samples are summed in their order, as far as every server has them; KV cache use is the greatest.
-    """
-    alone = [make_window(part.before, part.after, part.samples, model, part.settled) for part in parts]
-    if failed := next((each for each in alone if each.error), None):
-        return failed
-    if any(each.reset for each in alone):
-        return ServerWindow(names=alone[0].names, reset=True)
-    sampled = zip(*(part.samples for part in parts), strict=False)
-    samples = [(several[0][0], sum_snapshots([snapshot for _, snapshot in several])) for several in sampled]
-    before, after = (sum_snapshots([getattr(part, end) for part in parts]) for end in ("before", "after"))
-    return make_window(before, after, samples, model, all(each.settled for each in alone))
 
 
 def _has_restarted(snapshots: Sequence[MetricsSnapshot]) -> bool:

@@ -9,12 +9,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, model_validator
 
 from loadgen import __version__
-from loadgen.base.tables import Column, Table, render_text_table
 from loadgen.base.text import clean_line, format_count, wrap_text
 from loadgen.figures.objectives import Standing
 from loadgen.report.run import Run
 from loadgen.study.load_table import SIMULATION
 from loadgen.study.sweep_record import LoadAxis
+from loadgen.study.tables import Column, Table, render_text_table
 
 LIMIT = "limit.json"
 # 1: the first. 2: what a run shows is one of three words, and its doubts are listed.

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import asdict, replace
 
-from loadgen.base.tables import Table, make_table, measure_table, render_text_table
 from loadgen.base.text import WIDTH, clean_line, wrap_text
 from loadgen.figures.figure_table import COMMON, LATENCIES
 from loadgen.figures.metrics import DECODING, PREFILL, Figures, list_throughputs
@@ -19,6 +18,7 @@ from loadgen.report.load_identity import Load, identify_measured_load
 from loadgen.report.run_directory import Result
 from loadgen.study import repeats
 from loadgen.study.repeats import Mean
+from loadgen.study.tables import Table, make_table, measure_table, render_text_table
 from loadgen.verdict.verdict import Level
 
 UNNAMED = "Several loads"  # the title where the rows have nothing in common

@@ -14,8 +14,7 @@ from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.parsing import read_figure
-from loadgen.base.tables import format_csv
-from loadgen.base.text import clean_text, format_json, make_file_name, quote_value
+from loadgen.base.text import clean_text, format_csv, format_json, make_file_name, quote_value
 from loadgen.base.untrusted import is_too_deep
 
 # Each sets a title, clears a screen, turns the direction of writing, ends a line, or cannot be encoded.

@@ -12,10 +12,10 @@ import numpy as np
 
 from fuzzing.fuzz_files import written
 from fuzzing.fuzz_odd import replaced, shortened, spots
-from loadgen.base import secrecy, tables
+from loadgen.base import secrecy
 from loadgen.base.errors import UsageError
 from loadgen.base.secrecy import Secrets
-from loadgen.base.text import clean_text, format_json, make_file_name
+from loadgen.base.text import clean_text, format_csv, format_json, make_file_name
 from loadgen.plan import profile as profiles
 from loadgen.server import prometheus
 from loadgen.study.audit import audit_command
@@ -134,7 +134,7 @@ def text(data: bytes) -> None:
     clean_text(said).encode()
     format_json({said: said}).encode()
     assert (Path("d") / make_file_name(said)).parent == Path("d")
-    tables.format_csv([[said, said]]).encode()
+    format_csv([[said, said]]).encode()
 
 
 def hide(data: bytes) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from builders.loops import loop_over
+from loadgen.features.targets.replicas import ScrapedRun, join_windows
 from loadgen.server.prometheus import MetricsSnapshot, Series, parse_metrics, select_lines
-from loadgen.server.server_counters import ScrapedRun, ServerSample, ServerWindow, join_windows, make_window
+from loadgen.server.server_counters import ServerSample, ServerWindow, make_window
 
 RECORDED = Path(__file__).parents[1] / "data" / "metrics"
 TOKENS: Series = ("m", "generation_tokens", "")

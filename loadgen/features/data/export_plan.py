@@ -9,16 +9,17 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path, write_output
 from loadgen.base.printing import print_text
 from loadgen.plan.plan import Plan
-from loadgen.plan.planned_requests import UNKNOWN_LEN, MadeTurns, PromptRequests, Turns
+from loadgen.plan.planned_requests import UNKNOWN_LEN, PromptRequests, Turns
 from loadgen.run.command.options import Options
 from loadgen.run.extension import Extension
 
@@ -26,6 +27,25 @@ _RECOUNTED = 1000  # texts
 FLAG = "--export-requests"
 IDS, TEXTS, BODIES, CONVERSATIONS = "token ids", "texts", "whole bodies", "conversations"
 Decode = Callable[[list[int]], str]
+
+
+@runtime_checkable
+class MadeTurns(Protocol):
+    """Generated conversations, whose texts are made by index when needed."""
+
+    @property
+    def output_lens(self) -> Int64: ...
+    def system(self, session: int) -> str:
+        """Return the system prompt of a session; "" if it has none."""
+        ...
+
+    def message(self, i: int) -> str:
+        """Return the user's message of request i."""
+        ...
+
+    def answer(self, i: int) -> str:
+        """Return the generated answer to request i, for the history of later turns."""
+        ...
 
 
 class ExportExtension(Extension):

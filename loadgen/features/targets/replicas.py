@@ -35,7 +35,7 @@ from loadgen.run.transport_choice import add_path
 from loadgen.server import control
 from loadgen.server.control import ServerInfo
 from loadgen.server.exchange import ControlLoop, ServerAddress
-from loadgen.server.prometheus import MetricLines, parse_metrics
+from loadgen.server.prometheus import MetricLines, MetricsSnapshot, Series, combine_values, parse_metrics
 from loadgen.server.scraper import MetricsScraper, Scrape
 from loadgen.transport.sending.job import Target
 
@@ -202,6 +202,15 @@ def attach_others(session: Session, places: Sequence[ApiPlace], loop: ControlLoo
     )
 
 
+class ScrapedRun(msgspec.Struct, frozen=True):
+    """The scrapes of one server before and after a run, and during it with seconds since its begin."""
+
+    before: MetricsSnapshot
+    after: MetricsSnapshot
+    samples: Sequence[tuple[float, MetricsSnapshot]] = ()
+    settled: bool = True
+
+
 class ReplicaScrapers(MetricsScraper):
     """Scrapes several servers; figures exist only if all servers have them."""
 
@@ -235,7 +244,7 @@ class ReplicaScrapers(MetricsScraper):
         `meanwhile` is called once where there is a wait. The window has only an error if a scrape before or
         after the run failed.
         """
-        from loadgen.server.server_counters import ScrapedRun, ServerWindow, join_windows  # built after a run
+        from loadgen.server.server_counters import ServerWindow  # built after a run
 
         if self.began.error:
             return ServerWindow(error=self.began.error)
@@ -277,3 +286,40 @@ class ReplicaScrapers(MetricsScraper):
             if each.error:
                 return MetricLines(error=f"{scraper.access.shown_url}: {each.error}")
         return lines[0]
+
+
+def join_windows(parts: Sequence[ScrapedRun], model: str = "") -> ServerWindow:
+    """Sum the windows of several servers that shared a run: counters, histograms, samples.
+
+    Samples are summed in their order, as far as every server has them; KV cache use is the greatest.
+    """
+    from loadgen.server.server_counters import ServerWindow, make_window  # built after a run
+
+    alone = [make_window(part.before, part.after, part.samples, model, part.settled) for part in parts]
+    if failed := next((each for each in alone if each.error), None):
+        return failed
+    if any(each.reset for each in alone):
+        return ServerWindow(names=alone[0].names, reset=True)
+    sampled = zip(*(part.samples for part in parts), strict=False)
+    samples = [(several[0][0], sum_snapshots([snapshot for _, snapshot in several])) for several in sampled]
+    before, after = (sum_snapshots([getattr(part, end) for part in parts]) for end in ("before", "after"))
+    return make_window(before, after, samples, model, all(each.settled for each in alone))
+
+
+def sum_snapshots(snapshots: Sequence[MetricsSnapshot]) -> MetricsSnapshot:
+    """Sum several servers' metrics, of KV cache use the greatest, without start times; or the first error."""
+    if failed := next((snapshot for snapshot in snapshots if snapshot.error), None):
+        return failed
+    if len(names := sorted({snapshot.names for snapshot in snapshots})) > 1:
+        return MetricsSnapshot(error=f"/metrics has the names of {' and '.join(names)} at different servers")
+    counters: dict[Series, float] = {}
+    gauges: dict[Series, list[float]] = {}
+    for snapshot in snapshots:
+        for series, value in snapshot.counters.items():
+            counters[series] = counters.get(series, 0.0) + value
+        for series, value in snapshot.gauges.items():
+            gauges.setdefault(series, []).append(value)
+    whole = {
+        series: combine_values(series[1], each) for series, each in gauges.items() if series[1] != "started"
+    }
+    return MetricsSnapshot("".join(names), counters, whole)

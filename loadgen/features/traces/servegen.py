@@ -27,10 +27,10 @@ from loadgen.base.arrays import Float64, Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
-from loadgen.base.json_lines import Lines, OpenedFile, explain_json, row_cells
+from loadgen.base.json_lines import Lines, OpenedFile, explain_json
 from loadgen.base.text import format_count
 from loadgen.base.untrusted import NOT_JSON
-from loadgen.features.traces.trace_rows import TraceRows, make_no_hashes
+from loadgen.features.traces.trace_rows import TraceRows, make_no_hashes, row_cells
 from loadgen.plan.request_sources import RandomStream
 
 TRACE_FILE = re.compile(r"(.*chunk-(\d+))-trace\.csv")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +18,7 @@ from loadgen.base import parsing
 from loadgen.base.arrays import Float64, Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
-from loadgen.base.json_lines import Lines, row_cells
+from loadgen.base.json_lines import Lines
 from loadgen.base.text import quote_value
 
 NO_BLOCKS = 0
@@ -331,3 +332,23 @@ def _is_date(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def row_cells(lines: Lines, begin: int, stop: int) -> Iterator[list[str]]:
+    """Yield the cells of CSV rows `begin` up to `stop`, not included; raises UsageError that names the row.
+
+    A row is a line: a quote that one leaves open would take in the rows below it.
+    """
+    reader = csv.reader(row.decode() for row in lines.span(begin, stop))
+    try:
+        for row, cells in enumerate(reader, begin):
+            if begin + reader.line_num != row + 1:
+                raise lines.refusal(row, "opens a quote that the line does not close")
+            yield cells
+    except csv.Error as error:
+        row = begin + reader.line_num - 1
+        bare = b"\r" in lines[row].rstrip(b"\r")
+        why = (
+            "has carriage returns inside: end lines with LF or CRLF" if bare else f"is not valid CSV: {error}"
+        )
+        raise lines.refusal(row, why) from None

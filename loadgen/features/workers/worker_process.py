@@ -1,17 +1,23 @@
-"""Worker process: sends, decodes and journals one part of a plan; its pipe to the process that forked it."""
+"""Worker process: sends, decodes and journals one part of a plan, and what it shares with other processes.
+
+With its parent it has a pipe, with the other workers the queue of a closed loop and the instant of the start.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import mmap
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 
 import msgspec
+import numpy as np
 
+from loadgen.base.arrays import Int64
 from loadgen.records.decode import Decoder
 from loadgen.records.journal import Journal
 from loadgen.records.record import Record
@@ -26,6 +32,8 @@ from loadgen.transport.sending.job import Job
 _LENGTH = struct.Struct("=Q")
 _PIECE_BYTES = 1 << 18
 _STOP = b"s"
+_READY_NS = 20_000_000  # from the moment that all are ready to the start: each learns of it in time
+_INDEX_BYTES = 8
 
 
 class WorkerTask(msgspec.Struct, frozen=True):
@@ -212,3 +220,111 @@ def worker_pipe() -> tuple[WorkerEnd, ParentEnd]:
     """Open a socket pair; return the worker's and the parent's end, to be divided after the fork."""
     ours, theirs = socket.socketpair()
     return WorkerEnd(ours), ParentEnd(theirs)
+
+
+class Queue:
+    """An order that several processes of a closed loop take from, each when a slot is free.
+
+    All read one file without a name at one shared position, which the kernel moves at each read: no request
+    is given out twice, and there is no lock to be left locked by a process that dies. Make it before the
+    fork. Raises OSError where such a file cannot be made.
+    """
+
+    def __init__(self, indices: Int64) -> None:
+        self._length = len(indices)
+        self._file = _make_shared_file(indices.astype(np.int64).tobytes()) if indices.size else -1
+
+    def __len__(self) -> int:
+        return self._length
+
+    def take_next(self) -> int:
+        """Take the plan index of the next request; -1 if none is left."""
+        data = os.read(self._file, _INDEX_BYTES) if self._file >= 0 else b""
+        return int.from_bytes(data, "little", signed=True) if data else -1
+
+    def close(self) -> None:
+        """Close this process's file descriptor."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+class Shared:
+    """One process's order over a Queue; the parent can read what it took."""
+
+    shared = True
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self._log = memoryview(mmap.mmap(-1, _INDEX_BYTES * max(len(queue), 1))).cast("q")
+
+    def __len__(self) -> int:
+        return len(self.queue)
+
+    def __iter__(self) -> Iterator[int]:
+        at, log = 0, self._log
+        while (index := self.queue.take_next()) >= 0:
+            log[at] = index + 1  # 0: nothing was taken
+            at += 1
+            yield index
+
+    def list_taken(self, count: int) -> list[int]:
+        return [index - 1 for index in self._log[:count].tolist()]
+
+    def list_claimed(self) -> list[int]:
+        """List all requests that this process took."""
+        return self.list_taken(int(np.count_nonzero(np.frombuffer(self._log, np.int64))))
+
+    def list_unanswered(self, sent: int, have: Collection[int]) -> list[int]:
+        return [index for index in self.list_taken(sent) if index not in have]
+
+
+def _make_shared_file(data: bytes) -> int:
+    """Make an unnamed file with this content, whose read position forked processes share."""
+    file, view = os.memfd_create("loadgen-requests", os.MFD_CLOEXEC), memoryview(data)
+    try:
+        while view:
+            view = view[os.write(file, view) :]
+        # The kernel locks the position of a file that was opened, and not of one that was made like this.
+        return os.open(f"/proc/self/fd/{file}", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(file)
+
+
+class Together:
+    """A start at one instant for several processes, once all are ready; make it before the fork.
+
+    The process that forked them calls `release`, a few hundred times a second, and counts as ready what has
+    ended.
+    """
+
+    def __init__(self, processes: int, earliest_ns: int = 0) -> None:
+        self.processes, self.earliest_ns = processes, earliest_ns
+        self._view = memoryview(mmap.mmap(-1, 8 * (1 + processes))).cast("q")
+
+    def make_start(self, process: int) -> TogetherStart:
+        """Make the start that process number `process`, from 0, waits for."""
+        return TogetherStart(self._view, process)
+
+    def is_ready(self, process: int) -> bool:
+        """Whether process number `process` is ready."""
+        return bool(self._view[1 + process])
+
+    def release(self, now_ns: int, ended: set[int]) -> bool:
+        """Set the instant once every process is ready or has ended; returns whether it is set."""
+        if not self._view[0] and all(
+            self._view[1 + process] or process in ended for process in range(self.processes)
+        ):
+            self._view[0] = max(now_ns + _READY_NS, self.earliest_ns)
+        return self._view[0] > 0
+
+
+class TogetherStart:
+    """The start of one of the processes of `Together`."""
+
+    def __init__(self, view: memoryview, process: int) -> None:
+        self._view, self._process = view, process
+
+    def begin_ns(self, now_ns: int) -> int:
+        self._view[1 + self._process] = 1
+        return int(self._view[0])

@@ -24,6 +24,9 @@ from loadgen.base.errors import MeasureError
 from loadgen.features.workers.worker_process import (
     EndedRequests,
     ParentEnd,
+    Queue,
+    Shared,
+    Together,
     WorkerEnd,
     WorkerResult,
     WorkerTask,
@@ -45,7 +48,7 @@ from loadgen.run.firing import (
 from loadgen.transport.capture import Capture, Counters, Health
 from loadgen.transport.capture_process import FORKING, flush_standard_streams, fork_process, set_scheduling
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.transport.sending.job import AtOnce, Queue, RunStart, Shared, Together, join_digests
+from loadgen.transport.sending.job import AtOnce, RunStart, join_digests
 
 _LOG = logging.getLogger("loadgen")
 _TURN_S, _START_TURN_S = 0.25, 0.002

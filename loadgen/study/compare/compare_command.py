@@ -9,13 +9,6 @@ from typing import Any, NamedTuple
 
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import print_text
-from loadgen.base.tables import (
-    Table,
-    escape_markdown,
-    render_csv_table,
-    render_markdown_table,
-    render_text_table,
-)
 from loadgen.base.text import clean_text, format_json, wrap_text
 from loadgen.features.roofline.roofline_settings import MachineOptions
 from loadgen.settings import setting
@@ -29,6 +22,13 @@ from loadgen.study.consistency import ceilings
 from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources
 from loadgen.study.importers.result_sources import Sources
+from loadgen.study.tables import (
+    Table,
+    escape_markdown,
+    render_csv_table,
+    render_markdown_table,
+    render_text_table,
+)
 
 _MOST_PROBLEMS = 10  # that are printed one by one
 

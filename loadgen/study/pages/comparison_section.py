@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.base.tables import Table, make_table
 from loadgen.study import repeats
 from loadgen.study.compare.comparison import find_column
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line
@@ -18,6 +17,7 @@ from loadgen.study.compare.tables import comparison_report, loads, rankings
 from loadgen.study.pages import run_charts
 from loadgen.study.pages.page_parts import NAN, Bar, Curve, CurveStyle, Number, Panel
 from loadgen.study.run_summary import Reported, group_by
+from loadgen.study.tables import Table, make_table
 
 SYMBOLS = {
     Decision.FASTER: "▲",

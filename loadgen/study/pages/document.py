@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from loadgen.base.tables import Table
 from loadgen.base.text import list_first
 from loadgen.facts.run_facts import FailedCell
 from loadgen.study import sweep_record
@@ -23,6 +22,7 @@ from loadgen.study.pages.limit_section import make_limit_sections
 from loadgen.study.pages.page_parts import PageSection, Panel, find_section
 from loadgen.study.pages.run_section import Account, make_account
 from loadgen.study.run_summary import Reported
+from loadgen.study.tables import Table
 
 MOST_DRAWN = 32  # runs whose own pictures a page holds
 

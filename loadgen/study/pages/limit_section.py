@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.base.tables import make_table
 from loadgen.study import limit_record
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitRecord, LimitRun, ObjectiveFigures
 from loadgen.study.pages.page_parts import NAN, Curve, CurveStyle, Floats, PageSection, Panel, is_wide
+from loadgen.study.tables import make_table
 
 _TOP = 2.5  # times the limit, the highest that is drawn: a saturated run would flatten all others
 

@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.base.tables import make_table
 from loadgen.report.load_identity import settle_lengths
 from loadgen.study import load_table
 from loadgen.study.compare.comparison import INVALID
@@ -22,6 +21,7 @@ from loadgen.study.pages.comparison_section import MOST_CURVES
 from loadgen.study.pages.page_parts import Curve, CurveStyle, Number, PageSection, Panel, is_wide
 from loadgen.study.pages.pictures.drawing import WIDTH, Drawing, Polyline, Text, draw_panel
 from loadgen.study.run_summary import Reported, group_by
+from loadgen.study.tables import make_table
 
 _THROUGHPUT, _PER_GPU, _TTFT, _TPOT = (
     "output_throughput", "output_throughput_per_gpu", "mean_ttft_ms", "mean_tpot_ms"

@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator, Sequence
 
 from loadgen.base.errors import LOG_LINE
-from loadgen.base.tables import Table, escape_markdown
 from loadgen.base.text import clean_line
 from loadgen.study.pages.comparison_section import LEVELS, SYMBOLS, Compared, ComparedRow
 from loadgen.study.pages.document import Document
 from loadgen.study.pages.page_parts import PageSection
 from loadgen.study.pages.run_section import Account
+from loadgen.study.tables import Table, escape_markdown
 
 _FENCE = re.compile(r"`{3,}")
 

@@ -19,7 +19,6 @@ from loadgen.base import files
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.files import ANYONES, write_output
 from loadgen.base.printing import print_text
-from loadgen.base.tables import format_csv_table
 from loadgen.base.text import clean_line, clean_text, make_file_name, wrap_text
 from loadgen.report import result_block
 from loadgen.study import limit_record, sweep_record
@@ -38,6 +37,7 @@ from loadgen.study.pages.page_parts import PageSection, Panel
 from loadgen.study.pages.pictures.drawing import Drawing, draw_panel
 from loadgen.study.pages.pictures.picture_files import write_png, write_svg
 from loadgen.study.run_summary import Reported
+from loadgen.study.tables import format_csv_table
 
 _PLOT = "plot"
 _FIRST_COLUMNS = (

@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.base.tables import Table
 from loadgen.study import repeats
+from loadgen.study.tables import Table
 
 Floats = NDArray[np.floating[Any]]
 NAN = float("nan")

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import MS_NS, SECOND_NS
-from loadgen.base.tables import make_table
 from loadgen.base.text import format_count
 from loadgen.figures.figure_table import LATENCIES, SELECTABLE
 from loadgen.figures.metrics import list_gaps
@@ -27,6 +26,7 @@ from loadgen.study.pages.page_parts import (
     Spans,
     Tone,
 )
+from loadgen.study.tables import make_table
 
 MOST_POINTS = 400  # over time
 MOST_RANKS = 240  # of a distribution

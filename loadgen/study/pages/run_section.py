@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from loadgen.base import rule
 from loadgen.base.secrecy import HIDDEN
-from loadgen.base.tables import Table, make_table
 from loadgen.facts.run_facts import Facts
 from loadgen.features.sessions.session_figures import divide_by_turn
 from loadgen.features.targets.target_figures import divide_by_target
@@ -31,6 +30,7 @@ from loadgen.study.compare.tables.comparison_report import describe_load
 from loadgen.study.pages import run_charts
 from loadgen.study.pages.page_parts import Number, PageSection, find_section, format_number
 from loadgen.study.run_summary import Reported, shorten_name
+from loadgen.study.tables import Table, make_table
 from loadgen.verdict.evidence import least_samples
 from loadgen.verdict.verdict import Level
 

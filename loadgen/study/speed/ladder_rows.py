@@ -11,7 +11,6 @@ from msgspec.structs import asdict, replace
 
 from loadgen.base.arrays import Bool, Float64, Int64
 from loadgen.base.clock import SECOND_NS
-from loadgen.base.tables import Column, Table
 from loadgen.engines import engines
 from loadgen.facts.run_facts import Facts
 from loadgen.features.roofline.models import split_gguf
@@ -32,6 +31,7 @@ from loadgen.study.speed.speed_rows import (
     round_speed,
 )
 from loadgen.study.speed.speed_tables import TABLES
+from loadgen.study.tables import Column, Table
 from loadgen.verdict.verdict import Level
 
 _DECIMALS = ("speed_tok_s", "ttft_ms", "decode_tok_s")

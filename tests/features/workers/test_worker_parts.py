@@ -12,6 +12,8 @@ from loadgen.features.workers import worker_count
 from loadgen.features.workers.worker_process import (
     EndedRequests,
     EndedRows,
+    Queue,
+    Shared,
     WorkerMessage,
     WorkerResult,
     worker_pipe,
@@ -23,7 +25,7 @@ from loadgen.run.firing import NO_HEALTH, DecodedTally
 from loadgen.run.stop_rules import StopRules
 from loadgen.transport.capture import Health
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.transport.sending.job import Listed, Queue, Share, Shared
+from loadgen.transport.sending.job import Listed, Share
 
 FIGURES = Totals(
     sent=9,

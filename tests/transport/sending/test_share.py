@@ -10,19 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.scripted_server import job_of, target_of
-from loadgen.transport.sending.job import (
-    WHOLE,
-    At,
-    AtOnce,
-    Job,
-    Listed,
-    Queue,
-    RunStart,
-    Share,
-    Shared,
-    Together,
-    wait_for_start,
-)
+from loadgen.features.workers.worker_process import Queue, Shared, Together
+from loadgen.transport.sending.job import WHOLE, At, AtOnce, Job, Listed, RunStart, Share, wait_for_start
 from loadgen.transport.sending.sender import Outgoing
 
 COUNTS = st.integers(0, 60)

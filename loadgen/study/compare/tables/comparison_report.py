@@ -9,14 +9,6 @@ from typing import Any, NamedTuple
 from msgspec.structs import asdict
 
 from loadgen.base.errors import LOG_LINE
-from loadgen.base.tables import (
-    Table,
-    escape_markdown,
-    format_csv_table,
-    make_table,
-    render_markdown_table,
-    render_text_table,
-)
 from loadgen.base.text import (
     WIDTH,
     align_cells,
@@ -35,6 +27,14 @@ from loadgen.study.compare.tables import loads
 from loadgen.study.load_table import LoadRow
 from loadgen.study.repeats import Mean
 from loadgen.study.run_summary import Reported, group_by
+from loadgen.study.tables import (
+    Table,
+    escape_markdown,
+    format_csv_table,
+    make_table,
+    render_markdown_table,
+    render_text_table,
+)
 
 SIGNS = {
     Decision.FASTER: "+",

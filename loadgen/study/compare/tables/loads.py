@@ -7,7 +7,6 @@ from collections.abc import Hashable, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.base.tables import Table, make_table
 from loadgen.features.sessions.session_figures import divide_by_turn
 from loadgen.report.load_identity import settle_lengths
 from loadgen.study import load_table
@@ -15,6 +14,7 @@ from loadgen.study.compare.comparison import INVALID
 from loadgen.study.compare.model import ALONE, ComparedLoad, Line
 from loadgen.study.load_table import SIMULATION, LoadRow
 from loadgen.study.run_summary import group_by
+from loadgen.study.tables import Table, make_table
 
 _FEWEST = 2  # rows that make a table
 _SWEEP = 3  # loads of one row that are shown next to one another although each is compared as well

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from loadgen.base.tables import Table, make_table
 from loadgen.engines import engines
 from loadgen.features.roofline import models
 from loadgen.study.compare.comparison import find_column
 from loadgen.study.compare.model import ComparedLoad, Line
 from loadgen.study.consistency.ceilings import find_weights
 from loadgen.study.run_summary import Reported
+from loadgen.study.tables import Table, make_table
 
 _PLAIN = ("", "BF16", "FP16")
 _PARAMETERS = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)B(?![A-Za-z0-9])", re.IGNORECASE)

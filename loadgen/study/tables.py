@@ -1,10 +1,8 @@
-"""Tables: cells under columns, drawn for a terminal, as Markdown, and as CSV that no spreadsheet computes."""
+"""Tables: cells under columns, drawn for a terminal, as Markdown, and as CSV."""
 
 from __future__ import annotations
 
-import csv
 import html
-import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
@@ -12,36 +10,15 @@ from typing import Any
 
 import msgspec
 
-from loadgen.base.text import WIDTH, align_cells, clean_line, clean_text, wrap_text
+from loadgen.base.text import WIDTH, align_cells, clean_line, format_csv, wrap_text
 
 _GAP = "  "
 _DIGITS = re.compile(r"[\d.]+( ±(>100%|[\d.]+))?|-|inf|none|")  # right-aligned
-_FORMULA = re.compile(r"[=+\-@\t\r\n]")
-_NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:inf|nan)|-")  # "-": nothing ran
 
 
 def format_csv_table(keys: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     """Write mappings as CSV under a header of `keys`, with an empty cell where a row lacks a key."""
     return format_csv([keys, *([row.get(key) for key in keys] for row in rows)])
-
-
-def format_csv(rows: Iterable[Iterable[Any]]) -> str:
-    """Write rows as CSV, None and NaN as empty cells, booleans as in JSON.
-
-    A text that a spreadsheet would take for a formula gets an apostrophe in front.
-    """
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows([_format_cell(value) for value in row] for row in rows)
-    return out.getvalue()
-
-
-def _format_cell(value: Any) -> Any:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if not isinstance(value, str):
-        return value if value == value else None
-    formula = _FORMULA.match(value) is not None and _NUMBER.fullmatch(value) is None
-    return clean_text(f"'{value}" if formula else value)
 
 
 class Column(msgspec.Struct, frozen=True):
