@@ -91,13 +91,11 @@ class SessionRows(msgspec.Struct, frozen=True):
         return records.sent_ns[rows[begins]], np.maximum(ends_ns, records.sent_ns[rows[begins]])
 
 
-def find_sessions(records: Records, session_turns: Sequence[int]) -> SessionRows | None:
-    """Group records into sessions by each one's planned turns, `session_turns`; None if that is empty.
+def find_sessions(records: Records, session_turns: Sequence[int]) -> SessionRows:
+    """Group records into sessions by each one's planned turns, `session_turns`, of which there are some.
 
     Raises ValueError where the records hold a request that is of no session.
     """
-    if not session_turns:
-        return None
     turns = np.array(session_turns, np.int64)
     ends = np.cumsum(turns)
     if len(records) and int(records.index[-1]) >= ends[-1]:
@@ -158,8 +156,8 @@ def list_early_places(
 
     `where` writes the row and conversation of a plan index.
     """
-    rows = find_sessions(records, session_turns)
-    if rows is None:
+    if not session_turns:
         return ()
+    rows = find_sessions(records, session_turns)
     ended = records.index[rows.last[rows.early]][:_MOST_PLACES].tolist()
     return tuple((index, where(index)) for index in ended)

@@ -23,7 +23,6 @@ from loadgen.facts.run_facts import Facts
 from loadgen.features import combine_rows
 from loadgen.figures.figure_table import LATENCIES
 from loadgen.figures.per_request import PerRequest
-from loadgen.figures.session_rows import find_sessions
 from loadgen.records.record import UNKNOWN
 from loadgen.report import run_directory
 from loadgen.report.result_file import list_request_ids
@@ -143,10 +142,9 @@ def list_numbers(run: Result) -> dict[str, NDArray[Any]]:
     first_ns, last_ns = (np.full(len(records), UNKNOWN, np.int64) for _ in range(2))
     first_ns[counts > 0] = records.arrival_ns[records.start[:-1][counts > 0]]
     last_ns[counts > 0] = records.arrival_ns[records.start[1:][counts > 0] - 1]
-    sessions = find_sessions(records, run.facts.session_turns)
     samples = {f"{figure.key}_ns": figure.samples(each) for figure in _TIMED}
     return {
-        **({} if sessions is None else {"session": sessions.session, "turn": sessions.turn}),
+        **({} if run.sessions is None else {"session": run.sessions.session, "turn": run.sessions.turn}),
         **{name: records.columns[name] for name in ("index", "slot", "cached_tokens", "resends")},
         "intended_ns": records.intended_ns,
         "sent_ns": np.where(records.sent, records.sent_ns, UNKNOWN),

@@ -23,7 +23,7 @@ from loadgen.figures import objectives, steady_state
 from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.objectives import ObjectiveEvidence, judge_objectives
 from loadgen.figures.per_request import MetricOptions
-from loadgen.figures.session_rows import find_dry_ns, find_sessions
+from loadgen.figures.session_rows import SessionRows, find_dry_ns, find_sessions
 from loadgen.figures.steady_state import Steady, Trim, Unsteady
 from loadgen.records import journal, text_tokens
 from loadgen.records.journal import JOURNAL
@@ -51,6 +51,12 @@ class Result:
     samples: KeptSamples = field(default_factory=KeptSamples)
 
     @cached_property
+    def sessions(self) -> SessionRows | None:
+        """The sessions that the requests belong to; None if the run has no sessions."""
+        turns = self.facts.session_turns
+        return find_sessions(self.records, turns) if turns else None
+
+    @cached_property
     def counted(self) -> Records:
         """The records that figures are computed from.
 
@@ -58,8 +64,7 @@ class Result:
         what follows is under less and less load. All, where the run was cut short, or nothing succeeded
         before that.
         """
-        facts, records = self.facts, self.records
-        rows = find_sessions(records, facts.session_turns)
+        facts, records, rows = self.facts, self.records, self.sessions
         if rows is None or facts.held_concurrency is None or facts.partial or facts.lost:
             return records
         until_ns = find_dry_ns(rows, records, facts.profile.duration_ns, facts.own_sessions, facts.queues)
@@ -124,13 +129,12 @@ class Result:
         if profile.shaped:
             return Unsteady(f"the load changes ({', '.join(profile.shape_words)})")
         trim = Trim.parse(profile.warmup, profile.cooldown)
-        begins = find_sessions(self.records, self.facts.session_turns)
         return steady_state.find_steady_state(
             self.records,
             self.facts.held_concurrency,
             trim,
             self.ask,
-            None if begins is None else begins.begins,
+            None if self.sessions is None else self.sessions.begins,
             self.facts.queues,
         )
 
@@ -240,7 +244,8 @@ def load(directory: Path) -> Result:
             raise ValueError(f"{RESULT} has more than {_LARGEST_RESULT >> 20} MiB")
         ours = json.loads((directory / RESULT).read_text("utf-8"))[OURS]
         facts, records = _read_facts(directory, ours), Records.load(directory / ARRIVALS)
-        find_sessions(records, facts.session_turns)  # of which each request must be one
+        if facts.session_turns:
+            find_sessions(records, facts.session_turns)  # of which each request must be one
         return Result(facts, records, sample_file.load(directory / SAMPLES))
     except OSError as error:
         raise UsageError(

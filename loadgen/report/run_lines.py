@@ -15,7 +15,6 @@ from loadgen.engines import refusals
 from loadgen.facts.run_facts import Client, Facts
 from loadgen.figures.distribution import Distribution, compute_percentiles
 from loadgen.figures.metrics import FailureTally
-from loadgen.figures.session_rows import find_sessions
 from loadgen.figures.steady_state import Steady, Unsteady
 from loadgen.plan.planned_requests import LengthFacts, ScheduleFacts
 from loadgen.plan.request_sources import RANDOM, TRACES
@@ -306,7 +305,7 @@ def describe_worst_failures(result: Result, options: ReportOptions) -> Iterator[
 
 def describe_missing(result: Result, options: ReportOptions) -> Iterator[str]:
     """Yield a line on planned requests without a record: lost with the client, or never sent."""
-    facts, sessions = result.facts, find_sessions(result.records, result.facts.session_turns)
+    facts, sessions = result.facts, result.sessions
     missing = facts.own_requests - len(result.records) - (0 if sessions is None else sessions.dropped)
     lost = min(facts.unfinished, max(missing, 0))
     if lost:

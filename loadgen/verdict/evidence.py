@@ -221,7 +221,8 @@ class RunEvidence:
     @cached_property
     def sessions(self) -> SessionRows | None:
         """The sessions that the requests belong to; None if the run has no sessions."""
-        return find_sessions(self.records, self.facts.session_turns)
+        turns = self.facts.session_turns
+        return find_sessions(self.records, turns) if turns else None
 
     @cached_property
     def begins(self) -> Bool:

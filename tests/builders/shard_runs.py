@@ -11,7 +11,6 @@ from loadgen import __version__
 from loadgen.base.arrays import Int64
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import ClockReading, ShardFacts
-from loadgen.figures.session_rows import find_sessions
 from loadgen.records.record import Record, Records
 from loadgen.report.run_directory import Result
 from loadgen.server.sample_file import NO_SAMPLES
@@ -58,7 +57,7 @@ def part(run: Result, number: int, of: int, **changes: Any) -> Result:
     """What shard `number` of so many would have left of a run; the first one samples the server."""
     facts, mine = run.facts, np.flatnonzero(run.records.index % of == number)
     fields: dict[str, Any] = {"shard": shard(number, of)}
-    if (rows := find_sessions(run.records, facts.session_turns)) is not None:
+    if (rows := run.sessions) is not None:
         own = sum(facts.session_turns[number::of])
         mine = np.flatnonzero(rows.session % of == number)
         fields = {"shard": shard(number, of, sessions=True, requests=own)}

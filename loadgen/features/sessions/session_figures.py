@@ -109,10 +109,10 @@ class TurnFigures(msgspec.Struct, frozen=True):
 
 def divide_by_turn(run: Result) -> list[TurnFigures]:
     """Compute the figures of turns 1, 2, 3, 4, 5–8, 9–16, …; [] without sessions."""
-    records = run.counted
-    sessions = find_sessions(records, run.facts.session_turns)
-    if sessions is None:
+    records, turns = run.counted, run.facts.session_turns
+    if not turns:
         return []
+    sessions = find_sessions(records, turns)
     each, turn = PerRequest.from_records(records, run.ask), sessions.turn
     rows, first = [], 1
     while first <= turn.max(initial=0):
@@ -148,8 +148,7 @@ def _compute_known_mean(counts: Int64) -> float | None:
 
 def summarize_sessions(run: Result) -> StoredSessions | None:
     """Summarize the sessions of a run, with the first 1,000 early ends; None without sessions."""
-    facts, records = run.facts, run.records
-    rows = find_sessions(records, facts.session_turns)
+    facts, records, rows = run.facts, run.records, run.sessions
     if rows is None:
         return None
     ends = _list_early_ends(facts, records, rows)

@@ -22,7 +22,6 @@ from loadgen.facts.run_facts import Facts, MergedShard
 from loadgen.features.shards import merge_facts
 from loadgen.features.shards.merge_facts import ShardRun
 from loadgen.features.shards.shard_clocks import ClockShift, ClockSpan, find_shifts
-from loadgen.figures.session_rows import find_sessions
 from loadgen.records.journal import Parts
 from loadgen.records.record import BOUNDS, UNKNOWN, Record, Records
 from loadgen.report import run_directory
@@ -200,8 +199,8 @@ def _list_parts(
 def _list_settled(result: Result) -> Iterator[Int64]:
     """Yield the plan indices that a shard recorded, and of turns that it was not to send any more."""
     yield result.records.index
-    if (rows := find_sessions(result.records, result.facts.session_turns)) is not None:
-        yield rows.dropped_indices(result.records)
+    if result.sessions is not None:
+        yield result.sessions.dropped_indices(result.records)
 
 
 def _find_unheld(held: Sequence[Int64], total: int | None) -> Int64:
