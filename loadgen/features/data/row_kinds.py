@@ -14,7 +14,7 @@ import msgspec
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.json_lines import Lines, explain_json
-from loadgen.base.text import quote_value
+from loadgen.base.text import list_first, quote_value
 from loadgen.base.untrusted import NOT_JSON, read_file_head
 
 T = TypeVar("T")
@@ -255,8 +255,7 @@ def _find_twice(fields: RowObject, row: bytes) -> str:
 
 def _list_keys(keys: Collection[str]) -> str:
     """Return the first eight keys, quoted, and how many more there are; `none` without any."""
-    more = f" and {len(keys) - _SHOWN_KEYS} more" if len(keys) > _SHOWN_KEYS else ""
-    return (", ".join(map(quote_value, islice(keys, _SHOWN_KEYS))) or "none") + more
+    return list_first([quote_value(key) for key in keys], _SHOWN_KEYS) or "none"
 
 
 def is_trace(path: str) -> bool:

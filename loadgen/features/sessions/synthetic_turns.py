@@ -13,7 +13,7 @@ from loadgen.base.arrays import Int64
 from loadgen.base.clock import MS_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import MOST_REQUESTS
-from loadgen.base.text import format_count as number_of
+from loadgen.base.text import format_count
 from loadgen.plan import lengths, random_prompts
 from loadgen.plan.planned_requests import (
     DIGESTED_PROMPTS,
@@ -146,7 +146,7 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
         text=text,
         reusable_tokens=_count_reusable(made, planned, profile) if known else None,
     )
-    sent = f"{number_of(len(planned), 'session')} with {number_of(count, 'turn')}"
+    sent = f"{format_count(len(planned), 'session')} with {format_count(count, 'turn')}"
     return SourcedRequests(made, facts, notes=(*notes, *how, f"made: {sent}"), turns=planned)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from loadgen.base.errors import UsageError
+from loadgen.base.text import list_first
 from loadgen.facts.calibration import Calibration, Error
 from loadgen.facts.run_facts import Client, Facts, Join, ShardFacts, list_annotations
 from loadgen.transport.sending.job import join_digests
@@ -76,7 +77,8 @@ def join_lines(shards: NamedValues) -> tuple[str, ...]:
             by_line.setdefault(line, []).append(run.name)
     whole = len(shards.runs)
     return tuple(
-        line if len(names) == whole else f"{_list_names(names)}: {line}" for line, names in by_line.items()
+        line if len(names) == whole else f"{list_first(names, _MOST_NAMED)}: {line}"
+        for line, names in by_line.items()
     )
 
 
@@ -191,7 +193,7 @@ def _list_addresses(runs: Sequence[ShardRun]) -> Iterator[str]:
         by_url.setdefault(run.facts.server.url, []).append(run.name)
     if len(by_url) > 1 and not runs[0].facts.targets:
         yield "requests went to " + ", ".join(
-            f"{url} ({_list_names(names)})" for url, names in by_url.items()
+            f"{url} ({list_first(names, _MOST_NAMED)})" for url, names in by_url.items()
         )
 
 
@@ -212,10 +214,3 @@ def _list_different(values: Sequence[str]) -> str:
     every = [value for value in dict.fromkeys(values) if value]
     more = len(every) - _MOST_NAMED
     return "; ".join(every[:_MOST_NAMED]) + f" and {more} more" * (more > 0)
-
-
-def _list_names(names: Sequence[str]) -> str:
-    """Return the first four names, and how many more there are."""
-    if len(names) <= _MOST_NAMED:
-        return ", ".join(names)
-    return f"{', '.join(names[:_MOST_NAMED])} and {len(names) - _MOST_NAMED} more"

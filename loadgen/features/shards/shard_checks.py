@@ -8,6 +8,7 @@ import numpy as np
 
 from loadgen.base.clock import MS_NS
 from loadgen.base.rule import Evidence, Origin, invalid, join_evidence, suspect
+from loadgen.base.text import list_first
 from loadgen.facts.run_facts import MergedShard
 from loadgen.verdict.evidence import RunEvidence, limit_doubts, percent
 
@@ -112,8 +113,7 @@ def _list_unsure(shards: tuple[MergedShard, ...]) -> Iterator[str]:
 
 
 def _name_shards(names: list[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"shard{'s' if len(names) > 1 else ''} {', '.join(names[:_MOST_NAMED])}{more}"
+    return f"shard{'s' if len(names) > 1 else ''} {list_first(names, _MOST_NAMED)}"
 
 
 DOUBTS = limit_doubts(
