@@ -33,7 +33,7 @@ from loadgen.figures.metrics import ClientHealth
 from loadgen.plan import profile
 from loadgen.report import request_rows
 from loadgen.run.command.options import bench_parser
-from loadgen.settings import backends, setting
+from loadgen.settings import request_settings, setting
 from loadgen.settings.server_settings import ServerKeys
 from loadgen.settings.setting import Makes, Setting
 from loadgen.settings.table import PROFILE_KEYS, join_rows
@@ -83,12 +83,12 @@ def _flags(client: OtherClient) -> str:
 
 
 def _apis() -> str:
-    names: dict[str, list[str]] = {ours: [ours] for ours in backends.OWN}
-    for name, ours in backends.ALIASES.items():
+    names: dict[str, list[str]] = {ours: [ours] for ours in request_settings.APIS}
+    for name, ours in request_settings.API_ALIASES.items():
         names[ours].append(name)
     rows = [(_listed(those), f"`{ours}`") for ours, those in names.items()]
     reasons: dict[str, list[str]] = {}
-    for name, reason in backends.REFUSED.items():
+    for name, reason in request_settings.REFUSED_APIS.items():
         reasons.setdefault(reason, []).append(name)
     rows += [(_listed(those), f"refused: {_marked(reason)}") for reason, those in reasons.items()]
     return _grid(("name", "here"), rows)

@@ -27,7 +27,7 @@ from loadgen.figures.figure_table import FIGURES, LATENCY, SPEED
 from loadgen.figures.metrics import ClientHealth
 from loadgen.plan import profile
 from loadgen.records.record import Columns
-from loadgen.settings import backends, setting
+from loadgen.settings import request_settings, setting
 from loadgen.settings.server_settings import ServerKeys
 from loadgen.settings.table import PROFILE_KEYS, TABLE, join_rows
 from loadgen.study.audit.findings import CHECKS
@@ -115,7 +115,7 @@ def _strip_histograms(names: Iterable[str]) -> set[str]:
 
 ROWS: dict[str, list[str]] = {
     "api": [f"[`loadgen.{name}`]" for name in loadgen.__all__],
-    "apis": [*backends.OWN, *backends.ALIASES, *backends.REFUSED],
+    "apis": [*request_settings.APIS, *request_settings.API_ALIASES, *request_settings.REFUSED_APIS],
     **{f"flags-{client.name.lower()}": [row[0] for row in client.rows()] for client in CLIENTS},
     "flags": [f"`{row.option}`" for row in TABLE if row.group in setting.GROUP_ORDER],
     "profiles": list(profile.list_shipped()),

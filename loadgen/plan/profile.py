@@ -270,10 +270,12 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
 
 def _fill_schedule(keys: dict[str, Any]) -> None:
     """Fill in the keys that follow from a schedule: its duration and its highest concurrency."""
+    if not keys.get("schedule"):
+        return
     try:
         stages = load_schedule.parse_schedule(keys["schedule"])
-    except (KeyError, ValueError, TypeError, AttributeError):
-        return  # there is none, or the field's own validator says what is wrong
+    except (ValueError, TypeError, AttributeError):
+        return  # the field's own validator says what is wrong
     if keys.get("duration") is None:
         keys["duration"] = stages.duration_s
     if stages.concurrency and keys.get("max_concurrency") is None:

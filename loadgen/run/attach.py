@@ -28,7 +28,7 @@ from loadgen.run.session import Session
 from loadgen.run.verbs import importing
 from loadgen.server.control import ServerInfo, ServerProbe
 from loadgen.server.exchange import ControlLoop, ServerAddress
-from loadgen.settings import backends
+from loadgen.settings import request_settings
 from loadgen.settings.validation import FLAGS, ServerSettings, validate_table
 
 if TYPE_CHECKING:
@@ -103,8 +103,8 @@ def _set_default_port(options: Options, workload: Profile) -> Options:
     """Return the options with the port of the profile's API if the command names no address, port or API."""
     if options.base_url is None or not options.default_port or "backend" in options.overrides:
         return options
-    port = backends.find_default_port(workload.backend, None, options.endpoint or "")
-    if port == backends.find_default_port(None):
+    port = request_settings.find_default_port(workload.backend, None, options.endpoint or "")
+    if port == request_settings.find_default_port(None):
         return options
     return replace(options, base_url=change_port(options.base_url, port))
 

@@ -88,6 +88,8 @@ def _parse_class(text: str) -> dict[str, str]:
 
 
 def _check_classes(value: tuple[RequestClass, ...]) -> tuple[RequestClass, ...]:
+    if not value:
+        return value
     from loadgen.settings import request_class
 
     return request_class.check_classes(value)

@@ -58,7 +58,7 @@ def parse_class(text: str) -> dict[str, str]:
 
 
 def check_classes(classes: tuple[RequestClass, ...]) -> tuple[RequestClass, ...]:
-    """Return the classes of a workload; raises ValueError if names repeat or shares do not sum to 100 %."""
+    """Return a workload's classes; raises ValueError if names repeat or shares do not sum to 100 %."""
     if len(classes) > _MOST_CLASSES:
         raise ValueError(
             f"Tuple should have at most {_MOST_CLASSES} items after validation, not {len(classes)}"
@@ -67,6 +67,6 @@ def check_classes(classes: tuple[RequestClass, ...]) -> tuple[RequestClass, ...]
     if twice := next((name for name in names if names.count(name) > 1), ""):
         raise ValueError(f"class {twice} is given twice: give each a name of its own")
     shares = sum(each.share for each in classes)
-    if classes and abs(shares - 100) > 1e-6:
+    if abs(shares - 100) > 1e-6:
         raise ValueError(f"the shares of the classes sum to {shares:.10g} %: make them 100 %")
     return classes

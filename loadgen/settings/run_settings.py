@@ -13,7 +13,7 @@ from loadgen.base import parsing
 from loadgen.base.parsing import integer_between, number_between, parse_with
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.text import quote_value
-from loadgen.settings import backends
+from loadgen.settings import request_settings
 from loadgen.settings.setting import (
     NO_KEYWORD,
     OUTPUT,
@@ -189,7 +189,7 @@ class CommandFlags(OptionRows, frozen=True):
     disable_tqdm: bool = setting(Makes.NOTHING, False, "as --quiet", group=RUN, rank=3, action="store_true",
         keyword=NO_KEYWORD, campaign=_NOT_THERE)
     endpoint_type: str | None = setting(Makes.REQUEST, None, argparse.SUPPRESS, group=UNLISTED,
-        read=parse_with(backends.check_backend), keyword=NO_KEYWORD, names_server=True)
+        read=parse_with(request_settings.check_backend), keyword=NO_KEYWORD, names_server=True)
 # fmt: on
 
 if TYPE_CHECKING:

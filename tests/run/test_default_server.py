@@ -20,7 +20,7 @@ from loadgen.run import attach
 from loadgen.run.command import keywords, options
 from loadgen.run.command.keywords import BenchOptions
 from loadgen.run.command.options import DEFAULT_URL, SPEAKING_OF_A_SERVER, Options, parse
-from loadgen.settings import backends
+from loadgen.settings import request_settings
 from loadgen.study.series.ladder_command import ladder_parser
 
 # Every other flag, by its name in the parser: alone it leaves the run to the embedded engine. A new flag must
@@ -146,7 +146,9 @@ def test_a_call_means_the_same_server(
 ) -> None:
     found = asdict(keywords.parse_call(base_url, None, given)[0])
     overrides = {name: value for name, value in given.items() if name in ("num_prompts", "backend")}
-    overrides |= {"backend": backends.find_backend(overrides["backend"])} if "backend" in overrides else {}
+    overrides |= (
+        {"backend": request_settings.find_backend(overrides["backend"])} if "backend" in overrides else {}
+    )
     assert found == {**asdict(Options(quiet=True)), "overrides": overrides, **expected}
 
 
@@ -223,5 +225,5 @@ def test_a_profile_names_the_client_whose_port_is_meant(backend: Any, line: str,
 
 @loop_over(("name", "whose"), [("sglang", "SGLang"), ("lmdeploy", "LMDeploy"), ("vllm", "vLLM")])
 def test_whose_port_a_default_is_can_be_read(name: str, whose: str) -> None:
-    url = options.find_default_url({"backend"}, False, backends.find_default_port(name))
+    url = options.find_default_url({"backend"}, False, request_settings.find_default_port(name))
     assert f"this is {whose}'s)" in options.explain_no_server(url or "")

@@ -78,7 +78,7 @@ ENTERED = """if True:
     run()
 """
 # Only downwards: before the first request, and over the whole run.
-MOST_ENTERED = 76, 112
+MOST_ENTERED = 73, 110
 IN_THE_CHILD = """if True:
     import os, sys
     class Imported:

@@ -29,7 +29,7 @@ from loadgen.run.command.options import (
     lay_over_lengths,
     parse_words,
 )
-from loadgen.settings import backends, setting, table
+from loadgen.settings import request_settings, setting, table
 
 _OPTIONS = (
     "file",
@@ -76,8 +76,8 @@ def data_parser() -> argparse.ArgumentParser:
     add("--model", metavar="NAME", help="the name that requests carry")
     add(
         "--backend",
-        type=parse_with(backends.find_backend),
-        metavar="{" + ",".join(backends.OWN) + "}",
+        type=parse_with(request_settings.find_backend),
+        metavar="{" + ",".join(request_settings.APIS) + "}",
         help="API (default: the one that takes the requests)",
     )
     table.add_groups(parser, _GROUPS)

@@ -24,7 +24,7 @@ from loadgen.plan.profile import Profile
 from loadgen.run.command import options
 from loadgen.run.command.credentials import NO_KEY, check_key
 from loadgen.run.command.options import TABLE, Options
-from loadgen.settings import backends, setting, table
+from loadgen.settings import request_settings, setting, table
 from loadgen.settings.run_settings import Tolerance
 from loadgen.settings.server_settings import CallOptions
 from loadgen.settings.setting import annotate_bounds
@@ -82,7 +82,7 @@ def check_keywords(
     plain = {name: os.fspath(value) if isinstance(value, Path) else value for name, value in given.items()}
     if isinstance(api := plain.get("backend"), str):
         try:
-            plain["backend"] = backends.find_backend(api)
+            plain["backend"] = request_settings.find_backend(api)
         except ValueError as error:
             raise UsageError(f"backend: {error}") from None
     try:
@@ -113,7 +113,7 @@ def make_options(
         _refuse_zero_bytes("base_url", url)
     values = dict(given)
     labels = values.get("backend"), None, values.get("endpoint") or ""
-    if (backend := backends.choose_backend(*labels)) is not None:
+    if (backend := request_settings.choose_backend(*labels)) is not None:
         values["backend"] = backend
     overrides = {name: values.pop(name) for name in list(values) if name in _KEYS}
     names_data = {"dataset_name", "dataset_path"} & {*overrides, *varied}
@@ -137,7 +137,7 @@ def make_options(
     if "label" in values:
         values["label"] = hide_secrets(values["label"])
     values["workers"] = options.count_workers(values.get("workers"), max(len(urls), 1))
-    port = backends.find_default_port(*labels)
+    port = request_settings.find_default_port(*labels)
     default_url = options.find_default_url(given.keys(), False, port) if base_url is None else None
     return Options(
         base_url=urls[0] if urls else default_url,

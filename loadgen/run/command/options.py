@@ -18,7 +18,7 @@ from loadgen.base.parsing import Parser, parse_arguments, suggest_name
 from loadgen.base.text import quote_value
 from loadgen.base.urls import check_headers, check_path, check_request_id_prefix
 from loadgen.features import import_rows
-from loadgen.settings import backends, setting, table
+from loadgen.settings import request_settings, setting, table
 from loadgen.settings.load_settings import SeedOptions
 from loadgen.settings.run_settings import AroundOptions, OutputOptions, SendOptions, StopOptions
 from loadgen.settings.server_settings import (
@@ -168,8 +168,8 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     given = frozenset(values)
     lay_over_lengths(values)
     labels = values.get("backend"), values.pop("endpoint_type", None), values.get("endpoint") or ""
-    default_port = backends.find_default_port(*labels)
-    if (backend := backends.choose_backend(*labels)) is not None:
+    default_port = request_settings.find_default_port(*labels)
+    if (backend := request_settings.choose_backend(*labels)) is not None:
         values["backend"] = backend
     base_url, *more_urls = values.pop("base_url", None) or [None]
     host, port = values.pop("host", None), values.pop("port", None)
@@ -321,7 +321,7 @@ def find_default_url(given: Collection[str], launched: bool, port: int | None = 
     """
     if launched or "preset" in given or SPEAKING_OF_A_SERVER.isdisjoint(given):
         return None
-    vllms = backends.find_default_port(None)
+    vllms = request_settings.find_default_port(None)
     return DEFAULT_URL if port in (None, vllms) else change_port(DEFAULT_URL, port)
 
 
@@ -332,7 +332,7 @@ def change_port(url: str, port: int) -> str:
 
 def explain_no_server(url: str) -> str:
     """Explain what to do if no server answers at the default address; appended to an error."""
-    return _NOTHING_THERE.format(backends.name_port_owner(urlsplit(url).port))
+    return _NOTHING_THERE.format(request_settings.name_port_owner(urlsplit(url).port))
 
 
 def join_flag_lines(argv: Sequence[str]) -> list[str]:

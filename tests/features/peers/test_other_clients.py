@@ -16,7 +16,7 @@ from loadgen.base.errors import UsageError
 from loadgen.features.peers import other_clients, vllm_flags
 from loadgen.features.peers.vllm_flags import OtherClient
 from loadgen.run.command.options import bench_parser, parse
-from loadgen.settings import backends
+from loadgen.settings import request_settings
 from loadgen.study.series.ladder_command import ladder_parser
 from loadgen.study.series.limit.limit_command import limit_parser
 from loadgen.study.series.sweep.sweep_command import sweep_parser
@@ -167,9 +167,10 @@ def test_names_of_apis_are_those_that_are_sent(command: str, backend: str) -> No
 
 
 def test_every_name_of_an_api_is_ours_an_alias_or_refused() -> None:
-    names = [*backends.OWN, *backends.ALIASES, *backends.REFUSED]
+    names = [*request_settings.APIS, *request_settings.API_ALIASES, *request_settings.REFUSED_APIS]
     assert len(names) == len(set(names))
-    assert {backends.find_backend(name) for name in [*backends.OWN, *backends.ALIASES]} == set(backends.OWN)
+    sent = [*request_settings.APIS, *request_settings.API_ALIASES]
+    assert set(map(request_settings.find_backend, sent)) == set(request_settings.APIS)
 
 
 def test_flags_without_effect_are_noted_with_the_reason() -> None:
