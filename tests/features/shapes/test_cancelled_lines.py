@@ -9,7 +9,7 @@ import pytest
 
 from builders import made_runs
 from loadgen.base.structs import replace
-from loadgen.features.shapes.shape_lines import describe_cancelled
+from loadgen.features.shapes.shape_figures import describe_cancelled
 from loadgen.figures.metrics import compute_metrics
 from loadgen.plan.plan import draw_cancellations
 from loadgen.plan.request_sources import RandomStream

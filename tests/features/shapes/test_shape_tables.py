@@ -1,4 +1,4 @@
-"""Shape lines: whoever asks for a load that changes, or for classes, sees their tables, in every report."""
+"""Tables by stage and by class: every report of a load that changes, or has classes, shows them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pytest
 
 from features.shapes.test_shape_figures import CLASSES, STAGES, cut_off, mixed, shaped
 from loadgen.base.printing import Screen
-from loadgen.features.shapes.shape_figures import divide_by_class
-from loadgen.features.shapes.shape_lines import describe_cancelled
+from loadgen.features.shapes.shape_figures import describe_cancelled, divide_by_class
 from loadgen.report import report
 from loadgen.report.result_block import find_layout
 from loadgen.report.run_directory import Result
