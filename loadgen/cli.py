@@ -14,7 +14,7 @@ from loadgen import __version__
 from loadgen.base import signals
 from loadgen.base.errors import NO_MEMORY, ExitCode, LoadgenError, UsageError, decide_exit_code
 from loadgen.base.parsing import suggest_name
-from loadgen.base.printing import flush_stream, print_text, print_warnings
+from loadgen.base.printing import flush_standard_streams, print_text, print_warnings
 from loadgen.base.text import clean_text, quote_value
 from loadgen.run.verbs import MEASURE, PREPARE, READ, find_verbs, importing
 
@@ -112,7 +112,7 @@ def run() -> NoReturn:
             code = main()
         except SystemExit as ended:  # argparse has printed its help, not all of which may be written
             code = int(ended.code or 0)
-        if not (flush_stream(sys.stdout) and flush_stream(sys.stderr)):  # a full disk
+        if not flush_standard_streams():  # a full disk
             code = code or ExitCode.UNWRITTEN
     os._exit(code)
 

@@ -12,13 +12,13 @@ import errno
 import os
 import re
 import stat
-import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
 from loadgen.base.errors import UsageError
+from loadgen.base.printing import flush_standard_streams
 
 _LONGEST, _LONGEST_PART = 4096, 255  # bytes, which are Linux's own limits
 _MOST_NAME_BYTES = 200  # of the name of a run's directory
@@ -132,10 +132,7 @@ def _open_file(path: Path) -> int | None:
     named = _OPEN_FILE.fullmatch(str(path))
     if named is None:
         return None
-    for stream in (sys.stdout, sys.stderr):  # what was printed before comes first
-        if stream is not None:
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
+    flush_standard_streams()  # what was printed before comes first
     out, error, *numbers = named.groups()
     return os.dup(1 if out else 2 if error else int(next(filter(None, numbers))))
 

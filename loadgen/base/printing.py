@@ -48,6 +48,12 @@ def flush_stream(stream: TextIO | None) -> bool:
     return True
 
 
+def flush_standard_streams() -> bool:
+    """Flush stdout and stderr as `flush_stream` does; returns whether both took what they still held."""
+    out, error = flush_stream(sys.stdout), flush_stream(sys.stderr)
+    return out and error
+
+
 # Without a handler, logging itself would print what a program that uses the package has not asked for.
 logging.getLogger("loadgen").addHandler(logging.NullHandler())
 

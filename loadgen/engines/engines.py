@@ -5,13 +5,25 @@ from __future__ import annotations
 from loadgen.engines.engine import Engine
 from loadgen.engines.llamacpp_engine import LLAMACPP
 from loadgen.engines.sglang_engine import SGLANG
-from loadgen.engines.transformers_engine import TRANSFORMERS
 from loadgen.engines.vllm_engine import VLLM
 
 # `max_tokens` is taken by all, or refused in words; some ignore `max_completion_tokens`, silently.
 UNKNOWN = Engine("unknown", checks_model=False, max_tokens_field="max_tokens", unproven=True)
 # A public https address whose models are not signed by a known engine.
 HOSTED = Engine("hosted API", checks_model=False, max_tokens_field="max_tokens", unproven=True, hosted=True)
+TRANSFORMERS = Engine(
+    "transformers serve",
+    own_path="/load_model",
+    sends_at_once=True,
+    takes_ids=False,
+    takes_ignore_eos=False,
+    # Generating begins by taking the first end of sequence for padding where the model names none.
+    forces_length='{"eos_token_id":[],"pad_token_id":0}',
+    max_tokens_field="max_tokens",
+    lists_its_model=False,
+    published_as="Transformers",
+    launch_name="transformers",
+)
 _OWN = (
     Engine("loadgen engine", owned_by="loadgen-engine", sends_at_once=True, ours=True, simulated=True),
     Engine("loadgen null server", owned_by="loadgen-null", sends_at_once=True, ours=True, checks_model=False),

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 
 from loadgen.base import clock
-from loadgen.base.errors import NO_MEMORY
+from loadgen.base.errors import NO_MEMORY, describe_exception
+from loadgen.base.printing import flush_standard_streams
 from loadgen.features import combine_rows
 from loadgen.transport.capture import Capture, CaptureFault, Counters, Health, Inbox, Outbox, open_pair
 from loadgen.transport.failure import Failure, FailureKind
@@ -32,7 +33,6 @@ DEFAULT_TRANSPORT = next(
 )
 _LOOK_S = 0.25
 _CAPABILITY_VERSION = 0x20080522
-_LONGEST_MESSAGE = 300  # characters of an exception
 _LOST = Failure(FailureKind.LOST, "the capturing process died while this request was under way")
 # The parent decides what these mean and sends a stop; where it dies of one, the pipe's end shows it.
 _PARENTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -126,7 +126,7 @@ def start_capture(
     module, _, name = kind.made_by.partition(":")
     build: Build = getattr(import_module(module), name)
     counters = counters or Counters()
-    flush_standard_streams()
+    flush_standard_streams()  # else the child writes their buffers again
     parent = os.getpid()
     with FORKING:
         outbox, inbox = open_pair()
@@ -197,15 +197,7 @@ def describe_fault(error: BaseException) -> str:
         with contextlib.suppress(OSError, ValueError):
             traceback.print_exception(error)
             sys.stderr.flush()
-    return " ".join(f"{type(cause).__name__}: {cause}".split())[:_LONGEST_MESSAGE]
-
-
-def flush_standard_streams() -> None:
-    """Flush stdout and stderr before a fork, so that the child does not write their buffers again."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
+    return describe_exception(cause)
 
 
 def drop_privileges() -> None:

@@ -138,7 +138,7 @@ def test_lost_output_is_an_exit_code_where_there_is_no_other(
 
     monkeypatch.setattr(cli.gc, "disable", lambda: None)  # type: ignore[attr-defined]
     monkeypatch.setattr(cli, "main", lambda: code)
-    monkeypatch.setattr(cli, "flush_stream", lambda stream: well)
+    monkeypatch.setattr(cli, "flush_standard_streams", lambda: well)
     monkeypatch.setattr(os, "_exit", end)
     with pytest.raises(Ended, match=rf"^{int(ends)}$"):
         cli.run()

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from loadgen.base import clock
 from loadgen.base.errors import MeasureError
+from loadgen.base.printing import flush_standard_streams
 from loadgen.features.workers.worker_process import (
     EndedRequests,
     ParentEnd,
@@ -46,7 +47,7 @@ from loadgen.run.firing import (
     job_of,
 )
 from loadgen.transport.capture import Capture, Counters, Health
-from loadgen.transport.capture_process import FORKING, flush_standard_streams, fork_process, set_scheduling
+from loadgen.transport.capture_process import FORKING, fork_process, set_scheduling
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.sending.job import AtOnce, RunStart, join_digests
 
