@@ -23,9 +23,8 @@ LATER = {
     "matplotlib": "for pictures",
     "jinja2": "for a page",
     "transformers": "for --tokenizer",
-    "loadgen.verdict.verdict": "for the report: every doubt",
-    "loadgen.report.report": "for the report",
-    "loadgen.report.run_directory": "for the result",
+    "loadgen.verdict": "for the report: every doubt",
+    "loadgen.report": "for the result and the report",
     "loadgen.features.sensors.sensor_summary": "when a run has ended",
     "loadgen.server.server_counters": "when a run has ended",
     "loadgen.server.engine_config": "when a run has ended",
@@ -78,7 +77,7 @@ ENTERED = """if True:
     run()
 """
 # Only downwards: before the first request, and over the whole run.
-MOST_ENTERED = 73, 110
+MOST_ENTERED = 72, 109
 IN_THE_CHILD = """if True:
     import os, sys
     class Imported:

@@ -27,7 +27,6 @@ from loadgen.plan import profile
 from loadgen.plan.model_files import NOT_HERE, locate_tokenizer
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
-from loadgen.report import result_block
 from loadgen.run import transport_choice
 from loadgen.run.attach import attach, collect_settings
 from loadgen.run.command import progress
@@ -193,7 +192,10 @@ def _load_profiles(options: Options) -> list[Profile]:
 def check_command(options: Options) -> None:
     """Raise UsageError for errors that do not depend on this machine; warn of flags without effect."""
     parse_metadata(options.metadata)
-    result_block.find_layout(options.layout)
+    if options.layout is not None:
+        from loadgen.report import result_block  # few runs name one
+
+        result_block.find_layout(options.layout)
     if options.preset is not None and (options.base_url is not None or options.launching.wanted):
         raise UsageError(
             "--preset is the embedded engine's timing: leave out --base-url, --host, --port and --launch"
