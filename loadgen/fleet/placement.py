@@ -115,7 +115,10 @@ class Node(msgspec.Struct, frozen=True):
 
 
 def _make_question() -> Callable[[], tuple[str, str, str]]:
-    """Make the function that returns a node's name, Python and loadgen; nested, so that Ray sends it."""
+    """Return a function that returns a node's name, Python version and loadgen version, "" without loadgen.
+
+    It is nested, so that Ray sends it by value.
+    """
 
     def answer() -> tuple[str, str, str]:
         import platform as there

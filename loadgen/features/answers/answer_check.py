@@ -132,7 +132,11 @@ def judge_answers(own: Fingerprint, baseline: Fingerprint | None = None) -> list
 
 
 def find_flaw(answer: GreedyAnswer) -> Flaw | None:
-    """Find the flaw (empty, loop, noise) of one answer; None if it has none, or cannot be judged."""
+    """Return the flaw of one answer, the first of noise, empty and loop.
+
+    None if it has none or is not usable. Noise is one token or character throughout, or over half
+    replacement characters.
+    """
     if not answer.usable:
         return None
     text = answer.text.strip()

@@ -135,7 +135,10 @@ class _PromptRun:
         return Fingerprint(version=answer_check.VERSION, answers=tuple(answers), form=form)
 
     def _load_tokenizer(self) -> Tokenizer:
-        """Load the tokenizer for a server that refuses text; raises UsageError."""
+        """Load --tokenizer, else that of the model's local directory.
+
+        Raises UsageError if there is neither.
+        """
         root = self.subject.model_root
         place = self.subject.tokenizer or (root if os.path.isdir(root) else None)
         if place is None:

@@ -177,7 +177,11 @@ def refuse_api(lines: Lines, kind: str, dialect: Dialect, backend: str) -> Usage
 
 
 def _check_row(lines: Lines, i: int, row: RowObject) -> tuple[int, int, str | None]:
-    """Return a row's prompt and answer tokens, and model; raises UsageError if it cannot be sent as is."""
+    """Return a row's prompt tokens, answer tokens (each UNKNOWN_LEN if unknown) and model (None).
+
+    Raises UsageError for a value of the wrong type, or one that asks for several answers or echoes the
+    prompt.
+    """
     values = {
         key: row_kinds.decode_value(lines, i, row, key, _DECODERS[key]) for key in row if key in _DECODERS
     }

@@ -401,7 +401,10 @@ def _lay_answers(turns: Sequence[RecordedTurn], answers: Sequence[dict[str, Any]
 
 
 def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
-    """Make a request for each recorded answer, by conversation; raises UsageError for other rows."""
+    """Make a request for each recorded answer, by conversation, with a note on what is sent.
+
+    --output-len replaces the recorded limits. Raises UsageError for other rows, and another API than chat.
+    """
     conversations = Conversations(lines)
     if not isinstance(inputs.dialect, Chat):
         raise bodies.refuse_api(lines, kind, inputs.dialect, "openai-chat")

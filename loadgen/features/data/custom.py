@@ -39,7 +39,10 @@ class PromptRow(msgspec.Struct):
 
 
 def requests(inputs: PlanInputs) -> SourcedRequests:
-    """Make the requests of a profile; raises UsageError for a file or row that is not of this kind."""
+    """Make the requests of vLLM's `custom` file: shuffled, in the chat template, drawn again if too few.
+
+    Raises UsageError for a file or row that is not of this kind, or has an empty prompt.
+    """
     profile, seed = inputs.profile, inputs.shared_seed
     file = OpenedFile(profile.dataset_path, FLAG)
     lines = sheets.rows(file) if sheets.is_sheet(file) else Lines(file)
@@ -68,7 +71,10 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
 
 
 def _find_output_len(profile: Profile, lines: Lines, i: int, row: PromptRow) -> int:
-    """Return the requested tokens of row i's answer; raises UsageError if the row must have them."""
+    """Return the requested tokens of row i's answer: --custom-output-len, else 256; -1 takes the row's own.
+
+    Raises UsageError if these are missing or not valid.
+    """
     asked = _OUTPUT_LEN if profile.custom_output_len is None else profile.custom_output_len
     if asked != OF_THE_ROWS:
         return asked

@@ -32,7 +32,10 @@ _RAISE = (
     "of a vLLM that was started with VLLM_SERVER_DEV_MODE=1",
 )
 def prefix_cache(run: RunEvidence) -> Evidence | None:
-    """Find evidence that prompts were found in the cache instead of being computed."""
+    """Find evidence that over 5 % of the prompt tokens, beyond the expected share, were found in the cache.
+
+    The source with the highest share counts; None if it, or what is expected, is unknown.
+    """
     expected, by = evidence.expected_reuse(run.facts), evidence.reported_reuse(run.facts, run.records)
     if expected is None or not by:
         return None
@@ -56,7 +59,10 @@ def prefix_cache(run: RunEvidence) -> Evidence | None:
     "or --vocab-size; a prompt in --extra-body: leave it out",
 )
 def identical_prompts(run: RunEvidence) -> Evidence | None:
-    """Find evidence that a prompt was sent more than once."""
+    """Find evidence that over 1 % of the planned prompts equal an earlier one, or --extra-body sets them all.
+
+    A trace's own repeats do not count.
+    """
     repeated, requests, data = run.facts.repeated_prompts, run.facts.requests, run.facts.data
     if run.facts.prompt_replaced and requests > 1:
         return f"--extra-body replaces the prompt: all {requests} are the same, so a prefix cache serves them"
@@ -77,7 +83,10 @@ def identical_prompts(run: RunEvidence) -> Evidence | None:
     "since whole blocks are cached); more: --reset-cache, or start it again",
 )
 def reuse_not_as_expected(run: RunEvidence) -> Evidence | None:
-    """Find evidence that the prefix cache held another share of the prompts than it could."""
+    """Find evidence that the cached share is off the expected one by over 2 % of tokens and 10 % of it.
+
+    None if `prefix_cache` is found, or either share is unknown or none is expected.
+    """
     expected, by = evidence.expected_reuse(run.facts), evidence.reported_reuse(run.facts, run.records)
     if not expected or not by or prefix_cache.find(run) is not None:
         return None
@@ -99,7 +108,7 @@ def reuse_not_as_expected(run: RunEvidence) -> Evidence | None:
     "use --prompt-format corpus, or prompts of a file",
 )
 def random_acceptance(run: RunEvidence) -> Evidence | None:
-    """Find evidence that speculative decoding ran on random prompts, whose acceptance means nothing."""
+    """Find evidence that the server decoded random tokens speculatively, by its settings or draft counts."""
     engine, window = run.facts.as_run, run.window
     drafted = (window.draft_tokens or 0) if window is not None else 0
     if not _is_of_noise(run) or not (drafted or (engine is not None and engine.speculative)):
@@ -117,7 +126,7 @@ def random_acceptance(run: RunEvidence) -> Evidence | None:
     "use --prompt-format corpus, or prompts of a file",
 )
 def random_routing(run: RunEvidence) -> Evidence | None:
-    """Find evidence that a mixture of experts was measured with random prompts."""
+    """Find evidence that a mixture of experts, by its files or kernel, was measured with random tokens."""
     facts = run.facts
     by_files = facts.checkpoint.experts if facts.checkpoint is not None else None
     experts = by_files or (facts.ceiling.weights.experts if facts.ceiling is not None else 0)
@@ -142,7 +151,7 @@ def _is_of_noise(run: RunEvidence) -> bool:
     "use --trace-jitter uniform, or read TTFT as that of bursts",
 )
 def trace_grid(run: RunEvidence) -> Evidence | None:
-    """Find evidence that requests were sent in bursts made by a trace's coarse clock."""
+    """Find evidence that over 5 % of a trace's requests shared their instant on a coarse grid, not spread."""
     schedule = run.facts.data.schedule
     if schedule is None or not schedule.grid_s or schedule.spread:
         return None
@@ -156,7 +165,10 @@ def trace_grid(run: RunEvidence) -> Evidence | None:
 
 
 def _find_cut(run: RunEvidence, above: float, most: float) -> Evidence | None:
-    """Find evidence that a share of (above, most] of the file's requests is missing or clipped."""
+    """Find evidence that the larger share, of requests clipped or rows left out, is in (above, most].
+
+    Each share over 1 % has a sentence.
+    """
     data = run.facts.data
     left_out = data.skipped if data.kind in TRACES else {}
     capped = sum(left_out.get(why, 0) for why in CAPS)

@@ -183,7 +183,10 @@ def _summarize_gaps(made: Plan) -> dict[str, Any] | None:
 
 
 def _describe_arrivals(made: Plan) -> str:
-    """Describe when requests are sent: after another's answer, all at once, or at planned times."""
+    """Return when requests or sessions are sent: by users, as answers come, at once, or at planned times.
+
+    Of planned times it gives span, rate, a trace's instants and grid, and the gaps' evenness.
+    """
     what = "requests" if made.turns is None else "sessions"
     gaps, schedule, limit = _summarize_gaps(made), made.facts.schedule, made.profile.max_concurrency
     if made.profile.users is not None:

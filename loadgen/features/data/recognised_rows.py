@@ -78,7 +78,10 @@ def order_rows(rows: int, inputs: PlanInputs) -> Int64:
 
 
 def make_facts(kind: str, lines: Lines, sent: Int64, text: str = "") -> DataFacts:
-    """Make the facts of the rows that are sent; `sent` is int64[requests], row numbers."""
+    """Make the facts of the rows that are sent, each counted once, and of those sent again.
+
+    `sent` is int64[requests], row numbers; the rows from the first to its greatest are all sent.
+    """
     different = min(len(sent), int(sent.max(initial=-1)) + 1)
     return DataFacts(
         kind=kind,

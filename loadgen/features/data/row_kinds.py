@@ -101,7 +101,10 @@ KINDS: dict[str, tuple[RowKind, ...]] = {
 
 
 def find_kind(keys: Collection[str]) -> str:
-    """Return the kind of a row with these keys, a key of KINDS; raises ValueError if it is not one."""
+    """Return the kind of a row with these keys, a key of KINDS.
+
+    Raises ValueError, with what to do, if it is of none, or of two.
+    """
     found = [name for name, kinds in KINDS.items() if any(kind.fits(keys) for kind in kinds)]
     if len(found) == 1:
         return found[0]
@@ -174,7 +177,10 @@ def _is_of_kind(keys: Collection[str], kind: str) -> bool:
 
 
 def read_objects(lines: Lines, kind: str) -> Iterator[RowObject]:
-    """Yield every row in order; raises UsageError for one that is not a JSON object of that kind."""
+    """Yield every row in order as its keys and JSON values; raises UsageError for one of another kind.
+
+    A row that is no object, or has keys of a load that is not sent, is refused too.
+    """
     known: dict[tuple[str, ...], str] = {}  # by keys: a file has few different sets of them
     for i, row in enumerate(lines.rows()):
         fields = read_object(lines, i, row)

@@ -114,7 +114,10 @@ class Exchange(Stream):
             self.note_sent()
 
     def note_sent(self) -> None:
-        """Note the time of sending and call `on_sent`; a resend keeps the first: the lost time counts."""
+        """Set the time of sending, of a resend only its progress, and call `on_sent`.
+
+        The connection's bytes and losses so far are kept, to be subtracted at the end.
+        """
         now_ns = self.now_ns()
         if not self.resends:
             self.sent_ns = now_ns
@@ -185,7 +188,10 @@ class Exchange(Stream):
         )
 
     def capture(self, failure: Failure | None, share: Share) -> Capture:
-        """Make a capture of the exchange, without the response's bytes."""
+        """Make a capture of the exchange that ends now, without the response's bytes, with `failure` if any.
+
+        Segments lost or late on its connection since it was sent are counted in it.
+        """
         lost = self.link.losses.subtract(self.losses)
         return self.make_capture(
             share.number_slot(self.slot),

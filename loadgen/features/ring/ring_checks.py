@@ -18,7 +18,7 @@ HELD = 0.01  # of the segments: P99 ITL is of a hundredth of the gaps
     origin=Origin.CLIENT,
 )
 def acks_late(run: RunEvidence) -> Evidence | None:
-    """Find evidence that the server waited for acknowledgements which the client sent late."""
+    """Find evidence that over 1 % of the segments waited for acknowledgements which the client sent late."""
     client = run.facts.client
     if client.held_segments <= HELD * client.segments:
         return None

@@ -45,7 +45,10 @@ def list_bound_figures(facts: Facts, metrics: Metrics) -> tuple[dict[str, Any], 
     Source.ROOFLINE,
 )
 def beyond_roofline(run: RunEvidence) -> Evidence | None:
-    """Find evidence that decoding or prefill was faster than the machine's memory or arithmetic allows."""
+    """Find evidence that decoding or prefill was over 5 % faster than the machine allows.
+
+    Decoding of a speculative engine is not judged; None without a ceiling.
+    """
     ceiling, engine = run.facts.ceiling, run.facts.as_run
     if ceiling is None:
         return None
@@ -65,7 +68,10 @@ def beyond_roofline(run: RunEvidence) -> Evidence | None:
     Source.ROOFLINE,
 )
 def slow_kernel(run: RunEvidence) -> Evidence | None:
-    """Find evidence that decoding is so slow that a fallback kernel is likely."""
+    """Find evidence that decoding reached under 30 % of the roofline, so that a fallback kernel is likely.
+
+    None without a ceiling, or where a step takes under 5 ms at best.
+    """
     ceiling = run.facts.ceiling
     if ceiling is None:
         return None

@@ -94,7 +94,10 @@ class Board:
         return {name: untrusted.read_text(text) for name, text in facts.items() if text}
 
     def read(self, pids: Sequence[int]) -> Reading:
-        """Read power, temperature and clocks now, a file each; the monitors answer over I²C."""
+        """Read each rail's power, temperatures, clocks and throttle alerts now, a file each.
+
+        `missing` has what cannot be read. Memory is not read: `pids` have no effect.
+        """
         queries = Queries("the board", OSError, ValueError)
         for rail in self.rails:
             quantity: Quantity = "board_w" if rail.label in self.total else "rail_w"
@@ -125,7 +128,10 @@ class Board:
 
 
 def _find_rails(hwmon: Path) -> list[Rail]:
-    """List the channels with a current of every INA chip; sums of shunt voltages have none."""
+    """List the channels in use of every INA chip that have a power or a current, with their labels.
+
+    A channel that is not connected (NC) or not enabled is left out; one without a label has the chip's name.
+    """
     rails = []
     for chip in _list_children(hwmon, "hwmon*"):
         name = read_system_text(chip / "name")

@@ -21,7 +21,7 @@ def describe_sensors(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def summarize_sensors(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield a line on GPU memory, energy and temperature, if sensors reported them."""
+    """Yield a line on GPU memory at peak, mean watts, joules per token and throttling, as far as known."""
     sensed = result.facts.sensed
     if sensed is None:
         return

@@ -265,7 +265,10 @@ def _name_source(window: Window, rails: Sequence[str], gpus: Sequence[str]) -> s
 
 
 def list_series(samples: Sequence[Sample]) -> list[SampledSeries]:
-    """List the series of every sampled quantity; energy counters become power between readings."""
+    """Return the series of every sampled quantity and place; energy counters become power between readings.
+
+    Readings at which a counter fell, or no time had passed, are left out.
+    """
     taken: dict[Key, list[tuple[int, float]]] = {}
     for sample in samples:
         for key, value in sample.reading.values.items():

@@ -29,7 +29,10 @@ TAIL = 0.5  # of the run's time
     "resolve the errors listed under `sessions ended early:`, or raise --turn-timeout",
 )
 def sessions_ended_early(run: RunEvidence) -> Evidence | None:
-    """Find evidence that failed turns prevented the turns after them."""
+    """Find evidence that over 5 % of the begun sessions were ended by a failed turn.
+
+    Ends at the context limit, and by planned cancellation, do not count.
+    """
     sessions = run.sessions
     if sessions is None:
         return None
@@ -55,7 +58,7 @@ def sessions_ended_early(run: RunEvidence) -> Evidence | None:
     origin=Origin.CLIENT,
 )
 def turns_late(run: RunEvidence) -> Evidence | None:
-    """Find evidence that later turns were sent after their due time."""
+    """Find evidence that turns after the first were sent over 10 ms after they were due, by P99."""
     later = run.sent & ~run.begins
     late_ns = (run.records.sent_ns - run.records.intended_ns)[later]
     if run.sessions is None or not len(late_ns):
@@ -74,7 +77,7 @@ def turns_late(run: RunEvidence) -> Evidence | None:
     "lower --user-rate, or read the rate that was reached",
 )
 def users_waited(run: RunEvidence) -> Evidence | None:
-    """Find evidence that users fell behind their rate because the server had not answered."""
+    """Find evidence that over 5 % of users' turns were sent late, waiting for the answer before."""
     sessions, records = run.sessions, run.records
     rate_per_s = run.facts.profile.user_rate
     if sessions is None or not rate_per_s or not run.sent.any():
@@ -112,7 +115,10 @@ def context_limit(run: RunEvidence) -> Evidence | None:
     "turn the prefix cache on, give it more memory, or route a session to one replica (--session-header)",
 )
 def session_forgotten(run: RunEvidence) -> Evidence | None:
-    """Find evidence that the server's cache had lost sessions by their next turn."""
+    """Find evidence that under 10 % of the prompt tokens that a session had sent before were cached.
+
+    By usage, else by the server's counters; None if neither reports cached tokens.
+    """
     sessions = run.sessions
     shared = 0 if sessions is None else _count_repeated_tokens(run, sessions)
     if sessions is None or not shared:
@@ -147,7 +153,10 @@ def _count_repeated_tokens(run: RunEvidence, sessions: SessionRows) -> int:
     Source.COUNTERS,
 )
 def cached_tokens_differ(run: RunEvidence) -> Evidence | None:
-    """Find evidence that usage and counters report different shares of cached tokens."""
+    """Find evidence that usage and counters report shares of cached tokens over 2 % of the tokens apart.
+
+    None if one is unknown, or a request failed or was cancelled.
+    """
     window, (hits, looked_up, _) = run.window, count_cached_tokens(run.records, run.records.ok)
     if run.sessions is None or window is None or not window.prefix_queries or not looked_up:
         return None
@@ -168,7 +177,7 @@ def cached_tokens_differ(run: RunEvidence) -> Evidence | None:
     "send more sessions per slot (--num-sessions), or lower --max-concurrency",
 )
 def sessions_ran_dry(run: RunEvidence) -> Evidence | None:
-    """Find evidence that much of the run lies after a slot had no session left to begin."""
+    """Find evidence that over half of the run's time lies after a slot had no session left to begin."""
     if run.quoted is None or not run.metrics.duration_s:
         return None
     measured_s, whole_s = run.quoted.duration_s, run.metrics.duration_s

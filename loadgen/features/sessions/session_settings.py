@@ -27,7 +27,10 @@ def _write_number(value: Any) -> Any:
 
 
 def _check_delays(value: Any) -> str:
-    """Return --turn-delays as text, also of a factor that TOML gives as a number; raises ValueError."""
+    """Return --turn-delays as text, also of a factor that TOML gives as a number.
+
+    Raises ValueError unless it is `recorded`, `none` or a factor from 0 to 1000.
+    """
     text = str(value).strip()
     if text in (RECORDED_DELAYS, NO_DELAYS):
         return text

@@ -436,7 +436,10 @@ class SessionExchanges:
             turn = await self._make_next(turn, index, failure)
 
     async def _make_next(self, turn: E, index: int, failure: Failure | None) -> E | None:
-        """Wait until the next turn is due and make it; None if there is none."""
+        """Wait until the next turn is due and return it; None if there is none, or this one failed.
+
+        A failed turn ends its session, unless it was only cut short and its answer is judged a success.
+        """
         slot, end_ns = turn.slot, turn.now_ns()
         if failure is not None and failure.kind not in CUT_SHORT:
             self.turns.drop(index)

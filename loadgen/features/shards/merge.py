@@ -134,7 +134,10 @@ def _make_shard_run(place: str, result: Result) -> ShardRun:
 
 
 def _check_apart(pairs: Sequence[tuple[ShardRun, Result]], total: int | None) -> None:
-    """Raise UsageError if two are the same shard, or hold the same request or one of another's."""
+    """Raise UsageError if two runs are of one shard or have one request, or a run has one of another shard.
+
+    Requests beyond `total`, the plan's, are refused too. With sessions an index does not say whose it is.
+    """
     for (one, _), (other, _) in pairwise(pairs):
         if one.shard.number == other.shard.number:
             raise UsageError(f"{one.place} and {other.place} are both {one.name}: name each shard once")

@@ -52,7 +52,7 @@ def rest_of_the_load(run: RunEvidence) -> Evidence | None:
     "give all shards the same --start-at, late enough for the slowest to be ready",
 )
 def shards_started_apart(run: RunEvidence) -> Evidence | None:
-    """Find evidence that the shards did not send their shares at the same time."""
+    """Find evidence that shards began over 1 % of the duration and 10 ms apart, clock errors deducted."""
     begun = [row for row in run.facts.shards if row.began_ns]
     unsure_ms = max((row.error_ns for row in begun), default=0) / MS_NS
     apart_ms = _measure_apart_ns(
@@ -94,7 +94,7 @@ def _find_opening_ns(run: RunEvidence, row: MergedShard) -> int:
     "synchronize the machines' clocks (chronyc tracking), or use --cluster, which measures the offsets",
 )
 def clock_offset(run: RunEvidence) -> Evidence | None:
-    """Find evidence that a shard's times may be off against those of the others."""
+    """Find evidence that a shard's clock is at an offset that is unknown, or known to over 10 ms."""
     needing = "duration, throughput, concurrency and peaks may be off by it, latencies are not"
     return join_evidence(
         f"{how} to the clock of the first one: {needing}" for how in _list_unsure(run.facts.shards)

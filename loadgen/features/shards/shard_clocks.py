@@ -40,7 +40,10 @@ class _Timex(ctypes.Structure):
 
 
 def find_boot_id(boot: Path = _BOOT, namespace: Path = _TIME_NAMESPACE) -> str:
-    """Return an id that processes sharing CLOCK_MONOTONIC have in common; "": unknown."""
+    """Return the boot's id, and the time namespace's offset if it has one; "" if unknown.
+
+    Processes with the same id share CLOCK_MONOTONIC.
+    """
     try:
         started = boot.read_text("ascii").strip()
     except (OSError, UnicodeError):

@@ -163,7 +163,10 @@ class PlannedStart(msgspec.Struct, frozen=True):
 
 
 def read_instant(text: str, clocks: Clock = SYSTEM_CLOCK) -> PlannedStart:
-    """Parse the instant of `--start-at`; raises ValueError that says how to write one."""
+    """Parse the instant of `--start-at`: seconds since 1970, ISO 8601 with a zone, or +SECONDS from now.
+
+    Raises ValueError that says how to write one.
+    """
     if match := _EPOCH.fullmatch(text):
         plus, seconds, fraction = match.groups()
         time_ns = int(seconds) * SECOND_NS + int((fraction or "").ljust(9, "0"))

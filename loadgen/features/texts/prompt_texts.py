@@ -87,7 +87,10 @@ def _open_words(inputs: PlanInputs) -> PromptSource:
 
 
 def _open_corpus(inputs: PlanInputs) -> PromptSource:
-    """Open prompts of real text, as ids where the API takes them."""
+    """Open prompts of passages of real text, as ids where the API takes them, else as texts made beforehand.
+
+    Raises UsageError without a tokenizer, or for a bad text.
+    """
     text = load_corpus(inputs.profile.prompt_corpus)
     facts = DataFacts(file=text.file, file_digest=text.digest if text.file else "", text=text.name)
     tokenizer = _find_tokenizer(inputs.profile, inputs.subject)

@@ -155,7 +155,11 @@ def gather_rows(lines: Lines, rows: Iterable[Any]) -> GatheredRows:
 
 
 def read_hashed_rows(lines: Lines, name: str, unit_ns: int, block: int) -> TraceRows:
-    """Read the rows of a file by format name, unit of time and block size; raises UsageError."""
+    """Read the rows of a file of hashed prompts by format name, unit of time and block size.
+
+    A note names keys of rows that are not read. Raises UsageError for rows that are not of the format, or
+    whose hashes are all of another block size.
+    """
     unread: dict[str, None] = {}
 
     def decode() -> Iterator[HashedRow]:
@@ -214,7 +218,10 @@ def read_header(lines: Lines) -> list[str]:
 
 
 def read_sheet_rows(lines: Lines, name: str, columns: SheetColumns) -> TraceRows:
-    """Read the rows of a CSV trace of a format with these columns; raises UsageError."""
+    """Read the rows of a CSV trace of a format with these columns, without those that cannot be sent.
+
+    Raises UsageError for a missing column, no rows, or a bad cell.
+    """
     names = read_header(lines)
     missing = [wanted for wanted in columns.names if wanted not in names]
     if missing:

@@ -280,7 +280,7 @@ class Shared:
 
 
 def _make_shared_file(data: bytes) -> int:
-    """Make an unnamed file with this content, whose read position forked processes share."""
+    """Return an unnamed file's descriptor, with this content, whose position forked processes share."""
     file, view = os.memfd_create("loadgen-requests", os.MFD_CLOEXEC), memoryview(data)
     try:
         while view:

@@ -196,7 +196,10 @@ def _format_interval(effect: Effect) -> str:
 
 
 def find_shared_remarks(comparison: ComparedLoad) -> dict[str, str]:
-    """Return the remarks on three rows or more next to the baseline, or on both of two, and their names."""
+    """Return remarks on three rows or more next to the baseline, or on both of two, with the rows' names.
+
+    A row's remarks are its marks, and why it has no verdict in the headline figure; names are "all" if so.
+    """
     others = [line for line in comparison.lines if line.name != comparison.baseline]
     sentences: list[tuple[str, str]] = []
     for line in others:

@@ -333,7 +333,10 @@ class LadderClimb(Climb[int, SpeedRow]):
         return ladder_rows.make_speed_row(run, self.formula)
 
     def make_missed_row(self, rung: int, why: str) -> SpeedRow:
-        """Make a row without a speed, of the model and machine of the row before; "" is added to `runs`."""
+        """Make a row without a speed, with the reason, of the model and machine of the row before.
+
+        Without one they are the session's. "" is added to `runs`.
+        """
         self.runs.append("")
         if self.rows:
             previous = self.rows[-1]

@@ -257,7 +257,7 @@ def _parse_seconds(text: str) -> float:
 
 
 def check_limit_options(options: Options) -> None:
-    """Raise UsageError for flags of `loadgen bench` that a search would not heed."""
+    """Raise UsageError for a flag of `loadgen bench` that a search would not heed, with advice."""
     shortest = "--min-duration is the least time of a run"
     varied = "the search varies the load: --start, --from and --to bound it, --over names what is varied"
     refuse_flags(
