@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-import ssl
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import numpy as np
@@ -23,7 +22,9 @@ from loadgen.settings.load_schedule import ConcurrencySteps
 from loadgen.settings.run_settings import Sending
 from loadgen.transport.capture import Counters, Health
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.transport.memory_room import MIB
+
+if TYPE_CHECKING:
+    import ssl  # 7 ms, which a command that reads runs does without
 
 _DIGEST_BYTES = 16
 _MODEL = re.compile(rb'"model":"(?:[^"\\]|\\.)*"')  # the first key of a body
@@ -90,8 +91,8 @@ class Limits(msgspec.Struct, frozen=True):
         """Make the failure of the largest response, `held` bytes, when all together hold too much."""
         return Failure(
             FailureKind.MEMORY,
-            f"cut off at {held / MIB:.1f} MiB, the largest: the answers under way held more than the "
-            f"{self.open_bytes // MIB} MiB that this client may use for them",
+            f"cut off at {held / 2**20:.1f} MiB, the largest: the answers under way held more than the "
+            f"{self.open_bytes >> 20} MiB that this client may use for them",
         )
 
     def refuse_length(self, announced: int = 0) -> Failure:
