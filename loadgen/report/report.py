@@ -151,12 +151,14 @@ _OF_THE_CORE = (
     Section(
         "reconciliation",
         run_lines.describe_reconciled,
-        attrgetter("whole_load"),
+        whole_load=True,
         wrapped=False,
         room=Room.FIRST,
         short=run_lines.summarize_reconciled,
     ),
-    Section("cpus", _describe_cpus, attrgetter("whole_load"), room=Room.LAST, page="Environment"),
+    Section(
+        "cpus", _describe_cpus, attrgetter("cpu_use"), whole_load=True, room=Room.LAST, page="Environment"
+    ),
     Section("unavailable", _leave_out, room=Room.ALWAYS, short=run_lines.list_unknown),
     Section("more", _leave_out, room=Room.ALWAYS, short=run_lines.point_to_rest),
 )

@@ -47,6 +47,7 @@ class Section(msgspec.Struct, frozen=True):
     name: str
     lines: SectionLines
     is_there: Callable[[Facts], object] = lambda facts: True
+    whole_load: bool = False  # True: only in runs that sent the whole load, not that of one shard
     wrapped: bool = True  # False: the long ones are laid out already
     room: Room = Room.NEVER
     short: SectionLines | None = None  # of a short report; None: they are the same
@@ -89,7 +90,8 @@ def make_section(
 
     def make() -> list[list[str]]:
         marks = [mark._replace(phrase=clean_text(mark.phrase)) for mark in section.marks(result)]
-        every = (lines or section.lines)(result, options) if section.is_there(result.facts) else ()
+        shown = section.is_there(result.facts) and (result.facts.whole_load or not section.whole_load)
+        every = (lines or section.lines)(result, options) if shown else ()
         laid_out = not section.wrapped and lines is None
         cut = [wrap(line) if not laid_out else clean_text(line).split("\n") for line in every]
         painted = iter(screen.paint([row for rows in cut for row in rows], marks))

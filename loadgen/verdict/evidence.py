@@ -501,6 +501,19 @@ class Checkable(msgspec.Struct, frozen=True):
     remedy: str
 
 
+def make_missing(source: Source, *, hosted: bool = True, simulated: bool = True) -> Missing:
+    """Make the test of whether a run lacks a source.
+
+    With `hosted` False a hosted API's run never lacks it, with `simulated` False none of the embedded engine.
+    """
+
+    def is_missing(run: RunEvidence, sources: Set[Source]) -> bool:
+        needed = (hosted or not run.hosted) and (simulated or not run.facts.server.simulated)
+        return needed and source not in sources
+
+    return is_missing
+
+
 Doubts = dict[str, tuple[Rule[RunEvidence], ...]]  # of a feature, by their place among those of the core
 
 

@@ -18,7 +18,7 @@ from loadgen.verdict import arrival_checks as arrivals
 from loadgen.verdict import client_checks as client
 from loadgen.verdict import load_checks as load
 from loadgen.verdict import server_checks as server
-from loadgen.verdict.evidence import Checkable, RunEvidence
+from loadgen.verdict.evidence import Checkable, RunEvidence, make_missing
 
 _SHOWN = 2  # doubts shown in full under the block
 
@@ -118,11 +118,11 @@ def _lacks_gauges(run: RunEvidence, sources: Set[Source]) -> bool:
 _CHECKABLE_OF_THE_CORE = (
     Checkable(
         "server counters",
-        lambda run, sources: Source.COUNTERS not in sources and not run.hosted,
+        make_missing(Source.COUNTERS, hosted=False),
         "a server with /metrics, without --no-observe",
     ),
     Checkable("server gauges", _lacks_gauges, "a longer run: gauges are sampled at intervals"),
-    Checkable("self-test", lambda _, sources: Source.SELFTEST not in sources, "loadgen selftest"),
+    Checkable("self-test", make_missing(Source.SELFTEST), "loadgen selftest"),
     Checkable("repeats", lambda run, _: run.facts.runs < 2 and run.facts.cell is None, "--repeat 5"),
 )
 # In the order in which a verdict names them.

@@ -45,6 +45,7 @@ from builders.provoked_shards import AT_EASE, OF_SHARDS
 from loadgen.base.arrays import Int64
 from loadgen.base.rule import Rule, Source
 from loadgen.features.ring import ring_checks
+from loadgen.features.roofline import roofline_checks
 from loadgen.features.sessions import session_checks
 from loadgen.features.shards import shard_checks
 from loadgen.features.targets import target_checks
@@ -320,7 +321,7 @@ def test_every_doubt_is_provoked() -> None:
     assert len(BY_DOUBT) == len(DOUBTS)
 
 
-@loop_over("module", [ring_checks, session_checks, shard_checks, target_checks])
+@loop_over("module", [ring_checks, roofline_checks, session_checks, shard_checks, target_checks])
 def test_no_doubt_holds_of_a_run_without_its_feature(module: ModuleType) -> None:
     own = [rule for rule in vars(module).values() if isinstance(rule, Rule)]
     assert own

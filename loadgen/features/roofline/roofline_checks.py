@@ -11,7 +11,14 @@ from loadgen.facts.run_facts import Facts
 from loadgen.features.roofline.roofline_settings import LEAST_MS, SLOW, TOLERANCE
 from loadgen.figures.figure_table import DEFAULT_METRICS
 from loadgen.figures.metrics import Metrics, list_figures
-from loadgen.verdict.evidence import Checkable, RunEvidence, expected_reuse, percent
+from loadgen.verdict.evidence import (
+    Checkable,
+    RunEvidence,
+    expected_reuse,
+    limit_doubts,
+    make_missing,
+    percent,
+)
 
 if TYPE_CHECKING:
     from loadgen.features.roofline.bound import Lengths
@@ -80,15 +87,14 @@ def slow_kernel(run: RunEvidence) -> Evidence | None:
     return bound.explain_fallback(ceiling, *list_bound_figures(run.facts, run.metrics))
 
 
-DOUBTS = {"after many-resent": (beyond_roofline,), "after throttled": (slow_kernel,)}
+DOUBTS = limit_doubts(
+    ("ceiling",), {"after many-resent": (beyond_roofline,), "after throttled": (slow_kernel,)}
+)
 CHECKABLE = {
     "before server counters": (
         Checkable(
             "roofline",
-            # A simulation and a hosted API need none.
-            lambda run, sources: (
-                Source.ROOFLINE not in sources and not (run.facts.server.simulated or run.hosted)
-            ),
+            make_missing(Source.ROOFLINE, hosted=False, simulated=False),
             "--hardware KEY or --bandwidth GB/s, and the model's files or --model-config",
         ),
     )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from loadgen.base.structs import replace
@@ -111,7 +110,7 @@ SECTIONS = {
         Section(
             "roofline",
             describe_roofline,
-            attrgetter("whole_load"),
+            whole_load=True,
             room=Room.LAST,
             short=summarize_roofline,
             page="Roofline",

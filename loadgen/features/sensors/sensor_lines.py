@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 
 from loadgen.facts.sensor_facts import MemoryUse, SampleSpread, SensorSummary
 from loadgen.report.run_directory import Result
@@ -111,7 +112,8 @@ SECTIONS = {
         Section(
             "sensors",
             describe_sensors,
-            lambda facts: facts.whole_load,
+            attrgetter("sensed"),
+            whole_load=True,
             room=Room.LAST,
             short=summarize_sensors,
             page="Environment",
