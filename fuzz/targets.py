@@ -26,7 +26,7 @@ _USER = "fuzzing.fuzz_targets_user"
 _ANSWERS = (
     "loadgen.records.decode",
     "loadgen.wire.openai",
-    "loadgen.wire.sglang_generate",
+    "loadgen.features.sglang.generate_api",
     "loadgen.records.decoded_stream",
     "loadgen.base.untrusted",
 )

@@ -37,7 +37,7 @@ INSIDE = {
     "features": [
         "traces", "data", "shapes", "sessions", "ring", "httpx", "launch", "workers", "sensors", "shards",
         "targets", "texts", "answers", "roofline", "selftest", "peers",
-        "display", "saturation",
+        "display", "saturation", "sglang",
     ],
 }  # fmt: skip
 FIRST, LAST = set[str](), {"cli", "__main__", "__init__"}

@@ -51,6 +51,7 @@ FEATURES: dict[str, dict[str, str]] = {
     },
     "texts": {"counts": "prompt_counts", "settings": "text_settings", "texts": "prompt_texts"},
     "data": {"doubts": "data_checks", "settings": "data_settings"},
+    "sglang": {"apis": "generate_api"},
     "peers": {"clients": "other_clients", "flags": "vllm_flags"},
     "saturation": {"saturation": "saturation_rule"},
     "display": {"displays": "live_display"},

@@ -47,7 +47,6 @@ from loadgen.settings.load_schedule import ConcurrencySteps
 from loadgen.settings.load_settings import CancelPoint, ShapeKeys, parse_cancel_rate
 from loadgen.settings.table import SOURCE_KEYS, join_rows
 from loadgen.wire.openai import Chat, Completions, Dialect
-from loadgen.wire.sglang_generate import Generate
 
 _USUAL_S = 5  # of a request
 _USUAL_LENS = {"input_len": 64, "output_len": 16}  # of a warm-up, where only the server counts
@@ -60,9 +59,11 @@ _NEVER_EQUAL_IDS = 8  # of a thousand ids or more: a chance of 10⁻¹⁸ among 
 _APIS: dict[str, Callable[[], Dialect]] = {
     "/chat/completions": Chat,
     "/completions": Completions,
-    "/generate": Generate,
 }
-_BACKENDS = {"openai-chat": "/chat/completions", "sglang": "/generate"}
+_BACKENDS = {"openai-chat": "/chat/completions"}
+for module in import_rows("apis"):
+    _APIS |= module.APIS
+    _BACKENDS |= module.BACKENDS
 
 
 class Plan(msgspec.Struct, frozen=True):

@@ -44,7 +44,6 @@ from loadgen.transport.sending.job import (
     Share,
     Target,
 )
-from loadgen.wire.sglang_generate import Generate
 
 _SPARE_FILES = 64
 _LEAST_BYTES = 64 << 20  # that an answer may have
@@ -443,7 +442,7 @@ def _room(plan: Plan, options: TransportOptions, requests: int) -> tuple[int, in
     """
     lens = plan.requests.output_lens
     longest = int(lens.max(initial=_UNLIMITED if (lens == UNKNOWN_LEN).any() else 0))
-    repeated = longest * longest * _BYTES_SO_FAR if isinstance(plan.dialect, Generate) else 0
+    repeated = longest * longest * _BYTES_SO_FAR if plan.dialect.cumulative else 0
     share, most = options.part.share, plan.profile.max_concurrency
     streams = requests if most is None else min(share.count_slots(most), requests)
     together = memory_room.limit_open_bytes(streams, longest + repeated // _TOKEN_BYTES, options.workers)

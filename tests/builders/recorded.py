@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from loadgen.features.sglang.generate_api import Generate
 from loadgen.records.decode import Decoder
 from loadgen.records.record import Record
 from loadgen.transport.capture import Capture, join_reads
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire.openai import DIALECTS, Dialect
-from loadgen.wire.sglang_generate import Generate
 
 RESPONSES = Path(__file__).parents[1] / "data" / "responses"
 OFFSET_NS = 1_000_000_000_000  # CLOCK_REALTIME minus CLOCK_MONOTONIC of every capture made here

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from loadgen.base.untrusted import LONGEST
+from loadgen.features.sglang.generate_api import Generate
 from loadgen.figures.metrics import compute_metrics
 from loadgen.figures.per_request import MetricOptions
 from loadgen.records.decode import LONGEST_REASON, Decoder
@@ -16,7 +17,6 @@ from loadgen.records.record import UNKNOWN, Record, Records
 from loadgen.transport.capture import NO_STAMP, Capture, join_reads, pack_int64s
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire.openai import DIALECTS, MOST, Dialect
-from loadgen.wire.sglang_generate import Generate
 
 APIS: Final[tuple[Dialect, ...]] = (DIALECTS["completions"], DIALECTS["chat"], Generate())
 HEADS: Final = (

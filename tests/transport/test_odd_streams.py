@@ -17,11 +17,11 @@ from builders import made_cases
 from builders.loops import loop_over
 from fakes.scripted_server import DONE, HEAD, LAST, Answer, chunk, drive, job_of
 from fakes.virtual_network import VirtualServer
+from loadgen.features.sglang.generate_api import Generate
 from loadgen.records.decode import Decoder
 from loadgen.verdict import verdict
 from loadgen.verdict.evidence import RunEvidence
 from loadgen.wire.openai import DIALECTS, Dialect
-from loadgen.wire.sglang_generate import Generate
 from transport.test_faults import EVERY_TRANSPORT
 
 TOKENS, PROMPT, REQUESTS, FIRST_S, GAP_S = 40, 5, 8, 0.080, 0.010

@@ -281,7 +281,7 @@ def test_an_answer_in_one_piece_has_counts_and_an_end_but_no_arrivals(name: str,
 
 def test_every_recorded_response_is_in_a_table() -> None:
     here = Path(__file__)
-    sglang = here.parents[1] / "wire" / "test_sglang_generate.py"
+    sglang = here.parents[1] / "features" / "sglang" / "test_generate_api.py"
     others = (sglang, here.with_name("test_recorded_llamacpp.py"))
     source = "".join(path.read_text() for path in (here, *others))
     names = {f"{path.parent.name}/{path.stem}" for path in recorded.RESPONSES.glob("*/*.[th]*")}

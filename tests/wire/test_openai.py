@@ -9,6 +9,7 @@ import pytest
 from builders import recorded
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
+from loadgen.features.sglang.generate_api import Generate
 from loadgen.wire.openai import (
     CLOSING,
     DIALECTS,
@@ -21,7 +22,6 @@ from loadgen.wire.openai import (
     Dialect,
     read_remark,
 )
-from loadgen.wire.sglang_generate import Generate
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
 

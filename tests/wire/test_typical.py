@@ -11,11 +11,11 @@ import pytest
 
 from builders import recorded
 from builders.loops import loop_over
+from loadgen.features.sglang.generate_api import Generate
 from loadgen.records.decode import Decoder
 from loadgen.transport.capture import Capture
 from loadgen.wire import sse
 from loadgen.wire.openai import DIALECTS
-from loadgen.wire.sglang_generate import Generate
 from records.test_decode import DONE, USAGE, stream
 
 Lines = Callable[..., bytes]

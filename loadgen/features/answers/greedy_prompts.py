@@ -34,8 +34,7 @@ from loadgen.server.exchange import ServerAddress
 from loadgen.transport.capture import NO_STAMP, Capture
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire import sse
-from loadgen.wire.openai import Chat, Count
-from loadgen.wire.sglang_generate import Generate
+from loadgen.wire.openai import Chat, Completions, Count
 
 if TYPE_CHECKING:
     from loadgen.run.session import Session
@@ -153,7 +152,7 @@ class _PromptRun:
     def _body(self, text: str) -> bytes:
         """Return the body of a greedy request for a prompt, as token ids if a tokenizer was loaded."""
         dialect, engine = self.plan.dialect, self.subject.engine
-        openai = not isinstance(dialect, Generate)
+        openai = isinstance(dialect, Chat | Completions)
         sampling: dict[str, Any] = {"temperature": 0, **({"seed": 0} if openai else {})}
         if engine.vllm_fields:
             # Else the checkpoint's own generation_config.json counts, and a quantized one may differ.

@@ -1,4 +1,4 @@
-"""SGLang: its own API, `/generate`, whose messages repeat the whole answer so far."""
+"""Generate API: SGLang's own, `/generate`, whose messages repeat the whole answer so far."""
 
 from __future__ import annotations
 
@@ -143,3 +143,8 @@ def _make_message(tokens: int, characters: int, answer: RawMessage) -> Message:
     )
     usage = Usage(meta.prompt_tokens, meta.completion_tokens, PromptDetails(meta.cached_tokens))
     return GenerateMessage(choices=[choice], usage=usage, error=answer.error, abort=finish.message or "")
+
+
+# By the ends of their paths, and by the values of --backend that mean them.
+APIS = {"/generate": Generate}
+BACKENDS = {"sglang": "/generate"}

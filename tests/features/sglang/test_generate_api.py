@@ -10,10 +10,10 @@ import pytest
 
 from builders import recorded
 from builders.loops import loop_over
+from loadgen.features.sglang.generate_api import Generate
 from loadgen.records.record import Record
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire.openai import CLOSING, ENDING, NOTHING, TOKEN
-from loadgen.wire.sglang_generate import Generate
 
 
 def sent(name: str) -> list[dict[str, Any]]:
