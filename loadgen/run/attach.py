@@ -216,9 +216,9 @@ def collect_settings(options: Options, profiles: Sequence[Profile]) -> ServerSet
     if any(other != wanted[0] for other in wanted):
         raise UsageError("the profiles' [server] tables differ: run them one by one")
     base = wanted[0] if wanted else ServerSettings()
-    given = base.overlaid(validate_table(ServerSettings, options.launching.settings, FLAGS))
     if not options.launching.wanted:
-        return given
+        return base
+    given = base.overlaid(validate_table(ServerSettings, options.launching.settings, FLAGS))
     (feature,) = import_rows("launch")
     roomy: ServerSettings = feature.give_room(options.launching, given, profiles)
     return roomy

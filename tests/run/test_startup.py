@@ -77,7 +77,7 @@ ENTERED = """if True:
     run()
 """
 # Only downwards: before the first request, and over the whole run.
-MOST_ENTERED = 72, 109
+MOST_ENTERED = 72, 108
 IN_THE_CHILD = """if True:
     import os, sys
     class Imported:
