@@ -25,13 +25,13 @@ import folder_table
 
 import loadgen
 from loadgen.base import rule
+from loadgen.features.export import request_rows
 from loadgen.features.peers.other_clients import OTHERS
 from loadgen.features.peers.vllm_flags import VLLM, OtherClient
 from loadgen.features.roofline import machines
 from loadgen.figures import figure_table
 from loadgen.figures.metrics import ClientHealth
 from loadgen.plan import profile
-from loadgen.report import request_rows
 from loadgen.run.command.options import bench_parser
 from loadgen.settings import request_settings, setting
 from loadgen.settings.server_settings import ServerKeys

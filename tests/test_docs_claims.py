@@ -13,6 +13,7 @@ from loadgen.base.errors import ExitCode
 from loadgen.facts.run_facts import Facts
 from loadgen.features import import_rows
 from loadgen.features.answers import answer_check, greedy_prompts
+from loadgen.features.export import request_rows
 from loadgen.features.launch import launched_server
 from loadgen.features.roofline import roofline_settings
 from loadgen.features.saturation import saturation_rule
@@ -22,7 +23,7 @@ from loadgen.features.workers import workers
 from loadgen.plan import profile
 from loadgen.records import journal
 from loadgen.records.journal import JOURNAL
-from loadgen.report import request_rows, run_directory
+from loadgen.report import run_directory
 from loadgen.server import sample_file, scraper
 from loadgen.settings import run_settings, server_settings
 from loadgen.study.audit import audit_checks

@@ -14,12 +14,12 @@ import pytest
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.cli import main
 from loadgen.features.data.data_command import data_parser
+from loadgen.features.export.request_rows import export_parser
 from loadgen.features.peers.other_clients import CLIENTS
 from loadgen.features.selftest.selftest_command import _parser as selftest_parser
 from loadgen.features.shards.merge_command import merge_parser
 from loadgen.fleet.shards_command import shards_parser
 from loadgen.plan import profile
-from loadgen.report.request_rows import export_parser
 from loadgen.run.command.options import bench_parser, join_flag_lines
 from loadgen.run.verbs import find_verbs
 from loadgen.study.audit.audit_command import audit_parser

@@ -36,8 +36,8 @@ INSIDE = {
     ],
     "features": [
         "traces", "data", "shapes", "sessions", "ring", "httpx", "launch", "workers", "sensors", "shards",
-        "targets", "texts", "answers", "roofline", "selftest", "peers",
-        "display", "saturation", "sglang",
+        "targets", "texts", "answers", "roofline", "selftest", "peers", "display", "saturation", "sglang",
+        "export",
     ],
 }  # fmt: skip
 FIRST, LAST = set[str](), {"cli", "__main__", "__init__"}

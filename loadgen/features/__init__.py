@@ -25,6 +25,11 @@ VERBS = {
         "show what a file of prompts, bodies or a trace would send",
         "loadgen.features.data.data_command",
     ),
+    "export": Verb(
+        READ,
+        "write a run's requests, one per row, as JSON lines, CSV or Parquet",
+        "loadgen.features.export.request_rows",
+    ),
     "merge": Verb(
         READ, "join the runs of one plan's shards: bench --shard I/N", "loadgen.features.shards.merge_command"
     ),
@@ -52,6 +57,7 @@ FEATURES: dict[str, dict[str, str]] = {
     "texts": {"counts": "prompt_counts", "settings": "text_settings", "texts": "prompt_texts"},
     "data": {"doubts": "data_checks", "settings": "data_settings"},
     "sglang": {"apis": "generate_api"},
+    "export": {"rows": "request_rows"},
     "peers": {"clients": "other_clients", "flags": "vllm_flags"},
     "saturation": {"saturation": "saturation_rule"},
     "display": {"displays": "live_display"},

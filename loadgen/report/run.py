@@ -6,22 +6,21 @@ import os
 from collections.abc import Sequence
 from functools import cached_property
 from html import escape
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from loadgen.base import files
 from loadgen.base.errors import Broken, LoadgenError, UsageError
 from loadgen.base.rule import Finding, encode_finding
+from loadgen.features import import_rows
 from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.objectives import ObjectiveEvidence
 from loadgen.plan.profile import Profile
-from loadgen.report import report, request_rows, run_directory
+from loadgen.report import report, run_directory
 from loadgen.report.run_directory import Result
 from loadgen.verdict.verdict import Level
 
@@ -132,35 +131,17 @@ class Run:
         Times are nanoseconds of CLOCK_MONOTONIC. Numbers are int64 (`tpot_ns`: float64), -1 where there is
         none; `ok` is bool, texts are object arrays.
         """
-        numbers, columns = request_rows.list_numbers(self.result), request_rows.list_columns(self.result)
-        texts: dict[str, list[Any]] = {name: [] for name in columns if name not in numbers}
-        for some in request_rows.list_rows(self.result):
-            for name, column in texts.items():
-                column += [row[name] for row in some]
-        return {
-            name: numbers[name]
-            if name in numbers
-            else np.array(texts[name], bool if kind == "bool" else object)
-            for name, kind in columns.items()
-        }
+        (export,) = import_rows("rows")
+        columns: dict[str, NDArray[Any]] = export.list_arrays(self.result)
+        return columns
 
     def to_pandas(self) -> pandas.DataFrame:
         """The requests as a DataFrame, a row each, missing values as NA.
 
         Raises LoadgenError without pandas: in the clone, .venv/bin/pip install '.[pandas]'.
         """
-        if find_spec("pandas") is None:
-            raise UsageError(
-                "to_pandas() needs the pandas extra: in the clone, .venv/bin/pip install '.[pandas]'"
-            )
-        import pandas
-
-        frame = pandas.DataFrame(self.requests())
-        for name, kind in request_rows.list_columns(self.result).items():
-            if kind == "int64":
-                frame[name] = frame[name].astype("Int64").where(frame[name] >= 0)
-            elif kind == "double":
-                frame[name] = frame[name].where(frame[name] >= 0)
+        (export,) = import_rows("rows")
+        frame: pandas.DataFrame = export.make_frame(self.result)
         return frame
 
     def report(self, *, explain: bool = False, layout: str | None = None) -> str:

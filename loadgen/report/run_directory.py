@@ -191,6 +191,16 @@ class ResultPart(msgspec.Struct, frozen=True):
     make: Callable[[Result], Any]
 
 
+class RequestColumn(msgspec.Struct, frozen=True):
+    """A column of exported requests: its type in Parquet, in which runs it exists, a feature's values."""
+
+    name: str
+    kind: str = "string"
+    about: str = ""  # for docs/results.md
+    is_there: Callable[[Facts], object] = lambda facts: True
+    make: Callable[[Result], Sequence[str | None]] | None = None  # one a request; None: `rows` has them
+
+
 def save(run: Result, directory: Path, texts: Mapping[str, str], broken: list[Broken]) -> list[str]:
     """Write a run's directory, the result file last; return what could not be written, in words.
 

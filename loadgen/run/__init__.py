@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadgen.run.verbs import MEASURE, PREPARE, READ, Verb
+from loadgen.run.verbs import MEASURE, PREPARE, Verb
 
 VERBS = {
     "bench": Verb(MEASURE, "run a workload and print the Serving Benchmark Result", "loadgen.cli:run_bench"),
@@ -12,9 +12,4 @@ VERBS = {
         "loadgen.cli:list_profiles",
     ),
     "engine": Verb(PREPARE, "start the embedded engine by itself", "loadgen_servers.engine.cli"),
-    "export": Verb(
-        READ,
-        "write a run's requests, one per row, as JSON lines, CSV or Parquet",
-        "loadgen.report.request_rows",
-    ),
 }

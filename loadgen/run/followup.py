@@ -16,9 +16,10 @@ from loadgen.base.signals import Interrupts
 from loadgen.base.structs import replace
 from loadgen.facts import calibration
 from loadgen.facts.run_facts import Client, Facts
+from loadgen.features import import_rows
 from loadgen.figures.session_rows import list_early_places
 from loadgen.plan.plan import Plan
-from loadgen.report import report, request_rows, run_directory
+from loadgen.report import report, run_directory
 from loadgen.report.run_directory import Result
 from loadgen.run.command import progress
 from loadgen.run.command.options import Options
@@ -151,8 +152,9 @@ def write_run(
             texts[log.name] = hide_secrets(secrets.conceal(content))
         errors = run_directory.save(run, directory, texts, broken)
         if options.save_requests:
+            (export,) = import_rows("rows")
             try:
-                request_rows.save(run, directory)
+                export.save(run, directory)
             except UsageError as error:
                 errors.append(str(error))
     errors += [f"{part.name}: {part.why}; the run is kept in {directory}" for part in broken]

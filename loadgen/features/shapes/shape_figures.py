@@ -25,8 +25,7 @@ from loadgen.plan.plan import draw_cancellations
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import RandomStream, make_arrival_rng
 from loadgen.records.record import Records
-from loadgen.report.request_rows import RequestColumn
-from loadgen.report.run_directory import Result, ResultPart
+from loadgen.report.run_directory import RequestColumn, Result, ResultPart
 from loadgen.report.section import ReportOptions, Room, Section
 from loadgen.settings.load_schedule import LoadSchedule, RampEnds
 from loadgen.settings.load_settings import CancelPoint, parse_cancel_rate

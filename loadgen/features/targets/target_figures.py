@@ -11,8 +11,7 @@ from loadgen.base.text import align_cells
 from loadgen.features.targets.target_checks import number_targets
 from loadgen.figures.metrics import measure_part
 from loadgen.figures.per_request import PerRequest
-from loadgen.report.request_rows import RequestColumn
-from loadgen.report.run_directory import Result, ResultPart
+from loadgen.report.run_directory import RequestColumn, Result, ResultPart
 from loadgen.report.section import ReportOptions, Room, Section
 
 _MOST_TARGETS = 8  # in a table of a short report

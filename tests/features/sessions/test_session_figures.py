@@ -12,11 +12,12 @@ from builders.made_runs import keep
 from builders.made_sessions import ADDED, DELAY_MS, OUTPUT, TTFT_MS, TURN_MS, made, rows_of
 from builders.shard_runs import divided, named, part
 from loadgen.base.structs import replace
+from loadgen.features.export import request_rows
 from loadgen.features.sessions import session_figures
 from loadgen.features.shards import merge
 from loadgen.figures.metrics import compute_metrics
 from loadgen.figures.session_rows import list_early_places
-from loadgen.report import report, request_rows, run_directory
+from loadgen.report import report, run_directory
 from loadgen.report.run_directory import Result
 from loadgen.study.pages.run_section import make_account
 from loadgen.study.run_summary import summarise_run

@@ -12,13 +12,14 @@ import pytest
 from builders.made_runs import MS, run
 from loadgen.base.rule import Severity
 from loadgen.base.structs import replace
+from loadgen.features.export import request_rows
 from loadgen.features.shapes import shape_figures
 from loadgen.figures.steady_state import Unsteady
 from loadgen.plan import profile, random_prompts
 from loadgen.plan.arrival import make_process
 from loadgen.plan.request_sources import RandomStream, make_arrival_rng
 from loadgen.records.record import Record, Records
-from loadgen.report import report, request_rows, run_lines
+from loadgen.report import report, run_lines
 from loadgen.report.run_directory import Result
 from loadgen.study.compare.comparability import find_differences
 from loadgen.study.run_summary import summarise_run

@@ -20,10 +20,11 @@ from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Facts, Join, list_annotations
 from loadgen.facts.sensor_facts import SensorSummary
 from loadgen.features.answers.answer_check import make_empty_fingerprint
+from loadgen.features.export import request_rows
 from loadgen.features.shards import merge, merge_facts
 from loadgen.plan import profile
 from loadgen.records.record import Records
-from loadgen.report import report, request_rows, run_directory
+from loadgen.report import report, run_directory
 from loadgen.report.run import Run
 from loadgen.report.run_directory import Result
 from loadgen.server import sample_file

@@ -19,9 +19,10 @@ from builders.made_runs import MS, answers, keep, run
 from loadgen import cli
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.structs import replace
+from loadgen.features.export import request_rows
+from loadgen.features.export.request_rows import FORMS, WORDS
 from loadgen.records.record import Record, Records
-from loadgen.report import report, request_rows
-from loadgen.report.request_rows import FORMS, WORDS
+from loadgen.report import report
 from loadgen.report.run import Run
 from loadgen.report.run_directory import Result
 from loadgen.transport.failure import Failure, FailureKind

@@ -6,11 +6,11 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,15 +19,17 @@ from loadgen.base.files import write_output
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import escape_unencodable, print_text
 from loadgen.base.text import format_csv
-from loadgen.facts.run_facts import Facts
 from loadgen.features import combine_rows
 from loadgen.figures.figure_table import LATENCIES
 from loadgen.figures.per_request import PerRequest
 from loadgen.records.record import UNKNOWN
 from loadgen.report import run_directory
 from loadgen.report.result_file import list_request_ids
-from loadgen.report.run_directory import Result
+from loadgen.report.run_directory import RequestColumn, Result
 from loadgen.transport.failure import FailureKind
+
+if TYPE_CHECKING:
+    import pandas
 
 REQUESTS = "requests"  # the file's name, before its form's ending
 _ROWS_AT_ONCE = 4096
@@ -56,18 +58,8 @@ WORDS = {
 }
 
 
-class RequestColumn(msgspec.Struct, frozen=True):
-    """A column of exported requests: its type in Parquet, in which runs it exists, a feature's values."""
-
-    name: str
-    kind: str = "string"
-    about: str = ""  # for docs/results.md
-    is_there: Callable[[Facts], object] = lambda facts: True
-    make: Callable[[Result], Sequence[str | None]] | None = None  # one a request; None: `rows` has them
-
-
 # In their order; times are CLOCK_MONOTONIC nanoseconds.
-_OF_THE_CORE = (
+_OWN_COLUMNS = (
     RequestColumn("index", "int64", "its place in the plan"),
     RequestColumn("request_id", "string", "the `x-request-id` that it carried; null if it was not kept"),
     RequestColumn("slot", "int64", "the connection slot"),
@@ -96,7 +88,7 @@ _OF_THE_CORE = (
 
 def join_columns() -> tuple[RequestColumn, ...]:
     """List every column that exported requests may have, in order."""
-    return combine_rows(_OF_THE_CORE, "columns", lambda column: column.name)
+    return combine_rows(_OWN_COLUMNS, "columns", lambda column: column.name)
 
 
 def _choose_columns(run: Result) -> list[RequestColumn]:
@@ -156,6 +148,39 @@ def list_numbers(run: Result) -> dict[str, NDArray[Any]]:
         "output_tokens": np.where(each.ok, each.output_tokens, records.output_tokens),
         "http_status": records.http_status,
     }
+
+
+def list_arrays(run: Result) -> dict[str, NDArray[Any]]:
+    """List the export columns as arrays, one value per request in plan order.
+
+    Numbers are int64 (`tpot_ns`: float64), -1 where there is none; `ok` is bool, texts are object arrays.
+    """
+    numbers, columns = list_numbers(run), list_columns(run)
+    texts: dict[str, list[Any]] = {name: [] for name in columns if name not in numbers}
+    for some in list_rows(run):
+        for name, column in texts.items():
+            column += [row[name] for row in some]
+    return {
+        name: numbers[name] if name in numbers else np.array(texts[name], bool if kind == "bool" else object)
+        for name, kind in columns.items()
+    }
+
+
+def make_frame(run: Result) -> pandas.DataFrame:
+    """Make a DataFrame of the export columns, missing values as NA; raises UsageError without pandas."""
+    if find_spec("pandas") is None:
+        raise UsageError(
+            "to_pandas() needs the pandas extra: in the clone, .venv/bin/pip install '.[pandas]'"
+        )
+    import pandas
+
+    frame = pandas.DataFrame(list_arrays(run))
+    for name, kind in list_columns(run).items():
+        if kind == "int64":
+            frame[name] = frame[name].astype("Int64").where(frame[name] >= 0)
+        elif kind == "double":
+            frame[name] = frame[name].where(frame[name] >= 0)
+    return frame
 
 
 def _write_jsonl(batches: Iterator[list[Row]], wanted: Mapping[str, str], file: IO[bytes]) -> None:
