@@ -16,7 +16,7 @@ from loadgen.cli import main
 from loadgen.features.data.data_command import data_parser
 from loadgen.features.export.request_rows import export_parser
 from loadgen.features.peers.other_clients import CLIENTS
-from loadgen.features.selftest.selftest_command import _parser as selftest_parser
+from loadgen.features.selftest.selftest_command import selftest_parser
 from loadgen.features.shards.merge_command import merge_parser
 from loadgen.fleet.shards_command import shards_parser
 from loadgen.plan import profile

@@ -132,7 +132,7 @@ class ClusterSender(PlanSender):
         with ExitStack() as stack:
             with watch.display.waiting(f"starting {len(self.places.places)} shards", forks=False):
                 fleet = Fleet(stack.enter_context(self.places.open_calls(name)), watch.interrupts.poll)
-                fleet.begin(self._order(made, options))
+                fleet.begin(self._make_order(made, options))
                 fleet.read_clocks()
                 ahead_s = compute_lead_s(made.streams) + _AHEAD_S + _EACH_S * len(fleet.shards)
                 start.instant_ns = clock.now_ns() + int(ahead_s * 1e9)
@@ -161,7 +161,7 @@ class ClusterSender(PlanSender):
             unknown=(*known.unknown, *(line for line in facts.unknown if line not in known.unknown)),
         )
 
-    def _order(self, made: Plan, options: TransportOptions) -> ShardOrder:
+    def _make_order(self, made: Plan, options: TransportOptions) -> ShardOrder:
         """Make the order that the shards have in common, with the whole plan as its share."""
         asked = self.options
         running = asked.base_url is not None

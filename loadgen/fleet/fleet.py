@@ -196,7 +196,7 @@ class Fleet:
                 raise MeasureError(f"{self._name_shard(shard)}: its clock cannot be measured: {answer.lost}")
             return int(answer.value)
 
-        return RoundTrips(ask).reading(shard.boot, CLOCK)
+        return RoundTrips(ask).measure(shard.boot, CLOCK)
 
     def _take(self, answer: Answer) -> None:
         """Record the status that a shard answered, or why it is lost."""
@@ -280,7 +280,7 @@ class RayCalls:
         if not self._asked:
             return []
         there = connection.wait_for_answers(self.ray, list(self._asked), within_s, lambda: None, every=False)
-        return [self._answer(ref) for ref in there]
+        return [self._read_answer(ref) for ref in there]
 
     def release(self) -> None:
         """Ask all actors to close, wait for them 5 s at most, and kill them; a second call does nothing."""
@@ -293,7 +293,7 @@ class RayCalls:
         for actor in actors:
             self.ray.kill(actor)
 
-    def _answer(self, ref: Any) -> Answer:
+    def _read_answer(self, ref: Any) -> Answer:
         """Return the answer of a reference that is ready, `lost` with the reason if its call failed.
 
         The reference is removed from those asked.

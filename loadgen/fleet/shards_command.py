@@ -92,7 +92,7 @@ def main(argv: Sequence[str], clocks: Clock = SYSTEM_CLOCK) -> int:
         parser.print_help()
         return ExitCode.FIGURES if own else ExitCode.USAGE
     asked = parse_arguments(parser, own)
-    plan = launch_plan(asked.shards, flags)
+    plan = plan_launch(asked.shards, flags)
     if plan.headers:
         names = ", ".join(plan.headers)
         warn(
@@ -100,11 +100,11 @@ def main(argv: Sequence[str], clocks: Clock = SYSTEM_CLOCK) -> int:
         )
     for flag in plan.secret_flags:
         warn(f"{flag} is printed as it was given, and its value holds what seems to be a key or a password")
-    print_text(_text(asked, plan, clocks), sys.stdout, end="")
+    print_text(_make_text(asked, plan, clocks), sys.stdout, end="")
     return ExitCode.FIGURES
 
 
-def _text(asked: argparse.Namespace, plan: LaunchPlan, clocks: Clock) -> str:
+def _make_text(asked: argparse.Namespace, plan: LaunchPlan, clocks: Clock) -> str:
     """Return the manifest, script or lines; raises UsageError for a flag missing or without effect."""
     of_job = {name: getattr(asked, name) for name in ("image", "claim", "namespace", "secret", "memory")}
     given = {name: value for name, value in of_job.items() if value is not None}
@@ -118,14 +118,14 @@ def _text(asked: argparse.Namespace, plan: LaunchPlan, clocks: Clock) -> str:
             )
         start_s = clocks.wall_ns() // SECOND_NS + asked.start_in
         job = KubernetesJob(name=asked.name, **given)
-        return job.text(plan, start_s, str(PlannedStart(start_s * SECOND_NS)))
+        return job.render_yaml(plan, start_s, str(PlannedStart(start_s * SECOND_NS)))
     if given:
         raise UsageError(f"--{next(iter(given))} goes with --k8s")
     if not _NAME.fullmatch(asked.name):
         raise UsageError(
             f"--name {quote_value(asked.name)}: give letters, digits, '.', '_' and '-', 100 at most"
         )
-    write = write_slurm_script if asked.slurm else write_mpi_lines
+    write = render_slurm_script if asked.slurm else render_mpi_lines
     return write(plan, asked.name, asked.start_in)
 
 
@@ -149,7 +149,7 @@ class KubernetesJob(msgspec.Struct, frozen=True):
         if self.secret is not None and self.secret.count("/") != 1:
             raise UsageError(f"--secret {self.secret}: give NAME/KEY, of a Secret that holds the API key")
 
-    def manifest(self, plan: LaunchPlan, start_s: int) -> dict[str, Any]:
+    def make_manifest(self, plan: LaunchPlan, start_s: int) -> dict[str, Any]:
         """Return the Job as a table of Kubernetes' API; all shards begin at `start_s`, seconds since 1970."""
         labels = {"app.kubernetes.io/name": "loadgen", "app.kubernetes.io/instance": self.name}
         place = {} if self.namespace is None else {"namespace": self.namespace}
@@ -182,42 +182,42 @@ class KubernetesJob(msgspec.Struct, frozen=True):
                                 "labelSelector": {"matchLabels": labels},
                             }
                         ],
-                        "containers": [self._container(plan, start_s)],
+                        "containers": [self._make_container(plan, start_s)],
                         "volumes": [{"name": "runs", "persistentVolumeClaim": {"claimName": self.claim}}],
                     },
                 },
             },
         }
 
-    def runs(self, start_s: int) -> str:
+    def name_directory(self, start_s: int) -> str:
         """Return the name, NAME-SECONDS, of the volume's directory for the shards' run directories."""
         return f"{self.name}-{start_s}"
 
-    def _container(self, plan: LaunchPlan, start_s: int) -> dict[str, Any]:
+    def _make_container(self, plan: LaunchPlan, start_s: int) -> dict[str, Any]:
         """Return the shard's container as a table: its command, key, resources and volume."""
         asked = {"cpu": str(plan.cpus), "memory": self.memory}
-        words = plan.words(
+        words = plan.list_words(
             *("--shard", f"auto/{plan.shards}", "--start-at", str(start_s)),
-            *("--run-dir", f"{_RUNS}/{self.runs(start_s)}", "--quiet"),
+            *("--run-dir", f"{_RUNS}/{self.name_directory(start_s)}", "--quiet"),
         )
         return {
             "name": "shard",
             "image": self.image,
             "command": [word.replace("$", "$$") for word in words],  # $(NAME) would be a variable
-            **({"env": [self._key()]} if self.secret else {}),
+            **({"env": [self._make_key_variable()]} if self.secret else {}),
             # No limit on CPU: one that is reached stops the client for a while, in the middle of its times.
             "resources": {"requests": asked, "limits": {"memory": self.memory}},
             "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
             "volumeMounts": [{"name": "runs", "mountPath": _RUNS}],
         }
 
-    def _key(self) -> dict[str, Any]:
+    def _make_key_variable(self) -> dict[str, Any]:
         name, _, key = (self.secret or "").partition("/")
         return {"name": "OPENAI_API_KEY", "valueFrom": {"secretKeyRef": {"name": name, "key": key}}}
 
-    def text(self, plan: LaunchPlan, start_s: int, start: str) -> str:
+    def render_yaml(self, plan: LaunchPlan, start_s: int, start: str) -> str:
         """Return the manifest in YAML after comments for its reader; `start` is `start_s` in words."""
-        directory = self.runs(start_s)
+        directory = self.name_directory(start_s)
         remarks = (
             f"{plan.shards} shards of one plan, which begin together at {start}: apply this at once.",
             "A shard that is not ready by then measures nothing, and its log says so.",
@@ -229,10 +229,12 @@ class KubernetesJob(msgspec.Struct, frozen=True):
             "Kubernetes 1.29 or newer: a shard that failed leaves the others running (backoffLimitPerIndex).",
         )
         heading = "".join(f"# {line}\n" for line in remarks)
-        return heading + "".join(f"{line}\n" for line in _yaml(self.manifest(plan, start_s)))
+        return heading + "".join(
+            f"{line}\n" for line in _render_yaml_lines(self.make_manifest(plan, start_s))
+        )
 
 
-def _yaml(value: Mapping[str, Any] | Sequence[Any], indent: str = "") -> Iterator[str]:
+def _render_yaml_lines(value: Mapping[str, Any] | Sequence[Any], indent: str = "") -> Iterator[str]:
     """Yield a table or a list as lines of YAML; every text that is not a plain key is quoted."""
     rows: list[tuple[str, Any]] = (
         [(f"{key if _PLAIN.fullmatch(key) else _quote(key)}:", of) for key, of in value.items()]
@@ -243,12 +245,12 @@ def _yaml(value: Mapping[str, Any] | Sequence[Any], indent: str = "") -> Iterato
         if not isinstance(of, Mapping | list) or not of:
             yield f"{indent}{head} {_quote(of) if isinstance(of, str) else json.dumps(of)}"
         elif head == "-":
-            first, *rest = _yaml(of, f"{indent}  ")
+            first, *rest = _render_yaml_lines(of, f"{indent}  ")
             yield f"{indent}- {first.lstrip()}"
             yield from rest
         else:
             yield f"{indent}{head}"
-            yield from _yaml(of, f"{indent}  ")
+            yield from _render_yaml_lines(of, f"{indent}  ")
 
 
 def _quote(text: str) -> str:
@@ -281,16 +283,16 @@ class LaunchPlan(msgspec.Struct, frozen=True):
         """The CPUs that a shard keeps busy at most: two per worker."""
         return PROCESSES * self.workers
 
-    def words(self, *added: str) -> list[str]:
+    def list_words(self, *added: str) -> list[str]:
         """Return the words of `loadgen bench` with the flags, and with what is `added`."""
         return ["loadgen", "bench", *self.flags, *added]
 
-    def line(self, *added: str) -> str:
+    def render_line(self, *added: str) -> str:
         """Return the command quoted for a shell; what is `added` follows unquoted."""
-        return " ".join([shlex.join(self.words()), *added])
+        return " ".join([shlex.join(self.list_words()), *added])
 
 
-def launch_plan(shards: int, flags: Sequence[str]) -> LaunchPlan:
+def plan_launch(shards: int, flags: Sequence[str]) -> LaunchPlan:
     """Plan a launch of shards with flags of `loadgen bench`; a seed is drawn where they have none.
 
     Raises UsageError where they could not be those of a shard. `--workers auto` counts as one.
@@ -329,9 +331,9 @@ def _check(options: Options, shards: int) -> None:
         raise UsageError(f"--shards {shards}: --max-concurrency {most} has slots for no more than {most}")
 
 
-def write_slurm_script(plan: LaunchPlan, name: str, start_in_s: int) -> str:
+def render_slurm_script(plan: LaunchPlan, name: str, start_in_s: int) -> str:
     """Return a script for sbatch, in which all shards start `start_in_s` seconds after the job begins."""
-    command = plan.line(*_AUTO, '--run-dir "$runs"', "--quiet")
+    command = plan.render_line(*_AUTO, '--run-dir "$runs"', "--quiet")
     return f"""#!/bin/bash
 #SBATCH --job-name={name}
 #SBATCH --ntasks={plan.shards}
@@ -346,9 +348,9 @@ loadgen merge --output "$runs/merged" "$runs"/*-shard-*
 """
 
 
-def write_mpi_lines(plan: LaunchPlan, name: str, start_in_s: int) -> str:
+def render_mpi_lines(plan: LaunchPlan, name: str, start_in_s: int) -> str:
     """Return lines for a shell that start the shards as ranks of mpirun, and merge their runs."""
-    command = plan.line(*_AUTO, '--run-dir "$runs"', "--quiet")
+    command = plan.render_line(*_AUTO, '--run-dir "$runs"', "--quiet")
     return f"""start=$(( $(date +%s) + {start_in_s} )); runs={name}-$start
 mpirun -n {plan.shards} {command}
 loadgen merge --output "$runs/merged" "$runs"/*-shard-*

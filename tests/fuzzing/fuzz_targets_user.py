@@ -18,7 +18,7 @@ from loadgen.base import urls
 from loadgen.base.errors import UsageError
 from loadgen.base.text import clean_text
 from loadgen.features.shards.shard_settings import read_instant as read_start
-from loadgen.fleet.shards_command import launch_plan
+from loadgen.fleet.shards_command import plan_launch
 from loadgen.plan import plan, profile
 from loadgen.plan.request_sources import Seed
 from loadgen.run.command import options
@@ -44,7 +44,7 @@ def command_words(data: bytes) -> None:
     words = [word.decode("utf-8", "replace") for word in data.split(_WORD)]
     logging.disable(logging.WARNING)
     try:
-        for read in (options.parse, lambda given: launch_plan(2, given)):
+        for read in (options.parse, lambda given: plan_launch(2, given)):
             with contextlib.suppress(UsageError):
                 read(words)
     finally:

@@ -119,14 +119,14 @@ class _PromptRun:
             for prompt in answer_check.PROMPTS:
                 show(PromptProgress(len(answers)))
                 share_s = max(deadline_s - loop.time(), 0.0) / (len(answer_check.PROMPTS) - len(answers))
-                answer, kind = await self._answer(control.full, prompt.text, share_s)
+                answer, kind = await self._ask_prompt(control.full, prompt.text, share_s)
                 takes_ids = self.subject.engine.takes_ids and not isinstance(self.plan.dialect, Chat)
                 if kind in _REFUSED and not answers and takes_ids:
                     try:
                         self.tokenizer = self._load_tokenizer()
                     except UsageError as error:
                         return make_empty_fingerprint(f"{answer.failure}; {error}")
-                    answer, kind = await self._answer(control.full, prompt.text, share_s)
+                    answer, kind = await self._ask_prompt(control.full, prompt.text, share_s)
                 answers.append(answer)
                 if kind is FailureKind.CONNECT:
                     return make_empty_fingerprint(f"the server is gone: {answer.failure}")
@@ -149,7 +149,7 @@ class _PromptRun:
             )
         return load_tokenizer(place, "ids")
 
-    def _body(self, text: str) -> bytes:
+    def _make_body(self, text: str) -> bytes:
         """Return the body of a greedy request for a prompt, as token ids if a tokenizer was loaded."""
         dialect, engine = self.plan.dialect, self.subject.engine
         openai = isinstance(dialect, Chat | Completions)
@@ -164,14 +164,14 @@ class _PromptRun:
         body = {**merge_fields(request, fields), **more}
         return msgspec.json.encode(self.plan.adaptation.apply_to(body))
 
-    async def _answer(
+    async def _ask_prompt(
         self, client: httpx.AsyncClient, text: str, limit_s: float
     ) -> tuple[GreedyAnswer, FailureKind | None]:
         """Send one prompt; return its answer, with ids and text, and the kind of its failure, None if none.
 
         An answer that was not streamed, was cut off or is empty counts as one.
         """
-        reply, cut = await self._reply(client, self._body(text), limit_s)
+        reply, cut = await self._send_body(client, self._make_body(text), limit_s)
         record = self.decoder.decode(reply)
         failure = record.failure
         # A measurement that failed may be an answer: it was not streamed, or is empty.
@@ -190,7 +190,7 @@ class _PromptRun:
                 return GreedyAnswer(prompt=text, failure=unknown), FailureKind.MALFORMED
         return GreedyAnswer(prompt=text, text=answer_text, token_ids=tuple(ids), cut=cut), None
 
-    async def _reply(self, client: httpx.AsyncClient, body: bytes, limit_s: float) -> tuple[Capture, str]:
+    async def _send_body(self, client: httpx.AsyncClient, body: bytes, limit_s: float) -> tuple[Capture, str]:
         """Send one request; return the response as one read, and why it was cut off at `limit_s`, or "".
 
         Errors, and answers above 16 MiB, are the capture's failure.

@@ -81,7 +81,7 @@ class TurnRow(msgspec.Struct, gc=False):
     max_tokens: _Tokens = None
     output_tokens: _Tokens = None  # of an assistant's row: how long its answer was; no key of the schema
 
-    def answers(self) -> list[str]:
+    def list_answered_calls(self) -> list[str]:
         """Return the ids of the tool calls whose results this row has; [] if it has none."""
         if self.tool_results is not None:
             return [result.tool_call_id for result in self.tool_results]
@@ -109,7 +109,7 @@ class RecordedTurn(msgspec.Struct, frozen=True):
         raw = bytes(self.fields.get("delay_seconds", b"null"))
         return 0.0 if raw == b"null" else float(msgspec.json.decode(raw))
 
-    def messages(self) -> list[dict[str, Any]]:
+    def make_messages(self) -> list[dict[str, Any]]:
         """Return the turn as messages of a request: one, or one for each tool result."""
         if "tool_results" in self.fields and self.role == TOOL:
             results: list[RowObject] = msgspec.json.decode(self.fields["tool_results"], type=list[RowObject])
@@ -122,13 +122,13 @@ class RecordedConversation(msgspec.Struct, frozen=True):
 
     turns: list[RecordedTurn]
 
-    def history(self) -> list[dict[str, Any]]:
+    def make_history(self) -> list[dict[str, Any]]:
         """Return the system prompt, if there is one, and the messages of all turns."""
         system = self.turns[0].fields.get("system")
         begin = [] if system is None or bytes(system) == b"null" else [{"role": "system", "content": system}]
-        return begin + [message for turn in self.turns for message in turn.messages()]
+        return begin + [message for turn in self.turns for message in turn.make_messages()]
 
-    def settings(self) -> dict[str, Any]:
+    def make_settings(self) -> dict[str, Any]:
         """Return the request's fields of the last turn, and the tools of the latest turn that has any."""
         held = self.turns[-1].fields
         settings: dict[str, Any] = {key: value for key, value in held.items() if key in _REQUEST_KEYS}
@@ -287,7 +287,7 @@ class _Checked:
 
     def _explain_empty(self, row: TurnRow) -> str:
         """Return which content or tool results a row of its role lacks; "" if none."""
-        if row.role == TOOL and not row.answers():
+        if row.role == TOOL and not row.list_answered_calls():
             return "a tool's turn has no `tool_results`"
         if row.role == USER and not row.content:
             return "a user's turn has no `content`"
@@ -302,7 +302,7 @@ class _Checked:
         """
         if row.role != TOOL:
             return ""
-        foreign = [each for each in row.answers() if each not in self._calls.get(code, ())]
+        foreign = [each for each in row.list_answered_calls() if each not in self._calls.get(code, ())]
         return f"a tool result without a call: no call {quote_value(foreign[0])} before it" if foreign else ""
 
     def _explain_other_system(self, code: int, row: TurnRow) -> str:
@@ -373,7 +373,7 @@ class RecordedTurns:
         recorded = self._conversations.list_before(conversation, turn)
         if answers:
             recorded = msgspec.structs.replace(recorded, turns=_lay_answers(recorded.turns, answers))
-        body = {"model": model, "messages": recorded.history(), **recorded.settings()}
+        body = {"model": model, "messages": recorded.make_history(), **recorded.make_settings()}
         if self.output_lens[i] > 0:
             body[getattr(dialect, "limit_field", bodies.LIMITS[1])] = int(self.output_lens[i])
         return body

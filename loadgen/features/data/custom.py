@@ -45,7 +45,7 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
     """
     profile, seed = inputs.profile, inputs.shared_seed
     file = OpenedFile(profile.dataset_path, FLAG)
-    lines = sheets.rows(file) if sheets.is_sheet(file) else Lines(file)
+    lines = sheets.convert_rows(file) if sheets.is_sheet(file) else Lines(file)
     order = shuffle_rows(len(lines), seed, profile.disable_shuffle)[: inputs.most]
     wanted = set(order)  # every row is decoded, since each must be of this kind
     rows = {i: row for i, row in enumerate(lines.decode_rows(PromptRow)) if i in wanted}

@@ -47,7 +47,7 @@ _FILES = (*_ROWS, "trace", "timed_trace")
 _SWITCH = {"action": "store_true", "data_sets": _ROWS}
 
 
-def _lacks_file(values: Values) -> bool:
+def _needs_file(values: Values) -> bool:
     return values["dataset_name"] not in _MADE and not values["dataset_path"]
 
 
@@ -64,7 +64,7 @@ class DataKeys(KeyRows, frozen=True):
         "".join((f"random (default), {', '.join(_VLLMS)}: vLLM's own, by its rules",
             *(f"; {name}" for name in _OURS))),
         read=read_dataset, metavar="NAME", names_server=True, compared=Identity.AS_READ,
-        not_with=(Conflict(_lacks_file, "--dataset-name {dataset_name} needs its file: pass --dataset-path "
+        not_with=(Conflict(_needs_file, "--dataset-name {dataset_name} needs its file: pass --dataset-path "
             "FILE"),))
     dataset_path: str = _data("", "without a name: prompts, whole bodies, conversations or "
         "ShareGPT, known by its keys; `loadgen data FILE` shows what it holds", metavar="FILE",

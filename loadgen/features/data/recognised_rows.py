@@ -41,7 +41,7 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
     file = OpenedFile(path, FLAG)
     if file.first_character() == b"[":
         return _make_sharegpt(inputs, file)
-    lines = sheets.rows(file) if sheets.is_sheet(file) else Lines(file)
+    lines = sheets.convert_rows(file) if sheets.is_sheet(file) else Lines(file)
     kind = row_kinds.find_first_kind(lines)
     reader = cast(_Reader, importlib.import_module(_READERS[kind]))
     return reader.of_rows(lines, kind, inputs)

@@ -63,7 +63,7 @@ def is_sheet(file: OpenedFile) -> bool:
     return _find_separator(file) is not None or _PROMPT.encode() in [name.strip(b' "\r') for name in names]
 
 
-def rows(file: OpenedFile) -> Lines:
+def convert_rows(file: OpenedFile) -> Lines:
     """Convert a sheet to lines of JSON, one key per column; raises UsageError that names file and row.
 
     Of Parquet all columns, those left out of a row that are null in it. Of CSV those of prompts: `prompt` and

@@ -258,7 +258,7 @@ class HttpxTransport:
         asyncio.get_running_loop().add_reader(self.outbox.sock, stop.set)
         for _ in range(self.job.first_slots):
             self._add_slot()
-        self.begin_ns = await self._started_ns(stop)
+        self.begin_ns = await self._wait_for_start_ns(stop)
         self.gates = make_gates(self.job, self.begin_ns)
         if self.job.sessions is not None:
             self.sessions = self.job.sessions.make_exchanges(self.job, self.begin_ns)
@@ -278,7 +278,7 @@ class HttpxTransport:
         await asyncio.gather(*(client.aclose() for client in self.clients))
         self.counters.publish(self.sent, self.ended, self.reads)
 
-    async def _started_ns(self, stop: asyncio.Event) -> int:
+    async def _wait_for_start_ns(self, stop: asyncio.Event) -> int:
         """Wait for the start that several processes share, and return it (ns); after a stop, return now."""
         while not 0 < (begin_ns := self.job.start.begin_ns(self.now_ns())) <= self.now_ns():
             await asyncio.sleep(_START_S)  # an instant of another process's clock
@@ -289,10 +289,10 @@ class HttpxTransport:
     def _add_slot(self) -> None:
         position = len(self.clients)
         self.idle.append((position, self.begin_ns))
-        self.clients.append(self._new_client(position))
+        self.clients.append(self._make_client(position))
         self.links.append(Link())
 
-    def _new_client(self, position: int) -> httpx.AsyncClient:
+    def _make_client(self, position: int) -> httpx.AsyncClient:
         """Make a slot's client, with one connection, from the slot's source address if there are several.
 
         Proxies of the environment are not used for a server on this machine.
@@ -319,7 +319,7 @@ class HttpxTransport:
         A request that is cancelled while its connection is made or closed can leave it in httpcore's pool,
         neither idle nor closed. The pool has room for one: the slot's next request would wait for ever.
         """
-        former, self.clients[slot] = self.clients[slot], self._new_client(slot)
+        former, self.clients[slot] = self.clients[slot], self._make_client(slot)
         await former.aclose()
 
     async def _fire(self) -> None:
@@ -358,13 +358,13 @@ class HttpxTransport:
     async def _carry_out(self, exchange: Exchange) -> None:
         """Send a slot's request, then its session's later turns, and free the slot."""
         if self.sessions is None:
-            await self._exchange(exchange)
+            await self._send_and_deliver(exchange)
         else:
-            await self.sessions.run(exchange, self._exchange)
+            await self.sessions.run(exchange, self._send_and_deliver)
         self.idle.append((exchange.slot, self.now_ns()))
         self.freed.set()
 
-    async def _exchange(self, exchange: Exchange) -> Failure | None:
+    async def _send_and_deliver(self, exchange: Exchange) -> Failure | None:
         """Send one request and deliver its capture; return its failure, if known.
 
         A cancelled one is delivered as such. A slot whose request was given up gets a new client. After a
@@ -377,7 +377,7 @@ class HttpxTransport:
             async with asyncio.timeout(None) as exchange.limit:
                 self.under_way[exchange.index] = exchange
                 try:
-                    failure = await self._answer(exchange)
+                    failure = await self._send_with_retry(exchange)
                 finally:
                     del self.under_way[exchange.index]
         except TimeoutError:
@@ -429,10 +429,10 @@ class HttpxTransport:
         capture = exchange.capture(failure, self.job.share)
         self.outbox.put(capture, exchange.size, partial(capture.fill, exchange.got))
 
-    async def _answer(self, exchange: Exchange) -> Failure | None:
+    async def _send_with_retry(self, exchange: Exchange) -> Failure | None:
         """Send a request, once more if its idle connection was closed; return its failure, if known yet."""
         try:
-            return await self._stream(exchange)
+            return await self._send_once(exchange)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
             if not exchange.resends:
                 exchange.sent_ns = 0
@@ -443,9 +443,9 @@ class HttpxTransport:
             if fresh or not is_closed_while_idle(exchange, self.now_ns()):
                 return exchange.explain_loss(error, self.job.http2)
         exchange.resends = 1
-        return await self._answer(exchange)
+        return await self._send_with_retry(exchange)
 
-    async def _stream(self, exchange: Exchange) -> Failure | None:
+    async def _send_once(self, exchange: Exchange) -> Failure | None:
         """Send a request and read its response; return its failure, if known yet."""
         job, client = self.job, self.clients[exchange.slot]
         request = client.build_request(

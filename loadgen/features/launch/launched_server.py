@@ -83,7 +83,7 @@ def dry_run(options: Options, settings: ServerSettings, asks: bool = True) -> st
     Its port is one that is free now. Without `asks` no interpreter that the options name is run to learn what
     is installed: an engine of unknown version gets the flags of a recent one.
     """
-    return shown(_command(locate_model(options), settings, free_port(), asks))
+    return shown(_make_command(locate_model(options), settings, free_port(), asks))
 
 
 def attach_launched(
@@ -149,7 +149,7 @@ def give_room(launch: Launching, given: ServerSettings, profiles: Sequence[Profi
     running = given.max_running
     if running is None and (known := [limit for limit in limits if limit]) and len(known) == len(limits):
         running = min(max(known), _MOST_SLOTS)
-    lengths = [_longest(profile) for profile in profiles]
+    lengths = [_find_longest(profile) for profile in profiles]
     room = None
     if running is not None and running > 1 and all(lengths):  # a single one has all of the engine's own
         room = max(length + _TEMPLATE for length in lengths if length)
@@ -158,7 +158,7 @@ def give_room(launch: Launching, given: ServerSettings, profiles: Sequence[Profi
     return given.model_copy(update=update)
 
 
-def _longest(profile: Profile) -> int | None:
+def _find_longest(profile: Profile) -> int | None:
     """Return the tokens of a profile's longest request; None if a file decides."""
     if (
         request_sources.find_source(profile) != request_sources.RANDOM
@@ -186,7 +186,7 @@ def launch_server(
     free and its GPU memory is back.
     """
     base, now = Path(options.run_dir or "runs"), read_wall_clock()
-    command, port = _with_port(options, settings)
+    command, port = _make_command_with_port(options, settings)
     directory = files.create_directory(base, f"{options.launching.name}-server", now)
     before = _read_device_memory_bytes()
     try:
@@ -199,27 +199,27 @@ def launch_server(
                 access = ServerAddress(url, auth.headers, secrets=auth.secrets, loop=loop)
                 stack.push(lambda *error, of=startup: _stop(of, options.quiet, *error))
                 try:
-                    _until_ready(startup, access, options.quiet)
-                    local = _local(startup, command, settings, before)
+                    _wait_until_ready(startup, access, options.quiet)
+                    local = _describe_local(startup, command, settings, before)
                     break
                 except (ServerDied, PortTaken) as error:
                     if not left or not _is_port_taken(startup.running, error):
                         raise
                 stack.pop_all()
                 _abandon(startup, port, before, options.quiet)
-                command, port = _with_port(options, settings)
+                command, port = _make_command_with_port(options, settings)
             yield access, local
     except LaunchError as error:  # it does not end
         raise MeasureError(str(error)) from None
     finally:
         with progress.display(options.quiet).waiting("until the GPU's memory is free again", _MEMORY_S):
-            _until_memory_is_back(before)
+            _wait_for_memory(before)
 
 
-def _with_port(options: Options, settings: ServerSettings) -> tuple[Command, int]:
+def _make_command_with_port(options: Options, settings: ServerSettings) -> tuple[Command, int]:
     """Make the command line with a port that is free now, and return both."""
     port = free_port()
-    return _command(options, settings, port), port
+    return _make_command(options, settings, port), port
 
 
 def _is_port_taken(running: Running, error: ServerDied | PortTaken) -> bool:
@@ -245,7 +245,7 @@ def _abandon(startup: Startup, port: int, before: int | None, quiet: bool) -> No
     running.end_all()
     with suppress(OSError):
         running.log.rename(running.log.with_name(f"{running.log.stem}-port-{port}{running.log.suffix}"))
-    _until_memory_is_back(before)
+    _wait_for_memory(before)
     if not quiet:
         progress.warn(f"port {port} was taken before {startup.launch.name} had it: another one is tried")
 
@@ -270,7 +270,9 @@ def _start(command: Command, port: int, directory: Path, withheld: Sequence[str]
         raise UsageError(str(error)) from None
 
 
-def _local(startup: Startup, command: Command, settings: ServerSettings, before: int | None) -> Local:
+def _describe_local(
+    startup: Startup, command: Command, settings: ServerSettings, before: int | None
+) -> Local:
     """Describe a server that has become ready; raises PortTaken if another process answers."""
     running, safe = startup.running, without_secrets(command)
     given = without_secrets(Command(settings.arguments or (), settings.environment or {}))
@@ -298,7 +300,7 @@ def _local(startup: Startup, command: Command, settings: ServerSettings, before:
     )
 
 
-def _command(options: Options, settings: ServerSettings, port: int, asks: bool = True) -> Command:
+def _make_command(options: Options, settings: ServerSettings, port: int, asks: bool = True) -> Command:
     """Make the command of a container, of the given line, or of the engine's launcher; raises UsageError."""
     launch = options.launching
     if options.model is None and launch.command is None:
@@ -328,17 +330,17 @@ def _command(options: Options, settings: ServerSettings, port: int, asks: bool =
         raise UsageError(str(error)) from None
 
 
-def _until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:
+def _wait_until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:
     """Poll until the server is ready, shown unless quiet; raises ServerDied if it ends or takes too long."""
     probe = ServerProbe(access)
     launch, running = startup.launch, startup.running
     with progress.display(quiet).waiting(f"starting {launch.name}", launch.timeout_s, startup.last_line):
         while (reason := probe.poll()) is not None:
             if (code := running.exit_code()) is not None:
-                raise _death(launch.name, running, f"ended with {code} before it was ready")
+                raise _make_death(launch.name, running, f"ended with {code} before it was ready")
             if startup.elapsed_s > launch.timeout_s:
                 limit = f"{launch.timeout_s:g} s ({reason}; --launch-timeout-sec waits longer)"
-                raise _death(launch.name, running, f"is not ready after {limit}")
+                raise _make_death(launch.name, running, f"is not ready after {limit}")
             time.sleep(_POLL_S)
 
 
@@ -352,7 +354,7 @@ def _prove_ours(running: Running) -> str:
     except LaunchError as error:
         raise PortTaken(str(error)) from None
     if owner is port_owner.PortOwner.NO_ONE:
-        raise _death("the server", running, f"answers, and {owner.value}")
+        raise _make_death("the server", running, f"answers, and {owner.value}")
     return str(owner.value)
 
 
@@ -362,10 +364,10 @@ def _check_alive(name: str, running: Running, wait_s: float) -> None:
     while (code := running.exit_code()) is None and clock.now_ns() < deadline_ns:
         time.sleep(_POLL_S)
     if code is not None:
-        raise _death(name, running, f"ended with {code} during the run")
+        raise _make_death(name, running, f"ended with {code} during the run")
 
 
-def _death(name: str, running: Running, what: str) -> ServerDied:
+def _make_death(name: str, running: Running, what: str) -> ServerDied:
     """Make the error for a dead server: what happened, the known cause, and the end of its log."""
     tail = running.tail(_CAUSE_LINES)
     reason = cause("\n".join(tail), running.exit_code())
@@ -374,7 +376,7 @@ def _death(name: str, running: Running, what: str) -> ServerDied:
     return ServerDied(summary, f"; its whole log: {running.log}{last_lines}")
 
 
-def _until_memory_is_back(before: int | None) -> None:
+def _wait_for_memory(before: int | None) -> None:
     """Wait, 30 s at most, until GPU memory in use is near `before`: an ended process frees it late."""
     deadline_ns = clock.now_ns() + int(_MEMORY_S * 1e9)
     while before is not None and clock.now_ns() < deadline_ns:

@@ -131,13 +131,13 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
         """Parameters that one token uses, as model cards count: with embedding and head."""
         return self.total - (self.experts - self.experts_per_token) * self.expert
 
-    def kv_values(self, layers: int) -> int:
+    def count_kv_values(self, layers: int) -> int:
         """Return how many numbers are cached per token in `layers` layers: keys and values, or latents."""
         if self.latent is not None:
             return layers * (self.latent.rank + self.latent.rope)
         return layers * 2 * self.kv_heads * self.head_dim
 
-    def pair_flop(self, layers: int) -> int:
+    def count_pair_flop(self, layers: int) -> int:
         """Return the FLOP of attention in `layers` layers between one token and an earlier one."""
         if self.latent is not None:
             return layers * 2 * self.heads * (self.latent.nope + self.latent.rope + self.latent.value)

@@ -158,14 +158,14 @@ class _Run(msgspec.Struct, frozen=True):
     @property
     def prompt(self) -> float:
         """The tokens of a prompt; 0 if unknown."""
-        return self._length(self.load.input_len, "total_input_tokens")
+        return self._find_length(self.load.input_len, "total_input_tokens")
 
     @property
     def answer(self) -> float:
         """The tokens of an answer; 0 if unknown."""
-        return self._length(self.load.output_len, "total_output_tokens")
+        return self._find_length(self.load.output_len, "total_output_tokens")
 
-    def _length(self, tokens: float | None, total: str) -> float:
+    def _find_length(self, tokens: float | None, total: str) -> float:
         """Return the load's tokens, else the mean of the run's total."""
         if tokens is not None:
             return tokens

@@ -86,11 +86,11 @@ def _make_weights(shape: Architecture, computes: str, kv_dtype: str, **stored: A
         experts_per_token=shape.experts_per_token,
         flop_per_token=2.0 * (shape.dense + shape.routers + shape.experts_per_token * shape.expert),
         head_flop=2.0 * shape.embedding,
-        pair_flop=float(shape.pair_flop(full)),
+        pair_flop=float(shape.count_pair_flop(full)),
         window=shape.window,
-        window_pair_flop=float(shape.pair_flop(local)),
-        kv_bytes_per_token=round(kv_size * shape.kv_values(full)),
-        window_kv_bytes_per_token=round(kv_size * shape.kv_values(local)),
+        window_pair_flop=float(shape.count_pair_flop(local)),
+        kv_bytes_per_token=round(kv_size * shape.count_kv_values(full)),
+        window_kv_bytes_per_token=round(kv_size * shape.count_kv_values(local)),
     )
 
 

@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
 
     It is 1 if the client does not see what is sent. Raises MeasureError.
     """
-    options = parse_arguments(_parser(), argv)
+    options = parse_arguments(selftest_parser(), argv)
     refusals = explain_refusals()
     transports = tuple(name for name in TRANSPORTS if name not in refusals)
     if options.transport in transports:
@@ -122,7 +122,8 @@ def _measure_growing(
     return every
 
 
-def _parser() -> argparse.ArgumentParser:
+def selftest_parser() -> argparse.ArgumentParser:
+    """Make the parser of `loadgen selftest`."""
     parser = Parser(
         prog="loadgen selftest",
         allow_abbrev=False,

@@ -88,7 +88,7 @@ class Board:
             "jetson": self.model,
             "jetson_linux": f"R{release[1]}.{release[2]}" if release else "",
             "jetpack": jetpack[1] if jetpack else "",
-            "jetson_power_mode": self._power_mode(),
+            "jetson_power_mode": self._read_power_mode(),
             "power_rails": " + ".join(self.total),
         }
         return {name: untrusted.read_text(text) for name, text in facts.items() if text}
@@ -117,7 +117,7 @@ class Board:
         held = tuple((kind, "throttle alert") for kind, state in alerts.items() if state > 0)
         return Reading(queries.values, held if alerts else None, queries.missing)
 
-    def _power_mode(self) -> str:
+    def _read_power_mode(self) -> str:
         """Return the power mode as "NAME (number)" or number, "" if unknown; reading it needs no rights."""
         match = re.search(r"pmode:(\d{1,9})\b", read_system_text(self.root / "var/lib/nvpmodel/status"))
         if match is None:

@@ -138,7 +138,9 @@ class Gpus:
         queries.note(key, "memory in use", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used)
         if pids and (listed := self._sum_listed(queries, handle, pids)) is not None:
             queries.values["server_bytes", where] = listed
-        spent = queries.get("energy or power", partial(self._energy, handle), partial(self._power, handle))
+        spent = queries.get(
+            "energy or power", partial(self._read_energy, handle), partial(self._read_power, handle)
+        )
         if spent is not None:
             queries.values[spent[0], where] = spent[1]
         for quantity, what, function, sort in _LEVELS:
@@ -148,10 +150,10 @@ class Gpus:
         held = None if mask is None else tuple((where, why) for bit, why in _SLOWER.items() if mask & bit)
         return Reading(queries.values, held, queries.missing)
 
-    def _energy(self, handle: Any) -> tuple[Quantity, float]:
+    def _read_energy(self, handle: Any) -> tuple[Quantity, float]:
         return "energy_j", self.nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
 
-    def _power(self, handle: Any) -> tuple[Quantity, float]:
+    def _read_power(self, handle: Any) -> tuple[Quantity, float]:
         return "power_w", self.nvml.nvmlDeviceGetPowerUsage(handle) / 1e3
 
     def _sum_listed(self, queries: Queries, handle: Any, pids: frozenset[int]) -> int | None:

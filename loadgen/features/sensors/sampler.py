@@ -122,7 +122,7 @@ class Sampler(msgspec.Struct, eq=False):
         Beyond the most samples that are kept, it drops every second one and doubles the period.
         """
         began_ns = clock.now_ns()
-        pids, pids_due_ns = self._server_pids(()), began_ns + int(_PIDS_S * 1e9)
+        pids, pids_due_ns = self._find_server_pids(()), began_ns + int(_PIDS_S * 1e9)
         while True:
             into.append(self._sample(pids))
             if len(into) > _MOST_SAMPLES:
@@ -133,10 +133,10 @@ class Sampler(msgspec.Struct, eq=False):
                 return
             now_ns = clock.now_ns()
             if now_ns >= pids_due_ns:
-                pids, pids_due_ns = self._server_pids(pids), now_ns + int(_PIDS_S * 1e9)
+                pids, pids_due_ns = self._find_server_pids(pids), now_ns + int(_PIDS_S * 1e9)
             over.wait((period_ns - (clock.now_ns() - began_ns) % period_ns) / 1e9)
 
-    def _server_pids(self, earlier: tuple[int, ...]) -> tuple[int, ...]:
+    def _find_server_pids(self, earlier: tuple[int, ...]) -> tuple[int, ...]:
         """Return the ids of the server's processes now.
 
         The earlier ones, and a line in `errors`, if that fails.

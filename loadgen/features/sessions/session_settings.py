@@ -21,7 +21,7 @@ RECORDED_DELAYS, NO_DELAYS = "recorded", "none"
 _CONVERSATIONS = "pass --dataset-path FILE of conversations, or --turns N"
 
 
-def _write_number(value: Any) -> Any:
+def _format_number(value: Any) -> Any:
     """Turn a time that TOML or Python gives as a number into text; other values pass."""
     return f"{value:g}" if type(value) in (int, float) else value
 
@@ -107,7 +107,7 @@ class SessionKeys(KeyRows, frozen=True):
             Conflict(_takes_no_chat, "--backend {backend}: --turns makes conversations of the chat API: use "
                 "--backend openai-chat"), *_ALONE))
     think_time: str = _session("", "seconds before each of their turns, or a distribution of them",
-        metavar="S", convert=_write_number, keyword="str | float",
+        metavar="S", convert=_format_number, keyword="str | float",
         needs=(Conflict("turns", "--think-time is of conversations that are made here: pass --turns N; the "
             "delays of a file are as recorded, or by --turn-delays X"),))
     turn_delays: str = _session(RECORDED_DELAYS, "recorded (default), none, or a factor on the recorded ones",

@@ -42,17 +42,17 @@ class TurnOrder(Listed):
 
     def list_claimed(self) -> list[int]:
         """List all turns of these sessions, sent or not."""
-        return [index for session in self._sessions() for index in session]
+        return [index for session in self._list_sessions() for index in session]
 
     def list_unanswered(self, sent: int, have: Collection[int]) -> list[int]:
         """List the first turns not in `have`, one a session, begun ones first, `sent` − len(have) of them."""
         missing = max(sent - len(have), 0)
-        waiting = [next((i for i in session if i not in have), -1) for session in self._sessions()]
+        waiting = [next((i for i in session if i not in have), -1) for session in self._list_sessions()]
         begun = (begin in have for begin in self.indices)
         order = sorted(zip(begun, waiting, strict=True), key=lambda each: not each[0])
         return [index for _, index in order if index >= 0][:missing]
 
-    def _sessions(self) -> Iterator[range]:
+    def _list_sessions(self) -> Iterator[range]:
         return (range(int(begin), end) for begin, end in zip(self.indices, self._ends, strict=True))
 
 

@@ -89,7 +89,7 @@ class RoundTrips:
     def __init__(self, ask: Callable[[], int], clocks: Clock = SYSTEM_CLOCK) -> None:
         self.ask, self.clocks = ask, clocks
 
-    def reading(self, boot: str, reference: str, trips: int = _TRIPS) -> ClockReading:
+    def measure(self, boot: str, reference: str, trips: int = _TRIPS) -> ClockReading:
         """Return how far this clock is ahead of the other's; `boot` is the other's id."""
         least_ns, most_ns = -(2**62), 2**62
         for _ in range(trips):

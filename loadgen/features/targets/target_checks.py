@@ -68,7 +68,7 @@ def _list_slower(run: RunEvidence, of: Int64) -> Iterator[Evidence]:
             mine, others = float(compute_medians(values[ours])), float(compute_medians(values[~ours]))
             if mine - others < max(least_ms, UNEQUAL * others):
                 continue
-            if name == "TTFT" and not _have_like_prompts(inputs[ordered], ours):
+            if name == "TTFT" and not _are_prompts_alike(inputs[ordered], ours):
                 continue
             yield (
                 f"median {name} of {url} is {mine:.4g} ms, of the others {others:.4g} ms, and higher in each "
@@ -89,7 +89,7 @@ def _is_slower_throughout(values: NDArray[np.float64], ours: Bool) -> bool:
     )
 
 
-def _have_like_prompts(input_tokens: Int64, ours: Bool) -> bool:
+def _are_prompts_alike(input_tokens: Int64, ours: Bool) -> bool:
     """Whether mean input tokens of `ours` and of the others differ by at most 5 % of the larger."""
     mine, others = float(input_tokens[ours].mean()), float(input_tokens[~ours].mean())
     return abs(mine - others) <= _UNLIKE_PROMPTS * max(mine, others)

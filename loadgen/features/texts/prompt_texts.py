@@ -97,7 +97,7 @@ def _open_corpus(inputs: PlanInputs) -> PromptSource:
     tokens, encoder = encode_corpus(text, tokenizer)
 
     def cut(shape: PromptShape, stream: RandomStream) -> TokenIds:
-        return TokenIds(shape, tokens.passage, stream, CORPUS, text.digest)
+        return TokenIds(shape, tokens.draw_passage, stream, CORPUS, text.digest)
 
     def make_texts(shape: PromptShape, stream: RandomStream) -> TextPrompts:
         _check_count(CORPUS, shape, inputs.profile)
@@ -155,15 +155,17 @@ class CorpusTokens(msgspec.Struct, frozen=True):
     ids: Int64
     starts: Int64
 
-    def passage(self, rng: np.random.Generator, n: int) -> Int64:
+    def draw_passage(self, rng: np.random.Generator, n: int) -> Int64:
         """Return `n` tokens: six random words, then a random passage, which wraps at the end.
 
         The words make it differ from every other passage within the first block of a prefix cache.
         """
         lead = self.ids[rng.choice(self.starts, _LEAD)]
-        return np.concatenate([lead, self.following(int(rng.choice(self.starts)), max(0, n - _LEAD))])[:n]
+        return np.concatenate([lead, self.take_following(int(rng.choice(self.starts)), max(0, n - _LEAD))])[
+            :n
+        ]
 
-    def following(self, start: int, n: int) -> Int64:
+    def take_following(self, start: int, n: int) -> Int64:
         """Return the `n` tokens from index `start`, wrapping at the end."""
         return np.take(self.ids, np.arange(start, start + n), mode="wrap")
 
@@ -244,7 +246,9 @@ def _fit_passage(ids: Int64, tokens: CorpusTokens, tokenizer: Tokenizer) -> tupl
             break
         if len(found) < n:
             rest += 1
-            more = tokens.following(int(tokens.starts[(ids[-1] + rest) % len(tokens.starts)]), n - len(found))
+            more = tokens.take_following(
+                int(tokens.starts[(ids[-1] + rest) % len(tokens.starts)]), n - len(found)
+            )
             found = found + more.tolist()
         wanted = found[:n]
     return text, len(found)

@@ -21,11 +21,11 @@ from loadgen.settings.setting import (
 PromptFormat = Literal["auto", "ids", "text-vllm", "text-vllm-0.9", "corpus", "words"]
 
 
-def _reads_texts(values: Values) -> bool:
+def _has_texts(values: Values) -> bool:
     return find_data(values)[0] not in ("random", "trace")  # a trace has the form of its prompts to choose
 
 
-_TEXTS = Conflict(_reads_texts, OF_ITS_OWN, Given.WRITTEN)
+_TEXTS = Conflict(_has_texts, OF_ITS_OWN, Given.WRITTEN)
 
 
 # fmt: off

@@ -30,7 +30,7 @@ from loadgen.base.files import expand_path
 from loadgen.base.json_lines import Lines, OpenedFile, explain_json
 from loadgen.base.text import format_count
 from loadgen.base.untrusted import NOT_JSON
-from loadgen.features.traces.trace_rows import TraceRows, make_no_hashes, row_cells
+from loadgen.features.traces.trace_rows import TraceRows, make_no_hashes, read_row_cells
 from loadgen.plan.request_sources import RandomStream
 
 TRACE_FILE = re.compile(r"(.*chunk-(\d+))-trace\.csv")
@@ -175,7 +175,7 @@ def _read_windows(lines: Lines) -> list[RateWindow]:
     """
     begins: list[float] = []
     rates: list[tuple[float, str, float]] = []
-    for i, cells in enumerate(row_cells(lines, 0, len(lines))):
+    for i, cells in enumerate(read_row_cells(lines, 0, len(lines))):
         if len(cells) != _COLUMNS:
             raise lines.refusal(i, f"has {len(cells)} columns: t,rate,cv,pattern,shape,scale are expected")
         try:

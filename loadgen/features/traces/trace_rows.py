@@ -214,7 +214,7 @@ class SheetColumns(msgspec.Struct, frozen=True):
 
 def read_header(lines: Lines) -> list[str]:
     """Return the column names in the first row, stripped."""
-    return [name.strip() for name in next(row_cells(lines, 0, 1))]
+    return [name.strip() for name in next(read_row_cells(lines, 0, 1))]
 
 
 def read_sheet_rows(lines: Lines, name: str, columns: SheetColumns) -> TraceRows:
@@ -279,7 +279,7 @@ def _make_sheet_rows(lines: Lines, times_ns: Int64, input_lens: Int64, output_le
 
 def _read_cells(lines: Lines, places: Sequence[int], width: int) -> Iterator[list[str]]:
     """Yield the cells of each row below the header, in the order of `places`; raises UsageError."""
-    for i, row in enumerate(row_cells(lines, 1, len(lines)), 1):
+    for i, row in enumerate(read_row_cells(lines, 1, len(lines)), 1):
         if len(row) != width:
             raise lines.refusal(i, f"has {len(row)} columns, and the header {width}")
         yield [row[place] for place in places]
@@ -341,7 +341,7 @@ def _is_date(text: str) -> bool:
     return True
 
 
-def row_cells(lines: Lines, begin: int, stop: int) -> Iterator[list[str]]:
+def read_row_cells(lines: Lines, begin: int, stop: int) -> Iterator[list[str]]:
     """Yield the cells of CSV rows `begin` up to `stop`, not included; raises UsageError that names the row.
 
     A row is a line: a quote that one leaves open would take in the rows below it.

@@ -216,7 +216,7 @@ class ParentEnd:
         del self._buffer[:begin]
 
 
-def worker_pipe() -> tuple[WorkerEnd, ParentEnd]:
+def open_worker_pipe() -> tuple[WorkerEnd, ParentEnd]:
     """Open a socket pair; return the worker's and the parent's end, to be divided after the fork."""
     ours, theirs = socket.socketpair()
     return WorkerEnd(ours), ParentEnd(theirs)

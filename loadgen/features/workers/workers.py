@@ -31,8 +31,8 @@ from loadgen.features.workers.worker_process import (
     WorkerEnd,
     WorkerResult,
     WorkerTask,
+    open_worker_pipe,
     work,
-    worker_pipe,
 )
 from loadgen.plan.plan import Plan
 from loadgen.run.command.progress import LiveTotals, Progress, SentCounters, Totals
@@ -146,7 +146,7 @@ class Workers:
         with FORKING, ExitStack() as ends:
             pipes: list[tuple[WorkerEnd, ParentEnd]] = []
             for _ in tasks:
-                pipes.append(worker_pipe())
+                pipes.append(open_worker_pipe())
                 ends.callback(pipes[-1][0].sock.close)
                 ends.callback(self._close_unused, pipes[-1][1])
             for number, (task, (theirs, ours)) in enumerate(zip(tasks, pipes, strict=True)):
@@ -258,7 +258,7 @@ class Workers:
 
         The limit is 5 s once the run is to stop, and 120 s for a worker that is not ready to start.
         """
-        silent_s = {run: run.silent_s(passed_s) for run in runs}
+        silent_s = {run: run.measure_silent_s(passed_s) for run in runs}
         if not started:
             for number, run in enumerate(self.runs):
                 ready = self.together is None or self.together.is_ready(number)
@@ -351,7 +351,7 @@ class WorkerRun:
         self._pulse = (0, 0)
         self._silent_s = [0.0, 0.0]
 
-    def silent_s(self, passed_s: float) -> float:
+    def measure_silent_s(self, passed_s: float) -> float:
         """Return for how many seconds the worker or its capturing process has shown no life.
 
         `passed_s` is the time since the last call.

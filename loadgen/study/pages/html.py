@@ -29,7 +29,7 @@ def render_page(document: Document) -> str:
     """Render the document as one HTML page with its styles and scripts; equal documents give equal bytes."""
     loader, undefined = jinja2.FileSystemLoader(_HERE), jinja2.StrictUndefined
     places = jinja2.Environment(loader=loader, autoescape=True, undefined=undefined)
-    places.filters.update(drawn=_write_picture, exact=repr)
+    places.filters.update(drawn=_render_picture, exact=repr)
     script = "".join(_strip_indents((_HERE / name).read_text("utf-8")) for name in _SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return places.get_template("page.html.j2").render(
@@ -39,8 +39,8 @@ def render_page(document: Document) -> str:
         version=__version__,
         levels=LEVELS,
         symbols=SYMBOLS,
-        light=_write_variables(LIGHT, "light"),
-        dark=_write_variables(DARK, "dark"),
+        light=_render_variables(LIGHT, "light"),
+        dark=_render_variables(DARK, "dark"),
         style=Markup((_HERE / "page.css").read_text("utf-8")),  # nosec B704 # our own file
         script=Markup(script),  # nosec B704 # our own file
         script_digest=digest,
@@ -62,12 +62,12 @@ def _strip_indents(script: str) -> str:
     return "".join(f"{line}\n" for line in lines if line and not line.startswith("//"))
 
 
-def _write_picture(panel: Panel, place: str) -> Markup:
+def _render_picture(panel: Panel, place: str) -> Markup:
     """Return the `<svg>` of a panel, texts escaped; its id begins with `place` and the panel's key."""
-    return Markup(picture_files.write_inline_svg(panel, f"{place}-{panel.key}-plot"))  # nosec B704 # escaped by ElementTree
+    return Markup(picture_files.render_inline_svg(panel, f"{place}-{panel.key}-plot"))  # nosec B704 # escaped by ElementTree
 
 
-def _write_variables(colours: Mapping[str, str], theme: str) -> Markup:
+def _render_variables(colours: Mapping[str, str], theme: str) -> Markup:
     """Return CSS variables of the pictures' colours and of the page's own in a theme, light or dark."""
     variables = "".join(f"--{role}:{colour};" for role, colour in colours.items())
     return Markup(variables + _OTHER_COLOURS[theme])  # nosec B704 # constants of ours

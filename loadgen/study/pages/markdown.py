@@ -25,28 +25,28 @@ def render_markdown(document: Document) -> str:
         verdicts.append(f"SIMULATED: {_escape(document.simulated)}")
     lines += ["**Verdict**: " + " · ".join(verdicts), ""] if verdicts else []
     for title, table in document.compared_limits:
-        lines += [f"## {_escape(title)}", "", *_write_words(table)]
+        lines += [f"## {_escape(title)}", "", *_render_words(table)]
     for section in document.sections:
-        lines += _write_section(section) if isinstance(section, PageSection) else _write_comparison(section)
-    lines += _write_missing(document)
+        lines += _render_section(section) if isinstance(section, PageSection) else _render_comparison(section)
+    lines += _render_missing(document)
     if len(document.accounts) > 1:
-        lines += _write_runs(document.accounts)
+        lines += _render_runs(document.accounts)
     for account in document.accounts:
-        lines += _write_run(account, alone=len(document.accounts) == 1)
+        lines += _render_run(account, alone=len(document.accounts) == 1)
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _write_section(section: PageSection) -> Iterator[str]:
+def _render_section(section: PageSection) -> Iterator[str]:
     """Yield a section's title, its lines as a list and its table; nothing if it has neither."""
     if section.lines or section.table is not None:
         yield from (f"## {_escape(section.title)}", "")
     if section.lines:
         yield from (*(f"- {_escape(line)}" for line in section.lines), "")
     if section.table is not None:
-        yield from _write_words(section.table)
+        yield from _render_words(section.table)
 
 
-def _write_comparison(part: Compared) -> Iterator[str]:
+def _render_comparison(part: Compared) -> Iterator[str]:
     """Yield a comparison: verdicts and remarks by row, the table of figures, the baseline, other tables."""
     comparison = part.comparison
     yield from (f"## {_escape(part.title)}", "")
@@ -62,7 +62,7 @@ def _write_comparison(part: Compared) -> Iterator[str]:
     yield ""
     roofline = ["Roofline"] if any(row.roofline for row in part.rows) else []
     titles = ["Checkpoint", *(figure.label for figure in comparison.figures), *roofline, "Runs"]
-    yield from _write_table(titles, [list(_write_row(row)) for row in part.rows])
+    yield from _render_table(titles, [list(_render_row(row)) for row in part.rows])
     if comparison.baseline:
         yield (
             f"Compared with {_escape(comparison.baseline)}; ratio = row ÷ baseline with its 95 % confidence "
@@ -72,10 +72,10 @@ def _write_comparison(part: Compared) -> Iterator[str]:
     for remark in comparison.remarks:
         yield from (_escape(remark), "")
     for title, table in part.tables:
-        yield from (f"### {title}", "", *_write_words(table))
+        yield from (f"### {title}", "", *_render_words(table))
 
 
-def _write_row(row: ComparedRow) -> Iterator[str]:
+def _render_row(row: ComparedRow) -> Iterator[str]:
     """Yield a row's cells: name, figures with their ratios, the roofline if there is one, number of runs."""
     yield _escape(row.line.shown_name) + (" (baseline)" if row.is_baseline else "")
     for cell in row.cells:
@@ -88,7 +88,7 @@ def _write_row(row: ComparedRow) -> Iterator[str]:
     yield str(len(row.line.runs))
 
 
-def _write_missing(document: Document) -> Iterator[str]:
+def _render_missing(document: Document) -> Iterator[str]:
     """Yield the part on failed cells, with their logs, unmeasured points and errors; nothing without any."""
     if not document.lacks:
         return
@@ -104,7 +104,7 @@ def _write_missing(document: Document) -> Iterator[str]:
     yield ""
 
 
-def _write_runs(accounts: Sequence[Account]) -> Iterator[str]:
+def _render_runs(accounts: Sequence[Account]) -> Iterator[str]:
     """Yield the table of all runs: load, verdict, throughput, mean TTFT and mean TPOT."""
     yield from ("## Runs", "")
     titles = ["Checkpoint", "Load", "Verdict", "Output tok/s", "TTFT ms", "TPOT ms"]
@@ -116,10 +116,10 @@ def _write_runs(accounts: Sequence[Account]) -> Iterator[str]:
         values = [run.figure(key) for key in keys]
         figures = ["–" if value is None else f"{value:,.2f}" for value in values]
         rows.append([_escape(run.name), _escape(turn), run.level or "–", *figures])
-    yield from _write_table(titles, rows)
+    yield from _render_table(titles, rows)
 
 
-def _write_run(account: Account, alone: bool) -> Iterator[str]:
+def _render_run(account: Account, alone: bool) -> Iterator[str]:
     """Yield a run's doubts, latencies, text and command, folded unless it is `alone` in the report.
 
     Nothing of one of several that has neither doubts nor a command.
@@ -139,7 +139,7 @@ def _write_run(account: Account, alone: bool) -> Iterator[str]:
         yield f"- **{_escape(doubt['name'])}** {doubt['severity']}{_escape(evidence)}.{remedy}"
     yield ""
     if latencies.table is not None:
-        yield from _write_words(latencies.table)
+        yield from _render_words(latencies.table)
     yield from _fence_text(text.text)
     if again:
         yield from ("Run it again:", "", *_fence_text(again.text))
@@ -147,7 +147,7 @@ def _write_run(account: Account, alone: bool) -> Iterator[str]:
         yield from ("</details>", "")
 
 
-def _write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def _render_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield the lines of a table, its first column aligned left, and an empty line; cells are escaped."""
     yield f"| {' | '.join(title or ' ' for title in titles)} |"
     yield f"| --- |{' ---: |' * (len(titles) - 1)}"
@@ -155,10 +155,10 @@ def _write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterat
     yield ""
 
 
-def _write_words(table: Table) -> Iterator[str]:
+def _render_words(table: Table) -> Iterator[str]:
     """Yield the lines of a table, its cells escaped, and its notes as a list."""
     titles = [_escape(column.title) for column in table.columns]
-    yield from _write_table(titles, [list(map(_escape, row)) for row in table.body])
+    yield from _render_table(titles, [list(map(_escape, row)) for row in table.body])
     if table.notes:
         yield from (*(f"- {_escape(note)}" for note in table.notes), "")
 

@@ -35,7 +35,7 @@ from loadgen.study.pages.document import Document, compose_document
 from loadgen.study.pages.markdown import render_markdown
 from loadgen.study.pages.page_parts import PageSection, Panel
 from loadgen.study.pages.pictures.drawing import Drawing, draw_panel
-from loadgen.study.pages.pictures.picture_files import write_png, write_svg
+from loadgen.study.pages.pictures.picture_files import render_png, render_svg
 from loadgen.study.run_summary import Reported
 from loadgen.study.tables import format_csv_table
 
@@ -121,7 +121,7 @@ class _Given:
     def _completed(self) -> tuple[list[Reported], list[str]]:
         return ceilings.add_ceilings(self.read.reported, self._ask.machine)
 
-    def panels(self) -> Iterator[tuple[str, Panel]]:
+    def list_panels(self) -> Iterator[tuple[str, Panel]]:
         """Yield (file stem, panel) of every section and run.
 
         The stem begins with the anchor of the comparison or run if there are several.
@@ -135,13 +135,13 @@ class _Given:
         for anchor, panels in parts:
             yield from ((f"{anchor}-{panel.key}" if anchor else panel.key, panel) for panel in panels)
 
-    def drawings(self) -> Iterator[tuple[str, Panel, Drawing]]:
+    def list_drawings(self) -> Iterator[tuple[str, Panel, Drawing]]:
         """Yield (file stem, panel, drawing) of every picture, first one of all those of load together."""
         loads = self.document.section("loads")
         if loads.panels:
             about, whole = load_charts.draw_together(loads)
             yield about.key, about, whole
-        for stem, panel in self.panels():
+        for stem, panel in self.list_panels():
             yield stem, panel, draw_panel(panel, titled=True)
 
 
@@ -175,14 +175,14 @@ def _write_html(given: _Given) -> str:
 def _write_png(given: _Given) -> str:
     """Write every picture as PNG, and return ""; raises UsageError without the extra."""
     with _require_extra():
-        return _write_pictures(given, given.asked.png, "png", lambda _, drawing: write_png(drawing))
+        return _write_pictures(given, given.asked.png, "png", lambda _, drawing: render_png(drawing))
 
 
 def _write_svg(given: _Given) -> str:
     """Write every picture as SVG, and return ""; raises UsageError."""
 
     def render(panel: Panel, drawing: Drawing) -> bytes:
-        return clean_text(write_svg(drawing, panel)).encode()
+        return clean_text(render_svg(drawing, panel)).encode()
 
     return _write_pictures(given, given.asked.svg, "svg", render)
 
@@ -218,7 +218,7 @@ def _write_pictures(given: _Given, place: str, form: str, render: Callable[[Pane
 
     Raises UsageError where there is nothing to plot, or the directory cannot be written.
     """
-    drawings, directory = list(given.drawings()), Path(place)
+    drawings, directory = list(given.list_drawings()), Path(place)
     if not drawings:
         raise UsageError(
             "nothing to plot: the sources have neither request times nor two checkpoints to compare"

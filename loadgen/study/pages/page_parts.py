@@ -74,7 +74,7 @@ class Curve(msgspec.Struct, frozen=True):
     hollow: tuple[bool, ...] = ()
     of: int | None = None  # the place of the curve whose colour and mark it has, without a name of its own
 
-    def corners(self) -> tuple[Floats, Floats]:
+    def list_corners(self) -> tuple[Floats, Floats]:
         """Return x and y of the points that lines go through: of a curve of steps both ends of each step."""
         if self.form is not CurveStyle.STEPS:
             return self.x, self.y

@@ -115,7 +115,7 @@ def render_plot(panel: Panel, width: int, plain: bool) -> str:
 
 def _select_points(curve: Curve) -> tuple[Floats, Floats]:
     """Return x and y of the curve's corners with x above 0; all of them if no x is."""
-    x, y = curve.corners()
+    x, y = curve.list_corners()
     drawable = x > 0 if (x > 0).any() else np.ones(len(x), bool)
     return x[drawable], y[drawable]
 

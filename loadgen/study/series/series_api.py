@@ -163,7 +163,7 @@ def _make_sweep(request: SweepRequest, resume: str | None, interrupts: Interrupt
         try:
             record = sweep_run.finish_sweep(request, store, lambda line: None, interrupts)
         except (MeasureError, signals.Stopped) as stop:
-            record = store.record()
+            record = store.read_record()
             if not any(point.state in FINISHED for point in record.points):
                 store.remove_empty()
                 raise

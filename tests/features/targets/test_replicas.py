@@ -224,5 +224,5 @@ def test_a_call_and_a_campaign_name_several_servers_in_a_list() -> None:
 
 def test_a_key_is_not_given_to_a_second_host_that_a_file_names() -> None:
     here, away = "http://127.0.0.1:8000", "http://elsewhere"
-    assert Trust().gives(Options(base_url=here))
-    assert not Trust().gives(Options(base_url=here, more_urls=(away,)))
+    assert Trust().may_get_key(Options(base_url=here))
+    assert not Trust().may_get_key(Options(base_url=here, more_urls=(away,)))

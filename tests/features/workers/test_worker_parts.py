@@ -16,7 +16,7 @@ from loadgen.features.workers.worker_process import (
     Shared,
     WorkerMessage,
     WorkerResult,
-    worker_pipe,
+    open_worker_pipe,
 )
 from loadgen.features.workers.workers import join_health
 from loadgen.records.record import Record
@@ -68,7 +68,7 @@ ROWS = EndedRequests([(3, None), (2, REFUSED)], [(7, 10, 20)], "no space")
 
 
 def test_a_pipe_delivers_messages_whole_in_whatever_pieces_they_come() -> None:
-    theirs, ours = worker_pipe()
+    theirs, ours = open_worker_pipe()
     theirs.sock.setblocking(False)
     pieces: list[bytes] = []
 
@@ -103,7 +103,7 @@ def test_what_saturation_is_judged_by_travels_only_where_it_is_judged() -> None:
 
 
 def test_a_stop_is_heard_once_and_an_end_of_the_parent_is_an_error() -> None:
-    theirs, ours = worker_pipe()
+    theirs, ours = open_worker_pipe()
     assert not theirs.stop_asked()
     ours.stop()
     assert theirs.stop_asked()

@@ -129,7 +129,7 @@ class Axis(msgspec.Struct, frozen=True):
         at: Floats = self.start + share * (self.end - self.start)
         return at
 
-    def ticks(self, whole: bool = False) -> Floats:
+    def choose_ticks(self, whole: bool = False) -> Floats:
         """Return round values on the axis, `whole` numbers alone if it is not logarithmic."""
         if self.log:
             return choose_log_ticks(10.0**self.low, 10.0**self.high)
@@ -229,7 +229,7 @@ def _draw_frame(panel: Panel, axes: Axes) -> Iterator[Polyline | Text]:
     if panel.band is not None:
         left, right = x.px(np.array(panel.band)).tolist()
         yield Polyline(_outline_box(left, top, right, bottom), fill="band", part=Part.BAND)
-    across, up = x.ticks(), y.ticks(whole=bool(panel.spans) or panel.y_label == "requests")
+    across, up = x.choose_ticks(), y.choose_ticks(whole=bool(panel.spans) or panel.y_label == "requests")
     x_px, y_px = x.px(across), y.px(up)
     grid = [_make_segments(x_px, top, x_px, bottom), _make_segments(x.start, y_px, x.end, y_px)]
     yield Polyline(np.concatenate(grid), "grid", 0.7, part=Part.GRID)
@@ -264,7 +264,7 @@ def _draw_curve(curve: Curve, index: int, axes: Axes) -> Iterator[Polyline]:
         size = MARK_SIZE if curve.labels else _DOT
         yield Polyline(axes.place(curve.x, curve.y), colour, size, dots=True, part=Part.CURVE)
         return
-    line = curve.corners() if curve.form is not CurveStyle.MARKS else (curve.x[:0], curve.y[:0])
+    line = curve.list_corners() if curve.form is not CurveStyle.MARKS else (curve.x[:0], curve.y[:0])
     yield Polyline(axes.place(*line), colour, _LINE, dash, part=Part.CURVE)
     corners, turn, inner = MARKERS[place % len(MARKERS)]
     angles = math.radians(turn) + np.arange(corners + 1) * 2 * math.pi / corners

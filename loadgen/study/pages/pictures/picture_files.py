@@ -35,7 +35,7 @@ _SETTINGS: Any = {"text.parse_math": False, "text.usetex": False, "font.family":
 _ALIGNED = {"start": "left", "middle": "center", "end": "right"}
 
 
-def write_inline_svg(panel: Panel, identity: str) -> str:
+def render_inline_svg(panel: Panel, identity: str) -> str:
     """Return a panel as an `<svg>` element in the page's colours, its numbers in the attribute `data-chart`.
 
     Ids inside begin with `identity`. A panel of bars has no such numbers.
@@ -43,19 +43,19 @@ def write_inline_svg(panel: Panel, identity: str) -> str:
     drawing = draw_panel(panel)
     attributes = {"class": "plot"}
     if drawing.axes is not None:
-        attributes["data-chart"] = write_chart_data(panel, drawing.axes)
-    return _write_element(drawing, panel, identity, lambda role: f"var(--{role})", attributes)
+        attributes["data-chart"] = encode_chart_data(panel, drawing.axes)
+    return _render_element(drawing, panel, identity, lambda role: f"var(--{role})", attributes)
 
 
-def write_svg(drawing: Drawing, panel: Panel) -> str:
+def render_svg(drawing: Drawing, panel: Panel) -> str:
     """Return a drawing as the text of an SVG file, with a panel's title for readers who cannot see it."""
     attributes = {"xmlns": "http://www.w3.org/2000/svg", "width": f"{drawing.width:g}",
                   "height": f"{drawing.height:g}", "font-family": "DejaVu Sans, sans-serif",
                   "stroke-linejoin": "round", "style": f"background:{LIGHT['paper']}"}  # fmt: skip
-    return _write_element(drawing, panel, panel.key, LIGHT.__getitem__, attributes) + "\n"
+    return _render_element(drawing, panel, panel.key, LIGHT.__getitem__, attributes) + "\n"
 
 
-def _write_element(
+def _render_element(
     drawing: Drawing, panel: Panel, identity: str, colour: Callable[[str], str], attributes: dict[str, str]
 ) -> str:
     """Return a drawing as an `<svg>` element with these attributes, whose colours `colour` gives by role.
@@ -87,7 +87,7 @@ def _describe_text(text: Text, colour: Callable[[str], str]) -> dict[str, str]:
 
 def _describe_path(outline: Polyline, colour: Callable[[str], str]) -> dict[str, str]:
     """Return an outline's attributes of `<path>`: its steps, fill, stroke and dash."""
-    attributes = {"d": _write_steps(outline), "fill": colour(outline.fill) if outline.fill else "none"}
+    attributes = {"d": _render_steps(outline), "fill": colour(outline.fill) if outline.fill else "none"}
     if outline.stroke:
         attributes |= {"stroke": colour(outline.stroke), "stroke-width": f"{outline.width:g}"}
     if outline.dash:
@@ -97,7 +97,7 @@ def _describe_path(outline: Polyline, colour: Callable[[str], str]) -> dict[str,
     return attributes
 
 
-def _write_steps(outline: Polyline) -> str:
+def _render_steps(outline: Polyline) -> str:
     """Return the path's `d` through the points, in tenths of a pixel relative to the point before.
 
     The pen is lifted at NaN; dots are lines of no length.
@@ -110,17 +110,17 @@ def _write_steps(outline: Polyline) -> str:
         point = (int(x), int(y))
         dx, dy = point[0] - at[0], point[1] - at[1]
         if outline.dots:
-            steps.append(f"m{_write_tenths(dx, dy)}h0")
+            steps.append(f"m{_format_tenths(dx, dy)}h0")
         elif not pen:
-            steps.append(f"m{_write_tenths(dx, dy)}")
+            steps.append(f"m{_format_tenths(dx, dy)}")
         else:
-            step = f"h{_write_tenths(dx)}" if not dy else f"v{_write_tenths(dy)}"
-            steps.append(step if not dx or not dy else f"l{_write_tenths(dx, dy)}")
+            step = f"h{_format_tenths(dx)}" if not dy else f"v{_format_tenths(dy)}"
+            steps.append(step if not dx or not dy else f"l{_format_tenths(dx, dy)}")
         at, pen = point, True
     return "".join(steps)
 
 
-def _write_tenths(*values: int) -> str:
+def _format_tenths(*values: int) -> str:
     """Return numbers of tenths as a path's text, as short as it allows: 3 is .3, no space before a minus."""
     written = [f"{value / 10:g}" for value in values]
     written = [
@@ -130,7 +130,7 @@ def _write_tenths(*values: int) -> str:
     return "".join(text if not at or text[0] == "-" else f" {text}" for at, text in enumerate(written))
 
 
-def write_chart_data(panel: Panel, axes: Sequence[Axis]) -> str:
+def encode_chart_data(panel: Panel, axes: Sequence[Axis]) -> str:
     """Return a panel's numbers as JSON, each axis as [low, high, first pixel, last pixel, log or not].
 
     Curves are [name, form, x, y, labels], spans are [name, begin, end, at]; null where there is no value.
@@ -163,7 +163,7 @@ def round_values(values: Floats | Sequence[float]) -> list[float | int | None]:
     return [int(value) if value is not None and value.is_integer() else value for value in short]
 
 
-def write_png(drawing: Drawing) -> bytes:
+def render_png(drawing: Drawing) -> bytes:
     """Return a drawing as a PNG file, on white, at 144 dpi; raises ModuleNotFoundError without matplotlib."""
     import matplotlib as mpl  # which takes half a second, and is of an extra
     from matplotlib.figure import Figure

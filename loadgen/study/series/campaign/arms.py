@@ -50,21 +50,21 @@ class Trust(msgspec.Struct, frozen=True):
         return replace(self, shipped=path.resolve().is_relative_to(directory))
 
     @property
-    def starts(self) -> bool:
+    def may_start(self) -> bool:
         """Whether servers may be started."""
         return self.launch or self.shipped
 
-    def reads(self, variable: str) -> bool:
+    def may_read(self, variable: str) -> bool:
         """Whether the file may read a variable of the environment."""
         return self.shipped or variable in self.variables
 
-    def with_key(self, options: Options) -> Options:
-        """Return the options with the command line's key, else as they are if `gives`, else without a key."""
+    def add_key(self, options: Options) -> Options:
+        """Return the options with the command line's key, else as they are if it may get one, else none."""
         if self.key_env or self.key_file:
             return replace(options, api_key_env=self.key_env, api_key_file=self.key_file)
-        return options if self.gives(options) else replace(options, api_key_env=NO_KEY)
+        return options if self.may_get_key(options) else replace(options, api_key_env=NO_KEY)
 
-    def gives(self, options: Options) -> bool:
+    def may_get_key(self, options: Options) -> bool:
         """Whether an arm's server gets the environment's key: the file is shipped, or all URLs are local."""
         return self.shipped or all(map(is_this_machine, options.urls))
 
@@ -116,7 +116,7 @@ class Arm(msgspec.Struct, frozen=True):
         """Whether its server runs already, and is left running."""
         return self.options.base_url is not None
 
-    def command(self, repeats: int, seed: int | None, limit: LimitTable | None = None) -> str:
+    def render_command(self, repeats: int, seed: int | None, limit: LimitTable | None = None) -> str:
         """Return the `loadgen bench` command that would measure the same, secrets hidden.
 
         With `limit` it is the `loadgen limit` command of one repeat.
@@ -167,14 +167,14 @@ def _make_arms_of(row: CheckpointTable, file: CampaignFile, path: Path, trust: T
         flags = campaign_file.overlay_flags(file.servers.get(server, {}), row.flags)
         if file.hardware is not None:
             flags.setdefault("hardware", file.hardware)
-        asked = Variables(trust.reads)
+        asked = Variables(trust.may_read)
         try:
             arm = _make_arm(row, file, path, server, campaign_file.fill_variables(flags, asked))
         except UsageError as error:
             raise UsageError(f"{origin}: {error}") from None
         yield replace(
             arm,
-            options=trust.with_key(arm.options),
+            options=trust.add_key(arm.options),
             missing=tuple(sorted(asked.missing)),
             barred=tuple(sorted(asked.barred)),
         )
@@ -224,7 +224,7 @@ def check_allowed(trust: Trust, path: Path, arms: Sequence[Arm]) -> None:
             f"it names: read the file, and allow it with {allowing}"
         )
     starting = [arm for arm in arms if arm.options.launching.wanted]
-    if starting and not trust.starts:
+    if starting and not trust.may_start:
         lines = "".join(
             f"\n  {arm.name}: {show_program(arm.options, arm.settings, asks=False)}" for arm in starting
         )
@@ -241,7 +241,9 @@ def list_unsent_keys(trust: Trust, arms: Sequence[Arm]) -> list[str]:
     """
     if trust.key_env or trust.key_file or not read_api_key(None, None):
         return []
-    hosts = {read_host(url): None for arm in arms if not trust.gives(arm.options) for url in arm.options.urls}
+    hosts = {
+        read_host(url): None for arm in arms if not trust.may_get_key(arm.options) for url in arm.options.urls
+    }
     return [
         f"the key in {DEFAULT_VARIABLE} is not sent to {host}, which the file names: --api-key-env "
         f"{DEFAULT_VARIABLE} sends it"

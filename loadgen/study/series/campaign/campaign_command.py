@@ -263,10 +263,15 @@ class Preview(msgspec.Struct, frozen=True):
 
     def render(self) -> str:
         """Render the preview for a terminal, in four paragraphs; command lines are not wrapped."""
-        parts = (self._matrix(), self._order(), self._commands(), (*self._access(), *self._time()))
+        parts = (
+            self._list_arms(),
+            self._list_order(),
+            self._list_commands(),
+            (*self._list_access(), *self._list_time()),
+        )
         return "\n\n".join("\n".join(lines) for lines in parts)
 
-    def _matrix(self) -> Iterator[str]:
+    def _list_arms(self) -> Iterator[str]:
         """Yield lines on the campaign's size, its arms with their profiles, and what is missing for them."""
         file, cells = self.wanted.file, list_cells(self.wanted.starts)
         yield from wrap_text(f"{file.name}: {file.description}" if file.description else file.name)
@@ -294,7 +299,7 @@ class Preview(msgspec.Struct, frozen=True):
         if unset := sorted({name for arm in self.wanted.arms for name in arm.missing}):
             yield f"environment variables to set first: {', '.join(unset)}"
 
-    def _order(self) -> Iterator[str]:
+    def _list_order(self) -> Iterator[str]:
         """Yield lines on the order of the arms: one for all, or one for even and one for odd repeats."""
         turns: dict[str, list[str]] = {}
         if self.wanted.file.starts == ONCE:
@@ -315,21 +320,21 @@ class Preview(msgspec.Struct, frozen=True):
         """Return the arm's checkpoint if all arms are on one server, else its whole name."""
         return arm.checkpoint if len({each.server for each in self.wanted.arms}) == 1 else arm.name
 
-    def _commands(self) -> Iterator[str]:
+    def _list_commands(self) -> Iterator[str]:
         """Yield each arm's `bench` or `limit` command, and the line that would start its server, if any."""
         verb = "bench" if self.wanted.file.limit is None else "limit"
         yield f"commands that would measure the same with `loadgen {verb}`:"
         for arm in self.wanted.arms:
             yield f"  {arm.name}"
-            yield f"    {arm.command(self.wanted.file.repeats, self.seed, self.wanted.file.limit)}"
+            yield f"    {arm.render_command(self.wanted.file.repeats, self.seed, self.wanted.file.limit)}"
             if arm.options.launching.wanted and not (arm.missing or arm.barred):
                 # To find out what is installed runs the interpreter that the file names.
-                yield f"    {show_program(arm.options, arm.settings, asks=self.wanted.trust.starts)}"
+                yield f"    {show_program(arm.options, arm.settings, asks=self.wanted.trust.may_start)}"
 
-    def _access(self) -> Iterator[str]:
+    def _list_access(self) -> Iterator[str]:
         """Yield lines on the file's programs, hosts, variables and keys, with the flags that allow them."""
         starting = [arm.name for arm in self.wanted.arms if arm.options.launching.wanted]
-        if starting and not self.wanted.trust.starts:
+        if starting and not self.wanted.trust.may_start:
             yield f"runs programs: {', '.join(starting)}; needs --allow-launch"
         hosts = dict.fromkeys(url for arm in self.wanted.arms for url in arm.options.urls)
         if hosts:
@@ -340,7 +345,7 @@ class Preview(msgspec.Struct, frozen=True):
             yield f"reads from the environment: {', '.join(barred)}; needs --allow-env NAME for each"
         yield from list_unsent_keys(self.wanted.trust, self.wanted.arms)
 
-    def _time(self) -> Iterator[str]:
+    def _list_time(self) -> Iterator[str]:
         """Yield the estimated time of the cells left (of searches their budgets), and a last line."""
         if (limit := self.wanted.file.limit) is None:
             left = estimate_left(self.pace, self.wanted.starts, self.done)

@@ -194,11 +194,11 @@ def overlay_flags(server: Flags, checkpoint: Flags) -> dict[str, Any]:
 class Variables(msgspec.Struct):
     """Variables of the environment that a file asks for: which it may read, and which are missing."""
 
-    reads: Callable[[str], bool]
+    may_read: Callable[[str], bool]
     missing: set[str] = msgspec.field(default_factory=set)  # not set
     barred: set[str] = msgspec.field(default_factory=set)  # not to be read by this file
 
-    def value(self, match: re.Match[str]) -> str:
+    def fill_match(self, match: re.Match[str]) -> str:
         """Return the value of the variable in `match`: from the environment, else its default.
 
         If it may not be read, or has neither, its name is added to `barred` or `missing`, and the text of the
@@ -206,7 +206,7 @@ class Variables(msgspec.Struct):
         """
         name, default = match[1], match[2]
         set_value = os.environ.get(name)
-        if set_value and not self.reads(name):
+        if set_value and not self.may_read(name):
             self.barred.add(name)
             return match[0]
         value = set_value or default
@@ -233,7 +233,7 @@ def _fill_value(value: Any, variables: Variables) -> Any:
         return {key: _fill_value(item, variables) for key, item in value.items()}
     if isinstance(value, list):
         return [_fill_value(item, variables) for item in value]
-    return _VARIABLE.sub(variables.value, value) if isinstance(value, str) else value
+    return _VARIABLE.sub(variables.fill_match, value) if isinstance(value, str) else value
 
 
 def make_arguments(flags: Flags, parser: argparse.ArgumentParser) -> list[str]:

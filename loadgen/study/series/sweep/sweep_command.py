@@ -125,7 +125,7 @@ def _read_variation(flags: SweepFlags) -> Variation:
 
 def _preview_sweep(request: SweepRequest, store: SweepStore | None) -> Iterator[str]:
     """Yield lines on the points in order, those that `store` has finished, and the estimated time."""
-    finished = [] if store is None else grid.list_finished(store.record().points, request.points)
+    finished = [] if store is None else grid.list_finished(store.read_record().points, request.points)
     over = {point.number for point, _ in finished}
     done = f", {len(over)} are done" if over else ""
     yield f"{request.name}: {format_count(len(request.points), 'point')}{done}"
@@ -158,7 +158,7 @@ def _run_sweep(request: SweepRequest, store: SweepStore) -> int:
     try:
         record = sweep_run.finish_sweep(request, store, say)
     except KeyboardInterrupt as stop:
-        _print_points(request, store, store.record())
+        _print_points(request, store, store.read_record())
         print_text(f"interrupted; resume with: {resume}", sys.stdout)
         return decide_exit_code(signal=signals.read_number(stop))
     except StoreError as error:
@@ -166,7 +166,7 @@ def _run_sweep(request: SweepRequest, store: SweepStore) -> int:
     except MeasureError as error:
         if store.remove_empty():
             raise
-        _print_points(request, store, store.record())
+        _print_points(request, store, store.read_record())
         raise MeasureError(f"{error.summary}; resume with: {resume}") from None
     _print_points(request, store, record)
     states = [point.state for point in record.points]

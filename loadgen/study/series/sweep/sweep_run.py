@@ -97,7 +97,7 @@ def resume_sweep(request: SweepRequest, directory: Path | None) -> SweepStore:
     fixed, others = request.fixed, list[str]()
     if directory is not None:
         store = SweepStore(directory)
-        record = store.record()
+        record = store.read_record()
         if why := _find_difference(record, request, fixed):
             began = shlex.join(record.command)
             raise UsageError(f"{directory} is another sweep: {why}; resume with its flags: {began}")
@@ -106,7 +106,7 @@ def resume_sweep(request: SweepRequest, directory: Path | None) -> SweepStore:
     for path in sorted(base.glob(f"*/{SWEEP}"), reverse=True):
         store = SweepStore(path.parent)
         with contextlib.suppress(UsageError):  # a damaged one
-            if not (why := _find_difference(store.record(), request, fixed)):
+            if not (why := _find_difference(store.read_record(), request, fixed)):
                 return store
             others.append(f"; of the latest, {store.directory}, {why}")
     raise UsageError(
@@ -152,7 +152,7 @@ def _drop_damaged(store: SweepStore, points: Sequence[GridPoint], say: Callable[
     """Set finished points whose runs cannot be read to planned, move those runs to `interrupted`, and return
     the record, which is written after each.
     """
-    record = store.record()
+    record = store.read_record()
     for known, point in grid.list_finished(record.points, points):
         try:
             run_directory.load(store.directory / known.directory)
@@ -179,14 +179,14 @@ class SweepStore(SeriesStore):
         super().__init__(directory, "sweep", POINTS)
         self._begun_here = begun_here  # by this command or call, not by an earlier one
 
-    def record(self) -> SweepRecord:
+    def read_record(self) -> SweepRecord:
         """Read the record in `sweep.json`; raises UsageError if missing, damaged, or not a sweep's."""
         return sweep_record.read_record(self.directory / SWEEP, SweepRecord, FORMAT, "a sweep's")
 
     def remove_empty(self) -> bool:
         """Remove the directory if this process began it and no point was measured; return whether it did."""
         runs = (self.directory / name for name in (POINTS, FAILED, INTERRUPTED, UNFINISHED))
-        planned = all(point.state == "planned" for point in self.record().points)
+        planned = all(point.state == "planned" for point in self.read_record().points)
         empty = self._begun_here and planned and not any(place.exists() for place in runs)
         if empty:
             shutil.rmtree(self.directory, ignore_errors=True)

@@ -17,7 +17,7 @@ from loadgen.study.compare.model import Decision
 from loadgen.study.pages import comparison_section, load_charts, run_charts
 from loadgen.study.pages.page_parts import Bar, Curve, CurveStyle, Panel, Spans, Tone
 from loadgen.study.pages.pictures.drawing import choose_linear_ticks, choose_log_ticks, draw_panel
-from loadgen.study.pages.pictures.picture_files import round_values, write_inline_svg, write_png, write_svg
+from loadgen.study.pages.pictures.picture_files import render_inline_svg, render_png, render_svg, round_values
 
 pytest.importorskip("matplotlib", reason="needs matplotlib")
 
@@ -27,7 +27,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def write_standalone(panel: Panel) -> str:
     """The panel as an SVG file has it."""
-    return write_svg(draw_panel(panel, titled=True), panel)
+    return render_svg(draw_panel(panel, titled=True), panel)
 
 
 def evil() -> Panel:
@@ -55,7 +55,7 @@ def every() -> list[Panel]:
 
 @loop_over("panel", every())
 def test_a_page_s_svg_reaches_nothing_outside_itself(panel: Panel) -> None:
-    drawn = write_inline_svg(panel, "here")
+    drawn = render_inline_svg(panel, "here")
     root = ElementTree.fromstring(drawn)
     assert root.tag == "svg"
     assert {element.tag for element in root.iter()} <= {"svg", "title", "path", "text"}
@@ -69,7 +69,7 @@ def test_a_page_s_svg_reaches_nothing_outside_itself(panel: Panel) -> None:
 
 @loop_over("panel", every())
 def test_a_page_s_svg_has_the_page_s_colours_alone(panel: Panel) -> None:
-    assert set(re.findall(r"#[0-9a-f]{6}\b", write_inline_svg(panel, "here"))) == set()
+    assert set(re.findall(r"#[0-9a-f]{6}\b", render_inline_svg(panel, "here"))) == set()
 
 
 @loop_over("panel", every())
@@ -81,13 +81,13 @@ def test_a_file_s_svg_has_real_colours(panel: Panel) -> None:
 
 def test_the_same_panel_gives_the_same_bytes() -> None:
     panel = every()[0]
-    assert write_inline_svg(panel, "a") == write_inline_svg(panel, "a")
+    assert render_inline_svg(panel, "a") == render_inline_svg(panel, "a")
     assert write_standalone(panel) == write_standalone(panel)
-    assert write_png(draw_panel(panel, titled=True)) == write_png(draw_panel(panel, titled=True))
+    assert render_png(draw_panel(panel, titled=True)) == render_png(draw_panel(panel, titled=True))
 
 
 def test_names_are_text_and_neither_markup_nor_mathematics() -> None:
-    drawn = write_inline_svg(evil(), "here")
+    drawn = render_inline_svg(evil(), "here")
     assert "<script" not in drawn
     root = ElementTree.fromstring(drawn)
     said = [element.text or "" for element in root.iter("text")]
@@ -103,8 +103,8 @@ def test_a_file_s_names_are_text_too() -> None:
 
 def test_letters_that_matplotlib_s_font_lacks_are_no_trouble() -> None:
     panel = replace(evil(), title="模型", y_label="速度")
-    assert "速度" in write_inline_svg(panel, "here")
-    assert write_png(draw_panel(panel, titled=True)).startswith(b"\x89PNG")
+    assert "速度" in render_inline_svg(panel, "here")
+    assert render_png(draw_panel(panel, titled=True)).startswith(b"\x89PNG")
 
 
 def test_a_long_name_keeps_its_end() -> None:
@@ -112,7 +112,7 @@ def test_a_long_name_keeps_its_end() -> None:
     panel = Panel(key="k", title="t", x_label="", bars=(Bar(name, 1.0, "1.00"),))
     (shown,) = [
         text.text
-        for text in ElementTree.fromstring(write_inline_svg(panel, "a")).iter("text")
+        for text in ElementTree.fromstring(render_inline_svg(panel, "a")).iter("text")
         if "…" in (text.text or "")
     ]
     assert shown is not None
@@ -129,14 +129,14 @@ def test_a_long_name_keeps_its_end() -> None:
     ],
 )
 def test_any_bar_can_be_drawn(bars: tuple[Bar, ...]) -> None:
-    assert write_inline_svg(Panel(key="k", title="t", x_label="", bars=bars), "a").startswith("<svg")
+    assert render_inline_svg(Panel(key="k", title="t", x_label="", bars=bars), "a").startswith("<svg")
 
 
 def test_a_single_point_can_be_drawn() -> None:
     one = np.array([3.0])
     for log in (False, True):
         panel = Panel("k", "t", "x", curves=(Curve("c", one, one, CurveStyle.JOINED),), x_log=log)
-        assert write_inline_svg(panel, "a").startswith("<svg")
+        assert render_inline_svg(panel, "a").startswith("<svg")
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_value_stands_where_the_axis_has_it() -> None:
     """The tick of a value and a point of that value have one place."""
     points = np.array([0.0, 50.0, 100.0])
     panel = Panel("k", "t", "x", curves=(Curve("c", points, points),), x_end=100.0, y_top=100.0)
-    root = ElementTree.fromstring(write_inline_svg(panel, "a"))
+    root = ElementTree.fromstring(render_inline_svg(panel, "a"))
     ticks = {text.text: text for text in root.iter("text") if text.get("data-part") == "x"}
     line = next(path for path in root.iter("path") if path.get("stroke") == "var(--s1)")
     steps = re.findall(r"[ml](\d*\.?\d*)", line.get("d") or "")
@@ -189,7 +189,7 @@ X = np.array([1.0, 10.0, 123456.789])
 
 
 def data(panel: Panel) -> tuple[dict[str, object], ElementTree.Element]:
-    root = ElementTree.fromstring(write_inline_svg(panel, "a"))
+    root = ElementTree.fromstring(render_inline_svg(panel, "a"))
     return json.loads(root.get("data-chart") or "{}"), root
 
 

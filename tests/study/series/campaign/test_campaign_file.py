@@ -275,7 +275,7 @@ def test_an_arms_command_does_the_same_alone(tmp_path: Path) -> None:
     path = written(tmp_path, {"name": "a", "model": "m", "header": {"X-Key": "very-secret"}},
                    servers={"v": {"base_url": "http://h:1", "backend": "vllm"}})  # fmt: skip
     (arm,) = arms.make_arms(campaign_file.load_campaign(path), path)
-    line = arm.command(5, 7)
+    line = arm.render_command(5, 7)
     assert "very-secret" not in line
     assert line == (
         "loadgen bench --base-url=http://h:1 --backend=vllm --model=m --header 'X-Key=***' "

@@ -50,7 +50,7 @@ def the_store(base: str = "runs") -> SweepStore:
 
 def digests(store: SweepStore) -> list[str]:
     """What each point asked."""
-    return [load(store.directory / point.directory).facts.plan_digest for point in store.record().points]
+    return [load(store.directory / point.directory).facts.plan_digest for point in store.read_record().points]
 
 
 def table(text: str) -> list[tuple[str, str]]:
@@ -63,7 +63,7 @@ def test_a_sweep_leaves_a_run_and_a_row_for_each_point(capsys: pytest.CaptureFix
     words = ("--preset", "instant", "--concurrency", "1,2…4", "--repeat", "2", *TINY)
     assert sweep(*words) == 0
     store = the_store()
-    record = store.record()
+    record = store.read_record()
     assert (record.axis, record.seed, record.name) == ("concurrency", 7, "bench")
     assert [(point.settings, point.repeat) for point in record.points] == [
         ({"max_concurrency": limit}, repeat) for repeat in (0, 1) for limit in (1, 2, 4)
@@ -115,14 +115,14 @@ def test_killed_after_five_of_twelve_and_resumed_it_is_the_same_sweep(
     process.kill()
     process.wait(PATIENCE_S)
     before = {path: path.read_bytes() for path in Path("killed").glob("*/points/*/result.json")}
-    listed = the_store("killed").record()
+    listed = the_store("killed").read_record()
     done = {point.directory for point in listed.points if point.state == "done"}
     assert 4 <= len(done) < 12
     with virtual_engines():
         assert sweep(*TWELVE, "--run-dir", "killed", "--resume") == 0
     assert table(capsys.readouterr().out) == undisturbed
     store = the_store("killed")
-    attempts = [point.attempts for point in store.record().points]
+    attempts = [point.attempts for point in store.read_record().points]
     assert set(attempts) <= {1, 2}
     assert attempts.count(2) <= 1  # the point that was cut, whose prompts the server may have cached
     same = [
@@ -148,7 +148,7 @@ def test_a_signal_in_a_point_ends_a_sweep_with_what_is_known(number: int, code: 
     assert process.wait(PATIENCE_S) == code
     until(lambda: not marked(mark), "no process is left")
     store, lines = the_store(), Path("shown").read_text("utf-8").splitlines()
-    record = store.record()
+    record = store.read_record()
     assert [point.state for point in record.points] == ["done", "planned", "planned"]
     assert f"1 of 3 points are measured: {store.directory}" in lines
     assert lines[-1].startswith("interrupted; resume with: loadgen sweep ")
@@ -190,7 +190,7 @@ def states(record: SweepRecord) -> list[tuple[dict[str, Any], str, str]]:
 def test_a_server_that_dies_of_a_point_is_restarted(tmp_path: Path) -> None:
     code = "Server(lambda asked: die(9, 'CUDA out of memory') if asked.prompt_tokens > 8 else None).serve()"
     assert launched(tmp_path, code, "--vary", "input_len=4,64,8", "--max-concurrency", "1") == 0
-    record = the_store().record()
+    record = the_store().read_record()
     assert states(record) == [
         ({"input_len": 4}, "done", "points"),
         ({"input_len": 64}, "failed", "failed"),
@@ -214,7 +214,7 @@ def test_a_sweep_stops_at_the_point_whose_server_is_gone(
     port = closed_port()
     with running(launch_command(tmp_path, code), port) as base_url:
         assert sweep("--base-url", base_url, *words) == 1
-    record, (shown, failure) = the_store().record(), capsys.readouterr()
+    record, (shown, failure) = the_store().read_record(), capsys.readouterr()
     assert [point.state for point in record.points] == expected
     (reason,) = {point.reason for point in record.points if point.state == "failed"}
     assert "/health does not answer" in reason
@@ -225,7 +225,7 @@ def test_a_sweep_stops_at_the_point_whose_server_is_gone(
     with running(launch_command(tmp_path, "Server().serve()"), port) as base_url:
         again = ("--base-url", base_url, *words, "--resume", str(the_store().directory))
         assert sweep(*again) == 0
-    assert [point.state for point in the_store().record().points] == ["done"] * 3
+    assert [point.state for point in the_store().read_record().points] == ["done"] * 3
 
 
 @pytest.mark.whole
@@ -242,7 +242,7 @@ def test_a_failed_point_has_its_reason_and_is_measured_again_on_resume(
     place = the_store().directory
     Path("fine").touch()
     assert launched(tmp_path, code, *words, "--resume", str(place)) == 0
-    assert [point.state for point in the_store().record().points] == ["done", "done"]
+    assert [point.state for point in the_store().read_record().points] == ["done", "done"]
     assert not (place / "failed" / "001-input_len-64").exists()
 
 
@@ -250,7 +250,7 @@ def test_a_failed_point_has_its_reason_and_is_measured_again_on_resume(
 def test_a_server_is_restarted_only_where_its_flags_differ(tmp_path: Path) -> None:
     words = ("--serve-param", "max-num-seqs=8,16", "--concurrency", "1,2", "--input-len", "8")
     assert launched(tmp_path, "Server().serve()", *words) == 0
-    record = the_store().record()
+    record = the_store().read_record()
     assert [(point.serve, point.settings) for point in record.points] == [
         ({"max-num-seqs": flag}, {"max_concurrency": limit}) for flag in ("8", "16") for limit in (1, 2)
     ]
@@ -269,7 +269,7 @@ def test_a_server_that_does_not_start_is_tried_twice_and_names_its_log(
     fails = "any('=8' in word for word in sys.argv)"
     code = f"import sys\nif {fails}:\n    sys.exit(2)\nServer().serve()"
     assert launched(tmp_path, code, *words) == 0
-    record = the_store().record()
+    record = the_store().read_record()
     assert [point.state for point in record.points] == ["failed", "failed", "done", "done"]
     (reason,) = {point.reason for point in record.points[:2]}
     words_before, _, log = reason.partition("; its whole log: ")
@@ -284,7 +284,7 @@ def test_a_start_that_fails_once_fails_no_point(tmp_path: Path) -> None:
     fails = "if not os.path.exists('tried'):\n    open('tried', 'w')\n    sys.exit(2)"
     code = f"import os, sys\n{fails}\nServer().serve()"
     assert launched(tmp_path, code, "--concurrency", "1,2", "--input-len", "8") == 0
-    assert [point.state for point in the_store().record().points] == ["done", "done"]
+    assert [point.state for point in the_store().read_record().points] == ["done", "done"]
 
 
 def test_an_output_length_that_varies_is_what_each_point_asks_of_the_rows() -> None:
@@ -300,7 +300,7 @@ def test_an_output_length_that_varies_is_what_each_point_asks_of_the_rows() -> N
 
 def outputs(store: SweepStore) -> list[int | None]:
     """The tokens of every answer that each point asked for."""
-    facts = [load(store.directory / point.directory).facts for point in store.record().points]
+    facts = [load(store.directory / point.directory).facts for point in store.read_record().points]
     return [load_identity.find_asked_output(each) for each in facts]
 
 
@@ -334,7 +334,7 @@ def test_values_as_long_as_paths_are_measured() -> None:
         (place / name).write_text('{"prompt": "hello there", "output_tokens": 4}\n')
     words = ("--preset", "instant", "--max-concurrency", "1", "--quiet")
     assert sweep(*words, "--vary", f"dataset_path={place / 'a'},{place / 'b'}") == 0
-    assert [point.state for point in the_store().record().points] == ["done", "done"]
+    assert [point.state for point in the_store().read_record().points] == ["done", "done"]
     assert len(list(the_store().directory.glob("vllm/*/summary.json"))) == 2
 
 

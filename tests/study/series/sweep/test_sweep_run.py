@@ -209,7 +209,7 @@ def test_a_record_that_is_damaged_is_refused(damage: Callable[[str], str], why: 
     path = store.directory / "sweep.json"
     path.write_text(damage(path.read_text()))
     with pytest.raises(UsageError) as caught:
-        store.record()
+        store.read_record()
     assert str(caught.value).startswith(f"{path} is damaged: {why}")
 
 
