@@ -12,7 +12,7 @@ import importlib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -24,7 +24,7 @@ import field_tables
 import folder_table
 
 import loadgen
-from loadgen.base import rule
+from loadgen.base.rule import Rule
 from loadgen.features.export import request_rows
 from loadgen.features.peers.other_clients import OTHERS
 from loadgen.features.peers.vllm_flags import VLLM, OtherClient
@@ -222,6 +222,23 @@ def _import_test(name: str) -> ModuleType:
         sys.path.remove(str(_TESTS))
 
 
+def tabulate_rules(rules: Sequence[Rule[Any]], title: str, heading: str = "##") -> str:
+    """Write rules as Markdown tables, one per severity, gravest first; `title` heads the codes' column."""
+    return "\n".join(_rule_rows(rules, title, heading))
+
+
+def _rule_rows(rules: Sequence[Rule[Any]], title: str, heading: str) -> Iterator[str]:
+    sources = len({rule.source for rule in rules}) > 1
+    for severity in sorted({rule.severity for rule in rules}, reverse=True):
+        yield f"{heading} {severity.name.capitalize()}\n"
+        yield f"| {title} | condition |{' judged by |' * sources} remedy |"
+        yield f"| --- | --- |{' --- |' * sources} --- |"
+        for rule in (rule for rule in rules if rule.severity is severity):
+            source = f" {rule.source} |" * sources
+            yield f"| `{rule.code}` | {rule.condition} |{source} {rule.remedy} |"
+        yield ""
+
+
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
@@ -249,9 +266,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "latencies": lambda: figure_table.tabulate_figures()[0],
     "speeds": lambda: figure_table.tabulate_figures()[1],
     "rates": lambda: figure_table.tabulate_figures()[2],
-    "doubts": partial(rule.tabulate_rules, DOUBTS, "doubt"),
-    "audit-doubts": partial(rule.tabulate_rules, CHECKS, "doubt", "###"),
-    "comparability": partial(rule.tabulate_rules, COMPARABILITY, "rule", "###"),
+    "doubts": partial(tabulate_rules, DOUBTS, "doubt"),
+    "audit-doubts": partial(tabulate_rules, CHECKS, "doubt", "###"),
+    "comparability": partial(tabulate_rules, COMPARABILITY, "rule", "###"),
     "makes": _makes,
     "health": partial(
         _fields, ("figure", "what"), lambda: field_tables.describe_fields(ClientHealth).items()

@@ -6,7 +6,7 @@ closed set of rules, found by one engine and shown by one renderer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from enum import IntEnum, StrEnum
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -122,20 +122,3 @@ def encode_finding(finding: Finding) -> dict[str, str]:
         "condition": rule.condition,
         "remedy": rule.remedy,
     }
-
-
-def tabulate_rules(rules: Sequence[Rule[Any]], title: str, heading: str = "##") -> str:
-    """Write rules as Markdown tables, one per severity, gravest first; `title` heads the codes' column."""
-    return "\n".join(_rows(rules, title, heading))
-
-
-def _rows(rules: Sequence[Rule[Any]], title: str, heading: str) -> Iterator[str]:
-    sources = len({rule.source for rule in rules}) > 1
-    for severity in sorted({rule.severity for rule in rules}, reverse=True):
-        yield f"{heading} {severity.name.capitalize()}\n"
-        yield f"| {title} | condition |{' judged by |' * sources} remedy |"
-        yield f"| --- | --- |{' --- |' * sources} --- |"
-        for rule in (rule for rule in rules if rule.severity is severity):
-            source = f" {rule.source} |" * sources
-            yield f"| `{rule.code}` | {rule.condition} |{source} {rule.remedy} |"
-        yield ""

@@ -8,11 +8,12 @@ from itertools import starmap
 from typing import Any
 
 import pytest
+from doc_tables import tabulate_rules
 
 from builders.loops import loop_over
 from builders.made_cases import observed, run
 from loadgen.base.errors import Broken
-from loadgen.base.rule import Finding, Rule, Severity, Source, tabulate_rules
+from loadgen.base.rule import Finding, Rule, Severity, Source
 from loadgen.base.structs import replace
 from loadgen.engines import engines
 from loadgen.facts.run_facts import Cell, Server

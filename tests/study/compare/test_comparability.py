@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from doc_tables import tabulate_rules
 
 from builders import made_data, made_runs
 from builders.comparison_samples import HIGH, run, thor
 from builders.loops import loop_over
-from loadgen.base.rule import Severity, tabulate_rules
+from loadgen.base.rule import Severity
 from loadgen.base.structs import replace
 from loadgen.engines.refusals import AdaptedField
 from loadgen.facts.run_facts import Client, Launched, Server
