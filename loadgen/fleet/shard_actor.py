@@ -126,6 +126,7 @@ class ShardActor:
 
 
 def _read_lines(path: Path) -> list[str]:
+    """Return a file's lines; [] if there is no file."""
     with contextlib.suppress(FileNotFoundError):
         return path.read_text("utf-8").splitlines()
     return []

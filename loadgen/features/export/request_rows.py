@@ -184,17 +184,20 @@ def make_frame(run: Result) -> pandas.DataFrame:
 
 
 def _write_jsonl(batches: Iterator[list[Row]], wanted: Mapping[str, str], file: IO[bytes]) -> None:
+    """Write each row as a line of JSON."""
     for batch in batches:
         file.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in batch).encode())
 
 
 def _write_csv(batches: Iterator[list[Row]], wanted: Mapping[str, str], file: IO[bytes]) -> None:
+    """Write the names of the columns in `wanted`, then each row, as CSV."""
     file.write(format_csv([wanted]).encode())
     for batch in batches:
         file.write(format_csv(row.values() for row in batch).encode())
 
 
 def _write_parquet(batches: Iterator[list[Row]], wanted: Mapping[str, str], file: IO[bytes]) -> None:
+    """Write the rows as Parquet with the types in `wanted`; raises UsageError without pyarrow."""
     try:
         import pyarrow  # an extra, and 40 MB
         from pyarrow import parquet
@@ -267,14 +270,18 @@ def main(argv: Sequence[str]) -> int:
     asked = parse_arguments(parser, argv)
     run = run_directory.load(asked.run_dir)
     if asked.output == "-":
-        return _to_standard_output(run, asked.form)
+        return _write_to_standard_output(run, asked.form)
     path = asked.run_dir / f"{REQUESTS}.{asked.form}" if asked.output is None else Path(asked.output)
     write(run, asked.form, path)
     print_text(f"requests: {path}", sys.stdout)
     return ExitCode.FIGURES
 
 
-def _to_standard_output(run: Result, form: str) -> int:
+def _write_to_standard_output(run: Result, form: str) -> int:
+    """Write a run's requests to standard output; return exit code 0, also if the reader is gone.
+
+    Raises UsageError if it is closed or cannot be written.
+    """
     if sys.stdout is None:
         raise UsageError("standard output is closed: use --output FILE")
     try:

@@ -287,6 +287,7 @@ class HttpxTransport:
         return begin_ns
 
     def _add_slot(self) -> None:
+        """Add a slot, free since the run's begin, with a client and a link."""
         position = len(self.clients)
         self.idle.append((position, self.begin_ns))
         self.clients.append(self._make_client(position))

@@ -53,8 +53,9 @@ class SaturationRule(msgspec.Struct):
             self._begun = [begun for begun in self._begun if not begun[0] % self._every]
 
     def reason(self, elapsed_s: float, in_flight: int) -> str:
-        """Explain with figures that the server is saturated; "" if not shown, or judged less than 0.5 s ago.
+        """Return with figures that the server is saturated; "" if that is not shown.
 
+        It is judged every 0.5 s at most, once 40 requests have ended, and keeps how many were in flight.
         `elapsed_s` is since the first request could be sent.
         """
         if elapsed_s - self._judged_s < _EVERY_S:
@@ -65,7 +66,10 @@ class SaturationRule(msgspec.Struct):
         return self._judge(in_flight) if len(self._begun) >= LEAST else ""
 
     def _judge(self, in_flight: int) -> str:
-        """Test the three signs on the last two thirds of the sending; explain that all hold, "" if not."""
+        """Test the three signs on the last two thirds of the sending, with 24 requests or more.
+
+        Return with figures that all hold; "" if one does not.
+        """
         rows = np.array(sorted(self._begun), np.int64)
         first_sent_ns, last_sent_ns = int(rows[0, 1]), int(rows[-1, 1])
         window_ns = int(_WINDOW * (last_sent_ns - first_sent_ns))
@@ -106,7 +110,10 @@ def measure_paces(index: Int64, first_ns: Int64) -> Float64:
 
 
 def trend_z(values: Int64) -> float:
-    """Return Mann and Kendall's S of a series in standard deviations: 0 without a trend, > 0 if it rises."""
+    """Return Mann and Kendall's S of a series in standard deviations: 0 without a trend, > 0 if it rises.
+
+    Of a series over 256 values an even part is compared.
+    """
     some = values[:: math.ceil(len(values) / _PAIRED)]
     n = len(some)
     earlier, later = np.triu_indices(n, 1)

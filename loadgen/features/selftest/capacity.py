@@ -158,6 +158,7 @@ class SelftestExtension(Extension):
     def adjust_to_warmup(
         self, options: Options, made: Plan, sent: TransportOptions, warmed: Records, display: Display
     ) -> TransportOptions:
+        """Run and print the self-test at the warm-up's pace; return the options as they are."""
         with display.waiting("self-test of this client, against a null server", forks=True):
             measure_at_pace(made.profile, sent.transport, warmed, sent.workers)
         return sent

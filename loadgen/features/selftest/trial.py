@@ -221,6 +221,7 @@ class SelftestLoad(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
+        """The load in words: 256 streams × 50 tok/s."""
         pace = f"{1000 * self.tokens_per_message / self.interval_ms:g} tok/s"
         each = f", {self.tokens_per_message} tokens a message" if self.tokens_per_message > 1 else ""
         return f"{format_count(self.streams, 'stream')} × {pace}{each}"

@@ -150,6 +150,7 @@ class Sampler(msgspec.Struct, eq=False):
         return call_guarded("finding the server's processes", lambda: tuple(self.pids()), explain_failure)
 
     def _sample(self, pids: tuple[int, ...]) -> Sample:
+        """Read all sensors once, and return their merged reading with its time and this thread's CPU time."""
         # Timed before: the sensors of power come first, and one of memory may take long after them.
         at_ns, cpu_ns = clock.now_ns(), time.thread_time_ns()
         reading = Reading.merge(read_safely(sensor, pids) for sensor in self.sensors)

@@ -341,6 +341,7 @@ class SessionSender(Sender):
         self._assign(slot, *self.out.take(), intended_ns)
 
     def _assign(self, slot: Slot, index: int, request: bytes, due_ns: int) -> None:
+        """Put a turn into a slot, and count it as sent."""
         slot.index, slot.request, slot.intended_ns = index, request, due_ns
         self.turns.note_sent(index, request)
         self.counters.publish_sent(self.turns.next)

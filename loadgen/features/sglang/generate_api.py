@@ -57,6 +57,10 @@ class GenerateChoice(Choice, gc=False):
     repeated: int = 0  # of the text, characters
 
     def classify(self) -> int:
+        """Return TOKEN if the message adds text, or tokens without text; MAYBE if tokens add no text.
+
+        Without tokens it is CLOSING if it has a finish reason, else NOTHING.
+        """
         if self.read_content():
             return TOKEN
         if self.tokens > 0:
@@ -100,6 +104,10 @@ class Generate(Dialect, frozen=True):
         return {"sampling_params": parameters, "stream": stream, **logprobs}
 
     def read_messages(self, lines: bytes | bytearray) -> Sequence[Message]:
+        """Decode the lines to messages whose choices have only what each adds to the one before it.
+
+        Text is taken as repeated in each message unless the listed ids show that it is not.
+        """
         answers: list[RawMessage] = self._answers.decode_lines(lines)
         repeating = _is_repeating(answers)
         before: dict[int, tuple[int, int]] = {}  # of each choice: tokens, and characters that are repeated
@@ -127,6 +135,10 @@ def _is_repeating(answers: list[RawMessage]) -> bool:
 
 
 def _make_message(tokens: int, characters: int, answer: RawMessage) -> Message:
+    """Make the message of an answer, of which `tokens` and `characters` came before.
+
+    Usage if it has counts.
+    """
     meta = answer.meta_info
     if meta is None:
         text = GenerateChoice(index=answer.index, text=answer.text, repeated=characters)

@@ -144,6 +144,7 @@ def _list_stages(profile: Profile, offsets_ns: Int64 | None) -> list[StageWindow
 
 
 def _list_schedule_stages(schedule: LoadSchedule) -> Iterator[StageWindow]:
+    """Yield the windows of a schedule's stages, four of each that changes, named by their levels."""
     kind, begin_s = "concurrency" if schedule.concurrency else "rate", 0.0
     limits = schedule.steps() if schedule.concurrency else None
     for stage in schedule.stages:

@@ -45,6 +45,7 @@ class WorkersExtension(Extension):
     def adjust_to_warmup(
         self, options: Options, made: Plan, sent: TransportOptions, warmed: Records, display: Display
     ) -> TransportOptions:
+        """Return the options with the workers that `--workers auto` chooses, and why; others as they are."""
         if options.workers != AUTO:
             return sent
 

@@ -178,6 +178,7 @@ class Workers:
 
     @property
     def tally(self) -> DecodedTally:
+        """The sums of what the workers that have reported counted while decoding."""
         tallies = [run.result.tally for run in self.runs if run.result is not None]
         return DecodedTally(
             sum(tally.uncounted for tally in tallies),

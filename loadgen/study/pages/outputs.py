@@ -99,6 +99,7 @@ class _Given:
 
     @cached_property
     def document(self) -> Document:
+        """The whole report, composed once for all forms."""
         read = self.read
         return compose_document(
             self.reported,

@@ -357,6 +357,10 @@ class LadderClimb(Climb[int, SpeedRow]):
         )
 
     def draw(self, form: str) -> str:
+        """Return all rows as a table in one of `forms`.
+
+        As text with published speeds next to them, if any.
+        """
         drawn = speed_tables.draw_speeds(self.rows, form)
         published = speed_tables.draw_next_to_published(self.rows) if form == "text" else ""
         return f"{drawn}\n{published}" if published else drawn
@@ -384,6 +388,7 @@ class DepthClimb(Climb[DepthTest, DepthRow]):
         return (DepthTest(kind, tokens, depth) for depth in depths for kind, tokens in tests.items())
 
     def list_changes(self, rung: DepthTest) -> dict[str, Any]:
+        """Return the rung's lengths and name; at a depth one request more replaces the warm-up."""
         # At a depth the first request warms up: one of a warm-up would have a prefix of its own.
         return {
             "input_len": rung.input_len,

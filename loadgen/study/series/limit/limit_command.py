@@ -228,6 +228,7 @@ def limit_parser() -> argparse.ArgumentParser:
 
 # fmt: off
 def _add_flags(group: argparse._ActionsContainer) -> None:
+    """Add the flags of a search."""
     add, load = group.add_argument, number_between(1e-6, 1e9)
     add("--slo", metavar="LIST",
         help="as 'ttft p90 < 500ms, tpot p90 < 50ms', or mlperf/llama3.1-8b (default: of the profile)")

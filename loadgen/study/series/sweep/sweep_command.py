@@ -90,6 +90,7 @@ def sweep_parser() -> argparse.ArgumentParser:
 
 # fmt: off
 def _add_flags(group: argparse._ActionsContainer) -> None:
+    """Add the flags of a sweep."""
     add = group.add_argument
     add("--concurrency", metavar="LIST", help="requests in flight, as 1,2,4…512: … goes on to the last")
     add("--rate", metavar="LIST", help="requests per second, as 0.05,0.1…2 (with --concurrency: the grid)")
