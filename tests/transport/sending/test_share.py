@@ -1,8 +1,6 @@
-"""Share, orders and the requests built ahead: which process sends what, whoever is faster."""
+"""Share, start and the requests built ahead: which process sends what, and from when."""
 
 from __future__ import annotations
-
-import os
 
 import numpy as np
 import pytest
@@ -10,8 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.scripted_server import job_of, target_of
-from loadgen.features.workers.worker_process import Queue, Shared, Together
-from loadgen.transport.sending.job import WHOLE, At, AtOnce, Job, Listed, RunStart, Share, wait_for_start
+from loadgen.transport.sending.job import (
+    WHOLE,
+    At,
+    AtOnce,
+    Job,
+    Listed,
+    Order,
+    RunStart,
+    Share,
+    wait_for_start,
+)
 from loadgen.transport.sending.sender import Outgoing
 
 COUNTS = st.integers(0, 60)
@@ -53,31 +60,7 @@ def test_a_whole_plan_is_its_own_only_share() -> None:
     assert WHOLE.split(1) == [WHOLE]
 
 
-@pytest.mark.whole
-def test_a_queue_gives_each_request_to_one_process() -> None:
-    queue = Queue(np.arange(2000))
-    ours, theirs = Shared(queue), Shared(queue)
-    child = os.fork()
-    if not child:
-        for _ in theirs:
-            pass
-        os._exit(0)
-    mine = list(ours)
-    os.waitpid(child, 0)
-    rest = theirs.list_taken(2000 - len(mine))
-    assert sorted(mine + rest) == list(range(2000))
-    assert mine == ours.list_taken(len(mine))
-    assert queue.take_next() == -1
-    queue.close()
-
-
-def test_an_empty_queue_has_nothing() -> None:
-    queue = Queue(np.arange(0))
-    assert (len(queue), queue.take_next(), list(Shared(queue))) == (0, -1, [])
-    queue.close()
-
-
-def job(order: Listed | Shared, slots: int) -> Job:
+def job(order: Order, slots: int) -> Job:
     target = target_of("127.0.0.1", 1)
     return job_of(target, 0, slots, order=order, body=lambda index: b"%d" % index)
 
@@ -96,38 +79,6 @@ def test_requests_leave_in_their_order_however_many_are_built(ahead: int) -> Non
         taken.append(out.take())
     assert [index for index, _ in taken] == bodies(taken) == [4, 7, 9, 11, 20]
     assert out.count == out.built == 5
-
-
-def test_of_a_queue_no_more_is_claimed_ahead_than_there_are_slots() -> None:
-    queue = Queue(np.arange(10))
-    out = Outgoing(job(Shared(queue), 3))
-    while out.build_ahead():
-        pass
-    assert queue.take_next() == 3
-    queue.close()
-
-
-@given(st.lists(st.integers(0, 1), max_size=60), st.integers(0, 12))
-def test_two_processes_take_all_of_a_queue_whatever_their_pace(turns: list[int], count: int) -> None:
-    queue = Queue(np.arange(count))
-    outs = [Outgoing(job(Shared(queue), 2)) for _ in range(2)]
-    taken: list[int] = []
-    for turn in [*turns, *([0, 1] * count)]:
-        out = outs[turn]
-        if out.next < out.count:
-            taken.append(out.take()[0])
-            out.build_ahead()
-    assert sorted(taken) == list(range(count))
-    assert all(out.next == out.count for out in outs)
-    queue.close()
-
-
-def test_the_last_claims_end_the_count() -> None:
-    queue = Queue(np.arange(2))
-    first, second = (Outgoing(job(Shared(queue), 4)) for _ in range(2))
-    assert (first.take()[0], first.count) == (0, 1)
-    assert (second.take()[0], second.count) == (1, 1)
-    queue.close()
 
 
 MS = 1_000_000
@@ -167,37 +118,5 @@ def test_a_run_begins_at_its_instant(start: RunStart, began_ns: int, turns: int)
 
 def test_a_stop_ends_the_wait() -> None:
     clock = Ticking(50 * MS, stop_after=2)
-    assert wait_for_start(Together(2).make_start(0), clock.now_ns, clock.turn) == 51 * MS
+    assert wait_for_start(At(0), clock.now_ns, clock.turn) == 51 * MS
     assert len(clock.turns) == 2
-
-
-def test_processes_begin_together_once_all_are_ready() -> None:
-    together = Together(3)
-    first, second = together.make_start(0), together.make_start(1)
-    assert first.begin_ns(1) == 0
-    assert not together.release(2 * MS, ended=set())
-    assert second.begin_ns(3) == 0
-    assert not together.release(4 * MS, ended=set())
-    assert together.release(5 * MS, ended={2})
-    begin_ns = first.begin_ns(6 * MS)
-    assert begin_ns == second.begin_ns(9 * MS) == 25 * MS
-    assert together.release(30 * MS, ended=set())
-    assert first.begin_ns(31 * MS) == begin_ns
-
-
-def test_processes_do_not_begin_before_the_earliest_instant() -> None:
-    together = Together(1, earliest_ns=900 * MS)
-    together.make_start(0).begin_ns(0)
-    together.release(1, ended=set())
-    assert together.make_start(0).begin_ns(2) == 900 * MS
-
-
-@pytest.mark.whole
-def test_the_start_crosses_a_fork() -> None:
-    together = Together(1)
-    child = os.fork()
-    if not child:
-        together.make_start(0).begin_ns(1)
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert together.release(1, ended=set())
