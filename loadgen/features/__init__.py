@@ -38,7 +38,12 @@ VERBS = {
 # By feature: the tables of the core that it adds to, and its module with the rows.
 FEATURES: dict[str, dict[str, str]] = {
     "traces": {"settings": "trace_settings"},
-    "shapes": {"columns": "shape_figures", "parts": "shape_figures", "sections": "shape_figures"},
+    "shapes": {
+        "columns": "shape_figures",
+        "parts": "shape_figures",
+        "sections": "shape_figures",
+        "shapes": "load_schedule",
+    },
     "targets": {
         "columns": "target_figures",
         "doubts": "target_checks",

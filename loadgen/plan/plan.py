@@ -21,6 +21,7 @@ from loadgen.features import import_rows
 from loadgen.plan.arrival import cut_offsets_ns, make_process
 from loadgen.plan.planned_requests import (
     Cancellations,
+    ConcurrencySteps,
     DataFacts,
     LengthFacts,
     Requests,
@@ -43,7 +44,6 @@ from loadgen.plan.request_sources import (
     import_source,
     make_arrival_rng,
 )
-from loadgen.settings.load_schedule import ConcurrencySteps
 from loadgen.settings.load_settings import CancelPoint, ShapeKeys, parse_cancel_rate
 from loadgen.settings.table import SOURCE_KEYS, join_rows
 from loadgen.wire.openai import Chat, Completions, Dialect
@@ -278,8 +278,17 @@ def _make_plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purp
         sessions=sourced.sessions if turns is None else turns.numbers(),
         turns=turns,
         cancellations=cancelled,
-        concurrency=profile.stages.steps() if profile.stages is not None and profile.stepped else None,
+        concurrency=list_limits(profile),
     )
+
+
+def list_limits(profile: Profile) -> ConcurrencySteps | None:
+    """List the limits of a closed loop whose concurrency changes over time; None for other loads."""
+    if not profile.stepped:
+        return None
+    (feature,) = import_rows("shapes")
+    limits: ConcurrencySteps | None = feature.list_limits(profile)
+    return limits
 
 
 def draw_cancellations(rate: float, point: CancelPoint, stream: RandomStream, count: int) -> Cancellations:

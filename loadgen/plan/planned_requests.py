@@ -144,6 +144,40 @@ class Cancellations(msgspec.Struct, frozen=True):
         return int(np.count_nonzero(self.chosen))
 
 
+class ConcurrencySteps(msgspec.Struct, frozen=True):
+    """A concurrency limit that changes at fixed times after the start; the first time is 0.
+
+    `from_ns` is int64[steps], ascending; `limits` int64[steps], at least 1 each, for one of several processes
+    at least 0. The last one holds to the end.
+    """
+
+    from_ns: Int64
+    limits: Int64
+
+    @property
+    def most(self) -> int:
+        """The highest limit of any step."""
+        return int(self.limits.max())
+
+    @property
+    def opens_ns(self) -> int:
+        """Nanoseconds after the start at which the limit is first above 0; 0 if it never is."""
+        return int(self.from_ns[np.argmax(self.limits > 0)])
+
+    def limit(self, elapsed_ns: int) -> int:
+        """The concurrency limit in force `elapsed_ns` after the start."""
+        return int(self.limits[max(int(np.searchsorted(self.from_ns, elapsed_ns, "right")) - 1, 0)])
+
+    def divide(self, number: int, of: int) -> ConcurrencySteps:
+        """Return process `number`'s share of the limits, of `of` processes; the shares add up."""
+        return ConcurrencySteps(self.from_ns, np.maximum(self.limits - number + of - 1, 0) // of)
+
+    def next_ns(self, elapsed_ns: int) -> int:
+        """Nanoseconds after the start at which the limit changes next; -1: never again."""
+        at = int(np.searchsorted(self.from_ns, elapsed_ns, "right"))
+        return int(self.from_ns[at]) if at < len(self.from_ns) else -1
+
+
 class LengthFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Statistics of the planned lengths that are known, in tokens."""
 

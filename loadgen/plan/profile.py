@@ -22,9 +22,8 @@ from loadgen.base import parsing, untrusted
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.parsing import suggest_name
-from loadgen.settings import load_schedule
+from loadgen.features import import_rows
 from loadgen.settings.conflicts import check_conflicts, is_stepped, reads_data
-from loadgen.settings.load_schedule import Bursts, LoadSchedule, RampEnds
 from loadgen.settings.load_settings import VLLM_PROMPTS, CancelPoint, ShapeKeys, parse_cancel_point
 from loadgen.settings.request_class import RequestClass
 from loadgen.settings.request_settings import SAMPLING
@@ -163,22 +162,10 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
         return "inf" if math.isinf(value) else value
 
     @property
-    def stages(self) -> LoadSchedule | None:
-        """The parsed --schedule; None without one."""
-        return load_schedule.parse_schedule(self.schedule) if self.schedule else None
-
-    @property
-    def periodic(self) -> Bursts | None:
-        """The parsed --bursts; None without them."""
-        return load_schedule.parse_bursts(self.bursts) if self.bursts else None
-
-    @property
-    def ramp(self) -> RampEnds | None:
-        """vLLM's rate ramp; None without one, or without one of its ends."""
+    def ramp_ends(self) -> tuple[float, float] | None:
+        """The rates at which vLLM's ramp begins and ends; None without one, or without one of its ends."""
         begin, end = self.ramp_up_start_rps, self.ramp_up_end_rps
-        if self.ramp_up_strategy is None or begin is None or end is None:
-            return None
-        return RampEnds(begin, end, self.ramp_up_strategy == "exponential")
+        return None if self.ramp_up_strategy is None or begin is None or end is None else (begin, end)
 
     @property
     def shaped(self) -> bool:
@@ -190,8 +177,9 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
         """How the load changes over time, in words; [] if it does not."""
         words = [self.schedule] * bool(self.schedule)
         words += [f"bursts of {self.bursts}"] * bool(self.bursts)
-        if (ramp := self.ramp) is not None:
-            words.append(f"{self.ramp_up_strategy} ramp from {ramp.begin:g} to {ramp.end:g} requests/s")
+        if self.ramp_ends is not None:
+            begin, end = self.ramp_ends
+            words.append(f"{self.ramp_up_strategy} ramp from {begin:g} to {end:g} requests/s")
         return words
 
     @property
@@ -237,20 +225,16 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
     @property
     def stepped(self) -> bool:
         """Whether the loop is closed and its limit changes over time."""
-        return self.stages is not None and self.stages.concurrency
+        return is_stepped(self.__dict__)
 
     @property
     def mean_rate_per_s(self) -> float:
         """The mean planned rate, in requests per second; inf if no rate is planned."""
-        if self.stages is not None and not self.stages.concurrency:
-            rate_per_s = self.stages.mean_rate_per_s
-        elif self.ramp is not None:
-            rate_per_s = self.ramp.mean_rate_per_s(self.num_prompts or VLLM_PROMPTS)
-        else:
-            rate_per_s = self.request_rate
-        if self.periodic is None:
-            return rate_per_s
-        return self.periodic.mean_rate_per_s + (rate_per_s if math.isfinite(rate_per_s) else 0.0)
+        if not self.shaped:
+            return self.request_rate
+        (feature,) = import_rows("shapes")
+        rate_per_s: float = feature.compute_mean_rate_per_s(self)
+        return rate_per_s
 
     @property
     def held_concurrency(self) -> int | None:
@@ -272,8 +256,9 @@ def _fill_schedule(keys: dict[str, Any]) -> None:
     """Fill in the keys that follow from a schedule: its duration and its highest concurrency."""
     if not keys.get("schedule"):
         return
+    (feature,) = import_rows("shapes")
     try:
-        stages = load_schedule.parse_schedule(keys["schedule"])
+        stages = feature.parse_schedule(keys["schedule"])
     except (ValueError, TypeError, AttributeError):
         return  # the field's own validator says what is wrong
     if keys.get("duration") is None:

@@ -15,6 +15,7 @@ from loadgen.base import parsing
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.parsing import integer_between, parse_with, refuse_blank
 from loadgen.base.text import format_count, quote_value
+from loadgen.features import import_rows
 from loadgen.settings.conflicts import is_stepped, is_timed, reads_data
 from loadgen.settings.setting import (
     NO_KEYWORD,
@@ -32,6 +33,7 @@ from loadgen.settings.setting import (
 if TYPE_CHECKING:
     from loadgen.settings.request_class import RequestClass
 
+LEAST_RATE_PER_S = 1e-9  # one request in 31 years; far below, the arithmetic overflows
 VLLM_PROMPTS = 1000  # requests of `vllm bench serve` without a flag
 _RAMP = ("ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps")
 _USERS = ("users", "user_rate")
@@ -106,16 +108,14 @@ def _unless_blank(parse: Callable[[str], object]) -> Callable[[str], str]:
     return check_text
 
 
-def _parse_schedule(text: str) -> object:
-    from loadgen.settings import load_schedule  # numpy, which the parser does without
+def _parse_schedule(text: str) -> Any:
+    (feature,) = import_rows("shapes")  # numpy, which the parser does without
+    return feature.parse_schedule(text)
 
-    return load_schedule.parse_schedule(text)
 
-
-def _parse_bursts(text: str) -> object:
-    from loadgen.settings import load_schedule
-
-    return load_schedule.parse_bursts(text)
+def _parse_bursts(text: str) -> Any:
+    (feature,) = import_rows("shapes")
+    return feature.parse_bursts(text)
 
 
 def _write_number(value: Any) -> Any:
@@ -133,8 +133,6 @@ def _parse_warmups(text: str) -> int | str:
 
 def _explain_ramp(values: Values) -> str:
     """Explain what is wrong with the rates of a ramp; "" if nothing is, or a rate is missing."""
-    from loadgen.settings.load_schedule import LEAST_RATE_PER_S  # numpy, which the parser does without
-
     strategy, begin, end = (values[key] for key in _RAMP)
     if begin is None or end is None:
         return ""
@@ -160,17 +158,13 @@ def _explain_ramp(values: Values) -> str:
 
 def _find_other_duration(values: Values) -> str:
     """Return a schedule's total seconds as text if --duration contradicts them; else ""."""
-    from loadgen.settings.load_schedule import parse_schedule  # numpy, which the parser does without
-
-    all_s, asked_s = parse_schedule(values["schedule"]).duration_s, values["duration"]
+    all_s, asked_s = _parse_schedule(values["schedule"]).duration_s, values["duration"]
     return "" if asked_s is None or math.isclose(asked_s, all_s) else f"{all_s:g}"
 
 
 def _has_other_limit(values: Values) -> bool:
     """Whether --max-concurrency differs from the highest concurrency of the schedule."""
-    from loadgen.settings.load_schedule import parse_schedule
-
-    return is_stepped(values) and values["max_concurrency"] != int(parse_schedule(values["schedule"]).most)
+    return is_stepped(values) and values["max_concurrency"] != int(_parse_schedule(values["schedule"]).most)
 
 
 def _has_ramp_ends(values: Values) -> bool:

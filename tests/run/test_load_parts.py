@@ -14,10 +14,10 @@ from loadgen.features.shards.shard_sender import check_divisible
 from loadgen.features.workers.worker_count import count_usable
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
+from loadgen.plan.planned_requests import ConcurrencySteps
 from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.run.firing import PlanPart, TransportOptions, job_of
 from loadgen.run.stop_rules import StopRules
-from loadgen.settings.load_schedule import ConcurrencySteps
 from loadgen.transport.sending.job import Job, Share
 
 TARGET = target_of("127.0.0.1", 9)

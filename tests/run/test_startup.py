@@ -36,6 +36,7 @@ LATER = {
     "loadgen.fleet": "for --cluster",
     "loadgen.features.httpx.httpx_transport": "for --transport httpx",
     "loadgen.features.launch": "for --launch",
+    "loadgen.features.shapes.load_schedule": "for a load that changes",
     "loadgen.features.saturation.saturation_rule": "for --stop-when-saturated",
     "loadgen.features.workers": "for --workers",
     "loadgen.study": "for other verbs",

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from loadgen.plan.planned_requests import Cancellations
-from loadgen.settings.load_schedule import ConcurrencySteps
+from loadgen.plan.planned_requests import Cancellations, ConcurrencySteps
 from loadgen.transport.deadlines import Stream, find_unfinished_read
 from loadgen.transport.sending.job import Job
 

@@ -16,9 +16,8 @@ import numpy as np
 
 from loadgen.base.arrays import Int64
 from loadgen.base.urls import check_headers, check_path, check_request_id_prefix
-from loadgen.plan.planned_requests import Cancellations
+from loadgen.plan.planned_requests import Cancellations, ConcurrencySteps
 from loadgen.plan.profile import Profile
-from loadgen.settings.load_schedule import ConcurrencySteps
 from loadgen.settings.run_settings import Sending
 from loadgen.transport.capture import Counters, Health
 from loadgen.transport.failure import Failure, FailureKind

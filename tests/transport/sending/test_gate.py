@@ -23,8 +23,7 @@ from fakes.scripted_server import (
 )
 from fakes.virtual_network import VirtualServer
 from loadgen.base.arrays import Int64
-from loadgen.plan.planned_requests import Cancellations
-from loadgen.settings.load_schedule import ConcurrencySteps
+from loadgen.plan.planned_requests import Cancellations, ConcurrencySteps
 from loadgen.settings.load_settings import CancelPoint
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import FailureKind

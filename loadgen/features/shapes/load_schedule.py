@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import msgspec
@@ -11,8 +12,11 @@ from loadgen.base.arrays import Float64, Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.parsing import MOST_REQUESTS, MOST_STREAMS, NUMBER, TIME, YEAR_S, parse_seconds
 from loadgen.base.text import quote_value
+from loadgen.plan.arrival import Arrival, ArrivalProcess
+from loadgen.plan.planned_requests import ConcurrencySteps
+from loadgen.plan.profile import Profile
+from loadgen.settings.load_settings import LEAST_RATE_PER_S, VLLM_PROMPTS
 
-LEAST_RATE_PER_S = 1e-9  # one request in 31 years; far below, the arithmetic overflows
 _MOST_STAGES = 1000
 _MOST_RATE_PER_S = 1e9
 _LEAST_S = 0.001
@@ -107,40 +111,6 @@ class LoadStage(msgspec.Struct, frozen=True):
             levels, begins = levels[::-1], np.concatenate([[0.0], 1 - begins[:0:-1]])
         times_s: Float64 = begins * self.span_s
         return times_s, levels
-
-
-class ConcurrencySteps(msgspec.Struct, frozen=True):
-    """A concurrency limit that changes at fixed times after the start; the first time is 0.
-
-    `from_ns` is int64[steps], ascending; `limits` int64[steps], at least 1 each, for one of several processes
-    at least 0. The last one holds to the end.
-    """
-
-    from_ns: Int64
-    limits: Int64
-
-    @property
-    def most(self) -> int:
-        """The highest limit of any step."""
-        return int(self.limits.max())
-
-    @property
-    def opens_ns(self) -> int:
-        """Nanoseconds after the start at which the limit is first above 0; 0 if it never is."""
-        return int(self.from_ns[np.argmax(self.limits > 0)])
-
-    def limit(self, elapsed_ns: int) -> int:
-        """The concurrency limit in force `elapsed_ns` after the start."""
-        return int(self.limits[max(int(np.searchsorted(self.from_ns, elapsed_ns, "right")) - 1, 0)])
-
-    def divide(self, number: int, of: int) -> ConcurrencySteps:
-        """Return process `number`'s share of the limits, of `of` processes; the shares add up."""
-        return ConcurrencySteps(self.from_ns, np.maximum(self.limits - number + of - 1, 0) // of)
-
-    def next_ns(self, elapsed_ns: int) -> int:
-        """Nanoseconds after the start at which the limit changes next; -1: never again."""
-        at = int(np.searchsorted(self.from_ns, elapsed_ns, "right"))
-        return int(self.from_ns[at]) if at < len(self.from_ns) else -1
 
 
 class RampEnds(msgspec.Struct, frozen=True):
@@ -298,3 +268,106 @@ def parse_bursts(text: str) -> Bursts:
     if not _LEAST_PERIOD_S <= made.every_s <= YEAR_S:
         raise ValueError("bursts are 1ms to a year apart")
     return made
+
+
+def find_stages(profile: Profile) -> LoadSchedule | None:
+    """Return the parsed --schedule of a profile; None without one."""
+    return parse_schedule(profile.schedule) if profile.schedule else None
+
+
+def find_ramp(profile: Profile) -> RampEnds | None:
+    """Return vLLM's rate ramp of a profile; None without one, or without one of its ends."""
+    ends = profile.ramp_ends
+    return None if ends is None else RampEnds(*ends, profile.ramp_up_strategy == "exponential")
+
+
+def list_limits(profile: Profile) -> ConcurrencySteps | None:
+    """List the concurrency limits of a schedule of concurrencies; None for other loads."""
+    stages = find_stages(profile)
+    return stages.steps() if stages is not None and stages.concurrency else None
+
+
+def compute_mean_rate_per_s(profile: Profile) -> float:
+    """Compute the mean planned rate, in requests per second; inf if no rate is planned."""
+    stages, ramp = find_stages(profile), find_ramp(profile)
+    if stages is not None and not stages.concurrency:
+        rate_per_s = stages.mean_rate_per_s
+    elif ramp is not None:
+        rate_per_s = ramp.mean_rate_per_s(profile.num_prompts or VLLM_PROMPTS)
+    else:
+        rate_per_s = profile.request_rate
+    if not profile.bursts:
+        return rate_per_s
+    bursts = parse_bursts(profile.bursts)
+    return bursts.mean_rate_per_s + (rate_per_s if math.isfinite(rate_per_s) else 0.0)
+
+
+class ScheduledArrival(msgspec.Struct, frozen=True):
+    """Arrivals of a schedule: a process of rate 1 whose time runs as fast as the schedule's rate.
+
+    Request k is due when the integral of the rate reaches the process's k-th time, so a Poisson process stays
+    one at every rate, and no gap is stretched. Those after the last stage are due at its end.
+    """
+
+    schedule: LoadSchedule
+    burstiness: float
+
+    def offsets_ns(self, n: int, rng: np.random.Generator) -> Int64:
+        """Draw when each of n requests is due after the start, int64[n] (ns), never decreasing."""
+        counts = _draw_unit_times(self.burstiness, n, rng)
+        return np.rint(self.schedule.offsets_s(counts) * SECOND_NS).astype(np.int64)
+
+
+class RequestRamp(msgspec.Struct, frozen=True):
+    """Arrivals of vLLM's ramp, whose rate changes with the request's index rather than with time.
+
+    The gap before request i of `count` has the mean 1 / rate(i). The first request does not wait for one.
+    """
+
+    ends: RampEnds
+    count: int
+    burstiness: float
+
+    def offsets_ns(self, n: int, rng: np.random.Generator) -> Int64:
+        """Draw when each of n requests is due after the start, int64[n] (ns), never decreasing."""
+        gaps = np.diff(_draw_unit_times(self.burstiness, n, rng), prepend=0.0)
+        gaps_s = gaps[1:] / self.ends.rates_per_s(self.count, n)[1:]
+        flags = f"--ramp-up-start-rps {self.ends.begin:g} and --ramp-up-end-rps {self.ends.end:g}"
+        offsets_s = np.concatenate([gaps[:1], np.cumsum(gaps_s)])
+        return Arrival(self.ends.end, self.burstiness).nanoseconds(offsets_s, flags)
+
+
+class WithBursts(msgspec.Struct, frozen=True):
+    """Bursts, merged with another process's requests between them; None: bursts alone."""
+
+    base: ArrivalProcess | None
+    bursts: Bursts
+
+    def offsets_ns(self, n: int, rng: np.random.Generator) -> Int64:
+        """Draw when each of n requests is due after the start, int64[n] (ns), never decreasing."""
+        at_once = self.bursts.offsets_ns(n)
+        if self.base is None:
+            return at_once
+        return np.sort(np.concatenate([at_once, self.base.offsets_ns(n, rng)]))[:n]
+
+
+def make_process(profile: Profile, count: int) -> ArrivalProcess:
+    """Make the arrival process of a load that changes, of at most `count` requests; raises UsageError."""
+    stages, ramp, burstiness = find_stages(profile), find_ramp(profile), profile.burstiness
+    base: ArrivalProcess
+    if stages is not None:
+        base = ScheduledArrival(stages, burstiness)
+    elif ramp is not None:
+        base = RequestRamp(ramp, count, burstiness)
+    else:
+        base = Arrival(profile.request_rate, burstiness)
+    if not profile.bursts:
+        return base
+    alone = stages is None and ramp is None and math.isinf(profile.request_rate)
+    return WithBursts(None if alone else base, parse_bursts(profile.bursts))
+
+
+def _draw_unit_times(burstiness: float, n: int, rng: np.random.Generator) -> Float64:
+    """Draw the times of n requests at a mean rate of 1 per second, float64[n] (s), the first one 0."""
+    gaps = Arrival(1.0, burstiness).gaps_s(max(n - 1, 0), rng)
+    return np.concatenate([np.zeros(min(n, 1)), np.cumsum(gaps)])

@@ -10,7 +10,8 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.parsing import parse_seconds
-from loadgen.settings.load_schedule import ConcurrencySteps, parse_schedule
+from loadgen.features.shapes.load_schedule import parse_schedule
+from loadgen.plan.planned_requests import ConcurrencySteps
 
 NS = 1_000_000_000
 
