@@ -170,7 +170,10 @@ class Fleet:
         )  # fmt: skip
 
     def _fetch(self, shard: FleetShard, directory: Path) -> Result | None:
-        """Fetch a shard's run into a folder of `directory`; None, and `lost` is set, where that fails."""
+        """Write a shard's files into a folder of `directory` and load its run.
+
+        If that fails set `lost`, None.
+        """
         (answer,) = ask_all(self.calls, [shard.number], lambda _: ("fetch",), _FETCHED_S, self.turn)
         if answer.lost:
             shard.lost = answer.lost

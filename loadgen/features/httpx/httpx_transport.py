@@ -176,7 +176,7 @@ class Exchange(Stream):
         return True
 
     def follow(self, index: int, intended_ns: int, request: bytes) -> Exchange:
-        """Make the exchange of the session's next turn, over the same connection."""
+        """Return the exchange of the session's next turn, over the same slot and connection."""
         return Exchange(
             self.slot,
             self.link,
@@ -447,7 +447,10 @@ class HttpxTransport:
         return await self._send_with_retry(exchange)
 
     async def _send_once(self, exchange: Exchange) -> Failure | None:
-        """Send a request and read its response; return its failure, if known yet."""
+        """Send a request and read its response; return its failure, if known yet.
+
+        That is another protocol, compression, or a response that is too long or leaves no room: it is cut.
+        """
         job, client = self.job, self.clients[exchange.slot]
         request = client.build_request(
             "POST",

@@ -212,7 +212,10 @@ def find_ceiling(subject: ModelIdentity, flags: Flags) -> tuple[Ceiling | None, 
 
 
 def _find_own_machine(subject: ModelIdentity) -> Machine:
-    """Find the machine of the run's own GPUs; raises UsageError that says what to pass."""
+    """Return the machine of the run's own GPUs, as many as are in use; raises UsageError with what to pass.
+
+    That is if the GPU is unknown, a MIG part, not in the table, or one of several in unknown number.
+    """
     if not subject.gpu:
         raise UsageError(f"the memory bandwidth of the machine is unknown: {_PASS}")
     if subject.partitioned:

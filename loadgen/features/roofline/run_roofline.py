@@ -55,7 +55,7 @@ def add_ceiling(facts: Facts, flags: Flags) -> Facts:
 
 
 def identify_model(facts: Facts) -> ModelIdentity:
-    """Collect the machine, the model and its quantization from a run's facts."""
+    """Return the machine, the model and its quantization in a run's facts, "" for what is unknown."""
     from loadgen.features.roofline.estimate import ModelIdentity
 
     server, files, engine = facts.server, facts.checkpoint, facts.as_run

@@ -24,7 +24,10 @@ _KV_BYTES = {"fp8": 1.0, "int8": 1.0, "float8": 1.0, "fp4": 0.5, "nvfp4": 0.5, "
 
 
 def weigh_files(directory: Path, shape: Architecture, scheme: Scheme, kv_dtype: str) -> Weights | None:
-    """Weigh a model by the headers of a directory's safetensors; None if it has none. Raises UsageError."""
+    """Weigh a model by the headers of a directory's safetensors; None if it has none.
+
+    FP32 counts as half, since engines load it in 16 bits. Raises UsageError for a broken file.
+    """
     stored_bytes = read_stored(directory, shape)
     if stored_bytes is None:
         return None
@@ -193,7 +196,10 @@ def _read_numbers(value: object) -> list[int] | None:
 
 
 def _list_files(directory: Path) -> list[Path]:
-    """List the files of one copy of the weights; raises UsageError if an indexed one is missing."""
+    """List the safetensors of one copy of the weights: those of the index, else all but consolidated ones.
+
+    Raises UsageError if some of the indexed files are missing; if all are, the index does not count.
+    """
     if paths := sorted(model_files.list_indexed_files(directory) or ()):
         missing = next((path for path in paths if not path.is_file()), None)
         if missing is None:

@@ -29,7 +29,10 @@ _LEVELS: tuple[tuple[Quantity, str, str, str], ...] = (
 
 
 def find_gpus(library: str = _LIBRARY) -> Gpus | Absent:
-    """Find this machine's NVIDIA GPUs; Absent, with the reason, if there are none."""
+    """Load NVML and return this machine's NVIDIA GPUs.
+
+    Absent, with the reason, if it does not load or start.
+    """
     try:
         ctypes.CDLL(library)
     except OSError:

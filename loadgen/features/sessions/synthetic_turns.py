@@ -121,7 +121,10 @@ class SyntheticTurns:
 
 
 def requests(inputs: PlanInputs) -> SourcedRequests:
-    """Make the conversations of a profile with `turns`; raises UsageError if profile and server don't fit."""
+    """Make the conversations of a profile with `turns`, of equally many turns but for the last one's.
+
+    Raises UsageError for another API than chat, too many requests, or a form of text that turns do not have.
+    """
     profile, stream = inputs.profile, inputs.stream
     turns = profile.turns or 1
     if not isinstance(inputs.dialect, Chat):
@@ -222,7 +225,10 @@ def _make_own_shape(shape: PromptShape, tokens: Int64) -> PromptShape:
 def _draw_delays_ns(
     profile: Profile, stream: RandomStream, count: int, turns: int, notes: list[str]
 ) -> Int64:
-    """Draw the delay before each request, int64[count] (ns), 0 for first turns; may add a note."""
+    """Draw the delay before each request, int64[count] (ns): 0 for first turns, and without --think-time.
+
+    A remark on the distribution is added to `notes`.
+    """
     delays_ns = np.zeros(count, dtype=np.int64)
     if profile.think_time:
         pauses = lengths.parse_pauses_ms(profile.think_time, "--think-time")

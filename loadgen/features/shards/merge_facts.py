@@ -70,7 +70,7 @@ def _join_fields(
 
 
 def join_lines(shards: NamedValues) -> tuple[str, ...]:
-    """Join lines: those of all shards unchanged, others with the shard that has them; each once."""
+    """Join lines, each once: one that all shards have unchanged, another after the names of its shards."""
     by_line: dict[str, list[str]] = {}
     for run, lines in zip(shards.runs, shards.values, strict=True):
         for line in dict.fromkeys(lines):

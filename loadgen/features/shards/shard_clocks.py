@@ -90,7 +90,10 @@ class RoundTrips:
         self.ask, self.clocks = ask, clocks
 
     def measure(self, boot: str, reference: str, trips: int = _TRIPS) -> ClockReading:
-        """Return how far this clock is ahead of the other's; `boot` is the other's id."""
+        """Return how far this clock is ahead of the other's, by `trips` round trips, and the error (ns).
+
+        `boot` is the other's id, and `reference` names this clock.
+        """
         least_ns, most_ns = -(2**62), 2**62
         for _ in range(trips):
             asked_ns = self.clocks.now_ns()

@@ -39,7 +39,7 @@ def name_targets(run: Result) -> list[str | None]:
 
 
 def divide_by_target(run: Result) -> list[TargetFigures]:
-    """Compute the figures of each target, in order; [] if there is one."""
+    """Compute the figures of each target, in order; [] if there are fewer than two."""
     targets, duration_s = run.facts.targets, run.whole.duration_s
     if len(targets) < 2:
         return []

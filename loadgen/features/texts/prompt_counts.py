@@ -287,7 +287,10 @@ async def _refuse_cut(
 
 
 def _explain_miscount(fewer: Counted, more: Counted) -> MeasureError:
-    """Make the error for two prompts, each given as (words, tokens counted by the server)."""
+    """Make the error for two prompts, each given as (words, tokens counted by the server).
+
+    Equal counts are of a server that cuts prompts to its context.
+    """
     (words_before, tokens_before), (words_after, tokens_after) = fewer, more
     if tokens_before == tokens_after:
         return MeasureError(

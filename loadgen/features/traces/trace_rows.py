@@ -309,7 +309,10 @@ def _read_seconds(texts: list[str], lines: Lines, first: int) -> Int64:
 
 
 def _read_dates(texts: list[str], zones: set[str], lines: Lines, first: int) -> Int64:
-    """Parse dates to ns since 1970, whatever the zone, int64[rows]; raises UsageError for a second zone."""
+    """Parse dates to ns since 1970, int64[rows], zones dropped; the first is row `first`.
+
+    `zones` gets each zone. Raises UsageError for a text that is no date from 1970 to 2261, and a second zone.
+    """
     dates = []
     for i, text in enumerate(texts):
         parts = _DATETIME.fullmatch(text.strip())

@@ -149,7 +149,10 @@ def choose_step_s(window_s: float, bins: int = MOST_BINS) -> float:
 
 
 def _plot_rate(records: Records, begin_ns: int, window_s: float, shaded: bool) -> Panel:
-    """Make the panel of output tokens per second, in bins of ten tokens or more; `shaded` notes the band."""
+    """Make the panel of output tokens per second, in 10 to 150 bins of ten tokens each if there are enough.
+
+    `shaded` notes in the caption that the band is the steady state.
+    """
     step = choose_step_s(window_s, int(np.clip(records.tokens.sum() / _TOKENS_A_BIN, 10, MOST_BINS)))
     bins = max(1, round(window_s / step))  # the last takes what is over: half a step more or less
     at = ((records.arrival_ns - begin_ns) / (step * SECOND_NS)).astype(np.int64).clip(0, bins - 1)

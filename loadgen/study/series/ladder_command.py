@@ -229,7 +229,7 @@ class Climb(ABC, Generic[Rung, Row]):
     def finish(self, measure: Callable[[Self], None]) -> int:
         """Call `measure`, print the table, and return the exit code: 0 where any rung was measured.
 
-        On a signal it returns the signal's code. Without any row the directory is removed.
+        On a signal it returns the signal's code. Without any row the directory is removed if empty.
         """
         try:
             measure(self)
