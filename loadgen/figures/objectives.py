@@ -199,7 +199,8 @@ def check_reportable(profile: Profile) -> None:
     """Raise UsageError if a run of this profile, new or stored, cannot be reported."""
     make_metric_options(profile)
     make_block_facts(profile)
-    Trim.parse(profile.warmup, profile.cooldown)
+    if profile.warmup or profile.cooldown:
+        Trim.parse(profile.warmup, profile.cooldown)
 
 
 def encode_evidence(evidence: ObjectiveEvidence) -> dict[str, Any]:
