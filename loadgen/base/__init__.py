@@ -1,1 +1,1 @@
-"""Base: errors and exit codes, clocks, text, tables, parsers of values, files, secrets, rules."""
+"""Base: errors and exit codes, clocks, text, arrays, parsers of values, files, secrets, rules."""

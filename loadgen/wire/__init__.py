@@ -1,1 +1,1 @@
-"""Wire: bytes on the wire: HTTP, server-sent events, engines' dialects."""
+"""Wire: bytes on the wire: HTTP, server-sent events, OpenAI's two APIs."""
