@@ -18,7 +18,8 @@ fi
 base=$(command -v python3.11 || command -v python3)
 "$base" -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
 [[ -x $venv/bin/python ]] || "$base" -m venv "$venv"
-pip() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
+# Uncompiled: Python compiles what a server imports, a fifth of it, and keeps that.
+pip() { "$venv/bin/python" -m pip install --quiet --no-compile --disable-pip-version-check "$@"; }
 
 # A build of torch for CPUs where the package index offers one, else the default build, which serves too.
 pip "torch==$torch"

@@ -17,7 +17,8 @@ fi
 base=$(command -v python3.11 || command -v python3)
 "$base" -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
 [[ -x $venv/bin/python ]] || "$base" -m venv "$venv"
-pip() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
+# Uncompiled: Python compiles what a server imports, a fifth of it, and keeps that.
+pip() { "$venv/bin/python" -m pip install --quiet --no-compile --disable-pip-version-check "$@"; }
 
 pip "torch==$torch"
 pip --no-deps -r "$here/requirements-sglang.txt"
