@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import psutil
@@ -10,11 +11,15 @@ PATIENCE_S = 120.0
 
 
 def left(*marks: str) -> list[str]:
-    """The living processes whose command line or name holds one of the marks, whoever they belong to."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "name"]):
+    """The living processes whose command line or name holds one of the marks, whoever they belong to.
+
+    Those that run in this directory are engines that tests share: a test starts a command elsewhere.
+    """
+    found, here = [], os.getcwd()
+    for process in psutil.process_iter(["cmdline", "cwd", "name", "status"]):
         words = " ".join([process.info["name"] or "", *(process.info["cmdline"] or ())])
-        if any(mark in words for mark in marks):
+        living = process.info["status"] != psutil.STATUS_ZOMBIE
+        if living and process.info["cwd"] != here and any(mark in words for mark in marks):
             found.append(words)
     return found
 

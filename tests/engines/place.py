@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 from pathlib import Path
@@ -52,11 +53,13 @@ def llama_server() -> tuple[Path, Path] | str:
 def tiny_model(python: Path, layers: int = 2) -> Path:
     """The directory of the tiny model with so many layers, made once."""
     model = DIRECTORY / ("tiny-qwen3" if layers == 2 else f"tiny-qwen3-{layers}-layers")
-    if not (model / "config.json").is_file():
-        DIRECTORY.mkdir(exist_ok=True)
-        subprocess.run(
-            [str(python), str(_HERE / "tiny_model.py"), str(model), str(layers)],
-            check=True,
-            env={**os.environ, **OFFLINE},
-        )
+    DIRECTORY.mkdir(exist_ok=True)
+    with (DIRECTORY / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two processes run the tests
+        if not (model / "config.json").is_file():
+            subprocess.run(
+                [str(python), str(_HERE / "tiny_model.py"), str(model), str(layers)],
+                check=True,
+                env={**os.environ, **OFFLINE},
+            )
     return model

@@ -18,7 +18,7 @@ from engines.clients import loadgen, start_loadgen
 from engines.leftovers import PATIENCE_S, until_nothing_is_left
 from engines.running import OFFLINE
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.alone]
 
 _REPEATS = 4
 _PROFILE = """\

@@ -119,6 +119,7 @@ def _turn(gap_s: float, turn: int) -> dict[str, Any]:
     return {**row, "content": "a", **({"delay_seconds": gap_s} if turn == 3 else {})}
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("transport", ["wire", "httpx"])
 def test_gaps_around_uvicorns_idle_timeout_cost_nothing(
     transport: str, default_uvicorn: Engine, tmp_path: Path

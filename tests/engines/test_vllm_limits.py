@@ -60,6 +60,7 @@ def _ended(arguments: list[str], directory: Path, verb: str) -> Finished:
         return Finished(process.returncode, out, err)
 
 
+@pytest.mark.alone
 def test_twice_the_layers_lower_the_limit_and_the_verdict_says_so(
     engines_python: Path, tmp_path: Path
 ) -> None:
@@ -96,6 +97,7 @@ def _searched(directory: Path, python: Path, models: dict[str, Path]) -> list[di
     return rows
 
 
+@pytest.mark.alone
 def test_a_sweep_restarts_the_server_where_its_flags_differ(
     engines_python: Path, model: Path, tmp_path: Path
 ) -> None:
