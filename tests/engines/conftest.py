@@ -22,21 +22,28 @@ def _missing(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
-# Engines that live to the end of the session.
+# Engines that live to the end of the session, and their names where a test ends them.
 _SHARED = frozenset({"vllm", "caching_vllm", "transformers_serve"})
-# All that a client may use of a vLLM, with four requests at once. A GPU has blocks of 16 tokens; a CPU takes
-# multiples of 32, and 128 unless it is asked.
+_DOOMED = frozenset({"doomed_vllm", "doomed_caching_vllm"})
+# All that a client may use of a vLLM, with four requests at once and four tokens in a message. A GPU has
+# blocks of 16 tokens; a CPU takes multiples of 32, and 128 unless it is asked.
 _EVERYTHING = """--block-size 32 --enable-auto-tool-choice --tool-call-parser hermes --max-model-len 8192
-    --enable-prompt-tokens-details --enable-per-request-metrics --max-num-seqs 4"""
+    --enable-prompt-tokens-details --enable-per-request-metrics --max-num-seqs 4
+    --stream-interval 4"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Move the tests of the shared engines to the end.
+    """Move the tests of the shared engines to the end, and those that end one to the very end.
 
-    The others look for servers left behind, and must not find one that a test before them shares. One process
-    runs them all: next to another engine a run reports other processes, and a search no limit.
+    The others look for servers left behind, or judge speeds: none may meet an engine that a test before it
+    shares. Next to another engine a run reports other processes, and a search finds no limit.
     """
-    items.sort(key=lambda item: not _SHARED.isdisjoint(getattr(item, "fixturenames", ())))
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    fixtures = frozenset(getattr(item, "fixturenames", ()))
+    return 2 if fixtures & _DOOMED else 1 if fixtures & _SHARED else 0
 
 
 @pytest.fixture(scope="session")
@@ -85,10 +92,15 @@ def caching_vllm(
 
 
 @pytest.fixture
-def doomed_vllm(engines_python: Path, model: Path, tmp_path: Path) -> Iterator[Engine]:
-    """A vLLM for one test alone, with four tokens in a message."""
-    with running.vllm(engines_python, model, tmp_path / "vllm.log", ["--stream-interval", "4"]) as engine:
-        yield engine
+def doomed_vllm(vllm: Engine) -> Engine:
+    """The shared vLLM without a prefix cache, for a test that ends it."""
+    return vllm
+
+
+@pytest.fixture
+def doomed_caching_vllm(caching_vllm: Engine) -> Engine:
+    """The shared vLLM with a prefix cache, for a test that ends it."""
+    return caching_vllm
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Sweep reader: vLLM's own code for the plots of its sweeps, on a sweep of ours."""
+"""Sweep reader: vLLM's own code for the plots of its sweeps, on sweeps of ours."""
 
 from __future__ import annotations
 
@@ -13,25 +13,29 @@ from pathlib import Path
 from vllm.benchmarks.sweep.plot import _json_load_bytes
 from vllm.benchmarks.sweep.plot_pareto import _prepare_records
 from vllm.entrypoints.cli.main import main
-directory = sys.argv[1]
-runs = [run for path in sorted(Path(directory).rglob("**/summary.json")) for run in _json_load_bytes(path)]
-points, skipped = _prepare_records(runs, user_count_var="max_concurrency", gpu_count_var=None)
-assert all(point["total_token_throughput"] > 0 and point["median_ttft_ms"] > 0 for point in points)
-for verb in ("plot", "plot_pareto"):
-    sys.argv = ["vllm", "bench", "sweep", verb, directory, "--dry-run"]
-    print("VERB", verb)
-    main()
-print("POINTS", skipped, *(f"{point['user_count_estimate']:g}" for point in points))
+for directory in sys.argv[1:]:
+    summaries = sorted(Path(directory).rglob("**/summary.json"))
+    runs = [run for path in summaries for run in _json_load_bytes(path)]
+    points, skipped = _prepare_records(runs, user_count_var="max_concurrency", gpu_count_var=None)
+    assert all(point["total_token_throughput"] > 0 and point["median_ttft_ms"] > 0 for point in points)
+    print("SWEEP", skipped, *(f"{point['user_count_estimate']:g}" for point in points))
+    for verb in ("plot", "plot_pareto"):
+        sys.argv = ["vllm", "bench", "sweep", verb, directory, "--dry-run"]
+        print("VERB", verb)
+        main()
 """
 
 
-def read_by_vllm(python: Path, directory: Path) -> str:
-    """How many points vLLM skips, and the users of each that it reads; raises CalledProcessError.
+def read_by_vllm(python: Path, *directories: Path) -> list[str]:
+    """How many points of each sweep vLLM skips, and the users of the others; raises CalledProcessError.
 
-    Fails unless `vllm bench sweep plot` and `plot_pareto` would each draw a figure of them.
+    Fails unless `vllm bench sweep plot` and `plot_pareto` would each draw a figure of each sweep.
     """
-    argv = [str(python), "-c", _READ, str(directory)]
+    argv = [str(python), "-c", _READ, *map(str, directories)]
     ran = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=True)
-    drawn, _, points = ran.stdout.rpartition("POINTS ")
-    assert ["[END FIGURE]" in figures for figures in drawn.split("VERB ")[1:]] == [True, True], drawn
-    return points.strip()
+    points = []
+    for sweep in ran.stdout.split("SWEEP ")[1:]:
+        of_sweep, *drawn = sweep.split("VERB ")
+        assert ["[END FIGURE]" in figures for figures in drawn] == [True, True], sweep
+        points.append(of_sweep.strip())
+    return points

@@ -20,7 +20,7 @@ from engines.running import OFFLINE
 
 pytestmark = [pytest.mark.engine, pytest.mark.alone]
 
-_REPEATS = 4
+_REPEATS = 3
 _PROFILE = """\
 input_len = 64
 output_len = 32

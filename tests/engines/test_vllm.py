@@ -144,39 +144,47 @@ def test_what_cannot_be_measured_ends_in_one_line(more: str, said: str, vllm: En
     assert finished.err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("number", "kinds"),
-    [
-        pytest.param(signal.SIGTERM, _STOPPED, id="stopped"),
-        pytest.param(signal.SIGKILL, {"truncated", "connect"}, id="killed"),
-    ],
-)
-def test_a_server_that_ends_in_the_middle_leaves_failures_not_successes(
-    number: signal.Signals, kinds: set[str], doomed_vllm: Engine, model: Path, tmp_path: Path
+def test_messages_of_several_tokens_are_counted_token_by_token(
+    caching_vllm: Engine, model: Path, tmp_path: Path
 ) -> None:
-    exact = loadgen([*_drop_in(doomed_vllm, model), "--continuous-usage"], tmp_path)
+    exact = loadgen([*_drop_in(caching_vllm, model), "--continuous-usage"], tmp_path)
     assert exact.code == 0, exact.err
     records = Records.load(_run_directory(tmp_path) / "arrivals.npz")
     assert records.exact_tokens.all()
     assert records.tokens.sum() == 32 * 64
     assert np.bincount(records.tokens).argmax() == 4  # as its --stream-interval says
 
-    long = f"""--base-url {doomed_vllm.base_url} --random-input-len 32 --random-output-len 4000
+
+def test_a_server_that_is_stopped_in_the_middle_leaves_failures(doomed_vllm: Engine, tmp_path: Path) -> None:
+    kinds = _end_in_the_middle(doomed_vllm, signal.SIGTERM, tmp_path)
+    assert kinds <= _STOPPED
+
+
+def test_a_server_that_is_killed_in_the_middle_leaves_failures(
+    doomed_caching_vllm: Engine, tmp_path: Path
+) -> None:
+    kinds = _end_in_the_middle(doomed_caching_vllm, signal.SIGKILL, tmp_path)
+    assert kinds <= {"truncated", "connect"}
+
+
+def _end_in_the_middle(doomed: Engine, number: signal.Signals, directory: Path) -> set[str]:
+    """The kinds of failures of a run whose server got a signal while it answered: no request succeeds."""
+    long = f"""--base-url {doomed.base_url} --random-input-len 32 --random-output-len 4000
         --num-prompts 6 --max-concurrency 4 --stall-timeout 5 --save-result --save-detailed
         --result-filename cut.json""".split()
-    seen = scrape(doomed_vllm.base_url)[_GENERATED]
-    with start_loadgen(long, tmp_path) as process:
+    seen = scrape(doomed.base_url)[_GENERATED]
+    with start_loadgen(long, directory) as process:
         deadline = time.monotonic() + _PATIENCE_S
-        while scrape(doomed_vllm.base_url)[_GENERATED] < seen + 400:
+        while scrape(doomed.base_url)[_GENERATED] < seen + 400:
             assert time.monotonic() < deadline, "no tokens came"
             time.sleep(0.05)
-        os.kill(doomed_vllm.process.pid, number)
-        out, err = process.communicate(timeout=_PATIENCE_S)
+        os.kill(doomed.process.pid, number)
+        _, err = process.communicate(timeout=_PATIENCE_S)
     assert process.returncode == 1, err
     assert "every request failed" in err
-    found = [error.partition(":")[0] for error in read_json(tmp_path / "cut.json")["errors"]]
+    found = [error.partition(":")[0] for error in read_json(directory / "cut.json")["errors"]]
     assert len(found) == 6
-    assert set(found) <= kinds, out
+    return set(found)
 
 
 def _observed(engine: Engine, arguments: list[str], directory: Path) -> tuple[ServerWindow, Metrics, Records]:

@@ -98,7 +98,7 @@ def _searched(directory: Path, python: Path, models: dict[str, Path]) -> list[di
 
 
 @pytest.mark.alone
-def test_a_sweep_restarts_the_server_where_its_flags_differ(
+def test_a_sweep_restarts_where_flags_differ_and_vllm_reads_it(
     engines_python: Path, model: Path, tmp_path: Path
 ) -> None:
     launch = ["--launch", "vllm", "--server-python", str(engines_python), "--model", str(model)]
@@ -119,7 +119,12 @@ def test_a_sweep_restarts_the_server_where_its_flags_differ(
     assert set(results) == {("1", 1), ("1", 4), ("4", 1), ("4", 4)}
     assert throughput["4", 4] > 1.2 * throughput["1", 4]
     assert ttft_ms["1", 4] > 2 * ttft_ms["4", 4]  # three wait while one is answered
-    assert read_by_vllm(engines_python, directory) == "0 1 4 1 4"
+
+    load = "--preset instant --concurrency 1,2,4 --input-len 8 --output-len 4 --num-prompts 8 --quiet"
+    simulated = loadgen(load.split(), tmp_path / "runs", "sweep")
+    assert simulated.code == 0, simulated.err
+    (of_one_server,) = (tmp_path / "runs" / "runs").glob("*-sweep-bench")
+    assert read_by_vllm(engines_python, directory, of_one_server) == ["0 1 4 1 4", "0 1 2 4"]
 
 
 def _settings(point: Any) -> tuple[str, int]:
