@@ -278,17 +278,8 @@ def _make_plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purp
         sessions=sourced.sessions if turns is None else turns.numbers(),
         turns=turns,
         cancellations=cancelled,
-        concurrency=list_limits(profile),
+        concurrency=profile.stages.steps() if profile.stepped else None,
     )
-
-
-def list_limits(profile: Profile) -> ConcurrencySteps | None:
-    """List the limits of a closed loop whose concurrency changes over time; None for other loads."""
-    if not profile.stepped:
-        return None
-    (feature,) = import_rows("shapes")
-    limits: ConcurrencySteps | None = feature.list_limits(profile)
-    return limits
 
 
 def draw_cancellations(rate: float, point: CancelPoint, stream: RandomStream, count: int) -> Cancellations:

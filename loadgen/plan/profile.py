@@ -162,10 +162,22 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
         return "inf" if math.isinf(value) else value
 
     @property
-    def ramp_ends(self) -> tuple[float, float] | None:
-        """The rates at which vLLM's ramp begins and ends; None without one, or without one of its ends."""
+    def stages(self) -> Any:
+        """The parsed --schedule; None without one."""
+        return _import_shapes().parse_schedule(self.schedule) if self.schedule else None
+
+    @property
+    def periodic(self) -> Any:
+        """The parsed --bursts; None without them."""
+        return _import_shapes().parse_bursts(self.bursts) if self.bursts else None
+
+    @property
+    def ramp(self) -> Any:
+        """vLLM's rate ramp; None without one, or without one of its ends."""
         begin, end = self.ramp_up_start_rps, self.ramp_up_end_rps
-        return None if self.ramp_up_strategy is None or begin is None or end is None else (begin, end)
+        if self.ramp_up_strategy is None or begin is None or end is None:
+            return None
+        return _import_shapes().RampEnds(begin, end, self.ramp_up_strategy == "exponential")
 
     @property
     def shaped(self) -> bool:
@@ -177,9 +189,8 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
         """How the load changes over time, in words; [] if it does not."""
         words = [self.schedule] * bool(self.schedule)
         words += [f"bursts of {self.bursts}"] * bool(self.bursts)
-        if self.ramp_ends is not None:
-            begin, end = self.ramp_ends
-            words.append(f"{self.ramp_up_strategy} ramp from {begin:g} to {end:g} requests/s")
+        if (ramp := self.ramp) is not None:
+            words.append(f"{self.ramp_up_strategy} ramp from {ramp.begin:g} to {ramp.end:g} requests/s")
         return words
 
     @property
@@ -232,8 +243,7 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
         """The mean planned rate, in requests per second; inf if no rate is planned."""
         if not self.shaped:
             return self.request_rate
-        (feature,) = import_rows("shapes")
-        rate_per_s: float = feature.compute_mean_rate_per_s(self)
+        rate_per_s: float = _import_shapes().compute_mean_rate_per_s(self)
         return rate_per_s
 
     @property
@@ -252,13 +262,18 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
         return {name: value for name in SAMPLING if (value := getattr(self, name)) is not None}
 
 
+def _import_shapes() -> Any:
+    """Import the feature that parses and integrates loads that change."""
+    (feature,) = import_rows("shapes")
+    return feature
+
+
 def _fill_schedule(keys: dict[str, Any]) -> None:
     """Fill in the keys that follow from a schedule: its duration and its highest concurrency."""
     if not keys.get("schedule"):
         return
-    (feature,) = import_rows("shapes")
     try:
-        stages = feature.parse_schedule(keys["schedule"])
+        stages = _import_shapes().parse_schedule(keys["schedule"])
     except (ValueError, TypeError, AttributeError):
         return  # the field's own validator says what is wrong
     if keys.get("duration") is None:

@@ -20,7 +20,6 @@ from loadgen.base.rule import Evidence, Find, Rule, Source
 from loadgen.engines import engines
 from loadgen.facts.calibration import Calibration
 from loadgen.facts.run_facts import Facts
-from loadgen.features import import_rows
 from loadgen.figures import steady_state
 from loadgen.figures.distribution import compute_medians, compute_percentiles, find_least_passing
 from loadgen.figures.metrics import Metrics
@@ -278,10 +277,8 @@ class RunEvidence:
     @property
     def burst_period_ns(self) -> int:
         """The time from one planned burst to the next; 0 without bursts."""
-        if not self.facts.profile.bursts:
-            return 0
-        (feature,) = import_rows("shapes")
-        every_s: float = feature.parse_bursts(self.facts.profile.bursts).every_s
+        bursts = self.facts.profile.periodic
+        every_s: float = 0.0 if bursts is None else bursts.every_s
         return round(every_s * SECOND_NS)
 
     @cached_property

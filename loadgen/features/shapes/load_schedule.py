@@ -270,36 +270,19 @@ def parse_bursts(text: str) -> Bursts:
     return made
 
 
-def find_stages(profile: Profile) -> LoadSchedule | None:
-    """Return the parsed --schedule of a profile; None without one."""
-    return parse_schedule(profile.schedule) if profile.schedule else None
-
-
-def find_ramp(profile: Profile) -> RampEnds | None:
-    """Return vLLM's rate ramp of a profile; None without one, or without one of its ends."""
-    ends = profile.ramp_ends
-    return None if ends is None else RampEnds(*ends, profile.ramp_up_strategy == "exponential")
-
-
-def list_limits(profile: Profile) -> ConcurrencySteps | None:
-    """List the concurrency limits of a schedule of concurrencies; None for other loads."""
-    stages = find_stages(profile)
-    return stages.steps() if stages is not None and stages.concurrency else None
-
-
 def compute_mean_rate_per_s(profile: Profile) -> float:
     """Compute the mean planned rate, in requests per second; inf if no rate is planned."""
-    stages, ramp = find_stages(profile), find_ramp(profile)
+    stages, ramp, bursts = profile.stages, profile.ramp, profile.periodic
+    rate_per_s: float
     if stages is not None and not stages.concurrency:
         rate_per_s = stages.mean_rate_per_s
     elif ramp is not None:
         rate_per_s = ramp.mean_rate_per_s(profile.num_prompts or VLLM_PROMPTS)
     else:
         rate_per_s = profile.request_rate
-    if not profile.bursts:
-        return rate_per_s
-    bursts = parse_bursts(profile.bursts)
-    return bursts.mean_rate_per_s + (rate_per_s if math.isfinite(rate_per_s) else 0.0)
+    if bursts is not None:
+        rate_per_s = bursts.mean_rate_per_s + (rate_per_s if math.isfinite(rate_per_s) else 0.0)
+    return rate_per_s
 
 
 class ScheduledArrival(msgspec.Struct, frozen=True):
@@ -353,7 +336,7 @@ class WithBursts(msgspec.Struct, frozen=True):
 
 def make_process(profile: Profile, count: int) -> ArrivalProcess:
     """Make the arrival process of a load that changes, of at most `count` requests; raises UsageError."""
-    stages, ramp, burstiness = find_stages(profile), find_ramp(profile), profile.burstiness
+    stages, ramp, burstiness = profile.stages, profile.ramp, profile.burstiness
     base: ArrivalProcess
     if stages is not None:
         base = ScheduledArrival(stages, burstiness)
@@ -361,10 +344,10 @@ def make_process(profile: Profile, count: int) -> ArrivalProcess:
         base = RequestRamp(ramp, count, burstiness)
     else:
         base = Arrival(profile.request_rate, burstiness)
-    if not profile.bursts:
+    if profile.periodic is None:
         return base
     alone = stages is None and ramp is None and math.isinf(profile.request_rate)
-    return WithBursts(None if alone else base, parse_bursts(profile.bursts))
+    return WithBursts(None if alone else base, profile.periodic)
 
 
 def _draw_unit_times(burstiness: float, n: int, rng: np.random.Generator) -> Float64:

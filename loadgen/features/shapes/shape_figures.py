@@ -17,7 +17,7 @@ from loadgen.base.clock import SECOND_NS
 from loadgen.base.structs import replace
 from loadgen.base.text import align_cells, cut_end, format_cell_ms, list_first
 from loadgen.facts.run_facts import Facts
-from loadgen.features.shapes.load_schedule import LoadSchedule, RampEnds, find_ramp, find_stages, make_process
+from loadgen.features.shapes.load_schedule import LoadSchedule, RampEnds, make_process
 from loadgen.figures.metrics import mark_good, measure_part
 from loadgen.figures.per_request import PerRequest
 from loadgen.plan import random_prompts
@@ -135,11 +135,10 @@ def _plan_offsets_ns(profile: Profile, stream: RandomStream, requests: int) -> I
 
 def _list_stages(profile: Profile, offsets_ns: Int64 | None) -> list[StageWindow]:
     """List the windows of a schedule's stages, or of a ramp, what changes in four; [] with neither."""
-    if (stages := find_stages(profile)) is not None:
-        return list(_list_schedule_stages(stages))
-    ramp = find_ramp(profile)
-    if ramp is not None and offsets_ns is not None and len(offsets_ns) >= _PARTS:
-        return list(_list_ramp_stages(ramp, profile.num_prompts or len(offsets_ns), offsets_ns))
+    if profile.stages is not None:
+        return list(_list_schedule_stages(profile.stages))
+    if profile.ramp is not None and offsets_ns is not None and len(offsets_ns) >= _PARTS:
+        return list(_list_ramp_stages(profile.ramp, profile.num_prompts or len(offsets_ns), offsets_ns))
     return []
 
 

@@ -10,7 +10,6 @@ from loadgen.base.clock import MS_NS
 from loadgen.base.rule import Evidence, Origin, invalid, join_evidence, suspect
 from loadgen.base.text import list_first
 from loadgen.facts.run_facts import MergedShard
-from loadgen.plan.plan import list_limits
 from loadgen.verdict.evidence import RunEvidence, limit_doubts, percent
 
 CLOCK_MS = 10.0  # by which a shard's times may be off
@@ -82,8 +81,9 @@ def _measure_apart_ns(run: RunEvidence, began_ns: list[int]) -> int:
 
 def _find_opening_ns(run: RunEvidence, row: MergedShard) -> int:
     """Return how long after the start a shard has its first slot (ns): 0, unless concurrency has stages."""
-    steps = list_limits(run.facts.profile)
-    return 0 if steps is None else steps.divide(row.number, row.of).opens_ns
+    profile = run.facts.profile
+    opens_ns: int = profile.stages.steps().divide(row.number, row.of).opens_ns if profile.stepped else 0
+    return opens_ns
 
 
 @suspect(
