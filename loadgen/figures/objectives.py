@@ -163,15 +163,14 @@ def make_metric_options(profile: Profile) -> MetricOptions:
     Without --goodput the limits of --slo say which requests are good, each by that of its highest percentile.
     """
     slo = parse_objectives(profile.slo)
-    if blind := [objective for objective in slo if not is_judgeable(objective, profile.stream)]:
-        raise UsageError(
-            f"--slo {blind[0]} needs a stream to judge it: leave out --disable-stream, or use e2el"
-        )
-    return MetricOptions(
-        metric_percentiles=parse_percentiles(profile.metric_percentiles),
-        goodput_slo_ms=parse_goodput(profile.goodput) or find_goodput_limits(slo),
-        streamed=profile.stream,
-    )
+    blind = [f"--slo {objective}" for objective in slo if not is_judgeable(objective, profile.stream)]
+    percentiles, goodput_ms = parse_percentiles(profile.metric_percentiles), parse_goodput(profile.goodput)
+    if not profile.stream:
+        blind += [f"--goodput {metric}" for metric in sorted(goodput_ms) if JUDGED[metric].needs_tokens]
+    if blind:
+        raise UsageError(f"{blind[0]} needs a stream to judge it: leave out --disable-stream, or use e2el")
+    limits_ms = goodput_ms or find_goodput_limits(slo)
+    return MetricOptions(percentiles, goodput_slo_ms=limits_ms, streamed=profile.stream)
 
 
 def make_block_facts(profile: Profile) -> BlockFacts:

@@ -9,27 +9,17 @@ import numpy as np
 
 from loadgen.base.arrays import Bool, Float64, Int64
 from loadgen.base.clock import SECOND_NS
-from loadgen.base.errors import UsageError
 from loadgen.records.record import UNKNOWN, Records
 
 
 class MetricOptions(msgspec.Struct, frozen=True):
-    """The settings of which figures to compute, with facts of the run that its records lack.
-
-    Raises UsageError where an objective cannot be judged.
-    """
+    """The settings of which figures to compute, with facts of the run that its records lack."""
 
     metric_percentiles: tuple[float, ...] = (99.0,)
     goodput_slo_ms: Mapping[str, float] = msgspec.field(default_factory=dict)  # ttft, tpot, e2el → ms
     streamed: bool = True  # False: only whole answers came, so E2EL is all there is
     gpus: int = 0  # that the server runs on; 0: not known
     arrivals_are_tokens: bool = True  # False: what arrived shows when no token came, so E2EL is all there is
-
-    def __post_init__(self) -> None:
-        if (blind := self.token_goals) and not self.streamed:
-            raise UsageError(
-                f"--goodput {blind[0]} needs a stream to judge it: leave out --disable-stream, or use e2el"
-            )
 
     @property
     def times_tokens(self) -> bool:

@@ -331,11 +331,9 @@ def test_a_wrong_objective_is_refused_by_name(pair: str, says: str) -> None:
         parse_goodput([pair])
 
 
-def test_an_objective_given_twice_or_without_a_stream_is_refused() -> None:
+def test_an_objective_given_twice_is_refused() -> None:
     with pytest.raises(UsageError, match="ttft is given twice"):
         parse_goodput(["ttft:1", "ttft:2"])
-    with pytest.raises(UsageError, match="--goodput tpot needs a stream"):
-        MetricOptions(goodput_slo_ms={"tpot": 5.0}, streamed=False)
 
 
 def test_percentiles_and_metrics_are_read_in_order_and_once() -> None:
