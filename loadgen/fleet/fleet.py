@@ -299,7 +299,7 @@ class RayCalls:
     def _read_answer(self, ref: Any) -> Answer:
         """Return the answer of a reference that is ready, `lost` with the reason if its call failed.
 
-        The reference is removed from those asked.
+        The reference is removed from those still open.
         """
         (shard, method), errors = self._asked.pop(ref), self.ray.exceptions
         try:

@@ -171,7 +171,7 @@ def count_right(own: Fingerprint) -> tuple[int, int]:
 
 
 def list_answer_lines(result: Result, options: ReportOptions) -> list[str]:
-    """List the report's lines on a run's answers to the greedy prompts; [] if it asked none."""
+    """List the report's lines on a run's answers to the greedy prompts; [] if it sent none."""
     return [] if result.facts.fingerprint is None else render_lines(result.facts.fingerprint)
 
 

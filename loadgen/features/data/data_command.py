@@ -119,7 +119,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _find_key(file: str, values: dict[str, Any]) -> str:
-    """Return the profile's key for a file given alone, "trace" or "dataset_path", by flags or what it holds.
+    """Return the profile's key for a file given alone, "trace" or "dataset_path", by flags or its first row.
 
     Raises UsageError if one of these is given, too.
     """

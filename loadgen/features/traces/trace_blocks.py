@@ -129,9 +129,10 @@ def find_prefix_reuse(
 ) -> PrefixReuse:
     """Compute what an unlimited prefix cache could reuse between requests, in order of sending.
 
-    The cache is empty at the start, has no limit, and knows a prompt as soon as it was sent. It holds whole
-    blocks of the server's, 16 tokens, and as vLLM's never serves a prompt's last token: what a request reuses
-    is its longest common prefix with an earlier prompt, rounded down to 16 tokens, at most length − 1.
+    The cache is empty at the start, has no limit, and contains a prompt as soon as it was sent. It contains
+    whole blocks of the server's, 16 tokens, and as vLLM's never serves a prompt's last token: what a
+    request reuses is its longest common prefix with an earlier prompt, rounded down to 16 tokens, at most
+    length − 1.
 
     `begins`, `counts` and `input_lens` are int64[requests]; the blocks of request i are `hashes[begins[i] :
     begins[i] + counts[i]]`, each `block` tokens but for the last, which is cut. Tokens that no hash covers

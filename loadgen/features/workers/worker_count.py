@@ -218,7 +218,7 @@ def read_affinities(pid: int, affinity: Callable[[int], set[int]]) -> set[int]:
 
 
 def read_siblings(cpu: int, system: Path = _SYSTEM) -> set[int]:
-    """Return the CPUs of the same core, `cpu` itself included; `cpu` alone if the kernel does not tell."""
+    """Return the CPUs of the same core, `cpu` itself included; `cpu` alone if that is not known."""
     with suppress(OSError, ValueError):
         return set(parse_cpu_list((system / _LIST.format(cpu)).read_text("ascii")))
     return {cpu}

@@ -114,7 +114,10 @@ class Account(msgspec.Struct, frozen=True):
 
     @property
     def turn(self) -> str:
-        """The run's repeat in its campaign, else its start time, to tell runs of a load apart; "" without."""
+        """The run's repeat in its campaign, else its start time, which distinguishes runs of one load.
+
+        "" if unknown.
+        """
         if self.reported.cell is not None:
             return f"repeat {self.reported.cell.repeat + 1}"
         return f"{self.reported.started:%H:%M:%S}" if self.reported.started is not None else ""

@@ -29,7 +29,7 @@ _ASCII = str.maketrans("─│┌┐└┘├┤┬┴┼═║╭╮╰╯", "-
 def render_plots(reported: Sequence[Reported], width: int, plain: bool, loads: Sequence[Panel] = ()) -> str:
     """Render loads, TTFT and ITL as distributions, and tokens over time; `plain` is ASCII without colours.
 
-    Six runs are drawn, and a line counts the others. A line says so if there is nothing to plot.
+    Six runs are drawn, and a line counts the others. Without anything to plot it is a line with the reason.
     """
     ours = [(name, summary.run) for name, summary in _name_runs(reported) if summary.run is not None]
     shown = ours[:_MOST_RUNS]

@@ -258,8 +258,8 @@ class PointServers:
 def overlay_settings(asked: ServerSettings, serve: Mapping[str, str]) -> ServerSettings:
     """Return the settings with the flags `serve` over them; raises UsageError for a value that is not valid.
 
-    A flag with a name of ours, as `context-len`, is that setting; any other is the engine's own, passed as
-    `--NAME=VALUE`, `true` and `false` as `--NAME` and `--no-NAME`.
+    A flag with the name of a setting, as `context-len`, is that setting; any other is the engine's own,
+    passed as `--NAME=VALUE`, `true` and `false` as `--NAME` and `--no-NAME`.
     """
     own: dict[str, object] = {}
     arguments = list(asked.arguments or ())

@@ -150,7 +150,7 @@ def _read_trust(given: argparse.Namespace) -> Trust:
 
 
 def _plan_starts(campaign: CampaignFile, chosen: tuple[Arm, ...]) -> tuple[Start, ...]:
-    """Plan the starts of the chosen arms with the campaign's repeats, once per arm if it says so."""
+    """Plan the starts of the chosen arms with the campaign's repeats, once per arm with `starts = "once"`."""
     return arms.plan_starts(campaign.name, chosen, campaign.repeats, campaign.starts == ONCE)
 
 
