@@ -27,7 +27,7 @@ Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 _BLOCK = 1 << 20  # values of a block, bytes of a read
-SPILLED = 2_000_000  # messages from which a run is not held
+SPILLED = 2_000_000  # messages of a run from which on its columns lie in files
 _BYTES = 8
 _Column = Int64 | IO[bytes]  # held, or in a file without a name
 _MAPPED = 16 << 20  # bytes from which a column is left in its file
@@ -53,7 +53,7 @@ def split_blocks(column: NDArray[Any], size: int = _BLOCK) -> Iterator[NDArray[A
 
 
 def release_pages(column: NDArray[Any]) -> None:
-    """Give a memory-mapped column's pages back to the kernel, until they are used; else do nothing."""
+    """Free the memory of a memory-mapped column until it is read again; leave any other column as it is."""
     base: Any = column
     while isinstance(base, np.ndarray):
         base = base.base
@@ -110,7 +110,10 @@ def _take_column(column: _Column, count: int) -> Int64:
 
 
 def write_columns(file: BinaryIO, columns: Mapping[str, NDArray[Any]]) -> None:
-    """Write named columns, in order, to an open seekable file as an uncompressed `.npz`; raises OSError."""
+    """Write named columns, in order, to an open seekable file as an uncompressed `.npz`; raises OSError.
+
+    Each array begins at a multiple of 64 bytes; pages of a memory-mapped column are freed once written.
+    """
     with ZipFile(file, "w", ZIP_STORED) as archive:
         for name, column in columns.items():
             head = io.BytesIO()
@@ -126,7 +129,7 @@ def write_columns(file: BinaryIO, columns: Mapping[str, NDArray[Any]]) -> None:
 
 
 def _make_padding(at: int) -> bytes:
-    """Make the zip extra field for the next member at byte `at`, so that its array can be memory-mapped."""
+    """Make the zip extra field that moves a member from byte `at` to a multiple of 64; b"" at a multiple."""
     length = -at % _ALIGNED
     length += _ALIGNED if 0 < length < 4 else 0
     return struct.pack("<HH", 0xD935, length - 4).ljust(length, b"\0") if length else b""
@@ -135,10 +138,10 @@ def _make_padding(at: int) -> bytes:
 def read_columns(
     path: Path, names: Collection[str], kinds: re.Pattern[str] = _WHOLE
 ) -> dict[str, NDArray[Any]]:
-    """Read the named columns that the file holds; large ones are mapped and read-only.
+    """Read those of the named columns that a `.npz` has; from 16 MiB on they are mapped and read-only.
 
-    `kinds` are numpy's names of the types that they may have: whole numbers, flags and texts, or WITH_FLOATS.
-    Raises OSError where it cannot be read, ValueError where it is not such a file.
+    `kinds` matches numpy's names of the types allowed: whole numbers, flags and texts, or WITH_FLOATS.
+    Raises OSError if the file cannot be read, ValueError if it or a column of these is not such.
     """
     if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError("it is not a regular file")
@@ -159,6 +162,7 @@ def read_columns(
 
 
 def _read_column(archive: ZipFile, file: BinaryIO, info: ZipInfo, kinds: re.Pattern[str]) -> NDArray[Any]:
+    """Read or map a member's array; raises ValueError if compressed, encrypted, cut or of other kinds."""
     if info.flag_bits & _ENCRYPTED:
         raise ValueError("it is encrypted")
     if info.compress_type != ZIP_STORED or info.compress_size != info.file_size:

@@ -62,7 +62,7 @@ def read_wall_clock() -> datetime:
 
 
 class WallOffset:
-    """CLOCK_REALTIME − CLOCK_MONOTONIC in a run (ns): `now_ns` is the last, `step_ns` the largest change."""
+    """CLOCK_REALTIME − CLOCK_MONOTONIC (ns): the last is `now_ns`; `step_ns` the farthest from the first."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.clock = clock
@@ -71,7 +71,7 @@ class WallOffset:
         self._earlier: deque[tuple[int, int]] = deque(maxlen=_MOST_STEPS)  # when it ended, what it was
 
     def measure(self) -> None:
-        """Measure the offset again; one that changed by over 1 ms is kept for `earlier`; takes 3 µs."""
+        """Measure the offset again; keep the one before for `earlier` if over 1 ms apart; takes 3 µs."""
         offset_ns = realtime_offset_ns(self.clock)
         self.step_ns = max(self.step_ns, abs(offset_ns - self.first_ns))
         if abs(offset_ns - self.now_ns) > _STEP_NS:

@@ -70,9 +70,9 @@ def write_output(
     """Write a file that the user named; `append` adds to it on a new line, a new file gets `mode`.
 
     A regular file is replaced whole or not at all and keeps its mode; a pipe, a device or a file that is open
-    here (/dev/stdout) is written to. Raises OSError, also for a symbolic link, or what `write` raises.
+    here (/dev/stdout) is written to. Raises OSError, also for a link or a disk, or what `write` raises.
     """
-    if (handle := _open_file(path)) is not None:
+    if (handle := _duplicate_named(path)) is not None:
         _write_on(handle, write, append)
         return
     status = _read_status(path)
@@ -127,7 +127,7 @@ def _write_on(handle: int, write: Callable[[BinaryIO], object], append: bool) ->
         write(file)
 
 
-def _open_file(path: Path) -> int | None:
+def _duplicate_named(path: Path) -> int | None:
     """Flush stdout and stderr, duplicate the descriptor that /dev/stdout, … names; None for other paths."""
     named = _OPEN_FILE.fullmatch(str(path))
     if named is None:
@@ -156,7 +156,7 @@ def _sync_directory(directory: Path) -> None:
 
 
 def read_system_text(path: Path) -> str:
-    """Read a file of /proc or /sys as text without blanks and zero bytes at its ends; "" if unreadable."""
+    """Read 64 MiB at most of a system's file as text, stripped of blanks and zero bytes; "" if unreadable."""
     try:
         with path.open("rb") as file:
             return file.read(_MOST_SYSTEM_BYTES).decode("utf-8", "replace").strip().strip("\0")
@@ -165,7 +165,10 @@ def read_system_text(path: Path) -> str:
 
 
 def create_directory(base: Path, name: str, started: datetime, flag: str = "--run-dir") -> Path:
-    """Create a new directory `TIME-NAME` under `base` and return it; raises UsageError with the flag."""
+    """Create a new directory `TIME-NAME`, mode 0700, under `base`, itself created; raises UsageError.
+
+    A name that is taken gets -2 to -999; the error names the flag.
+    """
     plain = re.sub(r"[^\w.-]+", "-", name)  # a profile's own name may hold anything, and much of it
     plain = plain.encode()[:_MOST_NAME_BYTES].decode(errors="ignore")
     stem = f"{started.astimezone():%Y%m%d-%H%M%S}-{plain}"
@@ -188,7 +191,7 @@ def number_paths(path: Path) -> Iterator[Path]:
 
 
 def create_place(directory: Path, flag: str) -> None:
-    """Create a directory and check that files can be written in it; raises UsageError with the flag."""
+    """Create a directory and its parents if missing; raises UsageError with the flag if not writable."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -198,6 +201,6 @@ def create_place(directory: Path, flag: str) -> None:
 
 
 def remove_empty(directory: Path) -> None:
-    """Remove the directory of a run that left no file."""
+    """Remove a directory if it is empty; any error is ignored."""
     with contextlib.suppress(OSError):
         directory.rmdir()

@@ -57,9 +57,10 @@ _MISSING = re.compile(r"Object missing required field `(.+)`")
 
 
 class OpenedFile:
-    """A regular text file, open for reading at any position; raises UsageError if it cannot be opened.
+    """A regular text file, open for reading at any position.
 
-    Read, not mapped: a mapped file that is cut short ends the process, and its pages count as ours.
+    Raises UsageError if it cannot be opened, is empty, compressed or UTF-16. It is read, not mapped: a mapped
+    file that is cut short ends the process, and its pages count as ours.
     """
 
     first_row = 1  # the number of its first row
@@ -68,7 +69,7 @@ class OpenedFile:
         self.path, self.flag = path, flag
         at = expand_path(path)
         try:
-            descriptor = _open_regular(at)
+            descriptor = _open_unblocked(at)
         except OSError as error:
             raise self.refusal(f"{error.strerror}: give a file that can be read") from None
         status = self._keep_open(descriptor)
@@ -94,7 +95,7 @@ class OpenedFile:
         return status
 
     def refusal(self, why: str, row: int | None = None) -> UsageError:
-        """Make the error that names flag and file, and the row's line, counted from 1."""
+        """Make the error that names flag, file and, if `row` is given, that line, counted from 1."""
         where = self.path if row is None else f"{self.path} row {row}"
         return UsageError(f"{self.flag} {where}: {why}")
 
@@ -109,7 +110,7 @@ class OpenedFile:
             raise self.refusal(f"{error.strerror}") from None
 
     def first_character(self) -> bytes:
-        """Return the first non-blank byte in the first few KiB; b"" if there is none."""
+        """Return the first non-blank byte in the text's first 4 KiB; b"" if there is none."""
         return self.read(self.begin, 4096).lstrip()[:1]
 
     def chunks(self) -> Iterator[tuple[int, bytes]]:
@@ -131,7 +132,7 @@ class OpenedFile:
 
 
 class Lines:
-    """The non-blank lines of a JSONL file, one row each.
+    """The non-blank lines of a JSONL file, one row each; raises UsageError if there are none.
 
     `begins` and `ends` are int64[rows]: each row's place in the file, in bytes.
     """
@@ -213,6 +214,7 @@ def explain_json(row: bytes, error: Exception, name: str = "") -> str:
 
 
 def _explain_syntax(row: bytes, error: Exception) -> str:
+    """Explain why msgspec raised `error`: the fault that Python's parser finds, nesting, or a surrogate."""
     try:
         json.loads(row, parse_constant=_refuse_constant)
     except json.JSONDecodeError as fault:
@@ -230,15 +232,14 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number of JSON")
 
 
-def _open_regular(path: Path) -> int:
-    """Open a path for reading, never waiting for a FIFO's writer; its kind is not checked."""
-    # A FIFO without a writer must not hold us.
+def _open_unblocked(path: Path) -> int:
+    """Open a path of any kind for reading, never waiting for a FIFO's writer; raises OSError."""
     waits_not = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
     return os.open(path, os.O_RDONLY | waits_not | getattr(os, "O_CLOEXEC", 0))
 
 
 def _find_rows(file: OpenedFile) -> tuple[Int64, Int64, Int64 | None]:
-    """Find each row's begin and end (bytes) and line, counted from 0; None if that is the row's own index."""
+    """Find begin and end (bytes) of each non-blank line and its number from 0; None: the row's own index."""
     breaks = np.concatenate(list(_find_breaks(file)))
     begins = np.concatenate(([file.begin], breaks + 1)).astype(np.int64)
     ends = np.concatenate((breaks, [file.bytes])).astype(np.int64)
@@ -265,7 +266,7 @@ def _find_written(file: OpenedFile, begins: Int64, ends: Int64) -> NDArray[np.bo
 
 
 def _find_breaks(file: OpenedFile) -> Iterator[Int64]:
-    """Yield the places of line feeds, by pieces; raises UsageError for a line too long or not in UTF-8."""
+    """Yield the places of line feeds, by pieces; raises UsageError for a line over 64 MiB or not in UTF-8."""
     cut = b""  # the first bytes of a character that the piece before it cut
     count, line_begin = 0, file.begin
     for at, chunk in file.chunks():
@@ -284,7 +285,10 @@ def _find_breaks(file: OpenedFile) -> Iterator[Int64]:
 
 
 def _cut_character(text: bytes, last: bool) -> bytes:
-    """Return the cut character that ends a piece, b"" if none; raises UnicodeDecodeError for other faults."""
+    """Return the cut character that ends a piece, b"" if none; raises UnicodeDecodeError for other faults.
+
+    In the `last` piece of a file a cut character is a fault too.
+    """
     if text.isascii():
         return b""
     try:
@@ -341,7 +345,7 @@ def explain_fault(error: msgspec.ValidationError, row: bytes, name: str = "") ->
 
 
 def _find_value(row: bytes, path: str) -> str:
-    """Return the JSON text at a path of a row, shortened; "" if it is not found."""
+    """Return the JSON at a path of a row, cut to 40 characters; "" if not found or the row is over 64 MiB."""
     steps = _STEP.findall(path)
     if (
         len(row) > _MOST_READ_BYTES

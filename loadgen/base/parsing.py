@@ -18,7 +18,7 @@ MOST_REQUESTS = 100_000_000
 MOST_STREAMS = 1_000_000
 MOST_TURNS = 10_000  # of one conversation that is made here
 MOST_SECONDS = 1e9  # 31 years
-YEAR_S = 31_536_000.0  # a year
+YEAR_S = 31_536_000.0
 MOST_GB_PER_S = 1e9  # of a memory's bandwidth
 MOST_IDS = 10_000_000  # of a vocabulary
 MOST_GPUS = 1_000_000  # that a server runs on
@@ -87,8 +87,8 @@ def parse_arguments(
 ) -> argparse.Namespace:
     """Parse a command line; positional arguments may stand between flags if `intermixed`.
 
-    Raises UsageError for an unknown flag, with what `explained` returns for it, else with the nearest known
-    flag.
+    Raises UsageError for an unexpected argument, and for an unknown flag with what `explained` returns for
+    it, else with the nearest known flag.
     """
     parse = parser.parse_known_intermixed_args if intermixed else parser.parse_known_args
     given, unknown = parse(list(argv))
@@ -116,8 +116,8 @@ def find_nearest(word: str, names: Collection[str]) -> str | None:
     word of eight letters or more), the only name that begins so. A slip is a letter added, missing, wrong or
     swapped.
     """
-    stem = _strip_ending(word)
-    stems = {_strip_ending(name): name for name in reversed(list(names))}
+    stem = _normalize_name(word)
+    stems = {_normalize_name(name): name for name in reversed(list(names))}
     same = [stem, *_MEANINGS.get(stem, ())]
     same += [one.removeprefix("random-") for one in same]
     if (known := next((stems[one] for one in same if one in stems), None)) is not None:
@@ -134,7 +134,7 @@ def find_nearest(word: str, names: Collection[str]) -> str | None:
     return begun[0] if len(begun) == 1 else None
 
 
-def _strip_ending(name: str) -> str:
+def _normalize_name(name: str) -> str:
     return name.lstrip("-").replace("_", "-").casefold()
 
 
@@ -216,7 +216,7 @@ def number_between(least: float, most: float) -> Bounded[float]:
 
 
 def parse_seconds(text: str) -> float:
-    """Parse a time such as `60s`, `2m`, `1.5h` or `500ms`; raises ValueError."""
+    """Parse a time such as `60s`, `2m`, `1.5h` or `500ms`, in seconds; raises ValueError for any other."""
     match = _TIME.fullmatch(text.strip())
     if match is None:
         example = f"{text.strip()}s" if _TIME.fullmatch(f"{text.strip()}s") else "60s"
@@ -236,7 +236,7 @@ def parse_share(text: str, least: float, most: float = 1.0) -> float:
 
 
 def parse_metadata(pairs: Iterable[str]) -> dict[str, str]:
-    """Parse the pairs of `--metadata KEY=VALUE`, the last of a key; raises UsageError without a `=`."""
+    """Parse pairs of `--metadata KEY=VALUE`, stripped, the last of a key; raises UsageError without a `=`."""
     metadata: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

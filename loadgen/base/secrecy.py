@@ -115,7 +115,7 @@ class Secrets(msgspec.Struct, frozen=True):
         url: str = "",
         arguments: Iterable[str] = (),
     ) -> Secrets:
-        """Collect the secrets (6 characters or more) in headers, tables, arguments, by name, and in a URL."""
+        """Collect what names or a header's form mark as secrets, and a URL's login; 6 characters or more."""
         values = {
             *(value for name, header in (headers or {}).items() for value in _find_in_header(name, header)),
             *(value for table in tables for value in _find_in_table(table)),
@@ -137,7 +137,7 @@ class Secrets(msgspec.Struct, frozen=True):
         return f"Secrets({len(self.forms)} forms)"
 
     def conceal(self, text: str) -> str:
-        """Replace these secrets in a text, also the first 8 or more characters of one, cut off at its end."""
+        """Replace these secrets in a text by ***, also the first 8 or more characters of one at its end."""
         if len(text) < _LEAST_CHARACTERS:
             return text
         if any(mark in text for mark in _ESCAPES):
@@ -205,7 +205,7 @@ def hide_argument_secrets(argv: Sequence[str] | None = None) -> list[str]:
 
 
 def _find_in_header(name: str, value: str) -> Iterator[str]:
-    """Yield a header's value if its name or form marks it as a secret, and the credentials in it alone."""
+    """Yield a header's value if its name or form marks a secret, then its cookies, credentials, password."""
     if not is_secret(name) and name.lower() not in _COOKIES and hide_secrets(value) == value:
         return
     yield value
@@ -221,6 +221,7 @@ def _find_in_header(name: str, value: str) -> Iterator[str]:
 
 
 def _find_in_table(table: Any, secret: bool = False) -> Iterator[str]:
+    """Yield each text under a secret name in nested tables and lists, every text if `secret`."""
     if isinstance(table, dict):
         for name, value in table.items():
             yield from _find_in_table(value, secret or is_secret(str(name)))
@@ -245,6 +246,7 @@ def _find_in_arguments(arguments: Iterable[str]) -> Iterator[str]:
 
 
 def _find_in_url(url: str) -> Iterator[str]:
+    """Yield a URL's password, else its user name, and its query's values under secret names."""
     try:
         parts = urlsplit(url)
         name, password = parts.username, parts.password
@@ -256,7 +258,10 @@ def _find_in_url(url: str) -> Iterator[str]:
 
 
 def _encode_forms(value: str) -> Iterator[str]:
-    """Yield a secret as it is, and as JSON, URL, HTML, Python, base64, hex and case changes write it."""
+    """Yield a secret as it is, and as JSON, URLs, HTML, Python, base64 and hex write it.
+
+    Also in other cases if it has 12 or more characters and a digit.
+    """
     escaped, encoded = json.dumps(value)[1:-1], value.encode("utf-8", "surrogateescape")
     yield from (escaped, escaped.replace("/", "\\/"), json.dumps(value, ensure_ascii=False)[1:-1])
     yield from (value, quote(value, safe=""), quote(value), quote_plus(value), html.escape(value))
@@ -286,7 +291,7 @@ def _encode_base64_cores(data: bytes, offset: int) -> Iterator[str]:
 def _compile_spellings(value: str) -> re.Pattern[str]:
     """Compile a pattern that matches a secret however JSON, JavaScript, URLs or HTML escape it.
 
-    Of a long secret only the beginning is matched, and the rest of its word with it.
+    Of a secret over 64 characters only these first ones are matched, and the rest of its word with them.
     """
     begin = "".join(map(_match_spellings, value[:_MOST_SPELLED]))
     return re.compile(begin + (r"[\w.~+/=%\\&#;:-]*" if len(value) > _MOST_SPELLED else ""))

@@ -50,9 +50,9 @@ class Interrupts:
 
     @contextmanager
     def catch(self, react: Callable[[int], None]) -> Iterator[None]:
-        """Within the block, call `react` with the number of each stop signal that arrives.
+        """Within the block, call `react` with the number of each stop signal, then restore the old handlers.
 
-        Under nohup, which ignores SIGHUP, a closed terminal ends nothing.
+        SIGHUP is left alone where it is ignored: under nohup, a closed terminal ends nothing.
         """
         ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         wanted = [number for number in NAMES if not (ignored and number == signal.SIGHUP)]

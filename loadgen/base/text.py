@@ -31,7 +31,7 @@ _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:inf
 def wrap_text(text: str, indent: str = "  ", width: int = WIDTH, break_words: bool = False) -> list[str]:
     """Wrap a text at `width` columns, all lines but the first indented; [] for an empty text.
 
-    A longer word, a path say, stays whole, unless words may be broken.
+    A longer word, a path say, stays whole; `break_words` breaks it, and any word at its hyphens.
     """
     return textwrap.wrap(
         text, width, subsequent_indent=indent, break_on_hyphens=break_words, break_long_words=break_words
@@ -67,7 +67,7 @@ def align_cells(cells: Sequence[str], widths: Sequence[int], gap: str = "") -> s
 
 
 def list_first(names: Sequence[str], most: int) -> str:
-    """Join the first `most` names, and say how many more there are."""
+    """Join the first `most` names by commas, then ` and N more` if there are more."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
@@ -78,14 +78,14 @@ def format_count(number: int, noun: str) -> str:
 
 
 def format_cell_ms(value_ms: float) -> str:
-    """Format a latency in milliseconds for a table's cell, with digits by its size; `-` for NaN."""
+    """Format milliseconds for a table's cell with one decimal, from 10,000 on without; `-` for NaN."""
     if value_ms != value_ms:
         return "-"
     return f"{value_ms:.1f}" if value_ms < 1e4 else f"{value_ms:.0f}"
 
 
 def quote_value(value: Any) -> str:
-    """Quote a value for an error message, cut to its beginning if it is long."""
+    """Quote a value for an error message, a text cut to 40 characters, any other value to 80."""
     if isinstance(value, str):
         return repr(value) if len(value) <= _SHOWN else f"{value[:_SHOWN]!r}…"
     text = _REPR.repr(value)
@@ -136,5 +136,5 @@ def _format_cell(value: Any) -> Any:
 
 
 def make_file_name(name: str) -> str:
-    """Make a name safe as a part of a file's name: no separators, not hidden, at most 100 characters."""
+    """Make a name safe in a file's name: no separators, not hidden, at most 100 characters; `-` if empty."""
     return _UNSAFE.sub("-", name)[:_LONGEST_NAME].lstrip(". ").rstrip() or "-"

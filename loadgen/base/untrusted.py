@@ -35,7 +35,7 @@ def hide_nothing(text: str) -> str:
 
 
 def read_text(value: object, longest: int = LONGEST) -> str:
-    """Read a string, cut to `longest` printable characters; "" for anything else."""
+    """Read a string as printable text on one line, cut to `longest` characters; "" for anything else."""
     if not isinstance(value, str):
         return ""
     if len(value) > longest:
@@ -49,7 +49,10 @@ def read_line(value: str, longest: int = LONGEST) -> str:
 
 
 def read_error_text(body: bytes) -> str:
-    """Read the message in the body of an HTTP error, from JSON of any form, else the body as text."""
+    """Read the message in an HTTP error's body: of nested JSON the innermost `error`, `message` or `detail`.
+
+    The first of these keys that has a value counts. Other JSON is written out, any other body is text.
+    """
     try:
         value = msgspec.json.decode(body)
         while isinstance(value, dict):
@@ -63,7 +66,7 @@ def read_error_text(body: bytes) -> str:
 
 
 def read_count(value: object) -> int | None:
-    """Read a count, 0 to 2⁵³; None for anything else."""
+    """Read a count, 0 to 2⁵³, also a whole float; None for anything else."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -131,7 +134,7 @@ def read_file_bytes(place: Path, most_bytes: int) -> bytes:
 
 
 def read_file_head(place: Path, most_bytes: int) -> bytes:
-    """Read the first bytes of a regular file, at most `most_bytes`; raises OSError for any other."""
+    """Read a regular file's first bytes, up to `most_bytes` and its reported size; else raises OSError."""
     try:
         status = os.stat(place)
     except ValueError:  # a null byte in its name

@@ -45,8 +45,8 @@ class ApiPlace(msgspec.Struct, frozen=True):
 def parse_base_url(base_url: str, endpoint: str | None = None) -> ApiPlace:
     """Split a pasted base URL into server, version, endpoint and query; raises UsageError on a conflict.
 
-    An endpoint of another API is one too. An invalid URL is returned unsplit. `endpoint` is the user's
-    --endpoint, which must agree with the URL's.
+    An endpoint of another API is one too. An invalid URL is returned unsplit; a query other than api-version
+    stays in `base_url`. `endpoint` is the user's --endpoint, which must agree with the URL's.
     """
     base_url = base_url.strip()
     try:
@@ -141,7 +141,7 @@ def is_this_machine(url: str) -> bool:
 
 
 def is_public(url: str) -> bool:
-    """Whether a URL's host has addresses and all are global internet ones; resolves the name once."""
+    """Whether a URL's host resolves (once, in DNS) to global internet addresses alone; False on an error."""
     host = read_host(url)
     try:
         addresses = {entry[4][0] for entry in socket.getaddrinfo(host, None)} if host else set()

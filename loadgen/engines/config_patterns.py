@@ -48,11 +48,12 @@ class LogPattern(msgspec.Struct, frozen=True):
 
     def read(self, log: str) -> dict[str, Any]:
         """Return {field: value}, of several matches as `pick` chooses; {} if the log does not show it."""
-        texts = (next(filter(None, match.groups()), "") for match in self._matches(log))
+        texts = (next(filter(None, match.groups()), "") for match in self._find_matches(log))
         values = [value for text in texts if not is_empty(value := self.value(text))]
         return {self.field: self.pick(values)} if values else {}
 
-    def _matches(self, log: str) -> Iterator[re.Match[str]]:
+    def _find_matches(self, log: str) -> Iterator[re.Match[str]]:
+        """Yield every match in the log, or with `after` the first one behind each `after`."""
         if not self.after:
             yield from re.finditer(self.pattern, log)
             return
@@ -87,7 +88,7 @@ class InfoField(msgspec.Struct, frozen=True):
     prefix: str | None = None
 
     def read(self, info: Mapping[str, Any]) -> dict[str, Any]:
-        """Return {field: value} as the engine's answer has it; {} if it does not."""
+        """Return {field: value} as the engine's answer has it; {} if it is missing or its value empty."""
         item = _find_value(info, self.path) if self.path else info
         if self.prefix is not None:
             prefix, table = self.prefix, untrusted.read_mapping(item)
@@ -167,7 +168,7 @@ def read_sizes(text: str) -> str:
 
 
 def read_engine_flags(text: str) -> str:
-    """Read an engine's command line without secrets, cut between words to a bounded length."""
+    """Read an engine's command line without secrets, cut between words to 8192 characters."""
     flags = read_word(text)
     if len(flags) > LONGEST_FLAGS:
         flags = flags[:LONGEST_FLAGS]
@@ -203,7 +204,10 @@ def read_gib(text: str) -> int | None:
 
 
 def read_blocks(text: str) -> int | None:
-    """Read the KV cache's tokens from `BLOCKS … for LENGTH tokens per request: TIMESx`; None for less."""
+    """Read the KV cache's tokens from `BLOCKS … for LENGTH tokens per request: TIMESx`, by whole blocks.
+
+    None with fewer than three numbers or no blocks.
+    """
     numbers = _read_numbers(text)
     if len(numbers) < 3 or not numbers[0]:
         return None

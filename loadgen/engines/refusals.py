@@ -190,7 +190,7 @@ _OTHER_CASE = re.compile(r"(?<=[a-z])(?=[A-Z])")
 def read_refusals(body: bytes, sent: Collection[str]) -> tuple[Refusal, ...]:
     """Read which `sent` fields an error refuses in known words, else the first that it quotes; () if none.
 
-    `sent` has the request's own fields, and as `a.b` those in its tables.
+    The error's first 16 KiB are read. `sent` has the request's own fields, and as `a.b` those in its tables.
     """
     text = body[:_MOST_BYTES].decode("utf-8", "replace").replace('\\"', '"')
     matches = (match for words in _WORDS for match in re.finditer(words, text, re.IGNORECASE))
@@ -206,7 +206,10 @@ def read_refusals(body: bytes, sent: Collection[str]) -> tuple[Refusal, ...]:
 
 
 def find_feature(status: int, body: bytes, request: Mapping[str, Any]) -> Feature | None:
-    """Find the feature that a request uses and an error refuses, by the error's words; None if none."""
+    """Find the first feature that a request uses and an error refuses by its words.
+
+    None if there is none, or the status is below 400 or about the key (401, 403, 407, 429).
+    """
     if status < REFUSING[0] or status in _ABOUT_THE_KEY:
         return None
     text, sent = body[:_MOST_BYTES].decode("utf-8", "replace"), msgspec.json.encode(request)
@@ -234,7 +237,7 @@ def suggest_removal(name: str, extra: Collection[str] = ()) -> str:
 
 
 def suggest_fix(detail: str) -> str:
-    """Suggest the flag that fixes a failed request, by its detail `STATUS: error`; "" if none is known."""
+    """Suggest the flag that fixes a request refused by 400 or 422, of its detail `STATUS: error`; else ""."""
     status = untrusted.read_digits(detail[:3])
     refusals = read_refusals(detail.encode(), FIELDS) if status in REFUSING else ()
     return FIELDS[refusals[0].name].advice if refusals else ""
