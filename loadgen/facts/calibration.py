@@ -18,6 +18,7 @@ from loadgen.base import files, untrusted
 from loadgen.base.arrays import Int64
 from loadgen.figures.distribution import compute_medians, compute_percentiles
 
+HEADROOM = 2  # times the messages per second of a run that a client should be able to time
 HELD_PERCENT = 5.0  # a load is held while P99 of the gap error is under this share of the true gap
 # What moves the client's figures; the rest of the environment may change under a calibration.
 _DECIDING = ("cpu", "cpus", "machine", "platform", "python", "loadgen", "httpx", "httptools", "numpy")

@@ -8,9 +8,8 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from loadgen.base.rule import Evidence, Origin, Source, invalid, join_evidence, note, suspect
+from loadgen.base.rule import Evidence, Origin, invalid, join_evidence, note, suspect
 from loadgen.base.urls import is_this_machine
-from loadgen.facts.calibration import HELD_PERCENT
 from loadgen.records.record import UNKNOWN
 from loadgen.verdict.arrival_checks import held_answers
 from loadgen.verdict.evidence import LATE_GAPS, RunEvidence, percent
@@ -18,7 +17,6 @@ from loadgen.verdict.evidence import LATE_GAPS, RunEvidence, percent
 SHARED = 0.01  # of the messages; of the mean TTFT; of P99 ITL
 LAG_GAPS, CORES = 0.1, 0.8  # of the mean gap, of a core
 LATE_BODIES = 0.01  # of the requests
-HEADROOM = 2  # times
 STEP_MS, FAR_STEP_MS = 1.0, 1000.0
 IMPOSSIBLE = 0.01  # of the reads, of the answers
 STOPPED_S = 1.0  # a process that has a share of a CPU does not wait for so long
@@ -151,38 +149,6 @@ def late_bodies(run: RunEvidence) -> Evidence | None:
     late = run.facts.client.late_bodies
     many = late > LATE_BODIES * run.metrics.requests
     return f"{late} request bodies were not built when due" if many else None
-
-
-def _find_load(run: RunEvidence, above: float, most: float) -> Evidence | None:
-    """Find evidence that the messages per second are `above` to `most` times the self-test's capacity.
-
-    Beyond the capacity there is none if the self-test found no limit.
-    """
-    measured, rate_per_s, workers = run.calibration, run.metrics.messages_per_s, run.facts.client.workers
-    room = measured.headroom(rate_per_s, workers) if measured else math.inf
-    if measured is None or not 1 / most <= room < 1 / above or (room < 1 and not measured.capacity_bounded):
-        return None
-    error = f"P99 gap error under {HELD_PERCENT:g} %"
-    held = f"the self-test kept the {error} up to {measured.capacity_of(workers):.0f}"
-    if workers != measured.workers:
-        held += f" ({workers} times what one worker held)"
-    none = f"no load of the self-test had a {error}"
-    return f"{rate_per_s:.0f} messages/s; {held if measured.capacity_tokens_per_s else none}"
-
-
-beyond_capacity = suspect(
-    "beyond-capacity",
-    "more messages per second than the self-test could measure with a P99 gap error under 5 %",
-    "use --transport wire, more --workers where there are cores for them, or several machines (--shard)",
-    Source.SELFTEST,
-    Origin.CLIENT,
-)(partial(_find_load, above=1.0, most=math.inf))
-headroom = note(
-    "headroom",
-    f"over 1/{HEADROOM} of the messages per second that the self-test could measure",
-    "see `loadgen selftest` for the error at this load",
-    Source.SELFTEST,
-)(partial(_find_load, above=1 / HEADROOM, most=1.0))
 
 
 @invalid(

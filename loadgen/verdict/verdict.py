@@ -64,7 +64,6 @@ _DOUBTS_OF_THE_CORE: tuple[Rule[RunEvidence], ...] = (
     client.client_stopped,
     client.reads_late,
     client.client_busy,
-    client.beyond_capacity,
     client.impossible_timestamps,
     client.clock_stepped,
     client.network_lossy,
@@ -86,7 +85,6 @@ _DOUBTS_OF_THE_CORE: tuple[Rule[RunEvidence], ...] = (
     client.reads_not_timed,
     client.busy_loop,
     client.late_bodies,
-    client.headroom,
     load.thin_percentiles,
     load.ran_out,
     load.ramp_and_drain,
@@ -122,7 +120,6 @@ _CHECKABLE_OF_THE_CORE = (
         "a server with /metrics, without --no-observe",
     ),
     Checkable("server gauges", _lacks_gauges, "a longer run: gauges are sampled at intervals"),
-    Checkable("self-test", make_missing(Source.SELFTEST), "loadgen selftest"),
     Checkable("repeats", lambda run, _: run.facts.runs < 2 and run.facts.cell is None, "--repeat 5"),
 )
 # In the order in which a verdict names them.

@@ -46,6 +46,7 @@ from loadgen.base.arrays import Int64
 from loadgen.base.rule import Rule, Source
 from loadgen.features.ring import ring_checks
 from loadgen.features.roofline import roofline_checks
+from loadgen.features.selftest import selftest_checks
 from loadgen.features.sessions import session_checks
 from loadgen.features.shards import shard_checks
 from loadgen.features.targets import target_checks
@@ -321,7 +322,9 @@ def test_every_doubt_is_provoked() -> None:
     assert len(BY_DOUBT) == len(DOUBTS)
 
 
-@loop_over("module", [ring_checks, roofline_checks, session_checks, shard_checks, target_checks])
+@loop_over(
+    "module", [ring_checks, roofline_checks, selftest_checks, session_checks, shard_checks, target_checks]
+)
 def test_no_doubt_holds_of_a_run_without_its_feature(module: ModuleType) -> None:
     own = [rule for rule in vars(module).values() if isinstance(rule, Rule)]
     assert own

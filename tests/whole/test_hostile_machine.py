@@ -18,6 +18,7 @@ from facts.test_calibration import calibrated
 from loadgen.base import files, untrusted
 from loadgen.facts import calibration
 from loadgen.features.selftest import capacity
+from loadgen.features.selftest.selftest_checks import beyond_capacity, headroom
 from loadgen.features.sensors import sensor_discovery
 from loadgen.features.sensors.jetson import Board
 from loadgen.features.sensors.nvml import Gpus
@@ -26,7 +27,6 @@ from loadgen.features.sensors.sensor import Absent, Reading, Sensor, collect_fac
 from loadgen.features.sensors.sensor_discovery import Processes, System
 from loadgen.host import environment
 from loadgen.host.environment import HostMachine
-from loadgen.verdict.client_checks import beyond_capacity, headroom
 
 FAULTS = [
     RuntimeError("driver\nsays \x1b[2J no"),

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.text import format_count
-from loadgen.facts.calibration import Calibration
+from loadgen.facts.calibration import HEADROOM, Calibration
 from loadgen.features import import_rows
 from loadgen.figures.metrics import compute_metrics
 from loadgen.figures.objectives import make_metric_options
@@ -27,7 +27,6 @@ from loadgen.run.command.progress import Display
 from loadgen.run.extension import Extension
 from loadgen.run.firing import TransportOptions
 from loadgen.settings.run_settings import AUTO
-from loadgen.verdict.client_checks import HEADROOM
 
 _LOG = logging.getLogger("loadgen")
 _GUESSED_MS = 20.0  # between messages, where no warm-up showed the server's pace
