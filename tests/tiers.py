@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 # Each test is of one tier; one without a mark is a unit test.
 TIERS = ("unit", "whole", "long", "engine")
 TIMEOUTS_S = {"long": 300, "engine": 1800}  # the others: pyproject.toml
+WORKERS = {"unit": 2, "whole": 3, "long": 2, "engine": 0}  # processes; the tests of `whole` mostly wait
 EXAMPLES = {"unit": 20, "long": 500}  # of each property; those of unit tests are tried again in the long tier
 
 LONGEST_SLEEP_S = 0.01  # of a unit test: another thread is let run, nothing is waited for
@@ -70,9 +71,9 @@ def _is_long(config: pytest.Config) -> bool:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two processes for the whole of a tier; one for a part of it and for real engines."""
+    """Several processes for the whole of a tier; one for a part of it and for real engines."""
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
-    return 2 if whole and config.option.markexpr != "engine" else 0
+    return WORKERS.get(config.option.markexpr, 2) if whole else 0
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import signal
 import ssl
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +18,7 @@ import pytest
 import trustme
 
 import loadgen
-from fakes.scripted_server import Answer, ScriptedServer, api, stream, target_of, whole
+from fakes.scripted_server import Answer, Asked, ScriptedServer, api, stream, target_of, whole
 from loadgen import cli
 from loadgen.base.errors import MeasureError
 from loadgen.base.signals import CANCELLED, StopRequest
@@ -185,12 +185,15 @@ def test_time_for_sending_is_over_for_all_workers() -> None:
 
 def test_another_thread_may_stop_a_run() -> None:
     stop = StopRequest()
-    watch = Watch(Display(), "t", interrupts=stop)
-    timer = threading.Timer(0.6, stop.make, [CANCELLED])
-    with ScriptedServer(api(lambda _: stream(TOKENS, 0.05))) as server:
-        timer.start()
-        outcome = sent(a_plan(4000, max_concurrency=4), server, 2, watch)
-        timer.join()
+    requests = itertools.count(1)
+
+    def answer(_: Asked) -> Answer:
+        if next(requests) == 9:  # of four at once, at least five were answered
+            stop.make(CANCELLED)
+        return stream(TOKENS, 0.05)
+
+    with ScriptedServer(api(answer)) as server:
+        outcome = sent(a_plan(4000, max_concurrency=4), server, 2, Watch(Display(), "t", interrupts=stop))
     assert (outcome.signal, outcome.cut_short) == (CANCELLED, "cancelled")
     kinds = {failure.kind for failure in outcome.records.failed}
     assert kinds <= {FailureKind.CANCELLED}
