@@ -57,7 +57,7 @@ class LengthDistribution(msgspec.Struct, frozen=True):
         return lens
 
     def remark(self) -> str:
-        """Describe how min and max shifted the mean; "" if it is about as requested."""
+        """Describe how min and max shifted the mean of 65,536 draws; "" if it is about as requested."""
         drawn = self.draw(np.random.default_rng(0), _TRIED)
         achieved, error = float(drawn.mean()), float(drawn.std()) / math.sqrt(_TRIED)
         if abs(achieved - self.mean) <= max(_MOVED * self.mean, _ERRORS * error):
@@ -113,7 +113,8 @@ class LengthBounds(msgspec.Struct, frozen=True):
 def parse_lengths(text: str, flag: str, usual_mean: int) -> LengthDistribution:
     """Parse a distribution of lengths, as `lognormal:mean=1024,sd=512`, or read it from `histogram:FILE`.
 
-    Without a mean it has `usual_mean`. Raises UsageError that names the parameter.
+    Without a mean it has `usual_mean`. Raises UsageError that names a wrong parameter, or if under 5 % of
+    the draws lie within min and max.
     """
     kind, _, rest = text.partition(":")
     if kind == "histogram":
@@ -178,6 +179,7 @@ def _read_parameters(text: str, usual_mean: int | None, per: int = 1) -> LengthB
 
 
 def _read_parameter(name: str, value: str, per: int) -> float:
+    """Parse a number times `per`; raises ValueError if out of bounds, or a min or max that is not whole."""
     try:
         number = read_figure(round(float(value) * per, _DIGITS))
     except (ValueError, OverflowError):
@@ -290,7 +292,7 @@ class Histogram:
 
 
 def load_histogram(name: str, flag: str) -> Histogram:
-    """Load a histogram of lengths from a file; raises UsageError that names file and row."""
+    """Load a histogram of lengths from a JSON or CSV file up to 64 MiB; raises UsageError naming the row."""
     where = f"{flag} histogram:{name}"
     if not name:
         raise UsageError(f"{where} names no file: {_FORM}")
@@ -312,6 +314,7 @@ def load_histogram(name: str, flag: str) -> Histogram:
 
 
 def _read_json_rows(text: str, where: str) -> list[tuple[int, object]]:
+    """Parse a JSON object or list into (position from 1, row); raises UsageError if it is not JSON."""
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:

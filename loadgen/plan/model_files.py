@@ -30,7 +30,7 @@ _CONTROL_IDS = 1000  # Mistral keeps its control tokens below this, SentencePiec
 
 
 def read_json_object(path: Path) -> tuple[bytes, dict[str, Any]]:
-    """Read a JSON file; return its bytes and the object; raises UsageError that names the file."""
+    """Read a JSON file up to 64 MiB; return its bytes and the object; raises UsageError that names it."""
     try:
         raw = untrusted.read_file_bytes(path, _MOST_JSON_BYTES)
         contents = untrusted.parse_json(raw)
@@ -174,7 +174,10 @@ def read_vocabulary(directory: Path, vocab_size: int | None = None) -> Vocabular
 
 
 def locate_model(name: str) -> Path | None:
-    """Find a model's directory: a path, or a name's snapshot in the local Hugging Face cache; else None."""
+    """Find a model's directory: a path, or a name's snapshot in the local Hugging Face cache; else None.
+
+    Of several snapshots with a tokenizer or config, that of the branch `main` comes first.
+    """
     if not name:
         return None
     path = Path(os.path.expanduser(name))
@@ -195,6 +198,7 @@ def locate_model(name: str) -> Path | None:
 
 
 def _is_hub_name(name: str) -> bool:
+    """Whether a text can be a name of the hub: 200 characters, one slash at most, no path's beginning."""
     return (
         name.count("/") <= 1
         and not name.startswith((".", "/", "~"))
@@ -230,7 +234,7 @@ def locate_tokenizer(tokenizer: str) -> Path | None:
 def _find_tokenizer_vocabulary(
     tokenizer: str | None, vocab_size: int | None, missing: list[str]
 ) -> Vocabulary | None:
-    """Read the token ids of --tokenizer; None without one, or if it is not here, as `missing` then says."""
+    """Read the token ids of --tokenizer; None without one, or if not on this machine: added to `missing`."""
     if tokenizer is None:
         return None
     directory = locate_tokenizer(tokenizer)
@@ -271,6 +275,7 @@ class _TokenizerJson(msgspec.Struct):
 
 
 def _read_tokenizer_json(path: Path) -> tuple[dict[str, int], set[int]]:
+    """Read a tokenizer.json: the id of each piece, and the ids of added tokens; raises UsageError."""
     read = _read_shape(path, _TokenizerJson)
     vocab = read.model.vocab
     if isinstance(vocab, list):  # Unigram: the position is the id
@@ -327,6 +332,7 @@ def _read_object(path: Path) -> dict[str, object]:
 
 
 def _read_shape(path: Path, shape: type[T]) -> T:
+    """Read a JSON file up to 256 MiB as a value of type `shape`; raises UsageError if it is not such."""
     try:
         return msgspec.json.decode(untrusted.read_file_bytes(path, _MOST_BYTES), type=shape)
     except OSError as error:

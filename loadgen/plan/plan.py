@@ -56,10 +56,7 @@ _PLAIN = {row.name: row.default for row in join_rows(*SOURCE_KEYS, ShapeKeys)}
 _COMPARED_PROMPTS = 2048
 _NEVER_EQUAL_IDS = 8  # of a thousand ids or more: a chance of 10⁻¹⁸ among _COMPARED_PROMPTS
 # Each API's path, by which an endpoint of one's own is known too: the longer of two comes first.
-_APIS: dict[str, Callable[[], Dialect]] = {
-    "/chat/completions": Chat,
-    "/completions": Completions,
-}
+_APIS: dict[str, Callable[[], Dialect]] = {"/chat/completions": Chat, "/completions": Completions}
 _BACKENDS = {"openai-chat": "/chat/completions"}
 for module in import_rows("apis"):
     _APIS |= module.APIS
@@ -112,7 +109,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def streams(self) -> int:
-        """About how many requests are in flight at once, as far as the plan decides it."""
+        """About how many requests are in flight at once, by the plan's limit, its count, and 5 s for each."""
         all_of_them = len(self) if self.turns is None else len(self.turns)
         at_once = all_of_them if self.rate_per_s == math.inf else int(self.rate_per_s * _USUAL_S)
         return min(self.profile.max_concurrency or all_of_them, all_of_them, max(at_once, 1))
@@ -133,18 +130,13 @@ class Plan(msgspec.Struct, frozen=True):
     @property
     def longest(self) -> int:
         """Tokens of the longest request, prompt plus answer, as far as they are known."""
-        input_lens, output_lens = (
-            self.requests.input_lens[: len(self)],
-            self.requests.output_lens[: len(self)],
-        )
-        return int((np.maximum(input_lens, 0) + np.maximum(output_lens, 0)).max(initial=0))
+        inputs, outputs = self.requests.input_lens[: len(self)], self.requests.output_lens[: len(self)]
+        return int((np.maximum(inputs, 0) + np.maximum(outputs, 0)).max(initial=0))
 
     def apply_adaptation(self, adaptation: Adaptation) -> Plan:
         """Return the plan with refused fields omitted or renamed; prompts and times stay."""
-        dialect = (
-            self.dialect.rename_limit(adaptation.limit_field) if adaptation.limit_field else self.dialect
-        )
-        fields = adaptation.apply_to(self.fields)
+        limit, fields = adaptation.limit_field, adaptation.apply_to(self.fields)
+        dialect = self.dialect.rename_limit(limit) if limit else self.dialect
         return replace(self, dialect=dialect, fields=fields, adaptation=adaptation)
 
     def refuses_ignore_eos(self, engine: Engine) -> bool:
@@ -194,7 +186,7 @@ def make(profile: Profile, subject: ModelTarget, seed: Seed) -> Plan:
 def make_warmup(profile: Profile, subject: ModelTarget, seed: Seed, like: Plan | None = None) -> Plan:
     """Make a profile's warm-up plan: waves of random prompts, in a closed loop, never used again.
 
-    Requests of a file are not sent in it: the prefix cache would know them. Its prompts are then as long as
+    Requests of a file are not sent in it: they would then be in the prefix cache. Its prompts are as long as
     the median of those in the plan `like`, and text where those are.
     """
     if like is not None and find_source(profile) != RANDOM:
@@ -240,6 +232,7 @@ def count_repeated_prompts(plan: Plan) -> int:
 
 
 def _make_plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purpose) -> Plan:
+    """Make a profile's plan for a purpose; only a measured one has cancellations; raises UsageError."""
     check_body(profile)
     dialect, path = choose_dialect(profile, subject)
     stream = RandomStream(seed.value, profile.name, seed.repeat, purpose, seed.attempt)
@@ -348,9 +341,9 @@ def _find_offsets(profile: Profile, stream: RandomStream, most: int) -> tuple[In
 
 
 def choose_dialect(profile: Profile, subject: ModelTarget) -> tuple[Dialect, str]:
-    """Return the API of --endpoint and --backend, and its path with query; raises UsageError.
+    """Choose the API by --endpoint and --backend, with the engine's length field; return it and its path.
 
-    Its length field is as the engine spells it.
+    Raises UsageError if the endpoint is of no known API, or of another one than --backend.
     """
     wanted = _BACKENDS.get(profile.backend)
     own = _APIS[wanted or "/completions"]().path

@@ -135,11 +135,7 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
         if _takes_every_row(filled):
             filled["num_prompts"] = None
         elif filled.get("num_prompts") is None:
-            ends = (
-                filled.get("duration") is not None
-                or _takes_all_rows(filled)
-                or bool(filled.get("num_sessions"))
-            )
+            ends = filled.get("duration") is not None or _takes_all_rows(filled) or filled.get("num_sessions")
             filled["num_prompts"] = None if ends else _count_whole_sessions(filled.get("turns"))
         if filled.get("compat") == "inferencex":
             filled.setdefault("range_ratio", "1.0")  # its own default: every length the same
@@ -150,6 +146,7 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
     @field_validator("duration")
     @classmethod
     def _check_limited(cls, value: float | None, info: ValidationInfo) -> float | None:
+        """Return the duration; raises ValueError if nothing limits how many requests are sent at once."""
         limit, rate = (info.data.get(name, 1) for name in ("max_concurrency", "request_rate"))
         own = _has_own_times(info.data) or any(info.data.get(key) for key in _SHAPES)
         if value is not None and limit is None and rate == math.inf and not own:
@@ -369,7 +366,7 @@ def locate(name_or_path: str, known: Mapping[str, Path] | None = None, kind: str
 
 
 def read_toml(path: Path, kind: str = "profile") -> dict[str, Any]:
-    """Read a TOML file's table; raises UsageError if it cannot be read or parsed."""
+    """Read a TOML file's table; raises UsageError if unreadable, over 1 MiB, or nested over 64 deep."""
     from tomllib import loads  # flags alone need no file
 
     try:

@@ -327,7 +327,7 @@ class PrefixGroups(Generic[P]):
         self._made: dict[int, P] = {}
 
     def prefix(self, i: int) -> P:
-        """Return the prefix of prompt i."""
+        """Return the prefix of prompt i, made when first needed; 256 at most are kept."""
         group = int(self.of[i])
         if group not in self._made:
             if len(self._made) >= _MOST_KEPT:

@@ -220,7 +220,10 @@ class SourceModule(Protocol):
 
 
 def find_source(profile: Profile) -> str:
-    """Return which source a profile uses, a key of SOURCES."""
+    """Find the source, a key of SOURCES, whose own key a profile has set; else random.
+
+    A `dataset_name` that is a source takes the place of random and of a plain file.
+    """
     keyed = (name for name, source in SOURCES.items() if source.key and getattr(profile, source.key))
     found = next(keyed, RANDOM)
     named = profile.dataset_name

@@ -58,7 +58,10 @@ def count_message_tokens(
 
 
 def load_tokenizer(name: str | None, prompt_format: str) -> FullTokenizer:
-    """Load a tokenizer from a directory or by a hub's name, maybe over the network; raises UsageError."""
+    """Load a tokenizer from a directory or by a hub's name, maybe over the network; raises UsageError.
+
+    Below errors, transformers logs nothing from then on.
+    """
     if name is None:
         raise UsageError(
             f"--prompt-format {prompt_format} needs --tokenizer: "
@@ -109,7 +112,7 @@ def fit_text(
     """Find a text that encodes to `length` tokens, starting from that of `ids`; return it and its ids.
 
     What is too long is cut, what is too short gets random ids (`draw_ids(n)`), and the result is decoded
-    again; after ten rounds it is what it is.
+    again; after ten rounds the text may still have another length.
     """
     for rounds_left in range(_MAX_ROUNDS, -1, -1):
         text = tokenizer.decode(ids)

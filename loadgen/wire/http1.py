@@ -58,7 +58,7 @@ class Framing(msgspec.Struct, kw_only=True):
         return True
 
     def check_end(self, reads: Reads) -> bool:
-        """Feed the parser what it has not seen; whether the response is complete, or broken."""
+        """Whether a parser, fed the reads that it lacks, sees the response complete or broken; False here."""
         return False
 
 
@@ -71,7 +71,7 @@ class Chunked(Framing):
     _parser: httptools.HttpResponseParser | None = None
 
     def is_done(self, reads: Reads) -> bool:
-        """Compare the last bytes with the usual last chunk; a short read is joined with earlier ones."""
+        """Whether the reads end with the usual last chunk, or with an empty line and the parser says so."""
         (last,) = reads.list_since(-1)
         if len(last) < len(_LAST_CHUNK):
             last = b"".join(reads.list_since(-len(_LAST_CHUNK)))
@@ -83,9 +83,9 @@ class Chunked(Framing):
         return _FIRST_SIZE.match(rest) is not None
 
     def check_end(self, reads: Reads) -> bool:
-        """Parse what came, for ends of another form: trailers, a chunk extension, `00`.
+        """Whether what came ends in another form (trailers, a chunk extension, `00`), or sets `broken`.
 
-        Each byte is parsed once. A chunk size that is not a number is reported, where `is_done` would wait.
+        Each byte is parsed once. `broken` is set by a chunk size that is not a number.
         """
         if self._parser is None:
             self._parser = httptools.HttpResponseParser(self)
@@ -151,7 +151,7 @@ class Malformed(msgspec.Struct, frozen=True):
 
 
 class Heads:
-    """Parses the head of the final response while it arrives, skipping 1xx responses.
+    """Parses the head of the final response, 64 KiB at most, while it arrives, skipping 1xx responses.
 
     Every byte is read once, and what is not HTTP is known by its first bytes: the parser is fed as they come,
     not when an empty line has been seen.
@@ -170,7 +170,7 @@ class Heads:
         self._parser = httptools.HttpResponseParser(self._head)
 
     def read(self, reads: Reads) -> ResponseHead | Malformed | None:
-        """Parse the head from the reads so far; None until it is complete."""
+        """Parse the head from the reads since the last call; None until it is complete."""
         new = reads.list_since(self._fed)
         self._fed = len(reads)
         return self.feed(new[0] if len(new) == 1 else b"".join(new))
@@ -218,6 +218,7 @@ class Heads:
         return f"{status:03d} is not an HTTP status" if status < _LEAST else ""
 
     def _finish_head(self, rest: bytes) -> ResponseHead:
+        """Fill in status, length, framing and the body's first bytes of the head that was parsed."""
         head, parser = self._head, self._parser
         head.status, head.length, head.rest = parser.get_status_code(), self._length, rest
         head.keep_alive = parser.should_keep_alive() and not _is_closed_anyway(head.headers)
@@ -231,7 +232,7 @@ def _is_closed_anyway(headers: Headers) -> bool:
 
 
 def _choose_framing(status: int, headers: Headers, head_length: int) -> Framing:
-    """Choose the framing of the answer to a POST by RFC 9112, 6.3."""
+    """Choose the framing of the answer to a POST by RFC 9112, 6.3: by status, then coding, then length."""
     if status in _WITHOUT_BODY:
         return NoBody()
     coding = headers.get("transfer-encoding")
@@ -242,7 +243,7 @@ def _choose_framing(status: int, headers: Headers, head_length: int) -> Framing:
 
 
 def explain_compression(headers: Mapping[str, str]) -> str:
-    """Explain that a compressed response cannot be measured, by its header; "" if it is not compressed."""
+    """Explain that a response's header names a compression; "" if it names none."""
     for name in ("content-encoding", "transfer-encoding"):
         for coding in headers.get(name, "").lower().split(","):
             if coding.strip() not in _PLAIN:

@@ -1,4 +1,4 @@
-"""OpenAI: requests and messages of its two APIs, and the Dialect that every API is one of."""
+"""OpenAI: requests and messages of its two APIs, text in any form of them, and the Dialect of every API."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import NOT_JSON, read_error_text
 
-# What a message carries, as far as it shows by itself; `loadgen.counting` settles the rest by `usage`.
+# What a message carries, as far as it shows by itself; `records.decoded_stream` settles the rest by `usage`.
 NOTHING: Final = 0  # a role, a ping, a usage message
 CLOSING: Final = 1  # a finish reason without so much as an empty text
 ENDING: Final = 2  # an empty text with a finish reason: a last special token, or only the end
@@ -58,6 +58,59 @@ _OF_THOUGHT: Final = ("thinking", "reasoning", "thought", "redacted_thinking")  
 
 def _join_phrase(parts: Iterable[str]) -> str:
     return ": ".join(filter(None, map(str.strip, parts))) or _NO_MESSAGE
+
+
+class WrittenText(msgspec.Struct, frozen=True, gc=False):
+    """The text that a model wrote in a part of a message: the answer, and apart from it the reasoning."""
+
+    answer: str = ""
+    reasoning: str = ""
+
+
+def read_written(value: Any, thought: bool = False) -> WrittenText:
+    """Collect the text in a value of any JSON form; all of it is reasoning if `thought`.
+
+    Raises RecursionError where it is too deep, as the parser does, which comes almost as far.
+    """
+    answer: list[str] = []
+    reasoning: list[str] = []
+    _append_text(value, thought, answer, reasoning)
+    return WrittenText("".join(answer), "".join(reasoning))
+
+
+def has_written(value: Any) -> bool:
+    """Whether `read_written` finds any text; ends at the first: each message of a tool call is checked."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            if part and (key in _OBJECTS or (key in _KEYS and has_written(part))):
+                return True
+    elif isinstance(value, list):
+        for part in value:
+            if has_written(part):
+                return True
+    return isinstance(value, str) and value != ""
+
+
+def _is_thought(part: dict[str, Any]) -> bool:
+    kind = part.get("type")
+    return part.get("thought") is True or (kind.__class__ is str and kind.startswith(_OF_THOUGHT))
+
+
+def _append_text(value: Any, thought: bool, answer: list[str], reasoning: list[str]) -> None:
+    """Append the texts in a value to `answer`, or to `reasoning` if `thought` or where it is marked so."""
+    if isinstance(value, str):
+        (reasoning if thought else answer).append(value)
+    elif isinstance(value, list):
+        for part in value:
+            _append_text(part, thought, answer, reasoning)
+    elif isinstance(value, dict):
+        thought = thought or _is_thought(value)
+        for key, part in value.items():
+            if key in _KEYS:
+                _append_text(part, thought or _KEYS[key], answer, reasoning)
+            elif key in _OBJECTS and part:
+                text = part if isinstance(part, str) else msgspec.json.encode(part).decode()
+                _append_text(text, thought, answer, reasoning)
 
 
 class PromptDetails(msgspec.Struct, gc=False):
@@ -234,7 +287,7 @@ _REMARK: msgspec.json.Decoder[Remark] = msgspec.json.Decoder(Remark)
 
 
 def read_remark(line: bytes) -> str | None:
-    """Return the error in a message without choices; None if it has none."""
+    """Return the code and the first text of an error in an event without choices; None if there is none."""
     try:
         event = _REMARK.decode(line)
     except NOT_JSON:
@@ -360,6 +413,7 @@ class TextChoice(Choice, gc=False):
         return bool(self.text or self.reasoning or self.reasoning_content)
 
     def _gather_text(self) -> WrittenText:
+        """Collect all text in the choice's own fields, then that in its delta or message."""
         text = self._choose_part().gather_text()
         if not self._has_own():
             return text
@@ -429,13 +483,14 @@ class Dialect(msgspec.Struct, frozen=True):
 
     def has_token(self, tail: bytes) -> bool:
         """Whether a complete message in bytes cut out of a response may carry a token."""
-        return any(kind >= ENDING for kind in self._kinds(reversed(_split_lines(tail))))
+        return any(kind >= ENDING for kind in self._classify_lines(reversed(_split_lines(tail))))
 
     def count_token_messages(self, piece: bytes) -> int:
         """Count the complete messages with text in bytes cut out of a response."""
-        return sum(kind == TOKEN for kind in self._kinds(_split_lines(piece)))
+        return sum(kind == TOKEN for kind in self._classify_lines(_split_lines(piece)))
 
-    def _kinds(self, lines: Iterable[bytes]) -> Iterator[int]:
+    def _classify_lines(self, lines: Iterable[bytes]) -> Iterator[int]:
+        """Yield what each choice of the messages in these lines carries; other lines are skipped."""
         for data in (line[5:] for line in lines if line.startswith(b"data:")):
             try:
                 (message,) = self.read_messages(data)
@@ -499,55 +554,3 @@ class Chat(_OpenAI, frozen=True):
 
 
 DIALECTS: dict[str, Dialect] = {"completions": Completions(), "chat": Chat()}
-
-
-class WrittenText(msgspec.Struct, frozen=True, gc=False):
-    """The text that a model wrote in a part of a message: the answer, and apart from it the reasoning."""
-
-    answer: str = ""
-    reasoning: str = ""
-
-
-def read_written(value: Any, thought: bool = False) -> WrittenText:
-    """Collect the text in a value of any JSON form; all of it is reasoning if `thought`.
-
-    Raises RecursionError where it is too deep, as the parser does, which comes almost as far.
-    """
-    answer: list[str] = []
-    reasoning: list[str] = []
-    _gather_text(value, thought, answer, reasoning)
-    return WrittenText("".join(answer), "".join(reasoning))
-
-
-def has_written(value: Any) -> bool:
-    """Whether `read_written` finds any text; ends at the first: each message of a tool call is checked."""
-    if isinstance(value, dict):
-        for key, part in value.items():
-            if part and (key in _OBJECTS or (key in _KEYS and has_written(part))):
-                return True
-    elif isinstance(value, list):
-        for part in value:
-            if has_written(part):
-                return True
-    return isinstance(value, str) and value != ""
-
-
-def _is_thought(part: dict[str, Any]) -> bool:
-    kind = part.get("type")
-    return part.get("thought") is True or (kind.__class__ is str and kind.startswith(_OF_THOUGHT))
-
-
-def _gather_text(value: Any, thought: bool, answer: list[str], reasoning: list[str]) -> None:
-    if isinstance(value, str):
-        (reasoning if thought else answer).append(value)
-    elif isinstance(value, list):
-        for part in value:
-            _gather_text(part, thought, answer, reasoning)
-    elif isinstance(value, dict):
-        thought = thought or _is_thought(value)
-        for key, part in value.items():
-            if key in _KEYS:
-                _gather_text(part, thought or _KEYS[key], answer, reasoning)
-            elif key in _OBJECTS and part:
-                text = part if isinstance(part, str) else msgspec.json.encode(part).decode()
-                _gather_text(text, thought, answer, reasoning)

@@ -73,7 +73,7 @@ def join_lines(data: bytes) -> bytes:
 def read_events(body: bytes, whole: bool) -> Events:
     """Read the events of a body; an incomplete last line is dropped unless the body is `whole`.
 
-    Where some event's data is not JSON, only `split_events` decides reliably.
+    A body of the usual form is not split: only `split_events` is right where some data is not JSON.
     """
     if plain := _read_plain(body):
         return plain
@@ -90,9 +90,7 @@ def _read_plain(body: bytes) -> Events | None:
     lines, done = blanked
     events = len(ends) - done
     firsts = np.frombuffer(body, np.uint8)[np.concatenate((_FIRST, ends[:-1]))[:events] + len(_FIELD)]
-    if (
-        (firsts <= _BLANK) | (firsts == _BRACKET)
-    ).any():  # blank data is not an event, and [DONE] not the last
+    if ((firsts <= _BLANK) | (firsts == _BRACKET)).any():  # blank data is no event, [DONE] not the last
         return None
     return Events(lines, ends[:events] - 1, done)  # a data line, and its own newline
 
@@ -136,10 +134,7 @@ def split_events(body: bytes, whole: bool) -> tuple[list[bytes], list[int], bool
     ends: list[int] = []
     pending: list[bytes] = []
     pending_end, failed = 0, False
-    for line, end in (
-        *_split_lines(body, whole),
-        (b"", len(body)),
-    ):  # an event may lack the empty line after it
+    for line, end in (*_split_lines(body, whole), (b"", len(body))):  # the last may lack its empty line
         if line.startswith(b"data:"):
             pending.append(line[6:] if line.startswith(b"data: ") else line[5:])
             pending_end = end
@@ -315,7 +310,10 @@ class _Template(msgspec.Struct, frozen=True):
 
 
 def read_typical(dialect: Dialect, stream: PlainStream) -> TypicalMessages | None:
-    """Read a stream as typical messages if most are alike, without texts; None: parse each of them."""
+    """Read a stream of 64 or more messages, half of them alike, without their texts; None: parse each.
+
+    Also None where messages are cumulative, or one may be an error or no message.
+    """
     count = len(stream.begins)
     if dialect.cumulative or count < _FEWEST:
         return None
