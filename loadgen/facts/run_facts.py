@@ -520,10 +520,3 @@ class Cell(BaseModel, extra="forbid", frozen=True, defer_build=True):
     def arm(self) -> str:
         """The name of the checkpoint on its server, which comparisons group runs by."""
         return f"{self.checkpoint} on {self.server}"
-
-
-class FailedCell(BaseModel, extra="ignore", frozen=True, defer_build=True):
-    """A cell that came to nothing, and why."""
-
-    cell: Cell
-    reason: str

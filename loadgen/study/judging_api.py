@@ -11,7 +11,6 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
-from loadgen.facts.run_facts import FailedCell
 from loadgen.report.run import Place, Run, Verdict
 from loadgen.study import run_summary
 from loadgen.study.audit import audit_command
@@ -24,7 +23,7 @@ from loadgen.study.importers import result_sources
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.importers.result_sources import Sources
 from loadgen.study.limit_record import Limit
-from loadgen.study.run_summary import Reported
+from loadgen.study.run_summary import FailedCell, Reported
 
 Compared = Run | Limit | Place
 _ONE = (str, os.PathLike, Run, Limit)  # which are no list of them

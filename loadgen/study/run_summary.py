@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import asdict
+from pydantic import BaseModel
 
 from loadgen.base import parsing
 from loadgen.base.parsing import parse_metadata
@@ -134,6 +135,13 @@ _UNCOUNTED = frozenset({
     "total_input_text_tokens", "total_input_vision_tokens", "accept_length", "request_rate",
 })  # fmt: skip
 _RATE = "request_rate"  # infinite where requests are not paced
+
+
+class FailedCell(BaseModel, extra="ignore", frozen=True, defer_build=True):
+    """A cell of a campaign that came to nothing, and why."""
+
+    cell: Cell
+    reason: str
 
 
 def is_below_zero(value: float) -> bool:

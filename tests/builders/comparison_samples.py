@@ -9,9 +9,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from loadgen.facts.run_facts import Cell, FailedCell
+from loadgen.facts.run_facts import Cell
 from loadgen.report.load_identity import Load
-from loadgen.study.run_summary import Reported
+from loadgen.study.run_summary import FailedCell, Reported
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "published"
 HIGH = Load(

@@ -14,7 +14,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
 from loadgen.base.rule import Severity
 from loadgen.base.text import format_count, list_first
-from loadgen.facts.run_facts import FailedCell, Fingerprint
+from loadgen.facts.run_facts import Fingerprint
 from loadgen.features.answers import answer_check
 from loadgen.features.roofline import bound
 from loadgen.features.roofline.models import find_suffix
@@ -35,7 +35,15 @@ from loadgen.study.compare.run_groups import Group
 from loadgen.study.consistency.self_consistency import judge_figures
 from loadgen.study.load_table import SIMULATION
 from loadgen.study.repeats import Mean
-from loadgen.study.run_summary import OURS, SESSION_MS, Reported, describe_simulation, group_by, strip_load
+from loadgen.study.run_summary import (
+    OURS,
+    SESSION_MS,
+    FailedCell,
+    Reported,
+    describe_simulation,
+    group_by,
+    strip_load,
+)
 
 _SPEED = "speed_tok_s"  # of speed tables and ladders
 _CLOSED = (

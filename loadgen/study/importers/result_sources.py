@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.text import list_first
-from loadgen.facts.run_facts import FailedCell
 from loadgen.records.journal import JOURNAL
 from loadgen.report.run_directory import ARRIVALS, RESULT
 from loadgen.study import labels
@@ -35,7 +34,7 @@ from loadgen.study.importers.json_fields import ClientFormat
 from loadgen.study.importers.pasted import csv_tables, pasted_blocks, pasted_pages, pasted_tables
 from loadgen.study.importers.pasted.pasted_tables import TableRows
 from loadgen.study.limit_record import LIMIT
-from loadgen.study.run_summary import OURS, Reported
+from loadgen.study.run_summary import OURS, FailedCell, Reported
 from loadgen.study.sweep_record import SWEEP
 
 _MOST_ERRORS = 20

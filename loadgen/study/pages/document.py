@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from loadgen.base.text import list_first
-from loadgen.facts.run_facts import FailedCell
 from loadgen.study import sweep_record
 from loadgen.study.compare.limits import ComparedLimits, describe_limits, make_limit_table
 from loadgen.study.compare.model import ComparedLoad
@@ -21,7 +20,7 @@ from loadgen.study.pages.comparison_section import LEVELS, Compared, make_compar
 from loadgen.study.pages.limit_section import make_limit_sections
 from loadgen.study.pages.page_parts import PageSection, Panel, find_section
 from loadgen.study.pages.run_section import Account, make_account
-from loadgen.study.run_summary import Reported
+from loadgen.study.run_summary import FailedCell, Reported
 from loadgen.study.tables import Table
 
 MOST_DRAWN = 32  # runs whose own pictures a page holds

@@ -14,7 +14,7 @@ from builders.loops import loop_over
 from builders.published_runs import PUBLISHED, run
 from loadgen import cli
 from loadgen.base.errors import UsageError
-from loadgen.facts.run_facts import Cell, FailedCell
+from loadgen.facts.run_facts import Cell
 from loadgen.features.roofline import machines
 from loadgen.report.load_identity import Load
 from loadgen.study.audit import audit_command
@@ -23,7 +23,7 @@ from loadgen.study.audit.findings import CHECKS, audit_runs
 from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources
 from loadgen.study.importers.result_sources import Sources, read_sources
-from loadgen.study.run_summary import Reported
+from loadgen.study.run_summary import FailedCell, Reported
 from study.audit.test_published import ACCUSED, grave
 
 PAGE = PUBLISHED / "jetson_thor_serving.md"

@@ -14,14 +14,14 @@ import pytest
 from builders import made_data, made_runs
 from builders.browsing import EVIL
 from loadgen.base.structs import replace
-from loadgen.facts.run_facts import FailedCell, Server
+from loadgen.facts.run_facts import Server
 from loadgen.plan import profile
 from loadgen.report.load_identity import Load
 from loadgen.report.run_directory import Result
 from loadgen.study.compare.model import Decision
 from loadgen.study.pages import run_charts
 from loadgen.study.pages.document import MOST_DRAWN, compose_document
-from loadgen.study.run_summary import Reported, summarise_run
+from loadgen.study.run_summary import FailedCell, Reported, summarise_run
 
 pytestmark = pytest.mark.long  # whole pages, with pictures
 

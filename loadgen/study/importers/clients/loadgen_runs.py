@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from loadgen import __version__
 from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import read_list, read_mapping
-from loadgen.facts.run_facts import FORMATS, Facts, FailedCell, OtherVersion
+from loadgen.facts.run_facts import FORMATS, Facts, OtherVersion
 from loadgen.figures.metrics import DEFINITIONS_VERSION
 from loadgen.records.journal import JOURNAL
 from loadgen.report import run_directory
@@ -27,7 +27,7 @@ from loadgen.study.importers import json_fields
 from loadgen.study.importers.json_fields import ClientFormat
 from loadgen.study.limit_record import LIMIT, LimitRecord
 from loadgen.study.load_table import mark_simulated
-from loadgen.study.run_summary import Reported, summarise_result, summarise_run
+from loadgen.study.run_summary import FailedCell, Reported, summarise_result, summarise_run
 from loadgen.study.sweep_record import SWEEP, SweepRecord
 
 LADDER, CAMPAIGN = "ladder.json", "campaign.json"
