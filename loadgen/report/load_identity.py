@@ -7,11 +7,11 @@ is in their rows of the table of settings.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from loadgen.base.text import format_count
 from loadgen.facts.run_facts import Facts
@@ -187,25 +187,6 @@ def identify_measured_load(run: Result) -> Load:
         for lengths, total in zip((data.input, data.output), counted, strict=True)
     )
     return identify_load(run.facts, *means)
-
-
-def settle_lengths(loads: Iterable[Load], share: float, tokens: float = 0.0) -> Iterator[Load]:
-    """Yield the loads, with counted lengths that are nearly those of an earlier load set equal to them.
-
-    Nearly is within `share` of it, or within `tokens`: a server may count one more.
-    """
-    earlier: dict[str, list[float]] = {"input_len": [], "output_len": []}
-    for load in loads:
-        settled: dict[str, float] = {}
-        for name, known in earlier.items():
-            counted = getattr(load, name)
-            if counted is None or getattr(load, f"asked_{name}") is not None:
-                continue
-            near = (other for other in known if abs(counted - other) <= max(tokens, share * other))
-            settled[name] = next(near, counted)
-            if settled[name] == counted:
-                known.append(counted)
-        yield replace(load, **settled)
 
 
 def _list_unusual(facts: Facts) -> Iterator[tuple[str, Any]]:

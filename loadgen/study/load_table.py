@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -268,6 +268,25 @@ def _merge_rows(rows: Sequence[LoadRow]) -> LoadRow:
         standing=join_standings(known) if (known := [row.standing for row in rows if row.standing]) else None,
         saturated=saturated,
     )
+
+
+def settle_lengths(loads: Iterable[Load], share: float, tokens: float = 0.0) -> Iterator[Load]:
+    """Yield the loads, with counted lengths that are nearly those of an earlier load set equal to them.
+
+    Nearly is within `share` of it, or within `tokens`: a server may count one more.
+    """
+    earlier: dict[str, list[float]] = {"input_len": [], "output_len": []}
+    for load in loads:
+        settled: dict[str, float] = {}
+        for name, known in earlier.items():
+            counted = getattr(load, name)
+            if counted is None or getattr(load, f"asked_{name}") is not None:
+                continue
+            near = (other for other in known if abs(counted - other) <= max(tokens, share * other))
+            settled[name] = next(near, counted)
+            if settled[name] == counted:
+                known.append(counted)
+        yield replace(load, **settled)
 
 
 def compute_means(values: Sequence[Mapping[str, float]], saturated: bool) -> dict[str, Mean]:

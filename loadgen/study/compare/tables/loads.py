@@ -8,11 +8,10 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.features.sessions.session_figures import divide_by_turn
-from loadgen.report.load_identity import settle_lengths
 from loadgen.study import load_table
 from loadgen.study.compare.comparison import INVALID
 from loadgen.study.compare.model import ALONE, ComparedLoad, Line
-from loadgen.study.load_table import SIMULATION, LoadRow
+from loadgen.study.load_table import SIMULATION, LoadRow, settle_lengths
 from loadgen.study.run_summary import group_by
 from loadgen.study.tables import Table, make_table
 
