@@ -57,6 +57,12 @@ def render_short(
     return "\n".join(line for name in parts for line in shown[name])
 
 
+def explain_unmeasured(result: Result) -> str:
+    """Explain that nothing was measured, of a run without a successful request."""
+    became = "failed or was cancelled" if result.metrics.cancelled else "failed"
+    return f"every request {became}: nothing was measured"
+
+
 def list_page_lines(page: PageTitle, result: Result) -> tuple[str, ...]:
     """List the report's lines for a section of the HTML page, not wrapped; never raises."""
     options = ReportOptions(False, result_block.find_layout(None), Screen(sys.maxsize))

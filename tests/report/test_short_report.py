@@ -258,3 +258,13 @@ def test_where_there_is_little_room_the_servers_counters_stay(monkeypatch: pytes
         "P99 TTFT 50.00 ms, TPOT 10.00 ms; 320 samples, a bound needs 459",
         *("tokens", "concurrency", "client", "server's counters", "more"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "became"),
+    [(FailureKind.TIMEOUT, "failed"), (FailureKind.USER_CANCELLED, "failed or was cancelled")],
+)
+def test_of_a_run_without_success_it_is_said_whether_requests_failed(kind: FailureKind, became: str) -> None:
+    case = run(failed(1, kind))
+    shown = report.explain_unmeasured(Result(case.facts, case.records))
+    assert shown == f"every request {became}: nothing was measured"

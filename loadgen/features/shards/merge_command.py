@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
         print_text(f"loadgen: {error}", sys.stderr)
     measured = bool(run.records.ok.any())
     if not measured:
-        print_text("loadgen: every request failed: nothing was measured", sys.stderr)
+        print_text(f"loadgen: {report.explain_unmeasured(run)}", sys.stderr)
     return decide_exit_code(
         measured=measured,
         whole=not run.facts.partial,

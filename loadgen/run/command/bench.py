@@ -265,6 +265,7 @@ def _render(run: Result, directory: Path, options: Options) -> str:
 
 def finish(session: Session, run: Result, directory: Path) -> int:
     """Write the run's files, print the report, and return the exit code; files come first."""
+    from loadgen.report import report
     from loadgen.report.result_file import write_result
     from loadgen.verdict.verdict import Level
 
@@ -288,8 +289,7 @@ def finish(session: Session, run: Result, directory: Path) -> int:
     if is_empty and not signal:
         progress.warn(f"shard {options.share.name} has none of the plan's {run.facts.requests} requests")
     elif not measured and not signal:
-        became = "failed or was cancelled" if run.metrics.cancelled else "failed"
-        progress.warn(f"every request {became}: nothing was measured")
+        progress.warn(report.explain_unmeasured(run))
     return decide_exit_code(
         signal=signal,
         measured=measured,
