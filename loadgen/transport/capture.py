@@ -89,13 +89,13 @@ class Capture(msgspec.Struct, tag="capture", array_like=True):
         wall_ns = timespec[::2] * 1_000_000_000 + timespec[1::2]
         found_ns = wall_ns - self.realtime_offset_ns
         if self.earlier_offsets_ns:
-            found_ns = self._find_offsets(wall_ns)
+            found_ns = self._convert_stepped(wall_ns)
         if np.count_nonzero(wall_ns) < len(wall_ns):
             found_ns[wall_ns == 0] = 0
         return found_ns
 
-    def _find_offsets(self, wall_ns: Int64) -> Int64:
-        """Convert wall times to CLOCK_MONOTONIC, each by the clock offset then in force."""
+    def _convert_stepped(self, wall_ns: Int64) -> Int64:
+        """Convert wall times to CLOCK_MONOTONIC, each by the offset that puts it nearest before its read."""
         offsets_ns = np.array((self.realtime_offset_ns, *self.earlier_offsets_ns))
         by_offset_ns = wall_ns - offsets_ns[:, None]
         lag_ns = self.user_ns() - by_offset_ns
@@ -240,7 +240,7 @@ class Outbox:
             self._waiting.append((capture, None, size))
 
     def finish(self, last: Health | CaptureFault) -> None:
-        """Send everything that waits and then `last`, blocking as long as the reader takes."""
+        """Send everything that waits and then `last`, blocking as long as the reader takes; then close."""
         self.sock.setblocking(True)
         while self._partial or self._waiting:
             self.flush_some()
@@ -250,7 +250,7 @@ class Outbox:
 
     @property
     def stop_asked(self) -> bool:
-        """Whether the decoding process asked to stop, or is gone."""
+        """Whether the decoding process has requested a stop, which is read from the pipe, or is gone."""
         try:
             self.sock.recv(1)
         except BlockingIOError:
@@ -277,12 +277,12 @@ class Inbox:
         self._decoder = msgspec.msgpack.Decoder(Message)
 
     def stop(self) -> None:
-        """Ask the capturing process to end what is in flight."""
+        """Request that the capturing process end what is in flight; without effect if it has ended."""
         with contextlib.suppress(OSError):  # it has ended by itself: its last words are still in the pipe
             self.sock.send(b"s")
 
     def messages(self) -> Iterator[Message]:
-        """Read once, blocking, and yield the complete messages."""
+        """Read once, blocking, and yield the complete messages; sets `closed` at the pipe's end."""
         if self._filled == len(self._buffer):
             self._buffer.extend(bytes(self._filled))  # one message is longer than all of it
         with memoryview(self._buffer) as view:

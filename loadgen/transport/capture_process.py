@@ -1,4 +1,4 @@
-"""Capture process: it captures, this process decodes, so neither delays the other."""
+"""Capture process: forked to send and capture while its parent decodes, so that neither delays the other."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class CaptureRun:
         self.delivered[index] = True
 
     def _list_lost(self) -> Iterator[Capture]:
-        """Yield a failed capture for each request that was lost with the process."""
+        """Yield a failed capture for each request that was lost with the process, counted in `lost`."""
         now_ns = clock.now_ns()
         have = {index for index, came in enumerate(self.delivered) if came}
         for index in self.order.list_unanswered(self.counters.sent, have):
@@ -104,7 +104,7 @@ class CaptureRun:
         self.inbox.stop()
 
     def kill(self) -> None:
-        """End the capturing process at once."""
+        """Kill the capturing process, if it is not reaped, and close the pipe."""
         if self.pid:
             with contextlib.suppress(ProcessLookupError, ChildProcessError):  # reaped just now
                 os.kill(self.pid, signal.SIGKILL)
@@ -208,7 +208,7 @@ def drop_privileges() -> None:
 
 
 def set_scheduling(policy: str) -> None:
-    """Set this process's scheduling policy (`SCHED_BATCH`, …) if the kernel has it."""
+    """Set this process's scheduling policy (`SCHED_BATCH`, …) if the kernel has and permits it."""
     if hasattr(os, policy):
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, getattr(os, policy), os.sched_param(0))

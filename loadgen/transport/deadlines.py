@@ -61,7 +61,7 @@ class Deadlines:
 
 
 def is_closed_while_idle(stream: Stream, now_ns: int) -> bool:
-    """Whether a kept-alive connection was closed so soon after a request that it may be sent again.
+    """Whether a kept-alive connection was closed within 0.1 s of a request, so that it may be sent again.
 
     For the caller to know: that the connection had served before, and that no byte came.
     """
@@ -124,20 +124,20 @@ class Stalls:
         self.limit_ns, self.token_seen, self.streams, self.now_ns = limit_ns, token_seen, streams, now_ns
         self.every_ns = min(_LOOK_EVERY_NS, limit_ns // 4)
         self.token_ns = 0  # when a stream last got a token, as far as is known
-        self._swept_ns = self._asked_ns = self._spent_ns = 0
+        self._swept_ns = self._searched_ns = self._spent_ns = 0
 
     def is_stalled(self, stream: Stream, now_ns: int) -> bool:
-        """Whether a stream has waited longer than allowed for its next token.
+        """Whether a stream has waited longer than allowed for its next token; searches its new reads.
 
         One without its first token may be waiting in the server's queue: it is stalled only when no other
-        stream got a token either.
+        stream got a token either. Reads that need no answer yet are searched for 2 ms of a sweep at most.
         """
         if not self.limit_ns:
             return False
         if self._is_overdue(stream, now_ns):
             self._search(stream, now_ns)
             if not stream.begun and self._is_overdue(stream, now_ns):
-                self._ask_all(now_ns)
+                self._search_all(now_ns)
             return self._is_overdue(stream, now_ns)
         if now_ns - max(stream.looked_ns, stream.progress_ns) > self.every_ns:
             if self._swept_ns != now_ns:
@@ -150,11 +150,11 @@ class Stalls:
         last_ns = stream.progress_ns if stream.begun else max(stream.progress_ns, self.token_ns)
         return now_ns - last_ns > self.limit_ns
 
-    def _ask_all(self, now_ns: int) -> None:
+    def _search_all(self, now_ns: int) -> None:
         """Search the streams for a new token, once per sweep, until one is found."""
-        if self._asked_ns == now_ns:
+        if self._searched_ns == now_ns:
             return
-        self._asked_ns = now_ns
+        self._searched_ns = now_ns
         for stream in self.streams():
             self._search(stream, now_ns)
             if now_ns - self.token_ns <= self.limit_ns:

@@ -152,6 +152,7 @@ class EpollTransport:
         )
 
     def _dispatch(self, events: list[tuple[int, int]]) -> None:
+        """Handle a poll's events and fail what could not connect; without memory, cut the largest answer."""
         self.joined = 0
         try:
             self._read_ready(events)
@@ -397,6 +398,7 @@ class EpollTransport:
         self._drop_idle(slot)
 
     def _drop_idle(self, slot: Slot) -> None:
+        """Close an idle connection and dial it again: now, or after 0.1 s if it never served a request."""
         self.pool.drop(slot)
         if slot.served:
             self._dial_if_needed(slot)
@@ -404,6 +406,7 @@ class EpollTransport:
             slot.retry_ns = self.now_ns() + _SWEEP_NS
 
     def _dial_if_needed(self, slot: Slot) -> None:
+        """Dial a closed slot if requests are left for it, or set `retry_ns` to when they will need it."""
         at_ns, now_ns = self.sender.redial_ns(slot), self.now_ns()
         if at_ns > now_ns:
             slot.retry_ns = at_ns

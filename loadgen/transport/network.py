@@ -17,7 +17,6 @@ _COUNT = struct.Struct("=I")
 # Where Linux has these; the last two from 5.4 on.
 _TOTAL_RETRANS, _MIN_RTT, _DSACK_DUPS, _RCV_OOOPACK = 100, 148, 216, 224
 _NO_RTT = (1 << 32) - 1  # of a connection without one yet
-
 _BIND_ADDRESS_NO_PORT = 24  # IP_BIND_ADDRESS_NO_PORT of Linux: the port is chosen by connect, for each server
 Received = tuple[bytes, list[tuple[int, int, bytes]], int, Any]  # as socket.recvmsg returns it
 
@@ -94,19 +93,15 @@ class Losses(NamedTuple):
 
     def subtract(self, before: Losses) -> Losses:
         """Return the counts since an earlier reading of the same connection."""
-        return Losses(
-            *(
-                UNKNOWN if now < 0 else max(now - max(then, 0), 0)
-                for now, then in zip(self, before, strict=True)
-            )
-        )
+        pairs = zip(self, before, strict=True)
+        return Losses(*(UNKNOWN if now < 0 else max(now - max(then, 0), 0) for now, then in pairs))
 
 
 UNKNOWN_LOSSES = Losses()
 
 
 def read_losses(sock: Informed | None) -> Losses:
-    """Read a socket's loss counts from TCP_INFO; unknown if it is closed, or the kernel has none."""
+    """Read a socket's loss counts from TCP_INFO, less needless resends; unknown if closed or not reported."""
     info = b"" if sock is None or not _TCP_INFO else _read_info(sock, _BYTES)
     again = _read_count(info, _TOTAL_RETRANS)
     # The receiver reports what it has twice: that was not lost, only acknowledged late. A server that reads a

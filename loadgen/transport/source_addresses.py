@@ -88,9 +88,10 @@ def plan_sources(
     ports: PortRange | None = None,
     occupied: Callable[[int, str, Address], Iterable[int]] | None = None,
 ) -> SourcePlan:
-    """Choose the local addresses for connections to a server; none (the kernel's) if half the ports do.
+    """Choose the local addresses for connections to a server; none (the kernel's) if half the ports suffice.
 
-    Raises UsageError where they have too few ports, with what to do.
+    To a server at 127.* as many of 127.0.0.1 to .254 as are needed, else the given ones or the one of the
+    route. Raises UsageError where they have too few free ports, with what to do.
     """
     ports, occupied = ports or PortRange.read(), occupied or list_used_ports
     family, address = server
@@ -172,7 +173,7 @@ def _explain_shortage(
 
 
 def _read_reserved_ports() -> Iterable[int]:
-    """Read the ports that the kernel reserves (8080,9000-9010) and does not give to connections."""
+    """Yield the ports that the kernel reserves (8080,9000-9010) from connections; none if unreadable."""
     try:
         parts = _RESERVED.read_text("ascii").strip().split(",")
         for part in filter(None, parts):

@@ -246,8 +246,8 @@ class Slot(_Exchange):
     def quicken_acks(self) -> None:
         """Have the kernel acknowledge received data at once, until it is set otherwise.
 
-        A server with Nagle's algorithm waits for that with its next one. To be asked again after each
-        request: having sent right after it received, the kernel waits up to 40 ms for more to send.
+        A server with Nagle's algorithm waits for that with its next one. To be set again after each request:
+        having sent right after it received, the kernel waits up to 40 ms for more to send.
         """
         assert self.sock is not None
         quicken_acks(self.sock)
@@ -300,7 +300,7 @@ class Slot(_Exchange):
     def is_over(self, now_ns: int, quiet_ns: int) -> bool:
         """Whether a long response is complete or broken although no read showed its end.
 
-        Asked of the parser where nothing came for a while, or what came last ends in mid-line.
+        The parser decides where nothing came for `quiet_ns`, or what came last ends in mid-line.
         """
         framing, intake = self.framing, self.intake
         if framing is None:
@@ -317,7 +317,7 @@ class Slot(_Exchange):
         return self.counted_bytes
 
     def held_bytes(self) -> int:
-        """Return the bytes of memory that the response takes so far."""
+        """Return the bytes of memory that the response takes so far; sets `most_reads` to its reads."""
         return self.count_bytes(0) + self.counted_reads * READ_COST
 
     def capture(self, failure: Failure | None, end_ns: int, wall: WallOffset) -> Capture:

@@ -13,11 +13,8 @@ from loadgen.transport.sending.job import Job
 
 NEVER_NS = 1 << 62
 _SCAN_NS = 1_000_000  # between two searches for first tokens: more often would find nothing new
-
 _COUNT_NS = 2_000_000  # between two counts of tokens
-
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
-
 SPIN_NS = 1_200_000  # an epoll sleeps whole milliseconds, rounded up: the last one is spun
 
 
@@ -55,7 +52,7 @@ class ConcurrencyGate:
 
     def is_open(self, now_ns: int) -> bool:
         if now_ns >= self._until_ns:
-            self._go_on(now_ns)
+            self._update_limit(now_ns)
         if self.under_way >= self._limit:
             self._shut = True
         elif self._shut:
@@ -63,7 +60,7 @@ class ConcurrencyGate:
             self.opened_ns = max(self._changed_ns, self._ended_ns)
         return not self._shut
 
-    def _go_on(self, now_ns: int) -> None:
+    def _update_limit(self, now_ns: int) -> None:
         """Update the limit in force, and when it began and ends."""
         while now_ns >= self._until_ns:
             self._changed_ns = self._until_ns
@@ -106,10 +103,11 @@ class PrefillGate:
     def is_open(self, now_ns: int) -> bool:
         if len(self._prefills) >= self.most and now_ns >= self._scan_ns:
             self._scan_ns = now_ns + _SCAN_NS
-            self._prefills = [prefill for prefill in self._prefills if self._goes_on(prefill)]
+            self._prefills = [prefill for prefill in self._prefills if self._lacks_token(prefill)]
         return len(self._prefills) < self.most
 
-    def _goes_on(self, prefill: _Prefill) -> bool:
+    def _lacks_token(self, prefill: _Prefill) -> bool:
+        """Whether a request is in flight without a token; if not, sets when it ended or got one."""
         stream = prefill.stream
         if stream.index != prefill.index:
             self.opened_ns = max(self.opened_ns, self._ended_ns)
@@ -214,13 +212,14 @@ class AfterTokens:
         self._scan_ns = now_ns + _COUNT_NS
         self._counted = [counted for counted in self._counted if counted.stream.index == counted.index]
         for counted in self._counted:
-            self._scan(counted)
+            self._count_new(counted)
         due = [counted.stream for counted in self._counted if counted.tokens >= self.most]
         if due:
             self._counted = [counted for counted in self._counted if counted.tokens < self.most]
         return due
 
-    def _scan(self, counted: _Counted) -> None:
+    def _count_new(self, counted: _Counted) -> None:
+        """Add the messages with text in a request's new reads, and keep the bytes of an unfinished one."""
         reads = counted.stream.list_since(counted.reads)
         if not reads:
             return

@@ -83,7 +83,6 @@ class Limits(msgspec.Struct, frozen=True):
     stall_timeout_ns: int = 0  # without a token, no matter what else arrives
     connect_timeout_ns: int = 30_000_000_000
     answer_bytes: int = 64 << 20  # of one answer, head included: more is not an answer to what was asked
-
     open_bytes: int = 0  # of all answers under way together, with what waits to be decoded; 0: no limit
 
     def refuse_for_room(self, held: int) -> Failure:
@@ -122,7 +121,7 @@ class Share(msgspec.Struct, frozen=True):
         return [Share(self.number + self.of * worker, self.of * workers) for worker in range(workers)]
 
     def list_indices(self, count: int, sessions: Int64 | None = None) -> Int64:
-        """List the plan indices of this share, ascending; `sessions`: each request's, none divided."""
+        """List the plan indices of this share, ascending: each `of`-th request or, of `sessions`, session."""
         if sessions is None:
             return np.arange(self.number, count, self.of, dtype=np.int64)
         _, ranks = np.unique(sessions[:count], return_inverse=True)
@@ -247,7 +246,7 @@ class Job(msgspec.Struct, frozen=True):
     request_id_prefix: str = "loadgen-"
     rate_per_s: float = float("inf")
     duration_ns: int = 0
-    http2: bool = False  # only the httpx transport speaks it
+    http2: bool = False  # only the httpx transport can send it
     profile: Profile = Profile()  # of which a transport may need settings that have no field here
     sending: Sending = Sending()  # and so with those of the run
     share: Share = WHOLE  # whose slots these are

@@ -121,6 +121,7 @@ class Sender:
             self._send_next(slot, self._freed_ns(slot))
 
     def _send_open(self) -> None:
+        """Send the requests that are due over free slots; open new slots for those that are left waiting."""
         pool, out = self.pool, self.out
         now_ns = self.now_ns()
         if out.next == out.count or (pool.free and out.due_ns(self.begin_ns) > now_ns):
@@ -157,7 +158,7 @@ class Sender:
             self.cancelling.note_sent(slot)
 
     def _take(self, slot: Slot, intended_ns: int) -> None:
-        """Give the next request to a slot; `intended_ns` is when it should go out."""
+        """Give the next request, which should go out at `intended_ns`, to a slot; count it as sent."""
         slot.index, slot.request = self.out.take()
         slot.intended_ns = intended_ns
         self.counters.publish_sent(self.out.next)
