@@ -69,7 +69,12 @@ FEATURES: dict[str, dict[str, str]] = {
     "ring": {"doubts": "ring_checks", "transports": "ring_choice"},
     "httpx": {"transports": "httpx_choice"},
     "launch": {"launch": "launched_server"},
-    "selftest": {"capacity": "capacity", "checkable": "selftest_checks", "doubts": "selftest_checks"},
+    "selftest": {
+        "capacity": "capacity",
+        "checkable": "kept_selftests",
+        "doubts": "kept_selftests",
+        "steps": "kept_selftests",
+    },
     "sensors": {"sections": "sensor_lines", "sensors": "sensor_discovery", "throttling": "nvml"},
     "shards": {"doubts": "shard_checks", "options": "shard_settings", "sections": "shard_lines"},
     "workers": {"processes": "workers"},

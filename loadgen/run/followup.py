@@ -14,7 +14,6 @@ from loadgen.base.errors import Broken, UsageError, make_guarded
 from loadgen.base.secrecy import Secrets, hide_secrets
 from loadgen.base.signals import Interrupts
 from loadgen.base.structs import replace
-from loadgen.facts import calibration
 from loadgen.facts.run_facts import Client, Facts
 from loadgen.features import import_rows
 from loadgen.figures.session_rows import list_early_places
@@ -109,14 +108,6 @@ def keep_samples(facts: Facts, sensing: HostSampler | None, observer: MetricsScr
         return sample_file.keep_samples(sensed, facts.window, began_ns)
 
     return make_guarded("samples", keep, NO_SAMPLES, [])
-
-
-def add_calibration(facts: Facts) -> Facts:
-    """Add the errors of this client's last self-test here to the facts, if there was one."""
-    digest = calibration.environment_digest(facts.environment)
-    client = facts.client
-    known = calibration.read_remembered(client.transport, digest, client.workers)
-    return replace(facts, calibration=known)
 
 
 def add_configuration(

@@ -242,12 +242,10 @@ class Session(msgspec.Struct, frozen=True):
 
     def _steps(self, made: Plan, outcome: Outcome, display: Display) -> tuple[tuple[str, Step], ...]:
         """List (name, step) of what is learned of server and client after a run."""
-        from loadgen.run import followup
 
         return (
             *self.sender.list_steps(),
             ("the engine's configuration", self._add_configuration),
-            ("the last self-test", followup.add_calibration),
             *chain.from_iterable(
                 feature.list_steps(self, made, outcome, display) for feature in import_rows("steps")
             ),

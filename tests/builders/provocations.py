@@ -20,9 +20,9 @@ from fakes.virtual_servers import MS
 from fakes.virtual_time import START_NS
 from loadgen import cli
 from loadgen.base.structs import replace
-from loadgen.facts import calibration
 from loadgen.facts.calibration import Calibration, Error
 from loadgen.facts.run_facts import Facts
+from loadgen.features.selftest import kept_selftests
 from loadgen.host import environment
 from loadgen.host.environment import describe_machine
 from loadgen.plan.random_prompts import TokenIds
@@ -302,7 +302,7 @@ def remember(capacity_per_s: float) -> None:
     error = Error(median_us=10, p99_us=50, max_us=90, p99_percent=0.5)
     measured = Calibration(
         measured=datetime.now(UTC),
-        environment=calibration.environment_digest(describe_machine()),
+        environment=kept_selftests.environment_digest(describe_machine()),
         transport="wire",
         streams=4,
         interval_ms=20,
@@ -314,7 +314,7 @@ def remember(capacity_per_s: float) -> None:
         capacity_streams=4,
         cpu_us_per_token=10,
     )
-    assert calibration.remember([measured, measured.model_copy(update={"transport": "ring"})])
+    assert kept_selftests.remember([measured, measured.model_copy(update={"transport": "ring"})])
 
 
 def rows_in(name: str, rows: list[dict[str, Any]]) -> Prepare:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
-from loadgen.facts import calibration
 from loadgen.facts.calibration import Calibration, Error
+from loadgen.features.selftest import kept_selftests
 
 US = 1000
 MS = 1000 * US
@@ -77,30 +77,30 @@ def test_headroom_is_how_often_the_rate_fits(rate: float, headroom: float) -> No
 
 
 def test_what_is_kept_is_found_again_by_transport_and_environment(cache: Path) -> None:
-    assert calibration.read_remembered("wire", "here") is None
+    assert kept_selftests.read_remembered("wire", "here") is None
     wire, httpx = calibrated("wire"), calibrated("httpx", capacity_bounded=False)
-    assert calibration.remember([wire, httpx])
-    assert calibration.cache_path() == cache
-    assert calibration.read_remembered("wire", "here") == wire
-    assert calibration.read_remembered("httpx", "here") == httpx
-    assert calibration.read_remembered("wire", "elsewhere") is None
+    assert kept_selftests.remember([wire, httpx])
+    assert kept_selftests.cache_path() == cache
+    assert kept_selftests.read_remembered("wire", "here") == wire
+    assert kept_selftests.read_remembered("httpx", "here") == httpx
+    assert kept_selftests.read_remembered("wire", "elsewhere") is None
 
 
 def test_a_run_of_several_workers_has_their_self_test_or_one_worker_s() -> None:
     one, two = calibrated(), calibrated(workers=2, capacity_tokens_per_s=150_000.0)
-    calibration.remember([one])
-    assert calibration.read_remembered("wire", "here", 2) == one
-    calibration.remember([two])
-    found = [calibration.read_remembered("wire", "here", workers) for workers in (1, 2, 3)]
+    kept_selftests.remember([one])
+    assert kept_selftests.read_remembered("wire", "here", 2) == one
+    kept_selftests.remember([two])
+    found = [kept_selftests.read_remembered("wire", "here", workers) for workers in (1, 2, 3)]
     assert found == [one, two, one]
 
 
 def test_a_self_test_from_before_there_were_workers_is_of_one(cache: Path) -> None:
-    calibration.remember([calibrated()])
+    kept_selftests.remember([calibrated()])
     old = cache.read_text("utf-8").replace('   "workers": 1,\n', "")
     assert "workers" not in old
     cache.write_text(old, "utf-8")
-    assert calibration.read_remembered("wire", "here") == calibrated()
+    assert kept_selftests.read_remembered("wire", "here") == calibrated()
 
 
 @pytest.mark.parametrize(
@@ -113,12 +113,12 @@ def test_workers_hold_in_proportion_to_those_that_were_measured(
 
 
 def test_a_later_one_replaces_its_own_kind_only() -> None:
-    calibration.remember([calibrated("wire"), calibrated("httpx"), calibrated("wire", "elsewhere")])
+    kept_selftests.remember([calibrated("wire"), calibrated("httpx"), calibrated("wire", "elsewhere")])
     fresh = calibrated("wire", capacity_streams=1)
-    calibration.remember([fresh])
-    assert calibration.read_remembered("wire", "here") == fresh
-    assert calibration.read_remembered("httpx", "here") == calibrated("httpx")
-    assert calibration.read_remembered("wire", "elsewhere") == calibrated("wire", "elsewhere")
+    kept_selftests.remember([fresh])
+    assert kept_selftests.read_remembered("wire", "here") == fresh
+    assert kept_selftests.read_remembered("httpx", "here") == calibrated("httpx")
+    assert kept_selftests.read_remembered("wire", "elsewhere") == calibrated("wire", "elsewhere")
 
 
 @pytest.mark.parametrize(
@@ -141,27 +141,27 @@ def test_a_damaged_cache_is_ignored_with_a_line(
         cache.mkdir()
     else:
         cache.write_bytes(content)
-    assert calibration.read_remembered("wire", "here") is None
+    assert kept_selftests.read_remembered("wire", "here") is None
     (warning,) = caplog.messages
     assert warning.startswith(f"earlier self-tests are ignored: {cache}: ")
     assert "\n" not in warning
     if content is not None:
-        assert calibration.remember([calibrated()])
-        assert calibration.read_remembered("wire", "here") == calibrated()
+        assert kept_selftests.remember([calibrated()])
+        assert kept_selftests.read_remembered("wire", "here") == calibrated()
 
 
 def test_a_cache_that_cannot_be_written_is_told_and_no_fault(
     cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cache.parent.parent.write_text("a file where the directory would be")
-    assert calibration.remember([calibrated()]) is False
+    assert kept_selftests.remember([calibrated()]) is False
     assert caplog.text.count("the self-test's result is not stored: ") == 1
 
 
 def test_without_the_variable_it_is_below_the_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert calibration.cache_path() == tmp_path / ".cache" / "loadgen" / "selftest.json"
+    assert kept_selftests.cache_path() == tmp_path / ".cache" / "loadgen" / "selftest.json"
 
 
 FACTS = {"cpu": "A", "cpus": "2", "platform": "Linux-6", "python": "CPython 3.11.7", "loadgen": "1"}
@@ -182,7 +182,7 @@ FACTS = {"cpu": "A", "cpus": "2", "platform": "Linux-6", "python": "CPython 3.11
     ],
 )
 def test_another_machine_or_software_is_another_environment(change: dict[str, str], same: bool) -> None:
-    before, after = (calibration.environment_digest(facts) for facts in (FACTS, {**FACTS, **change}))
+    before, after = (kept_selftests.environment_digest(facts) for facts in (FACTS, {**FACTS, **change}))
     assert (before == after) is same
 
 

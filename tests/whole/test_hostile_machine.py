@@ -16,9 +16,8 @@ from builders.made_cases import measured, run
 from builders.recorded_sensors import DATA, RecordedNvml, tree
 from facts.test_calibration import calibrated
 from loadgen.base import files, untrusted
-from loadgen.facts import calibration
-from loadgen.features.selftest import capacity
-from loadgen.features.selftest.selftest_checks import beyond_capacity, headroom
+from loadgen.features.selftest import capacity, kept_selftests
+from loadgen.features.selftest.kept_selftests import beyond_capacity, headroom
 from loadgen.features.sensors import sensor_discovery
 from loadgen.features.sensors.jetson import Board
 from loadgen.features.sensors.nvml import Gpus
@@ -242,9 +241,9 @@ def test_a_cache_that_is_none_is_ignored_with_a_line(
     made: Callable[[Path], None],
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    calibration.cache_path().parent.mkdir(parents=True)
-    made(calibration.cache_path())
-    assert calibration.read_remembered("wire", "here") is None
+    kept_selftests.cache_path().parent.mkdir(parents=True)
+    made(kept_selftests.cache_path())
+    assert kept_selftests.read_remembered("wire", "here") is None
     assert caplog.text.count("earlier self-tests are ignored") == 1
 
 
@@ -261,13 +260,13 @@ def test_a_remembered_number_that_cannot_be_is_ignored(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     good = calibrated(tokens_per_message=1)
-    assert calibration.remember([good])
-    path = calibration.cache_path()
+    assert kept_selftests.remember([good])
+    path = kept_selftests.cache_path()
     text = path.read_text("utf-8")
     head, _, rest = text.partition(f'"{name}": ')
     end = min(rest.index(sign) for sign in ",\n" if sign in rest)
     path.write_text(f'{head}"{name}": {value}{rest[end:]}', "utf-8")
-    assert calibration.read_remembered("wire", "here") is None
+    assert kept_selftests.read_remembered("wire", "here") is None
 
 
 @loop_over("name", ["tokens_per_message", "interval_ms", "streams"])

@@ -15,8 +15,8 @@ from loadgen.base import clock
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.printing import print_text
 from loadgen.base.text import format_count
-from loadgen.facts import calibration
 from loadgen.facts.calibration import Calibration, Error
+from loadgen.features.selftest import kept_selftests
 from loadgen.features.selftest.trial import TTFT_MS, Seen, SelftestClient, SelftestLoad, run_trial
 from loadgen.figures.metrics import compute_metrics
 from loadgen.figures.objectives import make_metric_options
@@ -121,7 +121,7 @@ def calibrate(load: SelftestLoad, client: SelftestClient, budget_s: float) -> tu
     capacity = _find_capacity(load, client, seen, cpu_us_per_token, begin_ns + int(budget_s * 1e9))
     found = Calibration(
         measured=datetime.now(UTC),
-        environment=calibration.environment_digest(describe_machine()),
+        environment=kept_selftests.environment_digest(describe_machine()),
         transport=client.transport,
         workers=client.workers,
         streams=load.streams,
@@ -176,7 +176,7 @@ def measure_at_pace(workload: Profile, transport: str, warmed: Records, workers:
 
 def measure_one_worker(workload: Profile, transport: str, warmed: Records) -> Calibration:
     """Return the self-test of one worker of a transport here, from the cache, or measured now and cached."""
-    kept = calibration.read_remembered(transport, calibration.environment_digest(describe_machine()))
+    kept = kept_selftests.read_remembered(transport, kept_selftests.environment_digest(describe_machine()))
     return kept or _measure_and_keep(_add_pace(workload, warmed), transport, 1)
 
 
@@ -196,7 +196,7 @@ def _add_pace(workload: Profile, warmed: Records) -> SelftestLoad:
 def _measure_and_keep(load: SelftestLoad, transport: str, workers: int) -> Calibration:
     """Run the self-test of a transport, write it to the cache, and return it."""
     measured = measure_client(load, [transport], workers=workers)
-    calibration.remember(measured.values())
+    kept_selftests.remember(measured.values())
     return measured[transport]
 
 

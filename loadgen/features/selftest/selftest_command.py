@@ -14,8 +14,8 @@ from loadgen.base.errors import decide_exit_code
 from loadgen.base.parsing import MOST_STREAMS, Parser, integer_between, number_between, parse_arguments
 from loadgen.base.printing import print_text
 from loadgen.base.text import format_count
-from loadgen.facts import calibration
 from loadgen.facts.calibration import Calibration
+from loadgen.features.selftest import kept_selftests
 from loadgen.features.selftest.capacity import calibrate, format_transport, format_workers, measure_client
 from loadgen.features.selftest.trial import (
     USUAL_STREAMS,
@@ -66,8 +66,8 @@ def main(argv: Sequence[str]) -> int:
         measured = _measure_growing(load, options.workers, transports, deadline_ns)
     else:
         measured = _measure_transports(load, transports, deadline_ns)
-    if options.save and calibration.remember(measured):
-        print_text(f"kept for later reports in {calibration.cache_path()}", sys.stdout)
+    if options.save and kept_selftests.remember(measured):
+        print_text(f"kept for later reports in {kept_selftests.cache_path()}", sys.stdout)
     return decide_exit_code(measured=well)
 
 

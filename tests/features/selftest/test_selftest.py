@@ -14,9 +14,8 @@ import pytest
 from builders.loops import loop_over
 from loadgen import cli
 from loadgen.base.errors import MeasureError
-from loadgen.facts import calibration
 from loadgen.facts.calibration import Calibration, Error
-from loadgen.features.selftest import capacity, selftest_command
+from loadgen.features.selftest import capacity, kept_selftests, selftest_command
 from loadgen.features.selftest.capacity import Capacity, format_transport, format_workers, search
 from loadgen.features.selftest.selftest_command import MODES, find_fault
 from loadgen.features.selftest.trial import Seen, SelftestLoad
@@ -248,9 +247,9 @@ def test_the_whole_self_test_in_short(capsys: pytest.CaptureFixture[str]) -> Non
     for mode in MODES:
         assert f"  {mode.words:<26}" + f"{'ok':>10}" * len(transports) in printed
     assert "4 streams × 200 tok/s, against the null server on this machine:" in printed
-    environment = calibration.environment_digest(describe_machine())
+    environment = kept_selftests.environment_digest(describe_machine())
     for transport in transports:
-        found = calibration.read_remembered(transport, environment)
+        found = kept_selftests.read_remembered(transport, environment)
         assert found is not None
         assert (found.streams, found.interval_ms) == (4, 5.0)
         assert found.cpu_us_per_token > 0
@@ -264,7 +263,9 @@ def test_a_client_is_measured_at_several_tokens_a_message_and_over_chat() -> Non
     found = capacity.measure_client(load, ["wire"], budget_s=0.5)
     assert found.keys() == {"wire"}
     assert found["wire"].events_per_read >= 1.0
-    assert calibration.read_remembered("wire", found["wire"].environment) is None  # keeping is the caller's
+    assert (
+        kept_selftests.read_remembered("wire", found["wire"].environment) is None
+    )  # keeping is the caller's
 
 
 @pytest.mark.whole
@@ -280,7 +281,7 @@ def test_a_mode_measured_wrong_shows_in_table_and_exit_code(
     printed = capsys.readouterr().out
     assert f"  {MODES[0].words:<26}{'wrong':>10}" in printed
     assert f"{MODES[0].words}, wire: 72 tokens of 72!" in printed
-    assert not calibration.cache_path().exists()
+    assert not kept_selftests.cache_path().exists()
 
 
 @pytest.mark.whole
@@ -293,8 +294,8 @@ def test_workers_are_measured_in_growing_number_and_kept_by_it(
     printed = capsys.readouterr().out.splitlines()
     heading = printed.index("wire:")
     assert [line.split()[0] for line in printed[heading + 2 : heading + 5]] == ["1", "2", "3"]
-    environment = calibration.environment_digest(describe_machine())
-    found = [calibration.read_remembered("wire", environment, workers) for workers in (1, 2, 3)]
+    environment = kept_selftests.environment_digest(describe_machine())
+    found = [kept_selftests.read_remembered("wire", environment, workers) for workers in (1, 2, 3)]
     assert [(each.workers, each.streams) for each in found if each] == [(1, 2), (2, 4), (3, 6)]
     assert max(map(len, printed[: heading + 5])) <= 80
 

@@ -13,8 +13,8 @@ import pytest
 from builders.loops import loop_over
 from loadgen import cli
 from loadgen.engines import engines
-from loadgen.facts import calibration
 from loadgen.facts.calibration import Calibration, Error
+from loadgen.features.selftest import kept_selftests
 from loadgen.features.workers import worker_count
 from loadgen.features.workers.worker_count import (
     ExpectedLoad,
@@ -170,12 +170,12 @@ def test_a_run_has_the_workers_that_its_load_needs_and_says_why(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(worker_count, "count_affordable", lambda: 2)
-    here = calibration.environment_digest(describe_machine())
+    here = kept_selftests.environment_digest(describe_machine())
     kept = [
         calibrated(50.0).model_copy(update={"transport": transport, "environment": here})
         for transport in TRANSPORTS
     ]
-    assert calibration.remember(kept)
+    assert kept_selftests.remember(kept)
     words = ["--profile", "smoke", "--preset", "instant", "--workers", "auto", "--quiet"]
     assert cli.main(["bench", *words, "--run-dir", str(tmp_path / "runs")]) == 0
     (directory,) = (tmp_path / "runs").iterdir()
@@ -184,4 +184,6 @@ def test_a_run_has_the_workers_that_its_load_needs_and_says_why(
     assert client["why_workers"].endswith("one worker holds 50; more than 2 would need more CPUs")
     report = (directory / REPORT).read_text("utf-8")
     assert f"workers: 2 ({client['why_workers']})" in " ".join(report.split())
-    assert [calibration.read_remembered(each.transport, here) for each in kept] == kept  # none was measured
+    assert [
+        kept_selftests.read_remembered(each.transport, here) for each in kept
+    ] == kept  # none was measured
