@@ -83,7 +83,7 @@ class Decoder(msgspec.Struct, eq=False):
     reasoning: Reasoning = msgspec.field(default_factory=Reasoning)
 
     def decode(self, capture: Capture) -> Record:
-        """Decode a capture to a Record; one too large or nested too deep becomes a failed Record."""
+        """Decode a capture to a Record; one too large or nested too deep to a failed one without reads."""
         try:
             return self._read_capture(capture)
         except MemoryError:
@@ -130,7 +130,7 @@ class Decoder(msgspec.Struct, eq=False):
         answer = decoded_stream.unframe(capture)
         record.http_status = answer.status or UNKNOWN  # 0: there was no head
         if answer.status != 200:
-            return _no_answer(answer, capture.retry_after), False
+            return _fail_without_answer(answer, capture.retry_after), False
         if not self.streamed:
             return self._fill_whole(record, answer)
         if is_one_body(answer):
@@ -284,8 +284,8 @@ def _time_reads(capture: Capture) -> tuple[Record, Int64, Int64]:
     return record, arrival_ns, lag_ns
 
 
-def _no_answer(answer: HttpBody, retry_after: str) -> Failure:
-    """Return the failure of a response without status 200, or without a head."""
+def _fail_without_answer(answer: HttpBody, retry_after: str) -> Failure:
+    """Make the failure of a response without status 200, or without a head, with its Retry-After if any."""
     if answer.status:
         why = read_error_text(answer.body).strip()
         wait = " ".join(answer.headers.get("retry-after", retry_after).split())[:_LONGEST_WAIT]
@@ -309,6 +309,7 @@ def _choose_failure(transport: Failure | None, decoded: Failure | None, whole: b
 
 
 def _note_usage(record: Record, usage: Usage | None) -> None:
+    """Set a record's prompt, cached, hidden and reasoning tokens by a usage; impossible ones stay unknown."""
     if usage is None:
         return
     record.hidden_tokens, record.thought_tokens = usage.hidden_tokens, usage.thought_tokens
@@ -322,6 +323,7 @@ def _note_usage(record: Record, usage: Usage | None) -> None:
 
 
 def _note_timing(record: Record, messages: Sequence[Message]) -> None:
+    """Set a record's times and counts by the server's own, where the last message has them."""
     if not messages:
         return
     last = messages[-1]
@@ -367,6 +369,7 @@ def _first_line(lines: bytes | bytearray) -> str:
 
 
 def _explain_truncation(stream: DecodedStream) -> str:
+    """Explain how a stream ended too early, and after how many messages."""
     messages = len(stream.messages)
     if stream.done:
         return f"[DONE] without a finish reason or usage, after {messages} messages"
@@ -375,6 +378,7 @@ def _explain_truncation(stream: DecodedStream) -> str:
 
 
 def _explain_emptiness(stream: DecodedStream, total: int) -> str:
+    """Explain why no message of a stream carried a token; `total` is the count by usage, 0 if unknown."""
     kind, messages = content_type(stream.headers), len(stream.messages)
     if kind != "text/event-stream":
         return f"no events in a body of {kind}"
@@ -475,7 +479,7 @@ def _has_reasoning(message: Message) -> bool:
 
 
 def is_to_examine(record: Record) -> bool:
-    """Whether an answer's words may show where its tokens are: usage counts more tokens than messages."""
+    """Whether an answer's words may show where its tokens are: usage counts 1.25 tokens a message or more."""
     more = record.output_tokens >= MORE_TOKENS * max(len(record.tokens), 2)
     return more and record.usage and not record.exact_tokens
 

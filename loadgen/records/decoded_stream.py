@@ -57,7 +57,7 @@ class DecodedStream(msgspec.Struct, frozen=True):
 
 
 def read_plain(dialect: Dialect, capture: Capture, keep_text: bool) -> DecodedStream | None:
-    """Decode a stream in the exact form that most servers send; None for any other answer."""
+    """Decode a whole stream in the exact form that most servers send; None for any other or failed answer."""
     if not capture.framed or capture.failure is not None:
         return None
     stream = sse.read_plain_stream(capture.raw)
@@ -178,7 +178,7 @@ class StreamSummary(msgspec.Struct, frozen=True):
     usage_at: list[int]  # messages with choices that bring usage along
     own_usage: bool  # the last usage came on a message of its own: it is of the whole answer
     ids: bool  # some message lists its token ids
-    remarks: list[int]  # messages without choices: `openai.remark` reads them
+    remarks: list[int]  # messages without choices: `openai.read_remark` reads them
     fault: str | None
 
     @property
@@ -189,7 +189,10 @@ class StreamSummary(msgspec.Struct, frozen=True):
 
 
 def summarize(messages: Sequence[Message]) -> StreamSummary:
-    """Summarize messages in one pass, passing over those that are known to carry text alone."""
+    """Summarize messages in one pass, those known to carry text alone unread, up to the first with an error.
+
+    A last message that holds the whole answer again carries no token if others do.
+    """
     kinds = bytearray([TOKEN]) * len(messages)
     reason, why, fault, usage, own_usage, ids = "", "", None, None, False, False
     usage_at: list[int] = []

@@ -117,7 +117,7 @@ class Journal:
             self._syncing.start()
 
     def finish(self) -> None:
-        """Write and sync everything; a file that failed is tried once more."""
+        """Write and sync everything and end the syncing thread; a file that failed is tried once more."""
         self._flush()
         if self._syncing is not None:
             self._over.set()
@@ -139,7 +139,7 @@ class Journal:
     ) -> Records:
         """Join every stored record, sorted by plan index; long columns lie in files under `spill`.
 
-        `revise` is applied to each part of the run before they are joined.
+        They are kept in memory if that has no room. `revise` is applied to each part before they are joined.
         """
         revised = Parts(lambda: map(revise, self.parts()))
         try:
@@ -169,6 +169,7 @@ class Journal:
             part.close()
 
     def _read_kept(self) -> Iterator[Records]:
+        """Yield the stored records, a frame at a time: of the file, of memory, then of the parts."""
         if self._file >= 0:  # not by its name: that may be gone
             with os.fdopen(os.dup(self._file), "rb") as file:
                 yield from _read_requests(file)
@@ -179,6 +180,7 @@ class Journal:
             yield from part._read_kept()
 
     def _flush(self) -> None:
+        """Store the waiting records, if any, as one frame."""
         self._written_ns = clock.now_ns()
         if self._rows:
             rows, self._rows, self._messages = self._rows, [], 0
@@ -198,6 +200,7 @@ class Journal:
             self._file = os.memfd_create("loadgen-journal", os.MFD_CLOEXEC)
 
     def _append(self, kind: bytes, payload: bytes) -> None:
+        """Append a frame to the file, opened if it is not; if that raises OSError, no part of it stays."""
         if self._file < 0:
             self._open()
         frame = _FRAME.pack(kind, zlib.crc32(payload), len(payload)) + payload
@@ -222,6 +225,7 @@ class Journal:
         return True
 
     def _sync(self) -> None:
+        """Sync the file to disk every 2 s until `finish`, `close` or an error."""
         while not self._over.wait(_SYNC_S):
             try:
                 os.fdatasync(self._file)

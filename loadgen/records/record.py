@@ -449,6 +449,7 @@ class _Rows(msgspec.Struct):
 
     @classmethod
     def collect(cls, parts: Iterable[Records]) -> _Rows:
+        """Collect the columns of several parts, going through them once."""
         rows, counts = cls([np.zeros((len(BOUNDS), 0), np.int64)], _NONE, [], [], []), [_NONE]
         for part in parts:
             rows.tables.append(np.stack([*part.columns.values()]))
@@ -461,6 +462,7 @@ class _Rows(msgspec.Struct):
 
 
 def _widen_tokens(data: bytes, messages: int) -> Int64:
+    """Read a frame's token counts as int64[messages]; raises ValueError for a width no frame has."""
     if not messages:
         return _NONE
     width, over = divmod(len(data), messages)
@@ -508,10 +510,8 @@ def check_columns(columns: Mapping[str, Int64], start: Int64, arrival_ns: Int64,
     if _check_length("tokens", tokens) != messages:
         raise ValueError(f"column tokens has {len(tokens)} values for {messages} arrivals")
     _check_start(start, requests, messages)
-    for name, values, (low, high) in (
-        ("arrival_ns", arrival_ns, BOUNDS["end_ns"]),
-        ("tokens", tokens, BOUNDS["reads"]),
-    ):
+    bounded = ("arrival_ns", arrival_ns, BOUNDS["end_ns"]), ("tokens", tokens, BOUNDS["reads"])
+    for name, values, (low, high) in bounded:
         for block in split_blocks(values):
             release_pages(values)
             if len(block) and (int(block.min()) < low or int(block.max()) > high):
@@ -525,6 +525,7 @@ def _check_length(name: str, column: NDArray[Any]) -> int:
 
 
 def _check_start(start: Int64, requests: int, messages: int) -> None:
+    """Raise ValueError unless `start` is int64[requests + 1] and ascends from 0 to `messages`."""
     if _check_length("start", start) != requests + 1:
         raise ValueError(f"column start has {len(start)} values for {requests} requests")
     inside = ((start >= 0) & (start <= messages)).all()
@@ -540,10 +541,8 @@ class Words:
 
     def number_words(self, words: Sequence[str]) -> Int64:
         """Return the number of each word, int64[words], adding new words to the set."""
-        number_of = self._numbers
-        return np.fromiter(
-            (number_of.setdefault(word, len(number_of)) for word in words), np.int64, len(words)
-        )
+        known = self._numbers
+        return np.fromiter((known.setdefault(word, len(known)) for word in words), np.int64, len(words))
 
     def pack(self) -> tuple[NDArray[np.uint8], Int64]:
         """Join the distinct strings as bytes; also return where each begins, and the end of the last."""

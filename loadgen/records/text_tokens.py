@@ -41,6 +41,7 @@ class TextTokenizer:
 
     @cached_property
     def _encode(self) -> Callable[[str], int]:
+        """The function that counts a text's tokens, loaded once; raises UsageError if that fails."""
         path = self.directory / _FAST
         if not path.is_file():
             slow = load_tokenizer(str(self.directory), "text")
@@ -170,7 +171,7 @@ def add_counts(part: Records, counts: TextCounts, keep_text: bool = False) -> Re
 def make_revision(
     parts: Iterable[Records], tokenizer: TextTokenizer | None, keep_text: bool = False
 ) -> tuple[Callable[[Records], Records], str]:
-    """Make the function that adds tokenizer counts to a part of a run; also say why it cannot, or "".
+    """Make the function that adds tokenizer counts to a part of a run; also return why it adds none, or "".
 
     The parts are gone through once, a part at a time: of each text only its count stays in memory.
     """
