@@ -37,7 +37,7 @@ from loadgen.settings.setting import (
     make_model_fields,
     setting,
 )
-from loadgen.settings.table import PROFILE_KEYS, join_rows, profile_keys
+from loadgen.settings.table import PROFILE_KEYS, join_rows, list_profile_keys
 from loadgen.settings.validation import FLAGS, ServerSettings, explain_errors, validate_table
 
 Rung = Annotated[int, Field(ge=1, le=parsing.MOST_TOKENS, strict=True)]
@@ -412,7 +412,7 @@ def keep_keys(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[st
 
 def drop_stale_description(made: Profile, table: Mapping[str, Any], overrides: Mapping[str, Any]) -> Profile:
     """Return the profile without its description if overrides make another load than it describes."""
-    load = set(profile_keys(Makes.LOAD))
+    load = set(list_profile_keys(Makes.LOAD))
     own, over = load & table.keys(), load & overrides.keys()
     usual = {key: table.get(key, Profile.model_fields[key].default) for key in over}
     changed = bool(own) and any(getattr(made, key) != value for key, value in usual.items())

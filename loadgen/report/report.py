@@ -58,7 +58,7 @@ def render_short(
 
 
 def explain_unmeasured(result: Result) -> str:
-    """Explain that nothing was measured, of a run without a successful request."""
+    """Explain, of a run without success, that every request failed, or some were cancelled as planned."""
     became = "failed or was cancelled" if result.metrics.cancelled else "failed"
     return f"every request {became}: nothing was measured"
 

@@ -218,7 +218,7 @@ def collect_settings(options: Options, profiles: Sequence[Profile]) -> ServerSet
     base = wanted[0] if wanted else ServerSettings()
     if not options.launching.wanted:
         return base
-    given = base.overlaid(validate_table(ServerSettings, options.launching.settings, FLAGS))
+    given = base.merge_given(validate_table(ServerSettings, options.launching.settings, FLAGS))
     (feature,) = import_rows("launch")
     roomy: ServerSettings = feature.give_room(options.launching, given, profiles)
     return roomy

@@ -14,7 +14,7 @@ _TRACES = ("trace", "timed_trace")
 
 
 def check_conflicts(rows: Iterable[Setting], values: Values, typed: Collection[str] = ()) -> None:
-    """Raise UsageError for the first setting that lacks one it needs, or contradicts another.
+    """Raise UsageError for the first of `rows` that lacks a setting it needs, or contradicts another.
 
     `values` are a profile's, by key; `typed` are the keys that were given as flags or keywords.
     """
@@ -31,7 +31,7 @@ def check_conflicts(rows: Iterable[Setting], values: Values, typed: Collection[s
 
 
 def _find_other(conflict: Conflict, rows: Mapping[str, Setting], values: Values) -> Any:
-    """Return what a conflict's condition gives, or whether its other key is set; false: it is absent."""
+    """Return what a conflict's condition returns, or whether its other key differs from its default."""
     if callable(conflict.other):
         return conflict.other(values)
     return values[conflict.other] != rows[conflict.other].default
@@ -40,7 +40,7 @@ def _find_other(conflict: Conflict, rows: Mapping[str, Setting], values: Values)
 def _write_message(
     conflict: Conflict, row: Setting, rows: Mapping[str, Setting], values: Values, found: Any = ""
 ) -> str:
-    """Fill a conflict's message with the flags and values that it names."""
+    """Return a conflict's message with its flags and values filled in; a switch that is off is --no-NAME."""
     other = "" if callable(conflict.other) else rows[conflict.other].option
     flag = row.option
     if row.action is argparse.BooleanOptionalAction and not values[row.name]:
@@ -50,7 +50,11 @@ def _write_message(
 
 
 def list_unheeded(rows: Sequence[Setting], values: Values, typed: Collection[str]) -> list[str]:
-    """List the typed flags that belong to another data set than the one in use; vLLM ignores them."""
+    """List the typed flags of other data sets than the one in use, which have no effect, as in vLLM.
+
+    Of answers' lengths that are all typed, as by --output-len, only that is listed. --dataset-path counts as
+    typed if the profile gives it.
+    """
     kind, _ = find_data(values)
     every = {row.name for row in rows if row.answer_len}
     every = every if every <= set(typed) else set()  # --output-len
@@ -65,7 +69,10 @@ def list_unheeded(rows: Sequence[Setting], values: Values, typed: Collection[str
 
 
 def find_data(values: Values) -> tuple[str, str]:
-    """Return the data set's name and the flag that names it; name "": a file whose kind is not known yet."""
+    """Return the data set's name and flag: --trace's, else --dataset-name's, else --dataset-path's, named "".
+
+    ("random", "") if none of them is given, or the name is `random`.
+    """
     name = values["dataset_name"]
     if values["trace"]:
         return "trace", "--trace"

@@ -61,7 +61,7 @@ class CancelPoint(msgspec.Struct, frozen=True):
 
 
 def parse_cancel_rate(text: str) -> float:
-    """Parse the share of requests to cancel, `10%` or `0.1`, above 0 and at most 1; raises ValueError."""
+    """Parse the share of requests to cancel, `10%` or `0.1`, from 1e-12 to 1; raises ValueError."""
     try:
         return parsing.parse_share(text, _LEAST_SHARE)
     except ValueError:  # what refuses a key shows its value already
@@ -69,7 +69,10 @@ def parse_cancel_rate(text: str) -> float:
 
 
 def parse_cancel_point(text: str) -> CancelPoint:
-    """Parse when a request is cancelled, `2s`, `1.5m` or `50tok`; raises ValueError."""
+    """Parse when a request is cancelled, `1.5m` or `50tok`: within a day, or 1 to 2³¹ tokens.
+
+    Raises ValueError for any other text.
+    """
     written = text.strip()
     if (tokens := _TOKENS.fullmatch(written)) is not None:
         if not 1 <= int(tokens[1]) <= _MOST_TOKENS:
@@ -97,8 +100,8 @@ def _check_classes(value: tuple[RequestClass, ...]) -> tuple[RequestClass, ...]:
     return request_class.check_classes(value)
 
 
-def _unless_blank(parse: Callable[[str], object]) -> Callable[[str], str]:
-    """Make a check that parses a text, unless it is empty, and returns it unchanged."""
+def _make_check(parse: Callable[[str], object]) -> Callable[[str], str]:
+    """Make a check that returns a text unchanged, and raises what `parse` raises unless the text is empty."""
 
     def check_text(text: str) -> str:
         if text:
@@ -119,11 +122,12 @@ def _parse_bursts(text: str) -> Any:
 
 
 def _write_number(value: Any) -> Any:
-    """Turn a share that TOML or Python gives as a number into text; other values pass."""
+    """Return an int or a float, as TOML or Python may give a share, as text; other values unchanged."""
     return str(value) if type(value) in (int, float) else value
 
 
 def _parse_warmups(text: str) -> int | str:
+    """Parse `wave`, or a number of warm-up requests; raises ArgumentTypeError."""
     if text == "wave":
         return text
     if not text.isdecimal():
@@ -163,7 +167,7 @@ def _find_other_duration(values: Values) -> str:
 
 
 def _has_other_limit(values: Values) -> bool:
-    """Whether --max-concurrency differs from the highest concurrency of the schedule."""
+    """Whether the schedule is of concurrencies, and --max-concurrency is not the highest of them."""
     return is_stepped(values) and values["max_concurrency"] != int(_parse_schedule(values["schedule"]).most)
 
 
@@ -216,7 +220,7 @@ class ShapeKeys(KeyRows, frozen=True):
     schedule: str = _shape("", '"rate 2 for 60s, 8 for 120s", "rate 2 to 16 over 60s exponentially", '
         '"concurrency 1 to 64 over 120s, 64 for 60s": the stages are the duration',
         read=refuse_blank("`rate 2 for 60s, 8 for 120s`"), metavar="STAGES",
-        check=_unless_blank(_parse_schedule), arrivals=True, swept=False,
+        check=_make_check(_parse_schedule), arrivals=True, swept=False,
         not_with=(
             Conflict("ramp_up_strategy", _TWO_LOADS), Conflict("request_rate", _TWO_LOADS), _OWN_TIMES,
             Conflict(_find_other_duration, "--duration {duration:g} and the stages of --schedule, {found} s "
@@ -224,7 +228,7 @@ class ShapeKeys(KeyRows, frozen=True):
         replaces=("duration", "num_prompts", "request_rate", *_RAMP, *_USERS), common=True)
     bursts: str = _shape("", '"50 every 10s": at once, on top of the rate, or alone',
         read=refuse_blank("`50 every 10s`"), metavar="BURSTS",
-        check=_unless_blank(_parse_bursts),
+        check=_make_check(_parse_bursts),
         not_with=(_OWN_TIMES, Conflict(is_stepped, "--bursts goes with a rate, and --schedule has a "
             "concurrency: leave out one of them"), _LADDER),
         arrivals=True, replaces=_USERS)
@@ -269,11 +273,11 @@ class CancelKeys(KeyRows, frozen=True):
             "leave out --disable-stream"),))
     cancel_rate: str = _load("", "of the requests that are cancelled on purpose, as 10%% or 0.1",
         read=refuse_blank("10% or 0.1"), metavar="N%", rank=1, convert=_write_number,
-        check=_unless_blank(parse_cancel_rate), keyword="str | float",
+        check=_make_check(parse_cancel_rate), keyword="str | float",
         needs=(Conflict("cancel_after", _HOW_MANY % "2s"),))
     cancel_after: str = _load("", "when: 2s after sending, or after 50tok",
         read=refuse_blank("2s or 50tok"), metavar="TIME|Ntok", rank=1,
-        check=_unless_blank(parse_cancel_point),
+        check=_make_check(parse_cancel_point),
         needs=(Conflict("cancel_rate", _HOW_MANY % "10%"),),
         not_with=(Conflict(_counts_whole_answers, "--cancel-after {cancel_after}: a whole answer has no "
             "tokens to count: give a time instead"),))

@@ -25,7 +25,6 @@ from loadgen.settings.setting import (
 Compat = Literal["vllm", "vllm-0.9", "sglang", "inferencex"]
 _N = {"read": integer_between(1, parsing.MOST_TOKENS), "metavar": "N"}
 _LEN = {"read": int, "metavar": "N", "least": 1, "most": parsing.MOST_TOKENS}
-
 _NO_RANGE = ("0.0", "0", "")
 
 

@@ -39,7 +39,10 @@ class RequestClass(BaseModel, extra="forbid", frozen=True, defer_build=True):
 
 
 def parse_class(text: str) -> dict[str, str]:
-    """Parse `--class name=long,share=30%,input_len=8000,output_len=200` to a table; raises ValueError."""
+    """Parse `--class name=long,share=30%,input_len=8000,output_len=200` to a table of texts.
+
+    Raises ValueError for an unknown key, one given twice, and required ones that are missing.
+    """
     known = RequestClass.model_fields
     table: dict[str, str] = {}
     for part in text.split(","):
@@ -58,7 +61,7 @@ def parse_class(text: str) -> dict[str, str]:
 
 
 def check_classes(classes: tuple[RequestClass, ...]) -> tuple[RequestClass, ...]:
-    """Return a workload's classes; raises ValueError if names repeat or shares do not sum to 100 %."""
+    """Return classes; raises ValueError if over 100, a name repeats or the shares do not sum to 100 %."""
     if len(classes) > _MOST_CLASSES:
         raise ValueError(
             f"Tuple should have at most {_MOST_CLASSES} items after validation, not {len(classes)}"

@@ -77,7 +77,10 @@ def check_backend(name: str) -> str:
 
 
 def find_default_port(backend: str | None, endpoint_type: str | None = None, endpoint: str = "") -> int:
-    """Return the default port of the client that uses these names of an API; vLLM's 8000 for others."""
+    """Return the default port of the client that uses this name of an API; vLLM's 8000 for others.
+
+    The name is `backend`, or `endpoint_type` if that is None, or `sglang` with an endpoint of completions.
+    """
     if backend is None or (backend == "sglang" and endpoint.endswith("completions")):
         backend = endpoint_type
     return _PORTS.get(backend or "", _VLLMS[0])
@@ -89,10 +92,10 @@ def name_port_owner(port: int | None) -> str:
 
 
 def choose_backend(backend: str | None, endpoint_type: str | None, endpoint: str) -> str | None:
-    """Choose our API from --backend, --endpoint-type and --endpoint; None without a name; raises UsageError.
+    """Choose our API from --backend, --endpoint-type and --endpoint; None without a name.
 
-    In 2025 both names were given, the first often as a label of completions. Where vLLM is the client,
-    `sglang` is a server that is asked for OpenAI's completions at the endpoint.
+    --endpoint-type decides if both mean one API, or --backend one of completions, often a label in 2025; any
+    other two raise UsageError. `sglang` is `openai` at an endpoint of completions.
     """
     labels = backend, endpoint_type
     backend, endpoint_type = (None if name is None else find_backend(name) for name in labels)
@@ -110,6 +113,7 @@ def choose_backend(backend: str | None, endpoint_type: str | None, endpoint: str
 
 
 def _parse_json_object(text: str) -> dict[str, Any]:
+    """Parse a JSON object; raises ArgumentTypeError, which shows the text without secrets."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -120,7 +124,7 @@ def _parse_json_object(text: str) -> dict[str, Any]:
 
 
 def _check_sendable(value: dict[str, Any]) -> dict[str, Any]:
-    """Return a table of a request's fields; raises ValueError if strict JSON cannot hold it, NaN for one."""
+    """Return a table of a request's fields; raises ValueError if too deep, or not strict JSON, as NaN."""
     if untrusted.is_too_deep(value):
         raise ValueError(f"is more than {untrusted.DEEPEST} tables and lists deep")
     try:
@@ -132,7 +136,7 @@ def _check_sendable(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write_count(value: Any) -> Any:
-    """Turn a number that TOML gives as an integer into text; other values pass."""
+    """Return an int, as TOML may give a count, as text; other values unchanged."""
     return str(value) if type(value) is int else value
 
 

@@ -53,7 +53,7 @@ class Tolerance(msgspec.Struct, frozen=True):
         return cls(count=int(match[1])) if match[1] else cls(share=float(match[2]) / 100)
 
     def is_exceeded(self, failed: int, ended: int) -> bool:
-        """Whether `failed` of the `ended` requests are too many; a share waits for enough requests."""
+        """Whether `failed` of the `ended` requests are too many; a share is judged from 20 ended on."""
         if self.share is None:
             return self.count is not None and failed > self.count
         return ended >= JUDGED_FROM and failed > self.share * ended
@@ -67,6 +67,7 @@ def _split_addresses(text: str) -> tuple[str, ...]:
 
 
 def _parse_workers(text: str) -> int:
+    """Parse a number of workers, or `auto` as AUTO; raises ArgumentTypeError."""
     if text == "auto":
         return AUTO
     if not text.isdecimal():
@@ -202,5 +203,5 @@ else:
 
 
 def select_sending(options: SendOptions) -> Sending:
-    """Select from all options of a run those of how requests are sent, which a transport may know."""
+    """Select from all options of a run those of SendOptions, which transports get."""
     return Sending(**{row.name: getattr(options, row.name) for row in SendOptions.rows})

@@ -21,12 +21,43 @@ from loadgen.settings.setting import (
     setting,
 )
 
+START_TIMEOUT_S = 1200.0
+_MOST_GPUS = 1024
+_MOST_RUNNING = 1 << 20
+
+
+def _split_line(value: Any) -> Any:
+    """Return a text of flags, as of --server-args, or a list of them as a tuple; other values unchanged.
+
+    Raises ValueError for a text with an open quote.
+    """
+    words = shlex.split(value) if isinstance(value, str) else value
+    return tuple(words) if isinstance(words, list) else words
+
+
+def _check_variables(value: dict[str, str] | None) -> dict[str, str] | None:
+    """Return variables; raises ValueError for an empty name, one with =, and a zero byte."""
+    if any(not name or "=" in name or "\0" in name + text for name, text in (value or {}).items()):
+        raise ValueError(
+            "a variable's name must not be empty or contain =, and neither it nor its value a zero byte"
+        )
+    return value
+
+
+def _check_some_text(value: str | None) -> str | None:
+    if value == "":
+        raise ValueError("String should have at least 1 character")
+    return value
+
+
 # fmt: off
 _server = partial(setting, Makes.CLIENT, group=SERVER, names_server=True)
 _place = partial(_server, None, keyword=NO_KEYWORD)
 _key = partial(_place, rank=2, resumes=True,
     campaign="is a flag of `loadgen campaign`: a file cannot hold keys")
 _trust = partial(_server, None, rank=3, metavar="FILE", shard=True)
+_launch = partial(setting, Makes.NOTHING, None, group=LAUNCH, apart=True, keyword=NO_KEYWORD)
+_asked = partial(_launch, rank=2)
 
 
 class AddressFlags(OptionRows, frozen=True):
@@ -86,38 +117,6 @@ class TrustOptions(OptionRows, frozen=True):
     # The embedded engine answers, with this timing.
     preset: str | None = setting(Makes.REQUEST, None, "simulate a server's timing: see `loadgen engine "
         "--list-presets`, or roofline/MACHINE/MODEL", group=SERVER, rank=3, metavar="NAME", common=True)
-
-# fmt: on
-
-
-START_TIMEOUT_S = 1200.0
-_MOST_GPUS = 1024
-_MOST_RUNNING = 1 << 20
-
-
-def _split_line(value: Any) -> Any:
-    """Split one string of flags, as of --server-args, into a tuple of arguments; other values pass."""
-    words = shlex.split(value) if isinstance(value, str) else value
-    return tuple(words) if isinstance(words, list) else words
-
-
-def _check_variables(value: dict[str, str] | None) -> dict[str, str] | None:
-    if any(not name or "=" in name or "\0" in name + text for name, text in (value or {}).items()):
-        raise ValueError(
-            "a variable's name must not be empty or contain =, and neither it nor its value a zero byte"
-        )
-    return value
-
-
-def _check_some_text(value: str | None) -> str | None:
-    if value == "":
-        raise ValueError("String should have at least 1 character")
-    return value
-
-
-# fmt: off
-_launch = partial(setting, Makes.NOTHING, None, group=LAUNCH, apart=True, keyword=NO_KEYWORD)
-_asked = partial(_launch, rank=2)
 
 
 class LaunchRows(OptionRows, frozen=True):

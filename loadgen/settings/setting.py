@@ -22,6 +22,41 @@ Values = Mapping[str, Any]  # of all keys of a profile
 NO_KEYWORD = "-"
 _UNIONS = (types.UnionType, typing.Union)
 OF_A_PROFILE = "belongs in a profile: all checkpoints get the same requests"
+SERVER = "server"
+LAUNCH = "a server started for the run"
+WORKLOAD = "workload"
+SHAPES = "load over time, and classes (docs/load-shapes.md)"
+SESSIONS = "sessions of several turns (docs/sessions.md)"
+DATA = "data (docs/datasets.md)"
+LENGTHS = "lengths and text of random prompts"
+TRACES = "traces (docs/traces.md)"
+REQUESTS = "requests"
+RUN = "the run"
+SHARDS = "one plan sent by several commands (docs/shards.md)"
+CLUSTER = "a plan sent from a Ray cluster (docs/shards.md)"
+STOP = "rules to stop (docs/reliability.md)"
+ROOFLINE = "roofline"
+OUTPUT = "output"
+UNLISTED = "none"  # flags that no help lists
+# By what --help=NAME calls them, in the order of --help-all.
+GROUPS = {
+    "server": SERVER,
+    "launch": LAUNCH,
+    "workload": WORKLOAD,
+    "shapes": SHAPES,
+    "sessions": SESSIONS,
+    "data": DATA,
+    "lengths": LENGTHS,
+    "traces": TRACES,
+    "requests": REQUESTS,
+    "run": RUN,
+    "shards": SHARDS,
+    "cluster": CLUSTER,
+    "stop": STOP,
+    "roofline": ROOFLINE,
+    "output": OUTPUT,
+}
+GROUP_ORDER = tuple(GROUPS.values())
 
 
 class Makes(Enum):
@@ -77,7 +112,7 @@ class Setting(msgspec.Struct):
     rank: int = 0  # its place in the group, before the order of the table
     flag: str = ""  # "": its name with dashes
     also: tuple[str, ...] = ()  # other spellings of the flag
-    apart: bool = False  # the parser knows it by its flag's name: its own is another's too, or parsed further
+    apart: bool = False  # the parser names it as its flag: its own name is another's too, or parsed further
     read: Callable[[str], Any] | None = None  # from a word of the command line; ArgumentTypeError
     metavar: str | None = None
     choices: Sequence[str] | None = None
@@ -124,7 +159,7 @@ class Setting(msgspec.Struct):
 
     @property
     def dest(self) -> str:
-        """The attribute name of the setting in argparse's result."""
+        """The setting's attribute in argparse's result: its name, or its flag's with underscores if apart."""
         return self.option[2:].replace("-", "_") if self.apart else self.name
 
     @property
@@ -134,7 +169,7 @@ class Setting(msgspec.Struct):
 
     @property
     def bounds(self) -> dict[str, float]:
-        """The bounds of a number, as pydantic and msgspec name them: ge, gt and le."""
+        """The bounds of a number, its reader's or its own, by pydantic's and msgspec's names: ge, gt, le."""
         own = self.read if hasattr(self.read, "most") else self
         named = {"ge": getattr(own, "least", None), "gt": self.above, "le": getattr(own, "most", None)}
         return {name: value for name, value in named.items() if value is not None}
@@ -182,13 +217,16 @@ Subject: TypeAlias = type[Rows] | type[KeyRows] | type[OptionRows]
 
 
 def make_option_struct(name: str, *subjects: Subject) -> Any:
-    """Make a frozen struct class with a field for each setting of these subjects."""
+    """Make a frozen struct class with a field of type Any for each setting of subjects, and its default."""
     fields = [(row.name, Any, row.default) for subject in subjects for row in subject.rows]
     return msgspec.defstruct(name, fields, frozen=True)
 
 
 def annotate_bounds(kind: Any, row: Setting, constraint: Callable[..., Any]) -> Any:
-    """Add the row's bounds to a type by `constraint`, pydantic's or msgspec's, which takes ge, gt and le."""
+    """Return a type with the row's bounds, if any, on each int and float of it.
+
+    `constraint` is pydantic's Field or msgspec's Meta, which take ge, gt and le.
+    """
     if not row.bounds:
         return kind
     members = [
@@ -201,7 +239,8 @@ def annotate_bounds(kind: Any, row: Setting, constraint: Callable[..., Any]) -> 
 def make_model_fields(subjects: Iterable[Subject], names: Mapping[str, Any]) -> dict[str, Any]:
     """Make the fields of a pydantic model, as `create_model` takes them, from the settings of subjects.
 
-    `names` are the types that the annotations name and the subjects' modules do not import.
+    A field has its row's default, bounds, conversion and check. `names` are the types that the annotations
+    name and the subjects' modules do not import.
     """
     from pydantic import AfterValidator, BeforeValidator, Field  # parsers are made without it
 
@@ -216,40 +255,3 @@ def make_model_fields(subjects: Iterable[Subject], names: Mapping[str, Any]) -> 
             default = {"default_factory": dict} if row.default == {} else {"default": row.default}
             fields[row.name] = (kind, Field(**default, **more))
     return fields
-
-
-SERVER = "server"
-LAUNCH = "a server started for the run"
-WORKLOAD = "workload"
-SHAPES = "load over time, and classes (docs/load-shapes.md)"
-SESSIONS = "sessions of several turns (docs/sessions.md)"
-DATA = "data (docs/datasets.md)"
-LENGTHS = "lengths and text of random prompts"
-TRACES = "traces (docs/traces.md)"
-REQUESTS = "requests"
-RUN = "the run"
-SHARDS = "one plan sent by several commands (docs/shards.md)"
-CLUSTER = "a plan sent from a Ray cluster (docs/shards.md)"
-STOP = "rules to stop (docs/reliability.md)"
-ROOFLINE = "roofline"
-OUTPUT = "output"
-UNLISTED = "none"  # flags that no help lists
-# By what --help=NAME calls them, in the order of --help-all.
-GROUPS = {
-    "server": SERVER,
-    "launch": LAUNCH,
-    "workload": WORKLOAD,
-    "shapes": SHAPES,
-    "sessions": SESSIONS,
-    "data": DATA,
-    "lengths": LENGTHS,
-    "traces": TRACES,
-    "requests": REQUESTS,
-    "run": RUN,
-    "shards": SHARDS,
-    "cluster": CLUSTER,
-    "stop": STOP,
-    "roofline": ROOFLINE,
-    "output": OUTPUT,
-}
-GROUP_ORDER = tuple(GROUPS.values())

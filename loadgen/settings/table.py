@@ -69,7 +69,7 @@ ANNOTATED = {
 ARRIVALS = tuple(row.name for row in join_rows(*PROFILE_KEYS) if row.arrivals)
 
 
-def profile_keys(*makes: Makes) -> tuple[str, ...]:
+def list_profile_keys(*makes: Makes) -> tuple[str, ...]:
     """List the keys of a profile whose settings make one of these (load, requests, …), in order."""
     return tuple(row.name for row in join_rows(*PROFILE_KEYS) if row.makes in makes)
 
@@ -79,20 +79,15 @@ def list_flags(group: str, rows: Iterable[Setting] = TABLE) -> list[Setting]:
     return sorted((row for row in rows if row.group == group), key=lambda row: row.rank)
 
 
-def add_flag(container: argparse._ActionsContainer, row: Setting) -> None:
-    """Add a setting's flag to an argparse parser or group."""
-    columns = {
-        "action": row.action, "nargs": row.nargs, "choices": row.choices, "metavar": row.metavar,
-        "type": row.read,
-    }  # fmt: skip
-    given: dict[str, Any] = {name: value for name, value in columns.items() if value is not None}
-    container.add_argument(row.option, *row.also, dest=row.dest, help=row.help, **given)
-
-
 def add_flags(container: argparse._ActionsContainer, rows: Iterable[Setting]) -> None:
     """Add the flags of these settings to an argparse parser or group."""
     for row in rows:
-        add_flag(container, row)
+        columns = {
+            "action": row.action, "nargs": row.nargs, "choices": row.choices, "metavar": row.metavar,
+            "type": row.read,
+        }  # fmt: skip
+        given: dict[str, Any] = {name: value for name, value in columns.items() if value is not None}
+        container.add_argument(row.option, *row.also, dest=row.dest, help=row.help, **given)
 
 
 def add_groups(
@@ -103,5 +98,4 @@ def add_groups(
     """Add the flags of these groups of --help to a parser, each group with its title."""
     every = tuple(rows)
     for title in named:
-        group = parser.add_argument_group(title)
-        add_flags(group, list_flags(title, every))
+        add_flags(parser.add_argument_group(title), list_flags(title, every))

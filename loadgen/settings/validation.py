@@ -49,8 +49,8 @@ class ServerSettings(
 ):
     """The `[server]` table of a profile, or the flags of the same names; None leaves it to the engine."""
 
-    def overlaid(self, other: ServerSettings) -> ServerSettings:
-        """Return a merge with `other`, whose given settings win; environment variables merge one by one."""
+    def merge_given(self, other: ServerSettings) -> ServerSettings:
+        """Return these settings with those of `other` over them; environment variables merge one by one."""
         given = other.model_dump(exclude_none=True)
         if self.environment and other.environment:
             given["environment"] = {**self.environment, **other.environment}
@@ -60,10 +60,10 @@ class ServerSettings(
 def validate_table(
     kind: type[Table], table: Mapping[str, Any], origin: str, typed: Collection[str] = ()
 ) -> Table:
-    """Validate a table's keys as the pydantic model `kind`; raises UsageError that names each wrong key.
+    """Return a table as a pydantic model of `kind`; raises UsageError that names `origin` and each wrong key.
 
-    An unknown key gets the nearest known one. The `typed` keys were given as flags and are named so; all are
-    where the origin is FLAGS.
+    For an unknown key it suggests the nearest known one. The `typed` keys were given as flags and are named
+    so; all are where the origin is FLAGS.
     """
     try:
         return kind.model_validate(dict(table))
@@ -72,14 +72,14 @@ def validate_table(
 
 
 def find_flag(key: str) -> str:
-    """Return the flag of a profile's or server setting's key; of any other, its name with dashes."""
+    """Return the flag of a profile's or server setting's key; of any other key, its name with dashes."""
     return _FLAGS.get(key, f"--{key.replace('_', '-')}")
 
 
 def explain_errors(
     error: ValidationError, origin: str, keys: Collection[str], typed: Collection[str] = ()
 ) -> UsageError:
-    """Convert a pydantic ValidationError to a UsageError in this tool's words."""
+    """Return a UsageError that explains each error of a ValidationError; `keys` are those that are known."""
     return UsageError("; ".join(_explain(item, origin, keys, typed) for item in error.errors()))
 
 
@@ -93,6 +93,7 @@ def explain_unknown(error: ValidationError) -> str:
 
 
 def _explain(item: Mapping[str, Any], origin: str, keys: Collection[str], typed: Collection[str]) -> str:
+    """Explain one pydantic error, by its class of requests, flag, or origin and key."""
     place, inside = [str(part) for part in item["loc"]], ""
     if place[:1] == ["server"] and len(place) > 1:
         place, inside, keys = place[1:], "[server] ", ServerSettings.model_fields
@@ -112,5 +113,5 @@ def _explain(item: Mapping[str, Any], origin: str, keys: Collection[str], typed:
 
 
 def _explain_why(item: Mapping[str, Any]) -> str:
-    """Explain one pydantic error of a key in this tool's words."""
+    """Return pydantic's message of one error in lower case, without its `value error`."""
     return str(item["msg"]).lower().removeprefix("value error, ")

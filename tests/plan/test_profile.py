@@ -221,7 +221,7 @@ def test_settings_that_are_given_later_win(
     base: dict[str, object], over: dict[str, object], both: dict[str, object]
 ) -> None:
     first, later, expected = (validate_table(ServerSettings, table, "") for table in (base, over, both))
-    assert first.overlaid(later) == expected
+    assert first.merge_given(later) == expected
 
 
 def test_settings_that_are_wrong_name_where_they_come_from() -> None:

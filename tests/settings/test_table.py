@@ -16,7 +16,7 @@ from loadgen.base.parsing import integer_between
 from loadgen.plan.profile import SUBJECTS, Profile
 from loadgen.run.command.options import TABLE, Options, bench_parser
 from loadgen.settings.setting import Makes, Rows, setting
-from loadgen.settings.table import PROFILE_KEYS, join_rows, profile_keys
+from loadgen.settings.table import PROFILE_KEYS, join_rows, list_profile_keys
 from loadgen.settings.validation import ServerSettings
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +53,7 @@ def test_a_subject_has_its_rows_in_the_order_they_are_written() -> None:
 def test_every_key_of_a_profile_is_a_row_that_makes_one_thing() -> None:
     of_files = ["ladder", "server"]
     assert [row.name for row in join_rows(*PROFILE_KEYS)] + of_files == list(Profile.model_fields)
-    shared_out = [key for makes in Makes for key in profile_keys(makes)]
+    shared_out = [key for makes in Makes for key in list_profile_keys(makes)]
     assert sorted(shared_out + of_files) == sorted(Profile.model_fields)
 
 

@@ -20,7 +20,7 @@ from loadgen.base.rule import Evidence, Find, Finding, Rule, marked, refused
 from loadgen.base.text import format_count
 from loadgen.report.load_identity import has_range
 from loadgen.settings.setting import Makes
-from loadgen.settings.table import profile_keys
+from loadgen.settings.table import list_profile_keys
 from loadgen.study.run_summary import Reported
 
 LENGTH_TOLERANCE = 0.01
@@ -33,7 +33,7 @@ Value = str | float | None  # None: not reported
 # Keys of a profile that have a rule of their own, which knows what was made of them.
 _RESOLVED = {"stream", "prompt_format", "num_warmups"}
 _KEYS = {
-    makes: [name for name in profile_keys(makes) if name not in _RESOLVED]
+    makes: [name for name in list_profile_keys(makes) if name not in _RESOLVED]
     for makes in (Makes.REQUEST, Makes.CLIENT)
 }
 # What an engine reports of itself that another checkpoint on the same server has in common.

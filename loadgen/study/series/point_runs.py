@@ -275,7 +275,7 @@ def overlay_settings(asked: ServerSettings, serve: Mapping[str, str]) -> ServerS
             arguments.append(f"--{name}={value}")
     if len(arguments) > len(asked.arguments or ()):
         own["arguments"] = tuple(arguments)
-    return asked.overlaid(validate_table(ServerSettings, own, FLAGS))
+    return asked.merge_given(validate_table(ServerSettings, own, FLAGS))
 
 
 SWITCHES = {"true": True, "false": False}

@@ -15,7 +15,7 @@ from loadgen.base.rule import Severity
 from loadgen.facts.run_facts import Client
 from loadgen.plan.profile import Profile
 from loadgen.settings.setting import Makes
-from loadgen.settings.table import profile_keys
+from loadgen.settings.table import list_profile_keys
 from loadgen.study.compare import comparability, comparison
 from loadgen.study.compare.comparability import find_differences
 from loadgen.study.compare.model import ComparisonOptions, Decision
@@ -78,7 +78,7 @@ def sides(key: str, *labels: str) -> list[Reported]:
     ]
 
 
-LOAD_KEYS = profile_keys(Makes.LOAD)
+LOAD_KEYS = list_profile_keys(Makes.LOAD)
 
 
 def test_every_key_that_makes_the_load_is_tried() -> None:
@@ -108,7 +108,7 @@ def test_two_rows_of_other_loads_have_no_verdict(key: str) -> None:
     assert refused, table.lines[1].marks
 
 
-@loop_over("key", profile_keys(Makes.REQUEST, Makes.CLIENT))
+@loop_over("key", list_profile_keys(Makes.REQUEST, Makes.CLIENT))
 def test_another_request_or_client_is_marked(key: str) -> None:
     other: dict[str, Any] = {
         "session_header": "X-Session-ID", "backend": "vllm", "stream": False, "continuous_usage": True,

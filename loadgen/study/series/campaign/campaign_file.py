@@ -21,7 +21,7 @@ from loadgen.figures import objectives
 from loadgen.plan import profile
 from loadgen.run.command.options import TABLE
 from loadgen.settings.setting import OF_A_PROFILE, Makes
-from loadgen.settings.table import profile_keys
+from loadgen.settings.table import list_profile_keys
 from loadgen.settings.validation import validate_table
 
 Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^\S(.*\S)?$")]
@@ -169,7 +169,7 @@ def _check_names(campaign: CampaignFile, path: Path) -> None:
 # Why flags of `loadgen bench` are no keys of a campaign's tables.
 _NOT_HERE = {
     "help": "cannot be used in a campaign",
-    **dict.fromkeys(profile_keys(*(set(Makes) - {Makes.REQUEST})), OF_A_PROFILE),
+    **dict.fromkeys(list_profile_keys(*(set(Makes) - {Makes.REQUEST})), OF_A_PROFILE),
     **{row.dest: row.campaign for row in TABLE if row.campaign},
 }
 _PATHS = tuple(row.dest for row in TABLE if row.path)

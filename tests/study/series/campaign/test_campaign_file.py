@@ -14,7 +14,7 @@ from loadgen.base.errors import UsageError
 from loadgen.plan import profile
 from loadgen.run.command.options import bench_parser, parse
 from loadgen.settings.setting import Makes
-from loadgen.settings.table import profile_keys
+from loadgen.settings.table import list_profile_keys
 from loadgen.study.series.campaign import arms, campaign_file
 from loadgen.study.series.campaign.campaign_command import campaign_parser
 from loadgen.study.series.campaign.campaign_file import (
@@ -295,7 +295,7 @@ NAMES = {
 }
 
 
-@loop_over("key", [key for key in profile_keys(*set(Makes) - {Makes.REQUEST}) if key in NAMES])
+@loop_over("key", [key for key in list_profile_keys(*set(Makes) - {Makes.REQUEST}) if key in NAMES])
 def test_all_but_the_request_belongs_in_a_profile(key: str) -> None:
     with pytest.raises(UsageError, match="belongs in a profile: all checkpoints get the same requests"):
         campaign_file.make_arguments({NAMES[key]: "1"}, PARSER)
