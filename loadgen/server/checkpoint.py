@@ -80,7 +80,7 @@ class Quantization(msgspec.Struct, frozen=True):
 
 
 def read_quantization(config: Mapping[str, Any], directory: Path) -> Quantization:
-    """Read how a config, and ModelOpt's file next to it, declare the weights to be stored."""
+    """Read how a config, else ModelOpt's file next to it, declares weights to be stored; else their type."""
     places = _list_places(config)
     declared = _find_first(places, _QUANTIZED_BY, dict, {})
     if not declared and (modelopt := directory / "hf_quant_config.json").is_file():
@@ -106,6 +106,7 @@ def _read_dtype(places: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _read_transformers(directory: Path, path: str) -> Checkpoint:
+    """Read the checkpoint that a directory's config.json declares; raises UsageError if it is not JSON."""
     raw, config = model_files.read_json_object(directory / "config.json")
     places = _list_places(config)
     names, stored = read_list(config.get("architectures")), read_quantization(config, directory)
@@ -126,6 +127,7 @@ def _read_transformers(directory: Path, path: str) -> Checkpoint:
 
 
 def _read_gguf(parts: list[Path], path: str) -> Checkpoint:
+    """Read the checkpoint of GGUF files by the first one's name, for its quantization, and metadata."""
     head = read_head(parts[0])
     values = head.values
     family = str(values.get("general.architecture", ""))
@@ -145,7 +147,7 @@ def _read_gguf(parts: list[Path], path: str) -> Checkpoint:
 
 
 def _make_checkpoint(config: bytes, **declared: Any) -> Checkpoint:
-    """Make the checkpoint, its texts cut to bounded lengths."""
+    """Make a checkpoint: `declared`, the hash of `config`, texts cut at 300 characters, `path` at 4096."""
     declared["config_digest"] = hashlib.blake2b(config, digest_size=16).hexdigest()
     bounded = {name: untrusted.read_text(value) for name, value in declared.items() if isinstance(value, str)}
     return Checkpoint(**{**declared, **bounded, "path": untrusted.read_text(declared["path"], _LONGEST_PATH)})
@@ -220,7 +222,7 @@ def _add_details(word: str, declared: Mapping[str, Any]) -> Quantization:
 
 
 def _sum_weight_bytes(directory: Path) -> int | None:
-    """Sum the bytes of one copy of the weights, as many directories hold two formats; None without files."""
+    """Sum the bytes of one copy of the weights: indexed files, else .safetensors, else .bin; None without."""
     named = [path for path in model_files.list_indexed_files(directory) or () if os.path.isfile(path)]
     if not named:
         tensors = list(directory.glob("*.safetensors"))
@@ -233,9 +235,8 @@ def _find_first(places: Iterable[Mapping[str, Any]], names: Iterable[str], kind:
     """Return the first plausible value of a type under these names, place by place; else `default`."""
     values = (place.get(name) for place in places for name in names)
     right = (value for value in values if isinstance(value, kind) and not isinstance(value, bool))
-    return next(
-        (value for value in right if not isinstance(value, int) or _read_whole(value) is not None), default
-    )
+    plausible = (value for value in right if not isinstance(value, int) or _read_whole(value) is not None)
+    return next(plausible, default)
 
 
 def _read_whole(value: object) -> int | None:

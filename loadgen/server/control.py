@@ -21,13 +21,7 @@ from loadgen.base.urls import is_public
 from loadgen.engines import engines
 from loadgen.engines.engine import Engine, SelfDescription
 from loadgen.server import exchange
-from loadgen.server.exchange import (
-    DENIED,
-    UNAUTHORIZED,
-    ControlAnswer,
-    ControlClient,
-    ServerAddress,
-)
+from loadgen.server.exchange import DENIED, UNAUTHORIZED, ControlAnswer, ControlClient, ServerAddress
 
 _ANSWER_S = 10.0
 _TRACE_S = 1800.0  # writing a trace takes seconds for a tiny model, many minutes for a large one
@@ -76,6 +70,7 @@ class ServerProbe:
             return await self._explain_not_ready(client)
 
     async def _ask(self, model: str | None, wait_s: float) -> ServerInfo:
+        """Poll until the server is ready and identify it, a hosted API at once; raises MeasureError."""
         async with self.access.client(_ANSWER_S) as client:
             if self._is_public() and (hosted := await self._identify_hosted(client, model)) is not None:
                 return hosted
@@ -126,6 +121,7 @@ class ServerProbe:
         return answer.why or None
 
     async def _identify(self, client: ControlClient, model: str | None) -> ServerInfo:
+        """Identify the engine, by its models' owner, else its paths, and the model; raises MeasureError."""
         listing = await self._answer(client, self._models_path())
         if listing.status in DENIED:
             raise MeasureError(self.access.explain_denial(listing))
@@ -133,10 +129,8 @@ class ServerProbe:
         first = cards[0] if cards else {}
         engine = engines.find_by_owner(untrusted.read_text(first.get("owned_by")))
         if engine is None:
-            paths = (await self._answer(client, "/openapi.json")).object.get("paths")
-            engine = (
-                engines.find_by_paths(set(paths) if isinstance(paths, dict) else set()) or engines.UNKNOWN
-            )
+            paths = untrusted.read_mapping((await self._answer(client, "/openapi.json")).object.get("paths"))
+            engine = engines.find_by_paths(set(paths)) or engines.UNKNOWN
         own = engine.describe((await self._answer(client, engine.version_path)).object)
         return self._describe_served(engine, own, cards, model)
 
@@ -185,9 +179,8 @@ class ServerProbe:
 
 
 def _list_cards(answer: ControlAnswer) -> list[dict[str, Any]]:
-    """List the model entries of /v1/models whose name a request can carry."""
-    cards = answer.object.get("data")
-    listed = [card for card in cards if isinstance(card, dict)] if isinstance(cards, list) else []
+    """List the model entries of /v1/models whose name is printable and has 300 characters at most."""
+    listed = [card for card in untrusted.read_list(answer.object.get("data")) if isinstance(card, dict)]
     return [card for card in listed if (name := card.get("id")) and untrusted.read_text(name) == name]
 
 
@@ -224,9 +217,8 @@ def reset_cache(access: ServerAddress, engine: Engine, busy_s: float = _BUSY_S) 
             return answer.why
         busy = _explain_busy(answer)
         if not busy:
-            return (
-                "" if answer.status == 200 else _explain_refusal(access, answer, engine, engine.reset_needs)
-            )
+            done = answer.status == 200
+            return "" if done else _explain_refusal(access, answer, engine, engine.reset_needs)
         if time.monotonic() >= deadline_s:
             return f"{engine.reset_path}: {busy}"
         time.sleep(_AGAIN_S)
@@ -282,7 +274,7 @@ def _exchange(
     body: Mapping[str, Any] | None = None,
     begin_only: bool = False,
 ) -> ControlAnswer:
-    """Send one control request, (method, path), and return its answer."""
+    """Send one control request, (method, path); return its answer, an error if no socket can be opened."""
 
     async def ask() -> ControlAnswer:
         async with access.client(limit_s) as client:
@@ -294,12 +286,7 @@ def _exchange(
         return ControlAnswer(request[1], error=f"cannot be requested: {error.strerror}")
 
 
-def _post(
-    access: ServerAddress,
-    engine: Engine,
-    path: str,
-    body: Mapping[str, str] | None = None,
-) -> None:
+def _post(access: ServerAddress, engine: Engine, path: str, body: Mapping[str, str] | None = None) -> None:
     """Post to the server, for up to half an hour; raises UsageError or MeasureError unless it answers 200."""
     answer = _exchange(access, ("POST", path), _TRACE_S, body)
     if answer.error:

@@ -17,7 +17,6 @@ from loadgen.engines.engines import ENGINES
 from loadgen.server.checkpoint import UNQUANTIZED, Checkpoint
 
 _MOST_BYTES = 4 << 20  # of its beginning and of its end
-
 _HEAD_CHARS = 4_000_000  # start-up is at a log's head; a line for each request follows
 _MOST_REMARKS = 5
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
@@ -74,7 +73,10 @@ class EngineConfig(BaseModel, extra="forbid", frozen=True):
 
 
 def parse_log(log: str) -> EngineConfig:
-    """Parse an engine's configuration from its log; fields are empty for an unknown engine."""
+    """Parse an engine's configuration and 5 remarks at most from a log's first 4 million characters.
+
+    Each engine's patterns are tried; what none finds is empty.
+    """
     text = _COLOURS.sub("", log[:_HEAD_CHARS])
     values: dict[str, Any] = {}
     for table in (_SHARED, *(engine.log_patterns for engine in ENGINES)):
@@ -88,7 +90,7 @@ def parse_log(log: str) -> EngineConfig:
 
 
 def parse_info(info: Mapping[str, Any]) -> EngineConfig:
-    """Parse an engine's configuration from its answer at its `info_path`."""
+    """Parse an engine's configuration from its answer at its `info_path`; what it lacks is empty."""
     values: dict[str, Any] = {}
     for engine in ENGINES:
         for field in engine.info_fields:
@@ -97,7 +99,7 @@ def parse_info(info: Mapping[str, Any]) -> EngineConfig:
 
 
 def _bound_value(field: str, value: object) -> object:
-    """Return a field's value if it is within bounds, else None or ""."""
+    """Return a text cut to its bound, or a number if it is 0 to 2⁵³; else None or ""."""
     if isinstance(value, str):
         return untrusted.read_text(value, LONGEST_FLAGS if field == "flags" else untrusted.LONGEST)
     return untrusted.read_number(value) if isinstance(value, float) else untrusted.read_count(value)
@@ -109,7 +111,7 @@ def _bound_values(values: Mapping[str, object]) -> dict[str, Any]:
 
 
 def merge_configs(*parts: EngineConfig) -> EngineConfig:
-    """Merge configurations from several sources; a later source's value wins."""
+    """Merge configurations from several sources; a later source's value wins unless it is empty."""
     return EngineConfig(**{name: value for part in parts for name, value in part if not is_empty(value)})
 
 
@@ -125,6 +127,7 @@ def render_config(as_run: EngineConfig, checkpoint: Checkpoint | None = None) ->
 
 
 def _render_run(as_run: EngineConfig, checkpoint: Checkpoint | None) -> list[str]:
+    """Describe how the engine runs the model, a phrase for each setting that it reports."""
     graphs = as_run.cuda_graphs + (
         f" ({as_run.cuda_graph_sizes})" if as_run.cuda_graph_sizes and as_run.cuda_graphs != "off" else ""
     )
@@ -157,6 +160,7 @@ def _render_weights(as_run: EngineConfig, checkpoint: Checkpoint | None) -> str:
 
 
 def _render_model(as_run: EngineConfig, checkpoint: Checkpoint | None) -> list[str]:
+    """Describe the bytes of weights, on disk if no engine reports them, the KV cache and the context."""
     parts = []
     if as_run.weights_bytes:
         each = " on each GPU" if (as_run.tensor_parallel or 1) > 1 else ""
@@ -191,7 +195,7 @@ def _list_differences(as_run: EngineConfig, checkpoint: Checkpoint | None) -> li
 
 
 def _is_agreeing(method: str, declared: str) -> bool:
-    """Whether an engine's quantization method runs what a checkpoint declares."""
+    """Whether an engine's quantization method runs what a checkpoint declares; unknown methods run any."""
     begins = next((begins for name, begins in _RUNS.items() if name in method.lower()), None)
     if begins is None:  # compressed-tensors, modelopt, quark, inc: any quantization
         return not declared.startswith(_RUNS["none"])

@@ -29,7 +29,6 @@ from loadgen.wire import http1
 if TYPE_CHECKING:
     import httpx
 
-
 MOST_BYTES = 8 << 20
 _LONGEST_MESSAGE = 200  # characters
 _POLL_S = 0.1
@@ -97,6 +96,7 @@ class ControlLoop:
             request.close()  # one that never began; a task is only ever ended by its own loop
 
     async def _interruptible(self, request: Coroutine[Any, Any, T]) -> T:
+        """Await a request's result, cancelling it while a stop request waits, seen 0.1 s later at most."""
         task = asyncio.ensure_future(request)
         while not (await asyncio.wait([task], timeout=_POLL_S))[0]:
             if self._interrupt is not None and self._interrupt.pending:
@@ -188,6 +188,7 @@ class ServerAddress(msgspec.Struct, frozen=True, dict=True):
         return ControlClient(lambda: self._full_client(timeout_s), plain)
 
     def _full_client(self, timeout_s: float) -> httpx.AsyncClient:
+        """Open httpx's client; raises UsageError for a header not in ASCII or an invalid proxy variable."""
         from loadgen.server import httpx_exchange  # see exchange
 
         try:
@@ -324,7 +325,8 @@ async def ask_server(
 ) -> ControlAnswer:
     """Send a control request and return its answer: an error if later than `limit_s` or over `most_bytes`.
 
-    `begin_only`: of an answer with status 200 only what comes first is read.
+    A GET goes over a plain socket where that can be, else httpx sends it. `begin_only`: of an answer with
+    status 200 only what comes first is read.
     """
     shown = path.partition("?")[0]
     try:
@@ -335,12 +337,9 @@ async def ask_server(
                     return ControlAnswer(shown, *answer)
             from loadgen.server import httpx_exchange
 
-            return ControlAnswer(
-                shown,
-                *await httpx_exchange.exchange_request(
-                    client.full, method, path, most_bytes, body, begin_only
-                ),
-            )
+            exchange_request = httpx_exchange.exchange_request
+            outcome = await exchange_request(client.full, method, path, most_bytes, body, begin_only)
+            return ControlAnswer(shown, *outcome)
     except TimeoutError:
         return ControlAnswer(shown, error=f"does not answer within {limit_s:g} s", timed_out=True)
 
@@ -403,6 +402,7 @@ class PlainServer(msgspec.Struct, frozen=True):
 
 
 async def _read_ordinary(reader: asyncio.StreamReader, most_bytes: int) -> tuple[int, bytes] | None:
+    """Read (status, body) of an answer; None if cut, too long, malformed, compressed or a redirect."""
     answer, received = http1.Response(), 0
     try:
         while not answer.complete:

@@ -13,7 +13,6 @@ from loadgen.engines.engines import METRICS
 Series = tuple[str, str, str]  # model, quantity, and which part of it: a reason, a bucket's bound, "sum"
 GAUGES = frozenset({"running", "waiting", "kv_cache_usage", "started"})  # the others only grow
 SAMPLED = GAUGES | {"generation_tokens"}
-
 _GREATEST = ("kv_cache_usage", "started")  # of several engines the greatest, not the sum
 # Every rank of SGLang counts the same requests, and each process has a row of its own.
 _REPEATED = ("tp_rank", "pp_rank", "moe_ep_rank", "pid")
@@ -43,11 +42,8 @@ class MetricsSnapshot(msgspec.Struct, frozen=True):
 
     def gauge(self, quantity: str, model: str = "") -> float | None:
         """Return a gauge of one model, or all models' sum, of KV cache use the greatest; None if unknown."""
-        values = [
-            value
-            for (owner, name, _), value in self.gauges.items()
-            if name == quantity and model in ("", owner)
-        ]
+        gauges = self.gauges.items()
+        values = [value for (owner, name, _), value in gauges if name == quantity and model in ("", owner)]
         return combine_values(quantity, values) if values else None
 
 
@@ -89,7 +85,10 @@ def select_lines(status: int, body: bytes, wanted: Container[str] | None = None)
 
 @lru_cache(maxsize=4)  # what is scraped before and after a run is parsed once more, for what changed
 def parse_metrics(selection: MetricLines) -> MetricsSnapshot:
-    """Parse selected lines, without the copies that ranks report, summed over engines."""
+    """Parse selected lines, without the copies that ranks report, summed over engines.
+
+    Impossible values are left out; a line that cannot be parsed makes the snapshot an error.
+    """
     if selection.error:
         return MetricsSnapshot(error=selection.error)
     from prometheus_client.parser import text_string_to_metric_families
@@ -109,11 +108,8 @@ def parse_metrics(selection: MetricLines) -> MetricsSnapshot:
         bound = part if meaning.label == "le" and part not in ("+Inf", "Inf", "inf") else 0
         if untrusted.read_number(sample.value) is None or untrusted.read_number(bound) is None:
             continue  # not a possible count or bucket
-        series = (
-            untrusted.read_text(labels.pop("model_name", "")),
-            meaning.quantity,
-            untrusted.read_text(part),
-        )
+        model = untrusted.read_text(labels.pop("model_name", ""))
+        series = model, meaning.quantity, untrusted.read_text(part)
         places, place = rows.setdefault(series, {}), tuple(sorted(labels.items()))
         places[place] = max(places.get(place, sample.value), sample.value)
     sums = {series: combine_values(series[1], list(places.values())) for series, places in rows.items()}

@@ -51,7 +51,10 @@ NO_SAMPLES = KeptSamples()
 
 
 def keep_samples(sensed: Sequence[SampledSeries], window: ServerWindow | None, began_ns: int) -> KeptSamples:
-    """Thin and collect the series of sensors and of the server's gauges, sampled from `began_ns` on."""
+    """Collect the series of the server's gauges, sampled from `began_ns` on, and of sensors.
+
+    The first 128 that have samples are kept, each thinned to 2000.
+    """
     every = [*list_gauge_series(window, began_ns), *sensed]
     some = [thin_series(series, MOST_KEPT) for series in every if len(series.values)]
     return KeptSamples(tuple(some[:MOST_SERIES]))
@@ -102,12 +105,12 @@ def load(path: Path) -> KeptSamples:
     try:
         if path.stat().st_size > _LARGEST:
             raise ValueError(f"it has more than {_LARGEST >> 20} MiB")
-        return KeptSamples(tuple(_series(arrays.read_columns(path, _COLUMNS, arrays.WITH_FLOATS))))
+        return KeptSamples(tuple(_split_columns(arrays.read_columns(path, _COLUMNS, arrays.WITH_FLOATS))))
     except (OSError, ValueError, TypeError) as error:
         return KeptSamples(error=f"{path.name} cannot be read: {untrusted.read_line(str(error), 200)}")
 
 
-def _series(columns: dict[str, NDArray[Any]]) -> Iterator[SampledSeries]:
+def _split_columns(columns: dict[str, NDArray[Any]]) -> Iterator[SampledSeries]:
     """Yield the series held in these columns; raises ValueError if they are impossible."""
     if missing := [name for name in _COLUMNS if name not in columns]:
         raise ValueError(f"column {missing[0]} is missing")
@@ -115,14 +118,15 @@ def _series(columns: dict[str, NDArray[Any]]) -> Iterator[SampledSeries]:
     kinds = (("U", quantities), ("U", wheres), ("i", start), ("i", at_ns), ("f", values))
     if wrong := [column.dtype.str for kind, column in kinds if column.dtype.kind != kind]:
         raise ValueError(f"a column holds {wrong[0]}")
-    _check(quantities, wheres, start, at_ns, values)
+    _check_columns(quantities, wheres, start, at_ns, values)
     names = zip(quantities.tolist(), wheres.tolist(), strict=True)
     for (quantity, where), begin, end in zip(names, start[:-1].tolist(), start[1:].tolist(), strict=True):
         texts = untrusted.read_line(quantity, _LONGEST), untrusted.read_line(where, _LONGEST)
         yield SampledSeries(*texts, at_ns[begin:end], values[begin:end])
 
 
-def _check(quantities: Any, wheres: Any, start: Int64, at_ns: Int64, values: Any) -> None:
+def _check_columns(quantities: Any, wheres: Any, start: Int64, at_ns: Int64, values: Any) -> None:
+    """Raise ValueError unless the columns fit together, with possible times and values, within bounds."""
     count = len(quantities)
     if count > MOST_SERIES or len(wheres) != count or len(start) != count + 1:
         raise ValueError(f"{count} quantities, {len(wheres)} places and {len(start)} starts")

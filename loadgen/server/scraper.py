@@ -71,7 +71,10 @@ class MetricsScraper:
 
     @contextlib.contextmanager
     def sampling(self) -> Iterator[None]:
-        """Sample the gauges about once a second in a thread; do not fork inside the block."""
+        """Sample the gauges in a thread inside the block, in which nothing may fork: about once a second.
+
+        Nothing is sampled if the scrape before the run failed or no thread can be started.
+        """
         running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
         thread = threading.Thread(target=self._sample, args=(running,), name="observe", daemon=True)
         if not self.began.error:
@@ -115,6 +118,11 @@ class MetricsScraper:
         return [(at_s, snapshot) for at_s, snapshot in every if not snapshot.error]
 
     def _sample(self, running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]]) -> None:
+        """Add to `samples` until the task, put into `running` with its loop, is cancelled or fails silently.
+
+        Beyond 3600 samples every other one is dropped and the interval doubles.
+        """
+
         async def sample() -> None:
             task = asyncio.current_task()
             assert task is not None
@@ -162,6 +170,7 @@ class MetricsScraper:
                 await asyncio.sleep(max(0.0, due_s - now_s()))
 
     async def _scrape(self, client: ControlClient, wanted: Container[str] | None = None) -> MetricLines:
+        """Scrape the wanted quantities once, five times a second at most, and note the quickest answer."""
         async with self.throttle:
             sent_ns = clock.now_ns()
         answer = await exchange.ask_server(client, "GET", "/metrics", _ANSWER_S, _LARGEST_BYTES)

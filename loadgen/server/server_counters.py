@@ -97,12 +97,11 @@ def make_window(
         return ServerWindow(error=error)
     ours = model if any(owner == model for owner, _, _ in (*after.counters, *after.gauges)) else ""
     moved = {series: value - before.counters.get(series, 0.0) for series, value in after.counters.items()}
+    models = sorted({owner for (owner, _, _), change in moved.items() if change > 0 and owner})
     reset = _has_restarted([before, *(snapshot for _, snapshot in samples), after])
     return ServerWindow(
         names=after.names,
-        models=tuple(sorted({owner for (owner, _, _), change in moved.items() if change > 0 and owner}))[
-            :_MOST
-        ],
+        models=tuple(models[:_MOST]),
         reset=reset,
         settled=settled,
         samples=tuple(
@@ -118,7 +117,10 @@ def make_window(
 
 
 def _has_restarted(snapshots: Sequence[MetricsSnapshot]) -> bool:
-    """Whether a counter decreased or vanished; snapshots during the run hold only some counters."""
+    """Whether a counter decreased or vanished, or the server's start time changed, between snapshots.
+
+    Snapshots during the run have only some counters.
+    """
     first, last = snapshots[0].counters, snapshots[-1].counters
     if any(_has_fallen(series, value, last.get(series, 0.0)) for series, value in first.items()):
         return True
@@ -159,7 +161,7 @@ def _make_figures(moved: Mapping[Series, float], names: str, model: str) -> dict
 
 
 def _count_ended(reasons: Mapping[str, float]) -> dict[str, int]:
-    """Count requests by finish reason; {"": 0} if they are counted and none ended."""
+    """Count requests by finish reason, the 100 commonest; {"": 0} if they are counted and none ended."""
     ended = sorted(((int(n), reason) for reason, n in reasons.items() if n), reverse=True)
     kept = {reason: n for n, reason in ended[:_MOST]}
     return kept or ({"": 0} if reasons else {})
