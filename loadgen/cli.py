@@ -54,7 +54,10 @@ def write_help() -> str:
 
 
 def run_bench(argv: Sequence[str]) -> int:
-    """Run `loadgen bench`, starting the embedded engine while modules are imported."""
+    """Run `loadgen bench`, starting the embedded engine, if it answers, while modules are imported.
+
+    Prints help alone if that is requested; returns the exit code, and raises LoadgenError.
+    """
     with importing():
         from loadgen.run.command.options import parse, write_help
 
@@ -76,7 +79,7 @@ def run_bench(argv: Sequence[str]) -> int:
 
 
 def list_profiles(argv: Sequence[str]) -> int:
-    """Run `loadgen profiles`: list the shipped profiles, or show one."""
+    """Run `loadgen profiles`: list the shipped profiles, or print one; raises UsageError for a wrong name."""
     with importing():
         from loadgen.plan import profile
 
@@ -92,7 +95,7 @@ def list_profiles(argv: Sequence[str]) -> int:
     return 0
 
 
-def _readable(words: Sequence[str]) -> list[str]:
+def _decode_words(words: Sequence[str]) -> list[str]:
     """Return the arguments as valid UTF-8, whatever the locale; raises UsageError if one is not UTF-8."""
     read = []
     for number, word in enumerate(words, 1):
@@ -105,7 +108,10 @@ def _readable(words: Sequence[str]) -> list[str]:
 
 
 def run() -> NoReturn:
-    """Run the command and exit the process at once, without the interpreter's clean-up."""
+    """Run the command and exit the process at once, without the interpreter's clean-up.
+
+    The first signal ends the command; a standard stream that cannot be written fails a command that did not.
+    """
     gc.disable()  # start-up makes a hundred thousand objects and no garbage
     with signals.SIGNALS.catch(signals.stop):
         try:
@@ -118,7 +124,11 @@ def run() -> NoReturn:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a verb and return its exit code; an error of the tool is printed in one line."""
+    """Run a verb, or print help or the version; return the exit code.
+
+    An error of the tool, an interrupt and a lack of memory are printed in one line each, a closed pipe is
+    not.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     verb = words[0] if words else "--help"
     if verb in ("-h", "--help", "help"):
@@ -128,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_text(f"loadgen {__version__}", sys.stdout)
         return 0
     try:
-        verb, *arguments = _readable(words)
+        verb, *arguments = _decode_words(words)
         with print_warnings():
             if verb == "bench":  # without a search for others
                 return run_bench(arguments)

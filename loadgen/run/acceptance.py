@@ -2,9 +2,8 @@
 
 What it refuses of a request is left out of every request; what it could not take whole is refused.
 
-Hosted APIs and gateways refuse fields that engines take. A server of which it is not known is asked with one
-request of the warm-up's kind; any other only once it has refused a warm-up. A measured run is never adapted
-while it is under way.
+Hosted APIs and gateways refuse fields that engines take. An unproven server is tried with one request of the
+warm-up's kind; any other only once it has refused a warm-up. No run is adapted while it is measured.
 """
 
 from __future__ import annotations
@@ -93,7 +92,9 @@ class Adapter(msgspec.Struct, frozen=True):
     def warm_up(self, made: Plan, options: TransportOptions, display: Display) -> tuple[Plan, Records]:
         """Send the warm-up, if any; return the plan without refused fields, and the warm-up's records.
 
-        Raises MeasureError where all requests failed or a refused field is needed, Stopped on a signal.
+        Nothing is sent if what the server takes is known; without a warm-up, small requests try an unproven
+        server and the plan's features. Raises MeasureError where all requests failed or a refused field is
+        needed, ServerDied where all failed and the server has ended, Stopped on a signal.
         """
         if self.accepted is not None:
             return made.apply_adaptation(self.accepted), Records.from_records([])
@@ -109,14 +110,14 @@ class Adapter(msgspec.Struct, frozen=True):
             self.check_alive(True)  # why it died explains more
             first = failures[0]
             raise MeasureError(f"every warm-up request failed, the first with {first.kind}: {first.detail}")
-        return made.apply_adaptation(self.known[_key(made)]), outcome.records
+        return made.apply_adaptation(self.known[_make_key(made)]), outcome.records
 
     def try_requests(self, asked: Plan, options: TransportOptions, watch: Callable[[], Watch]) -> Outcome:
         """Send a plan before a run, again without refused fields if all is refused; return the last outcome.
 
-        What is refused is remembered. Raises MeasureError where it cannot be left out, Stopped on a signal.
+        `known` then has those fields. Raises MeasureError where one cannot be left out, Stopped on a signal.
         """
-        key = _key(asked)
+        key = _make_key(asked)
         asked = asked.apply_adaptation(self.known.get(key, Adaptation()))
         while True:
             outcome = measure(asked, options, watch())
@@ -125,7 +126,7 @@ class Adapter(msgspec.Struct, frozen=True):
             records, before = outcome.records, asked.adaptation
             if records.ok.any():
                 self.known[key] = before
-            elif set(records.http_status.tolist()) <= self._telling:
+            elif set(records.http_status.tolist()) <= self._explained_statuses:
                 self.known[key] = self._learn(asked)
                 asked = asked.apply_adaptation(self.known[key])
             if asked.adaptation == before:
@@ -134,41 +135,41 @@ class Adapter(msgspec.Struct, frozen=True):
     def adapt(self, made: Plan) -> Plan:
         """Return the plan without the fields that the server refuses, by trying until it accepts a request.
 
-        It is asked once for all plans of one form. Raises MeasureError where it refuses the key, or a field
-        that cannot be left out.
+        The server is tried once for all plans of one form. Raises MeasureError where it refuses the key, or a
+        field that cannot be left out.
         """
-        key = _key(made)
+        key = _make_key(made)
         if key not in self.known:
             self.known[key] = self._learn(made, unnamed=True)
         return made.apply_adaptation(self.known[key])
 
     @property
-    def _telling(self) -> set[int]:
+    def _explained_statuses(self) -> set[int]:
         """The statuses of errors whose body may name the refused field."""
         return {*REFUSING, *DENIED, *(_NO_SUCH_PATH if self.subject.engine.unproven else ())}
 
     def _check_features(self, made: Plan) -> Plan:
-        """Try a small body for each set of features (tools, images, …) that the plan's bodies use.
+        """Return the plan without fields refused of a small body for each set of its features (tools, …).
 
-        Returns the plan without refused fields. Raises MeasureError where the server refuses a feature.
+        They are tried once for all plans of one form. Raises MeasureError where the server refuses a feature.
         """
         trials = TrialBodies(made)
-        key = f"{_key(made)} with {' '.join(trials.names)}"
+        key = f"{_make_key(made)} with {' '.join(trials.names)}"
         if not trials.names:
             return made
         if key not in self.known:
             self.known[key] = made.adaptation
             for i in range(len(trials.input_lens)):
-                self.known[key] = self._find_adaptation(_trial(made, trials), i, self.known[key])
+                self.known[key] = self._find_adaptation(_make_trial(made, trials), i, self.known[key])
         return made.apply_adaptation(self.known[key])
 
     def _learn(self, made: Plan, unnamed: bool = False) -> Adaptation:
-        """Try a small request; return the plan's adaptation with the refused fields added.
+        """Try one small request of the plan's kind; return the plan's adaptation with refused fields added.
 
         Raises MeasureError where one cannot be left out; `unnamed`: also if the error names no field.
         """
         if made.facts.kind != request_sources.RANDOM:
-            return self._find_adaptation(_trial(made, TrialBodies(made)), 0, made.adaptation, unnamed)
+            return self._find_adaptation(_make_trial(made, TrialBodies(made)), 0, made.adaptation, unnamed)
         one = made.profile.model_copy(update={"num_warmups": 1})
         return self._find_adaptation(
             plan.make_warmup(one, self.subject, made.seed), 0, made.adaptation, unnamed
@@ -182,23 +183,26 @@ class Adapter(msgspec.Struct, frozen=True):
         Ends without an error if a refusal names no field (`unnamed`: raises) and after 16 trials; logs each
         field. Raises MeasureError where the feature or field cannot be left out, or for a wrong key or path.
         """
+        limit_s = _choose_limit_s(asked)
         for _ in range(_MOST_TRIALS):
             trial = asked.apply_adaptation(adaptation)
             body = trial.payload(i)
-            with display(self.quiet).waiting("asking what the server takes of a request", _limit_s(trial)):
-                answer = control.send_request(self.access, trial.path, body, _limit_s(trial), begin_only=True)
+            with display(self.quiet).waiting("asking what the server takes of a request", limit_s):
+                answer = control.send_request(self.access, trial.path, body, limit_s, begin_only=True)
             refusing = answer.status in REFUSING
             found = refusals.read_refusals(answer.body, refusals.list_paths(body)) if refusing else ()
-            fields = [field for refusal in found if (field := self._field(refusal, trial, answer))]
+            fields = [field for refusal in found if (field := self._adapt_field(refusal, trial, answer))]
             if not fields and (feature := refusals.find_feature(answer.status, answer.body, body)):
                 where = trials.name_row(i) if isinstance(trials := asked.requests, TrialBodies) else ""
                 fix = f"{where} needs it; {feature.advice}" if where else feature.advice
-                raise self._error(trial, f"refuses {feature.name}", answer, fix)
+                raise self._make_error(trial, f"refuses {feature.name}", answer, fix)
             if not refusing:
-                self._check(trial, answer)
+                self._check_answer(trial, answer)
                 break
             if not fields and (found or unnamed):
-                raise self._unadaptable(found, trial, answer)
+                name = found[0].name if found else ""
+                fix = refusals.suggest_removal(name, trial.profile.extra_body)
+                raise self._make_error(trial, f"refuses {name or 'the request'}", answer, fix)
             if not fields:
                 break
             for field in fields:
@@ -206,37 +210,34 @@ class Adapter(msgspec.Struct, frozen=True):
                 _LOG.warning("%s: %s", field, field.why)
         return adaptation
 
-    def _field(self, refusal: Refusal, trial: Plan, answer: ControlAnswer) -> AdaptedField | None:
-        """Return how to omit or rename a refused field; None if it is unknown, set by the user or needed."""
+    def _adapt_field(self, refusal: Refusal, trial: Plan, answer: ControlAnswer) -> AdaptedField | None:
+        """Return how to omit or rename a refused field.
+
+        None if it is unknown, set by --extra-body, needed, renamed already, or not clearly refused.
+        """
         name, known = refusal.name, FIELDS.get(refusal.name)
         if known is None or not refusal.clear or name.partition(".")[0] in trial.profile.extra_body:
             return None
-        why = self._explain(answer)
+        why = self._explain_answer(answer)
         if known.instead:
             tried = {field.name for field in trial.adaptation.fields if field.sent_as}
             return None if known.instead in tried else AdaptedField(name=name, sent_as=known.instead, why=why)
         return AdaptedField(name=name, why=why) if known.cost else None
 
-    def _unadaptable(self, found: tuple[Refusal, ...], trial: Plan, answer: ControlAnswer) -> MeasureError:
-        """Make the error for a refusal that cannot be avoided: the field, and what to type."""
-        name = found[0].name if found else ""
-        what = f"refuses {name}" if name else "refuses the request"
-        return self._error(trial, what, answer, refusals.suggest_removal(name, trial.profile.extra_body))
-
-    def _check(self, trial: Plan, answer: ControlAnswer) -> None:
+    def _check_answer(self, trial: Plan, answer: ControlAnswer) -> None:
         """Raise MeasureError for an answer after which no request can succeed: wrong key or path."""
         if answer.status in DENIED:
             raise MeasureError(self.access.explain_denial(answer))
         if answer.status in _NO_SUCH_PATH:
             chat = "" if "/chat/" in trial.path else ", or pass --backend openai-chat if it has only chat"
             fix = f"check --base-url and --model{chat}"
-            raise self._error(trial, "does not exist, or not for this model", answer, fix)
+            raise self._make_error(trial, "does not exist, or not for this model", answer, fix)
 
-    def _error(self, trial: Plan, what: str, answer: ControlAnswer, fix: str) -> MeasureError:
+    def _make_error(self, trial: Plan, what: str, answer: ControlAnswer, fix: str) -> MeasureError:
         url = self.access.shown_url + trial.path.partition("?")[0]
-        return MeasureError(f"{url} {what} ({self._explain(answer)}): {fix}")
+        return MeasureError(f"{url} {what} ({self._explain_answer(answer)}): {fix}")
 
-    def _explain(self, answer: ControlAnswer) -> str:
+    def _explain_answer(self, answer: ControlAnswer) -> str:
         """Return the status and the server's message, without secrets."""
         return self.access.secrets.hide(refusals.format_message(answer.status, answer.body))
 
@@ -257,7 +258,10 @@ class TrialBodies:
         self.output_lens = np.full(len(self._places), max(1, made.profile.min_tokens or 0), np.int64)
 
     def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
-        """Make a body with the features of one of the plan's, and a short text instead of its own."""
+        """Make a body with the features of one of the plan's, and a short text in place of its messages.
+
+        Any image is a grey square of 64 pixels, any system prompt the same short text.
+        """
         place, length = self._places[i], int(self.output_lens[i])
         if isinstance(self._made.requests, PromptRequests):
             own = self._made.requests.prompt(place)
@@ -285,7 +289,7 @@ class TrialBodies:
         return "" if where is None else str(where(self._places[i]))
 
     def digest(self) -> str:
-        """Return "": a trial's requests are not compared with anything."""
+        """Return "", since no trial is compared with another."""
         return ""
 
 
@@ -304,30 +308,30 @@ def make_png(side: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
-def _trial(made: Plan, trials: TrialBodies) -> Plan:
+def _make_trial(made: Plan, trials: TrialBodies) -> Plan:
     """Return the plan with small trial requests in place of its own."""
     return replace(made, requests=trials, count=len(trials.input_lens), turns=None)
 
 
-def _key(made: Plan) -> str:
-    """Make a key that is equal for plans whose requests have the same fields."""
+def _make_key(made: Plan) -> str:
+    """Make a key that is equal for plans whose requests have one path and the same fields."""
     profile = made.profile
     more = (*profile.sampling, *profile.extra_body, *profile.chat_template_kwargs)
     switches = (profile.stream, profile.ignore_eos, profile.continuous_usage)
     return " ".join((made.path, *map(str, switches), *sorted(more)))
 
 
-def _limit_s(trial: Plan) -> float:
-    """Return how long to wait for the first byte of an answer, in seconds."""
+def _choose_limit_s(trial: Plan) -> float:
+    """Return how many seconds to wait for an answer's first byte: 60, or the profile's timeouts if less."""
     profile = trial.profile
     return min(limit for limit in (_TRIAL_S, profile.request_timeout, profile.stall_timeout) if limit)
 
 
 def check_takes_ids(probe: ServerProbe, served: ServerInfo) -> ServerInfo:
-    """Send one prompt of ids if engines differ in that; return the description, no `takes_ids` if refused.
+    """Return a server's description, without `takes_ids` if it refuses a prompt of ids or counts it as text.
 
-    Refused: also where it counts a text's tokens. Any other answer leaves the engine's usual, and one that
-    reports no version is not asked.
+    One such prompt is sent to an engine that takes ids in some versions alone, if it reports its version;
+    after any other answer, and of any other server, the description is unchanged.
     """
     if not served.engine.asked_for_ids or not served.version:
         return served
@@ -360,7 +364,7 @@ class _Modelled(Protocol):
 def check_sendable(made: Plan, served: ServerInfo, started_context: int = 0) -> None:
     """Raise MeasureError or UsageError if the server would refuse requests of a plan; warn of other limits.
 
-    `started_context` is the context in tokens that it was started for; 0: it was not started here.
+    `started_context` is the context in tokens that the server was started for; 0: it was not started here.
     """
     check_models(made, served)
     check_lengths(made, served.max_model_len)
@@ -368,7 +372,7 @@ def check_sendable(made: Plan, served: ServerInfo, started_context: int = 0) -> 
 
 
 def warn_of_limits(made: Plan, served: ServerInfo, started_context: int = 0) -> None:
-    """Warn of requests that the server accepts but will not answer as planned."""
+    """Warn if the server has a shorter context than it was started for, few slots, or no place for tools."""
     if 0 < served.max_model_len < started_context:
         _LOG.warning(_SHORT_CONTEXT, started_context, served.max_model_len)
     streams = made.profile.held_concurrency or 0
@@ -379,7 +383,7 @@ def warn_of_limits(made: Plan, served: ServerInfo, started_context: int = 0) -> 
 
 
 def check_models(made: Plan, served: ServerInfo) -> None:
-    """Raise MeasureError if a row names a model that is not in the server's list, if it has one."""
+    """Raise MeasureError for the first row's model that is not listed by a server which checks models."""
     lists = served.engine.checks_model and served.engine.lists_its_model and served.models
     if not lists or not isinstance(made.requests, _Modelled):
         return
@@ -397,9 +401,10 @@ def check_models(made: Plan, served: ServerInfo) -> None:
 
 
 def check_lengths(made: Plan, limit: int) -> None:
-    """Raise MeasureError for a request too long for the model, UsageError for a limit below --min-tokens.
+    """Raise MeasureError for a request too long for the model, UsageError for an answer below --min-tokens.
 
-    `limit` is in tokens, prompt and answer together; 0: not known.
+    `limit` is in tokens, prompt and answer together; 0: not known, and no request is too long. A length that
+    only the server counts is 0.
     """
     _check_least(made)
     if not 0 < limit < made.longest:
@@ -437,7 +442,7 @@ def _known_lens(lens: Int64, made: Plan) -> Int64:
 
 
 def _name_request(made: Plan, i: int) -> str:
-    """Name a request by its row in the file, from 1, or by its place in the plan."""
+    """Name a request by its row in the file, from 1, or else by its place in the plan, from 0."""
     if isinstance(made.requests, _Placed):
         return made.requests.name_row(i)
     return f"request {i}"

@@ -48,10 +48,11 @@ def attach(
     interrupts: Interrupts = SIGNALS,
     begun: Embedded | None = None,
 ) -> Session:
-    """Start or reach the server and open a session on it once it is ready; ends with `stack`.
+    """Start or reach the server, and return a session on it once it is ready, with a feature's sender if any.
 
-    `begun` is the embedded engine where that was started before, of the same options. Raises UsageError or
-    MeasureError; a server that was started here has given a token in the workload's way.
+    What is started ends with `stack`. `begun` is the embedded engine where that was started before, of the
+    same options. Raises UsageError or MeasureError; a server started here has given a token to a request of
+    the workload's form.
     """
     read_commit = stack.enter_context(start_git())  # it answers while the server is reached
     makers = [each.begin_sender(options, stack, interrupts) for each in find_extensions(options)]
@@ -71,6 +72,10 @@ def _attach_server(
     interrupts: Interrupts,
     begun: Embedded | None,
 ) -> Session:
+    """Open a session with the server to launch, else those at the URLs, else the embedded engine.
+
+    Raises as `attach`; if none answers at a default URL, the error also says how to name a server.
+    """
     options = _set_default_port(options, workload)
     tables = {"arguments": asked.arguments, "environment": asked.environment}  # they may hold secrets
     auth = collect_credentials(options, options.base_url is None, tables, workload.model_dump())
@@ -123,9 +128,9 @@ def _attach_url(options: Options, auth: Credentials, loop: ControlLoop, interrup
 
 
 def make_address(options: Options, place: ApiPlace, auth: Credentials, loop: ControlLoop) -> ServerAddress:
-    """Make the address of a running server, with headers and TLS; raises UsageError.
+    """Make the address of a running server, with headers, secrets and TLS settings; raises UsageError.
 
-    Of several, those behind TLS alone get what is for TLS.
+    Where some of several servers are behind TLS, the others get no TLS settings.
     """
     schemes = {urlsplit(url.strip()).scheme for url in options.urls}
     if options.more_urls and urlsplit(place.base_url).scheme == "http" and "https" in schemes:
@@ -143,7 +148,10 @@ def make_address(options: Options, place: ApiPlace, auth: Credentials, loop: Con
 
 
 def find_local(access: ServerAddress) -> Local | None:
-    """Return a server's Local, whose `pids` searches for its processes; None if it is on another machine."""
+    """Return a server's Local, whose `pids` searches for its processes; None if it is on another machine.
+
+    They are the first process that listens on the server's port and those below it, none if none listens.
+    """
     if not is_this_machine(access.base_url):
         return None
     from loadgen_servers.process import port_owner  # its psutil is of use on this machine only
@@ -167,7 +175,10 @@ def open_session(
     interrupts: Interrupts,
     like: ServerInfo | None = None,
 ) -> Session:
-    """Wait up to `wait_s` until a server is ready; return a session on it, with `like`'s model if served."""
+    """Wait up to `wait_s` until a server is ready; return a session on it, with `like`'s model if served.
+
+    It reads a local model's files, if it can, and tries whether prompts of ids are taken. Raises NotReady.
+    """
     # A capturing process that sends by httpx has all of it loaded: it imports nothing during a run.
     access = replace(access, plain=not transport_choice.find_likely_kind(options.transport).uses_httpx)
     model = options.served_model_name or options.model
@@ -208,9 +219,9 @@ def open_session(
 
 
 def collect_settings(options: Options, profiles: Sequence[Profile]) -> ServerSettings:
-    """Merge the [server] tables of profiles, and the flags over them, for the server to start.
+    """Return the [server] table of profiles with, for a server to start, the flags over it.
 
-    An engine that shares a context gets room for all. Raises UsageError where two want different servers.
+    An engine whose requests share a context gets room for all of theirs. Raises UsageError if tables differ.
     """
     wanted = [profile.server for profile in profiles if profile.server is not None]
     if any(other != wanted[0] for other in wanted):

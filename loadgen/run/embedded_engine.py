@@ -16,9 +16,9 @@ from loadgen_servers.process.embedded import Embedded, EngineFailed
 
 
 def begin_engine(options: Options, stack: ExitStack) -> Embedded | None:
-    """Start the embedded engine if the flags name no other server; it ends with `stack`.
+    """Start the embedded engine, which ends with `stack`; return None if the flags name another server.
 
-    Raises UsageError for an unknown preset.
+    Raises UsageError for a preset that a feature cannot make.
     """
     if not options.embedded:
         return None
@@ -35,7 +35,7 @@ def begin_engine(options: Options, stack: ExitStack) -> Embedded | None:
 
 
 def _make_feature_preset(options: Options) -> str | None:
-    """Make a preset by name from a feature, as JSON; None: the engine has it. Raises UsageError."""
+    """Have the feature that the preset's name begins with make it, as JSON; None without such a feature."""
     for feature in import_rows("presets"):
         for prefix, module in feature.PRESETS.items():
             if (options.preset or "").startswith(prefix):
@@ -58,8 +58,8 @@ class PresetSteps(msgspec.Struct, frozen=True):
         return self.step_ms(round(batch), 0, round(batch * context), 0)
 
 
-def preset_steps(options: Options) -> PresetSteps | None:
-    """Return the step times of the preset that the flags name; None if none or an unknown one is named."""
+def find_preset_steps(options: Options) -> PresetSteps | None:
+    """Return the step times of the preset that the flags name; None if none or an invalid one is named."""
     if options.preset is None:
         return None
     from loadgen_servers.engine import presets  # only what estimates the time of a series needs these

@@ -31,7 +31,7 @@ class PlanSender:
     """The sender of a plan; this one sends all of it from this machine, at once."""
 
     def describe(self, known: Facts, made: Plan) -> Facts:
-        """Add what is known of the sender before the first request to the facts."""
+        """Return the facts with what is known of the sender before the first request."""
         return known
 
     def wait(self, made: Plan, rest_s: float, display: Display) -> None:
@@ -42,7 +42,7 @@ class PlanSender:
         return measure(made, options, watch)
 
     def list_steps(self) -> tuple[tuple[str, Step], ...]:
-        """List (name, step) of what is learned about the sender after the last request."""
+        """List (name, step) that add to the facts what is learned about the sender after the last request."""
         return ()
 
 
@@ -105,5 +105,5 @@ class ServerGroup:
         return first
 
     def describe(self, known: Facts, served: ServerInfo, access: ServerAddress) -> Facts:
-        """Add the addresses of several servers to the facts."""
+        """Return the facts, with the addresses of the servers if they are several."""
         return known

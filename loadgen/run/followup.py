@@ -40,7 +40,7 @@ class FinishedRun(msgspec.Struct, frozen=True):
 
 
 def add_outcome(known: Facts, outcome: Outcome, journal_error: str, made: Plan) -> Facts:
-    """Add to the facts what the measured run itself showed."""
+    """Return the facts with a measured run's outcome: counts, the client's health, and why it ended."""
     health, planned = outcome.health, made.total
     where = getattr(made.requests, "where", None)  # a row of a file
     client = Client(
@@ -85,7 +85,10 @@ def add_outcome(known: Facts, outcome: Outcome, journal_error: str, made: Plan) 
 
 
 def follow_up(facts: Facts, steps: Iterable[tuple[str, Step]]) -> Facts:
-    """Add to the facts what each step learns, or why it failed; after a signal, noted too, none follows."""
+    """Return the facts with what each step adds, or why it failed, which raises nothing.
+
+    After a signal, noted in the facts, no step follows.
+    """
     for name, step in steps:
         broken: list[Broken] = []
         try:
@@ -100,7 +103,7 @@ def follow_up(facts: Facts, steps: Iterable[tuple[str, Step]]) -> Facts:
 
 
 def keep_samples(facts: Facts, sensing: HostSampler | None, observer: MetricsScraper | None) -> KeptSamples:
-    """Collect the samples taken during the run; empty without sensors and scraper."""
+    """Collect the samples taken during the run; empty without sensors and scraper, or if that fails."""
     began_ns = observer.began_ns if observer is not None else 0
 
     def keep() -> KeptSamples:
@@ -113,7 +116,7 @@ def keep_samples(facts: Facts, sensing: HostSampler | None, observer: MetricsScr
 def add_configuration(
     facts: Facts, access: ServerAddress | None, served: ServerInfo, log: Path | None
 ) -> Facts:
-    """Add the engine's configuration to the facts, as it reports and logs it."""
+    """Return the facts with the engine's configuration, as it reports (at `access`) and logs it, if any."""
     info = {} if access is None else control.read_server_info(access, served.engine)
     parts = [engine_config.parse_info(info)] if info else []
     if log is not None:
@@ -131,7 +134,10 @@ def write_run(
     explain: bool,
     layout: str | None,
 ) -> FinishedRun:
-    """Write a run's directory; see Session.keep."""
+    """Write a run's directory, with its report, a server's log without secrets, and requests if asked for.
+
+    Return what could not be made or written, and a signal that came, which waits until all is written.
+    """
     broken: list[Broken] = []
     writing = progress.display(options.quiet).waiting(f"writing {directory}")
     with signals.defer_stop(interrupts) as came, writing:

@@ -55,12 +55,12 @@ class HostSampler(Protocol):
         ...
 
 
-def settle_server(
+def scrape_before_run(
     observer: MetricsScraper, most_s: float, display: Display, meanwhile: Callable[[], None]
 ) -> str:
     """Scrape the server's counters once it is idle, or after `most_s` seconds; return the error, "" if none.
 
-    `meanwhile` is called while it is waited for.
+    `meanwhile` is called during the wait.
     """
     with display.waiting("settling: until the server is idle", most_s):
         return observer.scrape_before(most_s, meanwhile)
@@ -69,16 +69,16 @@ def settle_server(
 def scrape_after_run(
     observer: MetricsScraper, display: Display, meanwhile: Callable[[], None]
 ) -> ServerWindow:
-    """Scrape the server after a run, once idle, and return the change of its counters.
+    """Scrape the server after a run, once idle or after its longest wait, and return its counters' change.
 
-    `meanwhile` is called while it is waited for.
+    `meanwhile` is called during the wait.
     """
     with display.waiting("reading the server's counters, once it is idle", observer.longest_wait_s):
         return observer.scrape_after(meanwhile)
 
 
 def start_sensors(local: Local | None, engine: Engine, observe: bool, display: Display) -> HostSampler | None:
-    """Start this machine's sensors, sample idle power; None for a remote, simulated or unobserved server."""
+    """Find this machine's sensors, sample idle power; None for a remote, simulated or unobserved server."""
     if local is None or not observe or engine.simulated:
         return None
     (feature,) = import_rows("sensors")
@@ -86,7 +86,7 @@ def start_sensors(local: Local | None, engine: Engine, observe: bool, display: D
     return started
 
 
-def watch_cpus(local: Local | None, observe: bool, embedded: bool) -> CpuWatch | None:
+def make_cpu_watch(local: Local | None, observe: bool, embedded: bool) -> CpuWatch | None:
     """Make the reader of CPU use during a run; None if the server is elsewhere or unobserved."""
     return CpuWatch(local.pids, server_known=embedded) if local is not None and observe else None
 

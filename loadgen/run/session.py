@@ -47,11 +47,11 @@ from loadgen.run.firing import Outcome, PlanPart, TransportOptions, Watch
 from loadgen.run.observation import (
     HostSampler,
     Local,
+    make_cpu_watch,
     sample_meanwhile,
     scrape_after_run,
-    settle_server,
+    scrape_before_run,
     start_sensors,
-    watch_cpus,
 )
 from loadgen.run.stop_rules import make_stop_rules
 from loadgen.run.transport_choice import add_path
@@ -212,7 +212,7 @@ class Session(msgspec.Struct, frozen=True):
         traces = self.options.launching.trace_directory
         self.sender.wait(made, _REST_S, display)  # what others sent before is not to be in the counters
         observer = self._observer(_REST_S if len(warmed) else 0.0, display)
-        cpus = watch_cpus(self.local, self.observes, embedded=self.options.embedded)
+        cpus = make_cpu_watch(self.local, self.observes, embedded=self.options.embedded)
         during, rules = sample_meanwhile(observer, sensing, cpus), make_stop_rules(self.options, made)
         with ExitStack() as stack:
             trace: Trace | None = None
@@ -298,7 +298,7 @@ class Session(msgspec.Struct, frozen=True):
             return None
         first = MetricsScraper(self.access, self.served.model)
         observer = self.servers.make_scraper(first)
-        if settle_server(observer, rest_s, display, _import_results) and self.served.engine.unproven:
+        if scrape_before_run(observer, rest_s, display, _import_results) and self.served.engine.unproven:
             return None  # nothing says that it should have /metrics
         if self.local is not None:
             self.local.pids()  # searching for them is cheaper while there are few connections

@@ -16,7 +16,10 @@ _NOT_NEEDED = {"OPENBLAS_NUM_THREADS": "1", "PYDANTIC_DISABLE_PLUGINS": "__all__
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Import inside the block without numpy's threads and pydantic's plugin scan; restore the environment."""
+    """Set variables by which imports in the block start no threads of numpy's and scan for no plugins.
+
+    They are unset afterwards; those that were set already stay.
+    """
     added = {name: value for name, value in _NOT_NEEDED.items() if name not in os.environ}
     os.environ.update(added)
     try:
@@ -43,7 +46,7 @@ class Verb(NamedTuple):
 
 
 def find_verbs() -> dict[str, Verb]:
-    """Return the verbs of all folders by name, those of `run` first."""
+    """Import each folder; return the verbs of all by name, those of `run` first, then by folder."""
     here = os.path.dirname(os.path.dirname(__file__))  # pkgutil would import `inspect`, 5 ms of --help
     packages = (each.name for each in os.scandir(here) if os.path.exists(f"{each.path}/__init__.py"))
     folders = sorted(packages, key=lambda name: (name != "run", name))

@@ -27,7 +27,7 @@ def _run_on(server: VirtualServer, patch: pytest.MonkeyPatch) -> None:
     """Have every run of this process on a virtual server, and nothing of this machine in it."""
     run_on(server, patch)
     patch.setattr(sender, "_MOST_READY", 64)  # no time passes while a body is built
-    patch.setattr(session, "watch_cpus", lambda *_, **__: None)
+    patch.setattr(session, "make_cpu_watch", lambda *_, **__: None)
     patch.setattr(environment, "read_throttling_state", environment.ThrottlingState)
 
 

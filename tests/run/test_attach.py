@@ -273,8 +273,8 @@ def test_a_first_token_is_one_short_request_in_the_workloads_own_way(
 
 def test_an_estimate_takes_the_embedded_engines_own_step_times() -> None:
     name = "jetson-thor/qwen3-8b-bf16"
-    steps, timing = embedded_engine.preset_steps(parse(["--preset", name])), presets.preset(name).timing
+    steps, timing = embedded_engine.find_preset_steps(parse(["--preset", name])), presets.preset(name).timing
     assert steps is not None
     assert steps.prefill_ms(64) == timing.step_ns(Work(0, 64, 0, 64 * 32), Age(0, 0)) / 1e6
     assert steps.tpot_ms(4.0, 100.0) == timing.step_ns(Work(4, 0, 400, 0), Age(0, 0)) / 1e6
-    assert embedded_engine.preset_steps(parse(["--preset", "nonesuch"])) is None
+    assert embedded_engine.find_preset_steps(parse(["--preset", "nonesuch"])) is None

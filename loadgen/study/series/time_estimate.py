@@ -134,7 +134,7 @@ def _find_steps(options: Options) -> Steps | None:
     from loadgen.features.roofline import estimate, machines  # no campaign without `hardware` needs them
     from loadgen.run import embedded_engine
 
-    if (of_preset := embedded_engine.preset_steps(options)) is not None:
+    if (of_preset := embedded_engine.find_preset_steps(options)) is not None:
         return of_preset
     if options.hardware is None or options.model is None:
         return None
