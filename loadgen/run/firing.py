@@ -82,12 +82,12 @@ class TransportOptions(msgspec.Struct, frozen=True):
     cpu_words: str = ""  # the same in words
     targets: tuple[Target, ...] = ()  # all of several, of which each process has one; (): one
 
-    def target_of(self, process: int) -> Target:
-        """Return the target of one of the processes that send a plan."""
+    def choose_target(self, process: int) -> Target:
+        """Return the target of process number `process` of those that send a plan: each in turn."""
         return self.targets[process % len(self.targets)] if self.targets else self.target
 
-    def for_warm_up(self, warmups: int) -> TransportOptions:
-        """Return these options for one process that sends its share of a warm-up at once."""
+    def make_warm_up(self, warmups: int) -> TransportOptions:
+        """Return these options for one process that sends its share of `warmups` requests at once."""
         of = min(self.part.share.of, warmups) or 1
         share = Share(self.part.share.number % of, of)
         return replace(self, part=PlanPart(share), workers=1, cpus=(), cpu_words="")
@@ -131,9 +131,9 @@ class Outcome(msgspec.Struct, frozen=True):
 def measure(plan: Plan, options: TransportOptions, watch: Watch, firing: Firing | None = None) -> Outcome:
     """Send a plan, decode the responses, return the outcome; raises UsageError for too many connections.
 
-    `firing` is by whom it is sent, if not by processes of this machine. `watch.during` is entered once every
-    process has been forked: what it starts may be a thread. On return every decoded request is in the
-    journal's file, and that is on the disk.
+    `firing` sends it, if not processes of this machine. `watch.during` is entered once every process has been
+    forked: what it starts may be a thread. Meanwhile it shows and publishes the progress, applies the rules
+    and handles signals. On return every decoded request is in the journal's file, on the disk.
     """
     rules, journal, part = watch.rules, watch.journal, options.part
     indices = None if plan.total is None else part.share.list_indices(len(plan), plan.sessions)
@@ -149,12 +149,12 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch, firing: Firing 
         rules.cut_after_s,
         max_concurrency=None if most is None else part.share.count_slots(most),
         schedule_s=plan.sending_s,
-        planned_tokens=0 if indices is None else _planned_tokens(plan, indices),
+        planned_tokens=0 if indices is None else _sum_planned_tokens(plan, indices),
         waiting=watch.waiting,
     )
     ending = Ending(firing)
     try:
-        with watch.interrupts.catch(ending.by_signal), pause_collector(), watch.during:
+        with watch.interrupts.catch(ending.stop_by_signal), pause_collector(), watch.during:
             for _ in firing.turns(progress):
                 progress.ending = ending.why
                 watch.display.show(progress)
@@ -169,8 +169,8 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch, firing: Firing 
     spill = journal.path.parent if journal.path is not None else None
     elapsed_s, sent = (clock.now_ns() - began_ns) / 1e9, firing.counters.sent
     planned_ns = plan.profile.duration_ns if total is None else 0
-    rule = "" if ending.cut_short else rules.summary(elapsed_s, (total or sent) - sent, planned_ns)
-    revise, uncounted = _revision(watch, firing.tally.uncounted, options.keep_text)
+    rule = "" if ending.cut_short else rules.summarize(elapsed_s, (total or sent) - sent, planned_ns)
+    revise, uncounted = _make_revision(watch, firing.tally.uncounted, options.keep_text)
     return Outcome(
         journal.records(spill, revise),
         firing.health,
@@ -186,8 +186,8 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch, firing: Firing 
     )
 
 
-def _planned_tokens(plan: Plan, indices: Int64) -> int:
-    """Sum the planned answers' lengths in tokens; 0 if one is unknown."""
+def _sum_planned_tokens(plan: Plan, indices: Int64) -> int:
+    """Sum the lengths in tokens of the answers to the requests `indices`; 0 if one is unknown."""
     lens = plan.requests.output_lens[indices]
     return int(lens.sum()) if (lens > 0).all() else 0
 
@@ -201,8 +201,11 @@ def _begin_firing(plan: Plan, options: TransportOptions, watch: Watch) -> Firing
     return begin_process(plan, options, watch)
 
 
-def _revision(watch: Watch, uncounted: int, keep_text: bool) -> tuple[Callable[[Records], Records], str]:
-    """Return the function that adds tokenizer counts to part of a journal, and "" or why it cannot."""
+def _make_revision(watch: Watch, uncounted: int, keep_text: bool) -> tuple[Callable[[Records], Records], str]:
+    """Return the function that adds tokenizer counts to part of a journal, and "" or why it cannot.
+
+    It drops the texts unless `keep_text`. Shown as a wait if any answers are uncounted.
+    """
     if not uncounted:
         return text_tokens.make_revision((), None, keep_text)
     with watch.display.waiting(f"counting the tokens of {uncounted} responses without usage"):
@@ -225,14 +228,14 @@ def pause_collector() -> Iterator[None]:
 
 
 class Ending(msgspec.Struct):
-    """Decides whether a run ends before its plan, and why; a second signal ends the command."""
+    """Ends a run early on a signal, the server's end or a rule; a second signal ends the command."""
 
     run: Firing
     signal: int = 0
     gone: bool = False
     stopped_by: str = ""  # the rule, in words
 
-    def by_signal(self, number: int) -> None:
+    def stop_by_signal(self, number: int) -> None:
         """Stop the run; at a second signal kill it and end the command by that signal."""
         if self.signal:
             self.run.kill()
@@ -241,7 +244,7 @@ class Ending(msgspec.Struct):
         self.run.stop()
 
     def check(self, gone: Callable[[], bool], rules: StopRules, elapsed_s: float) -> None:
-        """Stop the run, once, if the server has ended or a rule says so."""
+        """Stop the run, once, if the server has ended or a rule ends it, and keep which."""
         if self.gone or rules.fired:
             return
         counters = self.run.counters
@@ -252,14 +255,14 @@ class Ending(msgspec.Struct):
 
     @property
     def why(self) -> str:
-        """Why it is about to end; "" while it goes on."""
+        """Why the run is about to end: a signal, the server's end or a rule; "" while it goes on."""
         if self.signal:
             return f"{signals.explain_stop(self.signal)}; what is under way is cut (again: at once)"
         return "the server has ended" if self.gone else self.stopped_by
 
     @property
     def cut_short(self) -> str:
-        """Why the plan was not completed, other than by a rule; "" if it was."""
+        """Why the plan was cut short: this client's fault, a signal or the server's end; "" if it was not."""
         if self.run.died:
             return self.run.died
         if self.signal:
@@ -344,6 +347,7 @@ class OneProcess:
         return DecodedTally(self.decoder.uncounted, reasoning.shown, reasoning.hidden)
 
     def turns(self, progress: Progress) -> Iterator[None]:
+        """Decode and journal all, as Firing.turns; each record is noted by the rules and the progress."""
         note_rule, note_progress, saturation = self.rules.note, progress.note, self.rules.saturation
 
         def note(record: Record) -> None:
@@ -355,7 +359,10 @@ class OneProcess:
         return self.decode_all(note)
 
     def decode_all(self, note: Callable[[Record], None], wake: int = -1) -> Iterator[None]:
-        """Decode, journal and note each capture as it comes; yields, at once if `wake` is readable."""
+        """Decode, journal and note each capture as it comes; finish the journal at the end.
+
+        Yields a few times a second, at once if the file `wake` is readable, having written the journal.
+        """
         journal, decode = self.journal, self.decoder.decode
         journal.start_syncing()
         for capture in self.run.captures() if wake < 0 else self.run.captures(wake):
@@ -377,20 +384,20 @@ class OneProcess:
 
 def begin_process(plan: Plan, options: TransportOptions, watch: Watch) -> OneProcess:
     """Raise the file limit as needed and start sending a plan in one capturing process; raises UsageError."""
-    job = job_of(plan, options, watch.rules)
+    job = make_job(plan, options, watch.rules)
     allow_files(job, options.transport)
-    decoder = decoder_of(plan, options, watch.tokenizer is not None)
+    decoder = make_decoder(plan, options, watch.tokenizer is not None)
     return OneProcess(decoder, start_capture(job, options.transport), watch.journal, watch.rules)
 
 
-def decoder_of(plan: Plan, options: TransportOptions, counts: bool) -> Decoder:
-    """Make the decoder of a plan's answers; `counts`: keep texts that a tokenizer must count."""
+def make_decoder(plan: Plan, options: TransportOptions, counts: bool) -> Decoder:
+    """Make the decoder of a plan's answers; `counts`: it keeps texts that a tokenizer must count."""
     planned = (plan.requests.input_lens, plan.requests.output_lens)
     return Decoder(plan.dialect, plan.profile.stream, options.keep_text, options.hide, planned, counts)
 
 
-def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
-    """Make one process's job of a plan; raises UsageError if a header would be sent twice."""
+def make_job(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
+    """Make one process's job of its share of a plan; raises UsageError if a header would be sent twice."""
     profile, part = plan.profile, options.part
     indices = part.share.list_indices(len(plan), plan.sessions)
     sessions: Sessions | None = None
@@ -399,13 +406,13 @@ def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
         indices = np.unique(plan.turns.numbers()[indices])
         (feature,) = import_rows("turns")
         order, sessions = feature.make_turns(plan, plan.turns, indices.tolist(), options.target.headers)
-    answer_bytes, open_bytes = _room(plan, options, len(order))
+    answer_bytes, open_bytes = _limit_bytes(plan, options, len(order))
     timeouts_s = profile.turn_timeout, profile.request_timeout
     most, prefills, steps = profile.max_concurrency, profile.prefill_concurrency, plan.concurrency
     if steps is not None:
         most, steps = steps.most, steps.divide(part.share.number, part.share.of)
     return Job(
-        target=options.target_of(part.share.number),
+        target=options.choose_target(part.share.number),
         order=order,
         body=plan.body,
         offsets_ns=None if plan.offsets_ns is None else plan.offsets_ns[indices],
@@ -435,10 +442,11 @@ def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
     )
 
 
-def _room(plan: Plan, options: TransportOptions, requests: int) -> tuple[int, int]:
+def _limit_bytes(plan: Plan, options: TransportOptions, requests: int) -> tuple[int, int]:
     """Compute how many bytes one answer may have, and all answers in flight in one process together.
 
-    No server needs as many for the tokens that it was asked for.
+    The first is more than any server needs for the longest answer planned, but an eighth of the second at
+    most, and 1 MiB at least.
     """
     lens = plan.requests.output_lens
     longest = int(lens.max(initial=_UNLIMITED if (lens == UNKNOWN_LEN).any() else 0))
@@ -451,7 +459,10 @@ def _room(plan: Plan, options: TransportOptions, requests: int) -> tuple[int, in
 
 
 def allow_files(job: Job, transport: str) -> None:
-    """Raise the open-file limit to what the job may need; raises UsageError if it cannot."""
+    """Raise the open-file limit to what the job may need, or the most that is allowed.
+
+    Raises UsageError if that is too few for the connections of the first wave.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else _SPARE_FILES
     held = TRANSPORTS[transport].count_held_files(job.most_slots)

@@ -100,12 +100,12 @@ class Session(msgspec.Struct, frozen=True):
     interrupts: Interrupts = signals.SIGNALS
 
     def check_alive(self, failed: bool) -> None:
-        """Raise ServerDied if a server started here has ended; after a failure, wait for it a moment."""
+        """Raise ServerDied if a server started here has ended, or, after a failure, ends within 10 s."""
         if self.local is not None:
             self.local.check_alive(_FAILED_S if failed else 0.0)
 
     def hide_error(self, error: LoadgenError) -> LoadgenError:
-        """Return the error without this session's secrets."""
+        """Return a new error of the same type, its texts without this session's secrets."""
         return type(error)(*(self.access.secrets.hide(str(part)) for part in error.args))
 
     @property
@@ -116,7 +116,7 @@ class Session(msgspec.Struct, frozen=True):
 
     @property
     def adapter(self) -> Adapter:
-        """Make the Adapter that learns which fields this server refuses."""
+        """A new Adapter, which learns which fields this server refuses, into `adaptations`."""
         known, alive, title = self.adaptations, self.check_alive, f"{self._simulated}warming up"
         quiet = self.options.quiet
         return Adapter(self.access, self.subject, known, alive, self.interrupts, title, quiet, self.accepted)
@@ -126,8 +126,8 @@ class Session(msgspec.Struct, frozen=True):
     ) -> FinishedRun:
         """Write a run's directory: arrivals, report, a launched server's log, and last the result.
 
-        Nothing here raises for what cannot be written or made: that is among the errors. The journal goes
-        once all of it is kept elsewhere; a signal waits for that, a second one does not.
+        It raises nothing for what cannot be written or made: that is among the errors. The journal is removed
+        once all of it is written elsewhere; a signal waits for that, a second one does not.
         """
         from loadgen.run import followup  # only a run that has ended needs it
 
@@ -136,13 +136,13 @@ class Session(msgspec.Struct, frozen=True):
             run, directory, self.options, self.local, secrets, interrupts, explain, layout
         )
 
-    def request(self, workload: Profile, seed: Seed) -> str:
-        """Return a profile's first request as it would be sent, without secrets."""
+    def show_first(self, workload: Profile, seed: Seed) -> str:
+        """Return the head and body of a profile's first request as they would be sent, without secrets."""
         made = plan.make(workload, self._count_words(workload, seed).subject, seed)
         request_id = f"{self._request_id_prefix()}0"
-        return show_request(made, add_path(self.root, made), request_id, self._secrets(workload))
+        return show_request(made, add_path(self.root, made), request_id, self._collect_secrets(workload))
 
-    def _secrets(self, workload: Profile) -> Secrets:
+    def _collect_secrets(self, workload: Profile) -> Secrets:
         """Collect the secrets of the command, and those in the profile's extra body."""
         return self.access.secrets | Secrets.collect(
             tables=(workload.extra_body, workload.chat_template_kwargs)
@@ -151,15 +151,15 @@ class Session(msgspec.Struct, frozen=True):
     def run(self, workload: Profile, seed: Seed) -> tuple[Result, Path]:
         """Measure one profile; return its result, and the directory with its journal.
 
-        Raises UsageError or MeasureError; where nothing was measured there is no directory then.
+        Raises UsageError or MeasureError, without secrets, and leaves no directory if nothing was measured.
         """
-        hidden = self._secrets(workload)
+        hidden = self._collect_secrets(workload)
         with hidden.hide_in_errors():
             inside = replace(self, access=replace(self.access, secrets=hidden))
             return inside._count_words(workload, seed)._run(workload, seed)
 
     def _count_words(self, workload: Profile, seed: Seed) -> Session:
-        """Return the session with the server's count of words if prompts need it; raises MeasureError."""
+        """Return the session, with the server's count of words if prompts need it; raises MeasureError."""
         if not plan.is_counted_by_server(workload, self.subject):
             return self
         (texts,) = import_rows("counts")  # no other run needs it
@@ -167,7 +167,11 @@ class Session(msgspec.Struct, frozen=True):
         return replace(self, subject=texts.add_word_counts(self.adapter, known, workload, seed, limit))
 
     def _run(self, workload: Profile, seed: Seed) -> tuple[Result, Path]:
-        """Make, check and measure a plan in a new directory; an error warns what is kept, or removes it."""
+        """Make, check and measure a plan in a new directory; return the result and the directory.
+
+        An exception passes: with a warning that names the directory if a request was measured, else without
+        directory.
+        """
         display = progress.display(self.options.quiet)
         with display.waiting("making the prompts"):
             made = plan.make(workload, self.subject, seed)
@@ -196,22 +200,25 @@ class Session(msgspec.Struct, frozen=True):
             display.close()
 
     def _measure(self, made: Plan, started: datetime, display: Display, journal: Journal) -> Result:
-        """Warm up, send the plan and follow up; the facts are in the journal before and after the sending."""
-        options = self.transport_options(made)
+        """Empty the cache, warm up, send the plan and follow up; return the result.
+
+        The facts are written to the journal before and after the sending.
+        """
+        options = self.make_transport_options(made)
         with display.waiting("emptying the server's prefix cache"):
             reset = self._reset_cache()
         sensing = start_sensors(self.local, self.served.engine, self.observes, display)
-        warming = options.for_warm_up(made.profile.warmups)
+        warming = options.make_warm_up(made.profile.warmups)
         made, warmed = self.servers.warm_up(self.adapter, made, warming, display)
         for extension in find_extensions(self.options):
             options = extension.adjust_to_warmup(self.options, made, options, warmed, display)
-        tokenizer = self._text_tokenizer()
-        known = self._mask(self._facts(made, options, started, sensing, warmed, reset, tokenizer))
+        tokenizer = self._find_text_tokenizer()
+        known = self._mask(self._collect_facts(made, options, started, sensing, warmed, reset, tokenizer))
         journal.put_facts(known.encode())
         start = environment.read_throttling_state() if is_loopback(self.root.host) else None
         traces = self.options.launching.trace_directory
         self.sender.wait(made, _REST_S, display)  # what others sent before is not to be in the counters
-        observer = self._observer(_REST_S if len(warmed) else 0.0, display)
+        observer = self._begin_scraping(_REST_S if len(warmed) else 0.0, display)
         cpus = make_cpu_watch(self.local, self.observes, embedded=self.options.embedded)
         during, rules = sample_meanwhile(observer, sensing, cpus), make_stop_rules(self.options, made)
         with ExitStack() as stack:
@@ -219,7 +226,7 @@ class Session(msgspec.Struct, frozen=True):
             if traces is not None:
                 tracing = control.trace_server(self.access, self.served.engine, traces)
                 trace = stack.enter_context(tracing)
-            title, totals = self._title(made), progress.open_live_totals(self.options.live_totals)
+            title, totals = self._make_title(made), progress.open_live_totals(self.options.live_totals)
             watch = Watch(display, title, during, journal, rules, self.interrupts, tokenizer, totals)
             if observer is not None:
                 watch = replace(watch, waiting=observer.count_waiting)
@@ -235,13 +242,13 @@ class Session(msgspec.Struct, frozen=True):
                 with display.waiting("until the engine has written its trace"):
                     stack.close()
         # From here on the measurement is on disk, and nothing that fails costs more than its own part.
-        sampling = _sampling_steps(start, trace, observer, sensing, cpus, outcome, display)
-        steps: tuple[tuple[str, Step], ...] = (*sampling, *self._steps(made, outcome, display))
+        sampling = _list_sampling_steps(start, trace, observer, sensing, cpus, outcome, display)
+        steps: tuple[tuple[str, Step], ...] = (*sampling, *self._list_steps(made, outcome, display))
         facts = self._mask(followup.follow_up(facts, steps))
         return Result(facts, outcome.records, followup.keep_samples(facts, sensing, observer))
 
-    def _steps(self, made: Plan, outcome: Outcome, display: Display) -> tuple[tuple[str, Step], ...]:
-        """List (name, step) of what is learned of server and client after a run."""
+    def _list_steps(self, made: Plan, outcome: Outcome, display: Display) -> tuple[tuple[str, Step], ...]:
+        """List (name, step) that add to the facts what is learned after a run: the sender's steps first."""
 
         return (
             *self.sender.list_steps(),
@@ -257,8 +264,8 @@ class Session(msgspec.Struct, frozen=True):
         access, log = self.access if self.observes else None, self.local.log if self.local else None
         return followup.add_configuration(known, access, self.served, log)
 
-    def _title(self, made: Plan) -> str:
-        """Make the display's title while a plan is measured."""
+    def _make_title(self, made: Plan) -> str:
+        """Make the display's title while a plan is measured: SIMULATED, cell, heading, shard and plan."""
         cell = "" if self.cell is None else f"r{self.cell.repeat} {self.cell.arm}, "
         shard = "" if self.options.shard is None else f"shard {self.options.share.name} of "
         return f"{self._simulated}{cell}{self.heading}{shard}{name_plan(made)}"
@@ -284,7 +291,11 @@ class Session(msgspec.Struct, frozen=True):
         return self.options.observe and not self.options.share.number
 
     def _reset_cache(self) -> str:
-        """Empty the prefix cache if requested or the server was started here; return how it went, else ""."""
+        """Empty the servers' prefix caches, and return how that went.
+
+        "", and nothing is done, unless it is requested (of the first shard), or the server was started here
+        and its engine can.
+        """
         engine, ours = self.served.engine, self.local is not None and self.local.launched is not None
         asked = self.options.reset_cache and not self.options.share.number  # the first shard's, for all
         if not asked and not (ours and engine.reset_path):
@@ -292,8 +303,11 @@ class Session(msgspec.Struct, frozen=True):
         first = control.reset_cache(self.access, engine) or "emptied before the run"
         return self.servers.reset_caches(first)
 
-    def _observer(self, rest_s: float, display: Display) -> MetricsScraper | None:
-        """Make the scraper, scrape once idle; None if unobserved, hosted, or unproven without metrics."""
+    def _begin_scraping(self, rest_s: float, display: Display) -> MetricsScraper | None:
+        """Return the scraper of the servers' counters, after a scrape once idle, or in `rest_s` seconds.
+
+        None if unobserved, hosted, or unproven without metrics.
+        """
         if not self.observes or self.served.engine.hosted:
             return None
         first = MetricsScraper(self.access, self.served.model)
@@ -304,18 +318,21 @@ class Session(msgspec.Struct, frozen=True):
             self.local.pids()  # searching for them is cheaper while there are few connections
         return observer
 
-    def _text_tokenizer(self) -> TextTokenizer | None:
-        """Find the model's tokenizer here, to count what the server does not; None if there is none."""
+    def _find_text_tokenizer(self) -> TextTokenizer | None:
+        """Find the model's tokenizer here, to count what the server does not; None if none, or simulated."""
         names = (self.subject.tokenizer, self.subject.model_root, self.subject.model)
         return None if self.subject.engine.simulated else text_tokens.find_text_tokenizer(names)
 
     def _request_id_prefix(self) -> str:
-        """Choose the prefix of x-request-id: as given, or unique to the run."""
+        """Choose the prefix of x-request-id: as given, else one drawn at random."""
         given = self.options.request_id_prefix
         return f"loadgen-{secrets.token_hex(4)}-" if given is None else given
 
-    def transport_options(self, made: Plan) -> TransportOptions:
-        """Make the options of how a plan's requests are sent to this server; raises UsageError, or warns."""
+    def make_transport_options(self, made: Plan) -> TransportOptions:
+        """Make the options of how a plan's requests are sent to this server, with each extension's changes.
+
+        Raises UsageError, or warns, about addresses to connect from.
+        """
         options = self.options
         targets = tuple(add_path(root, made) for root in self.servers.list_roots(self.root))
         chosen, targets = transport_choice.choose_for_plan(options, targets, made, _LOG.warning)
@@ -337,7 +354,7 @@ class Session(msgspec.Struct, frozen=True):
             sent = extension.arrange_sending(options, made, sent)
         return sent
 
-    def _facts(
+    def _collect_facts(
         self,
         made: Plan,
         options: TransportOptions,
@@ -365,8 +382,8 @@ class Session(msgspec.Struct, frozen=True):
             prompt_format=made.requests.format,
             data=made.facts,
             ids_source=made.ids_source,
-            server=server_facts(self.served, add_path(self.root, made).url),
-            client=client_facts(options),
+            server=make_server_facts(self.served, add_path(self.root, made).url),
+            client=make_client_facts(options),
             environment={name: value for name, value in described.items() if value},
             adapted=made.adaptation.fields,
             notes=made.notes,
@@ -393,7 +410,7 @@ class Session(msgspec.Struct, frozen=True):
 
 
 def _import_results() -> None:
-    """Import the modules that results need, and find the facts' types, while there is time for it."""
+    """Import the report's and the follow-up's modules, and find the facts' types, before they are needed."""
     with importing():
         import loadgen.report.report
         import loadgen.run.followup  # noqa: F401
@@ -401,7 +418,7 @@ def _import_results() -> None:
         run_facts.find_fact_types()
 
 
-def _sampling_steps(
+def _list_sampling_steps(
     start: environment.ThrottlingState | None,
     trace: Trace | None,
     observer: MetricsScraper | None,
@@ -410,7 +427,7 @@ def _sampling_steps(
     outcome: Outcome,
     display: Display,
 ) -> Iterator[tuple[str, Step]]:
-    """Yield (name, step) that add what was sampled during a run to the facts."""
+    """Yield (name, step) that add to the facts what was sampled during a run; no counters after a signal."""
     health = outcome.health
     if start is not None:
         yield (
@@ -436,7 +453,7 @@ def _sampling_steps(
 
 
 def show_request(made: Plan, target: Target, request_id: str, hidden: Secrets) -> str:
-    """Return head and body of the plan's first request, without secrets."""
+    """Return the head and body of the plan's first request: secrets and all of our headers' values hidden."""
     body = made.body(0)
     headless = replace(target, headers=tuple((name, HIDDEN) for name, _ in target.headers))
     head = headless.make_head(len(body), (("x-request-id", request_id),))
@@ -449,7 +466,7 @@ def show_request(made: Plan, target: Target, request_id: str, hidden: Secrets) -
     return hidden.conceal(head.decode("latin-1").replace("\r\n", "\n")) + shown_body
 
 
-def server_facts(served: ServerInfo, url: str) -> Server:
+def make_server_facts(served: ServerInfo, url: str) -> Server:
     """Make the facts of the server at a URL."""
     return Server(
         url=url,
@@ -463,7 +480,7 @@ def server_facts(served: ServerInfo, url: str) -> Server:
     )
 
 
-def client_facts(options: TransportOptions) -> Client:
+def make_client_facts(options: TransportOptions) -> Client:
     """Make the facts of the client that are known before the first request."""
     return Client(
         transport=options.transport,
@@ -475,12 +492,12 @@ def client_facts(options: TransportOptions) -> Client:
 
 
 def name_plan(made: Plan) -> str:
-    """Name a plan on a display: by its profile, else by the file it sends."""
+    """Name a plan on a display: by its profile, else by the file it sends, else `bench`."""
     return made.profile.name or Path(made.facts.file).name or "bench"
 
 
 def strip_resume(words: Sequence[str]) -> list[str]:
-    """Return a command line; that of `sweep` or `limit` without `--resume` and its directory."""
+    """Return a command line as a list; that of `sweep` or `limit` without `--resume` and its directory."""
     if not set(words[1:2]) & set(_SERIES):
         return list(words)
     kept, rest = [], iter(words)

@@ -33,7 +33,7 @@ class FurtherRule(Protocol):
         ...
 
     def reason(self, elapsed_s: float, in_flight: int) -> str:
-        """Explain why the run must end; "" if it goes on."""
+        """Return why the run must end; "" if it goes on."""
         ...
 
 
@@ -70,7 +70,11 @@ class StopRules(msgspec.Struct):
         return min(planned_ns, most_ns) if planned_ns else most_ns
 
     def note(self, failure: Failure | None, count: int = 1) -> None:
-        """Count `count` ended requests of one outcome (None: success), if it is evidence about the server."""
+        """Count `count` ended requests of one outcome (None: success), if it is evidence about the server.
+
+        Not counted are requests cancelled, or lost with a process, and turns of a session too long for the
+        model.
+        """
         if failure is not None and failure.kind in NO_EVIDENCE:
             return
         if self.sessions and failure is not None and failure.kind is FailureKind.CONTEXT_LIMIT:
@@ -87,18 +91,17 @@ class StopRules(msgspec.Struct):
         """
         self.fired = (
             self.fired
-            or self._failures()
-            or self._time(elapsed_s, under_way)
-            or self._saturation(elapsed_s, under_way)
+            or self._judge_failures()
+            or self._judge_time(elapsed_s, under_way)
+            or self._judge_saturation(elapsed_s, under_way)
         )
         return self.fired
 
-    def summary(self, elapsed_s: float, not_sent: int, planned_ns: int = 0) -> str:
+    def summarize(self, elapsed_s: float, not_sent: int, planned_ns: int = 0) -> str:
         """Return which rule ended a run that is over; "" if none did.
 
-        Where everything under way ended in time there was nothing to cut, and it is the `not_sent` requests
-        of the plan that say that --max-duration ended it; of a plan without a number of requests, the time
-        for which it sends.
+        It is the rule that fired. If none did, --max-duration ended a run that took as long if `not_sent`
+        requests were left, or `planned_ns` is longer; what was under way had then ended by itself.
         """
         limit_s = self.max_duration_s
         if self.fired or limit_s is None or elapsed_s < limit_s:
@@ -109,7 +112,7 @@ class StopRules(msgspec.Struct):
         left = f"{format_count(not_sent, 'request')}" if not_sent else f"those of the last {left_s:g} s"
         return f"--max-duration {limit_s:g} s: {left} were not sent; what was under way ended"
 
-    def _failures(self) -> str:
+    def _judge_failures(self) -> str:
         """Explain which rule on failures ends the run; "" if none does."""
         last = f", the last with {self.last.kind}: {self.last.detail}".rstrip(": ") if self.last else ""
         tolerance, row = self.max_failures, self.max_consecutive
@@ -124,13 +127,13 @@ class StopRules(msgspec.Struct):
             )
         return ""
 
-    def _saturation(self, elapsed_s: float, under_way: int) -> str:
-        """Set `saturated`, and explain why; "" if the server is not saturated."""
+    def _judge_saturation(self, elapsed_s: float, under_way: int) -> str:
+        """Set `saturated`, and explain why it is; "" if it is not, or is not judged."""
         shown = "" if self.saturation is None else self.saturation.reason(elapsed_s, under_way)
         self.saturated = bool(shown)
         return f"--stop-when-saturated: {shown}" if shown else ""
 
-    def _time(self, elapsed_s: float, under_way: int) -> str:
+    def _judge_time(self, elapsed_s: float, under_way: int) -> str:
         """Explain that the limit of time ends the run; "" if it does not."""
         if self.cut_after_s is None or elapsed_s < self.cut_after_s:
             return ""

@@ -22,9 +22,9 @@ _AUTO = "auto"
 
 
 def check_transport(asked: str | None) -> str:
-    """Explain what replaces an unavailable transport, and what to grant; "" if it is available.
+    """Explain that wire replaces an unavailable transport, and what to grant; "" if it is available or auto.
 
-    Raises UsageError where the platform has none.
+    Raises UsageError for one that needs Linux elsewhere.
     """
     if asked in (None, _AUTO):
         return ""
@@ -50,7 +50,11 @@ def explain_refusals() -> dict[str, str]:
 
 
 def choose_transport(asked: str | None, target: Target, streams: int) -> TransportChoice:
-    """Choose the transport for about `streams` streams; raises UsageError for a ring behind a proxy."""
+    """Choose the requested transport, or else the first that suits about `streams` streams, and why.
+
+    It is the platform's default if none does. Raises UsageError as `check_transport`, and for a ring behind a
+    proxy.
+    """
     check_transport(asked)
     if asked in (None, _AUTO) and not _has_epoll():
         return TransportChoice(DEFAULT_TRANSPORT, f"no other transport than {DEFAULT_TRANSPORT} runs here")
@@ -69,7 +73,7 @@ def choose_for_plan(
 ) -> tuple[TransportChoice, tuple[Target, ...]]:
     """Choose the transport for a plan; return it and the targets, with the local addresses to connect from.
 
-    Raises UsageError where there are too few of these, or as `choose_transport` does.
+    Too few addresses raise UsageError, or in an open loop are warned of. Raises also as `choose_transport`.
     """
     choice = choose_transport(options.transport, targets[0], plan.streams)
     connections = math.ceil(plan.streams / len(targets))
@@ -91,9 +95,9 @@ def choose_sources(
 ) -> tuple[TransportChoice, Target]:
     """Choose the target's local addresses; return the transport, wire if it cannot use them, and the target.
 
-    `connections` is how many there are at once, over all `processes`; with `doubtful`, of an open loop, that
-    is an estimate: too few ports for it are a warning. Raises UsageError where they are too few, or an
-    address that was given is not ours.
+    The target is unchanged if httpx uses a proxy, or one address has ports enough. `connections` is how many
+    there are at once, over all `processes`; `doubtful`, of an open loop where that is an estimate, is called
+    with a warning of too few ports. Without it these raise UsageError, as an address that is not ours does.
     """
     kind = TRANSPORTS[choice.name]
     if kind.uses_httpx and (proxy := find_proxy(target.scheme, target.host)):

@@ -16,7 +16,7 @@ from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import ConcurrencySteps
 from loadgen.plan.request_sources import ModelTarget, Seed
-from loadgen.run.firing import PlanPart, TransportOptions, job_of
+from loadgen.run.firing import PlanPart, TransportOptions, make_job
 from loadgen.run.stop_rules import StopRules
 from loadgen.transport.sending.job import Job, Share
 
@@ -32,7 +32,7 @@ def jobs(made: Plan, processes: int) -> list[Job]:
     """What each of some processes is to send."""
     options = TransportOptions(TARGET)
     parts = (PlanPart(Share(number, processes)) for number in range(processes))
-    return [job_of(made, replace(options, part=part), StopRules()) for part in parts]
+    return [make_job(made, replace(options, part=part), StopRules()) for part in parts]
 
 
 @loop_over("processes", [1, 3, 5])

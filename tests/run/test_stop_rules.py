@@ -136,7 +136,7 @@ def test_what_the_job_is_given(
 def test_what_is_said_of_a_run_that_drained_in_time(
     words: str, elapsed_s: float, not_sent: int, planned_s: int, said: str
 ) -> None:
-    assert rules(words).summary(elapsed_s, not_sent, planned_s * 1_000_000_000) == said
+    assert rules(words).summarize(elapsed_s, not_sent, planned_s * 1_000_000_000) == said
 
 
 def test_the_first_reason_stays() -> None:
@@ -147,7 +147,7 @@ def test_the_first_reason_stays() -> None:
     for _ in range(5):
         judged.note(CANCELLED)
     judged.note(None)
-    assert judged.reason(1e6, 0) == judged.summary(1e6, 3) == first
+    assert judged.reason(1e6, 0) == judged.summarize(1e6, 3) == first
 
 
 def test_each_run_has_rules_of_its_own() -> None:

@@ -124,7 +124,7 @@ def check_first_token(session: Session, workload: Profile, display: Display | No
     """
     least = {"num_warmups": 1, "input_len": 8, "output_len": 1, "prefix_len": 0, "range_ratio": "0"}
     asked = plan.make_warmup(workload.model_copy(update=least), session.subject, Seed.draw())
-    options = session.transport_options(asked).for_warm_up(1)
+    options = session.make_transport_options(asked).make_warm_up(1)
     display = display or Display()
     try:
         outcome = session.adapter.try_requests(

@@ -43,8 +43,8 @@ from loadgen.run.firing import (
     TransportOptions,
     Watch,
     allow_files,
-    decoder_of,
-    job_of,
+    make_decoder,
+    make_job,
 )
 from loadgen.transport.capture import Capture, Counters, Health
 from loadgen.transport.capture_process import FORKING, fork_process, set_scheduling
@@ -86,7 +86,7 @@ class Workers:
     def __init__(self, plan: Plan, options: TransportOptions, watch: Watch) -> None:
         self.plan, self.options, self.watch = plan, options, watch
         self.journal, self.workers = watch.journal, options.workers
-        self.decoder = decoder_of(plan, options, watch.tokenizer is not None)
+        self.decoder = make_decoder(plan, options, watch.tokenizer is not None)
         self.together: Together | None = None
         self.stopped = False
         self.lost: tuple[str, ...] = ()
@@ -122,10 +122,10 @@ class Workers:
             order = None if self._queue is None else Shared(self._queue)
             start: RunStart = part.start if self.together is None else self.together.make_start(number)
             own = replace(options, part=PlanPart(share, order, start))
-            job = job_of(plan, own, self.watch.rules)
+            job = make_job(plan, own, self.watch.rules)
             if not tasks:
                 allow_files(job, options.transport)  # the first has the most slots; the limit is inherited
-            decoder = decoder_of(plan, options, self.watch.tokenizer is not None)
+            decoder = make_decoder(plan, options, self.watch.tokenizer is not None)
             tasks.append(
                 WorkerTask(
                     job,

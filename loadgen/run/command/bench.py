@@ -82,7 +82,7 @@ def run(
         options = _use_temporary_directory(options, stack)
     session = attach(options, asked, profiles[0], stack, begun=begun)
     if options.print_request:
-        print_text(session.request(profiles[0], seed), sys.stdout)
+        print_text(session.show_first(profiles[0], seed), sys.stdout)
         return 0
     return _run_all(session, profiles, seed, find_tables)
 

@@ -202,7 +202,7 @@ def test_each_server_has_as_many_workers(asked: int, most: int, workers: int) ->
         TransportOptions(targets[0], targets=targets), planned(most), asked
     )
     assert spread.workers == workers
-    assert [spread.target_of(process).host for process in range(4)] == ["a", "b", "a", "b"]
+    assert [spread.choose_target(process).host for process in range(4)] == ["a", "b", "a", "b"]
 
 
 def test_a_load_of_one_request_at_once_is_none_for_two_servers() -> None:

@@ -210,7 +210,7 @@ def test_there_are_no_more_workers_than_slots_and_requests(
     made = a_plan(**{"requests": 40, **keys})
     options = spread_over_workers(TransportOptions(target_of("127.0.0.1", 9)), made, asked)
     assert options.workers == workers
-    assert options.for_warm_up(4).workers == 1
+    assert options.make_warm_up(4).workers == 1
 
 
 def test_workers_that_cannot_be_forked_are_an_error_and_leave_nothing(
