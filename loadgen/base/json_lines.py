@@ -9,7 +9,6 @@ import re
 import stat
 import weakref
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -20,7 +19,7 @@ from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.text import clean_line
-from loadgen.base.untrusted import NOT_JSON
+from loadgen.base.untrusted import NOT_JSON, open_unblocked
 
 MOST_ROW_BYTES = 64 << 20
 _CHUNK_BYTES = 4 << 20
@@ -69,7 +68,7 @@ class OpenedFile:
         self.path, self.flag = path, flag
         at = expand_path(path)
         try:
-            descriptor = _open_unblocked(at)
+            descriptor = open_unblocked(at)
         except OSError as error:
             raise self.refusal(f"{error.strerror}: give a file that can be read") from None
         status = self._keep_open(descriptor)
@@ -230,12 +229,6 @@ def _explain_syntax(row: bytes, error: Exception) -> str:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number of JSON")
-
-
-def _open_unblocked(path: Path) -> int:
-    """Open a path of any kind for reading, never waiting for a FIFO's writer; raises OSError."""
-    waits_not = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
-    return os.open(path, os.O_RDONLY | waits_not | getattr(os, "O_CLOEXEC", 0))
 
 
 def _find_rows(file: OpenedFile) -> tuple[Int64, Int64, Int64 | None]:

@@ -141,13 +141,17 @@ def read_file_head(place: Path, most_bytes: int) -> bytes:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from None
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file")
-    # It may have been replaced since: neither a FIFO without a writer nor a terminal is to hold us.
-    waits_not = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
-    with open(place, "rb", opener=lambda path, flags: os.open(path, flags | waits_not)) as file:
+    with os.fdopen(open_unblocked(place), "rb") as file:  # it may have been replaced since
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file")
         return file.read(min(status.st_size, most_bytes))
+
+
+def open_unblocked(path: Path) -> int:
+    """Open a path of any kind for reading, never waiting for a FIFO's writer; raises OSError."""
+    waits_not = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
+    return os.open(path, os.O_RDONLY | waits_not | getattr(os, "O_CLOEXEC", 0))
 
 
 def is_too_deep(value: Any) -> bool:

@@ -153,9 +153,24 @@ class ServerAddress(msgspec.Struct, frozen=True, dict=True):
         return hide_url_secrets(self.base_url)
 
     def explain_denial(self, answer: ControlAnswer, place: str | None = None) -> str:
-        """Explain why the server answers 401 or 403 at `place` (default its URL), and what to do."""
+        """Explain why the server answers 401 or 403 at `place` (default its URL), and what to do.
+
+        The server's message is left out of a 401: it may repeat a part of the key.
+        """
+        url, status, origin = place or self.shown_url, answer.status, self.key_origin
+        if not origin:
+            return f"{url} needs an API key and none was sent ({status}): {_WAYS}"
+        if status == UNAUTHORIZED:
+            return (
+                f"{url} does not accept the key from {origin} ({status}): check that it is a key of this "
+                "server, whole and not expired"
+            )
         message = self.secrets.hide(answer.message)
-        return explain_denial(place or self.shown_url, answer.status, self.key_origin, message)
+        why = f": {message}" if message else ""
+        return (
+            f"{url} denies this to the key from {origin} ({status}{why}): check what the key may use, "
+            "and --model"
+        )
 
     @cached_property
     def tls(self) -> ssl.SSLContext | None:
@@ -342,26 +357,6 @@ async def ask_server(
             return ControlAnswer(shown, *outcome)
     except TimeoutError:
         return ControlAnswer(shown, error=f"does not answer within {limit_s:g} s", timed_out=True)
-
-
-def explain_denial(url: str, status: int, key_origin: str, message: str = "") -> str:
-    """Explain why the server at a URL answers 401 or 403, and what to do.
-
-    `key_origin` is where the key came from, "" where none was sent. The server's message is left out of a
-    401: it may repeat a part of the key.
-    """
-    if not key_origin:
-        return f"{url} needs an API key and none was sent ({status}): {_WAYS}"
-    if status == UNAUTHORIZED:
-        return (
-            f"{url} does not accept the key from {key_origin} ({status}): check that it is a key of this "
-            "server, whole and not expired"
-        )
-    why = f": {message}" if message else ""
-    return (
-        f"{url} denies this to the key from {key_origin} ({status}{why}): check what the key may use, "
-        "and --model"
-    )
 
 
 class PlainServer(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from loadgen.engines import engines
 from loadgen.server import control, exchange
 from loadgen.server.control import ServerProbe
 from loadgen.server.exchange import ControlAnswer as Exchanged
-from loadgen.server.exchange import ServerAddress, explain_denial
+from loadgen.server.exchange import ServerAddress
 
 SGLANG = engines.find_by_owner("sglang") or engines.UNKNOWN
 LIMIT_S = 0.3
@@ -304,6 +304,7 @@ def test_a_name_that_does_not_resolve_is_words(host: str) -> None:
     ],
 )
 def test_each_case_has_its_own_words(status: int, origin: str, message: str, words: str) -> None:
-    told = explain_denial("u", status, origin, message)
+    answer = Exchanged("/x", status, message.encode())
+    told = ServerAddress("http://u", key_origin=origin).explain_denial(answer, "u")
     assert told.startswith(words)
     assert "sk-1" not in told

@@ -16,8 +16,7 @@ from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.plan.planned_requests import Turns
 from loadgen.transport.capture import A_READ, NO_STAMP, Capture, Counters, join_reads, pack_int64s
 from loadgen.transport.failure import CUT_SHORT, Failure
-from loadgen.transport.sending.gate import SPIN_NS
-from loadgen.transport.sending.job import BodiesDigest, Job, Listed, Share, split_body
+from loadgen.transport.sending.job import SPIN_NS, BodiesDigest, Job, Listed, Share, split_body
 from loadgen.transport.sending.sender import Outgoing, Sender
 from loadgen.transport.tcp_connection import Pool, Slot, State
 

@@ -9,13 +9,12 @@ from typing import Protocol
 
 from loadgen.plan.planned_requests import Cancellations, ConcurrencySteps
 from loadgen.transport.deadlines import Stream, find_unfinished_read
-from loadgen.transport.sending.job import Job
+from loadgen.transport.sending.job import SPIN_NS, Job
 
 NEVER_NS = 1 << 62
 _SCAN_NS = 1_000_000  # between two searches for first tokens: more often would find nothing new
 _COUNT_NS = 2_000_000  # between two counts of tokens
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
-SPIN_NS = 1_200_000  # an epoll sleeps whole milliseconds, rounded up: the last one is spun
 
 
 class Gate(Protocol):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _DIGEST_BYTES = 16
 _MODEL = re.compile(rb'"model":"(?:[^"\\]|\\.)*"')  # the first key of a body
-_SPIN_NS = 1_200_000  # a poll sleeps whole milliseconds, rounded up
+SPIN_NS = 1_200_000  # an epoll sleeps whole milliseconds, rounded up: the last one is spun
 _TURN_S = 0.001
 
 
@@ -223,7 +223,7 @@ def wait_for_start(start: RunStart, now_ns: Callable[[], int], turn: Callable[[f
     while True:
         ready_ns = now_ns()
         begin_ns = start.begin_ns(ready_ns)
-        if 0 < begin_ns <= ready_ns or turn(0.0 if 0 < begin_ns < ready_ns + _SPIN_NS else _TURN_S):
+        if 0 < begin_ns <= ready_ns or turn(0.0 if 0 < begin_ns < ready_ns + SPIN_NS else _TURN_S):
             return begin_ns or ready_ns
 
 

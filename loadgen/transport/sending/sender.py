@@ -9,8 +9,8 @@ import numpy as np
 
 from loadgen.transport.capture import Counters
 from loadgen.transport.failure import Failure
-from loadgen.transport.sending.gate import NEVER_NS, SPIN_NS, Gate, make_cancelling, make_gates
-from loadgen.transport.sending.job import Job
+from loadgen.transport.sending.gate import NEVER_NS, Gate, make_cancelling, make_gates
+from loadgen.transport.sending.job import SPIN_NS, Job
 from loadgen.transport.tcp_connection import Pool, Slot
 
 _MOST_READY, _MOST_READY_BYTES = 16384, 64 << 20  # how far requests are built ahead
