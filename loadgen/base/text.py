@@ -38,23 +38,9 @@ def wrap_text(text: str, indent: str = "  ", width: int = WIDTH, break_words: bo
     )
 
 
-def wrap_first_line(text: str, indent: str = "  ", width: int = WIDTH) -> list[str]:
-    """Wrap a text's first line only; the others, such as a traceback's, are indented and stay whole."""
-    first, *more = text.splitlines() or [""]
-    return [*wrap_text(first, indent, width), *(f"{indent}{line.rstrip()}" for line in more)]
-
-
 def cut_end(text: str, width: int) -> str:
     """Shorten a text to `width` characters by cutting its end, the last one `…`."""
     return text if len(text) <= width else f"{text[: width - 1]}…"
-
-
-def cut_middle(name: str, width: int) -> str:
-    """Shorten a name to `width` characters by a `…` for its middle: quantizations stand at the end."""
-    if len(name) <= width:
-        return name
-    tail = (width - 1) * 2 // 3
-    return f"{name[: width - 1 - tail]}…{name[-tail:]}"
 
 
 def align_cells(cells: Sequence[str], widths: Sequence[int], gap: str = "") -> str:

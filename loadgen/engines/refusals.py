@@ -271,21 +271,8 @@ _PAST_CONTEXT = (
     r"prompt is too long|input token count.{0,40}exceeds|"
     + "|".join(engine.past_context for engine in ENGINES if engine.past_context)
 )  # compiled when an error is read, as most runs read none
-# What a chat template or a server's settings refuse of a conversation, and its name.
-_REFUSED_PARTS = {
-    "tools refused": rf"{TOOLS_REFUSED}|tool[- _]parser|--jinja",
-    "system role refused": r"system (?:role|message)s? (?:is |are )?not supported|(?:not|n't) support "
-    r"(?:the )?system (?:role|message|prompt)",
-    "order of roles refused": r"roles must alternate|unexpected role",
-}
 
 
 def is_past_context(message: str) -> bool:
     """Whether an error says that prompt and answer exceed the model's context."""
     return re.search(_PAST_CONTEXT, message, re.IGNORECASE) is not None
-
-
-def name_refused_part(message: str) -> str:
-    """Name what an error refuses of a conversation (system role, tools, …); "" if unknown."""
-    parts = (name for name, words in _REFUSED_PARTS.items() if re.search(words, message, re.IGNORECASE))
-    return next(parts, "")

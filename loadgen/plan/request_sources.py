@@ -9,7 +9,6 @@ import hashlib
 import importlib
 import math
 import secrets
-from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, cast
@@ -49,8 +48,6 @@ TRACES = tuple(name for name, source in SOURCES.items() if source.is_trace)
 # A file has lengths and times at most.
 MADE = tuple(name for name, source in SOURCES.items() if source.is_made)
 _DISTS = ("input", "output")
-_OF_CLIENTS = "chunk-*"  # files in a directory of ServeGen's
-_TABLE = "histogram:"  # of lengths, in a file
 Purpose = Literal["measure", "warmup", "when"]
 
 
@@ -240,7 +237,7 @@ def check_files(profile: Profile) -> None:
 
     What is in the rows is read with the plan. Distributions of lengths and pauses are parsed here.
     """
-    if profile.trace and not _is_directory(profile.trace):
+    if profile.trace and not expand_path(profile.trace).is_dir():
         _open_file(profile.trace, "--trace")
     if profile.dataset_path and SOURCES[find_source(profile)].reads_file:
         _check_shipped(profile)
@@ -268,31 +265,6 @@ def _check_shipped(profile: Profile) -> None:
             f"--profile {profile.name} reads {path}, which is not in this directory: pass --dataset-path "
             f"FILE (`loadgen profiles {profile.name}` says where it is from)"
         )
-
-
-def hash_files(profiles: Iterable[Profile]) -> str:
-    """Return a blake2b hash of all files these profiles read; raises UsageError as `check_files`."""
-    hashed = hashlib.blake2b(digest_size=16)
-    for path, flag in sorted({named for profile in profiles for named in _list_files(profile)}):
-        for file in sorted(expand_path(path).glob(_OF_CLIENTS)) if _is_directory(path) else (path,):
-            hashed.update(_open_file(str(file), flag).digest().encode())
-    return hashed.hexdigest()
-
-
-def _list_files(profile: Profile) -> Iterator[tuple[str, str]]:
-    """Yield the files and directories that a profile reads, each with its flag."""
-    files = {
-        "--trace": profile.trace,
-        "--dataset-path": profile.dataset_path if SOURCES[find_source(profile)].reads_file else "",
-        "--prompt-corpus": profile.prompt_corpus,
-        **{f"--{way}-dist": getattr(profile, f"{way}_dist").partition(_TABLE)[2] for way in _DISTS},
-    }
-    yield from ((path, flag) for flag, path in files.items() if path)
-
-
-def _is_directory(path: str) -> bool:
-    """Whether a trace is a directory, as ServeGen's."""
-    return expand_path(path).is_dir()
 
 
 def _open_file(path: str, flag: str) -> OpenedFile:

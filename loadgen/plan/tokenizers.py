@@ -44,19 +44,6 @@ class FullTokenizer(Tokenizer, Protocol):
     ) -> str: ...
 
 
-def count_tokens(tokenizer: FullTokenizer, texts: list[str]) -> list[int]:
-    """Count the tokens of each text, including those the tokenizer adds."""
-    return [len(ids) for ids in tokenizer(texts)["input_ids"]] if texts else []
-
-
-def count_message_tokens(
-    tokenizer: FullTokenizer, name: str, texts: list[str], more: Mapping[str, Any]
-) -> list[int]:
-    """Count the tokens of each text as a user's message, by `apply_template`; raises UsageError."""
-    templated = [apply_template(tokenizer, name, text, more) for text in texts]
-    return [len(ids) for ids in tokenizer(templated, add_special_tokens=False)["input_ids"]] if texts else []
-
-
 def load_tokenizer(name: str | None, prompt_format: str) -> FullTokenizer:
     """Load a tokenizer from a directory or by a hub's name, maybe over the network; raises UsageError.
 
@@ -123,30 +110,6 @@ def fit_text(
             ids = ids + draw_ids(length - len(ids))
         ids = ids[:length]
     return text, ids
-
-
-def apply_template(tokenizer: FullTokenizer, name: str, text: str, more: Mapping[str, Any]) -> str:
-    """Put a text as the user's message in the chat template, up to the answer; raises UsageError.
-
-    `name` is the tokenizer's, for the error; `more` are variables of the template.
-    """
-    with ExitStack() as errors:
-        errors.push(partial(_refuse_template, name))
-        return tokenizer.apply_chat_template(
-            [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False, **more
-        )
-    raise AssertionError("unreachable")  # pragma: no cover
-
-
-def _refuse_template(
-    name: str, kind: type[BaseException] | None, error: BaseException | None, _: object
-) -> None:
-    """Raise UsageError for an exception of a chat template, which is a program of the model's author."""
-    if isinstance(error, Exception):
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UsageError(
-            f"--tokenizer {name}: its chat template cannot be applied ({why}): pass --skip-chat-template"
-        ) from error
 
 
 def _refuse(name: str, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:

@@ -16,6 +16,14 @@ _GAP = "  "
 _DIGITS = re.compile(r"[\d.]+( ±(>100%|[\d.]+))?|-|inf|none|")  # right-aligned
 
 
+def cut_middle(name: str, width: int) -> str:
+    """Shorten a name to `width` characters by a `…` for its middle: quantizations stand at the end."""
+    if len(name) <= width:
+        return name
+    tail = (width - 1) * 2 // 3
+    return f"{name[: width - 1 - tail]}…{name[-tail:]}"
+
+
 def format_csv_table(keys: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     """Write mappings as CSV under a header of `keys`, with an empty cell where a row lacks a key."""
     return format_csv([keys, *([row.get(key) for key in keys] for row in rows)])

@@ -18,7 +18,6 @@ from loadgen.engines.refusals import (
     format_message,
     is_past_context,
     list_paths,
-    name_refused_part,
     read_refusals,
     suggest_fix,
     suggest_removal,
@@ -403,26 +402,8 @@ OTHERS = (
 @loop_over("name", LONG)
 def test_a_prompt_past_the_context_is_known_by_the_servers_words(name: str) -> None:
     assert is_past_context(f"400: {LONG[name]}")
-    assert name_refused_part(LONG[name]) == ""
 
 
 @loop_over("message", OTHERS)
 def test_other_errors_are_no_end_of_a_conversation(message: str) -> None:
     assert not is_past_context(message)
-    assert name_refused_part(message) == ""
-
-
-@loop_over(
-    ("message", "what"),
-    [
-        ('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser', "tools refused"),
-        ("tools param requires --jinja flag", "tools refused"),
-        ("this model does not support tools", "tools refused"),
-        ("System role not supported", "system role refused"),
-        ("Only user and assistant roles are allowed: the model does not support system messages",
-         "system role refused"),
-        ("Conversation roles must alternate user/assistant/user/assistant/...", "order of roles refused"),
-    ],
-)  # fmt: skip
-def test_what_a_conversation_is_refused_for_has_a_name(message: str, what: str) -> None:
-    assert name_refused_part(message) == what

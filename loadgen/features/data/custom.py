@@ -15,11 +15,17 @@ from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines, OpenedFile, explain_fault
 from loadgen.features.data import sheets
-from loadgen.features.data.listed_texts import FileTexts, oversample_rows, shuffle_rows
+from loadgen.features.data.listed_texts import (
+    FileTexts,
+    apply_template,
+    count_tokens,
+    oversample_rows,
+    shuffle_rows,
+)
 from loadgen.plan.planned_requests import UNKNOWN_LEN, DataFacts
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import PlanInputs, SourcedRequests
-from loadgen.plan.tokenizers import apply_template, count_tokens, find_optional_tokenizer, load_tokenizer
+from loadgen.plan.tokenizers import find_optional_tokenizer, load_tokenizer
 from loadgen.wire.openai import Chat
 
 KIND = "custom"

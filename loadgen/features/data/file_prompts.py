@@ -152,13 +152,14 @@ class PromptTokens:
         if chat and profile.skip_chat_template:
             self.why_not = "--skip-chat-template, and the server applies its own"
             return None
+        from loadgen.features.data import listed_texts
         from loadgen.plan import tokenizers
 
         loaded = tokenizers.load_tokenizer(name, "auto")
         if not chat:
-            return lambda texts: tokenizers.count_tokens(loaded, texts)
+            return lambda texts: listed_texts.count_tokens(loaded, texts)
         if not loaded.chat_template:
             self.why_not = f"the tokenizer {name} has no chat template"
             return None
         more = profile.chat_template_kwargs
-        return lambda texts: tokenizers.count_message_tokens(loaded, name, texts, more)
+        return lambda texts: listed_texts.count_message_tokens(loaded, name, texts, more)

@@ -1,4 +1,4 @@
-"""Listed texts: those of a data set, as vLLM picks and orders them; and its `prefix_repetition`.
+"""Listed texts: those of a data set, as vLLM picks and orders them, and their tokens; `prefix_repetition`.
 
 The texts of `prefix_repetition` are those of `vllm bench serve`, token for token.
 """
@@ -6,7 +6,10 @@ The texts of `prefix_repetition` are those of `vllm bench serve`, token for toke
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +18,7 @@ from loadgen.base.errors import UsageError
 from loadgen.plan.planned_requests import DataFacts, PromptRequests, fingerprint
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import PlanInputs, SourcedRequests
-from loadgen.plan.tokenizers import Tokenizer, find_needed_tokenizer, fit_text, load_tokenizer
+from loadgen.plan.tokenizers import FullTokenizer, Tokenizer, find_needed_tokenizer, fit_text, load_tokenizer
 
 PREFIX_REPETITION = "prefix_repetition"
 _SEEDS = 2**32  # that numpy's RandomState takes
@@ -152,3 +155,40 @@ def oversample_rows(kept: int, most: int | None, seed: int, no_oversample: bool)
     missing = 0 if most is None or no_oversample else max(most - kept, 0)
     again = random.Random(seed)
     return np.array([*range(kept), *(again.choice(range(kept)) for _ in range(missing))], np.int64)
+
+
+def count_tokens(tokenizer: FullTokenizer, texts: list[str]) -> list[int]:
+    """Count the tokens of each text, including those the tokenizer adds."""
+    return [len(ids) for ids in tokenizer(texts)["input_ids"]] if texts else []
+
+
+def count_message_tokens(
+    tokenizer: FullTokenizer, name: str, texts: list[str], more: Mapping[str, Any]
+) -> list[int]:
+    """Count the tokens of each text as a user's message, by `apply_template`; raises UsageError."""
+    templated = [apply_template(tokenizer, name, text, more) for text in texts]
+    return [len(ids) for ids in tokenizer(templated, add_special_tokens=False)["input_ids"]] if texts else []
+
+
+def apply_template(tokenizer: FullTokenizer, name: str, text: str, more: Mapping[str, Any]) -> str:
+    """Put a text as the user's message in the chat template, up to the answer; raises UsageError.
+
+    `name` is the tokenizer's, for the error; `more` are variables of the template.
+    """
+    with ExitStack() as errors:
+        errors.push(partial(_refuse_template, name))
+        return tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False, **more
+        )
+    raise AssertionError("unreachable")  # pragma: no cover
+
+
+def _refuse_template(
+    name: str, kind: type[BaseException] | None, error: BaseException | None, _: object
+) -> None:
+    """Raise UsageError for an exception of a chat template, which is a program of the model's author."""
+    if isinstance(error, Exception):
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UsageError(
+            f"--tokenizer {name}: its chat template cannot be applied ({why}): pass --skip-chat-template"
+        ) from error

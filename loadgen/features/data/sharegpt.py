@@ -11,10 +11,10 @@ import numpy as np
 
 from loadgen.base.json_lines import OpenedFile, explain_json
 from loadgen.base.untrusted import NOT_JSON
-from loadgen.features.data.listed_texts import FileTexts, oversample_rows, shuffle_rows
+from loadgen.features.data.listed_texts import FileTexts, count_tokens, oversample_rows, shuffle_rows
 from loadgen.plan.planned_requests import DataFacts
 from loadgen.plan.request_sources import PlanInputs, SourcedRequests
-from loadgen.plan.tokenizers import FullTokenizer, count_tokens, find_needed_tokenizer, load_tokenizer
+from loadgen.plan.tokenizers import FullTokenizer, find_needed_tokenizer, load_tokenizer
 
 KIND = "sharegpt"
 FLAG = "--dataset-path"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from operator import attrgetter
@@ -11,7 +12,7 @@ import numpy as np
 
 from loadgen.base.arrays import Bool, Int64, sum_exactly
 from loadgen.base.clock import SECOND_NS
-from loadgen.engines import refusals
+from loadgen.engines.refusals import TOOLS_REFUSED
 from loadgen.facts.run_facts import Facts
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.metrics import count_cached_tokens, measure_part
@@ -28,6 +29,13 @@ _WORDS = {
     FailureKind.CONTEXT_LIMIT: "context limit",
     FailureKind.USER_CANCELLED: "cancelled as planned",
     FailureKind.TIMEOUT: "timeout",
+}
+# What a chat template or a server's settings refuse of a conversation, and its name.
+_REFUSED_PARTS = {
+    "tools refused": rf"{TOOLS_REFUSED}|tool[- _]parser|--jinja",
+    "system role refused": r"system (?:role|message)s? (?:is |are )?not supported|(?:not|n't) support "
+    r"(?:the )?system (?:role|message|prompt)",
+    "order of roles refused": r"roles must alternate|unexpected role",
 }
 
 
@@ -212,11 +220,15 @@ def _list_early_ends(facts: Facts, records: Records, rows: SessionRows) -> list[
         if failure is not None:
             number, turn = int(rows.numbers[at]), int(rows.turn[row])
             place = places.get(index, "")
-            reason = (
-                _WORDS.get(failure.kind) or refusals.name_refused_part(failure.detail) or failure.kind.value
-            )
+            reason = _WORDS.get(failure.kind) or name_refused_part(failure.detail) or failure.kind.value
             ends.append(EarlyEnd(number, turn, index, reason, place, failure.detail))
     return ends
+
+
+def name_refused_part(message: str) -> str:
+    """Name what an error refuses of a conversation (system role, tools, …); "" if unknown."""
+    parts = (name for name, words in _REFUSED_PARTS.items() if re.search(words, message, re.IGNORECASE))
+    return next(parts, "")
 
 
 PARTS: Mapping[str, ResultPart] = {

@@ -24,7 +24,6 @@ from loadgen.base.text import (
     clean_line,
     clean_text,
     cut_end,
-    cut_middle,
     format_count,
     format_json,
     list_first,
@@ -44,6 +43,7 @@ from loadgen.study.importers import result_sources
 from loadgen.study.importers.result_sources import Sources
 from loadgen.study.load_table import mark_simulated
 from loadgen.study.run_summary import Reported, group_by
+from loadgen.study.tables import cut_middle
 from loadgen.verdict.verdict import Level
 
 STRICT = 3

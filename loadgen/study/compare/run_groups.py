@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from loadgen.base.text import cut_middle
 from loadgen.report.load_identity import Load
 from loadgen.settings.setting import Makes
 from loadgen.study import labels
@@ -26,6 +25,7 @@ from loadgen.study.compare.comparability import (
     format_value,
 )
 from loadgen.study.run_summary import OURS, Reported, group_by, strip_load
+from loadgen.study.tables import cut_middle
 
 _KNOWN_ALIKE = 2  # facts that both sides report, for loads without a name to be the same
 _ARGUMENTS = "arguments"  # of the server: their dashes show what they are

@@ -9,7 +9,7 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,9 +19,11 @@ from pydantic import BaseModel
 
 from loadgen.base import files
 from loadgen.base.errors import UsageError
+from loadgen.base.json_lines import OpenedFile
 from loadgen.base.secrecy import hide_argument_secrets
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile
+from loadgen.plan.request_sources import SOURCES, find_source
 from loadgen.records.journal import JOURNAL
 from loadgen.report import run_directory
 from loadgen.run.command.options import TABLE, Options, is_given
@@ -232,6 +234,28 @@ def digest_options(options: Options, *more: object) -> str:
     """Compute the SHA-256, in hex, of the options that change a figure, without secrets, and of `more`."""
     kept = {name: value for name, value in asdict(options).items() if name not in _FREE}
     return hashlib.sha256(msgspec.json.encode([kept, *more], order="sorted", enc_hook=str)).hexdigest()
+
+
+def hash_files(profiles: Iterable[Profile]) -> str:
+    """Return a blake2b hash of all files that some profiles read; raises UsageError if one is unreadable."""
+    hashed = hashlib.blake2b(digest_size=16)
+    for path, flag in sorted({named for each in profiles for named in _list_files(each)}):
+        place = files.expand_path(path)
+        for file in sorted(place.glob("chunk-*")) if place.is_dir() else (path,):  # of ServeGen's clients
+            hashed.update(OpenedFile(str(file), flag).digest().encode())
+    return hashed.hexdigest()
+
+
+def _list_files(profile: Profile) -> Iterator[tuple[str, str]]:
+    """Yield the files and directories that a profile reads, each with its flag."""
+    named = {
+        "--trace": profile.trace,
+        "--dataset-path": profile.dataset_path if SOURCES[find_source(profile)].reads_file else "",
+        "--prompt-corpus": profile.prompt_corpus,
+        "--input-dist": profile.input_dist.partition("histogram:")[2],
+        "--output-dist": profile.output_dist.partition("histogram:")[2],
+    }
+    yield from ((path, flag) for flag, path in named.items() if path)
 
 
 def show_resume_command(directory: Path) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from builders.made_runs import keep
 from builders.made_sessions import ADDED, DELAY_MS, OUTPUT, TTFT_MS, TURN_MS, made, rows_of
 from builders.shard_runs import divided, named, part
@@ -234,3 +235,22 @@ def test_the_digests_of_shards_are_one_sum() -> None:
         for each, digest in zip(parts, digests, strict=True)
     ]
     assert merge.merge_results(named(of)).facts.bodies_digest == f"{3:032x}"
+
+
+@loop_over(
+    ("message", "what"),
+    [
+        ('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser', "tools refused"),
+        ("tools param requires --jinja flag", "tools refused"),
+        ("this model does not support tools", "tools refused"),
+        ("System role not supported", "system role refused"),
+        ("Only user and assistant roles are allowed: the model does not support system messages",
+         "system role refused"),
+        ("Conversation roles must alternate user/assistant/user/assistant/...", "order of roles refused"),
+        ("This model's maximum context length is 4096 tokens", ""),
+        ("max_tokens is too large: 50000. This model supports at most 16384.", ""),
+        ("CUDA out of memory", ""),
+    ],
+)  # fmt: skip
+def test_what_a_conversation_is_refused_for_has_a_name(message: str, what: str) -> None:
+    assert session_figures.name_refused_part(message) == what

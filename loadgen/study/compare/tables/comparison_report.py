@@ -13,9 +13,7 @@ from loadgen.base.text import (
     WIDTH,
     align_cells,
     clean_line,
-    cut_middle,
     format_count,
-    wrap_first_line,
     wrap_text,
 )
 from loadgen.report.load_identity import Load, format_tokens
@@ -29,6 +27,7 @@ from loadgen.study.repeats import Mean
 from loadgen.study.run_summary import Reported, group_by
 from loadgen.study.tables import (
     Table,
+    cut_middle,
     escape_markdown,
     format_csv_table,
     make_table,
@@ -315,7 +314,8 @@ def _wrap(text: str, indent: str = _MARK) -> list[str]:
 
 def _wrap_log(text: str, indent: str) -> list[str]:
     """Wrap a failed cell's reason; the end of its server's log stays below it as it was written."""
-    return wrap_first_line("\n".join(map(clean_line, text.splitlines())), indent)
+    first, *more = "\n".join(map(clean_line, text.splitlines())).splitlines() or [""]
+    return [*wrap_text(first, indent), *(f"{indent}{line.rstrip()}" for line in more)]
 
 
 def _make_table(comparison: ComparedLoad) -> Table:

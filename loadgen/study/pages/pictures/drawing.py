@@ -11,8 +11,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from loadgen.base.text import cut_middle
 from loadgen.study.pages.page_parts import Bar, Curve, CurveStyle, Floats, Panel, Spans
+from loadgen.study.tables import cut_middle
 
 WIDTH = 340  # so wide that a telephone shows the letters readable
 _HEIGHT, _BAR, _LEGEND, _TITLE = 226, 38, 17, 24

@@ -23,7 +23,6 @@ from loadgen.base.secrecy import hide_argument_secrets
 from loadgen.base.signals import Interrupts
 from loadgen.base.text import clean_text, quote_value
 from loadgen.figures import objectives
-from loadgen.plan import request_sources
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
 from loadgen.run.attach import collect_settings
@@ -38,6 +37,7 @@ from loadgen.study.series.point_runs import PointServers
 from loadgen.study.series.series_store import (
     SeriesStore,
     digest_options,
+    hash_files,
     load_workload,
     refuse_flags,
     split_own_flags,
@@ -155,7 +155,7 @@ def find_limit(
     bench.check(options)
     axis, slo = request.choose_axis(workload), list(map(str, goals))
     request.check(workload, ", ".join(slo))
-    content = workload.model_dump(mode="json"), request_sources.hash_files([workload])
+    content = workload.model_dump(mode="json"), hash_files([workload])
     asked = request.make_record(
         axis,
         slo,

@@ -20,7 +20,6 @@ from loadgen.base.secrecy import hide_argument_secrets, hide_secrets
 from loadgen.base.signals import SIGNALS, Interrupts
 from loadgen.base.text import format_count
 from loadgen.figures import objectives
-from loadgen.plan import request_sources
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
 from loadgen.report import run_directory
@@ -46,6 +45,7 @@ from loadgen.study.series.series_store import (
     UNFINISHED,
     SeriesStore,
     digest_options,
+    hash_files,
     refuse_flags,
 )
 from loadgen.study.series.sweep import grid, vllm_layout
@@ -213,7 +213,7 @@ class SweepRequest(msgspec.Struct, frozen=True):
         """A hash of all that changes a figure: workloads without their names, their files, and options."""
         workloads = [point.workload for point in self.points]
         measured = [workload.model_dump(mode="json", exclude={"name"}) for workload in workloads]
-        return digest_options(self.options, measured, request_sources.hash_files(workloads))
+        return digest_options(self.options, measured, hash_files(workloads))
 
 
 def make_request(options: Options, variation: Variation, build: Build) -> SweepRequest:

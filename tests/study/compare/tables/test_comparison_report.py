@@ -14,12 +14,13 @@ from msgspec.structs import replace
 
 from builders.comparison_samples import HIGH, cells, failed, run, thor
 from builders.loops import loop_over
-from loadgen.base.text import WIDTH, cut_middle, format_json
+from loadgen.base.text import WIDTH, format_json
 from loadgen.report.load_identity import Load
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, ComparisonOptions
 from loadgen.study.compare.tables import comparison_report
 from loadgen.study.repeats import Mean
+from loadgen.study.tables import cut_middle
 
 SLOW, FAST = [100.0, 101.0, 99.0, 100.5, 99.5], [200.0, 203.0, 198.5, 200.5, 199.0]
 NOISY = [120.0, 85.0, 101.0, 95.0, 110.0]
