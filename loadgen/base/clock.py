@@ -46,7 +46,7 @@ class SystemClock:
 SYSTEM_CLOCK = SystemClock()
 
 
-def realtime_offset_ns(clock: Clock = SYSTEM_CLOCK) -> int:
+def measure_realtime_offset_ns(clock: Clock = SYSTEM_CLOCK) -> int:
     """Measure CLOCK_REALTIME − CLOCK_MONOTONIC in ns, by the tightest of five readings.
 
     Both clocks are slewed alike, so this changes only when the wall clock is stepped.
@@ -66,13 +66,13 @@ class WallOffset:
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.clock = clock
-        self.now_ns = self.first_ns = realtime_offset_ns(clock)
+        self.now_ns = self.first_ns = measure_realtime_offset_ns(clock)
         self.step_ns = 0
         self._earlier: deque[tuple[int, int]] = deque(maxlen=_MOST_STEPS)  # when it ended, what it was
 
     def measure(self) -> None:
-        """Measure the offset again; keep the one before for `earlier` if over 1 ms apart; takes 3 µs."""
-        offset_ns = realtime_offset_ns(self.clock)
+        """Measure the offset again; the one before is kept as replaced if over 1 ms apart; takes 3 µs."""
+        offset_ns = measure_realtime_offset_ns(self.clock)
         self.step_ns = max(self.step_ns, abs(offset_ns - self.first_ns))
         if abs(offset_ns - self.now_ns) > _STEP_NS:
             self._earlier.append((self.clock.now_ns(), self.now_ns))
@@ -83,6 +83,6 @@ class WallOffset:
         if abs(self.clock.wall_ns() - self.clock.now_ns() - self.now_ns) > _STEP_NS:
             self.measure()
 
-    def earlier(self, since_ns: int) -> tuple[int, ...]:
+    def list_replaced_ns(self, since_ns: int) -> tuple[int, ...]:
         """List the offsets (ns), 16 at most, in force at some time since `since_ns` and no longer."""
         return tuple(offset_ns for until_ns, offset_ns in self._earlier if until_ns >= since_ns)

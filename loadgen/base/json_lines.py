@@ -108,11 +108,11 @@ class OpenedFile:
         except OSError as error:
             raise self.refusal(f"{error.strerror}") from None
 
-    def first_character(self) -> bytes:
+    def read_first_byte(self) -> bytes:
         """Return the first non-blank byte in the text's first 4 KiB; b"" if there is none."""
         return self.read(self.begin, 4096).lstrip()[:1]
 
-    def chunks(self) -> Iterator[tuple[int, bytes]]:
+    def read_chunks(self) -> Iterator[tuple[int, bytes]]:
         """Yield (position, bytes) of 4 MiB at most, after a byte order mark; raises UsageError as `read`."""
         at = self.begin
         while at < self.bytes:
@@ -125,7 +125,7 @@ class OpenedFile:
     def digest(self) -> str:
         """Return a blake2b hash of the file's bytes without a byte order mark, as 32 hex digits."""
         hashed = hashlib.blake2b(digest_size=16)
-        for _, chunk in self.chunks():
+        for _, chunk in self.read_chunks():
             hashed.update(chunk)
         return hashed.hexdigest()
 
@@ -170,11 +170,11 @@ class Lines:
         """Make the error that names flag, file and row."""
         return self.file.refusal(why, self.number(i))
 
-    def rows(self) -> Iterator[bytes]:
+    def read_rows(self) -> Iterator[bytes]:
         """Yield every row's bytes in order; raises UsageError if the file has changed."""
-        return self.span(0, len(self))
+        return self.read_span(0, len(self))
 
-    def span(self, begin: int, stop: int) -> Iterator[bytes]:
+    def read_span(self, begin: int, stop: int) -> Iterator[bytes]:
         """Yield the bytes of rows `begin` up to `stop`, not included, read in large pieces."""
         while begin < stop:
             first = int(self.begins[begin])
@@ -193,7 +193,7 @@ class Lines:
     def decode_rows(self, kind: type[T]) -> Iterator[T]:
         """Yield every row decoded from JSON as `kind`; raises UsageError that names a wrong row."""
         decode = msgspec.json.Decoder(kind).decode
-        for i, row in enumerate(self.rows()):
+        for i, row in enumerate(self.read_rows()):
             try:
                 yield decode(row)
             except NOT_JSON as error:
@@ -262,7 +262,7 @@ def _find_breaks(file: OpenedFile) -> Iterator[Int64]:
     """Yield the places of line feeds, by pieces; raises UsageError for a line over 64 MiB or not in UTF-8."""
     cut = b""  # the first bytes of a character that the piece before it cut
     count, line_begin = 0, file.begin
-    for at, chunk in file.chunks():
+    for at, chunk in file.read_chunks():
         found = np.flatnonzero(np.frombuffer(chunk, dtype=np.uint8) == _NEWLINE) + at
         first_end = int(found[0]) if len(found) else at + len(chunk)
         if first_end - line_begin > MOST_ROW_BYTES:

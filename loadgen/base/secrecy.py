@@ -1,7 +1,7 @@
 """Secrecy: the one place that hides secrets: those known in this command, and what looks like one.
 
-`Secrets` holds the values that are known; it hides them in what servers write and in what is stored. `hide`
-is for texts of users, in which only names and forms show them: flags, labels, variables, logs.
+`Secrets` has the values that are known, and hides them in what servers write and in what is stored;
+`hide_secrets` is for texts in which only names and forms show them: flags, labels, variables, logs.
 """
 
 from __future__ import annotations

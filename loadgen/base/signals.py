@@ -79,7 +79,7 @@ class StopRequest(Interrupts):
         """Whether a stop request waits for `poll` to deliver it."""
         return self._pending > 0
 
-    def make(self, number: int) -> None:
+    def request_stop(self, number: int) -> None:
         """Request the end of the run, from any thread; `number` is the signal it counts as."""
         self._pending = number
 

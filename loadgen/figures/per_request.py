@@ -135,5 +135,5 @@ def _count_output_tokens(records: Records, ok: Bool) -> Int64:
     """Count each success's tokens, its messages' where it has no count, int64[requests]; others 0."""
     counted = np.where(ok, records.output_tokens, 0)
     if (unknown := counted < 0).any():
-        counted[unknown] = records.message_tokens()[unknown]
+        counted[unknown] = records.sum_message_tokens()[unknown]
     return counted

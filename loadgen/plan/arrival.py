@@ -61,11 +61,11 @@ class Arrival(msgspec.Struct, frozen=True):
         if rate == math.inf:
             return np.zeros(n, np.int64)
         if self.burstiness == math.inf:
-            return self.nanoseconds(np.arange(n) / rate)  # each from its number: rounding does not add up
-        gaps_s = self.gaps_s(max(n - 1, 0), rng)
-        return self.nanoseconds(np.concatenate([np.zeros(min(n, 1)), np.cumsum(gaps_s)]))
+            return self.round_to_ns(np.arange(n) / rate)  # each from its number: rounding does not add up
+        gaps_s = self.draw_gaps_s(max(n - 1, 0), rng)
+        return self.round_to_ns(np.concatenate([np.zeros(min(n, 1)), np.cumsum(gaps_s)]))
 
-    def gaps_s(self, n: int, rng: np.random.Generator) -> Float64:
+    def draw_gaps_s(self, n: int, rng: np.random.Generator) -> Float64:
         """Draw n gaps between requests at a finite rate, in seconds, float64[n]."""
         if self.burstiness == math.inf:
             return np.full(n, 1 / self.rate_per_s)
@@ -73,7 +73,7 @@ class Arrival(msgspec.Struct, frozen=True):
             return rng.exponential(1 / self.rate_per_s, n)
         return rng.gamma(self.burstiness, 1 / self.rate_per_s / self.burstiness, n)
 
-    def nanoseconds(self, offsets_s: Float64, flags: str = "") -> Int64:
+    def round_to_ns(self, offsets_s: Float64, flags: str = "") -> Int64:
         """Convert ascending offsets from seconds to int64 ns; raises UsageError beyond a century.
 
         `flags` are those that gave the rate, where it was not --request-rate.
@@ -87,7 +87,7 @@ class Arrival(msgspec.Struct, frozen=True):
         return offsets_ns.astype(np.int64)
 
 
-def cut_offsets_ns(
+def draw_offsets_ns(
     duration_ns: int, most: int, process: ArrivalProcess, rng: Callable[[], np.random.Generator]
 ) -> Int64:
     """Draw the offsets of a process below a duration, int64[n] (ns), at most `most`.

@@ -18,7 +18,7 @@ from loadgen.base.errors import UsageError
 from loadgen.engines.engine import Engine
 from loadgen.engines.refusals import Adaptation
 from loadgen.features import import_rows
-from loadgen.plan.arrival import cut_offsets_ns, make_process
+from loadgen.plan.arrival import draw_offsets_ns, make_process
 from loadgen.plan.planned_requests import (
     Cancellations,
     ConcurrencySteps,
@@ -268,7 +268,7 @@ def _make_plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purp
         ids_source=sourced.ids_source,
         notes=(*schedule_notes, *sourced.notes, *unsent, *_note_again(sourced.facts, seed)),
         tokenizer=sourced.tokenizer,
-        sessions=sourced.sessions if turns is None else turns.numbers(),
+        sessions=sourced.sessions if turns is None else turns.list_sessions(),
         turns=turns,
         cancellations=cancelled,
         concurrency=profile.stages.steps() if profile.stepped else None,
@@ -332,7 +332,7 @@ def _find_offsets(profile: Profile, stream: RandomStream, most: int) -> tuple[In
     process = make_process(profile, most)
     if duration is None:
         return process.offsets_ns(most, make_arrival_rng(stream)), most, notes
-    offsets_ns = cut_offsets_ns(profile.duration_ns, most + 1, process, lambda: make_arrival_rng(stream))
+    offsets_ns = draw_offsets_ns(profile.duration_ns, most + 1, process, lambda: make_arrival_rng(stream))
     if len(offsets_ns) > most:
         end_s = offsets_ns[most - 1] / SECOND_NS
         notes.append(f"the schedule ends after {end_s:.1f} s, with the last of {most} prompts")

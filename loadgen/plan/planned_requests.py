@@ -109,7 +109,7 @@ class Turns(msgspec.Struct, frozen=True):
         """The number of turns of each session, int64[sessions]."""
         return np.diff(self.begins)
 
-    def numbers(self) -> Int64:
+    def list_sessions(self) -> Int64:
         """Return the session's number of each request, int64[requests]."""
         return np.repeat(np.arange(len(self), dtype=np.int64), self.counts)
 

@@ -230,7 +230,7 @@ class SharedPrefixes(RandomPrompts, Generic[P]):
         self._groups = PrefixGroups(
             shape.num_prompts, shape.prefix_groups, shape.prefix_zipf, stream, make_prefix
         )
-        self.reusable_tokens = self._groups.reusable(shape.prefix_len)
+        self.reusable_tokens = self._groups.count_reusable(shape.prefix_len)
 
     def make_rng(self, *place: int) -> np.random.Generator:
         """Make the random generator of one place of the plan, independent of all earlier draws."""
@@ -335,7 +335,7 @@ class PrefixGroups(Generic[P]):
             self._made[group] = self._make(self._stream.rng("prefix", group))
         return self._made[group]
 
-    def reusable(self, prefix_len: int) -> int:
+    def count_reusable(self, prefix_len: int) -> int:
         """Count the prefix tokens that an earlier prompt had too: all but the first of each group.
 
         An engine caches whole blocks, as vLLM of 16 tokens: its hits are so much fewer.

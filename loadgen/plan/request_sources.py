@@ -134,7 +134,7 @@ class WordCounts(msgspec.Struct, frozen=True):
         """Return the tokens of a prompt of `words` words."""
         return self.overhead + self.per_word * words
 
-    def words_of(self, tokens: float) -> int:
+    def count_words(self, tokens: float) -> int:
         """Return the nearest number of words to `tokens` tokens, which exclude the overhead per prompt."""
         return math.floor(round(tokens / self.per_word, 6) + 0.5)
 

@@ -17,12 +17,12 @@ from loadgen.records import decoded_stream
 from loadgen.records.decoded_stream import (
     DecodedStream,
     StreamSummary,
-    content_type,
     count_tokens,
     drop_usage,
     explain_excess,
     has_many_objects,
     is_one_body,
+    read_content_type,
     summarize,
 )
 from loadgen.records.record import UNKNOWN, Record
@@ -327,7 +327,7 @@ def _note_timing(record: Record, messages: Sequence[Message]) -> None:
     if not messages:
         return
     last = messages[-1]
-    timing, timings = last.timing(), last.slot_timings()
+    timing, timings = last.read_timing(), last.read_slot_timings()
     if timing is not None:
         record.server_queue_ns = _convert_ms(timing.queue_time_ms)
         record.server_ttft_ns = _convert_ms(timing.time_to_first_token_ms)
@@ -379,7 +379,7 @@ def _explain_truncation(stream: DecodedStream) -> str:
 
 def _explain_emptiness(stream: DecodedStream, total: int) -> str:
     """Explain why no message of a stream carried a token; `total` is the count by usage, 0 if unknown."""
-    kind, messages = content_type(stream.headers), len(stream.messages)
+    kind, messages = read_content_type(stream.headers), len(stream.messages)
     if kind != "text/event-stream":
         return f"no events in a body of {kind}"
     if stream.unread:

@@ -122,15 +122,15 @@ def unframe(capture: Capture) -> HttpBody:
     return replace(answer, complete=answer.complete and capture.failure is None)
 
 
-def content_type(headers: Headers) -> str:
+def read_content_type(headers: Headers) -> str:
     """Return a response's Content-Type, without parameters; text/event-stream if it names none."""
     return headers.get("content-type", "text/event-stream").partition(";")[0].strip()
 
 
 def is_one_body(answer: HttpBody) -> bool:
     """Whether an answer came in one piece, not as events; some servers label a stream as JSON."""
-    body = answer.body.lstrip()
-    return body[:1] == b"{" or (content_type(answer.headers) == "application/json" and b"data:" not in body)
+    body, kind = answer.body.lstrip(), read_content_type(answer.headers)
+    return body[:1] == b"{" or (kind == "application/json" and b"data:" not in body)
 
 
 def has_many_objects(body: bytes) -> bool:
@@ -201,7 +201,7 @@ def summarize(messages: Sequence[Message]) -> StreamSummary:
     for at, message in list_parsed(messages):
         choices = message.choices
         if message.error is not None:
-            fault = message.fault()
+            fault = message.read_fault()
             if fault is not None:
                 del kinds[at:]
                 break

@@ -258,7 +258,7 @@ class Records(Columns, frozen=True, kw_only=True):
             release_pages(self.arrival_ns)
             release_pages(self.tokens)
 
-    def message_tokens(self) -> Int64:
+    def sum_message_tokens(self) -> Int64:
         """Count the tokens that the messages of each request carried, int64[requests]."""
         carried = [_NONE]
         for block in self.blocks():

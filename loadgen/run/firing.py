@@ -403,7 +403,7 @@ def make_job(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
     sessions: Sessions | None = None
     order: Order = part.order or Listed(indices)
     if plan.turns is not None:
-        indices = np.unique(plan.turns.numbers()[indices])
+        indices = np.unique(plan.turns.list_sessions()[indices])
         (feature,) = import_rows("turns")
         order, sessions = feature.make_turns(plan, plan.turns, indices.tolist(), options.target.headers)
     answer_bytes, open_bytes = _limit_bytes(plan, options, len(order))

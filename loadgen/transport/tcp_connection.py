@@ -329,7 +329,7 @@ class Slot(_Exchange):
             connect_ns=self.connect_ns if paid else 0,
             failure=failure,
             realtime_offset_ns=wall.now_ns,
-            earlier_offsets_ns=wall.earlier(self.sent_ns),
+            earlier_offsets_ns=wall.list_replaced_ns(self.sent_ns),
             out_of_order=self.lost.out_of_order,
             retransmitted=self.lost.retransmitted,
         )

@@ -177,7 +177,7 @@ def _pair_counters(window: ServerWindow, metrics: Metrics, records: Records) -> 
         yield _pair("cancelled, aborted", "", metrics.cancelled, window.requests.get("abort"))
     yield _pair("generated tokens", "", metrics.total_output_tokens, window.generation_tokens)
     if metrics.failed or metrics.cut_off or metrics.cancelled:
-        received = metrics.total_output_tokens + int(records.message_tokens()[~records.ok].sum())
+        received = metrics.total_output_tokens + int(records.sum_message_tokens()[~records.ok].sum())
         of = "cut off" if metrics.cancelled else "of failures"
         yield _pair(f"  with those {of}", "", received, window.generation_tokens)
     yield _pair("prompt tokens", "", metrics.total_input_tokens, window.prompt_tokens)

@@ -242,11 +242,11 @@ class Message(msgspec.Struct, gc=False):
     metrics: msgspec.Raw = msgspec.Raw()  # unread: other servers may mean anything by it
     timings: msgspec.Raw = msgspec.Raw()  # so is this
 
-    def timing(self) -> Timing | None:
+    def read_timing(self) -> Timing | None:
         """Return vLLM's times of the request; None if the server does not report them."""
         return _decode_optional(self.metrics, _TIMING)
 
-    def slot_timings(self) -> SlotTimings | None:
+    def read_slot_timings(self) -> SlotTimings | None:
         """Return llama.cpp's times and counts of the request; None if there are none."""
         return _decode_optional(self.timings, _TIMINGS)
 
@@ -254,7 +254,7 @@ class Message(msgspec.Struct, gc=False):
         """Return why the server aborted the request; "" if it did not, or the API does not say."""
         return ""
 
-    def fault(self) -> str | None:
+    def read_fault(self) -> str | None:
         """Return the server's error message, never blank; None if it reports none.
 
         An error that holds nothing is one only where it stands alone: gateways write `"error": ""` in every

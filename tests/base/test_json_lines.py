@@ -50,7 +50,7 @@ def test_rows_are_found_whatever_the_chunks(
     monkeypatch.setattr(json_lines, "_CHUNK_BYTES", chunk_bytes)
     path = written(tmp_path, raw)
     found = Lines.open(path, FLAG)
-    assert [found[i] for i in range(len(found))] == rows == list(found.rows())
+    assert [found[i] for i in range(len(found))] == rows == list(found.read_rows())
     assert [found.name_row(i) for i in range(len(found))] == [f"{path} row {number}" for number in numbers]
 
 

@@ -170,7 +170,7 @@ def test_the_messages_of_each_request_are_summed() -> None:
         carried: Int64 = np.array(tokens, np.int64)
         return Record(index, 0, 1, 1, 1, arrival_ns=carried * 0, tokens=carried)
 
-    assert Records.from_records([row(0), row(1, 2, 3), row(2), row(3, 4)]).message_tokens().tolist() == [
+    assert Records.from_records([row(0), row(1, 2, 3), row(2), row(3, 4)]).sum_message_tokens().tolist() == [
         0,
         5,
         0,

@@ -15,7 +15,7 @@ from loadgen.features.shapes.load_schedule import RampEnds, RequestRamp, Schedul
 from loadgen.plan.arrival import (
     Arrival,
     ArrivalProcess,
-    cut_offsets_ns,
+    draw_offsets_ns,
     make_process,
 )
 from loadgen.plan.profile import build
@@ -104,14 +104,14 @@ def test_the_gaps_are_the_ones_the_generator_gave() -> None:
 @loop_over("duration_ms", [1, 100, 2500, 60_000])
 def test_a_shorter_duration_has_the_first_offsets_of_a_longer(process: Arrival, duration_ms: int) -> None:
     whole = process.offsets_ns(20_000, np.random.default_rng(4))
-    found = cut_offsets_ns(duration_ms * MS, 1_000_000, process, lambda: np.random.default_rng(4))
+    found = draw_offsets_ns(duration_ms * MS, 1_000_000, process, lambda: np.random.default_rng(4))
     assert found.tolist() == whole[whole < duration_ms * MS].tolist()
-    few = cut_offsets_ns(duration_ms * MS, 7, process, lambda: np.random.default_rng(4))
+    few = draw_offsets_ns(duration_ms * MS, 7, process, lambda: np.random.default_rng(4))
     assert few.tolist() == found[:7].tolist()
 
 
 def test_a_duration_does_not_end_on_the_request_that_is_due_with_it() -> None:
-    found = cut_offsets_ns(300 * MS, 100, Arrival(10.0, math.inf), lambda: np.random.default_rng(0))
+    found = draw_offsets_ns(300 * MS, 100, Arrival(10.0, math.inf), lambda: np.random.default_rng(0))
     assert found.tolist() == [0, 100 * MS, 200 * MS]
 
 
@@ -124,7 +124,7 @@ def offsets_of(n: int = 10_000, seed: int = 7, **keys: Any) -> Int64:
     process = make_process(profile, n)
     if not profile.duration_ns:
         return process.offsets_ns(n, np.random.default_rng(seed))
-    return cut_offsets_ns(profile.duration_ns, n, process, lambda: np.random.default_rng(seed))
+    return draw_offsets_ns(profile.duration_ns, n, process, lambda: np.random.default_rng(seed))
 
 
 def counted(offsets_ns: Int64, *edges_s: float) -> list[int]:

@@ -128,7 +128,7 @@ def test_counts_are_those_of_the_model_and_spread_over_messages(model: Path) -> 
     assert as_vllm > 8
     assert records.output_tokens.tolist() == [as_vllm, 4, as_vllm]
     assert records.text_tokens.tolist() == [as_vllm, UNKNOWN, as_vllm]
-    assert records.message_tokens().tolist() == [as_vllm, 4, as_vllm]
+    assert records.sum_message_tokens().tolist() == [as_vllm, 4, as_vllm]
     assert np.ptp(records.tokens[:4]) <= 1
     assert records.texts == [None] * 3
     metrics = compute_metrics(records, MetricOptions())

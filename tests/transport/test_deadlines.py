@@ -199,19 +199,19 @@ def test_every_step_of_the_wall_clock_is_kept() -> None:
     ):
         wall.measure()
     assert (wall.first_ns, wall.now_ns, wall.step_ns) == (100 * SECOND, 100 * SECOND + 5, 2 * SECOND)
-    assert wall.earlier(10) == (100 * SECOND, 102 * SECOND)
-    assert wall.earlier(30) == (102 * SECOND,)
-    assert wall.earlier(50) == ()
+    assert wall.list_replaced_ns(10) == (100 * SECOND, 102 * SECOND)
+    assert wall.list_replaced_ns(30) == (102 * SECOND,)
+    assert wall.list_replaced_ns(50) == ()
 
 
 def test_a_step_is_noticed_when_it_is_looked_for() -> None:
     virtual = VirtualTime()
     wall = WallOffset(virtual)
     wall.check()
-    assert wall.earlier(0) == ()
+    assert wall.list_replaced_ns(0) == ()
     virtual.wall_offset_ns -= 3 * SECOND
     wall.check()
-    assert wall.earlier(0) == (wall.first_ns,)
+    assert wall.list_replaced_ns(0) == (wall.first_ns,)
     assert wall.now_ns == virtual.wall_offset_ns
 
 

@@ -115,7 +115,7 @@ def test_what_a_chat_message_carries(choice: dict[str, Any], carries: int) -> No
 )
 def test_an_error_in_a_message_is_told_with_its_code(message: dict[str, Any], fault: str | None) -> None:
     for dialect in (*DIALECTS.values(), Generate()):
-        assert dialect.read_messages(msgspec.json.encode(message))[0].fault() == fault
+        assert dialect.read_messages(msgspec.json.encode(message))[0].read_fault() == fault
 
 
 @loop_over(

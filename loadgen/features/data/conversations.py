@@ -189,7 +189,7 @@ class Conversations:
     def _read_raw(self, rows: list[int]) -> Iterator[bytes]:
         """Yield the bytes of rows, reading successive ones at once."""
         if rows[-1] - rows[0] + 1 == len(rows):
-            yield from self.lines.span(rows[0], rows[-1] + 1)
+            yield from self.lines.read_span(rows[0], rows[-1] + 1)
         else:
             yield from (self.lines[row] for row in rows)
 

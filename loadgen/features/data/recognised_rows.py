@@ -39,7 +39,7 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
     """
     path = inputs.profile.dataset_path
     file = OpenedFile(path, FLAG)
-    if file.first_character() == b"[":
+    if file.read_first_byte() == b"[":
         return _make_sharegpt(inputs, file)
     lines = sheets.convert_rows(file) if sheets.is_sheet(file) else Lines(file)
     kind = row_kinds.find_first_kind(lines)

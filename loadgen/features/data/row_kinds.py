@@ -155,7 +155,7 @@ def find_first_kind(lines: Lines) -> str:
     except ValueError as error:
         raise lines.refusal(0, str(error)) from None
     keys: set[str] = set()
-    for i, row in enumerate(islice(lines.rows(), _SEARCHED)):
+    for i, row in enumerate(islice(lines.read_rows(), _SEARCHED)):
         try:
             own = read_object(lines, i, row).keys()
         except UsageError:
@@ -182,7 +182,7 @@ def read_objects(lines: Lines, kind: str) -> Iterator[RowObject]:
     A row that is no object, or has keys of a load that is not sent, is refused too.
     """
     known: dict[tuple[str, ...], str] = {}  # by keys: a file has few different sets of them
-    for i, row in enumerate(lines.rows()):
+    for i, row in enumerate(lines.read_rows()):
         fields = read_object(lines, i, row)
         keys = tuple(fields)
         if keys not in known:

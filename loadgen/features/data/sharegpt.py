@@ -106,7 +106,7 @@ def read_conversations(file: OpenedFile) -> list[Conversation]:
             '{"prompt", "output_tokens"} a line, and leave out --dataset-name'
         )
     content = bytearray(file.bytes - file.begin)  # joined, the pieces would be there twice
-    for at, chunk in file.chunks():
+    for at, chunk in file.read_chunks():
         content[at - file.begin : at - file.begin + len(chunk)] = chunk
     try:
         return msgspec.json.decode(content, type=list[Conversation])

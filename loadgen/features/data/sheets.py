@@ -57,7 +57,7 @@ def is_sheet(file: OpenedFile) -> bool:
     """Whether a file is Parquet, or CSV by its name or its column `prompt`."""
     if file.read(0, len(_PARQUET)) == _PARQUET:
         return True
-    if file.first_character() in b"{[":
+    if file.read_first_byte() in b"{[":
         return False
     names = file.read(file.begin, 4096).partition(b"\n")[0].split(b",")
     return _find_separator(file) is not None or _PROMPT.encode() in [name.strip(b' "\r') for name in names]

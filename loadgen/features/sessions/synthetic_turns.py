@@ -67,7 +67,8 @@ class SyntheticTurns:
         before = until[np.arange(len(own_lens))] - until[first]
         self.input_lens: Int64 = system_lens + before + own_lens
         # Of system prompts that an earlier session had.
-        self.shared_tokens = 0 if texts.systems is None else groups.reusable(int(texts.systems.input_lens[0]))
+        system_len = 0 if texts.systems is None else int(texts.systems.input_lens[0])
+        self.shared_tokens = groups.count_reusable(system_len)
 
     def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
         """Make the whole chat body of request i, with generated answers in its history."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import heapq
+import re
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
@@ -16,7 +18,7 @@ from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.plan.planned_requests import Turns
 from loadgen.transport.capture import A_READ, NO_STAMP, Capture, Counters, join_reads, pack_int64s
 from loadgen.transport.failure import CUT_SHORT, Failure
-from loadgen.transport.sending.job import SPIN_NS, BodiesDigest, Job, Listed, Share, split_body
+from loadgen.transport.sending.job import DIGEST_BYTES, SPIN_NS, Job, Listed, Share, join_digests, split_body
 from loadgen.transport.sending.sender import Outgoing, Sender
 from loadgen.transport.tcp_connection import Pool, Slot, State
 
@@ -25,6 +27,7 @@ Answer = dict[str, Any]  # a message as the next turn's history has it; empty wh
 # three times as long as it took before: enough for a handshake far away, and shorter than idle ones are kept.
 _AHEAD_NS, _MOST_AHEAD_NS = 300 * MS_NS, 2 * SECOND_NS
 _NEW_SESSION = -1  # in place of the index of a turn
+_MODEL = re.compile(rb'"model":"(?:[^"\\]|\\.)*"')  # the first key of a body
 
 
 class TurnOrder(Listed):
@@ -102,6 +105,23 @@ class EndedTurn:
     got: Sequence[Any]  # reads, as a transport gathers them
     judged: bool = False
     succeeded: bool = False
+
+
+class BodiesDigest:
+    """A hash of request bodies, in whatever order they are sent, without the model's name."""
+
+    def __init__(self) -> None:
+        self._sum = 0
+
+    def add(self, body: bytes) -> None:
+        """Add the hash of one body, without the model's name."""
+        body = _MODEL.sub(b"", body, count=1)
+        hashed = hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest()
+        self._sum += int.from_bytes(hashed, "little")
+
+    def hex(self) -> str:
+        """Return the sum of the bodies' hashes, whatever their order, as hex digits; "" without a body."""
+        return join_digests((f"{self._sum:x}",))
 
 
 class TurnQueue:

@@ -317,7 +317,7 @@ class RequestRamp(msgspec.Struct, frozen=True):
         gaps_s = gaps[1:] / self.ends.rates_per_s(self.count, n)[1:]
         flags = f"--ramp-up-start-rps {self.ends.begin:g} and --ramp-up-end-rps {self.ends.end:g}"
         offsets_s = np.concatenate([gaps[:1], np.cumsum(gaps_s)])
-        return Arrival(self.ends.end, self.burstiness).nanoseconds(offsets_s, flags)
+        return Arrival(self.ends.end, self.burstiness).round_to_ns(offsets_s, flags)
 
 
 class WithBursts(msgspec.Struct, frozen=True):
@@ -352,5 +352,5 @@ def make_process(profile: Profile, count: int) -> ArrivalProcess:
 
 def _draw_unit_times(burstiness: float, n: int, rng: np.random.Generator) -> Float64:
     """Draw the times of n requests at a mean rate of 1 per second, float64[n] (s), the first one 0."""
-    gaps = Arrival(1.0, burstiness).gaps_s(max(n - 1, 0), rng)
+    gaps = Arrival(1.0, burstiness).draw_gaps_s(max(n - 1, 0), rng)
     return np.concatenate([np.zeros(min(n, 1)), np.cumsum(gaps)])

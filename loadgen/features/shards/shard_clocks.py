@@ -74,7 +74,7 @@ def read_clock(
     error_ns: Callable[[], int] = read_wall_error_ns,
 ) -> ClockReading:
     """Read how CLOCK_MONOTONIC stands to the wall clock now."""
-    offset_ns = clock.realtime_offset_ns(clocks)
+    offset_ns = clock.measure_realtime_offset_ns(clocks)
     return ClockReading(boot=boot(), offset_ns=offset_ns, error_ns=error_ns())
 
 

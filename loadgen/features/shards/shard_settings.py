@@ -159,7 +159,7 @@ class PlannedStart(msgspec.Struct, frozen=True):
 
     def instant_ns(self, clocks: Clock = SYSTEM_CLOCK) -> int:
         """Convert the instant to CLOCK_MONOTONIC (ns), as the wall clock stands now."""
-        return self.wall_ns - clock.realtime_offset_ns(clocks)
+        return self.wall_ns - clock.measure_realtime_offset_ns(clocks)
 
 
 def read_instant(text: str, clocks: Clock = SYSTEM_CLOCK) -> PlannedStart:

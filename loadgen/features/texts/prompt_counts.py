@@ -245,7 +245,7 @@ async def correct_counts(counts: WordCounts, count: Count, tokens: int) -> WordC
     overhead; more is measured at two lengths. Raises MeasureError for counts that are impossible or cut off.
     """
     most = max(int(tokens / _LEAST_PER_WORD), _SHORTEST_CHECK)
-    n = min(max(counts.words_of(tokens - counts.overhead), _SHORTEST_CHECK), _LONGEST_CHECK, most)
+    n = min(max(counts.count_words(tokens - counts.overhead), _SHORTEST_CHECK), _LONGEST_CHECK, most)
     rng = np.random.default_rng()
     if counts.per_word == 1:
         long, short = (tuple(rng.choice(counts.words, size).tolist()) for size in (n - 1, n // 2))
@@ -264,7 +264,7 @@ async def correct_counts(counts: WordCounts, count: Count, tokens: int) -> WordC
     if -added > max(_CUT_TOKENS, _CUT_SHARE * measured):
         between = tuple(rng.permutation(long[max(1, int(-added / 2 / counts.per_word)) :]).tolist())
         await _refuse_cut((len(short) + 1, fewer), (len(long) + 1, measured), corrected, between, count)
-    if per_word < _LEAST_PER_WORD or corrected.words_of(tokens - corrected.overhead) > most:
+    if per_word < _LEAST_PER_WORD or corrected.count_words(tokens - corrected.overhead) > most:
         raise _explain_miscount((len(short) + 1, fewer), (len(long) + 1, measured))
     return corrected
 

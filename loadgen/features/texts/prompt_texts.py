@@ -272,7 +272,7 @@ class WordTexts(SharedPrefixes[str]):
             )
         self.input_lens = np.maximum(self.input_lens, least)
         self._words = np.array(counts.choices)
-        self._prefix_words = counts.words_of(shape.prefix_len) if shape.prefix_len else 0
+        self._prefix_words = counts.count_words(shape.prefix_len) if shape.prefix_len else 0
         self._bounds = self._compute_cuts(counts)
 
     def prompt(self, i: int) -> str:

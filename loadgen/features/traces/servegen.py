@@ -150,7 +150,7 @@ def _read_client(at: Path, name: str, flag: str, hash_bytes: Callable[[bytes], N
     data = OpenedFile(str(at.with_name(f"{name}-dataset.json")), flag)
     hash_bytes(f"{lines.digest()} {data.digest()}".encode())
     windows = _read_windows(lines)
-    content = b"".join(chunk for _, chunk in data.chunks())
+    content = b"".join(chunk for _, chunk in data.read_chunks())
     try:
         table = msgspec.json.decode(content, type=dict[int, dict[str, Any]])
     except NOT_JSON as error:

@@ -221,7 +221,7 @@ class ReplayedWords(ReplayedRequests):
     ) -> None:
         self._words = np.array(counts.choices)
         spelled = BlockContent(
-            counts.words_of(content.block), content.seed, content.own_seed, np.arange(len(self._words))
+            counts.count_words(content.block), content.seed, content.own_seed, np.arange(len(self._words))
         )
         # A server's template and one word: no prompt is shorter.
         input_lens = np.maximum(lens[0], math.ceil(counts.tokens(1)))
@@ -230,7 +230,7 @@ class ReplayedWords(ReplayedRequests):
 
     def prompt(self, i: int) -> str:
         """Return the text of request i; all begin with the same word, which has no blank before it."""
-        count = self._counts.words_of(int(self.input_lens[i]) - self._counts.overhead) - 1
+        count = self._counts.count_words(int(self.input_lens[i]) - self._counts.overhead) - 1
         return " ".join([FIRST_WORD, *self._words[self.places(i, max(0, count))].tolist()])
 
     def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:

@@ -349,7 +349,7 @@ def read_row_cells(lines: Lines, begin: int, stop: int) -> Iterator[list[str]]:
 
     A row is a line: a quote that one leaves open would take in the rows below it.
     """
-    reader = csv.reader(row.decode() for row in lines.span(begin, stop))
+    reader = csv.reader(row.decode() for row in lines.read_span(begin, stop))
     try:
         for row, cells in enumerate(reader, begin):
             if begin + reader.line_num != row + 1:

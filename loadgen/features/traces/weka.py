@@ -112,7 +112,7 @@ def _read_whole(lines: Lines) -> list[WekaSession]:
     """Read the sessions of a file that is one JSON text over many lines; raises UsageError."""
     if lines.file.bytes > _MOST_FILE_BYTES:
         raise lines.file.refusal("is JSON of more than 1 GiB: write a session a line (JSONL)")
-    text = b"".join(chunk for _, chunk in lines.file.chunks())
+    text = b"".join(chunk for _, chunk in lines.file.read_chunks())
     try:
         if text.lstrip().startswith(b"["):
             return msgspec.json.decode(text, type=list[WekaSession])

@@ -149,12 +149,12 @@ class BackgroundRun(Generic[T]):
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            self._request.make(CANCELLED)
+            self._request.request_stop(CANCELLED)
             while not future.done():
                 try:
                     await asyncio.wait([future])
                 except asyncio.CancelledError:
-                    self._request.make(CANCELLED)
+                    self._request.request_stop(CANCELLED)
             if not future.cancelled():
                 future.exception()  # it is not lost: the cancellation stands for it
             raise
@@ -189,7 +189,7 @@ class BackgroundRun(Generic[T]):
         begun = not self._claim.acquire(blocking=False)
         while begun and not self._over:
             try:
-                self._request.make(SIGINT)
+                self._request.request_stop(SIGINT)
                 self._wait_until_over()
             except KeyboardInterrupt:
                 continue

@@ -6,8 +6,6 @@ instant from which their times count. A transport sends a job's requests.
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,8 +23,7 @@ from loadgen.transport.failure import Failure, FailureKind
 if TYPE_CHECKING:
     import ssl  # 7 ms, which a command that reads runs does without
 
-_DIGEST_BYTES = 16
-_MODEL = re.compile(rb'"model":"(?:[^"\\]|\\.)*"')  # the first key of a body
+DIGEST_BYTES = 16  # of a body's hash
 SPIN_NS = 1_200_000  # an epoll sleeps whole milliseconds, rounded up: the last one is spun
 _TURN_S = 0.001
 
@@ -334,30 +331,10 @@ class TurnExchanges(Protocol):
         ...
 
 
-class BodiesDigest:
-    """A hash of request bodies, in whatever order they are sent, without the model's name."""
-
-    def __init__(self) -> None:
-        self._sum = 0
-
-    def add(self, body: bytes) -> None:
-        """Add the hash of one body, without the model's name."""
-        body = _MODEL.sub(b"", body, count=1)
-        hashed = hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()
-        self._sum += int.from_bytes(hashed, "little")
-
-    def hex(self) -> str:
-        """Return the sum of the bodies' hashes, whatever their order, as hex digits; "" without a body."""
-        return _format_hex(self._sum)
-
-
 def join_digests(digests: Iterable[str]) -> str:
     """Combine the hashes of the bodies that several processes sent; "" if empty."""
-    return _format_hex(sum(int(digest, 16) for digest in digests if digest))
-
-
-def _format_hex(bodies: int) -> str:
-    return f"{bodies % (1 << 8 * _DIGEST_BYTES):0{2 * _DIGEST_BYTES}x}" if bodies else ""
+    bodies = sum(int(digest, 16) for digest in digests if digest)
+    return f"{bodies % (1 << 8 * DIGEST_BYTES):0{2 * DIGEST_BYTES}x}" if bodies else ""
 
 
 def split_body(request: bytes) -> bytes:

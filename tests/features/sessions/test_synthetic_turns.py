@@ -50,7 +50,7 @@ def test_there_are_as_many_sessions_as_asked_for(keys: dict[str, Any], begins: l
     assert of.sessions is not None
     assert of.turns.begins.tolist() == begins
     assert len(of) == begins[-1]
-    assert of.sessions.tolist() == of.turns.numbers().tolist()
+    assert of.sessions.tolist() == of.turns.list_sessions().tolist()
 
 
 def test_a_turn_has_all_messages_before_it_and_one_of_its_own() -> None:

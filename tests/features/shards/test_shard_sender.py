@@ -159,7 +159,7 @@ def test_without_an_instant_nothing_waits_or_changes() -> None:
 
 def test_a_stop_ends_the_wait() -> None:
     stop, clocks = StopRequest(), Clocks()
-    clocks.on_sleep = lambda: stop.make(2)
+    clocks.on_sleep = lambda: stop.request_stop(2)
     with pytest.raises(Stopped):
         wait(60, clocks, stop).wait_until(1)
     assert clocks.mono_ns < 6 * S

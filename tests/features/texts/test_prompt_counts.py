@@ -169,7 +169,7 @@ def test_a_server_that_cuts_prompts_is_refused_with_its_cap(
 def test_a_prompt_that_is_shorter_than_the_cap_has_its_length() -> None:
     for most in (101, 300, 513, 600):
         counts = learned(cut_at(most), cut_at(most), 100)
-        assert counts.tokens(counts.words_of(100 - counts.overhead)) == pytest.approx(100, rel=0.001)
+        assert counts.tokens(counts.count_words(100 - counts.overhead)) == pytest.approx(100, rel=0.001)
 
 
 def test_a_count_that_does_not_grow_with_the_prompt_is_refused() -> None:

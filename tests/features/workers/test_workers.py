@@ -189,7 +189,7 @@ def test_another_thread_may_stop_a_run() -> None:
 
     def answer(_: Asked) -> Answer:
         if next(requests) == 9:  # of four at once, at least five were answered
-            stop.make(CANCELLED)
+            stop.request_stop(CANCELLED)
         return stream(TOKENS, 0.05)
 
     with ScriptedServer(api(answer)) as server:

@@ -151,7 +151,7 @@ def test_a_stop_does_not_wait_long_for_a_worker_that_is_stopped(impatient: None)
 
     def meddle(workers: list[psutil.Process]) -> None:
         workers[1].suspend()
-        request.make(CANCELLED)
+        request.request_stop(CANCELLED)
 
     meddling = Meddling(meddle)
     outcome = run(meddling, CLOSED, Watch(meddling, "t", interrupts=request))
