@@ -39,7 +39,7 @@ Details: `loadgen VERB --help`. Exit codes:
 """
 
 
-def write_help() -> str:
+def render_help() -> str:
     """Return the text of `loadgen --help`: the verbs by group, and the exit codes."""
     verbs = find_verbs()
     lines = [
@@ -59,9 +59,9 @@ def run_bench(argv: Sequence[str]) -> int:
     Prints help alone if that is requested; returns the exit code, and raises LoadgenError.
     """
     with importing():
-        from loadgen.run.command.options import parse, write_help
+        from loadgen.run.command.options import parse, render_help
 
-    if (text := write_help(argv)) is not None:  # without the imports that a run needs
+    if (text := render_help(argv)) is not None:  # without the imports that a run needs
         print_text(text, sys.stdout, end="")
         return 0
     options = parse(argv)
@@ -132,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     verb = words[0] if words else "--help"
     if verb in ("-h", "--help", "help"):
-        print_text(write_help(), sys.stdout, end="")
+        print_text(render_help(), sys.stdout, end="")
         return 0
     if verb in ("-V", "--version"):
         print_text(f"loadgen {__version__}", sys.stdout)

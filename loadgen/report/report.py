@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -55,6 +56,14 @@ def render_short(
         shown[name] = [line for entry in part.fitting(left) for line in entry]
         left -= len(shown[name]) * (part.room < Room.ALWAYS)
     return "\n".join(line for name in parts for line in shown[name])
+
+
+def render_for_stdout(result: Result, directory: Path, explain: bool, layout: str | None) -> str:
+    """Render the report as standard output takes it: all of it with `explain`, else the short one."""
+    screen = Screen.from_stream(sys.stdout)
+    if explain:
+        return render_report(result, True, layout, screen)
+    return render_short(result, str(directory), layout, screen)
 
 
 def explain_unmeasured(result: Result) -> str:

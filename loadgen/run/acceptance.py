@@ -12,8 +12,8 @@ import base64
 import logging
 import struct
 import zlib
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -344,23 +344,6 @@ def check_takes_ids(probe: ServerProbe, served: ServerInfo) -> ServerInfo:
     return replace(served, engine=replace(served.engine, takes_ids=False))
 
 
-@runtime_checkable
-class _Placed(Protocol):
-    """Requests that come from rows of a file, and can name each one's row."""
-
-    def name_row(self, i: int) -> str: ...
-
-
-@runtime_checkable
-class _Modelled(Protocol):
-    """Requests that may each name a model."""
-
-    @property
-    def models(self) -> Mapping[str, int]:
-        """The models they name, each with its first request's index."""
-        ...
-
-
 def check_sendable(made: Plan, served: ServerInfo, started_context: int = 0) -> None:
     """Raise MeasureError or UsageError if the server would refuse requests of a plan; warn of other limits.
 
@@ -385,10 +368,9 @@ def warn_of_limits(made: Plan, served: ServerInfo, started_context: int = 0) -> 
 def check_models(made: Plan, served: ServerInfo) -> None:
     """Raise MeasureError for the first row's model that is not listed by a server which checks models."""
     lists = served.engine.checks_model and served.engine.lists_its_model and served.models
-    if not lists or not isinstance(made.requests, _Modelled):
-        return
-    others = {name: i for name, i in made.requests.models.items() if name not in served.models}
-    if not others:
+    models: dict[str, int] = getattr(made.requests, "models", {})  # of rows, each with its first one's index
+    others = {name: i for name, i in models.items() if name not in served.models}
+    if not lists or not others:
         return
     name = min(others, key=others.__getitem__)
     more = f", and {format_count(len(others) - 1, 'more model')} like it" if len(others) > 1 else ""
@@ -443,6 +425,5 @@ def _known_lens(lens: Int64, made: Plan) -> Int64:
 
 def _name_request(made: Plan, i: int) -> str:
     """Name a request by its row in the file, from 1, or else by its place in the plan, from 0."""
-    if isinstance(made.requests, _Placed):
-        return made.requests.name_row(i)
-    return f"request {i}"
+    name_row = getattr(made.requests, "name_row", None)
+    return f"request {i}" if name_row is None else str(name_row(i))

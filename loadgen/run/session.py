@@ -265,10 +265,11 @@ class Session(msgspec.Struct, frozen=True):
         return followup.add_configuration(known, access, self.served, log)
 
     def _make_title(self, made: Plan) -> str:
-        """Make the display's title while a plan is measured: SIMULATED, cell, heading, shard and plan."""
+        """Make the display's title of a plan, which ends with its profile's or file's name, or `bench`."""
         cell = "" if self.cell is None else f"r{self.cell.repeat} {self.cell.arm}, "
         shard = "" if self.options.shard is None else f"shard {self.options.share.name} of "
-        return f"{self._simulated}{cell}{self.heading}{shard}{name_plan(made)}"
+        name = made.profile.name or Path(made.facts.file).name or "bench"
+        return f"{self._simulated}{cell}{self.heading}{shard}{name}"
 
     def _mask(self, facts: Facts) -> Facts:
         """Return the facts without secrets, since they are written to disk."""
@@ -489,11 +490,6 @@ def make_client_facts(options: TransportOptions) -> Client:
         why_workers=options.why_workers,
         cpus=options.cpu_words,
     )
-
-
-def name_plan(made: Plan) -> str:
-    """Name a plan on a display: by its profile, else by the file it sends, else `bench`."""
-    return made.profile.name or Path(made.facts.file).name or "bench"
 
 
 def strip_resume(words: Sequence[str]) -> list[str]:

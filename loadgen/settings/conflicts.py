@@ -24,10 +24,10 @@ def check_conflicts(rows: Iterable[Setting], values: Values, typed: Collection[s
         given = {Given.SET: is_set, Given.TYPED: is_typed, Given.WRITTEN: is_set or is_typed}
         for conflict in row.needs:
             if given[conflict.given] and not _find_other(conflict, by_name, values):
-                raise UsageError(_write_message(conflict, row, by_name, values))
+                raise UsageError(_fill_message(conflict, row, by_name, values))
         for conflict in row.not_with:
             if given[conflict.given] and (found := _find_other(conflict, by_name, values)):
-                raise UsageError(_write_message(conflict, row, by_name, values, found))
+                raise UsageError(_fill_message(conflict, row, by_name, values, found))
 
 
 def _find_other(conflict: Conflict, rows: Mapping[str, Setting], values: Values) -> Any:
@@ -37,7 +37,7 @@ def _find_other(conflict: Conflict, rows: Mapping[str, Setting], values: Values)
     return values[conflict.other] != rows[conflict.other].default
 
 
-def _write_message(
+def _fill_message(
     conflict: Conflict, row: Setting, rows: Mapping[str, Setting], values: Values, found: Any = ""
 ) -> str:
     """Return a conflict's message with its flags and values filled in; a switch that is off is --no-NAME."""

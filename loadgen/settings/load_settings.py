@@ -116,12 +116,7 @@ def _parse_schedule(text: str) -> Any:
     return feature.parse_schedule(text)
 
 
-def _parse_bursts(text: str) -> Any:
-    (feature,) = import_rows("shapes")
-    return feature.parse_bursts(text)
-
-
-def _write_number(value: Any) -> Any:
+def _convert_number(value: Any) -> Any:
     """Return an int or a float, as TOML or Python may give a share, as text; other values unchanged."""
     return str(value) if type(value) in (int, float) else value
 
@@ -228,7 +223,7 @@ class ShapeKeys(KeyRows, frozen=True):
         replaces=("duration", "num_prompts", "request_rate", *_RAMP, *_USERS), common=True)
     bursts: str = _shape("", '"50 every 10s": at once, on top of the rate, or alone',
         read=refuse_blank("`50 every 10s`"), metavar="BURSTS",
-        check=_make_check(_parse_bursts),
+        check=_make_check(lambda text: import_rows("shapes")[0].parse_bursts(text)),
         not_with=(_OWN_TIMES, Conflict(is_stepped, "--bursts goes with a rate, and --schedule has a "
             "concurrency: leave out one of them"), _LADDER),
         arrivals=True, replaces=_USERS)
@@ -272,7 +267,7 @@ class CancelKeys(KeyRows, frozen=True):
         not_with=(Conflict(_answers_whole, "--prefill-concurrency: a whole answer shows no first token: "
             "leave out --disable-stream"),))
     cancel_rate: str = _load("", "of the requests that are cancelled on purpose, as 10%% or 0.1",
-        read=refuse_blank("10% or 0.1"), metavar="N%", rank=1, convert=_write_number,
+        read=refuse_blank("10% or 0.1"), metavar="N%", rank=1, convert=_convert_number,
         check=_make_check(parse_cancel_rate), keyword="str | float",
         needs=(Conflict("cancel_after", _HOW_MANY % "2s"),))
     cancel_after: str = _load("", "when: 2s after sending, or after 50tok",

@@ -135,7 +135,7 @@ def _check_sendable(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-def _write_count(value: Any) -> Any:
+def _convert_count(value: Any) -> Any:
     """Return an int, as TOML may give a count, as text; other values unchanged."""
     return str(value) if type(value) is int else value
 
@@ -196,9 +196,9 @@ class FigureKeys(KeyRows, frozen=True):
         "mlperf/llama3.1-8b", metavar="TEXT", common=True)
     # What the steady state leaves out at its begin, as requests (20) or seconds (5s), and at its end.
     warmup: str = _client("", "exclude the first N requests or S seconds from the steady state",
-        group=OUTPUT, rank=3, metavar="N|Ss", convert=_write_count)
+        group=OUTPUT, rank=3, metavar="N|Ss", convert=_convert_count)
     cooldown: str = _client("", "exclude the last ones", group=OUTPUT, rank=3, metavar="N|Ss",
-        convert=_write_count)
+        convert=_convert_count)
     table: Literal["throughput"] | None = setting(Makes.NOTHING, None, keyword=NO_KEYWORD, swept=False)
 # fmt: on
 

@@ -8,7 +8,7 @@ import msgspec
 
 from loadgen.base import clock
 from loadgen.base.text import WIDTH
-from loadgen.run.command.progress import Progress, ttft_percentile_ms
+from loadgen.run.command.progress import Progress, estimate_ttft_ms
 
 _WINDOW_NS = 3_000_000_000
 _MOMENT_S = 0.1  # no time has passed
@@ -109,7 +109,7 @@ class RunStatus(msgspec.Struct):
 
     def _list_more(self) -> Iterator[str]:
         """Yield the figures for which only a wide terminal has space."""
-        if (p99_ms := ttft_percentile_ms(self.run.ttft_counts, 99)) is not None:
+        if (p99_ms := estimate_ttft_ms(self.run.ttft_counts, 99)) is not None:
             yield f"P99 {p99_ms:,.{0 if p99_ms >= 10 else 1}f} ms"
         if (waiting := self.run.waiting()) is not None:
             yield f"{waiting} queued"

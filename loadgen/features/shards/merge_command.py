@@ -12,7 +12,7 @@ from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import Broken, ExitCode, UsageError, decide_exit_code, make_guarded
 from loadgen.base.files import expand_path
 from loadgen.base.parsing import Parser, parse_arguments
-from loadgen.base.printing import Screen, print_text
+from loadgen.base.printing import print_text
 from loadgen.features.shards import merge
 from loadgen.report import report, result_block, run_directory
 from loadgen.report.run_directory import Result
@@ -56,9 +56,7 @@ def main(argv: Sequence[str]) -> int:
     directory = _create_directory(asked.output, shards)
     run = merge.merge_results(shards, directory)
     errors = _write_run(run, directory, asked.explain, asked.layout)
-    screen = Screen.from_stream(sys.stdout)
-    shown = report.render_report(run, True, asked.layout, screen) if asked.explain else None
-    print_text(shown or report.render_short(run, str(directory), asked.layout, screen), sys.stdout)
+    print_text(report.render_for_stdout(run, directory, asked.explain, asked.layout), sys.stdout)
     print_text(f"run directory: {directory}", sys.stdout)
     for error in errors:
         print_text(f"loadgen: {error}", sys.stderr)

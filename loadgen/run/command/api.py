@@ -46,7 +46,7 @@ def bench(
     """Measure one workload on a server, and return when it has ended; works in any thread, and in a notebook.
 
     `base_url` is the server's address, or a list of those of servers of one model that share the requests.
-    Without it, `preset`, or no option that speaks of a server, has the embedded engine answer, a simulation;
+    Without it, `preset`, or no option that is of a server, has the embedded engine answer, a simulation;
     else http://127.0.0.1:8000 is measured (of a `backend` of SGLang's client its port), as by the command.
     `profile` is the name of a shipped workload, a path to a .toml file, or a Profile; the default is the
     workload of `vllm bench serve`. `options` have the names and meanings of the flags of `loadgen bench`.
@@ -86,14 +86,17 @@ async def bench_async(
 def _prepare_call(
     base_url: str | Sequence[str] | None, profile: Place | Profile | None, given: BenchOptions
 ) -> BackgroundRun[Run]:
-    """Check the arguments and return the call, not yet started; raises UsageError."""
+    """Check the arguments and return the call, not yet started; raises UsageError, or warns."""
     options, workload = keywords.parse_call(base_url, profile, cast("Mapping[str, Any]", given))
     check(options)
     return BackgroundRun(lambda interrupts: _measure(options, workload, interrupts))
 
 
 def _measure(options: Options, workload: Profile, interrupts: Interrupts) -> Run:
-    """Measure one run in this thread; raises LoadgenError, and Stopped if nothing was measured."""
+    """Measure one run in this thread; raises LoadgenError, and Stopped if nothing was measured.
+
+    Without `run_dir` its files are in a temporary directory, removed at the end.
+    """
     with ExitStack() as stack:
         written = options.run_dir is not None
         if not written:
@@ -107,7 +110,7 @@ def _measure(options: Options, workload: Profile, interrupts: Interrupts) -> Run
 
 
 def load(directory: Place) -> Run:
-    """Load the run in a directory of `bench`, `Run.save` or the command; of a killed run, what was measured.
+    """Load the run in a directory of `bench`, `Run.save` or the command, or what a killed run had measured.
 
     Raises LoadgenError where there is none, it is damaged, or it was written by a newer loadgen.
     """
@@ -143,7 +146,10 @@ class BackgroundRun(Generic[T]):
         return self._future.result()
 
     async def wait_async(self) -> T:
-        """Start the call and await its result; a cancellation stops it, and is raised at its end."""
+        """Start the call and return its result; raises what it raises.
+
+        Each cancellation is a stop request to the call, and the first is raised once that has ended.
+        """
         self._start()
         future = asyncio.wrap_future(self._future)
         try:
@@ -169,7 +175,7 @@ class BackgroundRun(Generic[T]):
         Thread(target=self._call, name="loadgen").start()
 
     def _call(self) -> None:
-        """Make the call and keep its result or exception; nothing if a stop came first."""
+        """Make the call and keep its result or exception, unless a stop came first."""
         if not self._claim.acquire(blocking=False):  # stopped before it began
             return
         try:

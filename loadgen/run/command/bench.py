@@ -46,7 +46,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class RunTables(Protocol):
-    """The tables of several runs; the study implements them."""
+    """The tables of several runs; the series of the study implement them."""
 
     def climb(self, session: Session, workload: Profile, seed: Seed, /) -> int:
         """Measure a ladder of input lengths and print its table; returns the exit code."""
@@ -67,7 +67,10 @@ class RunTables(Protocol):
 def run(
     options: Options, stack: ExitStack, begun: Embedded | None, find_tables: Callable[[], RunTables]
 ) -> int:
-    """Run `loadgen bench`, its embedded engine started; return the worst exit code of its profiles."""
+    """Run `loadgen bench`, whose embedded engine has `begun` if it needs one; return the worst exit code.
+
+    With --dry-run or --print-request it prints that and returns 0. Raises LoadgenError.
+    """
     profiles = _load_profiles(options)
     check(options)
     for extension in find_extensions(options):
@@ -88,7 +91,10 @@ def run(
 
 
 def _use_temporary_directory(options: Options, stack: ExitStack) -> Options:
-    """Return the options with a temporary directory for a server's log, kept only after an error."""
+    """Return the options with a new temporary directory for a server's log.
+
+    When `stack` ends it is removed, unless by an exception.
+    """
     import shutil  # few commands need them
     import tempfile
 
@@ -110,7 +116,10 @@ def make_seed(options: Options) -> Seed:
 def _run_all(
     session: Session, profiles: list[Profile], seed: Seed, find_tables: Callable[[], RunTables]
 ) -> int:
-    """Run each profile until a signal ends one, print their common tables, return the worst exit code."""
+    """Run each profile until a signal ends one; print their common tables, and return the worst exit code.
+
+    A profile that is named again gets new prompts.
+    """
     worst = 0
     tabled: list[Result] = []
     loads: list[Any] = []
@@ -122,7 +131,7 @@ def _run_all(
             code = find_tables().climb(session, workload, first)
             runs: list[Result] = []
         else:
-            code, runs = _repeatedly(session, workload, first, find_tables)
+            code, runs = _run_repeats(session, workload, first, find_tables)
         worst = max(worst, code)
         if workload.table is not None:
             tabled += runs
@@ -137,12 +146,13 @@ def _run_all(
     return worst
 
 
-def _repeatedly(
+def _run_repeats(
     session: Session, workload: Profile, first: Seed, find_tables: Callable[[], RunTables]
 ) -> tuple[int, list[Result]]:
-    """Run a profile --repeat times, prompts differing; return the worst exit code and the runs.
+    """Run a profile --repeat times, or until a signal, with new prompts each; return the worst code and runs.
 
     Prints each report, and of several runs the spreads, which it also writes next to the run directories.
+    Raises ServerDied between two runs.
     """
     worst = 0
     runs: list[Result] = []
@@ -167,7 +177,7 @@ def _repeatedly(
 
 
 def _load_profiles(options: Options) -> list[Profile]:
-    """Load or build the command's profiles and check its flags on them: warns, or raises UsageError."""
+    """Load the named profiles, or build one of the flags; check them: raises UsageError, or warns."""
     names, overrides = options.profiles, options.overrides
     profiles = [profile.load(name, overrides, flags=True) for name in names] or [profile.build(overrides)]
     for workload in profiles:
@@ -244,7 +254,7 @@ def check(options: Options) -> None:
 
 
 def _check_tokenizer(tokenizer: str | None) -> None:
-    """Raise UsageError for a path without a tokenizer; for a hub name that is not here only warn."""
+    """Raise UsageError for a path without a tokenizer; warn of a hub name that is not in the local cache."""
     if tokenizer is None or "${" in tokenizer:  # of a campaign, with a variable that is not set
         return
     if locate_tokenizer(tokenizer) is None:
@@ -252,26 +262,19 @@ def _check_tokenizer(tokenizer: str | None) -> None:
         _LOG.warning("warning: --tokenizer %s is not here (%s): %s", tokenizer, NOT_HERE, without)
 
 
-def _render(run: Result, directory: Path, options: Options) -> str:
-    """Render the report for standard output, short or long."""
-    from loadgen.base.printing import Screen
-    from loadgen.report import report
-
-    screen = Screen.from_stream(sys.stdout)
-    if options.explain:
-        return report.render_report(run, True, options.layout, screen)
-    return report.render_short(run, str(directory), options.layout, screen)
-
-
 def finish(session: Session, run: Result, directory: Path) -> int:
-    """Write the run's files, print the report, and return the exit code; files come first."""
+    """Write the run's files, print the report and the errors, and return the exit code.
+
+    A shard without requests counts as measured.
+    """
     from loadgen.report import report
     from loadgen.report.result_file import write_result
     from loadgen.verdict.verdict import Level
 
     options = session.options
     kept = session.keep(run, directory, options.explain, options.layout)
-    lines, errors = [_render(run, directory, options), f"run directory: {directory}"], list(kept.errors)
+    shown = report.render_for_stdout(run, directory, options.explain, options.layout)
+    lines, errors = [shown, f"run directory: {directory}"], list(kept.errors)
     if options.saves:
         path = Path(options.result_dir or ".") / (options.result_filename or run.filename())
         try:

@@ -33,12 +33,12 @@ class Credentials(msgspec.Struct, frozen=True):
 def collect_credentials(options: Options, own: bool = False, *more: object) -> Credentials:
     """Collect a command's headers and secrets; raises UsageError for an invalid key, never shown.
 
-    `own`: the server is started here, and gets a key only where one is asked for by name. `more` are tables,
-    as a server's environment, in which names of secrets have values.
+    A header given by --header stands, and an Authorization replaces every key. `own`: the server is started
+    here, and gets a key only if a flag names one. `more` are tables with further secrets, as an environment.
     """
     check_key_flags(options)
     headers = dict(options.headers)
-    given = _key_header_given(options)
+    given = _find_key_header(options)
     authorized = given.lower() == _AUTHORIZATION
     asked = bool(options.api_key_env or options.api_key_file)
     key = "" if authorized or (own and not asked) else read_api_key(options.api_key_env, options.api_key_file)
@@ -46,7 +46,7 @@ def collect_credentials(options: Options, own: bool = False, *more: object) -> C
     name = choose_key_header(options.base_url)
     if key and name.lower() != given.lower():
         headers[name] = f"Bearer {key}" if name == "Authorization" else key
-        origin = _origin(options)
+        origin = _name_origin(options)
     launching = options.launching
     tables = (options.overrides, launching.settings, *more)
     secrets = Secrets.collect(headers, tables, url=options.endpoint or "")
@@ -57,29 +57,30 @@ def collect_credentials(options: Options, own: bool = False, *more: object) -> C
 
 
 def check_key_flags(options: Options) -> None:
-    """Raise UsageError if several flags give the API key."""
+    """Raise UsageError if two of --api-key-env, --api-key-file and an Authorization header are given."""
     if options.api_key_env and options.api_key_file:
         raise UsageError("--api-key-env and --api-key-file: give one of them")
-    if _key_header_given(options).lower() == _AUTHORIZATION and (options.api_key_env or options.api_key_file):
+    if _find_key_header(options).lower() == _AUTHORIZATION and (options.api_key_env or options.api_key_file):
         raise UsageError("--header has an Authorization already: leave out --api-key-env and --api-key-file")
 
 
-def _key_header_given(options: Options) -> str:
-    """Return the name of a given header that holds a key, as written; "" if there is none."""
+def _find_key_header(options: Options) -> str:
+    """Return the name of the first given header that is for a key, as written; "" if there is none."""
     return next((name for name in options.headers if name.lower() in _KEY_HEADERS), "")
 
 
-def _origin(options: Options) -> str:
-    """Name the source of the API key, as it was typed."""
+def _name_origin(options: Options) -> str:
+    """Name the source of the API key: its flag, as it was typed, else OPENAI_API_KEY."""
     if options.api_key_file is not None:
         return f"--api-key-file {options.api_key_file}"
     return f"--api-key-env {options.api_key_env}" if options.api_key_env else DEFAULT_VARIABLE
 
 
 def read_api_key(variable: str | None, file: str | None) -> str:
-    """Read the API key from an environment variable or a file; "" if there is none and none is required.
+    """Read the API key from a file, the named variable, or else OPENAI_API_KEY, stripped.
 
-    Spaces and line ends around it are no part of it. Raises UsageError, which names its source.
+    "" if `variable` is, or neither is named and OPENAI_API_KEY is not set. Raises UsageError that names the
+    source.
     """
     if variable and file:
         raise UsageError("--api-key-env and --api-key-file: give one of them")
@@ -96,7 +97,7 @@ def read_api_key(variable: str | None, file: str | None) -> str:
 
 
 def check_key(text: str, origin: str) -> str:
-    """Return the key in a text, stripped; raises UsageError, which never shows it."""
+    """Return the key in a text, stripped; raises UsageError, which never shows it, if not a word of ASCII."""
     key = text.strip()
     if not key:
         raise UsageError(f"{origin} is empty: write the API key to it")
@@ -109,7 +110,10 @@ def check_key(text: str, origin: str) -> str:
 
 
 def _read_key_file(file: str) -> str:
-    """Return a key file's text; warn if others may read it; raises UsageError, also beyond 64 KiB."""
+    """Return a regular file's text without byte order mark; warn if others may read it.
+
+    Raises UsageError for any other file, and beyond 64 KiB.
+    """
     try:
         # A FIFO or a terminal would be waited for.
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

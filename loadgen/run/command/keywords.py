@@ -73,11 +73,11 @@ def check_keywords(
 ) -> dict[str, Any]:
     """Return a call's keywords converted to the types of `kind`; raises UsageError that names the wrong one.
 
-    A `backend` keeps the name that it was given, which may be another client's.
+    A `backend` keeps the name that it was given, which may be another client's; a Path becomes a text.
     """
     for name, value in given.items():
         if name not in kind.__annotations__:
-            raise UsageError(f"{call} has no keyword {name!r}{_instead(name, kind)}")
+            raise UsageError(f"{call} has no keyword {name!r}{_suggest_keyword(name, kind)}")
         _refuse_zero_bytes(name, value)
     plain = {name: os.fspath(value) if isinstance(value, Path) else value for name, value in given.items()}
     if isinstance(api := plain.get("backend"), str):
@@ -88,13 +88,13 @@ def check_keywords(
     try:
         converted = dict(msgspec.convert(plain, _add_bounds(kind)))
     except msgspec.ValidationError as error:
-        raise UsageError(_words(str(error))) from None
+        raise UsageError(_put_keyword_first(str(error))) from None
     return {**converted, "backend": api} if "backend" in converted else converted
 
 
 @cache
 def _add_bounds(kind: Any) -> Any:
-    """Make the type of a call's keywords with bounds on its numbers; a profile checks its own keys."""
+    """Return the type `kind` with bounds on its numbers; a profile, which checks its own keys, has none."""
     types = get_type_hints(kind, localns=_NAMES, include_extras=True)
     for name in types.keys() & KEYWORDS.keys() - _KEYS:
         types[name] = annotate_bounds(types[name], KEYWORDS[name], Meta)
@@ -104,11 +104,11 @@ def _add_bounds(kind: Any) -> Any:
 def make_options(
     base_url: str | Sequence[str] | None, given: Mapping[str, Any], varied: Collection[str] = ()
 ) -> Options:
-    """Make the options of checked keywords; raises UsageError.
+    """Make the options of checked keywords, as the command does of flags; raises UsageError.
 
-    `varied` are further keys of a profile, each with several values.
+    `varied` are further keys of a profile, each with several values. An `api_key` becomes a header.
     """
-    urls = _urls(base_url)
+    urls = _list_urls(base_url)
     for url in urls:
         _refuse_zero_bytes("base_url", url)
     values = dict(given)
@@ -152,7 +152,7 @@ def make_options(
 
 
 def _read_words(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the features' options given as texts, parsed as on the command line; raises UsageError."""
+    """Return those options of features that are given as texts, parsed as flags are; raises UsageError."""
     words = {row.name: row.read for row in TABLE if row.extension and row.read and row.name in values}
     read = {}
     for name, parse in words.items():
@@ -200,8 +200,8 @@ def add_keyword_signature(options: type) -> Callable[[Call], Call]:
     return with_names
 
 
-def _urls(base_url: object) -> tuple[str, ...]:
-    """Return the given addresses, one or several, as a tuple; raises UsageError."""
+def _list_urls(base_url: object) -> tuple[str, ...]:
+    """Return the given addresses, one, several or None, as a tuple; raises UsageError for [] or no text."""
     several = base_url if isinstance(base_url, list | tuple) else () if base_url is None else (base_url,)
     if wrong := next((url for url in several if not isinstance(url, str)), None):
         raise UsageError(f"base_url: expected `str` or a list of them, got `{type(wrong).__name__}`")
@@ -210,8 +210,12 @@ def _urls(base_url: object) -> tuple[str, ...]:
     return tuple(several)
 
 
-def _instead(name: str, kind: Any) -> str:
-    """Return the end of an unknown keyword's error: the nearest, or another client's flag; "" if neither."""
+def _suggest_keyword(name: str, kind: Any) -> str:
+    """Return the end of an unknown keyword's error, "" if there is nothing to say.
+
+    The first of: a flag of vLLM's without effect, the nearest keyword, a flag of the command, another
+    client's flag.
+    """
     from loadgen.run.command.options import bench_parser, explain_other_flag  # only a wrong call needs these
 
     flag = f"--{name.replace('_', '-')}"
@@ -228,7 +232,10 @@ def _instead(name: str, kind: Any) -> str:
 def make_profile(
     workload: str | os.PathLike[str] | Profile | None, overrides: Mapping[str, Any], call: str = "bench()"
 ) -> Profile:
-    """Load the profile that is named or given, with keywords over it; raises UsageError."""
+    """Return the profile that is given or named, or one of defaults (None), with keywords over it.
+
+    Raises UsageError, also for a ladder.
+    """
     overrides = dict(overrides)
     if "range_ratio" in overrides:
         overrides["range_ratio"] = str(overrides["range_ratio"])
@@ -247,8 +254,8 @@ def make_profile(
     return made
 
 
-def _words(message: str) -> str:
-    """Rewrite msgspec's message to begin with the keyword that it is about."""
+def _put_keyword_first(message: str) -> str:
+    """Return msgspec's message with the keyword that it is about at its beginning, if it names one."""
     reason, _, path = message.partition(" - at ")
     name = path.rpartition("$.")[2].strip("`")
     return f"{name}: {reason[:1].lower()}{reason[1:]}" if name else reason

@@ -112,15 +112,11 @@ else:
     _Settings = make_option_struct("_Settings", *table.OPTIONS, *_OF_FEATURES)
 
 
-def _no_keys() -> WorkloadOptions:
-    return {}
-
-
 class Options(_Settings, frozen=True):
     """The parsed command line of `bench`: the settings of a run, and what follows from them."""
 
     profiles: tuple[str, ...] = ()
-    overrides: WorkloadOptions = msgspec.field(default_factory=_no_keys)  # of a profile, that were given
+    overrides: WorkloadOptions = msgspec.field(default_factory=lambda: cast("WorkloadOptions", {}))
     base_url: str | None = None
     more_urls: tuple[str, ...] = ()  # of further servers that share the requests
     default_url: bool = False  # no address was given, and base_url is a client's default
@@ -159,7 +155,7 @@ def is_given(options: Options, row: Setting) -> bool:
 
 
 def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) -> Options:
-    """Parse the command line of `bench`; raises UsageError that names what is wrong with it."""
+    """Parse the command line of `bench`, or of vLLM's `bench serve`; raises UsageError."""
     words = join_flag_lines(argv[1:] if argv[:1] == ["serve"] else argv)  # pasted from `vllm bench serve`
     if parser is None:
         parser = bench_parser()
@@ -181,7 +177,7 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     profiles = tuple(values.pop("profile").split(",")) if "profile" in values else ()
     if not all(profiles):
         raise UsageError("--profile: a name is empty; `loadgen profiles` lists them")
-    headers = _headers(values.pop("header", []))
+    headers = _parse_headers(values.pop("header", []))
     check_path(values.get("endpoint") or "")
     check_request_id_prefix(values.get("request_id_prefix") or "")
     launch = read_launching(values)
@@ -226,7 +222,7 @@ def _list_varied(values: Mapping[str, Any]) -> Iterator[str]:
         yield text.partition("=")[0].strip().replace("-", "_")
 
 
-def _headers(pairs: Sequence[str]) -> dict[str, str]:
+def _parse_headers(pairs: Sequence[str]) -> dict[str, str]:
     """Parse headers written NAME=VALUE, or as for curl; raises UsageError, which never shows their text."""
     headers = {}
     for number, pair in enumerate(pairs, 1):
@@ -275,7 +271,7 @@ class _OneLine(argparse.HelpFormatter):
         return super()._metavar_formatter(action, default_metavar)
 
 
-def write_help(words: Sequence[str]) -> str | None:
+def render_help(words: Sequence[str]) -> str | None:
     """Return the help that a command line requests (common flags, all, a group); None if it requests none.
 
     Raises UsageError for a group that there is not.
@@ -299,9 +295,9 @@ def write_help(words: Sequence[str]) -> str | None:
 
 
 def count_workers(asked: int | None, targets: int) -> int:
-    """Return how many processes send to `targets` servers, `asked` None: one each; 0: to be chosen later.
+    """Return how many processes send to `targets` servers: `asked` (0: chosen later), or one each if None.
 
-    Raises UsageError where these cannot be shared out evenly.
+    Raises UsageError where the servers cannot have as many each.
     """
     if asked is None:
         return targets
@@ -350,7 +346,10 @@ def join_flag_lines(argv: Sequence[str]) -> list[str]:
 
 
 def read_launching(values: dict[str, Any]) -> Launching:
-    """Take the settings of the server to start out of the flags' `values`; raises UsageError."""
+    """Remove the settings of the server to start from the flags' `values`, and return them.
+
+    Raises UsageError for those that are wrong, contradict each other, or need a server to start.
+    """
     values["server_args"] = _split_words("--server-args", values.get("server_args", ""))
     values["container_args"] = _split_words("--container-args", values.get("container_args", ""))
     values["server_env"] = _read_environment(values.get("server_env", []))
@@ -363,6 +362,7 @@ def read_launching(values: dict[str, Any]) -> Launching:
 
 
 def _check_launch(launch: Launching) -> None:
+    """Raise UsageError for settings of a start that contradict each other, or of no server to start."""
     if launch.command is not None and launch.engine:
         raise UsageError("--launch-command is the whole command: leave out --launch")
     if not 0 < launch.timeout_s < 1e9:
@@ -382,6 +382,7 @@ def _check_launch(launch: Launching) -> None:
 
 
 def _split_words(flag: str, line: str) -> tuple[str, ...]:
+    """Split the line of a flag as a shell does; raises UsageError for an open quote."""
     try:
         return tuple(shlex.split(line))
     except ValueError as error:
@@ -389,6 +390,7 @@ def _split_words(flag: str, line: str) -> tuple[str, ...]:
 
 
 def _read_environment(pairs: list[str]) -> dict[str, str]:
+    """Parse NAME=VALUE pairs, of which the last of a name counts; raises UsageError."""
     environment = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -401,7 +403,7 @@ def _read_environment(pairs: list[str]) -> dict[str, str]:
 def parse_words(
     parser: argparse.ArgumentParser, words: Sequence[str], intermixed: bool = False
 ) -> dict[str, Any]:
-    """Parse a command line by its parser; raises UsageError, which explains another client's flag.
+    """Parse a command line to values by attribute; raises UsageError, which explains another client's flag.
 
     Positional arguments may stand between flags if `intermixed`.
     """

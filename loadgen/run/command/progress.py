@@ -70,7 +70,7 @@ class Progress(msgspec.Struct):
     ttft_counts: list[int] = msgspec.field(default_factory=lambda: list(NO_TTFTS))
 
     def note(self, record: Record) -> None:
-        """Count a decoded record."""
+        """Count a decoded record, its tokens, reads and TTFT; one cancelled or cut off is no failure."""
         self.ended += 1
         cancelled = record.failure is not None and record.failure.kind in NO_EVIDENCE
         self.cancelled += cancelled
@@ -81,7 +81,7 @@ class Progress(msgspec.Struct):
             ttft_ns = int(record.arrival_ns[0]) - record.sent_ns
             self.ttft_sum_ns += ttft_ns
             self.ttft_count += 1
-            self.ttft_counts[ttft_bin(ttft_ns)] += 1
+            self.ttft_counts[find_ttft_bin(ttft_ns)] += 1
 
     @property
     def totals(self) -> Totals:
@@ -102,7 +102,7 @@ class Progress(msgspec.Struct):
         )
 
     def note_totals(self, totals: Totals) -> None:
-        """Take the counts that other processes decoded, instead of noting each record."""
+        """Replace the counts of decoded records by those of other processes."""
         self.ended, self.failed, self.tokens = totals.decoded, totals.failed, totals.tokens
         self.reads, self.cancelled = totals.decoded_reads, totals.cancelled
         self.ttft_sum_ns, self.ttft_count = totals.ttft_sum_ns, totals.ttft_count
@@ -154,17 +154,17 @@ def display(quiet: bool) -> Display:
 
 
 def warn(text: str) -> None:
-    """Print a line on standard error, if that takes one."""
+    """Print a line with `loadgen: ` before it on standard error; nothing if that takes none."""
     print_text(f"loadgen: {text}", sys.stderr)
 
 
-def ttft_bin(ttft_ns: int) -> int:
-    """Return the histogram bin of a TTFT (ns)."""
+def find_ttft_bin(ttft_ns: int) -> int:
+    """Return the histogram bin of a TTFT (ns); the first or last for one below 0.1 ms or over an hour."""
     return min(max(int(math.log(max(ttft_ns, 1) / _LEAST_NS) * _BINS_PER_E), 0), _BINS - 1)
 
 
-def ttft_percentile_ms(counts: Iterable[int], percent: float) -> float | None:
-    """Estimate a percentile of TTFT (ms) from histogram counts, as its bin's middle; None if empty."""
+def estimate_ttft_ms(counts: Iterable[int], percent: float) -> float | None:
+    """Estimate a percentile of TTFT (ms) from histogram counts, as its bin's middle; None if all are 0."""
     bins = list(counts)
     wanted = sum(bins) * percent / 100
     for number, below in enumerate(accumulate(bins)):
@@ -228,7 +228,7 @@ class LiveTotals:
         self.beat()
 
     def beat(self) -> None:
-        """Show that the publishing process is alive, without new totals."""
+        """Add 1 to the published beats, which shows that the process is alive, without new totals."""
         self._map[_BEATS : _BEATS + 8] = (self.beats + 1).to_bytes(8, "little")
 
     @property
@@ -242,7 +242,7 @@ class LiveTotals:
 
 
 def open_live_totals(path: str | None) -> LiveTotals | None:
-    """Open the file of --live-totals; None without one. Raises UsageError if it cannot be written."""
+    """Open the file of --live-totals, or create it; None without one. Raises UsageError if that fails."""
     try:
         return None if path is None else LiveTotals(Path(path))
     except OSError as error:
