@@ -83,12 +83,12 @@ def write_output(
     is_file = status is None or stat.S_ISREG(status.st_mode)
     if append or not is_file:
         flags = os.O_WRONLY | os.O_APPEND | (os.O_CREAT if is_file else 0)
-        _write_on(open_unlinked(path, flags, mode), write, append)
+        _write_on(open_refusing_link(path, flags, mode), write, append)
         return
     _replace(path, write, mode, None if status is None else stat.S_IMODE(status.st_mode) & 0o777)
 
 
-def open_unlinked(path: Path, flags: int, mode: int = OWN) -> int:
+def open_refusing_link(path: Path, flags: int, mode: int = OWN) -> int:
     """Open a file to write to it in place and return the descriptor; raises OSError for a symbolic link."""
     try:
         return os.open(path, flags | _NO_LINK, mode)
@@ -103,7 +103,7 @@ def _replace(
 ) -> None:
     """Replace a file as `write_whole` does; it gets `mode` less the umask, or just `exact_mode`."""
     temporary = path.parent / f".{os.urandom(8).hex()}.part"
-    handle = open_unlinked(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    handle = open_refusing_link(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(handle, "wb") as file:
             if exact_mode is not None:

@@ -139,7 +139,10 @@ def _normalize_name(name: str) -> str:
 
 
 def _has_same_words(one: str, other: str) -> bool:
-    """Whether two dashed names have the same words in any order, or word by word each other's beginnings."""
+    """Whether two dashed names have the same words in any order, or as many words, each a beginning.
+
+    A beginning, of the other name's word in that place, has three letters or more; a single word has none.
+    """
     words, others = one.split("-"), other.split("-")
     if sorted(words) == sorted(others):
         return True

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadgen.base import clock
-from loadgen.base.files import open_unlinked
+from loadgen.base.files import open_refusing_link
 from loadgen.features.shards.shard_clocks import find_boot_id
 from loadgen.fleet.shard_order import ShardStatus
 from loadgen.run.command.progress import LiveTotals
@@ -44,7 +44,7 @@ class ShardActor:
     def begin(self, order: bytes) -> str:
         """Start the shard's process in a session of its own, write its order to it; return the boot's id."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        with os.fdopen(open_unlinked(self._place / OUTPUT, flags), "wb") as output:
+        with os.fdopen(open_refusing_link(self._place / OUTPUT, flags), "wb") as output:
             self._process = subprocess.Popen(
                 [*self._command, str(self._place)],
                 stdin=subprocess.PIPE,

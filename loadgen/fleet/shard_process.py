@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from loadgen.base import signals
 from loadgen.base.clock import SECOND_NS, SYSTEM_CLOCK
 from loadgen.base.errors import LoadgenError, MeasureError
-from loadgen.base.files import open_unlinked
+from loadgen.base.files import open_refusing_link
 from loadgen.base.signals import SIGNALS
 from loadgen.features.shards.shard_sender import Punctual, ShardSender, compute_lead_s
 from loadgen.fleet.shard_actor import EVENTS, LENGTH_BYTES, RUNS, TOTALS
@@ -57,7 +57,7 @@ class DriverLine:
     def report(self, event: str, text: str = "") -> None:
         """Append an event, its name and its text on one line, to the file that the actor reads."""
         line = f"{event} {' '.join(text.split())}\n".encode("utf-8", "backslashreplace")
-        events = open_unlinked(self.place / EVENTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        events = open_refusing_link(self.place / EVENTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             os.write(events, line)
         finally:

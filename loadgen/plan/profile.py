@@ -226,7 +226,7 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
 
     @property
     def open_loop(self) -> bool:
-        """Whether each request has a due time: by a rate, ramp, bursts, or trace."""
+        """Whether each request has a due time: by a rate, a schedule of rates, a ramp, bursts or a trace."""
         rates = math.isfinite(self.request_rate) or bool(self.bursts or self.ramp_up_strategy)
         return self.timed or rates or (bool(self.schedule) and not self.stepped)
 
@@ -289,7 +289,7 @@ def _fill_pace(keys: dict[str, Any]) -> None:
 
 
 def _count_whole_sessions(turns: Any) -> int:
-    """Return about vLLM's default number of requests, rounded so that no session is cut short."""
+    """Return vLLM's default number of requests, rounded down to whole sessions of `turns`, at least one."""
     each = turns if type(turns) is int and 1 <= turns <= parsing.MOST_TURNS else 1
     return max(1, VLLM_PROMPTS // each) * each
 

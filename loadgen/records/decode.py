@@ -140,7 +140,11 @@ class Decoder(msgspec.Struct, eq=False):
     def _fill_stream(
         self, record: Record, stream: DecodedStream, arrival_ns: Int64, lag_ns: Int64
     ) -> tuple[Failure | None, bool]:
-        """Fill a record from a stream; return its failure, and whether its last event came."""
+        """Fill a record from a stream; return its failure, and whether its last event came.
+
+        The failure is the first of: an error event, malformed bytes, a finish reason that is an error,
+        messages of another API, a missing end, no token; None without any.
+        """
         messages = stream.messages
         summary = _summarize_lines(messages, stream.lines)
         counted = count_tokens(messages, summary)
@@ -248,7 +252,7 @@ class Decoder(msgspec.Struct, eq=False):
 
 
 def _summarize_lines(messages: Sequence[Message], lines: bytes | bytearray) -> StreamSummary:
-    """Summarize messages, with the errors in those without choices; `lines` holds one message per line."""
+    """Summarize messages up to the first error, also in one without choices; `lines` has one on each line."""
     summary = summarize(messages)
     if not summary.remarks:
         return summary
@@ -298,7 +302,10 @@ def _fail_without_answer(answer: HttpBody, retry_after: str) -> Failure:
 
 
 def _choose_failure(transport: Failure | None, decoded: Failure | None, whole: bool) -> Failure | None:
-    """Choose between the transport's failure and the decoded one; None if the answer is whole after all."""
+    """Choose the transport's failure, the decoded one if that says more or is the only one, or None.
+
+    None also where the answer is whole and only its framing's end is missing.
+    """
     if transport is None:
         return decoded
     if decoded is not None and decoded.kind in _TELLING and transport.kind in _OUTRANKED:
@@ -353,7 +360,7 @@ def _or_unknown(count: int | None) -> int:
 
 
 def _convert_ms(time_ms: float | None) -> int:
-    """Convert a time that a server reports from ms to ns; UNKNOWN if it is impossible."""
+    """Convert a time that a server reports from ms to ns; UNKNOWN if None, below 0 or over 11 days."""
     if time_ms is None or not 0 <= time_ms <= _LONGEST_TIME_MS:
         return UNKNOWN
     return round(time_ms * MS_NS)

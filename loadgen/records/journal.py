@@ -19,7 +19,7 @@ from typing import BinaryIO
 import msgspec
 
 from loadgen.base import clock
-from loadgen.base.files import open_unlinked
+from loadgen.base.files import open_refusing_link
 from loadgen.records.record import Record, Records
 
 JOURNAL = "journal.bin"  # in a run's directory; it stays where the result could not be written
@@ -105,12 +105,12 @@ class Journal:
             self._flush()
 
     def write(self) -> None:
-        """Write the waiting records if they have waited long enough; call it a few times a second."""
+        """Write the waiting records if the last were written 0.25 s ago; call it a few times a second."""
         if self._rows and clock.now_ns() - self._written_ns >= _EVERY_NS:
             self._flush()
 
     def start_syncing(self) -> None:
-        """Start a thread that syncs the file, if any, to disk at intervals; call it after the last fork."""
+        """Start a thread that syncs the file, if any, to disk every 2 s; call it after the last fork."""
         if self._file >= 0:
             self._over.clear()
             self._syncing = threading.Thread(target=self._sync, name="journal", daemon=True)
@@ -195,7 +195,7 @@ class Journal:
     def _open(self) -> None:
         """Open the file, or an unnamed temporary one if there is no path."""
         if self.path is not None:
-            self._file = open_unlinked(self.path, _FLAGS)
+            self._file = open_refusing_link(self.path, _FLAGS)
         else:
             self._file = os.memfd_create("loadgen-journal", os.MFD_CLOEXEC)
 

@@ -56,7 +56,7 @@ class ServerProbe:
         self.throttle = Throttler(rate_limit=_POLLS_PER_S, period=1.0, retry_interval=0.05)
 
     def ask(self, model: str | None, wait_s: float) -> ServerInfo:
-        """Wait until the server is ready and identify it; raises MeasureError after `wait_s` seconds."""
+        """Wait `wait_s` seconds at most for the server and identify it; raises MeasureError, UsageError."""
         if not 0 <= wait_s < _LONGEST_WAIT_S:
             raise UsageError(f"--ready-check-timeout-sec {wait_s:g}: give seconds, 0 or more")
         return self.access.loop.run(self._ask(model, wait_s))
@@ -93,7 +93,7 @@ class ServerProbe:
         return self.tls is not None and is_public(self.access.base_url)
 
     async def _identify_hosted(self, client: ControlClient, model: str | None) -> ServerInfo | None:
-        """Identify a hosted API; None if an engine owns the models or nothing answers; raises MeasureError.
+        """Identify a hosted API; None if an engine owns its models or it fails; raises MeasureError.
 
         It is asked for its models alone: it has no /health, and may have no list, or not for every key.
         """

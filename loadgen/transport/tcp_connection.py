@@ -395,7 +395,7 @@ class Pool:
                 self.refuse(slot, error)
 
     def write(self, slot: Slot) -> OSError | None:
-        """Write pending bytes and watch for writability if some remain; return the error that broke it."""
+        """Write pending bytes and watch for writability if some remain; return the error, None if none."""
         assert slot.sock is not None
         try:
             slot.pending = slot.pending[slot.sock.send(slot.pending) :]
@@ -413,7 +413,7 @@ class Pool:
         self.poll.modify(slot.fd, self.arrivals | SEND if slot.pending else self.arrivals)
 
     def drop(self, slot: Slot) -> None:
-        """Close a slot's connection; an idle slot is no longer free then."""
+        """Close a slot's connection and unregister it; an idle slot is no longer free then."""
         if slot.intake.state is State.IDLE:
             with contextlib.suppress(ValueError):
                 self.free.remove(slot)

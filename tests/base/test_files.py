@@ -14,7 +14,7 @@ from typing import BinaryIO
 import pytest
 
 from builders.loops import loop_over
-from loadgen.base.files import ANYONES, open_unlinked, write_output, write_text, write_whole
+from loadgen.base.files import ANYONES, open_refusing_link, write_output, write_text, write_whole
 
 
 def _new(file: BinaryIO) -> None:
@@ -130,7 +130,7 @@ def test_a_runs_file_takes_the_place_of_a_link(
 def test_a_file_that_is_written_in_place_is_no_link(flags: int, tmp_path: Path) -> None:
     victim, link = _linked(tmp_path, "file")
     with pytest.raises(OSError, match="symbolic link"):
-        open_unlinked(link, flags)
+        open_refusing_link(link, flags)
     assert victim.read_bytes() == b"own"
 
 

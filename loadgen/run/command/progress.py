@@ -18,7 +18,7 @@ from msgspec.structs import astuple
 
 from loadgen.base import clock
 from loadgen.base.errors import UsageError
-from loadgen.base.files import open_unlinked
+from loadgen.base.files import open_refusing_link
 from loadgen.base.printing import print_text
 from loadgen.base.text import WIDTH
 from loadgen.features import import_rows
@@ -214,7 +214,7 @@ class LiveTotals:
         if path is None:
             self._map = mmap.mmap(-1, _BYTES)
             return
-        file = open_unlinked(path, os.O_RDWR | os.O_CREAT)
+        file = open_refusing_link(path, os.O_RDWR | os.O_CREAT)
         try:
             os.ftruncate(file, _BYTES)
             self._map = mmap.mmap(file, _BYTES)

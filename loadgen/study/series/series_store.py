@@ -61,7 +61,7 @@ class SeriesStore:
             create_directory(self.directory)
             self._check_links()
             lock = self.directory / f"{self.kind}.lock"
-            descriptor = files.open_unlinked(lock, os.O_RDWR | os.O_CREAT)
+            descriptor = files.open_refusing_link(lock, os.O_RDWR | os.O_CREAT)
             file: IO[str] = os.fdopen(descriptor, "r+", encoding="utf-8")
         with file:
             try:
