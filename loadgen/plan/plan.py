@@ -271,7 +271,7 @@ def _make_plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purp
         sessions=sourced.sessions if turns is None else turns.list_sessions(),
         turns=turns,
         cancellations=cancelled,
-        concurrency=profile.stages.steps() if profile.stepped else None,
+        concurrency=profile.stages.list_steps() if profile.stepped else None,
     )
 
 

@@ -165,7 +165,7 @@ def test_rates_far_below_one_a_second_are_kept() -> None:
 def test_a_ramp_has_vllms_rate_at_each_index(strategy: str) -> None:
     ends = RampEnds(2.0, 20.0, strategy == "exponential")
     expected = [vllm_rate(strategy, 2.0, 20.0, index, 50) for index in range(50)]
-    np.testing.assert_allclose(ends.rates_per_s(50), expected)
+    np.testing.assert_allclose(ends.compute_rates_per_s(50), expected)
     offsets_ns = RequestRamp(ends, 50, math.inf).offsets_ns(50, np.random.default_rng(0))
     np.testing.assert_allclose(np.diff(offsets_ns) / NS, 1 / np.array(expected[1:]), atol=1e-8)
 
@@ -181,7 +181,7 @@ def vllm_rate(strategy: str, begin: float, end: float, index: int, count: int) -
 def test_a_ramps_gaps_have_its_mean_at_each_index() -> None:
     ramp = RequestRamp(RampEnds(2.0, 20.0, False), 10, 1.0)
     gaps = [np.diff(ramp.offsets_ns(10, np.random.default_rng(seed))) / NS for seed in range(4000)]
-    means: Float64 = np.mean(gaps, axis=0) * RampEnds(2.0, 20.0, False).rates_per_s(10)[1:]
+    means: Float64 = np.mean(gaps, axis=0) * RampEnds(2.0, 20.0, False).compute_rates_per_s(10)[1:]
     np.testing.assert_allclose(means, 1.0, atol=0.08)  # five standard errors
 
 

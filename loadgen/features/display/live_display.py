@@ -33,12 +33,12 @@ def choose_display() -> LiveDisplay:
 class LiveDisplay(Display):
     """Shows each progress, and each wait that takes longer than a moment; subclasses draw the status."""
 
-    first_s: float  # that a wait takes before it is shown
-    every_s: float  # from then on
+    first_s: float  # seconds of a wait before it is shown
+    every_s: float  # between showing it again
     status: RunStatus | None = None
 
     def show(self, progress: Progress) -> None:
-        """Draw the status of a run."""
+        """Draw the status of a run; one RunStatus lasts as long as its progress."""
         if self.status is None or self.status.run is not progress:
             self.status = RunStatus(progress)
         self.draw(self.status)
@@ -57,10 +57,10 @@ class LiveDisplay(Display):
         detail: Callable[[], str] = str,
         forks: bool = False,
     ) -> Iterator[None]:
-        """Show a wait during the block if it takes longer than a moment.
+        """Show a wait during the block, again and again, from the moment on that it has lasted `first_s`.
 
-        A thread does it, which has ended when the block has; where something `forks` inside there is none,
-        and what is shown stands still.
+        A thread does it, which is waited for a second at most at the end; what is shown is then removed. If
+        something `forks` inside, no thread runs, and the wait is shown once. Without more threads it is not.
         """
         wait = Wait(what, at_most_s, clock.now_ns(), detail)
         over = threading.Event()
@@ -124,7 +124,10 @@ class ProgressBar(LiveDisplay):
         self.gone = False
 
     def draw(self, shown: Shown) -> None:
-        """Draw the figures, with a bar if the share that is done is known."""
+        """Draw the line, cut to the terminal, with a bar if the share that is done is known.
+
+        Once the terminal takes nothing more, it does nothing.
+        """
         if self.gone:
             return
         from rich.console import Group
@@ -140,7 +143,7 @@ class ProgressBar(LiveDisplay):
             )
             parts.append(bar)
         try:
-            self._on_screen().update(Group(*parts), refresh=True)
+            self._begin_live().update(Group(*parts), refresh=True)
         except (OSError, ValueError):  # ValueError: the stream is closed
             self.gone = True
 
@@ -148,9 +151,7 @@ class ProgressBar(LiveDisplay):
         """Draw a wait in place of the progress."""
         self.draw(wait)
 
-    def show_still(self, wait: Wait) -> None:
-        """Draw a wait in place of the progress, without a time."""
-        self.draw(wait)
+    show_still = show_wait
 
     def close(self) -> None:
         """Erase the line: the report takes its place."""
@@ -159,7 +160,8 @@ class ProgressBar(LiveDisplay):
             if live is not None:
                 live.stop()
 
-    def _on_screen(self) -> Live:
+    def _begin_live(self) -> Live:
+        """Return what draws on the terminal, started at the first call, and again after `close`."""
         if self.live is None:
             from rich.live import Live
 

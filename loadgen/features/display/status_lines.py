@@ -29,15 +29,16 @@ class RunStatus(msgspec.Struct):
 
     @property
     def tokens_so_far(self) -> float:
-        """Tokens of decoded answers, plus an estimate for those in flight from their reads."""
+        """Tokens of decoded answers, plus the mean of a decoded read (or 1) for each read not decoded yet."""
         a_read = self.run.tokens / self.run.reads if self.run.reads and self.run.tokens else 1.0
         return self.run.tokens + max(self.run.counters.reads - self.run.reads, 0) * a_read
 
     @property
     def _token_share(self) -> float | None:
-        """The share of all planned tokens that has arrived, 0 to 1; None while the total is unknown.
+        """The share of all expected tokens that has arrived, 0 to 1; None while it is unknown.
 
-        Requests end in waves where many are sent at once; tokens come evenly.
+        Of each request the planned tokens are expected, or, from ten on, the mean of those answered. Requests
+        end in waves where many are sent at once; tokens come evenly.
         """
         answered = self.run.ended - self.run.failed - self.run.cancelled
         if self.run.total is None or not self.run.total or not self.tokens_so_far:
@@ -52,9 +53,10 @@ class RunStatus(msgspec.Struct):
 
     @property
     def left_s(self) -> float | None:
-        """Estimated seconds left, at the pace so far or of --duration, the lesser; None while unknown.
+        """Estimated seconds left, the least of --duration's and the pace's so far; None while unknown.
 
-        A trace, which has no one pace, goes on until its last request is due.
+        The pace is of tokens, once 5 % of them or a request are there, else of ended requests; until the last
+        request of a trace is due, the time to that counts instead.
         """
         ended = max(self.run.counters.ended, self.run.ended)
         left = [] if self.run.duration_s is None else [max(self.run.duration_s - self.elapsed_s, 0.0)]
@@ -68,14 +70,14 @@ class RunStatus(msgspec.Struct):
 
     @property
     def share(self) -> float:
-        """The share of the run that is done, 0 to 1."""
+        """The share of the run that is done, 0 to 1: of its tokens, else requests, else time, else 0."""
         if (share := self._token_share) is not None:
             return share
         if self.run.total is not None:
             return self.run.ended / max(self.run.total, 1)
         return min(self.elapsed_s / self.run.duration_s, 1.0) if self.run.duration_s else 0.0
 
-    def token_rate_per_s(self) -> float | None:
+    def measure_token_rate_per_s(self) -> float | None:
         """Note the reads so far; return tokens/s over 3 s (reads × tokens per read), None at first."""
         now_ns, reads = clock.now_ns(), self.run.counters.reads
         self._recent = [(at, n) for at, n in self._recent if now_ns - at < _WINDOW_NS] + [(now_ns, reads)]
@@ -94,8 +96,8 @@ class RunStatus(msgspec.Struct):
         parts = [f"{self.run.title}: {self.run.ended}{of} done", f"{running} running"]
         if self.run.failed:
             parts.append(f"{self.run.failed} failed")
-        parts += self._rest(running)  # before what a narrow terminal cuts off
-        if (rate := self.token_rate_per_s()) is not None:
+        parts += self._describe_rest(running)  # before what a narrow terminal cuts off
+        if (rate := self.measure_token_rate_per_s()) is not None:
             parts.append(f"{rate:,.0f} tok/s")
         elif self.run.tokens and self.elapsed_s > 0:  # a log has a line too seldom for what came lately
             parts.append(f"{self.tokens_so_far / self.elapsed_s:,.0f} tok/s")
@@ -108,14 +110,14 @@ class RunStatus(msgspec.Struct):
         return " · ".join(parts)
 
     def _list_more(self) -> Iterator[str]:
-        """Yield the figures for which only a wide terminal has space."""
+        """Yield the figures for which only a wide terminal has space: TTFT's P99 and the server's queue."""
         if (p99_ms := estimate_ttft_ms(self.run.ttft_counts, 99)) is not None:
             yield f"P99 {p99_ms:,.{0 if p99_ms >= 10 else 1}f} ms"
         if (waiting := self.run.waiting()) is not None:
             yield f"{waiting} queued"
 
-    def _rest(self, running: int) -> Iterator[str]:
-        """Yield what is still waited for, and for how long."""
+    def _describe_rest(self, running: int) -> Iterator[str]:
+        """Yield the first that holds: why the run ends, the wait for the last, the time left, or elapsed."""
         if self.run.ending:
             yield f"ending: {self.run.ending}"
         elif self.run.duration_s is not None and running and self.elapsed_s > self.run.duration_s:

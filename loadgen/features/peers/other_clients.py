@@ -21,7 +21,7 @@ _KINDS = ("same", "differs", "renamed", "no_effect", "refused")
 
 
 def _fill_in(rows: Mapping[str, str]) -> dict[str, str]:
-    """Return the explanation of each flag or name; keys of the rows may hold several, space-separated."""
+    """Return the explanation, its $WORDS filled in, of each flag or name, several of which a row may have."""
     return {
         each: Template(words).substitute(_WORDS) for names, words in rows.items() for each in names.split()
     }
@@ -42,7 +42,10 @@ CLIENTS = (VLLM, *OTHERS)
 
 
 def explain_other_flag(flag: str) -> str | None:
-    """Explain which flag of ours replaces another client's flag, or why none does; None: no client has it."""
+    """Explain which flag of ours replaces another client's flag, or why none does; vLLM's come first.
+
+    None if no client has it, or it is accepted here.
+    """
     words = (explain(flag) for explain in (explain_vllm_flag, *(client.explain_flag for client in OTHERS)))
     return next((text for text in words if text is not None), None)
 

@@ -64,7 +64,7 @@ class OtherClient(msgspec.Struct, frozen=True):
         return sorted(rows, key=lambda row: row[0].lstrip("-").lower())
 
     def explain_flag(self, flag: str) -> str | None:
-        """Explain a flag that is not accepted: our flag for it, or why there is none; None: unknown."""
+        """Explain a flag that is not accepted: our flag for it, or why there is none; None for any other."""
         if flag in self.renamed:
             return f"{flag} of `{self.command}` is {self.renamed[flag]} here"
         if flag in self.refused:
@@ -206,7 +206,10 @@ _FAMILIES = {
 
 
 def explain_vllm_flag(flag: str) -> str | None:
-    """Explain which flag of ours replaces a vLLM flag that is refused, or why none does; None: unknown."""
+    """Explain which flag of ours replaces a vLLM flag that is refused, or why none does; None for any other.
+
+    A flag without a row of its own is explained by its family's, found by how it begins.
+    """
     if flag == _KEY:
         return f"{flag} is not supported: {VLLM.refused[flag]}"
     family = next((name for beginning, name in _FAMILIES.items() if flag.startswith(beginning)), None)
@@ -225,7 +228,7 @@ def refuse_bare_profile(argv: Sequence[str]) -> None:
 
 
 def explain_no_effects(flags: tuple[str, ...]) -> str:
-    """Join, in one line, why each of these vLLM flags has no effect."""
+    """Join, in one line, why each of these vLLM flags has no effect, once for each."""
     return "; ".join(f"{flag}: {VLLM.no_effect[flag]}" for flag in dict.fromkeys(flags))
 
 
@@ -236,7 +239,7 @@ def explain_keyword_without_effect(flag: str) -> str | None:
 
 
 class _Unheeded(argparse.Action):
-    """The action of a vLLM flag without effect: noted, and refused with a value that would have one."""
+    """The action of a vLLM flag without effect."""
 
     def __call__(
         self,
@@ -245,7 +248,7 @@ class _Unheeded(argparse.Action):
         values: Any,
         option_string: str | None = None,
     ) -> None:
-        """Note the flag; raises UsageError."""
+        """Add the flag to those noted in the namespace; raises UsageError for a value that is refused."""
         flag = self.option_strings[0]
         if isinstance(values, str) and (reason := _refuse_value(flag, values)) is not None:
             raise UsageError(reason)
@@ -260,7 +263,7 @@ def add_unheeded_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _refuse_value(flag: str, value: str) -> str | None:
-    """Explain why a vLLM flag without effect is refused with this value; None if it is accepted."""
+    """Explain why a vLLM flag without effect is refused with this value; None if it accepts the value."""
     only, why = ONLY_VALUES.get(flag, (None, ""))
     try:
         heeded = only is not None and float(value) != only

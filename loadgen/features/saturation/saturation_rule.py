@@ -46,16 +46,16 @@ class SaturationRule(msgspec.Struct):
     _judged_s: float = -math.inf
 
     def note_several(self, several: Iterable[BegunRequest]) -> None:
-        """Keep ended requests that had a first token; of more than 2048, an even part of the plan's."""
+        """Keep ended requests that had a first token; of more than 2048, those of every 2nd, 4th, … index."""
         self._begun += [begun for begun in several if not begun[0] % self._every]
         while len(self._begun) > _HELD:
             self._every *= 2
             self._begun = [begun for begun in self._begun if not begun[0] % self._every]
 
     def reason(self, elapsed_s: float, in_flight: int) -> str:
-        """Return with figures that the server is saturated; "" if that is not shown.
+        """Explain with figures that the server is saturated; "" if that is not shown, or not judged now.
 
-        It is judged every 0.5 s at most, once 40 requests have ended, and keeps how many were in flight.
+        It is judged every 0.5 s at most, once 40 requests are kept; each time the number in flight is kept.
         `elapsed_s` is since the first request could be sent.
         """
         if elapsed_s - self._judged_s < _EVERY_S:
@@ -66,9 +66,9 @@ class SaturationRule(msgspec.Struct):
         return self._judge(in_flight) if len(self._begun) >= LEAST else ""
 
     def _judge(self, in_flight: int) -> str:
-        """Test the three signs on the last two thirds of the sending, with 24 requests or more.
+        """Explain with figures that all three signs hold over the last two thirds of the sending.
 
-        Return with figures that all hold; "" if one does not.
+        "" if one does not, or fewer than 24 requests were sent then.
         """
         rows = np.array(sorted(self._begun), np.int64)
         first_sent_ns, last_sent_ns = int(rows[0, 1]), int(rows[-1, 1])
@@ -99,10 +99,10 @@ class SaturationRule(msgspec.Struct):
 
 
 def measure_paces(index: Int64, first_ns: Int64) -> Float64:
-    """Compute the mean seconds between first tokens, float64[blocks], over blocks of successive requests.
+    """Compute the mean seconds between first tokens, float64[8], in each of 8 blocks of successive requests.
 
-    Of each block from its first request to the next block's, by their places in the plan: those between that
-    have not ended count too.
+    It is the time from a block's first request to the next block's by their distance in the plan: requests
+    between that have not ended count too.
     """
     edges = np.linspace(0, len(index) - 1, _BLOCKS + 1).astype(np.int64)
     paces_s: Float64 = np.diff(first_ns[edges]) / 1e9 / np.diff(index[edges])

@@ -59,7 +59,7 @@ class GenerateChoice(Choice, gc=False):
     def classify(self) -> int:
         """Return TOKEN if the message adds text, or tokens without text; MAYBE if tokens add no text.
 
-        Without tokens it is CLOSING if it has a finish reason, else NOTHING.
+        Without more tokens it is CLOSING if it has a finish reason, else NOTHING.
         """
         if self.read_content():
             return TOKEN
@@ -92,21 +92,22 @@ class Generate(Dialect, frozen=True):
     _answers: ClassVar = msgspec.json.Decoder(RawMessage)
 
     def make_request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
-        """Make a request's own fields, without the model: SGLang serves one."""
+        """Make a request's own fields, prompt and length of the answer, no `model`: SGLang serves one."""
         field = "text" if isinstance(prompt, str) else "input_ids"
         return {field: prompt, "sampling_params": {"max_new_tokens": output_tokens}}
 
     def make_fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
-        """Make the shared fields; sampling names are vLLM's but for two, and usage always streams."""
+        """Make the shared fields: vLLM's sampling names but for two; usage always comes with each message."""
         parameters = {_NAMES.get(name, name): value for name, value in sampling.items()}
         top = parameters.pop("logprobs", None)
         logprobs = {} if top is None else {"return_logprob": True, "top_logprobs_num": top}
         return {"sampling_params": parameters, "stream": stream, **logprobs}
 
     def read_messages(self, lines: bytes | bytearray) -> Sequence[Message]:
-        """Decode the lines to messages whose choices have only what each adds to the one before it.
+        """Decode the lines to messages, each with the number of tokens and the text it adds to its choice.
 
-        Text is taken as repeated in each message unless the listed ids show that it is not.
+        Text counts as repeated in each message unless the listed ids show that it is not. Raises msgspec's
+        DecodeError.
         """
         answers: list[RawMessage] = self._answers.decode_lines(lines)
         repeating = _is_repeating(answers)
@@ -124,9 +125,9 @@ class Generate(Dialect, frozen=True):
 
 
 def _is_repeating(answers: list[RawMessage]) -> bool:
-    """Whether each message repeats the text so far; it does not with --incremental-streaming-output.
+    """Whether each message repeats the text so far, as without --incremental-streaming-output.
 
-    Then all messages together list no more ids than there are tokens. Servers that list none repeat.
+    With it all messages together list no more ids than there are tokens. Servers that list none repeat.
     """
     lists = filter(None, (bytes(answer.output_ids).strip(b"[] ") for answer in answers))
     listed = sum(ids.count(b",") + 1 for ids in lists)
@@ -135,9 +136,9 @@ def _is_repeating(answers: list[RawMessage]) -> bool:
 
 
 def _make_message(tokens: int, characters: int, answer: RawMessage) -> Message:
-    """Make the message of an answer, of which `tokens` and `characters` came before.
+    """Make the message of an answer, before which `tokens` came, and `characters` that its text repeats.
 
-    Usage if it has counts.
+    It has usage only if the answer has counts, and then a choice always, else only if there is text.
     """
     meta = answer.meta_info
     if meta is None:

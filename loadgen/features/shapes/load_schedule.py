@@ -63,21 +63,21 @@ class LoadStage(msgspec.Struct, frozen=True):
         """The mean number of requests due in the stage: the integral of its rate."""
         return float(self.integrate(self.span_s))
 
-    def level(self, after_s: float) -> float:
-        """The load, in requests per second or in flight, `after_s` seconds into the stage."""
+    def compute_level(self, after_s: float) -> float:
+        """Compute the load, in requests per second or in flight, `after_s` seconds into the stage."""
         share = after_s / self.span_s
         if self.exponential:
             return float(self.begin * (self.end / self.begin) ** share)
         return self.begin + (self.end - self.begin) * share
 
     def integrate(self, after_s: float) -> float:
-        """The mean number of requests due in the first `after_s` seconds: the integral of the rate."""
+        """Integrate the rate over the first `after_s` seconds: the mean number of requests due in these."""
         if self.exponential and not self.constant:
-            return (self.level(after_s) - self.begin) / self._growth_per_s
-        return (self.begin + self.level(after_s)) / 2 * after_s
+            return (self.compute_level(after_s) - self.begin) / self._growth_per_s
+        return (self.begin + self.compute_level(after_s)) / 2 * after_s
 
-    def after_s(self, counts: Float64) -> Float64:
-        """Seconds into the stage at which the integral of the rate reaches each count, float64[counts].
+    def find_times_s(self, counts: Float64) -> Float64:
+        """Find at which second of the stage the integral of its rate reaches each count, float64[counts].
 
         The rate must be above 0 somewhere.
         """
@@ -94,8 +94,8 @@ class LoadStage(msgspec.Struct, frozen=True):
     def _growth_per_s(self) -> float:
         return float(np.log(self.end / self.begin)) / self.span_s
 
-    def steps(self) -> tuple[Float64, Int64]:
-        """Seconds into the stage at which each whole level of concurrency begins, and the levels.
+    def list_steps(self) -> tuple[Float64, Int64]:
+        """List at which second of the stage each whole level of concurrency begins, and the levels.
 
         A linear ramp holds each whole number for the same time, an exponential one as long as an exponential
         curve to `most + 1` takes from it to the next.
@@ -120,12 +120,12 @@ class RampEnds(msgspec.Struct, frozen=True):
     end: float
     exponential: bool
 
-    def mean_rate_per_s(self, requests: int) -> float:
-        """The mean rate, in requests per second, of a ramp over this many requests."""
-        return 1 / float(np.mean(1 / self.rates_per_s(max(requests, 2))[1:]))
+    def compute_mean_rate_per_s(self, requests: int) -> float:
+        """Compute the mean rate, in requests per second, of a ramp over this many requests, 2 at least."""
+        return 1 / float(np.mean(1 / self.compute_rates_per_s(max(requests, 2))[1:]))
 
-    def rates_per_s(self, requests: int, first: int | None = None) -> Float64:
-        """The rate at each of `requests`, or of the `first` ones, as vLLM's `_get_current_request_rate`."""
+    def compute_rates_per_s(self, requests: int, first: int | None = None) -> Float64:
+        """Compute the rate at each of `requests`, or of the `first` of them, by vLLM's formula."""
         progress = np.arange(requests if first is None else first) / max(requests - 1, 1)
         if self.exponential:
             return np.asarray(self.begin * (self.end / self.begin) ** progress)
@@ -153,8 +153,8 @@ class LoadSchedule(msgspec.Struct, frozen=True):
         """The mean rate over all stages, in requests per second."""
         return sum(stage.count for stage in self.stages) / self.duration_s
 
-    def offsets_s(self, counts: Float64) -> Float64:
-        """Seconds after the start at which the rate's integral passes each count; at most the duration.
+    def find_offsets_s(self, counts: Float64) -> Float64:
+        """Find at which second after the start the rate's integral passes each count, the duration at most.
 
         `counts` ascend. A count reached as a pause begins is passed at the pause's end: stages are [begin,
         end).
@@ -166,15 +166,15 @@ class LoadSchedule(msgspec.Struct, frozen=True):
         for number in np.unique(numbers[numbers < len(self.stages)]).tolist():
             of = numbers == number
             before = until[number - 1] if number else 0.0
-            offsets_s[of] = begins[number] + self.stages[number].after_s(counts[of] - before)
+            offsets_s[of] = begins[number] + self.stages[number].find_times_s(counts[of] - before)
         ended_s: Float64 = np.minimum(offsets_s, self.duration_s)
         return ended_s
 
-    def steps(self) -> ConcurrencySteps:
-        """The concurrency limits of a closed loop over all stages; a ramp takes every whole number."""
+    def list_steps(self) -> ConcurrencySteps:
+        """List the concurrency limits over all stages and when each begins; a ramp has all whole numbers."""
         begin_s, from_s, limits = 0.0, [], []
         for stage in self.stages:
-            times_s, levels = stage.steps()
+            times_s, levels = stage.list_steps()
             from_s.append(begin_s + times_s)
             limits.append(levels)
             begin_s += stage.span_s
@@ -185,7 +185,10 @@ class LoadSchedule(msgspec.Struct, frozen=True):
 
 
 def parse_schedule(text: str) -> LoadSchedule:
-    """Parse the stages of `--schedule`; raises ValueError that names the wrong stage and what to write."""
+    """Parse the stages of `--schedule`; raises ValueError that names the wrong stage and what to write.
+
+    They are 1000 and a year at most, all rates or all concurrencies, as the first says, and not all 0.
+    """
     parts = [" ".join(part.split()) for part in text.split(",")]
     if len(parts) > _MOST_STAGES:
         raise ValueError(f"has {len(parts)} stages: {_MOST_STAGES} are the most")
@@ -222,6 +225,7 @@ def _explain_stage(part: str) -> str:
 
 
 def _make_stage(match: re.Match[str], kind: str, where: str) -> LoadStage:
+    """Make the stage that a text has in its form; raises ValueError for levels or a time out of bounds."""
     begin = float(match["begin"])
     end = begin if match["end"] is None else float(match["end"])
     span_s = parse_seconds(match["held"] or match["ramped"])
@@ -250,7 +254,7 @@ class Bursts(msgspec.Struct, frozen=True):
         return self.requests / self.every_s
 
     def offsets_ns(self, n: int) -> Int64:
-        """Nanoseconds after the start at which each of the first n requests is due, int64[n]."""
+        """Return when each of the first n requests is due after the start, int64[n] (ns)."""
         offsets_ns: Int64 = np.rint(np.arange(n) // self.requests * (self.every_s * SECOND_NS)).astype(
             np.int64
         )
@@ -258,7 +262,7 @@ class Bursts(msgspec.Struct, frozen=True):
 
 
 def parse_bursts(text: str) -> Bursts:
-    """Parse the text of `--bursts`; raises ValueError that says what to write."""
+    """Parse `--bursts 50 every 10s`; raises ValueError that says what to write, also out of bounds."""
     match = _BURSTS.fullmatch(" ".join(text.split()))
     if match is None:
         raise ValueError("write it as `50 every 10s`")
@@ -271,13 +275,16 @@ def parse_bursts(text: str) -> Bursts:
 
 
 def compute_mean_rate_per_s(profile: Profile) -> float:
-    """Compute the mean planned rate, in requests per second; inf if no rate is planned."""
+    """Compute the mean planned rate, in requests per second, bursts included; inf if no rate is planned.
+
+    The rate is of the schedule's stages, else of the ramp, else --request-rate.
+    """
     stages, ramp, bursts = profile.stages, profile.ramp, profile.periodic
     rate_per_s: float
     if stages is not None and not stages.concurrency:
         rate_per_s = stages.mean_rate_per_s
     elif ramp is not None:
-        rate_per_s = ramp.mean_rate_per_s(profile.num_prompts or VLLM_PROMPTS)
+        rate_per_s = ramp.compute_mean_rate_per_s(profile.num_prompts or VLLM_PROMPTS)
     else:
         rate_per_s = profile.request_rate
     if bursts is not None:
@@ -298,7 +305,7 @@ class ScheduledArrival(msgspec.Struct, frozen=True):
     def offsets_ns(self, n: int, rng: np.random.Generator) -> Int64:
         """Draw when each of n requests is due after the start, int64[n] (ns), never decreasing."""
         counts = _draw_unit_times(self.burstiness, n, rng)
-        return np.rint(self.schedule.offsets_s(counts) * SECOND_NS).astype(np.int64)
+        return np.rint(self.schedule.find_offsets_s(counts) * SECOND_NS).astype(np.int64)
 
 
 class RequestRamp(msgspec.Struct, frozen=True):
@@ -314,7 +321,7 @@ class RequestRamp(msgspec.Struct, frozen=True):
     def offsets_ns(self, n: int, rng: np.random.Generator) -> Int64:
         """Draw when each of n requests is due after the start, int64[n] (ns), never decreasing."""
         gaps = np.diff(_draw_unit_times(self.burstiness, n, rng), prepend=0.0)
-        gaps_s = gaps[1:] / self.ends.rates_per_s(self.count, n)[1:]
+        gaps_s = gaps[1:] / self.ends.compute_rates_per_s(self.count, n)[1:]
         flags = f"--ramp-up-start-rps {self.ends.begin:g} and --ramp-up-end-rps {self.ends.end:g}"
         offsets_s = np.concatenate([gaps[:1], np.cumsum(gaps_s)])
         return Arrival(self.ends.end, self.burstiness).round_to_ns(offsets_s, flags)
@@ -335,7 +342,10 @@ class WithBursts(msgspec.Struct, frozen=True):
 
 
 def make_process(profile: Profile, count: int) -> ArrivalProcess:
-    """Make the arrival process of a load that changes, of at most `count` requests; raises UsageError."""
+    """Make the arrival process of a schedule, of a ramp over `count` requests, or of a rate, with any bursts.
+
+    A rate of inf leaves the bursts alone. Raises UsageError for a rate or burstiness that cannot be drawn.
+    """
     stages, ramp, burstiness = profile.stages, profile.ramp, profile.burstiness
     base: ArrivalProcess
     if stages is not None:
@@ -351,6 +361,6 @@ def make_process(profile: Profile, count: int) -> ArrivalProcess:
 
 
 def _draw_unit_times(burstiness: float, n: int, rng: np.random.Generator) -> Float64:
-    """Draw the times of n requests at a mean rate of 1 per second, float64[n] (s), the first one 0."""
+    """Draw when each of n requests is due at a mean rate of 1 per second, float64[n] (s), the first at 0."""
     gaps = Arrival(1.0, burstiness).draw_gaps_s(max(n - 1, 0), rng)
     return np.concatenate([np.zeros(min(n, 1)), np.cumsum(gaps)])

@@ -90,7 +90,8 @@ class StageWindow(msgspec.Struct, frozen=True):
 def divide_by_stage(run: Result) -> list[StageFigures]:
     """Compute the figures of each stage of a schedule or ramp that the run reached.
 
-    [] if the load did not change, a trace decided it, or there are no records.
+    A partial run's last one ends when it stopped sending. [] if the load did not change, a trace decided it,
+    or there are no records.
     """
     facts, records = run.facts, run.records
     if not facts.profile.shaped or facts.profile.timed or not len(records):
@@ -115,7 +116,7 @@ def divide_by_stage(run: Result) -> list[StageFigures]:
 
 
 def list_unreached(facts: Facts, rows: Sequence[StageFigures]) -> list[str]:
-    """List the names of stages that a run which ended early did not reach; `rows` are the reached."""
+    """List the names of stages that a partial run did not reach, [] of others; `rows` are the reached."""
     return [window.name for window in _plan_stages(facts)[0][len(rows) :]] if facts.partial else []
 
 
@@ -126,7 +127,7 @@ def _plan_stages(facts: Facts) -> tuple[list[StageWindow], Int64 | None]:
 
 
 def _plan_offsets_ns(profile: Profile, stream: RandomStream, requests: int) -> Int64 | None:
-    """Recompute when each request of a changing load is due, int64[requests] (ns); None: no planned times."""
+    """Draw again when each request of a changing load is due, int64[requests] (ns); None without times."""
     if not profile.shaped or not profile.open_loop or profile.timed:
         return None
     process = make_process(profile, profile.num_prompts or requests)
@@ -134,7 +135,10 @@ def _plan_offsets_ns(profile: Profile, stream: RandomStream, requests: int) -> I
 
 
 def _list_stages(profile: Profile, offsets_ns: Int64 | None) -> list[StageWindow]:
-    """List the windows of a schedule's stages, or of a ramp, what changes in four; [] with neither."""
+    """List the windows of a schedule's stages, or of a ramp, of what changes in four parts.
+
+    [] with neither, or with fewer than four requests of a ramp.
+    """
     if profile.stages is not None:
         return list(_list_schedule_stages(profile.stages))
     if profile.ramp is not None and offsets_ns is not None and len(offsets_ns) >= _PARTS:
@@ -145,13 +149,13 @@ def _list_stages(profile: Profile, offsets_ns: Int64 | None) -> list[StageWindow
 def _list_schedule_stages(schedule: LoadSchedule) -> Iterator[StageWindow]:
     """Yield the windows of a schedule's stages, four of each that changes, named by their levels."""
     kind, begin_s = "concurrency" if schedule.concurrency else "rate", 0.0
-    limits = schedule.steps() if schedule.concurrency else None
+    limits = schedule.list_steps() if schedule.concurrency else None
     for stage in schedule.stages:
         parts = 1 if stage.constant else _PARTS
         edges_s = np.linspace(0.0, stage.span_s, parts + 1).tolist()
         for from_s, to_s in pairwise(edges_s):
             begin_ns, end_ns = _round_ns(begin_s + from_s), _round_ns(begin_s + to_s)
-            levels = [stage.level(from_s), stage.level(to_s)]
+            levels = [stage.compute_level(from_s), stage.compute_level(to_s)]
             if limits is not None:  # whole numbers, of which the last one ends with the part
                 levels = [limits.limit(begin_ns), limits.limit(end_ns - 1)]
             yield StageWindow(_name_stage(kind, levels), begin_ns, end_ns)
@@ -159,10 +163,10 @@ def _list_schedule_stages(schedule: LoadSchedule) -> Iterator[StageWindow]:
 
 
 def _list_ramp_stages(ramp: RampEnds, count: int, offsets_ns: Int64) -> Iterator[StageWindow]:
-    """Yield the windows of a ramp's four quarters of requests: its rate depends on the index."""
+    """Yield the windows of a ramp's four quarters of requests, each with the gap after its last request."""
     n = len(offsets_ns)
     edges = [n * part // _PARTS for part in range(_PARTS + 1)]
-    rates_per_s = ramp.rates_per_s(count, n)
+    rates_per_s = ramp.compute_rates_per_s(count, n)
     last_gap_ns = round(SECOND_NS / float(rates_per_s[-1]))  # each request has the gap that follows it
     ends_ns = [*offsets_ns[edges[1:-1]].tolist(), int(offsets_ns[-1]) + last_gap_ns]
     begin_ns = 0
@@ -205,7 +209,10 @@ def find_sending_end_ns(records: Records, next_due_ns: int | None) -> int:
 def _measure_stage(
     window: StageWindow, each: PerRequest, due_ns: Int64, flown_ns: tuple[Int64, Int64]
 ) -> StageFigures:
-    """Compute a window's figures: of requests due in it, and of starts and ends (`flown_ns`, each sorted)."""
+    """Compute a window's figures: of requests due in it, and of starts and ends (`flown_ns`, each sorted).
+
+    All times are in ns after the start.
+    """
     begin_ns, end_ns = window.begin_ns, window.end_ns
     part = (due_ns >= begin_ns) & (due_ns < end_ns)
     starts_ns, ends_ns = flown_ns
@@ -229,7 +236,7 @@ def _measure_stage(
 
 
 def name_classes(run: Result) -> list[str]:
-    """Return the class name of each request; "" if there is one class."""
+    """Return the class name of each request; "" of each if the run has no classes."""
     numbers = _number_classes(run)
     if numbers is None:
         return [""] * len(run.records)
@@ -238,7 +245,7 @@ def name_classes(run: Result) -> list[str]:
 
 
 def divide_by_class(run: Result) -> list[ClassFigures]:
-    """Compute the figures of each class; [] if there is one class."""
+    """Compute the figures of each class of requests; [] if the run has no classes."""
     numbers, rows = _number_classes(run), []
     if numbers is None:
         return []
@@ -265,7 +272,7 @@ def divide_by_class(run: Result) -> list[ClassFigures]:
 
 
 def _number_classes(run: Result) -> Int64 | None:
-    """Return the class number of each request, int64[requests]; None if there is one class."""
+    """Draw again the class number of each request, int64[requests]; None if the run has no classes."""
     classes = run.facts.profile.classes
     if not classes:
         return None
@@ -279,7 +286,7 @@ def _make_stream(facts: Facts) -> RandomStream:
 
 
 def tabulate_stages(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield the stages as a table, and those not reached; nothing without stages.
+    """Yield the stages as a table, and the first three not reached; nothing without stages.
 
     A short report has the number of stages alone if there are over 40.
     """
@@ -309,7 +316,10 @@ def tabulate_stages(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def tabulate_classes(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield the classes as a table, with cancelled requests and those that met the objectives."""
+    """Yield the classes as a table, then lines of those cancelled as planned and those that met --goodput.
+
+    Nothing without classes.
+    """
     rows = result.derive(divide_by_class)
     if not rows:
         return
@@ -337,7 +347,7 @@ def tabulate_classes(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def describe_cancelled(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield lines on the requests cancelled as planned; nothing if none are planned."""
+    """Yield lines on the requests cancelled as planned, and the server's count; nothing if none are."""
     facts, records = result.facts, result.records
     point = facts.profile.cancel_point
     if point is None:

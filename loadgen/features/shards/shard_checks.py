@@ -82,7 +82,7 @@ def _measure_apart_ns(run: RunEvidence, began_ns: list[int]) -> int:
 def _find_opening_ns(run: RunEvidence, row: MergedShard) -> int:
     """Return how long after the start a shard has its first slot (ns): 0, unless concurrency has stages."""
     profile = run.facts.profile
-    opens_ns: int = profile.stages.steps().divide(row.number, row.of).opens_ns if profile.stepped else 0
+    opens_ns: int = profile.stages.list_steps().divide(row.number, row.of).opens_ns if profile.stepped else 0
     return opens_ns
 
 

@@ -104,7 +104,7 @@ def test_a_time_needs_its_unit() -> None:
 def test_offsets_are_the_inverse_of_the_integral_of_the_rate(text: str) -> None:
     schedule = parse_schedule(text)
     counts = np.linspace(0.0, sum(stage.count for stage in schedule.stages), 1001)[:-1]
-    offsets_s = schedule.offsets_s(counts)
+    offsets_s = schedule.find_offsets_s(counts)
     assert (np.diff(offsets_s) > 0).all()
     begins = np.cumsum([0.0, *(stage.span_s for stage in schedule.stages)])
     integral = []
@@ -125,7 +125,7 @@ def test_the_integral_of_each_stage_is_its_formula() -> None:
 
 def test_a_count_reached_as_a_pause_begins_is_due_at_its_end() -> None:
     schedule = parse_schedule("rate 2 for 2s, 0 for 3s, 1 for 2s")
-    assert schedule.offsets_s(np.arange(8.0)).tolist() == [0.0, 0.5, 1.0, 1.5, 5.0, 6.0, 7.0, 7.0]
+    assert schedule.find_offsets_s(np.arange(8.0)).tolist() == [0.0, 0.5, 1.0, 1.5, 5.0, 6.0, 7.0, 7.0]
 
 
 @loop_over(
@@ -142,7 +142,7 @@ def test_a_count_reached_as_a_pause_begins_is_due_at_its_end() -> None:
 def test_a_ramp_of_concurrency_goes_through_every_whole_number(
     text: str, from_s: list[float], limits: list[int]
 ) -> None:
-    steps = parse_schedule(text).steps()
+    steps = parse_schedule(text).list_steps()
     assert steps.from_ns.tolist() == [round(at_s * NS) for at_s in from_s]
     assert steps.limits.tolist() == limits
 
