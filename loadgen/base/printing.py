@@ -164,8 +164,7 @@ def make_terminal_ink() -> Ink:
     def ink(text: str, mark: Mark) -> str:
         # Of 256 colours, which every emulator knows, however TERM is set: of the sixteen, which each
         # user's theme has its own of, yellow on white cannot be read.
-        return Style(color=mark.colour.value, bold=mark.bold or None).render(
-            text, color_system=ColorSystem.EIGHT_BIT
-        )
+        style = Style(color=mark.colour.value, bold=mark.bold or None)
+        return style.render(text, color_system=ColorSystem.EIGHT_BIT)
 
     return ink

@@ -147,9 +147,8 @@ def is_public(url: str) -> bool:
         addresses = {entry[4][0] for entry in socket.getaddrinfo(host, None)} if host else set()
     except (OSError, UnicodeError):
         return False
-    return bool(addresses) and all(
-        ip_address(str(address).partition("%")[0]).is_global for address in addresses
-    )
+    places = (ip_address(str(address).partition("%")[0]) for address in addresses)
+    return bool(addresses) and all(place.is_global for place in places)
 
 
 def check_headers(headers: Iterable[tuple[str, str]], origin: str = "--header") -> None:

@@ -198,9 +198,8 @@ def read_refusals(body: bytes, sent: Collection[str]) -> tuple[Refusal, ...]:
     known = dict.fromkeys(field for name in unknown if (field := _match_field(name, sent)))
     if known:
         # Of a table and a field in it, the field: the rest of the table may be taken.
-        return tuple(
-            Refusal(name, clear=True) for name in known if not any(o.startswith(f"{name}.") for o in known)
-        )
+        tables = {name for name in known if any(other.startswith(f"{name}.") for other in known)}
+        return tuple(Refusal(name, clear=True) for name in known if name not in tables)
     named = (match[1] for pattern in (_PARAM, _QUOTED) for match in pattern.finditer(text))
     return next(((Refusal(field),) for name in named if (field := _match_field(name, sent))), ())
 
@@ -213,14 +212,8 @@ def find_feature(status: int, body: bytes, request: Mapping[str, Any]) -> Featur
     if status < REFUSING[0] or status in _ABOUT_THE_KEY:
         return None
     text, sent = body[:_MOST_BYTES].decode("utf-8", "replace"), msgspec.json.encode(request)
-    return next(
-        (
-            each
-            for each in FEATURES
-            if re.search(each.asked, sent) and re.search(each.words, text, re.IGNORECASE)
-        ),
-        None,
-    )
+    used = (each for each in FEATURES if re.search(each.asked, sent))
+    return next((each for each in used if re.search(each.words, text, re.IGNORECASE)), None)
 
 
 def list_paths(request: Mapping[str, Any]) -> frozenset[str]:

@@ -63,9 +63,8 @@ def list_indexed_files(directory: Path) -> set[Path] | None:
     if not (directory / _INDEX).is_file():
         return None
     _, index = read_json_object(directory / _INDEX)
-    names = {
-        name for name in untrusted.read_mapping(index.get("weight_map")).values() if isinstance(name, str)
-    }
+    mapped = untrusted.read_mapping(index.get("weight_map")).values()
+    names = {name for name in mapped if isinstance(name, str)}
     inside = (name for name in names if ".." not in Path(name).parts and not Path(name).is_absolute())
     return {directory / name for name in inside}
 
@@ -168,9 +167,8 @@ def read_vocabulary(directory: Path, vocab_size: int | None = None) -> Vocabular
             f"{directory / opaque}: read only by its own library, and there is no config.json with a "
             "vocab_size; give --vocab-size"
         )
-    return Vocabulary(
-        _list_ordinary(vocab_size, special), f"--vocab-size {vocab_size} for {directory / opaque}"
-    )
+    ordinary = _list_ordinary(vocab_size, special)
+    return Vocabulary(ordinary, f"--vocab-size {vocab_size} for {directory / opaque}")
 
 
 def locate_model(name: str) -> Path | None:

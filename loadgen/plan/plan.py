@@ -162,9 +162,8 @@ class Plan(msgspec.Struct, frozen=True):
 
     def digest(self) -> str:
         """Return a hash of prompts, lengths, offsets and fields, equal for equal plans."""
-        hashed = hashlib.blake2b(
-            msgspec.json.encode([self.requests.digest(), self.path, self.fields]), digest_size=16
-        )
+        content = msgspec.json.encode([self.requests.digest(), self.path, self.fields])
+        hashed = hashlib.blake2b(content, digest_size=16)
         if self.offsets_ns is not None:
             hashed.update(self.offsets_ns.astype("<i8").tobytes())
         if self.turns is not None:

@@ -90,10 +90,8 @@ def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str
 def _open_vocabulary(inputs: PlanInputs) -> PromptSource:
     """Open the source of random token ids, each prompt drawn when it is due."""
     subject = inputs.subject
-    vocabulary = find_vocabulary(subject.tokenizer, subject.model_root, subject.vocab_size)
-    return PromptSource(
-        lambda shape, stream: TokenIds(shape, vocabulary.draw, stream), ids_source=vocabulary.source
-    )
+    found = find_vocabulary(subject.tokenizer, subject.model_root, subject.vocab_size)
+    return PromptSource(lambda shape, stream: TokenIds(shape, found.draw, stream), ids_source=found.source)
 
 
 def make_shape(inputs: PlanInputs) -> tuple[PromptShape, list[str]]:
@@ -227,9 +225,8 @@ class SharedPrefixes(RandomPrompts, Generic[P]):
         self._own_lens, self.output_lens = draw_lens(shape, stream.rng("lengths"))
         self.input_lens = self._own_lens + shape.prefix_len
         self._key = stream.key("prompt")
-        self._groups = PrefixGroups(
-            shape.num_prompts, shape.prefix_groups, shape.prefix_zipf, stream, make_prefix
-        )
+        count, groups = shape.num_prompts, shape.prefix_groups
+        self._groups = PrefixGroups(count, groups, shape.prefix_zipf, stream, make_prefix)
         self.reusable_tokens = self._groups.count_reusable(shape.prefix_len)
 
     def make_rng(self, *place: int) -> np.random.Generator:

@@ -74,9 +74,8 @@ def find_text_tokenizer(models: Iterable[str | None]) -> TextTokenizer | None:
 
 def join_written(messages: Iterable[Message]) -> str:
     """Join all text that a model wrote in these messages, one choice after another."""
-    parts = [
-        (choice.index, choice.read_content()) for message in messages for choice in message.choices or ()
-    ]
+    choices = (choice for message in messages for choice in message.choices or ())
+    parts = [(choice.index, choice.read_content()) for choice in choices]
     return "".join(text for _, text in sorted(parts, key=itemgetter(0)))
 
 
@@ -103,9 +102,8 @@ def needs_text(record: Record) -> bool:
         return False
     if record.output_tokens == UNKNOWN:  # in one piece
         return True
-    return not record.exact_tokens and not has_one_token_each(
-        record.finish_reason, record.output_tokens, record.planned_output
-    )
+    reason, planned = record.finish_reason, record.planned_output
+    return not record.exact_tokens and not has_one_token_each(reason, record.output_tokens, planned)
 
 
 def mark_uncounted(records: Records) -> Bool:

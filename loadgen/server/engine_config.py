@@ -128,9 +128,8 @@ def render_config(as_run: EngineConfig, checkpoint: Checkpoint | None = None) ->
 
 def _render_run(as_run: EngineConfig, checkpoint: Checkpoint | None) -> list[str]:
     """Describe how the engine runs the model, a phrase for each setting that it reports."""
-    graphs = as_run.cuda_graphs + (
-        f" ({as_run.cuda_graph_sizes})" if as_run.cuda_graph_sizes and as_run.cuda_graphs != "off" else ""
-    )
+    sizes = as_run.cuda_graph_sizes if as_run.cuda_graphs != "off" else ""
+    graphs = f"{as_run.cuda_graphs} ({sizes})" if sizes else as_run.cuda_graphs
     parts = {
         "attention {}": as_run.attention_backend,
         "MoE by {}": as_run.moe_kernel,

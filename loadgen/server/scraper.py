@@ -102,9 +102,8 @@ class MetricsScraper:
         ended, settled = self._run(self.scrape_idle(_IDLE_S, meanwhile))
         if ended.error:
             return ServerWindow(error=f"after the run {ended.error}")
-        return make_window(
-            parse_metrics(self.began), parse_metrics(ended), self.parsed_samples, self.model, settled
-        )
+        before, after = parse_metrics(self.began), parse_metrics(ended)
+        return make_window(before, after, self.parsed_samples, self.model, settled)
 
     def count_waiting(self) -> int | None:
         """Return the requests waiting in the server at the last sample; None if not reported."""

@@ -68,9 +68,8 @@ def fail_unconnected(error: Exception) -> Failure:
             "no source port is free: wait a minute for those of closed connections, or pass --source-address",
         )
     distrust = explain_distrust(error)
-    return Failure(
-        FailureKind.CONNECT, f"the server {distrust}" if distrust else str(error) or type(error).__name__
-    )
+    why = f"the server {distrust}" if distrust else str(error) or type(error).__name__
+    return Failure(FailureKind.CONNECT, why)
 
 
 def explain_distrust(error: BaseException) -> str:

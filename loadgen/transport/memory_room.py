@@ -57,9 +57,8 @@ def _find_free_of_groups(base: Path, place: str, limit: str, usage: str) -> Iter
         most, used = _read_number(group / limit), _read_number(group / usage)
         if most is None or used is None:
             continue
-        kept = dict(
-            line.split(" ", 1) for line in read_system_text(group / "memory.stat").splitlines() if " " in line
-        )
+        lines = read_system_text(group / "memory.stat").splitlines()
+        kept = dict(line.split(" ", 1) for line in lines if " " in line)
         cache = kept.get("inactive_file", "0")
         yield max(most - used + (int(cache) if cache.isdecimal() else 0), 0)
 

@@ -191,9 +191,8 @@ class PlainStream(msgspec.Struct, frozen=True):
         """Return each event's data on a line of its own, padded with blanks."""
         begin = int(self.begins[0])
         lines = bytearray(memoryview(self.raw)[begin : int(self.ends[-1])])
-        wherever = np.ndarray(
-            len(lines) - len(_BETWEEN) + 1, _make_void_type(len(_BETWEEN)), lines, strides=(1,)
-        )
+        places = len(lines) - len(_BETWEEN) + 1
+        wherever = np.ndarray(places, _make_void_type(len(_BETWEEN)), lines, strides=(1,))
         wherever[self.ends[:-1] + 1 - begin] = np.void(_BETWEEN)
         return lines
 
@@ -219,9 +218,8 @@ def read_plain_stream(raw: bytes) -> PlainStream | None:
     # From the newline before it on: after its size, after its data, and what need not be looked at.
     fields, ends = places[2::_CONTROLS], places[3::_CONTROLS]
     lengths = ends - fields
-    if _cut_lines(raw, ends, len(_END)).tobytes() != _END * count or not _has_sizes(
-        raw, places[:-1:_CONTROLS], lengths
-    ):
+    is_usual = _cut_lines(raw, ends, len(_END)).tobytes() == _END * count
+    if not is_usual or not _has_sizes(raw, places[:-1:_CONTROLS], lengths):
         return None
     body_bytes = int(np.add.reduce(lengths)) + count + done * _DONE_BYTES
     return PlainStream(raw, head.headers, fields + len(b"\n" + _FIELD), ends, done, body_bytes)
