@@ -57,6 +57,9 @@ TOOLS_REFUSED = (
     r"enable-auto-tool-choice|tool[- _](?:choice|call)|\btools\b.{0,60}not supported|"
     r"(?:not|n't) support (?:the use of )?(?:tool|function)"
 )
+TOOLS_UNREAD = (
+    rf"{TOOLS_REFUSED}|tool[- _]parser|--jinja"  # by a server without a parser or template for them
+)
 
 
 class Feature(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ import numpy as np
 
 from loadgen.base.arrays import Bool, Int64, sum_exactly
 from loadgen.base.clock import SECOND_NS
-from loadgen.engines.refusals import TOOLS_REFUSED
+from loadgen.engines.refusals import TOOLS_UNREAD
 from loadgen.facts.run_facts import Facts
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.metrics import count_cached_tokens, measure_part
@@ -32,7 +32,7 @@ _WORDS = {
 }
 # What a chat template or a server's settings refuse of a conversation, and its name.
 _REFUSED_PARTS = {
-    "tools refused": rf"{TOOLS_REFUSED}|tool[- _]parser|--jinja",
+    "tools refused": TOOLS_UNREAD,
     "system role refused": r"system (?:role|message)s? (?:is |are )?not supported|(?:not|n't) support "
     r"(?:the )?system (?:role|message|prompt)",
     "order of roles refused": r"roles must alternate|unexpected role",
