@@ -73,15 +73,15 @@ class Startup(msgspec.Struct, frozen=True):
         return (clock.now_ns() - self.begin_ns) / 1e9
 
     def last_line(self) -> str:
-        """Return the last line of its log; "" while it is empty."""
+        """Return the last line of its log, without secrets, cut to 120 characters; "" while it is empty."""
         return "".join(cut_end(hide_secrets(line.strip()), _LOG_WIDTH) for line in self.running.tail(1))
 
 
 def dry_run(options: Options, settings: ServerSettings, asks: bool = True) -> str:
     """Return the command line that would start the server, without secrets; raises UsageError if none can.
 
-    Its port is one that is free now. Without `asks` no interpreter that the options name is run to learn what
-    is installed: an engine of unknown version gets the flags of a recent one.
+    Its port is one that is free now. Without `asks` no interpreter is run to learn what is installed: an
+    engine of unknown version gets the flags of a recent one.
     """
     return shown(_make_command(locate_model(options), settings, free_port(), asks))
 
@@ -95,7 +95,7 @@ def attach_launched(
     stack: ExitStack,
     interrupts: Interrupts,
 ) -> Session:
-    """Start a server, open a session on it that ends with `stack`, and check that it generates a token.
+    """Start a server that ends with `stack`, check that it generates a token, and return a session on it.
 
     Raises UsageError where it cannot be started, MeasureError where it ends, hangs or gives no token.
     """
@@ -111,16 +111,16 @@ def attach_launched(
 
 
 def locate_model(options: Options) -> Options:
-    """Return the options with the absolute path of a local model, as the server will report it."""
+    """Return the options with the absolute path of the model if it is here, as the server will report it."""
     if options.model is not None and os.path.exists(options.model):
         return replace(options, model=os.path.abspath(options.model))
     return options
 
 
 def check_first_token(session: Session, workload: Profile, display: Display | None = None) -> None:
-    """Send one request as the workload does, to check that the server generates tokens.
+    """Send one request of the workload's form, 8 tokens in and 1 out, without the fields that are refused.
 
-    Raises MeasureError where none comes.
+    Raises MeasureError where no token comes.
     """
     least = {"num_warmups": 1, "input_len": 8, "output_len": 1, "prefix_len": 0, "range_ratio": "0"}
     asked = plan.make_warmup(workload.model_copy(update=least), session.subject, Seed.draw())
@@ -139,9 +139,11 @@ def check_first_token(session: Session, workload: Profile, display: Display | No
 
 
 def give_room(launch: Launching, given: ServerSettings, profiles: Sequence[Profile]) -> ServerSettings:
-    """Return the settings; of an engine whose requests share a context, with what the profiles need of both.
+    """Return the settings, of an engine whose requests share a context with the slots and context needed.
 
-    What was given stands; what is not known before the run is left to the engine.
+    The slots are the profiles' greatest --max-concurrency, 256 at most; the context has room for the longest
+    request and a chat template. What was given stands; what is not known before the run, or the context of a
+    single slot, is left to the engine.
     """
     if launch.engine not in _SHARED_OUT:
         return given
@@ -159,7 +161,7 @@ def give_room(launch: Launching, given: ServerSettings, profiles: Sequence[Profi
 
 
 def _find_longest(profile: Profile) -> int | None:
-    """Return the tokens of a profile's longest request; None if a file decides."""
+    """Return the tokens of a profile's longest request; None if a file, classes or a distribution decides."""
     if (
         request_sources.find_source(profile) != request_sources.RANDOM
         or profile.classes
@@ -181,9 +183,9 @@ def launch_server(
 ) -> Iterator[tuple[ServerAddress, Local]]:
     """Start a server; yield its address and processes once it is ready and known to be ours.
 
-    Where another process has taken its port in between, another one is tried. Raises UsageError where it
-    cannot be started, ServerDied where it ends or hangs. On leaving, every process of it is gone, its port is
-    free and its GPU memory is back.
+    Where another process has taken its port in between, another one is tried, three in all. Raises UsageError
+    where it cannot be started, ServerDied where it ends or hangs. On leaving, every process of it is gone,
+    its port is free, and its GPU memory too, for which it waits 30 s at most.
     """
     base, now = Path(options.run_dir or "runs"), read_wall_clock()
     command, port = _make_command_with_port(options, settings)
@@ -223,7 +225,7 @@ def _make_command_with_port(options: Options, settings: ServerSettings) -> tuple
 
 
 def _is_port_taken(running: Running, error: ServerDied | PortTaken) -> bool:
-    """Whether a start failed because another process took the port, by the error, log or listener."""
+    """Whether a start failed because another process took the port: by error, end of the log, or listener."""
     if isinstance(error, PortTaken):
         return True
     code = running.exit_code()
@@ -239,7 +241,7 @@ def _is_port_taken(running: Running, error: ServerDied | PortTaken) -> bool:
 def _abandon(startup: Startup, port: int, before: int | None, quiet: bool) -> None:
     """End a server whose port another process took, rename its log after that port, and warn unless quiet.
 
-    It waits until GPU memory is back to `before` bytes, 30 s at most.
+    It waits until the GPU memory in use is near `before` bytes, 30 s at most.
     """
     running = startup.running
     running.end_all()
@@ -273,7 +275,10 @@ def _start(command: Command, port: int, directory: Path, withheld: Sequence[str]
 def _describe_local(
     startup: Startup, command: Command, settings: ServerSettings, before: int | None
 ) -> Local:
-    """Describe a server that has become ready; raises PortTaken if another process answers."""
+    """Describe a server that has become ready, its command without secrets.
+
+    Raises PortTaken if another process listens on its port, ServerDied if none does.
+    """
     running, safe = startup.running, without_secrets(command)
     given = without_secrets(Command(settings.arguments or (), settings.environment or {}))
     facts = Launched(
@@ -359,7 +364,7 @@ def _prove_ours(running: Running) -> str:
 
 
 def _check_alive(name: str, running: Running, wait_s: float) -> None:
-    """Raise ServerDied if the server has ended, or ends within `wait_s` seconds."""
+    """Raise ServerDied if the server has ended, or ends within `wait_s` seconds, for which it waits."""
     deadline_ns = clock.now_ns() + int(wait_s * 1e9)
     while (code := running.exit_code()) is None and clock.now_ns() < deadline_ns:
         time.sleep(_POLL_S)
@@ -368,7 +373,7 @@ def _check_alive(name: str, running: Running, wait_s: float) -> None:
 
 
 def _make_death(name: str, running: Running, what: str) -> ServerDied:
-    """Make the error for a dead server: what happened, the known cause, and the end of its log."""
+    """Make the error for a dead server: what happened, a known cause, and its log's last 15 lines."""
     tail = running.tail(_CAUSE_LINES)
     reason = cause("\n".join(tail), running.exit_code())
     summary = f"{name} {what}" + (f": {reason}" if reason else "")
@@ -377,7 +382,7 @@ def _make_death(name: str, running: Running, what: str) -> ServerDied:
 
 
 def _wait_for_memory(before: int | None) -> None:
-    """Wait, 30 s at most, until GPU memory in use is near `before`: an ended process frees it late."""
+    """Wait, 30 s at most, until GPU memory in use is at most 256 MiB over `before`; not if that is None."""
     deadline_ns = clock.now_ns() + int(_MEMORY_S * 1e9)
     while before is not None and clock.now_ns() < deadline_ns:
         now = _read_device_memory_bytes()

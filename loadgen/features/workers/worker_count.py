@@ -39,12 +39,16 @@ class WorkersExtension(Extension):
     """Sends a plan by several processes, as many as requested or as its load needs."""
 
     def arrange_sending(self, options: Options, made: Plan, sent: TransportOptions) -> TransportOptions:
+        """Return the options for the requested workers, or with `auto` as many as there are servers."""
         return spread_over_workers(sent, made, options.workers)
 
     def adjust_to_warmup(
         self, options: Options, made: Plan, sent: TransportOptions, warmed: Records, display: Display
     ) -> TransportOptions:
-        """Return the options with the workers that `--workers auto` chooses, and why; others as they are."""
+        """Return the options with the workers that `--workers auto` chooses, and why; others unchanged.
+
+        One worker's self-test is read, or else made now.
+        """
         if options.workers != AUTO:
             return sent
 
@@ -66,8 +70,8 @@ def spread_over_workers(options: TransportOptions, plan: Plan, asked: int) -> Tr
     """Return the options for `asked` workers; fewer, with a warning, if the plan lacks slots or requests.
 
     The number is a multiple of the targets'. Several workers are pinned to CPUs that a server on this
-    machine does not use, if there are enough. Raises UsageError on other platforms than Linux, and where
-    the load has not one for each target.
+    machine does not use, if there are enough. Raises UsageError for several workers on other platforms than
+    Linux, and where the load has not one for each target.
     """
     targets = max(len(options.targets), 1)
     # AUTO: one for the warm-up, which shows what more are decided by.
@@ -114,7 +118,8 @@ def expect_load(made: Plan, warmed: Records, part_of: int = 1) -> ExpectedLoad:
     """Estimate the load of one of `part_of` equal shares of a plan, by its rate and its warm-up's pace.
 
     Requests may wait for a slot, so with a rate and slots the lower of both counts. Streams that share a
-    server are slower than a warm-up's few: with slots alone this is the most there can be.
+    server are slower than a warm-up's few: with slots alone this is the most there can be. Without a success
+    in the warm-up the profile's output length and 20 ms between messages are assumed.
     """
     pace, streamed = compute_metrics(warmed, make_metric_options(made.profile)), made.profile.stream
     answers = int(warmed.ok.sum())
@@ -168,7 +173,7 @@ def choose_automatically(
 ) -> WorkerChoice:
     """Choose the workers of `--workers auto`; `calibrated` returns one worker's self-test.
 
-    One worker is never measured for a machine that has no CPUs for a second.
+    It is not called on a machine without CPUs for a second worker, which has one, if there is one target.
     """
     most = count_affordable()
     if most == 1 and targets == 1:
@@ -182,10 +187,10 @@ def find_spare_cpus(
     affinity: Callable[[int], set[int]] = os.sched_getaffinity,
     system: Path = _SYSTEM,
 ) -> tuple[int, ...]:
-    """Find CPUs for workers that none of the processes `pids` may use.
+    """Find CPUs for workers that none of the processes `pids` may use; whole cores if they are enough.
 
-    Whole cores where there are enough of these. () where the server may run anywhere, too few CPUs are left
-    for two to a worker, or this process is kept away from the server already.
+    () where the server may run anywhere, too few CPUs are left for two to a worker, or this process may use
+    none of the server's.
     """
     allowed = affinity(0)
     taken = set().union(*(read_affinities(pid, affinity) for pid in pids))
@@ -224,7 +229,7 @@ def read_siblings(cpu: int, system: Path = _SYSTEM) -> set[int]:
 
 
 def parse_cpu_list(text: str) -> Iterator[int]:
-    """Parse a list of CPUs in the kernel's form, 0-3,8; raises ValueError."""
+    """Parse a list of CPUs in the kernel's form, 0-3,8, and yield each; raises ValueError."""
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
         yield from range(int(first), int(last or first) + 1)

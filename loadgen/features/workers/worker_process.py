@@ -58,7 +58,10 @@ class EndedRows:
         self.saturation = saturation
 
     def note(self, record: Record) -> None:
-        """Count a request with those before it that ended alike, and note when it began if that is judged."""
+        """Count a request with those just before that succeeded or failed as it did, and note when it began.
+
+        A row has the last failure; the begin is noted if saturation is judged and a first token came.
+        """
         failure = record.failure
         if self.rows and (self.rows[-1][1] is None) is (failure is None):
             self.rows[-1] = (self.rows[-1][0] + 1, failure)
@@ -99,9 +102,10 @@ def work(task: WorkerTask, pipe: WorkerEnd, parent: int) -> None:
 
 
 def _run_task(task: WorkerTask, pipe: WorkerEnd) -> WorkerResult:
-    """Send, decode and journal a share of the plan, publish its totals, and return the worker's result.
+    """Send, decode and journal a share of the plan; return the worker's result.
 
-    Messages to the parent have the requests that ended; a stop from the parent ends the run.
+    A few times a second it publishes totals, sends the parent which requests ended, and stops if that asks
+    to.
     """
     run = start_capture(task.job, task.transport, task.counters, with_parent=True)
     process = OneProcess(task.decoder, run, task.journal, StopRules())
@@ -159,7 +163,7 @@ class WorkerEnd:
         self.sock.sendall(_LENGTH.pack(len(data)) + data)
 
     def stop_asked(self) -> bool:
-        """Whether the parent asked to stop; raises ConnectionError if it is gone."""
+        """Read, without blocking, whether the parent asks to stop; raises ConnectionError if it is gone."""
         try:
             data = self.sock.recv(1, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -185,7 +189,7 @@ class ParentEnd:
             self.sock.send(_STOP)
 
     def skip(self) -> None:
-        """Read once without blocking, discard it, and set `closed` at the end; also while `messages` runs."""
+        """Read once without blocking, discard that, and set `closed` if the worker's end is."""
         try:
             self.closed = not self.sock.recv(_PIECE_BYTES)
         except BlockingIOError:
@@ -194,7 +198,10 @@ class ParentEnd:
             self.closed = True
 
     def messages(self) -> Iterator[WorkerMessage]:
-        """Read once without blocking and yield the complete messages; at the end `closed` is set."""
+        """Read once without blocking and yield the complete messages; a part of one is kept for later.
+
+        `closed` is set once the worker's end is.
+        """
         try:
             data = self.sock.recv(_PIECE_BYTES)
         except BlockingIOError:
@@ -238,12 +245,12 @@ class Queue:
         return self._length
 
     def take_next(self) -> int:
-        """Take the plan index of the next request; -1 if none is left."""
+        """Take the plan index of the next request from all processes; -1 if none is left."""
         data = os.read(self._file, _INDEX_BYTES) if self._file >= 0 else b""
         return int.from_bytes(data, "little", signed=True) if data else -1
 
     def close(self) -> None:
-        """Close this process's file descriptor."""
+        """Close this process's file descriptor, unless it is."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -311,7 +318,10 @@ class Together:
         return bool(self._view[1 + process])
 
     def release(self, now_ns: int, ended: set[int]) -> bool:
-        """Set the instant once every process is ready or has ended; returns whether it is set."""
+        """Set the instant once every process is ready or has `ended`; return whether it is set.
+
+        It is 20 ms later, or `earliest_ns` if that is later.
+        """
         if not self._view[0] and all(
             self._view[1 + process] or process in ended for process in range(self.processes)
         ):
@@ -326,5 +336,6 @@ class TogetherStart:
         self._view, self._process = view, process
 
     def begin_ns(self, now_ns: int) -> int:
+        """Mark the process as ready; return the instant, 0 until it is set."""
         self._view[1 + self._process] = 1
         return int(self._view[0])

@@ -106,9 +106,10 @@ class Workers:
             ) from None
 
     def _prepare_tasks(self) -> list[WorkerTask]:
-        """Make each worker's task, once, before the fork; raises what can be known beforehand.
+        """Make each worker's task, before the fork; raises UsageError.
 
-        Sets the shared queue and the common start, opens the journal's parts, and raises the open-file limit.
+        Makes the queue that a closed loop without sessions shares, and a common start unless an instant is
+        given; opens the journal's parts, and raises the open-file limit.
         """
         plan, options, part = self.plan, self.options, self.options.part
         indices = part.share.list_indices(len(plan), plan.sessions)
@@ -141,7 +142,7 @@ class Workers:
         return tasks
 
     def _fork(self, tasks: list[WorkerTask]) -> None:
-        """Fork the workers, with pipes opened before; this process then gets SCHED_BATCH."""
+        """Fork the workers, with pipes opened before, into `runs`; this process then gets SCHED_BATCH."""
         parent = os.getpid()
         with FORKING, ExitStack() as ends:
             pipes: list[tuple[WorkerEnd, ParentEnd]] = []
@@ -161,6 +162,7 @@ class Workers:
         set_scheduling("SCHED_BATCH")
 
     def _close_unused(self, end: ParentEnd) -> None:
+        """Close an end of a pipe that is of no worker, as after a failed fork."""
         if all(run.pipe is not end for run in self.runs):
             end.sock.close()
 
@@ -187,9 +189,10 @@ class Workers:
         )
 
     def turns(self, progress: Progress) -> Iterator[None]:
-        """Lead the workers to their end, and yield four times a second: messages, silence, totals.
+        """Lead the workers to their end, and yield four times a second, before the start more often.
 
-        Then the requests of lost workers are journalled as failed, and the journal is finished.
+        Meanwhile it reads messages, judges silence and sums totals; then it journals the requests of lost
+        workers as failed, and finishes the journal.
         """
         self.journal.start_syncing()
         poll = select.poll()
@@ -245,6 +248,7 @@ class Workers:
                 )
 
     def _note_end(self, run: WorkerRun) -> None:
+        """Wait for a worker's exit; warn if it was lost and others go on."""
         if (why := run.note_end()) and any(other.pid for other in self.runs):
             _LOG.warning("%s was lost: %s; measuring continues with the others", run.name, why)
 
@@ -353,7 +357,7 @@ class WorkerRun:
         self._silent_s = [0.0, 0.0]
 
     def measure_silent_s(self, passed_s: float) -> float:
-        """Return for how many seconds the worker or its capturing process has shown no life.
+        """Return for how many seconds the worker or its capturing process has shown no life, the longer time.
 
         `passed_s` is the time since the last call.
         """
@@ -386,7 +390,7 @@ class WorkerRun:
                 os.kill(self.pid, signal.SIGKILL)
 
     def wait_until_gone(self, deadline_s: float) -> None:
-        """Wait until both its processes have ended, at most until `deadline_s` (monotonic)."""
+        """Wait until both processes have ended or `deadline_s` (monotonic) has passed, then note the end."""
         left_ms = max(0.0, deadline_s - time.monotonic()) * 1000
         poll = select.poll()
         poll.register(self.pipe.sock, select.POLLIN)
@@ -396,7 +400,7 @@ class WorkerRun:
         self.note_end()
 
     def list_owed(self, only_sent: bool, duration_ns: int) -> list[int]:
-        """List the plan indices of the requests that it has not delivered to the journal.
+        """List the plan indices of the requests that the worker has not delivered to the journal.
 
         Of those it sent (`only_sent`), else of all it was to send: those due within `duration_ns`, 0 for any.
         """
