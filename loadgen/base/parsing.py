@@ -104,7 +104,7 @@ def parse_arguments(
 
 
 def suggest_name(word: str, names: Collection[str]) -> str:
-    """Write a hint for a misspelt word: `, did you mean 'x'?` with the nearest name, or ""."""
+    """Make a hint for a misspelt word: `, did you mean 'x'?` with the nearest name, "" if none is near."""
     name = find_nearest(word, names)
     return f", did you mean {name!r}?" if name else ""
 

@@ -103,7 +103,7 @@ def join_evidence(parts: Iterable[Evidence | None]) -> Evidence | None:
 
 
 def explain_finding(finding: Finding) -> list[str]:
-    """Write a finding's evidence, condition and remedy as lines, not yet wrapped."""
+    """Format a finding's evidence, condition and remedy as lines, not yet wrapped."""
     rule = finding.rule
     return [
         f"{rule.severity.word}: {rule.code}: {finding.evidence}",

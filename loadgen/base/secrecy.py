@@ -298,7 +298,7 @@ def _compile_spellings(value: str) -> re.Pattern[str]:
 
 
 def _match_spellings(character: str) -> str:
-    """Write a pattern that matches one character in each of its escaped forms."""
+    """Make a pattern that matches one character in each of its escaped forms, escaped 8 times at most."""
     number, itself = ord(character), re.escape(character)
     octets = character.encode("utf-8", "surrogateescape")
     words = character.encode("utf-16-be", "surrogatepass")

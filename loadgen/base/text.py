@@ -59,7 +59,7 @@ def list_first(names: Sequence[str], most: int) -> str:
 
 
 def format_count(number: int, noun: str) -> str:
-    """Write a number with its noun: 1 run, 2 runs."""
+    """Format a number with its noun: 1 run, 2 runs."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
@@ -92,9 +92,9 @@ def clean_line(text: str) -> str:
 
 
 def format_json(value: Any, indent: int | None = None) -> str:
-    """Write strict JSON for a terminal: control characters escaped, lone surrogates U+FFFD.
+    """Format strict JSON for a terminal: control characters escaped, lone surrogates U+FFFD.
 
-    Raises ValueError of NaN and infinities, TypeError of what JSON has no word for.
+    Raises ValueError for NaN and infinities, TypeError for values of types that JSON lacks.
     """
     text = json.dumps(value, allow_nan=False, ensure_ascii=False, indent=indent)
     return _COMMAND.sub(
@@ -103,7 +103,7 @@ def format_json(value: Any, indent: int | None = None) -> str:
 
 
 def format_csv(rows: Iterable[Iterable[Any]]) -> str:
-    """Write rows as CSV, None and NaN as empty cells, booleans as in JSON.
+    """Format rows as CSV, None and NaN as empty cells, booleans as in JSON.
 
     A text that a spreadsheet would take for a formula gets an apostrophe in front.
     """

@@ -206,7 +206,7 @@ def _choose_warmup_keys(like: Plan, subject: ModelTarget) -> dict[str, Any]:
 
 
 def is_counted_by_server(profile: Profile, subject: ModelTarget) -> bool:
-    """Whether the server must be asked how it counts words before the plan is made."""
+    """Whether a plan needs the server's count of words, not known yet, for prompts that are made of them."""
     if subject.word_counts is not None or not SOURCES[find_source(profile)].is_made:
         return False
     choose_form = getattr(import_source(profile), "choose_form", None)

@@ -301,7 +301,7 @@ def _has_own_times(keys: Mapping[str, Any]) -> bool:
 
 
 def _takes_every_row(keys: Mapping[str, Any]) -> bool:
-    """Whether vLLM's `custom` is asked for all rows in its way, by 0 or less."""
+    """Whether keys name vLLM's `custom` and all of its rows, by a `num_prompts` of None or below 1."""
     count = keys.get("num_prompts", 1)
     return keys.get("dataset_name") == "custom" and (count is None or (type(count) is int and count <= 0))
 

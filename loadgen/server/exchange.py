@@ -369,7 +369,7 @@ class PlainServer(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse_url(cls, base_url: str, headers: Mapping[str, str]) -> Self | None:
-        """Make it of a URL; None if the server is remote, behind TLS, or a header is unusual."""
+        """Make a plain server of a URL; None if remote or behind TLS, or with an unusual header or path."""
         parts = urlsplit(base_url)
         if parts.scheme != "http" or not is_loopback(parts.hostname or ""):
             return None  # a proxy of the environment may apply

@@ -160,7 +160,7 @@ class Counters:
 
     @property
     def beats(self) -> int:
-        """How often they were published; a process that is not stopped does so ten times a second."""
+        """How often the counters were published: ten times a second by a process that is not stopped."""
         return self._view[3]
 
 

@@ -215,7 +215,7 @@ class EpollTransport:
         return (slot for slot in self.pool.slots if slot.intake.state is _BUSY)
 
     def _sweep(self, now_ns: int) -> None:
-        """Ten times a second: publish counters, check clock and deadlines, and inspect long streams."""
+        """Check clock, deadlines, lengths, memory and long streams; redial; publish counts: each 0.1 s."""
         late_ns, self.swept_ns = now_ns - self.swept_ns - _SWEEP_NS, now_ns
         self.wall.measure()
         if self.deadlines.put_off(late_ns, now_ns):
@@ -317,7 +317,7 @@ class EpollTransport:
             self._end(slot, over if isinstance(over, Failure) else None)
 
     def _end(self, slot: Slot, failure: Failure | None) -> None:
-        """Deliver the slot's capture and free the slot, reconnecting if the connection cannot be kept."""
+        """Deliver the slot's capture and free the slot; dial it again if not kept, after 1 s if refused."""
         self.wall.check()
         slot.note_losses()
         if failure is None and self.outbox.waiting_bytes > self.job.limits.open_bytes > 0:
@@ -414,7 +414,7 @@ class EpollTransport:
             self.pool.dial(slot)
 
     def _end_lost(self, slot: Slot, error: Exception | None) -> None:
-        """End or resend the request of a connection that the peer closed or that broke."""
+        """End the request of a lost connection, or send it once more if the server closed it while idle."""
         if slot.intake.state is State.IDLE:
             self._drop_idle(slot)
             return
@@ -429,7 +429,7 @@ class EpollTransport:
         self._end(slot, cut if came else fail_unanswered(slot, now_ns, error))
 
     def _end_refused(self, slot: Slot, error: Exception) -> None:
-        """Fail the request that was due on a connection that could not be made."""
+        """Fail the request due on a connection that could not be made; without one, dial after 0.1 s."""
         if slot.index < 0:
             self.sender.take_unsent(slot)
         if slot.index >= 0:

@@ -51,7 +51,7 @@ def _find_free_of_machine(root: Path) -> Iterator[int]:
 
 
 def _find_free_of_groups(base: Path, place: str, limit: str, usage: str) -> Iterator[int]:
-    """Yield the bytes that a control group and its ancestors have left; page cache counts as free."""
+    """Yield the bytes that a control group and its ancestors have left, inactive file cache included."""
     inside = Path(os.path.normpath("/" + place.lstrip("/"))).relative_to("/")
     for group in (base / inside, *(base / above for above in inside.parents)):
         most, used = _read_number(group / limit), _read_number(group / usage)
@@ -91,7 +91,7 @@ class MemoryGauge:
         self._began = self._read_resident()
 
     def is_passed(self) -> bool:
-        """Whether it has grown by more; True where that cannot be known."""
+        """Whether the process has grown by more; True where that cannot be known."""
         return self._file < 0 or self._read_resident() - self._began > self._pages
 
     def close(self) -> None:
