@@ -74,7 +74,7 @@ def _attach_server(
 ) -> Session:
     """Open a session with the server to launch, else those at the URLs, else the embedded engine.
 
-    Raises as `attach`; if none answers at a default URL, the error also says how to name a server.
+    Raises as `attach`; if no server answers at a default URL, the error also explains how to name one.
     """
     options = _set_default_port(options, workload)
     tables = {"arguments": asked.arguments, "environment": asked.environment}  # they may hold secrets

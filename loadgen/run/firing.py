@@ -193,7 +193,7 @@ def _sum_planned_tokens(plan: Plan, indices: Int64) -> int:
 
 
 def _begin_firing(plan: Plan, options: TransportOptions, watch: Watch) -> Firing:
-    """Start sending a plan, in one process or in as many workers as the options say."""
+    """Start sending a plan, in this process's child or in as many workers as the options have."""
     if options.workers > 1:
         (feature,) = import_rows("processes")  # few runs have several
         several: Firing = feature.Workers(plan, options, watch)

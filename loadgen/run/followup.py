@@ -134,7 +134,7 @@ def write_run(
     explain: bool,
     layout: str | None,
 ) -> FinishedRun:
-    """Write a run's directory, with its report, a server's log without secrets, and requests if asked for.
+    """Write a run's directory: report, result, a launched server's log without secrets, maybe requests.jsonl.
 
     Return what could not be made or written, and a signal that came, which waits until all is written.
     """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Local(msgspec.Struct, frozen=True):
-    """A server on this machine: its processes and, if started for the run, its log and how to end it."""
+    """A server on this machine: its processes and, if started for the run, its log and whether it ended."""
 
     pids: Callable[[], Sequence[int]]
     log: Path | None = None

@@ -127,7 +127,7 @@ class Session(msgspec.Struct, frozen=True):
         """Write a run's directory: arrivals, report, a launched server's log, and last the result.
 
         It raises nothing for what cannot be written or made: that is among the errors. The journal is removed
-        once all of it is written elsewhere; a signal waits for that, a second one does not.
+        once it is written elsewhere; a signal waits for that, a second one does not.
         """
         from loadgen.run import followup  # only a run that has ended needs it
 

@@ -44,11 +44,6 @@ def find_likely_kind(asked: str | None) -> TransportKind:
     return TRANSPORTS[DEFAULT_TRANSPORT if asked in (None, _AUTO) else asked]
 
 
-def explain_refusals() -> dict[str, str]:
-    """Map each transport that this machine cannot run to the reason."""
-    return {name: why for name, kind in TRANSPORTS.items() if (why := kind.explain_refusal())}
-
-
 def choose_transport(asked: str | None, target: Target, streams: int) -> TransportChoice:
     """Choose the requested transport, or else the first that suits about `streams` streams, and why.
 

@@ -93,6 +93,7 @@ def _parse_class(text: str) -> dict[str, str]:
 
 
 def _check_classes(value: tuple[RequestClass, ...]) -> tuple[RequestClass, ...]:
+    """Return the classes, checked by `request_class.check_classes` if there are any."""
     if not value:
         return value
     from loadgen.settings import request_class

@@ -14,7 +14,6 @@ from loadgen.run.transport_choice import (
     check_transport,
     choose_sources,
     choose_transport,
-    explain_refusals,
 )
 from loadgen.settings.run_settings import SendOptions
 from loadgen.transport import source_addresses
@@ -59,7 +58,7 @@ def test_without_privilege_wire_is_used_and_the_reason_given(
     assert choose_transport(asked, HERE, 64) == TransportChoice("wire", f"not ring: {FORBIDDEN}")
     told = f"--transport ring: {FORBIDDEN}: wire is used instead"
     assert check_transport(asked) == (told if asked == "ring" else "")
-    assert explain_refusals() == {"ring": FORBIDDEN}
+    assert TRANSPORTS["ring"].explain_refusal() == FORBIDDEN
 
 
 @loop_over("variable", ["http_proxy", "HTTP_PROXY", "all_proxy"])

@@ -1,4 +1,4 @@
-"""Launched: a server started for this command, known to be ours, ready, and gone when the command is."""
+"""Launched server: started for this command, known to be ours, ready, and gone when the command ends."""
 
 from __future__ import annotations
 

@@ -28,12 +28,13 @@ _EVERY_S = 0.5
 class SaturationRule(msgspec.Struct):
     """Decides from an open loop's ended requests whether the server is saturated at the planned rate.
 
-    Three things must hold at once, each of which a healthy server shows too at times:
+    Three signs must hold at once, each of which a healthy server shows too at times:
 
-    * TTFT rises, by the trend test of Mann and Kendall over the requests in order of sending. In a burst it
-      does.
-    * Requests in flight rise. So they do until the first answers end, and in a burst.
-    * First tokens come more slowly than the plan's rate sends requests, in successive blocks of requests so
+    * TTFT rises, by the trend test of Mann and Kendall over the requests in order of sending, and by a tenth
+      of the window's length. It also rises in a burst.
+    * Requests in flight rise by two standard deviations, as they do until the first answers end, and in a
+      burst.
+    * First tokens come over a tenth more slowly than the plan's rate sends requests, in successive blocks so
       evenly that Student's t of their lags shows it. A server that is catching up after a burst is faster
       than the plan; one that is idle may get fewer requests than planned, but then TTFT does not rise.
     """

@@ -29,7 +29,7 @@ from loadgen.features.selftest.trial import (
 )
 from loadgen.host.environment import count_usable_cpus
 from loadgen.run.command.progress import display
-from loadgen.run.transport_choice import choose_transport, explain_refusals
+from loadgen.run.transport_choice import choose_transport
 from loadgen.server.exchange import ServerAddress
 from loadgen.transport.capture_process import TRANSPORTS
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     It is 1 if the client does not see what is sent. Raises MeasureError.
     """
     options = parse_arguments(selftest_parser(), argv)
-    refusals = explain_refusals()
+    refusals = {name: why for name, kind in TRANSPORTS.items() if (why := kind.explain_refusal())}
     transports = tuple(name for name in TRANSPORTS if name not in refusals)
     if options.transport in transports:
         transports = (options.transport,)

@@ -187,7 +187,7 @@ class LoadSchedule(msgspec.Struct, frozen=True):
 def parse_schedule(text: str) -> LoadSchedule:
     """Parse the stages of `--schedule`; raises ValueError that names the wrong stage and what to write.
 
-    They are 1000 and a year at most, all rates or all concurrencies, as the first says, and not all 0.
+    They are 1000 and a year at most, all rates or all concurrencies, as the first is, and not all 0.
     """
     parts = [" ".join(part.split()) for part in text.split(",")]
     if len(parts) > _MOST_STAGES:

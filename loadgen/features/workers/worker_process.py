@@ -1,6 +1,6 @@
 """Worker process: sends, decodes and journals one part of a plan, and what it shares with other processes.
 
-With its parent it has a pipe, with the other workers the queue of a closed loop and the instant of the start.
+These are a pipe with its parent, and with other workers the queue of a closed loop and the common start.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ def work(task: WorkerTask, pipe: WorkerEnd, parent: int) -> None:
 def _run_task(task: WorkerTask, pipe: WorkerEnd) -> WorkerResult:
     """Send, decode and journal a share of the plan; return the worker's result.
 
-    A few times a second it publishes totals, sends the parent which requests ended, and stops if that asks
-    to.
+    A few times a second it publishes totals, sends the parent the requests that ended, and reads whether to
+    stop.
     """
     run = start_capture(task.job, task.transport, task.counters, with_parent=True)
     process = OneProcess(task.decoder, run, task.journal, StopRules())

@@ -1,8 +1,8 @@
-"""Workers: a plan sent and decoded by several processes of this machine; this one leads them.
+"""Workers: a plan sent and decoded by several processes of this machine, which this process leads.
 
-It decodes nothing: it starts them together, adds up their totals, judges the rules over all of them, and
-reads their journals at the end. The kernel ends a worker with this process, and a worker's capturing process
-with the worker.
+The leader decodes nothing: it starts the workers together, adds up their totals, judges the rules over all,
+and reads their journals at the end. The kernel ends a worker with the leader, and a worker's capturing
+process with the worker.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ class Credentials(msgspec.Struct, frozen=True):
 def collect_credentials(options: Options, own: bool = False, *more: object) -> Credentials:
     """Collect a command's headers and secrets; raises UsageError for an invalid key, never shown.
 
-    A header given by --header stands, and an Authorization replaces every key. `own`: the server is started
-    here, and gets a key only if a flag names one. `more` are tables with further secrets, as an environment.
+    A header of --header is never replaced by the key, which is not read if one is an Authorization. `own`:
+    the server is started here, and gets a key only if a flag names one. `more` are tables with secrets.
     """
     check_key_flags(options)
     headers = dict(options.headers)

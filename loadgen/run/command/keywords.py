@@ -176,7 +176,7 @@ class _Bare(str):
     __repr__ = str.__str__
 
     def __new__(cls, written: Any) -> Self:
-        """Make the text of an annotation, or of the reference that a TypedDict holds for it."""
+        """Make the text of an annotation, or of the reference that a TypedDict has for it."""
         return super().__new__(cls, getattr(written, "__forward_arg__", written))
 
 
@@ -211,7 +211,7 @@ def _list_urls(base_url: object) -> tuple[str, ...]:
 
 
 def _suggest_keyword(name: str, kind: Any) -> str:
-    """Return the end of an unknown keyword's error, "" if there is nothing to say.
+    """Return the end of an unknown keyword's error; "" without advice.
 
     The first of: a flag of vLLM's without effect, the nearest keyword, a flag of the command, another
     client's flag.

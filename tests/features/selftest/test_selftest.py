@@ -22,7 +22,6 @@ from loadgen.features.selftest.trial import Seen, SelftestLoad
 from loadgen.host.environment import describe_machine
 from loadgen.plan import profile
 from loadgen.records.record import Records
-from loadgen.run.transport_choice import explain_refusals
 from loadgen.transport.capture_process import TRANSPORTS
 
 MS = 1_000_000
@@ -241,8 +240,8 @@ def test_a_null_server_that_does_not_start_is_one_line(
 def test_the_whole_self_test_in_short(capsys: pytest.CaptureFixture[str]) -> None:
     flags = "--streams 4 --interval-ms 5 --seconds 0.6"
     assert cli.main(["selftest", *flags.split()]) == 0
-    printed, refusals = capsys.readouterr().out.splitlines(), explain_refusals()
-    transports = [name for name in TRANSPORTS if name not in refusals]
+    printed = capsys.readouterr().out.splitlines()
+    transports = [name for name, kind in TRANSPORTS.items() if not kind.explain_refusal()]
     assert max(map(len, printed[:-1])) <= 80
     for mode in MODES:
         assert f"  {mode.words:<26}" + f"{'ok':>10}" * len(transports) in printed
