@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -43,6 +44,12 @@ def _marks(model: Path) -> tuple[str, str]:
 def _facts(directory: Path) -> dict[str, Any]:
     found: dict[str, Any] = read_json(directory / "result.json")["loadgen"]
     return found
+
+
+@pytest.fixture(scope="module")
+def model(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the tiny model: no other file's processes have its path in their command lines."""
+    return Path(shutil.copytree(model, tmp_path_factory.mktemp("model") / "launched"))
 
 
 @pytest.fixture(scope="module")

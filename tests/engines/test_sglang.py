@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -35,9 +36,9 @@ _OF_TIMES = {"reads-late", "concurrency-not-held", "first-wave", "tpot-trend", "
 
 
 @pytest.fixture(scope="module")
-def model(sglang_python: Path) -> Path:
-    """The tiny model, made with what SGLang brings."""
-    return place.tiny_model(sglang_python)
+def model(sglang_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the tiny model: no other file's processes have its path in their command lines."""
+    return Path(shutil.copytree(place.tiny_model(sglang_python), tmp_path_factory.mktemp("model") / "sglang"))
 
 
 @pytest.fixture(scope="module")
