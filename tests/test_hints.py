@@ -83,7 +83,6 @@ COMMANDS = (
     "loadgen/fleet/shards_command.py",
     "loadgen/host/",
     "loadgen/engines/refusals.py",
-    "loadgen/features/sessions/session_figures.py",  # patterns of refusals, and titles of figures
     "servers/loadgen_servers/launch/",
     "servers/loadgen_servers/null/",
     "servers/loadgen_servers/process/embedded.py",
