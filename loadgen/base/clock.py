@@ -20,11 +20,9 @@ class Clock(Protocol):
 
     def now_ns(self) -> int:
         """Read CLOCK_MONOTONIC (ns)."""
-        ...
 
     def wall_ns(self) -> int:
         """Read CLOCK_REALTIME (ns)."""
-        ...
 
 
 class ProcessClock(Clock, Protocol):
@@ -32,7 +30,6 @@ class ProcessClock(Clock, Protocol):
 
     def cpu_ns(self) -> int:
         """Read CLOCK_PROCESS_CPUTIME_ID (ns)."""
-        ...
 
 
 class SystemClock:

@@ -253,19 +253,15 @@ class Calls(Protocol):
     @property
     def nodes(self) -> Sequence[Node]:
         """The machine of each shard."""
-        ...
 
     def ask(self, shard: int, method: str, *arguments: Any) -> None:
         """Call a method of one shard, without waiting for its answer."""
-        ...
 
     def take_answers(self, within_s: float) -> list[Answer]:
         """Wait up to `within_s` for an answer and return those that are there; [] at once if none is due."""
-        ...
 
     def release(self) -> None:
         """End every shard at once, and all that it started."""
-        ...
 
 
 class RayCalls:

@@ -24,7 +24,6 @@ class ArrivalProcess(Protocol):
 
     def offsets_ns(self, n: int, rng: np.random.Generator) -> Int64:
         """Draw when each of n requests is due after the start, int64[n] (ns), never decreasing."""
-        ...
 
 
 class Arrival(msgspec.Struct, frozen=True):

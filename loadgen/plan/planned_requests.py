@@ -39,11 +39,9 @@ class Requests(Protocol):
 
         Some may be JSON already (msgspec.Raw).
         """
-        ...
 
     def digest(self) -> str:
         """Return a hash that is equal for equal requests, in every process, on every machine."""
-        ...
 
 
 class TurnRequests(Requests, Protocol):
@@ -53,7 +51,6 @@ class TurnRequests(Requests, Protocol):
         self, i: int, answers: Sequence[dict[str, Any]], dialect: Dialect, model: str
     ) -> dict[str, Any]:
         """Make the fields of request i with these answers in place of its history's first ones."""
-        ...
 
 
 class PromptRequests:

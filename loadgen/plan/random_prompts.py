@@ -48,11 +48,9 @@ class TextModule(Protocol):
 
     def choose_form(self, profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
         """Choose the form of a profile's texts; raises UsageError where the API does not take it."""
-        ...
 
     def open_source(self, form: str, inputs: PlanInputs) -> PromptSource:
         """Open the source of prompts of a form; raises UsageError where it needs a file that is missing."""
-        ...
 
 
 def import_texts() -> TextModule:

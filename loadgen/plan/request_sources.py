@@ -209,11 +209,9 @@ class SourceModule(Protocol):
 
     def requests(self, inputs: PlanInputs) -> SourcedRequests:
         """Make the requests of a profile; raises UsageError if profile, file and server do not fit."""
-        ...
 
     def choose_form(self, profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
         """Choose the form of generated prompts, as `ids` or `words`; raises UsageError."""
-        ...
 
 
 def find_source(profile: Profile) -> str:

@@ -286,39 +286,31 @@ class Firing(Protocol):
     @property
     def counters(self) -> SentCounters:
         """Counts of requests sent and ended, for the display."""
-        ...
 
     @property
     def died(self) -> str:
         """Why sending ended early, by a fault of this client; "" if it did not."""
-        ...
 
     @property
     def health(self) -> Health:
         """The capturing processes' report, once all is over."""
-        ...
 
     @property
     def tally(self) -> DecodedTally:
         """The counts made while decoding so far."""
-        ...
 
     @property
     def lost(self) -> tuple[str, ...]:
         """Which of several processes were lost, and why, in words."""
-        ...
 
     def turns(self, progress: Progress) -> Iterator[None]:
         """Run until all is decoded and journalled, yielding a few times a second."""
-        ...
 
     def stop(self) -> None:
         """End what is in flight; what has finished is still decoded."""
-        ...
 
     def kill(self) -> None:
         """End every process at once."""
-        ...
 
 
 class OneProcess:

@@ -40,19 +40,15 @@ class HostSampler(Protocol):
 
     def describe(self) -> dict[str, str]:
         """Return the sensors' unchanging facts, for the report's environment."""
-        ...
 
     def sampling(self) -> AbstractContextManager[None]:
         """Sample in a thread inside the block; do not fork inside it."""
-        ...
 
     def summarize(self, begin_ns: int, end_ns: int) -> SensorSummary:
         """Summarize the samples between two times of CLOCK_MONOTONIC (ns)."""
-        ...
 
     def list_series(self) -> list[SampledSeries]:
         """List the series of every sampled quantity."""
-        ...
 
 
 def scrape_before_run(

@@ -30,11 +30,9 @@ class FurtherRule(Protocol):
 
     def note_several(self, several: Iterable[BegunRequest]) -> None:
         """Note requests that have ended and had a first token."""
-        ...
 
     def reason(self, elapsed_s: float, in_flight: int) -> str:
         """Return why the run must end; "" if it goes on."""
-        ...
 
 
 class StopRules(msgspec.Struct):

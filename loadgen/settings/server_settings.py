@@ -11,15 +11,7 @@ from typing import Any
 from loadgen.base import parsing
 from loadgen.base.parsing import MOST_SEED, MOST_TOKENS, integer_between, number_between
 from loadgen.engines.engines import LAUNCHED
-from loadgen.settings.setting import (
-    LAUNCH,
-    NO_KEYWORD,
-    SERVER,
-    KeyRows,
-    Makes,
-    OptionRows,
-    setting,
-)
+from loadgen.settings.setting import LAUNCH, NO_KEYWORD, SERVER, KeyRows, Makes, OptionRows, setting
 
 START_TIMEOUT_S = 1200.0
 _MOST_GPUS = 1024

@@ -22,41 +22,30 @@ Values = Mapping[str, Any]  # of all keys of a profile
 NO_KEYWORD = "-"
 _UNIONS = (types.UnionType, typing.Union)
 OF_A_PROFILE = "belongs in a profile: all checkpoints get the same requests"
-SERVER = "server"
-LAUNCH = "a server started for the run"
-WORKLOAD = "workload"
-SHAPES = "load over time, and classes (docs/load-shapes.md)"
-SESSIONS = "sessions of several turns (docs/sessions.md)"
-DATA = "data (docs/datasets.md)"
-LENGTHS = "lengths and text of random prompts"
-TRACES = "traces (docs/traces.md)"
-REQUESTS = "requests"
-RUN = "the run"
-SHARDS = "one plan sent by several commands (docs/shards.md)"
-CLUSTER = "a plan sent from a Ray cluster (docs/shards.md)"
-STOP = "rules to stop (docs/reliability.md)"
-ROOFLINE = "roofline"
-OUTPUT = "output"
-UNLISTED = "none"  # flags that no help lists
 # By what --help=NAME calls them, in the order of --help-all.
 GROUPS = {
-    "server": SERVER,
-    "launch": LAUNCH,
-    "workload": WORKLOAD,
-    "shapes": SHAPES,
-    "sessions": SESSIONS,
-    "data": DATA,
-    "lengths": LENGTHS,
-    "traces": TRACES,
-    "requests": REQUESTS,
-    "run": RUN,
-    "shards": SHARDS,
-    "cluster": CLUSTER,
-    "stop": STOP,
-    "roofline": ROOFLINE,
-    "output": OUTPUT,
+    "server": "server",
+    "launch": "a server started for the run",
+    "workload": "workload",
+    "shapes": "load over time, and classes (docs/load-shapes.md)",
+    "sessions": "sessions of several turns (docs/sessions.md)",
+    "data": "data (docs/datasets.md)",
+    "lengths": "lengths and text of random prompts",
+    "traces": "traces (docs/traces.md)",
+    "requests": "requests",
+    "run": "the run",
+    "shards": "one plan sent by several commands (docs/shards.md)",
+    "cluster": "a plan sent from a Ray cluster (docs/shards.md)",
+    "stop": "rules to stop (docs/reliability.md)",
+    "roofline": "roofline",
+    "output": "output",
 }
 GROUP_ORDER = tuple(GROUPS.values())
+(
+    SERVER, LAUNCH, WORKLOAD, SHAPES, SESSIONS, DATA, LENGTHS, TRACES,
+    REQUESTS, RUN, SHARDS, CLUSTER, STOP, ROOFLINE, OUTPUT,
+) = GROUP_ORDER  # fmt: skip
+UNLISTED = "none"  # flags that no help lists
 
 
 class Makes(Enum):

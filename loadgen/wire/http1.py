@@ -37,7 +37,6 @@ class Reads(Protocol):
 
     def list_since(self, count: int) -> list[bytes]:
         """Return the reads after the first `count`; a negative one counts from the end, as in a slice."""
-        ...
 
 
 class Framing(msgspec.Struct, kw_only=True):

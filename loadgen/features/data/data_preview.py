@@ -26,7 +26,6 @@ class _Recorded(Protocol):
     @property
     def held(self) -> Mapping[str, int]:
         """Counts of messages by role, and of tool calls."""
-        ...
 
 
 class PlanPreview(msgspec.Struct, frozen=True):

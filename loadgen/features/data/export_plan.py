@@ -37,15 +37,12 @@ class MadeTurns(Protocol):
     def output_lens(self) -> Int64: ...
     def system(self, session: int) -> str:
         """Return the system prompt of a session; "" if it has none."""
-        ...
 
     def message(self, i: int) -> str:
         """Return the user's message of request i."""
-        ...
 
     def answer(self, i: int) -> str:
         """Return the generated answer to request i, for the history of later turns."""
-        ...
 
 
 class ExportExtension(Extension):

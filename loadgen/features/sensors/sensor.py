@@ -68,7 +68,6 @@ class Sensor(Protocol):
 
     def read(self, pids: Sequence[int]) -> Reading:
         """Read the values now; `pids` are the server's processes, () if unknown."""
-        ...
 
 
 class Absent(msgspec.Struct, frozen=True):

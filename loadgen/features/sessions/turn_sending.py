@@ -258,11 +258,9 @@ class TurnPace(Protocol):
 
     def first_ns(self, slot: int, end_ns: int) -> int:
         """Return when the slot's next session begins, after the one before ended; 0: at once."""
-        ...
 
     def next_ns(self, slot: int, index: int, end_ns: int) -> int:
         """Return when turn `index` is due, whose previous answer ended at `end_ns`; call it once a turn."""
-        ...
 
 
 class Delays:

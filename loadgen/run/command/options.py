@@ -21,13 +21,7 @@ from loadgen.features import import_rows
 from loadgen.settings import request_settings, setting, table
 from loadgen.settings.load_settings import SeedOptions
 from loadgen.settings.run_settings import AroundOptions, OutputOptions, SendOptions, StopOptions
-from loadgen.settings.server_settings import (
-    KeyOptions,
-    LaunchRows,
-    ServerKeys,
-    TargetOptions,
-    TrustOptions,
-)
+from loadgen.settings.server_settings import KeyOptions, LaunchRows, ServerKeys, TargetOptions, TrustOptions
 from loadgen.settings.setting import Setting, make_option_struct
 from loadgen.settings.table import ANSWER_LENS
 

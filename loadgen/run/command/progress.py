@@ -128,11 +128,7 @@ class Display:
         """Show how far something else than a run is."""
 
     def waiting(
-        self,
-        what: str,
-        at_most_s: float | None = None,
-        detail: Callable[[], str] = str,
-        forks: bool = False,
+        self, what: str, at_most_s: float | None = None, detail: Callable[[], str] = str, forks: bool = False
     ) -> AbstractContextManager[None]:
         """Return a context that shows what is waited for, its limit and state, if that takes a moment.
 

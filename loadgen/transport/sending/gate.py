@@ -24,19 +24,15 @@ class Gate(Protocol):
 
     def is_open(self, now_ns: int) -> bool:
         """Whether one more request may be sent now."""
-        ...
 
     def wait_ns(self, now_ns: int) -> int:
         """How long to wait before calling `is_open` again if no request ends before."""
-        ...
 
     def note_sent(self, stream: Stream) -> None:
         """Note a request that is sent now, or fails at once; its `sent_ns` may not be set yet."""
-        ...
 
     def note_ended(self, end_ns: int) -> None:
         """Note that a request ended."""
-        ...
 
 
 class ConcurrencyGate:
@@ -144,15 +140,12 @@ class Cancelling(Protocol):
 
     def note_sent(self, stream: Stream) -> None:
         """Note a request that was sent, or sent again: the last time of sending counts."""
-        ...
 
     def take_due(self, now_ns: int) -> list[Stream]:
         """Return the requests to cancel now, each once."""
-        ...
 
     def wait_ns(self, now_ns: int) -> int:
         """How long to wait before calling `take_due` again if nothing arrives before."""
-        ...
 
 
 class AfterTime:

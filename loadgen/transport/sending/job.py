@@ -143,23 +143,18 @@ class Order(Protocol):
 
     def __len__(self) -> int:
         """How many there are at most."""
-        ...
 
     def __iter__(self) -> Iterator[int]:
         """The plan index of each, which from then on is for this process to send."""
-        ...
 
     def list_taken(self, count: int) -> Sequence[int]:
         """List the first `count` requests given out, in any process that shares this order."""
-        ...
 
     def list_claimed(self) -> Sequence[int]:
         """List the requests that only this process may send: given out, or assigned beforehand."""
-        ...
 
     def list_unanswered(self, sent: int, have: Collection[int]) -> Sequence[int]:
         """List the requests that were sent and did not come back; `have` are those that did."""
-        ...
 
 
 class Listed:
@@ -191,7 +186,6 @@ class RunStart(Protocol):
 
     def begin_ns(self, now_ns: int) -> int:
         """Return that instant, for a process that is ready now; 0 while it is not known."""
-        ...
 
 
 class AtOnce:
@@ -301,17 +295,14 @@ class Sessions(Protocol):
 
     def make_headers(self, index: int, prefix: str) -> tuple[tuple[str, str], ...]:
         """Make the headers that request `index` carries as a turn of its session."""
-        ...
 
     def make_sender(
         self, job: Job, pool: Any, counters: Counters, send: Callable[[Any], None]
     ) -> tuple[Any, Any]:
         """Make the job's turns, as an `Outgoing`, and the `Sender` that gives them to a pool's slots."""
-        ...
 
     def make_exchanges(self, job: Job, begin_ns: int) -> TurnExchanges:
         """Make the sender of turns for a transport that awaits each request."""
-        ...
 
 
 class TurnExchanges(Protocol):
@@ -321,15 +312,12 @@ class TurnExchanges(Protocol):
 
     async def run(self, first: Any, exchange: Callable[[Any], Awaitable[Failure | None]]) -> None:
         """Send all turns of the session that begins with `first`, as long as each succeeds."""
-        ...
 
     def build_ahead(self) -> bool:
         """Build one request ahead of time; False if there is none to build."""
-        ...
 
     def bodies_digest(self) -> str:
         """Return a hash of the bodies that were sent."""
-        ...
 
 
 def join_digests(digests: Iterable[str]) -> str:
