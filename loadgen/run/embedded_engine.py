@@ -1,4 +1,4 @@
-"""Embedded engine: the server of a run that names none, in a process of its own."""
+"""Embedded engine: the server of a run that names none, in a process of its own, and its presets' times."""
 
 from __future__ import annotations
 

@@ -32,15 +32,7 @@ if TYPE_CHECKING:
 
 else:
     _Server = create_model(
-        "_Server",
-        __config__={
-            "extra": "forbid",
-            "frozen": True,
-            "strict": True,
-            "allow_inf_nan": False,
-            "defer_build": True,
-        },
-        **make_model_fields((ServerKeys,), {}),
+        "_Server", __config__={"defer_build": True}, **make_model_fields((ServerKeys,), {})
     )
 
 

@@ -1,4 +1,4 @@
-"""Load schedule: a load that changes over time, in stages as `--schedule` writes them, or by vLLM's ramp."""
+"""Load schedule: a load over time, by stages, vLLM's ramp or bursts, and when its requests are due."""
 
 from __future__ import annotations
 

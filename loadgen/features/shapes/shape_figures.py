@@ -1,7 +1,4 @@
-"""Shape figures: what the requests of each stage of a load over time, and of each class of a mixed one, got.
-
-The tables of both are here too, and the lines on requests that were cancelled as planned.
-"""
+"""Shape figures: what requests of each stage and class got, how many were cancelled, and their tables."""
 
 from __future__ import annotations
 
