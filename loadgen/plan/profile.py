@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from pydantic import (
     Field,
@@ -39,6 +39,9 @@ from loadgen.settings.setting import (
 )
 from loadgen.settings.table import PROFILE_KEYS, join_rows, list_profile_keys
 from loadgen.settings.validation import FLAGS, ServerSettings, explain_errors, validate_table
+
+if TYPE_CHECKING:
+    from loadgen.plan.planned_requests import ConcurrencySteps
 
 Rung = Annotated[int, Field(ge=1, le=parsing.MOST_TOKENS, strict=True)]
 _MOST_PROMPTS = 1_000_000  # where time is the limit; only their lengths exist before they are due
@@ -106,6 +109,30 @@ else:
     )
 
 
+class Stepped(Protocol):
+    """A schedule, as far as the core reads it; the feature that parses it has the rest."""
+
+    def list_steps(self) -> ConcurrencySteps:
+        """List when the limit of a closed loop changes, and to how many requests."""
+        ...
+
+
+class Periodic(Protocol):
+    """Bursts, as far as the core reads them: the seconds from one to the next."""
+
+    @property
+    def every_s(self) -> float: ...
+
+
+class Ramp(Protocol):
+    """vLLM's rate ramp, as far as the core reads it: its ends, in requests per second."""
+
+    @property
+    def begin(self) -> float: ...
+    @property
+    def end(self) -> float: ...
+
+
 class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_build=False):
     """A workload; each key is also a flag, spelled with dashes.
 
@@ -159,22 +186,22 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
         return "inf" if math.isinf(value) else value
 
     @property
-    def stages(self) -> Any:
+    def stages(self) -> Stepped | None:
         """The parsed --schedule; None without one."""
-        return _import_shapes().parse_schedule(self.schedule) if self.schedule else None
+        read: Stepped | None = _import_shapes().read_schedule(self) if self.schedule else None
+        return read
 
     @property
-    def periodic(self) -> Any:
+    def periodic(self) -> Periodic | None:
         """The parsed --bursts; None without them."""
-        return _import_shapes().parse_bursts(self.bursts) if self.bursts else None
+        read: Periodic | None = _import_shapes().read_bursts(self) if self.bursts else None
+        return read
 
     @property
-    def ramp(self) -> Any:
+    def ramp(self) -> Ramp | None:
         """vLLM's rate ramp; None without one, or without one of its ends."""
-        begin, end = self.ramp_up_start_rps, self.ramp_up_end_rps
-        if self.ramp_up_strategy is None or begin is None or end is None:
-            return None
-        return _import_shapes().RampEnds(begin, end, self.ramp_up_strategy == "exponential")
+        read: Ramp | None = _import_shapes().read_ramp(self) if self.ramp_up_strategy else None
+        return read
 
     @property
     def shaped(self) -> bool:

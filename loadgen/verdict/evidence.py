@@ -278,8 +278,7 @@ class RunEvidence:
     def burst_period_ns(self) -> int:
         """The time from one planned burst to the next; 0 without bursts."""
         bursts = self.facts.profile.periodic
-        every_s: float = 0.0 if bursts is None else bursts.every_s
-        return round(every_s * SECOND_NS)
+        return 0 if bursts is None else round(bursts.every_s * SECOND_NS)
 
     @cached_property
     def late_ns(self) -> Int64:

@@ -274,12 +274,30 @@ def parse_bursts(text: str) -> Bursts:
     return made
 
 
+def read_schedule(profile: Profile) -> LoadSchedule | None:
+    """Parse a profile's --schedule; None without one."""
+    return parse_schedule(profile.schedule) if profile.schedule else None
+
+
+def read_bursts(profile: Profile) -> Bursts | None:
+    """Parse a profile's --bursts; None without them."""
+    return parse_bursts(profile.bursts) if profile.bursts else None
+
+
+def read_ramp(profile: Profile) -> RampEnds | None:
+    """Return a profile's rate ramp; None without one, or without one of its ends."""
+    begin, end = profile.ramp_up_start_rps, profile.ramp_up_end_rps
+    if profile.ramp_up_strategy is None or begin is None or end is None:
+        return None
+    return RampEnds(begin, end, profile.ramp_up_strategy == "exponential")
+
+
 def compute_mean_rate_per_s(profile: Profile) -> float:
     """Compute the mean planned rate, in requests per second, bursts included; inf if no rate is planned.
 
     The rate is of the schedule's stages, else of the ramp, else --request-rate.
     """
-    stages, ramp, bursts = profile.stages, profile.ramp, profile.periodic
+    stages, ramp, bursts = read_schedule(profile), read_ramp(profile), read_bursts(profile)
     rate_per_s: float
     if stages is not None and not stages.concurrency:
         rate_per_s = stages.mean_rate_per_s
@@ -346,7 +364,8 @@ def make_process(profile: Profile, count: int) -> ArrivalProcess:
 
     A rate of inf leaves the bursts alone. Raises UsageError for a rate or burstiness that cannot be drawn.
     """
-    stages, ramp, burstiness = profile.stages, profile.ramp, profile.burstiness
+    stages, ramp, bursts = read_schedule(profile), read_ramp(profile), read_bursts(profile)
+    burstiness = profile.burstiness
     base: ArrivalProcess
     if stages is not None:
         base = ScheduledArrival(stages, burstiness)
@@ -354,10 +373,10 @@ def make_process(profile: Profile, count: int) -> ArrivalProcess:
         base = RequestRamp(ramp, count, burstiness)
     else:
         base = Arrival(profile.request_rate, burstiness)
-    if profile.periodic is None:
+    if bursts is None:
         return base
     alone = stages is None and ramp is None and math.isinf(profile.request_rate)
-    return WithBursts(None if alone else base, profile.periodic)
+    return WithBursts(None if alone else base, bursts)
 
 
 def _draw_unit_times(burstiness: float, n: int, rng: np.random.Generator) -> Float64:

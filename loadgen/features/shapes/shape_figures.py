@@ -14,7 +14,13 @@ from loadgen.base.clock import SECOND_NS
 from loadgen.base.structs import replace
 from loadgen.base.text import align_cells, cut_end, format_cell_ms, list_first
 from loadgen.facts.run_facts import Facts
-from loadgen.features.shapes.load_schedule import LoadSchedule, RampEnds, make_process
+from loadgen.features.shapes.load_schedule import (
+    LoadSchedule,
+    RampEnds,
+    make_process,
+    read_ramp,
+    read_schedule,
+)
 from loadgen.figures.metrics import mark_good, measure_part
 from loadgen.figures.per_request import PerRequest
 from loadgen.plan import random_prompts
@@ -136,10 +142,10 @@ def _list_stages(profile: Profile, offsets_ns: Int64 | None) -> list[StageWindow
 
     [] with neither, or with fewer than four requests of a ramp.
     """
-    if profile.stages is not None:
-        return list(_list_schedule_stages(profile.stages))
-    if profile.ramp is not None and offsets_ns is not None and len(offsets_ns) >= _PARTS:
-        return list(_list_ramp_stages(profile.ramp, profile.num_prompts or len(offsets_ns), offsets_ns))
+    if (schedule := read_schedule(profile)) is not None:
+        return list(_list_schedule_stages(schedule))
+    if (ramp := read_ramp(profile)) is not None and offsets_ns is not None and len(offsets_ns) >= _PARTS:
+        return list(_list_ramp_stages(ramp, profile.num_prompts or len(offsets_ns), offsets_ns))
     return []
 
 
