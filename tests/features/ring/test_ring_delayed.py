@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -129,11 +129,26 @@ def test_a_timeout_keeps_all_that_had_come(serve: Serve, channel: str) -> None:
     assert (gaps_ns(driven) > GAP_S * 1e9 / 2).all()
 
 
+class NotedPieces(list[bytes | float]):
+    """The pieces of an answer, and when each had been written."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.pieces)
+        self.written_ns: list[int] = []
+
+    def __iter__(self) -> Iterator[bytes | float]:
+        for piece in super().__iter__():
+            yield piece
+            if isinstance(piece, bytes):
+                self.written_ns.append(time.monotonic_ns())
+
+
 @loop_over("unread", [2, 3])
 @loop_over("channel", CHANNELS)
 def test_a_stop_keeps_all_that_had_come(serve: Serve, channel: str, unread: int) -> None:
     drivers: list[Driver] = []
     stopped_ns: list[int] = []
+    noted: list[NotedPieces] = []
 
     def stopping(index: int) -> bytes:
         if index == unread:
@@ -142,14 +157,20 @@ def test_a_stop_keeps_all_that_had_come(serve: Serve, channel: str, unread: int)
             drivers[0].inbox.stop()
         return b"{}"
 
-    server, target = serve(lambda _: stream(1000, GAP_S), channel)
+    def note_writes(_: Asked) -> Answer:
+        noted.append(NotedPieces(stream(1000, GAP_S)))
+        return Answer(noted[-1])
+
+    server, target = serve(note_writes, channel)
     with server:
         drivers.append(Driver(job_of(target(), 4, 2, body=stopping), "ring"))
         driven = drivers[0].run()
     assert kinds(driven) == [FailureKind.CANCELLED] * 2
-    for capture, record in zip(driven.captures, records(driven), strict=True):
-        assert capture.segments
-        assert record.arrival_ns[-1] > stopped_ns[0] - 60 * MS
+    assert all(capture.segments for capture in driven.captures)
+    kept = sorted(len(record.arrival_ns) for record in records(driven))
+    # A busy kernel may deliver later than the write returns. The first piece is the head.
+    came = sorted(sum(ns < stopped_ns[0] - 5 * MS for ns in each.written_ns) - 1 for each in noted)
+    assert [mine >= its for mine, its in zip(kept, came, strict=True)] == [True] * 2, (kept, came)
     assert (gaps_ns(driven) > GAP_S * 1e9 / 2).all()
 
 
