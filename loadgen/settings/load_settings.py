@@ -264,7 +264,7 @@ class CancelKeys(KeyRows, frozen=True):
     """The settings that limit requests in prefill and cancel some requests on purpose."""
 
     prefill_concurrency: int | None = _load(None, "at most N requests waiting for their first token",
-        read=integer_between(1, parsing.MOST_STREAMS), metavar="N", rank=1,
+        read=integer_between(1, parsing.MOST_STREAMS), metavar="N", rank=1, holds=True,
         not_with=(Conflict(_answers_whole, "--prefill-concurrency: a whole answer shows no first token: "
             "leave out --disable-stream"),))
     cancel_rate: str = _load("", "of the requests that are cancelled on purpose, as 10%% or 0.1",

@@ -118,6 +118,7 @@ class Setting(msgspec.Struct):
     resumes: bool = False  # may differ when a series of runs is resumed: it changes no figure
     compared: Identity = Identity.AS_GIVEN
     arrivals: bool = False  # it gives times at which requests, or sessions, begin
+    holds: bool = False  # it holds due requests back: doubts do not blame the client for their waiting
     swept: bool = True  # a sweep may vary it; not what names it, or is a table or a list
     replaces: tuple[str, ...] = ()  # keys of a file that it stands in place of when it is given over them
     needs: tuple[Conflict, ...] = ()  # refused without them, where it is given

@@ -15,7 +15,9 @@ from loadgen.figures import steady_state
 from loadgen.figures.figure_table import SELECTABLE, percentile_name
 from loadgen.figures.peaks import peak_concurrency
 from loadgen.figures.session_rows import find_dry_ns
+from loadgen.plan.profile import Profile
 from loadgen.records import text_tokens
+from loadgen.settings.table import PROFILE_KEYS, join_rows
 from loadgen.verdict.evidence import RunEvidence, least_samples, overlap_mean, percent
 
 FAILED, MANY_FAILED = 0.01, 0.1  # of the requests
@@ -31,9 +33,11 @@ GROWN, NOISE = 1.5, 3.0  # a ratio, and standard deviations of the difference of
 OUTSIDE, PER_SLOT = 0.2, 5  # of the duration, requests
 RESENT = 0.01  # of the requests
 THIN = 0.1  # of the samples of a point estimate
+_HOLDING = tuple(row for row in join_rows(*PROFILE_KEYS) if row.holds)
+_HOLDING_FLAGS = " or ".join(row.option for row in _HOLDING)
 _FIX_FAILURES = "resolve the errors listed under `failed:`, or lower --max-concurrency or --request-rate"
 _LESS_LATE = (
-    "raise --max-concurrency or --prefill-concurrency, or lower --request-rate, --schedule, --bursts or "
+    f"raise --max-concurrency or {_HOLDING_FLAGS}, or lower --request-rate, --schedule, --bursts or "
     "--speed-up"
 )
 _KEEP_ALIVE = (
@@ -239,10 +243,16 @@ def _cut_prompts(planned: Int64, counted: Int64) -> str:
     )
 
 
+def _name_holding(profile: Profile) -> str:
+    """Name the given settings that hold due requests back, with their values; "" if there are none."""
+    values = [(row, getattr(profile, row.name)) for row in _HOLDING]
+    return " and ".join(f"{row.option} {value}" for row, value in values if value != row.default)
+
+
 @suspect(
     "concurrency-not-held",
     f"closed loop: mean concurrency between ramp and drain (Little's law) is below {percent(HELD)} of "
-    "--max-concurrency, without --prefill-concurrency; a slot is empty only during its turnaround; a session "
+    f"--max-concurrency, without {_HOLDING_FLAGS}; a slot is empty only during its turnaround; a session "
     "holds its slot between turns too, and users at a rate of their own hold none",
     "turnaround is the client's time: give it a core, use --transport wire, or request longer answers",
     origin=Origin.CLIENT,
@@ -250,7 +260,7 @@ def _cut_prompts(planned: Int64, counted: Int64) -> str:
 def concurrency_not_held(run: RunEvidence) -> Evidence | None:
     """Find evidence that between ramp and drain fewer requests ran at once than were requested."""
     held = run.held_concurrency
-    if not run.closed_loop or run.facts.profile.prefill_concurrency is not None:
+    if not run.closed_loop or _name_holding(run.facts.profile):
         return None
     if run.facts.profile.users is not None:
         return None
@@ -286,8 +296,8 @@ def sends_late(run: RunEvidence) -> Evidence | None:
         return None
     limit = run.facts.max_concurrency
     capped = limit is not None and peak_concurrency(*run.held_spans_ns) >= limit
-    prefills = run.facts.profile.prefill_concurrency
-    cause = f"--prefill-concurrency {prefills} held them back" if prefills else "the client was late"
+    holding = _name_holding(run.facts.profile)
+    cause = f"{holding} held them back" if holding else "the client was late"
     cause = f"--max-concurrency {limit} held them back" if capped else cause
     delay = "" if run.sessions is None else "first turns "
     delay += f"sent {late_ms:.2f} ms late on average, {float(run.late_ns.max()) / 1e6:.2f} ms at most"
