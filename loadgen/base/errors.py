@@ -98,14 +98,14 @@ T = TypeVar("T")
 
 
 class Broken(msgspec.Struct, frozen=True):
-    """The name of a part of a report or result that could not be made, and the exception it raised."""
+    """The name of a part of a report or result that could not be made, and the exception as text."""
 
     name: str
     why: str  # as "ZeroDivisionError: division by zero"
 
 
 def make_guarded(name: str, make: Callable[[], T], otherwise: T, broken: list[Broken]) -> T:
-    """Return make(); if it raises, return `otherwise` and append (name, exception) to `broken`."""
+    """Return make(); if it raises, return `otherwise` and append `name` and the error as text to `broken`."""
     try:
         return make()
     except Exception as error:

@@ -77,7 +77,7 @@ class OpenedFile:
         if not stat.S_ISREG(status.st_mode):
             raise self.refusal("is not a regular file: give one")
         if not status.st_size:
-            raise self.refusal("is empty")
+            raise self.refusal("is empty: give a file with a request in each line")
         head = self.read(0, 8)
         for magic, why in _MAGIC.items():
             if head.startswith(magic):
@@ -217,7 +217,8 @@ def _explain_syntax(row: bytes, error: Exception) -> str:
     try:
         json.loads(row, parse_constant=_refuse_constant)
     except json.JSONDecodeError as fault:
-        return f"is not valid JSON: {fault.msg} (column {fault.colno})"
+        hint = "" if fault.pos else ": each row is an object of JSON, as docs/datasets.md shows"
+        return f"is not valid JSON: {fault.msg} (column {fault.colno}){hint}"
     except RecursionError:
         return "is nested too deep"
     except ValueError as fault:  # a constant that is no JSON, or an integer without an end

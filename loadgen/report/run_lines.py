@@ -222,7 +222,10 @@ def _list_server_lengths(facts: Facts, records: Records) -> Iterator[str]:
 
 
 def _list_reuse(facts: Facts, records: Records) -> Iterator[str]:
-    """Yield a line on the share of prompt tokens that a prefix cache should hold, and the share it held."""
+    """Yield the parts of a line: the prompt tokens' expected cached share, and the share by each source.
+
+    Nothing if no share is expected, and prompts are random or no cached token is reported.
+    """
     expected, by = evidence.expected_reuse(facts), evidence.reported_reuse(facts, records)
     if not expected and (facts.data.kind == RANDOM or not any(hits for hits, _ in by.values())):
         return

@@ -383,7 +383,7 @@ def check_models(made: Plan, served: ServerInfo) -> None:
 
 
 def check_lengths(made: Plan, limit: int) -> None:
-    """Raise MeasureError for a request too long for the model, UsageError for an answer below --min-tokens.
+    """Raise MeasureError for a request too long for the model, UsageError for --min-tokens above an answer.
 
     `limit` is in tokens, prompt and answer together; 0: not known, and no request is too long. A length that
     only the server counts is 0.

@@ -375,7 +375,10 @@ class OneProcess:
 
 
 def begin_process(plan: Plan, options: TransportOptions, watch: Watch) -> OneProcess:
-    """Raise the file limit as needed and start sending a plan in one capturing process; raises UsageError."""
+    """Start sending a plan in one capturing process, once this one may open enough files.
+
+    Raises UsageError where the limit of open files cannot be set high enough.
+    """
     job = make_job(plan, options, watch.rules)
     allow_files(job, options.transport)
     decoder = make_decoder(plan, options, watch.tokenizer is not None)

@@ -57,7 +57,7 @@ def test_rows_are_found_whatever_the_chunks(
 @loop_over(
     ("raw", "why"),
     [
-        (b"", ": is empty"),
+        (b"", ": is empty: give a file with a request in each line"),
         (b"\n \n\r\n", ": holds no rows: every line is blank"),
         (b"\x1f\x8b\x08\x00", ": is compressed (gzip): unzip it first"),
         (b"\x28\xb5\x2f\xfd\x00", ": is compressed (zstd): unpack it first"),

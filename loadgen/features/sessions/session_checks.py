@@ -153,9 +153,9 @@ def _count_repeated_tokens(run: RunEvidence, sessions: SessionRows) -> int:
     Source.COUNTERS,
 )
 def cached_tokens_differ(run: RunEvidence) -> Evidence | None:
-    """Find evidence that usage and counters report shares of cached tokens over 2 % of the tokens apart.
+    """Find evidence that usage and counters of sessions give cached shares over 2 % of the tokens apart.
 
-    None if one is unknown, or a request failed or was cancelled.
+    None without sessions, if one share is unknown, or if a request failed or was cancelled.
     """
     window, (hits, looked_up, _) = run.window, count_cached_tokens(run.records, run.records.ok)
     if run.sessions is None or window is None or not window.prefix_queries or not looked_up:

@@ -176,7 +176,10 @@ class TurnQueue:
         return request
 
     def note_ended(self, capture: Capture, got: Sequence[Any]) -> EndedTurn:
-        """Note that a turn's whole answer has arrived, to be judged later."""
+        """Queue an ended turn, to be judged later by `build_ahead` or `judge`, and return it.
+
+        `got` holds its reads, as a transport gathers them.
+        """
         turn = EndedTurn(capture.index, capture, got)
         self._ended.append(turn)
         return turn

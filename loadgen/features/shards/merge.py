@@ -163,10 +163,10 @@ def _check_apart(pairs: Sequence[tuple[ShardRun, Result]], total: int | None) ->
 def _list_parts(
     given: Mapping[int, tuple[ShardRun, Result]], total: int | None, causes: Mapping[int, str]
 ) -> Iterator[_Part]:
-    """Yield every shard of the plan, with the requests lost with it and why, if it is missing or recovered.
+    """Yield every shard of the plan; one that is missing or recovered has its lost requests, and why.
 
-    `causes` has known reasons by number. With sessions the lost requests are all of the first such shard,
-    since their indices do not say whose they are.
+    `total` counts the planned requests (None: unknown, so none are listed as lost), `causes` has reasons by
+    shard. With sessions all lost ones stand with the first such shard: indices do not say whose they are.
     """
     first = next(iter(given.values()))[0]
     of, none = first.shard.of, np.zeros(0, np.int64)

@@ -107,7 +107,7 @@ def distinguish_names(names: Sequence[str], runs: Sequence[Reported | None], by_
 
 
 def _find_name(run: Reported, by_server: bool) -> str:
-    """Return a run's name: its campaign's checkpoint or arm, else its own, else that of its file."""
+    """Return a run's name: in a campaign its checkpoint, `by_server` its arm; else its own, or its file's."""
     if run.cell is not None:
         return run.cell.arm if by_server else run.cell.checkpoint
     return run.name or PurePath(run.source).stem or "unnamed"
@@ -163,10 +163,10 @@ def _join_alike(
 
 
 def _split_repeats(reported: Sequence[Reported], names: Sequence[str]) -> list[Sequence[int]]:
-    """List the indices of the runs of each load, split where a row was run under several of one name.
+    """List the indices of the runs of each load, split further where the runs of one row had other loads.
 
-    A profile keeps its name whatever flags are laid over it. Where no row has two, the load stays one: its
-    rows are refused by what differs, which says more than two tables of a row each.
+    A load goes by its profile's name, which stays whatever flags are laid over it. Where no row has two, the
+    load stays one: its rows are refused by what differs, which says more than two tables of a row each.
     """
     loads: list[Sequence[int]] = []
     for members in _group_by_load(reported):

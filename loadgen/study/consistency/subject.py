@@ -83,7 +83,7 @@ class Page:
 
 
 def find_usual(values: Iterable[Value | None]) -> Value | None:
-    """Return the value that more than half of some values are, of at least three; else None."""
+    """Return what more than half of at least three values are, None counted as a value; else None."""
     counted = Counter(values)
     if not counted:
         return None

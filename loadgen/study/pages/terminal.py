@@ -121,9 +121,9 @@ def _select_points(curve: Curve) -> tuple[Floats, Floats]:
 
 
 def _set_ticks(ruler: Any, values: Sequence[Floats], most: int, log: bool = False) -> None:
-    """Set the limits of a ruler, and `most` round numbers on it; on a `log` axis places are logarithms.
+    """Set a ruler's limits and round ticks, `most` + 1 at most; with `log` at logarithms, of any number.
 
-    Nothing is set without two different values, or on a log axis with a value of 0 or less.
+    Nothing is set without two different finite values, or with `log` if one of them is 0 or less.
     """
     known = np.concatenate(values or [np.empty(0)])
     known = known[np.isfinite(known)]

@@ -273,10 +273,10 @@ def read_command(lines: Sequence[str]) -> dict[str, str]:
 
 
 def read_labels(lines: Sequence[str]) -> dict[str, str]:
-    """Read the labels in these lines above a block, which tell it from other blocks.
+    """Read the labels that tell a block from others, from the lines above it: a name and a value each.
 
-    The flags of the last benchmark command and of the last server's, the environment of either, and the words
-    of the nearest line, as Before: or concurrency 8.
+    Flags of the last benchmark command, without those of `read_command`, and of the last server's (named
+    `server.…`), variables of any such command or `export`, and the nearest line's words (named `above`).
     """
     bench = server = ""
     found: dict[str, str] = {}

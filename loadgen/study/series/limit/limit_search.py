@@ -143,7 +143,7 @@ class LimitSearch:
         return SearchSettings(**kept, objectives=self.objectives)
 
     def _begin(self, point: MeasuredPoint) -> None:
-        """Write the first load and the bounds that are not given, by the probe, and print the search's time.
+        """Set the record's first load and the bounds not given, by the probe; print the search's duration.
 
         Raises UsageError for a small budget or a latency that no answer has, MeasureError if none was served.
         """
