@@ -105,7 +105,10 @@ class InfoField(msgspec.Struct, frozen=True):
 
 
 def _format_value(value: object) -> str:
-    """Format a JSON value as a log would print it; "" for nested values, which are not needed."""
+    """Format a JSON value as a log would print it; of a list the items, joined by ", " (1000 at most).
+
+    A table is "", and a list within a list is left out.
+    """
     if isinstance(value, list):
         return ", ".join(_format_value(item) for item in value[:_MOST_ITEMS] if not isinstance(item, list))
     return "" if isinstance(value, dict) else str(value)

@@ -105,7 +105,10 @@ def _attach_server(
 
 
 def _set_default_port(options: Options, workload: Profile) -> Options:
-    """Return the options with the port of the profile's API if the command names no address, port or API."""
+    """Return the options with the port of the profile's API if the command names no port, URL or API.
+
+    The address of --host without --port gets it too; options without an address stay as they are.
+    """
     if options.base_url is None or not options.default_port or "backend" in options.overrides:
         return options
     port = request_settings.find_default_port(workload.backend, None, options.endpoint or "")

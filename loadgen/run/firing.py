@@ -375,9 +375,9 @@ class OneProcess:
 
 
 def begin_process(plan: Plan, options: TransportOptions, watch: Watch) -> OneProcess:
-    """Start sending a plan in one capturing process, once this one may open enough files.
+    """Start sending a plan in one forked process and return it at once, the file limit lifted as needed.
 
-    Raises UsageError where the limit of open files cannot be set high enough.
+    Raises UsageError if the limit stays too low for the first wave's connections.
     """
     job = make_job(plan, options, watch.rules)
     allow_files(job, options.transport)

@@ -71,7 +71,10 @@ class RingTransport(EpollTransport):
             self.pacing.forbidden = True  # the poller rests
 
     def run(self) -> Health:
-        """Run the job as every transport does; the health includes what the ring saw."""
+        """Run the job as every transport does; the health includes what the ring saw.
+
+        Where no ring could be opened, sockets give the timestamps and the health's `instead` says why.
+        """
         health = super().run()
         if self.ring is None:
             return replace(health, instead=self.instead)

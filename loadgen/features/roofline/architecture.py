@@ -259,7 +259,10 @@ class _Keys:
         }
 
     def read_latent(self) -> Latent | None:
-        """Return the sizes of latent attention; None without it; raises UsageError if one is missing."""
+        """Return the sizes of latent attention; None without kv_lora_rank.
+
+        Raises UsageError without the sizes of a head; without q_lora_rank `query_rank` is 0.
+        """
         if not self.find_count("kv_lora_rank"):
             return None
         return Latent(

@@ -107,7 +107,10 @@ def distinguish_names(names: Sequence[str], runs: Sequence[Reported | None], by_
 
 
 def _find_name(run: Reported, by_server: bool) -> str:
-    """Return a run's name: in a campaign its checkpoint, `by_server` its arm; else its own, or its file's."""
+    """Return a run's name: a campaign's checkpoint, as `CHECKPOINT on SERVER` if `by_server`.
+
+    A run of no campaign has its own name, else that of its file without the ending, else `unnamed`.
+    """
     if run.cell is not None:
         return run.cell.arm if by_server else run.cell.checkpoint
     return run.name or PurePath(run.source).stem or "unnamed"
@@ -163,7 +166,7 @@ def _join_alike(
 
 
 def _split_repeats(reported: Sequence[Reported], names: Sequence[str]) -> list[Sequence[int]]:
-    """List the indices of the runs of each load, split further where the runs of one row had other loads.
+    """List the indices of the runs of each load; split it where one row has runs that differ in their load.
 
     A load goes by its profile's name, which stays whatever flags are laid over it. Where no row has two, the
     load stays one: its rows are refused by what differs, which says more than two tables of a row each.

@@ -36,9 +36,9 @@ class Hardware(msgspec.Struct, frozen=True):
     def find(
         cls, key: str | None = None, bandwidth_gb_per_s: float | None = None, config: str | None = None
     ) -> Hardware:
-        """Find the machine of a key or a bandwidth, and the model's config.json; None of what is not given.
+        """Find the machine of a key, of a bandwidth or of a key with that bandwidth, and check a config.json.
 
-        Raises UsageError of an unknown key, and of a file that is no model's.
+        What is not given is None; raises UsageError for an unknown key and for a file that is no model's.
         """
         file = None if config is None else expand_path(config)
         if file is not None:
@@ -127,7 +127,10 @@ def add_ceilings(reported: Sequence[Reported], hardware: Hardware) -> tuple[list
 
 
 def find_weights(model: str) -> Weights | None:
-    """Find a checkpoint's weights by its name; None if the model is unknown."""
+    """Find or compute a checkpoint's weights by its name, stored as its ending says, else as the table does.
+
+    A name that is a checkpoint's directory is weighed by its files; None if shape or storage is unknown.
+    """
     try:
         return estimate_ceiling(model, machines.make_machine(1.0)).weights
     except UsageError:

@@ -83,7 +83,10 @@ class Page:
 
 
 def find_usual(values: Iterable[Value | None]) -> Value | None:
-    """Return what more than half of at least three values are, None counted as a value; else None."""
+    """Return the value that more than half of some values are, of at least three; else None.
+
+    None among them counts as a value, so the result is None too where most are None.
+    """
     counted = Counter(values)
     if not counted:
         return None

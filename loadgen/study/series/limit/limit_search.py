@@ -143,9 +143,10 @@ class LimitSearch:
         return SearchSettings(**kept, objectives=self.objectives)
 
     def _begin(self, point: MeasuredPoint) -> None:
-        """Set the record's first load and the bounds not given, by the probe; print the search's duration.
+        """Write the probe's latency, and first load and bounds where not given, to the record and its file.
 
-        Raises UsageError for a small budget or a latency that no answer has, MeasureError if none was served.
+        Prints the search's least time; raises UsageError for a budget too small for two runs or a latency
+        that no answer has, MeasureError if the probe had no answer.
         """
         if point.run is None or not point.run.records.ok.any():
             raise MeasureError(f"one request at a time was not served: {point.reason}")
