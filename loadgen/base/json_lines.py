@@ -131,7 +131,7 @@ class OpenedFile:
 
 
 class Lines:
-    """The non-blank lines of a JSONL file, one row each; raises UsageError if there are none.
+    """The non-blank lines of a text file, JSON or not, one row each; raises UsageError if there are none.
 
     `begins` and `ends` are int64[rows]: each row's place in the file, in bytes.
     """
