@@ -11,9 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from typing import TypeVar
-
-import msgspec
+from typing import NamedTuple, TypeVar
 
 
 class ExitCode(IntEnum):
@@ -97,7 +95,7 @@ _LONGEST = 200
 T = TypeVar("T")
 
 
-class Broken(msgspec.Struct, frozen=True):
+class Broken(NamedTuple):
     """The name of a part of a report or result that could not be made, and the exception as text."""
 
     name: str

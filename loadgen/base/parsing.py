@@ -8,8 +8,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Generic, NoReturn, TypeVar
 
-import msgspec
-
 from loadgen.base.errors import UsageError
 from loadgen.base.text import quote_value
 
@@ -185,14 +183,14 @@ def read_figure(value: object) -> float | None:
     return value if value == 0 or _LEAST <= abs(value) <= _MOST else None
 
 
-class Bounded(msgspec.Struct, Generic[N], frozen=True):
+class Bounded(Generic[N]):
     """An argparse type: a number from `least` to `most`; calling it parses, or raises ArgumentTypeError."""
 
-    kind: Callable[[str], N]
-    least: N
-    most: N
-    what: str
-    span: str
+    def __init__(self, kind: Callable[[str], N], least: N, most: N, what: str, span: str) -> None:
+        self.kind: Callable[[str], N] = kind
+        self.least: N = least
+        self.most: N = most
+        self.what, self.span = what, span  # as messages name them
 
     def __call__(self, text: str) -> N:
         try:

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from msgspec.structs import asdict
 
 from loadgen.base import rule
 from loadgen.base.errors import Broken, make_guarded
@@ -247,6 +246,6 @@ def encode_verdict(verdict: RunVerdict) -> dict[str, Any]:
         "doubts": [rule.encode_finding(finding) for finding in verdict.findings],
         "looked_at": verdict.checked,
         "not_looked_at": [doubt.code for doubt in verdict.unchecked],
-        "not_judged": [asdict(broken) for broken in verdict.failed],
+        "not_judged": [broken._asdict() for broken in verdict.failed],
         "not_checked": list(verdict.not_checked),
     }
