@@ -15,7 +15,7 @@ from loadgen.report.load_identity import Load
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
 from loadgen.study.knee import Knee
-from loadgen.study.pages import html, load_charts, markdown, terminal
+from loadgen.study.pages import html, load_charts, markdown, terminal_plots
 from loadgen.study.pages.document import Document, compose_document
 from loadgen.study.pages.page_parts import Curve, CurveStyle, Number, Panel
 from loadgen.study.pages.pictures.drawing import WIDTH, Text
@@ -312,7 +312,7 @@ def test_the_terminal_draws_the_pictures_of_load_first() -> None:
     found, reported = made(several("m", "n")), several("m", "n")
     loads = found.section("loads")
     assert loads.table is not None
-    lines = terminal.render_plots(reported, 80, plain=True, loads=loads.panels).splitlines()
+    lines = terminal_plots.render_plots(reported, 80, plain=True, loads=loads.panels).splitlines()
     titles = [line.strip() for line in lines if " against " in line]
     assert titles == [
         "TTFT against throughput: TTFT, ms over output tokens/s, all requests",
@@ -328,7 +328,7 @@ def test_the_terminal_has_round_numbers_and_the_loads_of_the_points() -> None:
     found, reported = made(several("m", "n")), several("m", "n")
     loads = found.section("loads")
     assert loads.table is not None
-    text = terminal.render_plots(reported, 80, plain=True, loads=loads.panels)
+    text = terminal_plots.render_plots(reported, 80, plain=True, loads=loads.panels)
     assert re.search(r"\de\d", text) is None
     assert text.count("points, from the left: 1, 2, 4\n") == 4
 
@@ -336,7 +336,7 @@ def test_the_terminal_has_round_numbers_and_the_loads_of_the_points() -> None:
 def test_marks_of_settings_are_not_joined_in_the_terminal() -> None:
     two = np.array([1.0, 9.0])
     apart = Panel("k", "t", "x", "y", (Curve("m", two, two, CurveStyle.MARKS, ("a", "b")),))
-    drawn = terminal.render_plots((), 80, plain=True, loads=[apart])
+    drawn = terminal_plots.render_plots((), 80, plain=True, loads=[apart])
     assert drawn.count("*") == 2
     assert drawn.endswith("points, from the left: a, b\n")
 

@@ -240,7 +240,7 @@ def test_where_pictures_cannot_be_written_one_line_names_the_file(
 def _without(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
     """Imports as where a library is not installed."""
     monkeypatch.setitem(sys.modules, library, None)
-    for name in ("html", "plots", "terminal"):
+    for name in ("html", "plots", "terminal_plots"):
         monkeypatch.delitem(sys.modules, f"loadgen.study.pages.{name}", raising=False)
         monkeypatch.delattr(loadgen.study.pages, name, raising=False)
 

@@ -1,4 +1,4 @@
-"""Terminal: the distributions and the tokens over time where there is no screen, drawn with characters."""
+"""Terminal plots: distributions, and tokens over time, drawn with characters where there is no screen."""
 
 from __future__ import annotations
 
