@@ -270,7 +270,7 @@ def _make_plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purp
         sessions=sourced.sessions if turns is None else turns.list_sessions(),
         turns=turns,
         cancellations=cancelled,
-        concurrency=profile.stages.list_steps() if profile.stages and profile.stepped else None,
+        concurrency=profile.concurrency_steps,
     )
 
 

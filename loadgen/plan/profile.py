@@ -192,6 +192,12 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
         return read
 
     @property
+    def concurrency_steps(self) -> ConcurrencySteps | None:
+        """When the limit of a closed loop changes, and to how many requests; None if it does not."""
+        stages = self.stages if self.stepped else None
+        return None if stages is None else stages.list_steps()
+
+    @property
     def periodic(self) -> Periodic | None:
         """The parsed --bursts; None without them."""
         read: Periodic | None = _import_shapes().read_bursts(self) if self.bursts else None

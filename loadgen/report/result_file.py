@@ -46,8 +46,8 @@ def name_result_file(facts: Facts) -> str:
     concurrency = "" if profile.max_concurrency is None else f"-concurrency{profile.max_concurrency}"
     model = make_file_name(facts.server.model.split("/")[-1])
     label = make_file_name(facts.label or profile.backend)
-    if profile.ramp is not None:
-        ends = f"{profile.ramp.begin:g}qps-{profile.ramp.end:g}qps"
+    if (ramp := profile.ramp) is not None:
+        ends = f"{ramp.begin:g}qps-{ramp.end:g}qps"
         return f"{label}-ramp-up-{profile.ramp_up_strategy}-{ends}{concurrency}-{model}-{_date(facts)}.json"
     return f"{label}-{float(rate)}qps{concurrency}-{model}-{_date(facts)}.json"
 
@@ -94,12 +94,12 @@ def make_result(
 
 def _describe_ramp(profile: Profile) -> dict[str, Any]:
     """Return vLLM's keys of a rate ramp; empty without one."""
-    if profile.ramp is None:
+    if (ramp := profile.ramp) is None:
         return {}
     return {
         "ramp_up_strategy": profile.ramp_up_strategy,
-        "ramp_up_start_rps": profile.ramp.begin,
-        "ramp_up_end_rps": profile.ramp.end,
+        "ramp_up_start_rps": ramp.begin,
+        "ramp_up_end_rps": ramp.end,
     }
 
 

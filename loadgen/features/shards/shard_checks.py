@@ -81,10 +81,8 @@ def _measure_apart_ns(run: RunEvidence, began_ns: list[int]) -> int:
 
 def _find_opening_ns(run: RunEvidence, row: MergedShard) -> int:
     """Return how long after the start a shard has its first slot (ns): 0, unless concurrency has stages."""
-    profile = run.facts.profile
-    if profile.stages is None or not profile.stepped:
-        return 0
-    return profile.stages.list_steps().divide(row.number, row.of).opens_ns
+    steps = run.facts.profile.concurrency_steps
+    return 0 if steps is None else steps.divide(row.number, row.of).opens_ns
 
 
 @suspect(
