@@ -27,7 +27,7 @@ DEFAULT_METRICS = ("ttft", "tpot", "itl")
 
 
 def _of_no_request(each: PerRequest) -> tuple[Int64, Bool]:
-    """Return values and a mask of none, for figures of gaps, which have several samples per response."""
+    """Return a mask that selects no request, for figures of gaps, which have several samples per response."""
     return each.e2el_ns, each.ok & ~each.ok
 
 

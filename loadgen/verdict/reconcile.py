@@ -94,7 +94,7 @@ def render_rows(rows: Sequence[ReconciledFigure]) -> list[str]:
 
 
 def count_foreign_requests(window: ServerWindow, metrics: Metrics) -> int:
-    """Count the requests that the server finished beyond those of this run: at least so many are others'."""
+    """Count the requests that the server finished beyond those of this run: at least these are others'."""
     return max(0, (window.finished or 0) - metrics.requests)
 
 

@@ -103,7 +103,7 @@ KINDS: dict[str, tuple[RowKind, ...]] = {
 def find_kind(keys: Collection[str]) -> str:
     """Return the kind of a row with these keys, a key of KINDS.
 
-    Raises ValueError, with what to do, if it is of none, or of two.
+    Raises ValueError, with what to do, if no kind fits, or two do.
     """
     found = [name for name, kinds in KINDS.items() if any(kind.fits(keys) for kind in kinds)]
     if len(found) == 1:
@@ -169,7 +169,7 @@ def find_first_kind(lines: Lines) -> str:
 
 
 def _is_of_kind(keys: Collection[str], kind: str) -> bool:
-    """Whether a row with these keys is of this kind; False if it is of none, or two."""
+    """Whether a row with these keys is of this kind; False if no kind fits, or two do."""
     try:
         return find_kind(keys) == kind
     except ValueError:

@@ -65,7 +65,7 @@ class ShardExtension(Extension):
                 raise UsageError(_ONE_RUN.format(flag))
 
     def review_plan(self, made: Plan, options: Options, tokenizer: str | None) -> None:
-        """Raise UsageError if the plan cannot be divided among so many shards."""
+        """Raise UsageError if the plan cannot be divided among the shards of --shard."""
         check_divisible(made, options.share)
 
     def adjust_to_warmup(

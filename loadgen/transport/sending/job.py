@@ -282,7 +282,7 @@ class Job(msgspec.Struct, frozen=True):
     def first_slots(self) -> int:
         """The number of connections to open before the first request: of an open loop two for each request/s.
 
-        At least 16 of these if it may have so many; all those of a closed loop, so that where its limit rises
+        At least 16 of these if its limit allows 16; all those of a closed loop, so that where its limit rises
         no request waits for a handshake.
         """
         if self.offsets_ns is None or not np.isfinite(self.rate_per_s):

@@ -114,7 +114,7 @@ def read_ladder_rows(directory: Path) -> dict[str, dict[str, Any]]:
 def add_ladder_speed(reported: Reported, row: Mapping[str, Any]) -> Reported:
     """Return a run with its ladder's speed, a load named by prompt length, a remark; unchanged without.
 
-    `row` is the ladder's row of the run, {} if it is of none.
+    `row` is the ladder's row of the run, {} if no ladder made the run.
     """
     speed, formula = (
         json_fields.read_number(row.get("speed_tok_s")),
