@@ -23,7 +23,7 @@ from loadgen.plan import profile
 from loadgen.run.command.options import bench_parser, join_flag_lines
 from loadgen.run.verbs import find_verbs
 from loadgen.study.audit.audit_command import audit_parser
-from loadgen.study.compare.compare_command import compare_parser
+from loadgen.study.compare_command import compare_parser
 from loadgen.study.pages.report_command import report_parser
 from loadgen.study.series.campaign import arms, campaign_file
 from loadgen.study.series.campaign.campaign_command import campaign_parser

@@ -33,7 +33,7 @@ VERBS = {
     "compare": Verb(
         READ,
         "runs, campaigns, other clients' results: one table with verdicts",
-        "loadgen.study.compare.compare_command",
+        "loadgen.study.compare_command",
     ),
     "audit": Verb(
         READ,

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.report.run import Place, Run, Verdict
-from loadgen.study import run_summary
+from loadgen.study import compare_command, run_summary
 from loadgen.study.audit import audit_command
 from loadgen.study.audit.audit_command import Audited
-from loadgen.study.compare import compare_command, limits, model
+from loadgen.study.compare import limits, model
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparisonOptions
 from loadgen.study.consistency.ceilings import Hardware

@@ -21,8 +21,8 @@ from loadgen.base.files import ANYONES, write_output
 from loadgen.base.printing import print_text
 from loadgen.base.text import clean_line, clean_text, make_file_name, wrap_text
 from loadgen.report import result_block
-from loadgen.study import limit_record, sweep_record
-from loadgen.study.compare import compare_command, limits, model
+from loadgen.study import compare_command, limit_record, sweep_record
+from loadgen.study.compare import limits, model
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions

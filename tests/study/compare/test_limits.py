@@ -13,7 +13,8 @@ import pytest
 from builders.comparison_samples import cell, run
 from builders.made_limits import TTFT, limit_record
 from loadgen.base.errors import UsageError
-from loadgen.study.compare import compare_command, limits
+from loadgen.study import compare_command
+from loadgen.study.compare import limits
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparisonOptions, Decision
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit

@@ -10,7 +10,7 @@ import pytest
 from builders import made_runs
 from builders.made_limits import limit_record, limit_run
 from loadgen.base.errors import UsageError
-from loadgen.study.compare import compare_command
+from loadgen.study import compare_command
 from loadgen.study.limit_record import LIMIT
 from loadgen.study.pages import report_command
 from loadgen.study.sweep_record import SWEEP, SweepPoint, SweepRecord

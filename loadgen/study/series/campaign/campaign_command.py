@@ -231,7 +231,8 @@ def _report_end(wanted: CampaignRequest, kept: CampaignStore, resume: str) -> in
 
 def _print_comparison(kept: CampaignStore) -> None:
     """Print the comparisons of the campaign's limits and runs; a LoadgenError is printed, not raised."""
-    from loadgen.study.compare import compare_command, limits, model
+    from loadgen.study import compare_command
+    from loadgen.study.compare import limits, model
     from loadgen.study.compare.model import ComparisonOptions
     from loadgen.study.compare.tables import comparison_report
     from loadgen.study.importers import result_sources

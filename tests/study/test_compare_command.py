@@ -16,7 +16,8 @@ from builders.loops import loop_over
 from loadgen import cli
 from loadgen.report.report import render_report as report
 from loadgen.report.run_directory import Result
-from loadgen.study.compare import compare_command, model
+from loadgen.study import compare_command
+from loadgen.study.compare import model
 from loadgen.study.compare.model import CampaignSettings, ComparisonOptions
 from loadgen.study.importers import result_sources
 
