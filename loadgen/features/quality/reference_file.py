@@ -1,0 +1,211 @@
+"""Reference file: what a reference's server sampled and scored, for candidates that are served later.
+
+JSON lines, compressed by gzip. The first line is the header; each later one is an answer, the scores of an
+answer, or a segment of the text. Each `append` is a gzip member of its own, on the disk when it returns: what
+was cut off or damaged costs the lines behind the damage, never those before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from loadgen.base import files
+from loadgen.base.errors import MeasureError, UsageError
+from loadgen.features.quality.quality_record import SampledAnswer, TextSegment, TokenScores
+
+VERSION = 1
+_GZIP = 16 + zlib.MAX_WBITS  # of zlib: a member with gzip's header
+_PIECE = 1 << 16  # compressed bytes read at once, and plain ones inflated at once
+_MEMBER_BYTES = 8 << 20  # plain ones of a member, from which on the next line begins another
+_MOST_BYTES = 64 << 20  # plain ones of a member that is read
+_FLAGS = os.O_WRONLY | os.O_CREAT
+
+
+class ReferenceHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose answers a reference file has, and how they were measured."""
+
+    version: int = VERSION
+    model: str
+    engine: str  # its name, as "vLLM"
+    engine_version: str = ""
+    settings: dict[str, Any] = {}  # of the sampling, as they were sent
+    text_digest: str = ""  # SHA-256 of the text that is scored
+    text_ids: tuple[tuple[int, ...], ...] = ()  # the text's segments by the reference's tokenizer
+
+
+class AnswerLine(msgspec.Struct, frozen=True, tag="answer", tag_field="line"):
+    """An answer that the reference sampled, and the log-probabilities it gives the answer as a prompt.
+
+    `own` is None where it was not scored, which leaves the noise floor unknown.
+    """
+
+    answer: SampledAnswer
+    own: TokenScores | None = None
+
+
+class SegmentLine(msgspec.Struct, frozen=True, tag="segment", tag_field="line"):
+    """A segment of the text with the reference's scores."""
+
+    segment: TextSegment
+
+
+ReferenceLine = AnswerLine | SegmentLine
+
+
+class ReferenceContents(msgspec.Struct, frozen=True):
+    """The whole lines of a reference file, in the order in which they were appended."""
+
+    header: ReferenceHeader
+    answers: tuple[AnswerLine, ...]
+    segments: tuple[TextSegment, ...]
+    digest: str  # SHA-256 of the whole lines, uncompressed
+    whole_bytes: int  # of the file: up to the end of its last whole member
+    damage: str  # why what follows is not used; "" where nothing does
+
+
+class ReferenceFile:
+    """A reference file that is being written: a line per answer and segment, kept from the first one on."""
+
+    def __init__(self, path: Path, header: ReferenceHeader) -> None:
+        """Open the file at `path`, kept up to its last whole member, or made with `header`.
+
+        Raises UsageError where it is not a reference file or has another header, MeasureError where it
+        cannot be written.
+        """
+        self.path = path
+        kept = read_reference(path) if path.exists() and path.stat().st_size else None
+        if kept is not None and kept.header != header:
+            raise UsageError(
+                f"{path} has answers of another model, settings or text: name another file, or remove it"
+            )
+        self.contents = kept  # what the file had when it was opened; None for a new one
+        try:
+            self._handle = files.open_refusing_link(path, _FLAGS)
+            os.ftruncate(self._handle, 0 if kept is None else kept.whole_bytes)
+            os.lseek(self._handle, 0, os.SEEK_END)
+        except OSError as error:
+            raise self._refusal(error) from None
+        if kept is None:
+            self._write(msgspec.json.encode(header) + b"\n")
+
+    def append(self, lines: Iterable[ReferenceLine]) -> None:
+        """Append lines, on the disk when this returns: a member, or several; raises MeasureError if not."""
+        data = bytearray()
+        for line in lines:
+            data += msgspec.json.encode(line) + b"\n"
+            if len(data) > _MEMBER_BYTES:
+                self._write(data)
+                data = bytearray()
+        if data:
+            self._write(data)
+
+    def close(self) -> None:
+        """Close the file; what was appended stays."""
+        os.close(self._handle)
+
+    def _write(self, data: bytes | bytearray) -> None:
+        """Compress data to a member, append it and sync the file; raises MeasureError if it cannot be."""
+        packer = zlib.compressobj(wbits=_GZIP)
+        view = memoryview(packer.compress(data) + packer.flush())
+        try:
+            while view:
+                view = view[os.write(self._handle, view) :]
+            os.fdatasync(self._handle)
+        except OSError as error:
+            raise self._refusal(error) from None
+
+    def _refusal(self, error: OSError) -> MeasureError:
+        return MeasureError(f"cannot write {self.path}: {error.strerror or error}: name another file")
+
+
+def read_reference(path: Path) -> ReferenceContents:
+    """Read the whole lines of a reference file, up to the first that is cut off or damaged.
+
+    Raises UsageError where the file cannot be read, is no reference file, or is of another version.
+    """
+    try:
+        with path.open("rb") as file:
+            return _read_members(file, path)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}: name a reference file") from None
+
+
+def _read_members(file: BinaryIO, path: Path) -> ReferenceContents:
+    """Read the members of an open reference file; raises UsageError as `read_reference`."""
+    header: ReferenceHeader | None = None
+    answers: list[AnswerLine] = []
+    segments: list[TextSegment] = []
+    digest, whole, damage = hashlib.sha256(), 0, ""
+    line = msgspec.json.Decoder(ReferenceLine)
+    try:
+        for data, end in _inflate_members(file):
+            rows = data.splitlines()
+            if header is None:
+                header = _read_header(rows.pop(0) if rows else b"", path)
+            for found in [line.decode(row) for row in rows]:  # all of a member, or none
+                if isinstance(found, AnswerLine):
+                    answers.append(_check_lengths(found))
+                else:
+                    segments.append(found.segment)
+            digest.update(data)
+            whole = end
+    except (zlib.error, EOFError, msgspec.DecodeError) as error:
+        damage = str(error) or "it is cut off"
+    if header is None:
+        raise UsageError(f"{path} is not a reference file of loadgen quality --save: name one")
+    return ReferenceContents(
+        header=header,
+        answers=tuple(answers),
+        segments=tuple(segments),
+        digest=digest.hexdigest(),
+        whole_bytes=whole,
+        damage=damage,
+    )
+
+
+def _read_header(row: bytes, path: Path) -> ReferenceHeader:
+    """Read the first line; raises UsageError where it is of another version or no header."""
+    try:
+        version = msgspec.json.decode(row, type=dict[str, Any]).get("version")
+        if isinstance(version, int) and version != VERSION:
+            raise UsageError(
+                f"{path} is of version {version}, this loadgen reads {VERSION}: sample the reference again"
+            )
+        return msgspec.json.decode(row, type=ReferenceHeader)
+    except msgspec.DecodeError:
+        raise UsageError(f"{path} is not a reference file of loadgen quality --save: name one") from None
+
+
+def _check_lengths(line: AnswerLine) -> AnswerLine:
+    """Return a line whose columns are as long as its token ids; raises msgspec.ValidationError otherwise."""
+    answer, count = line.answer, len(line.answer.token_ids)
+    columns = [answer.logprobs, answer.top, None if line.own is None else line.own.logprobs]
+    if any(column is not None and len(column) != count for column in columns):
+        raise msgspec.ValidationError("an answer has columns of different lengths")
+    return line
+
+
+def _inflate_members(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
+    """Yield each gzip member's plain bytes and the offset of its end; raises zlib.error, EOFError."""
+    packed, end = b"", 0
+    while packed or (packed := file.read(_PIECE)):
+        inflater, parts, size = zlib.decompressobj(wbits=_GZIP), [], 0
+        while not inflater.eof:
+            held = inflater.unconsumed_tail or packed or file.read(_PIECE)
+            if not held:
+                raise EOFError("its last line is cut off")
+            packed = b""
+            parts.append(inflater.decompress(held, _PIECE))
+            size += len(parts[-1])
+            if size > _MOST_BYTES:
+                raise zlib.error(f"a member is longer than {_MOST_BYTES >> 20} MiB")
+        packed = inflater.unused_data
+        end = file.tell() - len(packed)
+        yield b"".join(parts), end

@@ -1,0 +1,136 @@
+"""A reference file keeps each answer from the moment it is appended, and gives back what is whole."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from loadgen.base.errors import MeasureError, UsageError
+from loadgen.features.quality.quality_record import SampledAnswer, TextSegment, TokenScores
+from loadgen.features.quality.reference_file import (
+    AnswerLine,
+    ReferenceFile,
+    ReferenceHeader,
+    ReferenceLine,
+    SegmentLine,
+    read_reference,
+)
+
+HEADER = ReferenceHeader(
+    model="m", engine="vLLM", settings={"temperature": 1}, text_digest="d", text_ids=((1, 2),)
+)
+SEGMENT = TextSegment((1, 2), TokenScores((-0.5,), (1,), (2,)), 3)
+
+
+def answer(number: int, own: bool = True) -> AnswerLine:
+    sampled = SampledAnswer((number, 2), (3, 4), (-0.25, -1.5), ((-0.25, -2.0), (-0.5, -1.5)))
+    return AnswerLine(sampled, TokenScores((-0.25, -1.5)) if own else None)
+
+
+def write(path: Path, *parts: Sequence[ReferenceLine]) -> None:
+    file = ReferenceFile(path, HEADER)
+    for part in parts:
+        file.append(part)
+    file.close()
+
+
+def test_what_is_appended_is_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "ref.jsonl.gz"
+    write(path, [answer(1), SEGMENT_LINE], [], [answer(2, own=False)])
+    contents = read_reference(path)
+    assert contents.header == HEADER
+    assert contents.answers == (answer(1), answer(2, own=False))
+    assert (contents.segments, contents.damage) == ((SEGMENT,), "")
+    assert contents.whole_bytes == path.stat().st_size
+    assert len(gzip.decompress(path.read_bytes()).splitlines()) == 4  # any gzip reads it
+
+
+SEGMENT_LINE = SegmentLine(SEGMENT)
+
+
+def test_the_digest_is_of_the_lines_whatever_the_members(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.gz", tmp_path / "two.gz"
+    write(one, [answer(1), answer(2)])
+    write(two, [answer(1)], [answer(2)])
+    assert read_reference(one).digest == read_reference(two).digest
+    write(two, [answer(3)])
+    assert read_reference(one).digest != read_reference(two).digest
+
+
+def test_a_file_cut_anywhere_gives_the_whole_appends_before(tmp_path: Path) -> None:
+    path = tmp_path / "ref.gz"
+    ends = []
+    for part in ([], [answer(1)], [answer(2), answer(3)]):
+        write(path, part)
+        ends.append(path.stat().st_size)
+    data = path.read_bytes()
+    for size in range(ends[0], len(data) + 1):
+        path.write_bytes(data[:size])
+        contents = read_reference(path)
+        assert len(contents.answers) == (3 if size == ends[2] else 1 if size >= ends[1] else 0)
+        assert bool(contents.damage) == (size not in ends)
+
+
+def test_a_damaged_file_goes_on_after_its_last_whole_append(tmp_path: Path) -> None:
+    path = tmp_path / "ref.gz"
+    write(path, [answer(1)], [answer(2)])
+    data = bytearray(path.read_bytes())
+    data[-12] ^= 0xFF
+    path.write_bytes(data)
+    assert read_reference(path).answers == (answer(1),)
+    write(path, [answer(3)])
+    assert read_reference(path).answers == (answer(1), answer(3))
+    assert read_reference(path).damage == ""
+
+
+def pack(*rows: bytes) -> bytes:
+    return gzip.compress(b"".join(row + b"\n" for row in rows))
+
+
+LINE = msgspec.json.encode(answer(1))
+UNEVEN = LINE.replace(b'"token_ids":[3,4]', b'"token_ids":[3]')
+
+
+@pytest.mark.parametrize("row", [b"{", b'{"line":"other"}', b'{"line":"answer"}', UNEVEN])
+def test_a_line_that_is_none_is_not_used(row: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "ref.gz"
+    path.write_bytes(pack(msgspec.json.encode(HEADER), LINE) + pack(row) + pack(LINE))
+    contents = read_reference(path)
+    assert (contents.answers, contents.damage != "") == ((answer(1),), True)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"plain", "is not a reference file"),
+        (b"", "is not a reference file"),
+        (pack(b"[]"), "is not a reference file"),
+        (pack(b'{"version":1}'), "is not a reference file"),
+        (pack(b'{"version":2}'), "is of version 2, this loadgen reads 1: sample the reference again"),
+        (gzip.compress(b"\n" * (65 << 20)), "is not a reference file"),
+    ],
+)
+def test_what_is_no_reference_file_is_refused(data: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "ref.gz"
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match=message):
+        read_reference(path)
+
+
+def test_a_file_of_another_header_is_not_continued(tmp_path: Path) -> None:
+    path = tmp_path / "ref.gz"
+    write(path, [answer(1)])
+    with pytest.raises(UsageError, match="another model, settings or text: name another file"):
+        ReferenceFile(path, msgspec.structs.replace(HEADER, model="other"))
+    assert len(read_reference(path).answers) == 1
+
+
+def test_a_file_that_cannot_be_read_or_written_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot read"):
+        read_reference(tmp_path / "none.gz")
+    with pytest.raises(MeasureError, match="cannot write"):
+        ReferenceFile(tmp_path / "no" / "ref.gz", HEADER)
