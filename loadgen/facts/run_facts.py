@@ -35,6 +35,7 @@ from loadgen.transport.sending.job import WHOLE, Share
 if TYPE_CHECKING:
     from loadgen.facts.calibration import Calibration
     from loadgen.facts.ceiling import Ceiling
+    from loadgen.facts.machine_state import MachineState
     from loadgen.facts.sensor_facts import SensorSummary
     from loadgen.host.cpu_use import CpuUse
     from loadgen.server.checkpoint import Checkpoint
@@ -305,6 +306,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     as_run: Annotated[EngineConfig | None, Join.PRESENT] = None  # what the engine reports that it runs
     # Memory, energy, heat, clocks here; None: server elsewhere or simulated, or `--no-observe`.
     sensed: Annotated[SensorSummary | None, Join.PRESENT] = None
+    # The machine of the server before the warm-up: settings, heat, memory; None: as `sensed`.
+    state_before: Annotated[MachineState | None, Join.PRESENT] = None
+    state_after: Annotated[MachineState | None, Join.PRESENT] = None  # the same after the last request
     # How the prefix cache was reset before the run; "": it was not.
     cache_reset: Annotated[str, Join.PRESENT, FactLine("prefix cache: {}", "launched")] = ""
     traced: Annotated[str, Join.WORDS] = ""  # where the engine's profiler trace is; "": there is none
@@ -480,6 +484,7 @@ def find_fact_types() -> dict[str, Any]:
     """Return each fact's annotated type by name; imports the models that only finished runs have."""
     from loadgen.facts.calibration import Calibration
     from loadgen.facts.ceiling import Ceiling
+    from loadgen.facts.machine_state import MachineState
     from loadgen.facts.sensor_facts import SensorSummary
     from loadgen.host.cpu_use import CpuUse
     from loadgen.server.checkpoint import Checkpoint
@@ -487,7 +492,7 @@ def find_fact_types() -> dict[str, Any]:
     from loadgen.server.server_counters import ServerWindow
 
     models = (
-        Calibration, Ceiling, Cell, Checkpoint, CpuUse, EngineConfig, SensorSummary,
+        Calibration, Ceiling, Cell, Checkpoint, CpuUse, EngineConfig, MachineState, SensorSummary,
         ServerWindow,
     )  # fmt: skip
     names = {model.__name__: model for model in models}
