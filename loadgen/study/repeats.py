@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import asdict
 
+from loadgen.base.student import t_quantile
 from loadgen.base.text import WIDTH, align_cells, wrap_text
 from loadgen.figures.figure_table import percentile_name
 from loadgen.figures.metrics import Metrics
@@ -22,15 +23,6 @@ from loadgen.figures.steady_state import Steady, Unsteady
 STABLE_SHARE = 0.05  # of the mean: a figure is stable when its 95 % interval reaches no further
 _MOST_RUNS = 1000  # beyond it the number of runs needed is not given
 _WIDTHS = (-34, 12, 10, 7, 10, 7)
-_Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
-# 97.5 % quantiles of Student's t for 1 to 30 degrees of freedom.
-# fmt: off
-_T = (
-    12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912, 2.364624, 2.306004, 2.262157, 2.228139,
-    2.200985, 2.178813, 2.160369, 2.144787, 2.131450, 2.119905, 2.109816, 2.100922, 2.093024, 2.085963,
-    2.079614, 2.073873, 2.068658, 2.063899, 2.059539, 2.055529, 2.051831, 2.048407, 2.045230, 2.042272,
-)
-# fmt: on
 WIDE = 10.0  # times the estimate, or a part of it: an interval that reaches further bounds nothing
 UNBOUNDED = "not bounded"
 VAGUE = "±>100%"
@@ -93,22 +85,6 @@ def measure_spreads(runs: Sequence[Metrics], steadies: Sequence[Steady | Unstead
     return [
         _measure_spread(name, label, figures) for (name, label), figures in values.items() if len(figures) > 1
     ]
-
-
-def t_quantile(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t for `freedom` degrees of freedom.
-
-    A table to 30, then Abramowitz and Stegun's expansion 26.7.5 with three terms, off by less than 1e-6.
-    """
-    if freedom <= len(_T):
-        return _T[freedom - 1]
-    z = _Z
-    return (
-        z
-        + (z**3 + z) / (4 * freedom)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
-    )
 
 
 def render_spreads(figures: Sequence[Spread]) -> list[str]:

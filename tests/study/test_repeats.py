@@ -16,7 +16,7 @@ from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.steady_state import Trim, Unsteady, find_steady_state
 from loadgen.records.record import Record, Records
 from loadgen.study import repeats
-from loadgen.study.repeats import Spread, measure_spreads, render_spreads, t_quantile
+from loadgen.study.repeats import Spread, measure_spreads, render_spreads
 from loadgen.transport.failure import Failure, FailureKind
 
 MS = 1_000_000
@@ -166,26 +166,3 @@ def test_the_json_is_strict_and_holds_the_interval() -> None:
         "runs_needed": 3,
         "interval": [pytest.approx(95.032, abs=1e-3), pytest.approx(104.968, abs=1e-3)],
     }
-
-
-def below(t: float, freedom: int) -> float:
-    """The probability that Student's t is below `t`, from its density by Simpson's rule."""
-    x = np.linspace(0, t, 20_001)
-    scale = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(freedom * math.pi) / 2
-    density = np.exp(scale - (freedom + 1) / 2 * np.log1p(x * x / freedom))
-    weights = np.ones(len(x))
-    weights[1:-1:2], weights[2:-1:2] = 4, 2
-    return 0.5 + float((weights * density).sum()) * float(x[1]) / 3
-
-
-@loop_over("freedom", [*range(1, 41), 60, 120, 999, 10**6])
-def test_students_t_has_97_5_percent_below_its_quantile(freedom: int) -> None:
-    assert below(t_quantile(freedom), freedom) == pytest.approx(0.975, abs=1e-7)
-
-
-@loop_over(
-    ("freedom", "t"),
-    [(1, 12.7062), (5, 2.5706), (30, 2.0423), (40, 2.0211), (60, 2.0003), (120, 1.9799), (10**9, 1.9600)],
-)
-def test_students_t_is_that_of_the_tables(freedom: int, t: float) -> None:
-    assert round(t_quantile(freedom), 4) == t

@@ -19,6 +19,7 @@ from msgspec.structs import asdict, replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
+from loadgen.base.student import t_quantile
 from loadgen.base.text import clean_line
 from loadgen.report.result_file import make_strict
 from loadgen.study import limit_record, repeats
@@ -30,7 +31,6 @@ from loadgen.study.compare.tables.comparison_report import format_ratio
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitEstimate
 from loadgen.study.load_table import SIMULATION, mark_simulated
-from loadgen.study.repeats import t_quantile
 from loadgen.study.run_summary import group_by
 from loadgen.study.sweep_record import LoadAxis
 from loadgen.study.tables import Table, format_csv_table, make_table
