@@ -38,7 +38,7 @@ INSIDE = {
     "features": [
         "traces", "data", "shapes", "sessions", "ring", "httpx", "launch", "workers", "sensors", "shards",
         "targets", "texts", "answers", "roofline", "selftest", "peers", "display", "saturation", "sglang",
-        "export", "quality",
+        "export", "quality", "speculation",
     ],
 }  # fmt: skip
 FIRST, LAST = set[str](), {"cli", "__main__", "__init__"}

@@ -37,6 +37,7 @@ _METRICS = EngineMetrics(
         "sglang:num_running_reqs": MetricSeries("running"),
         "sglang:num_queue_reqs": MetricSeries("waiting"),
         "sglang:token_usage": MetricSeries("kv_cache_usage"),
+        "sglang:spec_accept_length": MetricSeries("accept_length"),
         **name_histogram("sglang:time_to_first_token_seconds", "ttft"),
         **name_histogram("sglang:inter_token_latency_seconds", "itl"),
         **name_histogram("sglang:e2e_request_latency_seconds", "e2e"),

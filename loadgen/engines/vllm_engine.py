@@ -39,6 +39,10 @@ _METRICS = EngineMetrics(
         "vllm:prefix_cache_queries_total": MetricSeries("prefix_queries"),
         "vllm:prefix_cache_hits_total": MetricSeries("prefix_hits"),
         "vllm:num_preemptions_total": MetricSeries("preemptions"),
+        "vllm:spec_decode_num_drafts_total": MetricSeries("drafts"),
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total": MetricSeries(
+            "accepted_by_position", label="position"
+        ),
         "vllm:spec_decode_num_draft_tokens_total": MetricSeries("draft_tokens"),
         "vllm:spec_decode_num_accepted_tokens_total": MetricSeries("accepted_tokens"),
         "vllm:num_requests_running": MetricSeries("running"),

@@ -60,6 +60,7 @@ FEATURES: dict[str, dict[str, str]] = {
         "turns": "turn_answers",
     },
     "texts": {"counts": "prompt_counts", "settings": "text_settings", "texts": "prompt_texts"},
+    "speculation": {"parts": "speculation_figures"},
     "data": {"doubts": "data_checks", "settings": "data_settings"},
     "sglang": {"apis": "generate_api"},
     "export": {"rows": "request_rows"},

@@ -14,7 +14,9 @@ from loadgen.server.prometheus import MetricsSnapshot, Series
 
 _PERCENTILES = (50, 90, 99)
 _UNFINISHED = ("abort", "error")
-_COUNTED = ("prompt_tokens", "generation_tokens", "preemptions", "draft_tokens", "accepted_tokens")
+_COUNTED = (
+    "prompt_tokens", "generation_tokens", "preemptions", "drafts", "draft_tokens", "accepted_tokens",
+)  # fmt: skip
 _TIMED = ("ttft", "itl", "e2e", "queue")
 _GAUGES = ("running", "waiting", "kv_cache_usage")
 _MOST = 100  # models, and reasons to end, that are kept
@@ -55,8 +57,11 @@ class ServerWindow(BaseModel, extra="forbid", frozen=True):
     prefix_queries: int | None = None  # prompt tokens looked up
     prefix_hits: int | None = None  # prompt tokens found
     preemptions: int | None = None
-    draft_tokens: int | None = None  # speculative decoding
+    drafts: int | None = None  # speculative decoding: steps with draft tokens to verify
+    draft_tokens: int | None = None
     accepted_tokens: int | None = None
+    accepted_by_position: tuple[int, ...] = ()  # in the draft
+    accept_length: float | None = None  # tokens a step, of the last steps: a gauge of SGLang's
     running_before: float | None = None
     waiting_before: float | None = None
     running_after: float | None = None
@@ -112,6 +117,7 @@ def make_window(
         waiting_before=before.gauge("waiting", ours),
         running_after=after.gauge("running", ours),
         waiting_after=after.gauge("waiting", ours),
+        accept_length=after.gauge("accept_length", ours),
         **({} if reset else _make_figures(moved, after.names, ours)),
     )
 
@@ -156,6 +162,7 @@ def _make_figures(moved: Mapping[Series, float], names: str, model: str) -> dict
         "prefix_hits": hits,
         "prefix_queries": queries,
         "requests": _count_ended(parts.get("requests", {})),
+        "accepted_by_position": _order_positions(parts.get("accepted_by_position", {})),
         **{quantity: _make_latency(parts.get(quantity, {})) for quantity in _TIMED},
     }
 
@@ -165,6 +172,12 @@ def _count_ended(reasons: Mapping[str, float]) -> dict[str, int]:
     ended = sorted(((int(n), reason) for reason, n in reasons.items() if n), reverse=True)
     kept = {reason: n for n, reason in ended[:_MOST]}
     return kept or ({"": 0} if reasons else {})
+
+
+def _order_positions(parts: Mapping[str, float]) -> tuple[int, ...]:
+    """Order counts by their position, 0, 1, …; () if one is missing or no number."""
+    places = [str(place) for place in range(len(parts))]
+    return tuple(int(parts[place]) for place in places) if parts.keys() == set(places) else ()
 
 
 def _make_latency(parts: Mapping[str, float]) -> ServerLatency | None:

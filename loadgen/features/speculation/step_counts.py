@@ -1,0 +1,78 @@
+"""Step counts: the decoding steps of each request, by its messages, and ratios over them with intervals."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+
+from loadgen.base.arrays import Bool, Float64, Int64
+from loadgen.base.student import t_quantile
+from loadgen.records.record import Records
+
+MOST_TOKENS = 64  # of a step that the histogram tells apart; drafts have 2 to 16
+
+
+class RatioEstimate(msgspec.Struct, frozen=True):
+    """A ratio of two sums with its 95 % interval; `low` and `high` are None with fewer than two units."""
+
+    mean: float
+    low: float | None = None
+    high: float | None = None
+    units: int = 0  # that the interval is of: requests, or waves of them; 0: a server's own mean
+
+
+class StepCounts(msgspec.Struct, frozen=True):
+    """What followed each request's first message, int64[requests]; 0 where there was one message or none."""
+
+    tokens: Int64  # in later messages
+    steps: Int64  # later messages with tokens: a step each, where none holds or shares several
+    span_ns: Int64  # from the first message to the last
+    least: int  # tokens of the smallest message that is neither first nor last; 0: there is none
+    histogram: Int64  # later messages by their tokens, int64[MOST_TOKENS + 1], the last for more
+
+    @classmethod
+    def from_records(cls, records: Records, counted: Bool) -> StepCounts:
+        """Count the steps of those requests that `counted` marks, bool[requests]; the others have none."""
+        tokens, steps, span_ns = (np.zeros(len(records), np.int64) for _ in range(3))
+        histogram, least = np.zeros(MOST_TOKENS + 1, np.int64), 0
+        for block in records.blocks():
+            rows = slice(block.first, block.last)
+            several = counted[rows] & (np.diff(block.start) > 1)
+            first, after = block.start[:-1][several], block.start[1:][several]
+            sums = np.concatenate([[0], np.cumsum(block.tokens)])
+            tokens[rows][several] = sums[after] - sums[first + 1]
+            steps[rows][several] = after - first - 1
+            span_ns[rows][several] = block.arrival_ns[after - 1] - block.arrival_ns[first]
+            later = np.repeat(several, np.diff(block.start))
+            later[first] = False
+            histogram += np.bincount(block.tokens[later].clip(0, MOST_TOKENS), minlength=MOST_TOKENS + 1)
+            later[after - 1] = False
+            if later.any():
+                fewest = int(block.tokens[later].min())
+                least = min(least or fewest, fewest)
+        return cls(tokens, steps, span_ns, least, histogram)
+
+
+def estimate_ratio_of_sums(
+    numerator: Int64 | Float64, denominator: Int64 | Float64, scale: float = 1.0, wave: int = 1
+) -> RatioEstimate | None:
+    """Estimate scale × Σ numerator / Σ denominator, whose units are waves of `wave` successive requests.
+
+    With ratio r, mean denominator x̄ and n units: r ± t(97.5 %, n − 1) · √(Σ(y − r·x)² / (n·(n − 1))) / x̄
+    (Cochran, Sampling Techniques, 6.13). Requests without a denominator are no units. None without any.
+    """
+    some = denominator > 0
+    begins = np.arange(0, int(some.sum()), max(wave, 1))
+    if not len(begins):
+        return None
+    if len(begins) > 1 and int(some.sum()) % max(wave, 1):
+        begins = begins[:-1]  # the last wave takes the rest
+    y, x = (np.add.reduceat(values[some].astype(np.float64), begins) for values in (numerator, denominator))
+    ratio, units = float(y.sum() / x.sum()), len(begins)
+    if units < 2:
+        return RatioEstimate(scale * ratio, units=units)
+    error = math.sqrt(float(((y - ratio * x) ** 2).sum()) / (units * (units - 1))) / float(x.mean())
+    half = t_quantile(units - 1) * error
+    return RatioEstimate(scale * ratio, scale * (ratio - half), scale * (ratio + half), units)

@@ -1,0 +1,145 @@
+"""Speed split by speculation: steps counted by hand, and who is believed where counts disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from builders import made_runs
+from builders.made_runs import MS
+from loadgen.features.speculation.speculation_figures import measure_speculation, measure_split
+from loadgen.features.speculation.step_counts import RatioEstimate, StepCounts, estimate_ratio_of_sums
+from loadgen.records.record import Record, Records
+from loadgen.report.run_directory import Result
+from loadgen.server.engine_config import EngineConfig
+from loadgen.server.server_counters import ServerWindow
+
+NGRAM = EngineConfig(speculative="ngram, 3 tokens")
+STEP_MS = 10
+
+
+def answer(index: int, tokens: Sequence[int], step_ms: int = STEP_MS, **more: Any) -> Record:
+    """One request after another, a message every `step_ms` with so many tokens."""
+    sent_ns = (index + 1) * 1000 * MS
+    arrival_ns = sent_ns + np.arange(1, len(tokens) + 1, dtype=np.int64) * step_ms * MS
+    return Record(
+        index, 0, sent_ns, sent_ns, int(arrival_ns[-1]), arrival_ns=arrival_ns,
+        tokens=np.array(tokens, np.int64), input_tokens=8, output_tokens=sum(tokens), usage=True,
+        planned_output=sum(tokens), visible_ns=int(arrival_ns[0]), **more,
+    )  # fmt: skip
+
+
+def run(answers: Sequence[Sequence[int]], exact: bool = True, step_ms: int = STEP_MS, **facts: Any) -> Result:
+    made = made_runs.run(requests=len(answers), **{"as_run": NGRAM, "window": None, **facts})
+    each = (answer(i, tokens, step_ms, exact_tokens=exact) for i, tokens in enumerate(answers))
+    return Result(made.facts, Records.from_records(each))
+
+
+def counted(tokens: int, accepted: int, requests: int = 2, **more: Any) -> ServerWindow:
+    return ServerWindow(
+        names="vllm",
+        generation_tokens=tokens,
+        requests={"length": requests},
+        accepted_tokens=accepted,
+        **more,
+    )
+
+
+def test_a_ratio_of_sums_has_the_interval_of_its_units() -> None:
+    y, x = np.array([3, 5, 9, 0]), np.array([1, 2, 3, 0])
+    got = estimate_ratio_of_sums(y, x)
+    residuals = np.array([3, 5, 9]) - 17 / 6 * np.array([1, 2, 3])
+    half = 4.302653 * np.sqrt((residuals**2).sum() / 6) / 2
+    assert got is not None
+    assert (got.mean, got.low, got.high) == pytest.approx((17 / 6, 17 / 6 - half, 17 / 6 + half))
+
+
+@pytest.mark.parametrize(("wave", "units"), [(1, 7), (2, 3), (3, 2), (4, 1), (7, 1), (99, 1)])
+def test_the_last_wave_takes_the_rest(wave: int, units: int) -> None:
+    got = estimate_ratio_of_sums(np.arange(7), np.ones(7, np.int64), 2.0, wave)
+    assert got is not None
+    assert (got.mean, got.units) == (6.0, units)
+    assert (got.low is None) == (units < 2)
+
+
+def test_nothing_has_no_ratio() -> None:
+    assert estimate_ratio_of_sums(np.zeros(3, np.int64), np.zeros(3, np.int64)) is None
+
+
+def test_steps_are_the_messages_after_the_first() -> None:
+    each = [answer(0, [1, 2, 1, 3]), answer(1, [1]), answer(2, [2, 4]), answer(3, [1, 1, 1])]
+    counts = StepCounts.from_records(Records.from_records(each), np.array([True, True, True, False]))
+    assert counts.tokens.tolist() == [6, 0, 4, 0]
+    assert counts.steps.tolist() == [3, 0, 1, 0]
+    assert (counts.span_ns / MS).tolist() == [30, 0, 10, 0]
+    assert counts.histogram[:6].tolist() == [0, 1, 1, 1, 1, 0]
+    assert counts.least == 1
+
+
+def test_tpot_is_step_time_over_acceptance_length() -> None:
+    got = measure_speculation(run([[1, 2, 1, 3], [1, 4, 1, 1, 2]]))
+    assert got is not None
+    assert got.acceptance_length is not None
+    assert got.step_ms is not None
+    assert got.tpot_ms is not None
+    assert (got.source, got.why) == ("messages", {})
+    assert got.acceptance_length.mean == 14 / 7
+    assert got.step_ms.mean == pytest.approx(STEP_MS)
+    assert got.tpot_ms.mean == pytest.approx(got.step_ms.mean / got.acceptance_length.mean)
+    assert got.histogram == (3, 2, 1, 1)
+    assert got.by_position == pytest.approx((4 / 7, 2 / 7, 1 / 7))
+
+
+def test_a_server_not_known_to_speculate_has_no_part_and_a_length_of_1() -> None:
+    plain = run([[1] * 5] * 3, as_run=None)
+    assert measure_speculation(plain) is None
+    got = measure_split(plain)
+    assert got.acceptance_length == RatioEstimate(1.0, 1.0, 1.0, 3)
+    assert got.step_ms is not None
+    assert got.step_ms.mean == pytest.approx(STEP_MS)
+
+
+@pytest.mark.parametrize(
+    ("answers", "window", "mean", "why"),
+    [
+        pytest.param([[1, 4, 4, 4]] * 2, counted(26, 12), 2.0, "holds several steps", id="interval"),
+        pytest.param([[1] * 40] * 2, counted(80, 50), 78 / 28, "comes in several messages", id="split up"),
+        pytest.param([[1] + [4] * 9] * 2, None, None, "carries 4 tokens or more", id="without counters"),
+    ],
+)  # fmt: skip
+def test_where_messages_are_not_steps_the_counters_mean_stands(
+    answers: list[list[int]], window: ServerWindow | None, mean: float | None, why: str
+) -> None:
+    got = measure_speculation(run(answers, window=window))
+    assert got is not None
+    assert got.step_ms is None
+    assert why in got.why["step_ms"]
+    refused = mean is None
+    assert (why in got.why.get("acceptance_length", "")) == refused
+    assert got.source == ("" if refused else "counters")
+    assert got.acceptance_length == (None if mean is None else RatioEstimate(mean))
+
+
+def test_counts_that_agree_but_for_the_ends_leave_the_messages() -> None:
+    # 3 tokens were accepted past the ends of two answers.
+    got = measure_speculation(run([[1, 3, 2], [1, 1, 2]], window=counted(10, 7, drafts=4)))
+    assert got is not None
+    assert got.source == "messages"
+    assert got.sources["counters"].acceptance_length == 8 / 4
+
+
+def test_tokens_that_are_not_known_are_no_steps() -> None:
+    got = measure_speculation(run([[1, 2, 2]] * 2, exact=False, window=counted(10, 4, drafts=4)))
+    assert got is not None
+    assert (got.source, got.step_ms) == ("counters", None)
+    assert "neither token ids nor running usage" in got.why["step_ms"]
+
+
+def test_without_counters_a_gauge_of_the_server_is_named() -> None:
+    window = ServerWindow(names="sglang", accept_length=2.25)
+    got = measure_speculation(run([[1, 2, 2]] * 2, exact=False, window=window, as_run=None))
+    assert got is not None
+    assert (got.source, got.acceptance_length) == ("gauge", RatioEstimate(2.25))
