@@ -14,7 +14,7 @@ from loadgen.features.roofline.roofline_settings import MachineOptions
 from loadgen.settings import setting
 from loadgen.settings.table import add_groups
 from loadgen.study import sweep_record
-from loadgen.study.compare import comparison, limits, model
+from loadgen.study.compare import comparison, limits, model, speculation_split
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
 from loadgen.study.compare.tables import comparison_report, rankings
@@ -69,10 +69,11 @@ def main(argv: Sequence[str]) -> int:
         baseline=given.baseline,
         margin=None if given.margin is None else given.margin / 100,
         alpha=given.alpha,
-        headline=given.headline,
+        headline=given.headline or (speculation_split.COMMITTED_MS if given.acceptance_length else ""),
         allow_unlike=given.allow_unlike,
         hardware=Hardware.from_flags(given),
         campaign=model.read_campaign_settings(given.places),
+        acceptance_length=given.acceptance_length,
     )
     read = result_sources.read_sources(given.places)
     report_unread(read.errors)
@@ -113,6 +114,8 @@ def compare_parser() -> argparse.ArgumentParser:
     add("--alpha", type=float, metavar="P", default=0.05, help="chance of a false verdict (default 0.05)")
     headline = "the figure that decides (default output_throughput; with a request rate mean_e2el_ms)"
     add("--headline", metavar="KEY", default="", help=headline)
+    committed = "compare TPOT at this acceptance length: step time / N, of runs without drafts as measured"
+    add("--acceptance-length", type=float, metavar="N", help=committed)
     add("--allow-unlike", action="store_true", help="compare other loads and machines too, marked")
     add_groups(parser, [setting.ROOFLINE], MachineOptions.rows)
     form = parser.add_argument_group("output").add_mutually_exclusive_group()

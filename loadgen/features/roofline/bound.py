@@ -20,8 +20,8 @@ _GIGA, _TERA = 1e9, 1e12
 # The figures that give the time of a step, the best first; only the median gap can be free of prefill.
 _STEPS, _GAPS = ("mean_tpot_ms", "median_tpot_ms", "median_itl_ms"), ("median_itl_ms", "mean_itl_ms")
 _SPEEDS = ("output_throughput", "speed_tok_s")
-# What vLLM's and SGLang's clients call the tokens that one pass over the weights gives with a draft.
-ACCEPTANCE = ("spec_decode_acceptance_length", "accept_length")
+# Tokens that one pass over the weights gives with a draft, our key, then vLLM's and SGLang's.
+ACCEPTANCE = ("acceptance_length", "spec_decode_acceptance_length", "accept_length")
 
 
 class Loaded(Protocol):

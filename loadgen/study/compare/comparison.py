@@ -21,7 +21,7 @@ from loadgen.features.roofline.models import find_suffix
 from loadgen.figures.figure_table import LATENCIES, SELECTABLE, find_figure
 from loadgen.figures.metrics import DECODING, PREFILL
 from loadgen.report.load_identity import Load
-from loadgen.study.compare import comparability, run_groups, statistics
+from loadgen.study.compare import comparability, run_groups, speculation_split, statistics
 from loadgen.study.compare.model import (
     ALONE,
     ComparedFigure,
@@ -75,6 +75,7 @@ FIGURES = (
     ComparedFigure(PREFILL, "prefill tok/s", True),
     ComparedFigure(DECODING, "decode tok/s", True),
     *_list_mean_figures(needs_tokens=True),
+    *speculation_split.COLUMNS,
     ComparedFigure(SESSION_MS, "session ms", False, 0),
     *_list_mean_figures(needs_tokens=False),
     ComparedFigure("memory_bytes", "memory GiB", None),
@@ -106,7 +107,8 @@ def compare_runs(
     on the first; `lacking`, why runs have no roofline, on the first with such a row. Raises UsageError where
     the baseline or the headline asked for does not exist.
     """
-    runs, repeated = run_groups.drop_repeated(run_groups.sort_as_measured([*map(judge_figures, reported)]))
+    judged = speculation_split.add_step_figures([*map(judge_figures, reported)], ask.acceptance_length)
+    runs, repeated = run_groups.drop_repeated(run_groups.sort_as_measured(judged))
     cells = [run.cell for run in runs if run.cell is not None] + [failure.cell for failure in failures]
     by_server = len({cell.server for cell in cells}) > 1
     names = run_groups.name_rows(runs, by_server=by_server)
@@ -306,6 +308,7 @@ def _list_remarks(
         yield ALONE
     elif reference.missing:
         yield f"no verdicts: {reference.missing} ({baseline}); --baseline NAME chooses another"
+    yield from speculation_split.list_remarks(every, reference.ask.acceptance_length)
     several = [line for line in rows if len(line.runs) > 1]
     for why in dict.fromkeys(filter(None, (statistics.explain_units(line.runs) for line in several))):
         yield f"{why}: variation between starts is not in the intervals"
@@ -437,6 +440,9 @@ def compare_row(
         effects,
         math.fsum(shares) / len(shares) if shares else None,
         (*_question_repeats(shown, figures), *_list_marks(runs, valid, used, reference)),
+        split=None
+        if is_baseline or why
+        else speculation_split.split_speed(used, reference.runs, reference.ask.alpha),
     )
 
 

@@ -72,6 +72,7 @@ class ComparisonOptions(msgspec.Struct, frozen=True):
     allow_unlike: bool = False
     hardware: Hardware = Hardware()
     campaign: CampaignSettings = CampaignSettings()  # its baseline is used if there is such a row
+    acceptance_length: float | None = None  # tokens a step at which speeds are compared; None: as measured
 
     def __post_init__(self) -> None:
         if self.margin is not None and not 0 < self.margin < 1:
@@ -137,6 +138,30 @@ class Effect(msgspec.Struct, frozen=True):
     higher_is_faster: bool | None = None
 
 
+class Factor(msgspec.Struct, frozen=True):
+    """By how many times a row is as fast as the baseline, with its interval; NaN with one run on a side."""
+
+    mean: float  # geometric
+    low: float = float("nan")
+    high: float = float("nan")
+
+
+class Split(msgspec.Struct, frozen=True):
+    """A row's speed-up by TPOT, and its parts: that of its steps times that of its drafts."""
+
+    speed: Factor  # the baseline's TPOT ÷ the row's
+    steps: Factor  # the baseline's step time ÷ the row's
+    drafts: Factor  # the row's acceptance length ÷ the baseline's
+    units: int  # pairs, or the smaller side where nothing is paired
+    paired: bool
+    computed: bool = False  # a client reports no step time: it is TPOT × acceptance length
+
+    @property
+    def rest(self) -> float:
+        """The part of the speed-up that is neither: 1 where TPOT is the step time ÷ the acceptance length."""
+        return self.speed.mean / (self.steps.mean * self.drafts.mean)
+
+
 class Line(msgspec.Struct, frozen=True):
     """One checkpoint under one load."""
 
@@ -148,6 +173,7 @@ class Line(msgspec.Struct, frozen=True):
     marks: tuple[str, ...] = ()  # unlike the baseline, doubts of its runs, fast because broken
     failures: tuple[str, ...] = ()  # cells that failed, and why
     answers: str = ""  # where those to the greedy prompts first differ from the baseline's
+    split: Split | str | None = None  # or why there is none; None: no drafts, or not compared
 
     @property
     def simulated(self) -> bool:

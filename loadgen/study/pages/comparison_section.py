@@ -130,7 +130,8 @@ def _make_cell(figure: ComparedFigure, line: Line) -> ComparedCell:
 def _summarise_row(comparison: ComparedLoad, line: Line, effect: Effect, shared: Mapping[str, str]) -> str:
     """Summarise a row in the headline figure: 1.44× (1.40 to 1.48) by tok/s; 5 pairs.
 
-    Why it is undecided, or without a verdict, follows; a reason in `shared` is left out.
+    Why it is undecided, or without a verdict, follows, and the split into steps and drafts; a reason in
+    `shared` is left out.
     """
     times = comparison_report.format_speed_up(comparison, line)
     parts = [f"{times} by {find_column(comparison.headline).label}"] if times else []
@@ -140,6 +141,7 @@ def _summarise_row(comparison: ComparedLoad, line: Line, effect: Effect, shared:
         parts.append(comparison_report.explain_undecided(effect))
     elif effect.why and effect.why not in shared:
         parts.append(effect.why)
+    parts += filter(None, [comparison_report.describe_split(line.split)])
     return "; ".join(parts)
 
 

@@ -20,7 +20,16 @@ from loadgen.report.load_identity import Load, format_tokens
 from loadgen.report.result_file import make_strict
 from loadgen.study import load_table, repeats
 from loadgen.study.compare.comparison import find_column
-from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line
+from loadgen.study.compare.model import (
+    MARGIN,
+    ComparedFigure,
+    ComparedLoad,
+    Decision,
+    Effect,
+    Factor,
+    Line,
+    Split,
+)
 from loadgen.study.compare.tables import loads
 from loadgen.study.load_table import LoadRow
 from loadgen.study.repeats import Mean
@@ -56,6 +65,7 @@ FORMAT = 1
 _LOAD = (
     "requests", "duration_s", "input_len", "output_len", "max_concurrency", "request_rate_per_s", "shape",
 )  # fmt: skip
+_PARTS = ("speed", "steps", "drafts")  # of a split speed-up
 _EFFECT = ("ratio", "low", "high", "p", "p_adjusted", "p_equivalent", "p_equivalent_adjusted", "detectable")
 
 
@@ -209,6 +219,24 @@ def format_ratio(ratio: float, low: float, high: float, digits: int) -> str:
     return f"{ratio:.{digits}f}× ({between})"
 
 
+def describe_split(split: Split | str | None) -> str:
+    """Write how much of a speed-up is steps and how much is drafts, or why that is not known; "" if None.
+
+    A part that is neither follows where it is over 2 %.
+    """
+    if not isinstance(split, Split):
+        return f"not split into steps and drafts: {split}" if split else ""
+    speed, steps, drafts = (_format_factor(getattr(split, part)) for part in _PARTS)
+    rest = f", {split.rest:.2f}× by neither" if abs(split.rest - 1) > MARGIN else ""
+    how = " (steps computed: TPOT × acceptance length)" if split.computed else ""
+    return f"{speed} as fast by TPOT: {steps} by its steps, {drafts} by its drafts{rest}{how}"
+
+
+def _format_factor(factor: Factor) -> str:
+    """Write a factor with its interval, as 1.50× (1.48–1.52)."""
+    return format_ratio(factor.mean, factor.low, factor.high, 2)
+
+
 def format_spread(figure: ComparedFigure, summary: Mean | None) -> str:
     """Write a mean and half its interval with as many decimals, as 298.1 ±1.2; "-" without a value.
 
@@ -267,7 +295,7 @@ def _describe_legend(comparison: ComparedLoad, signs: bool = True) -> str:
 
 
 def _list_notes(comparison: ComparedLoad) -> Iterator[tuple[str, list[str]]]:
-    """Yield the notes under a table, by kind: no verdict, undecided, marks, answers, failures.
+    """Yield the notes under a table, by kind: no verdict, undecided, split, marks, answers, failures.
 
     Of each undecided row what its runs could have found and how many more it takes; then why, if known.
     """
@@ -283,6 +311,7 @@ def _list_notes(comparison: ComparedLoad) -> Iterator[tuple[str, list[str]]]:
     for title, pairs in (
         ("no verdict", without),
         ("undecided", powers + reasons),
+        ("split", [(line.name, told) for line in comparison.lines if (told := describe_split(line.split))]),
         ("marks", [(line.name, mark) for line in comparison.lines for mark in line.marks]),
         ("answers", [(line.name, line.answers) for line in comparison.lines if line.answers]),
         (_FAILED, [(line.name, why) for line in comparison.lines for why in line.failures]),
@@ -374,10 +403,21 @@ def _make_csv_rows(comparison: ComparedLoad, line: Line) -> Iterator[dict[str, A
             "roofline": line.roofline,
             "marks": "; ".join(line.marks),
             "answers": line.answers,
+            **_list_split_cells(line),
             "failures": "; ".join(line.failures),
             "simulated": line.simulated,
             **{name: getattr(comparison.load, name) for name in _LOAD},
         }
+
+
+def _list_split_cells(line: Line) -> dict[str, float | None]:
+    """List by column the factors of a row's split and their intervals' ends; None without a split."""
+    factors = {part: getattr(line.split, part, None) for part in _PARTS}
+    return {
+        f"split_{part}{suffix}": getattr(factor, end, None)
+        for part, factor in factors.items()
+        for end, suffix in (("mean", ""), ("low", "_low"), ("high", "_high"))
+    }
 
 
 def _make_json_load_row(row: LoadRow) -> dict[str, Any]:
@@ -423,9 +463,19 @@ def _make_json_row(comparison: ComparedLoad, line: Line) -> dict[str, Any]:
             for key, effect in line.effects.items()
         },
         "speed_up": {"ratio": ratio, "low": low, "high": high},
+        "split": _make_json_split(line.split),
         **{key: getattr(line, key) for key in ("roofline", "marks", "answers", "failures", "simulated")},
         "runs": [_make_json_run(run) for run in line.runs],
     }
+
+
+def _make_json_split(split: Split | str | None) -> dict[str, Any] | None:
+    """Make the JSON object of a split, or of why there is none; None where no run has drafts."""
+    if isinstance(split, Split):
+        factors = {part: asdict(getattr(split, part)) for part in _PARTS}
+        more = {key: getattr(split, key) for key in ("rest", "units", "paired", "computed")}
+        return {**factors, **more, "why": ""}
+    return {"why": split} if split else None
 
 
 def _make_json_run(run: Reported) -> dict[str, Any]:

@@ -1,0 +1,209 @@
+"""Speculation split: a speed-up by TPOT is that of steps times that of drafts, or says why not."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from builders.comparison_samples import cells, run
+from builders.loops import loop_over
+from loadgen.base.errors import UsageError
+from loadgen.study.compare.comparison import compare_runs
+from loadgen.study.compare.model import ComparedLoad, ComparisonOptions, Decision, Factor, Split
+from loadgen.study.compare.speculation_split import (
+    ACCEPTANCE,
+    COMMITTED_MS,
+    STEP_MS,
+    DecodeSteps,
+    add_step_figures,
+    read_steps,
+    split_speed,
+)
+from loadgen.study.compare.tables.comparison_report import (
+    describe_split,
+    encode_comparisons,
+    render_csv,
+    render_markdown,
+    render_text,
+)
+from loadgen.study.run_summary import Reported
+
+BASE_MS, ROW_MS, LENGTHS = [60.0, 60.6, 59.4], [40.0, 40.1, 39.9], [2.0, 2.02, 1.98]
+
+
+def stepped(name: str, step_ms: Sequence[float], lengths: Sequence[float]) -> list[Reported]:
+    """Runs of a campaign, of which step times and acceptance lengths are known."""
+    return [
+        replace(
+            one,
+            figures={**one.figures, "mean_tpot_ms": step / length, STEP_MS: step, ACCEPTANCE: length},
+        )
+        for one, step, length in zip(cells(name, [100.0, 101.0, 99.0]), step_ms, lengths, strict=True)
+    ]
+
+
+def compared(*rows: list[Reported], **asked: Any) -> ComparedLoad:
+    (table,) = compare_runs([one for row in rows for one in row], ComparisonOptions(**asked))
+    return table
+
+
+def list_ends(factor: Factor) -> tuple[float, float, float]:
+    return round(factor.mean, 2), round(factor.low, 2), round(factor.high, 2)
+
+
+BASE, ROW = cells("A-BF16", [100.0, 101.0, 99.0]), stepped("A-FP8", ROW_MS, LENGTHS)
+BASE = [
+    replace(one, figures={**one.figures, "mean_tpot_ms": ms}) for one, ms in zip(BASE, BASE_MS, strict=True)
+]
+
+
+@loop_over(
+    ("own", "step", "length", "expected"),
+    [
+        ({ACCEPTANCE: 2.5, STEP_MS: 30.0}, 30.0, 2.5, False),
+        ({}, 12.0, 1.0, False),  # ours, without drafts
+        ({ACCEPTANCE: 1.0, STEP_MS: 12.5}, 12.0, 1.0, False),
+        ({"spec_decode_acceptance_length": 2.5}, 30.0, 2.5, True),
+        ({"accept_length": 2.0}, 24.0, 2.0, True),
+    ],
+)
+def test_steps_are_measured_or_computed(
+    own: dict[str, float], step: float, length: float, expected: bool
+) -> None:
+    by = "vllm" if expected else "loadgen"
+    one = run("row", 100.0, told_by=by, figures={"mean_tpot_ms": 12.0, **own})
+    assert read_steps(one) == DecodeSteps(12.0, step, length, expected)
+
+
+@loop_over(
+    ("own", "by", "why"),
+    [
+        ({"mean_tpot_ms": None}, "loadgen", "row has no mean TPOT"),
+        ({}, "vllm", "row reports no acceptance length (vllm)"),
+        ({ACCEPTANCE: 2.5}, "loadgen", "the steps of row are hidden; its mean acceptance length is 2.5"),
+    ],
+)
+def test_hidden_steps_say_why(own: dict[str, float | None], by: str, why: str) -> None:
+    assert read_steps(run("row", 100.0, told_by=by, figures=own)) == why
+
+
+@loop_over(
+    ("steps", "lengths", "factors"),
+    [
+        (BASE_MS, LENGTHS, [(2.0, 1.95, 2.05), (1.0, 1.0, 1.0), (2.0, 1.95, 2.05)]),
+        (ROW_MS, [1.5] * 3, [(2.25, 2.21, 2.29), (1.5, 1.47, 1.53), (1.5, 1.49, 1.51)]),
+        (ROW_MS, LENGTHS, [(3.0, 2.87, 3.13), (1.5, 1.47, 1.53), (2.0, 1.95, 2.05)]),
+    ],
+)
+def test_a_speed_up_is_that_of_steps_times_that_of_drafts(
+    steps: list[float], lengths: list[float], factors: list[tuple[float, float, float]]
+) -> None:
+    found = split_speed(stepped("A-FP8", steps, lengths), BASE, 0.05)
+    assert isinstance(found, Split)
+    assert [list_ends(factor) for factor in (found.speed, found.steps, found.drafts)] == factors
+    assert found.rest == pytest.approx(1.0, rel=1e-12)
+    assert (found.units, found.paired, found.computed) == (3, True, False)
+
+
+@loop_over(
+    ("row", "expected"),
+    [
+        ([], None),
+        (cells("A-FP8", [200.0, 201.0, 199.0]), None),  # no side has drafts
+        (
+            [replace(one, figures={**one.figures, STEP_MS: None}) for one in ROW],
+            "the steps of A-FP8 are hidden; its mean acceptance length is 2",
+        ),
+    ],
+)
+def test_without_drafts_or_steps_nothing_is_split(row: list[Reported], expected: str | None) -> None:
+    assert split_speed(row, BASE, 0.05) == expected
+
+
+def test_one_run_a_side_is_split_without_intervals() -> None:
+    (table,) = compare_runs([BASE[0], ROW[0]], ComparisonOptions())
+    found = table.lines[1].split
+    assert isinstance(found, Split)
+    assert math.isnan(found.steps.low)
+    assert describe_split(found) == "3.00× as fast by TPOT: 1.50× by its steps, 2.00× by its drafts"
+
+
+@loop_over(
+    ("split", "expected"),
+    [
+        (None, ""),
+        ("why", "not split into steps and drafts: why"),
+        (
+            Split(Factor(2.0, 1.9, 2.1), Factor(1.0), Factor(1.8), 1, False),
+            "2.00× (1.90–2.10) as fast by TPOT: 1.00× by its steps, 1.80× by its drafts, 1.11× by neither",
+        ),
+        (
+            Split(Factor(2.0), Factor(1.0), Factor(2.0), 1, False, computed=True),
+            "2.00× as fast by TPOT: 1.00× by its steps, 2.00× by its drafts "
+            "(steps computed: TPOT × acceptance length)",
+        ),
+    ],
+)
+def test_a_split_is_one_sentence(split: Split | str | None, expected: str) -> None:
+    assert describe_split(split) == expected
+
+
+def test_every_form_of_a_comparison_has_the_split() -> None:
+    table = compared(BASE, ROW)
+    told = describe_split(table.lines[1].split)
+    assert told.startswith("3.00× (2.87–3.13) as fast by TPOT: 1.50× (1.47–1.53) by its steps")
+    assert "split:" in render_text([table])
+    assert f"split: A-FP8: {told}" in render_markdown([table])
+    header, *lines = csv.reader(io.StringIO(render_csv([table])))
+    cell = dict(zip(header, lines[-1], strict=True))
+    assert [round(float(cell[f"split_{part}"]), 3) for part in ("speed", "steps", "drafts")] == [
+        3.0,
+        1.5,
+        2.0,
+    ]
+    first, second = encode_comparisons([table])["comparisons"][0]["rows"]
+    assert first["split"] is None
+    assert second["split"]["drafts"]["mean"] == pytest.approx(2.0, abs=1e-4)
+    assert (second["split"]["units"], second["split"]["why"]) == (3, "")
+
+
+def test_a_committed_acceptance_length_decides_by_step_times() -> None:
+    drafted = stepped("A-BF16", BASE_MS, LENGTHS)
+    table = compared(
+        drafted, stepped("A-FP8", ROW_MS, [4.0] * 3), acceptance_length=2.5, headline=COMMITTED_MS
+    )
+    effect = table.lines[1].effects[COMMITTED_MS]
+    assert (round(effect.ratio, 3), effect.call) == (0.667, Decision.FASTER)
+    assert [round(line.summaries[COMMITTED_MS].mean, 2) for line in table.lines] == [24.0, 16.0]
+    assert table.remarks[-1] == (
+        "TPOT at N: ms, computed: step time ÷ 2.5 tokens a step; without drafts as measured"
+    )
+
+
+def test_without_drafts_the_tpot_stands_at_any_acceptance_length() -> None:
+    one = run("base", 100.0, figures={"mean_tpot_ms": 60.0})
+    found, _ = add_step_figures([one, ROW[0]], 2.5)
+    assert {key: found.figures[key] for key in (STEP_MS, ACCEPTANCE, COMMITTED_MS)} == {
+        STEP_MS: 60.0,
+        ACCEPTANCE: 1.0,
+        COMMITTED_MS: 60.0,
+    }
+
+
+@loop_over(
+    ("runs", "committed", "why"),
+    [
+        (ROW, 0.5, "give tokens a step, 1 or more"),
+        (BASE, 2.5, "no run has drafts"),
+        ([run("row", 9.0, figures={ACCEPTANCE: 2.0})], 2.5, "the steps of row are hidden"),
+    ],
+)
+def test_an_acceptance_length_that_cannot_be_used(runs: list[Reported], committed: float, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        add_step_figures(runs, committed)
