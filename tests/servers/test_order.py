@@ -15,8 +15,8 @@ ORDER = {
     SERVERS: [
         "child_process", "log_file", "http_server",
         "null/messages", "null/server", "null/__main__",
-        "engine/step_times", "engine/prefix_cache", "engine/scheduler", "engine/presets", "engine/messages",
-        "engine/request", "engine/reply", "engine/metrics", "engine/server",
+        "engine/step_times", "engine/prefix_cache", "engine/drafts", "engine/scheduler", "engine/presets",
+        "engine/messages", "engine/request", "engine/reply", "engine/metrics", "engine/server",
         "engine/cli", "engine/__main__",
         "launch/spec", "launch/secrecy", "launch/installed", "launch/vllm", "launch/sglang",
         "launch/transformers", "launch/llamacpp", "launch/custom", "launch/container", "launch/launchers",

@@ -62,6 +62,7 @@ def engine_of(options: argparse.Namespace) -> Callable[..., Engine]:
         max_model_len=options.max_model_len or min(chosen.max_model_len, limits.kv_cache_tokens),
         early_eos=options.early_eos,
         cached_details=options.enable_prompt_tokens_details,
+        acceptance=limits.acceptance,
     )
     return partial(
         Engine,
@@ -120,6 +121,11 @@ def parser() -> argparse.ArgumentParser:
     share = "share of the requests without ignore_eos that stop before max_tokens (default: 0)"
     add("--early-eos", type=_fraction, default=0.0, metavar="FRACTION", help=share)
     add("--exit-with-stdin", action="store_true", help="stop when stdin ends, as when the parent ends")
+    drafts = (
+        "decode speculatively: the chance of each draft token to be accepted if those before it were, as "
+        "0.8,0.7,0.5 for three a step (default: no drafts)"
+    )
+    add("--acceptance", type=_fractions, metavar="CHANCE,…", help=drafts)
     _add_kv_cache(flags)
     _add_unsteadiness(flags)
     return flags
@@ -168,14 +174,21 @@ _positive, _port = _number(int, 1), _number(int, 0, 65535)
 _fraction, _not_negative = _number(float, 0, 1), _number(float, 0)
 
 
+def _fractions(text: str) -> tuple[float, ...]:
+    return tuple(_fraction(part) for part in text.split(","))
+
+
 def _limits(options: argparse.Namespace, chosen: Preset) -> Limits:
     given = {field.name: getattr(options, field.name) for field in fields(Limits)}
     limits = replace(chosen.limits, **{name: value for name, value in given.items() if value is not None})
-    if limits.max_num_batched_tokens < limits.max_num_seqs:
+    drafted = f" × {1 + len(limits.acceptance)} tokens to verify" if limits.acceptance else ""
+    if limits.max_num_batched_tokens < limits.max_num_seqs * (1 + len(limits.acceptance)):
         raise ValueError(
             f"--max-num-batched-tokens {limits.max_num_batched_tokens} is below --max-num-seqs "
-            f"{limits.max_num_seqs}: a step could not decode every sequence; lower the second"
+            f"{limits.max_num_seqs}{drafted}: a step could not decode every sequence; lower the second"
         )
+    if limits.acceptance and limits.preempt:
+        raise ValueError("--acceptance and --preempt exclude each other: leave one out")
     if options.max_model_len and options.max_model_len > limits.kv_cache_tokens:
         raise ValueError(
             f"--max-model-len {options.max_model_len} does not fit --kv-cache-tokens "

@@ -109,6 +109,7 @@ class Dialect:
     model: str
     created_s: int
     interval: int = 1
+    drafts: bool = False  # a step gives several tokens
     opening: bytes = field(init=False)  # everything that leaves with the first token of a plain stream
     table: list[bytes] = field(init=False)  # [n % CYCLE]: the plain message that ends with the n-th token
 

@@ -28,6 +28,10 @@ _HELP = {
     "prompt_tokens_cached_total": "Number of cached prompt tokens (local + external).",
     "generation_tokens_total": "Number of generation tokens processed.",
     "request_success_total": "Count of successfully processed requests.",
+    "spec_decode_num_drafts_total": "Number of spec decoding drafts.",
+    "spec_decode_num_draft_tokens_total": "Number of draft tokens.",
+    "spec_decode_num_accepted_tokens_total": "Number of accepted tokens.",
+    "spec_decode_num_accepted_tokens_per_pos_total": "Accepted tokens per draft position.",
     "cache_config_info": "Information of the LLMEngine CacheConfig",
 }
 _REASONS = ("stop", "length", "abort", "error", "repetition")
@@ -88,6 +92,8 @@ class Metrics:
         default_factory=lambda: {name: Histogram(*row) for name, row in _HISTOGRAMS.items()}
     )
     last_end_ns: int = 0
+    drafts: int = 0
+    accepted: list[int] = field(default_factory=list)  # by position; as long as a draft
 
     def record(self, ended: StepOutput, now_ns: int) -> None:
         """Account for a step whose tokens leave at `now_ns`."""
@@ -99,6 +105,10 @@ class Metrics:
         for pause_ns in ended.pauses_ns:
             histograms["inter_token_latency"].observe(pause_ns)
         self.last_end_ns = now_ns
+        self.drafts += len(ended.accepted)
+        for count in ended.accepted:
+            for position in range(count):
+                self.accepted[position] += 1
         for sequence in ended.started:
             self.prompt_tokens += sequence.prompt_tokens
             self.cached_tokens += sequence.cached_tokens
@@ -150,6 +160,16 @@ class Metrics:
             "request_success_total": by_reason,
             "cache_config_info": {f"{{{config}}}": 1},
         }
+        if self.accepted:  # as in vLLM, only where something drafts
+            values |= {
+                "spec_decode_num_drafts_total": {every: self.drafts},
+                "spec_decode_num_draft_tokens_total": {every: self.drafts * len(self.accepted)},
+                "spec_decode_num_accepted_tokens_total": {every: sum(self.accepted)},
+                "spec_decode_num_accepted_tokens_per_pos_total": {
+                    f'{{engine="0",{labels},position="{position}"}}': count
+                    for position, count in enumerate(self.accepted)
+                },
+            }
         lines: list[str] = []
         for name, samples in values.items():
             kind = "counter" if name.endswith("_total") else "gauge"

@@ -31,7 +31,7 @@ class Reply(msgspec.Struct):
 
 
 class DetailedStream(Reply):
-    """A stream whose messages carry running usage or token ids, formatted one by one.
+    """A stream whose messages carry running usage, token ids or a draft's tokens, formatted one by one.
 
     With a stream interval of N the messages carry 1, N, N, … and the rest, as vLLM's do.
     """
@@ -42,7 +42,7 @@ class DetailedStream(Reply):
         return http_server.STREAM_HEAD
 
     def token(self, n: int) -> bytes:
-        if (n - 1) % self.dialect.interval:
+        if self.sent and n - self.sent < self.dialect.interval:
             return b""
         first, self.sent = self.sent, n
         role = b"" if first else self.dialect.role(self.wanted)
@@ -69,5 +69,5 @@ def reply_for(dialect: Dialect, wanted: ResponseOptions) -> Reply:
     """The cheapest kind of reply with the requested options."""
     if not wanted.stream:
         return Reply(dialect, wanted)
-    detailed = wanted.continuous_usage or wanted.token_ids
+    detailed = wanted.continuous_usage or wanted.token_ids or dialect.drafts
     return DetailedStream(dialect, wanted) if detailed else PlainStream(dialect, wanted)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from loadgen_servers.engine.drafts import DraftedSteps, draw_steps
 from loadgen_servers.engine.messages import ResponseOptions
 from loadgen_servers.engine.prefix_cache import block_hashes
 
@@ -62,6 +63,7 @@ class ServedModel(msgspec.Struct, frozen=True):
     vocab_size: int = 151936
     early_eos: float = 0.0
     cached_details: bool = False  # whether usage reports cached prompt tokens
+    acceptance: tuple[float, ...] = ()  # of each draft token, if those before it were accepted
 
 
 @dataclass
@@ -88,6 +90,7 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     output_tokens: int
     finish_reason: str
     prompt: tuple[int, ...] | bytes  # its ids, or its text at BYTES_PER_TOKEN a token
+    steps: DraftedSteps = DraftedSteps()
 
     def blocks(self, size: int) -> tuple[int, ...]:
         """The identities of the prompt's full blocks of `size` tokens."""
@@ -131,7 +134,8 @@ def parse(raw: bytes, chat: bool, served: ServedModel) -> GenerationRequest:
         token_ids=bool(body.return_token_ids),
         prompt_ids=ids if body.return_token_ids else None,
     )
-    return GenerationRequest(response, max_tokens, output_tokens, reason, prompt)
+    steps = draw_steps(raw, output_tokens, served.acceptance)
+    return GenerationRequest(response, max_tokens, output_tokens, reason, prompt, steps)
 
 
 def whole_tokens(text: str) -> bytes:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from loadgen_servers.engine.drafts import DraftedSteps
 from loadgen_servers.engine.prefix_cache import PrefixCache
 from loadgen_servers.engine.step_times import Age, Timing, Work
 
@@ -20,6 +21,7 @@ class Limits(msgspec.Struct, frozen=True):
     block_size: int = 16
     prefix_caching: bool = True
     preempt: bool = False  # admit on the prompt alone, and put the last one back when the KV runs out
+    acceptance: tuple[float, ...] = ()  # of each draft token that a step verifies; empty: nothing drafts
 
 
 class Sequence(msgspec.Struct, eq=False):
@@ -31,6 +33,7 @@ class Sequence(msgspec.Struct, eq=False):
     arrived_ns: int
     finish_reason: str = "length"
     owner: object = None  # the caller's own
+    steps: DraftedSteps = DraftedSteps()  # where it drafts
     blocks: tuple[int, ...] = ()  # the identities of the prompt's full blocks
     held: list[int] = msgspec.field(default_factory=list)  # the blocks it holds in the cache
     cached_tokens: int = 0  # prompt tokens found in the cache when it was first admitted
@@ -47,8 +50,17 @@ class Sequence(msgspec.Struct, eq=False):
         return self.prompt_tokens + self.kept
 
     def produced(self, step: int) -> int:
-        """Tokens produced once `step` has ended: a running sequence gains exactly one a step."""
-        return step - self.first_step + 1 if self.first_step else self.kept
+        """Tokens produced once `step` has ended: a running sequence that does not draft gains one a step."""
+        if not self.first_step:
+            return self.kept
+        number = step - self.first_step
+        return self.steps.ends[number] if self.steps.ends else number + 1
+
+    def accepted(self, step: int) -> int:
+        """Draft tokens that a decoding `step` accepts, those past the answer's end included."""
+        ends, number = self.steps.ends, step - self.first_step
+        past = self.steps.past if number == len(ends) - 1 else 0
+        return ends[number] - ends[number - 1] - 1 + past
 
 
 class Step(msgspec.Struct):
@@ -61,7 +73,7 @@ class Step(msgspec.Struct):
 
 
 class StepOutput(msgspec.Struct):
-    """What a step produced: one token for each sequence in `decoded`, `first` and `finished`."""
+    """What a step produced: for each sequence in `decoded`, `first` and `finished` one token or more."""
 
     number: int
     decoded: list[Sequence]  # had a token in the step before, and will have more
@@ -69,15 +81,21 @@ class StepOutput(msgspec.Struct):
     finished: list[Sequence]  # their last token (a first one too, where they produce just one)
     started: list[Sequence] = msgspec.field(default_factory=list)  # those whose very first token it is
     pauses_ns: list[int] = msgspec.field(default_factory=list)  # token gaps with a preemption in them
+    accepted: list[int] = msgspec.field(default_factory=list)  # of each draft
+    more: int = 0  # tokens of answers beyond one a sequence
 
     @property
-    def tokens(self) -> int:
+    def sequences(self) -> int:
         return len(self.decoded) + len(self.first) + len(self.finished)
 
     @property
+    def tokens(self) -> int:
+        return self.sequences + self.more
+
+    @property
     def plain_gaps(self) -> int:
-        """How many of the tokens came one step after the one before."""
-        return self.tokens - len(self.started) - len(self.pauses_ns)
+        """How many of the sequences had their last token one step before."""
+        return self.sequences - len(self.started) - len(self.pauses_ns)
 
 
 @dataclass
@@ -131,7 +149,8 @@ class Scheduler:
         preemptions = self.preemptions
         while self.cache.in_use > self.cache.capacity_tokens:
             self._preempt(now_ns)
-        budget = self.limits.max_num_batched_tokens - len(self.decoding)
+        drafted = len(self.decoding) * len(self.limits.acceptance)
+        budget = self.limits.max_num_batched_tokens - len(self.decoding) - drafted
         chunks: list[tuple[Sequence, int]] = []
         for sequence in self.prefilling:
             budget = self._chunk(sequence, budget, chunks)
@@ -148,6 +167,7 @@ class Scheduler:
             prefill_tokens=sum(tokens for _, tokens in chunks),
             kv_tokens=self.kv_context,
             attended_pairs=sum(c * s.computed + c * (c + 1) // 2 for s, c in chunks),
+            draft_tokens=drafted,
         )
         age = Age(self.step_number, now_ns - self._first_step_ns)
         return Step(now_ns, now_ns + self.timing.step_ns(work, age), chunks, work)
@@ -159,10 +179,12 @@ class Scheduler:
         due = self._due.pop(number, ())
         # A sequence that was preempted since is not due yet, even if it decodes again.
         finished = [s for s in due if s in self.decoding and s.produced(number) == s.output_tokens]
-        self._lengthen(len(self.decoding))
+        accepted = [s.accepted(number) for s in self.decoding] if self.limits.acceptance else []
+        more = sum(accepted) - sum(s.steps.past for s in finished)
+        self._lengthen(len(self.decoding) + more)
         for sequence in finished:
             self._finish(sequence, now_ns)
-        ended = StepOutput(number, list(self.decoding), [], finished)
+        ended = StepOutput(number, list(self.decoding), [], finished, accepted=accepted, more=more)
         for sequence, tokens in step.chunks:
             if sequence not in self.prefilling:
                 continue  # aborted meanwhile
@@ -211,7 +233,8 @@ class Scheduler:
             ended.finished.append(sequence)
         else:
             ended.first.append(sequence)
-            self._due.setdefault(sequence.first_step + sequence.output_tokens - 1, []).append(sequence)
+            steps = len(sequence.steps.ends) or sequence.output_tokens
+            self._due.setdefault(sequence.first_step + steps - 1, []).append(sequence)
 
     def _preempt(self, now_ns: int) -> None:
         sequence = self.prefilling[-1] if self.prefilling else next(reversed(self.decoding))

@@ -50,9 +50,10 @@ class Engine:
 
     def __post_init__(self) -> None:
         model = self.served.model
-        self.metrics = Metrics(model)
+        self.metrics = Metrics(model, accepted=[0] * len(self.served.acceptance))
         self.dialects = {
-            path: Dialect(choice, model, self.created_s, self.interval) for path, choice in CHOICES.items()
+            path: Dialect(choice, model, self.created_s, self.interval, bool(self.served.acceptance))
+            for path, choice in CHOICES.items()
         }
         self.routes = {
             ("GET", "/health"): lambda: http_server.response(b""),
@@ -108,7 +109,8 @@ class Engine:
         for sequences in (ended.decoded, ended.first):
             for sequence in sequences:
                 stream: Stream = sequence.owner  # type: ignore[assignment]  # no check: this is the hot path
-                data = stream.reply.token(number - sequence.first_step + 1)
+                n, ends = number - sequence.first_step, sequence.steps.ends
+                data = stream.reply.token(ends[n] if ends else n + 1)
                 if data:
                     connection = stream.connection
                     if not connection.send(data) or connection.pending:
@@ -193,6 +195,7 @@ class Engine:
             arrived_ns=received_ns,
             finish_reason=generation.finish_reason,
             owner=stream,
+            steps=generation.steps,
             blocks=generation.blocks(cache.block_size) if cache.enabled else (),
         )
         self.streams[stream.connection] = sequence

@@ -18,6 +18,7 @@ class Work(NamedTuple):
     prefill_tokens: int
     kv_tokens: int
     attended_pairs: int
+    draft_tokens: int = 0  # to verify, next to a token of each decode
 
 
 class Age(NamedTuple):
@@ -36,7 +37,7 @@ class Timing(Protocol):
 class FittedTiming(msgspec.Struct, frozen=True):
     """Step times from constants fitted to published measurements.
 
-    With D decodes, P prefill tokens, T = D + P, K context tokens read and Q pairs attended to,
+    With D decodes, P prompt and S draft tokens, T = D + P + S, K context tokens read and Q pairs attended to,
 
         step = overhead + max(weights(T), compute·T) + sequence·D + kv·K + pair·Q
         weights(T) = min(weights + routed·(T - 1), weights_most)
@@ -57,7 +58,7 @@ class FittedTiming(msgspec.Struct, frozen=True):
     pair_ns: float = 0.0
 
     def step_ns(self, work: Work, age: Age) -> int:
-        tokens = work.decodes + work.prefill_tokens
+        tokens = work.decodes + work.prefill_tokens + work.draft_tokens
         weights_ms = self.weights_ms
         if self.routed_ms:
             weights_ms = min(weights_ms + self.routed_ms * (tokens - 1), self.weights_most_ms)
@@ -71,7 +72,7 @@ class FittedTiming(msgspec.Struct, frozen=True):
 class RooflineTiming(msgspec.Struct, frozen=True):
     """Step times of a machine at its best: memory at its bandwidth, arithmetic at its peak, both at once.
 
-    With D decodes, P prefill tokens, T = D + P, K context tokens read and Q pairs attended to,
+    With D decodes, P prompt and S draft tokens, T = D + P + S, K context tokens read and Q pairs attended to,
 
         step = max(read, arithmetic)
         read = dense + E·(1 − (1 − k/E)^T)·expert + kv·K + window_kv·D·min(K/D, window)
@@ -95,7 +96,7 @@ class RooflineTiming(msgspec.Struct, frozen=True):
 
     def step_ns(self, work: Work, age: Age) -> int:
         decodes, prompts = work.decodes, work.prefill_tokens
-        tokens = decodes + prompts
+        tokens = decodes + prompts + work.draft_tokens
         seen = min(work.kv_tokens, decodes * self.window)
         read_ns = 1e6 * (self.dense_ms + self._experts(tokens) * self.expert_ms)
         read_ns += 1e3 * (self.kv_us * work.kv_tokens + self.window_kv_us * seen)
