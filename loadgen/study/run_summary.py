@@ -21,6 +21,7 @@ from loadgen.facts.ceiling import Ceiling
 from loadgen.facts.run_facts import Cell, Facts, Fingerprint
 from loadgen.features.roofline.models import split_name
 from loadgen.features.sessions.session_figures import summarize_sessions
+from loadgen.features.speculation.speculation_figures import measure_speculation
 from loadgen.figures.figure_table import COUNTS, LATENCY, OF_PROMPTS, OWN, PEAKS, SELECTABLE
 from loadgen.figures.metrics import Figures, describe_traffic, list_known_throughputs, list_peaks
 from loadgen.report.load_identity import Load, identify_load
@@ -184,7 +185,8 @@ def summarise_run(directory: Path, run: Result) -> Reported:
     own = {figure.field_name: getattr(metrics, figure.field_name) for figure in OWN}
     sessions = run.derive(summarize_sessions)
     session_ms = {} if sessions is None else {SESSION_MS: sessions.figures.duration.mean_ms}
-    figures = _collect_figures(counts, distributions | own, session_ms)
+    speculation = msgspec.to_builtins(run.derive(measure_speculation))
+    figures = _collect_figures(counts, distributions | own, session_ms | _list_step_figures(speculation))
     doubts = tuple(finding.rule.code for finding in run.verdict.grave)
     return _summarise_run(facts, figures, (run.verdict.level.value, doubts), str(directory), run)
 
@@ -200,9 +202,17 @@ def summarise_result(facts: Facts, stored: Mapping[str, Any], source: str, run: 
         counts = {**stored, **dict.fromkeys(OF_PROMPTS)}
     sessions = stored["loadgen"].get("sessions")
     session_ms = {SESSION_MS: sessions["figures"]["duration"]["mean_ms"]} if sessions else {}
-    figures = _collect_figures(counts, latencies, session_ms)
+    steps = _list_step_figures(stored["loadgen"].get("speculation"))
+    figures = _collect_figures(counts, latencies, session_ms | steps)
     doubts = tuple(doubt["name"] for doubt in verdict["doubts"] if doubt["severity"] != "note")
     return _summarise_run(facts, figures, (verdict["level"], doubts), source, run)
+
+
+def _list_step_figures(speculation: Mapping[str, Any] | None) -> dict[str, float]:
+    """List the known means of a result's speculation: tokens a step and a step's ms; {} if None."""
+    keys = ("acceptance_length", "step_ms")
+    known = {key: speculation.get(key) for key in keys} if speculation else {}
+    return {key: estimate["mean"] for key, estimate in known.items() if estimate}
 
 
 def _collect_figures(

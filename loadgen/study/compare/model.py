@@ -149,17 +149,12 @@ class Factor(msgspec.Struct, frozen=True):
 class Split(msgspec.Struct, frozen=True):
     """A row's speed-up by TPOT, and its parts: that of its steps times that of its drafts."""
 
-    speed: Factor  # the baseline's TPOT ÷ the row's
+    speed: Factor  # the baseline's TPOT ÷ the row's, each over all tokens
     steps: Factor  # the baseline's step time ÷ the row's
     drafts: Factor  # the row's acceptance length ÷ the baseline's
     units: int  # pairs, or the smaller side where nothing is paired
     paired: bool
     computed: bool = False  # a client reports no step time: it is TPOT × acceptance length
-
-    @property
-    def rest(self) -> float:
-        """The part of the speed-up that is neither: 1 where TPOT is the step time ÷ the acceptance length."""
-        return self.speed.mean / (self.steps.mean * self.drafts.mean)
 
 
 class Line(msgspec.Struct, frozen=True):

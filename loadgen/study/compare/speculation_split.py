@@ -14,6 +14,11 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.features.roofline import bound
+from loadgen.features.speculation.speculation_figures import (
+    is_speculative,
+    measure_speculation,
+    measure_split,
+)
 from loadgen.study.compare import statistics
 from loadgen.study.compare.model import MARGIN, ComparedFigure, Effect, Factor, Split
 from loadgen.study.run_summary import OURS, Reported
@@ -30,26 +35,30 @@ _EXACTLY_ONE = math.nextafter(1.0, 2.0)  # whose digits do not read as a figure 
 
 
 class DecodeSteps(msgspec.Struct, frozen=True):
-    """The decode steps of a run: their time, the tokens of each, and the TPOT that these give."""
+    """The decode steps of a run: their mean time, and the mean tokens of each."""
 
-    tpot_ms: float
     step_ms: float
     acceptance: float  # tokens a step; 1 without drafts
     computed: bool = False  # the step time is TPOT × acceptance length: its client reports none
 
+    @property
+    def tpot_ms(self) -> float:
+        """The mean TPOT over all tokens, in ms."""
+        return self.step_ms / self.acceptance
+
 
 def has_drafts(run: Reported) -> bool:
-    """Whether a run's server decodes speculatively, by an acceptance length above 1 or its settings."""
-    settings = None if run.facts is None else run.facts.as_run
-    drafts = settings is not None and bool(settings.speculative)
-    return drafts or (_read_acceptance(run) or _NO_DRAFTS) > _NO_DRAFTS
+    """Whether a run's server decodes speculatively, by its settings and counters or an acceptance length."""
+    known = run.facts is not None and is_speculative(run.facts)
+    return known or (_read_acceptance(run) or _NO_DRAFTS) > _NO_DRAFTS
 
 
 def read_steps(run: Reported) -> DecodeSteps | str:
     """Return a run's steps, or why they are not known.
 
-    A run without drafts makes one token a step, so the step time is its TPOT. Of another client's run with an
-    acceptance length the step time is computed; of a run of ours with drafts it is measured, or not known.
+    A run without drafts makes one token a step, so the step time is its TPOT, over all tokens where its
+    arrivals are there. Of another client's run with an acceptance length the step time is computed; of a run
+    of ours with drafts it is measured, or not known.
     """
     tpot_ms, acceptance = run.figure(_TPOT_MS), _read_acceptance(run)
     if not tpot_ms:
@@ -57,14 +66,17 @@ def read_steps(run: Reported) -> DecodeSteps | str:
     if not has_drafts(run):
         if acceptance is None and run.told_by != OURS:
             return f"{run.name} reports no acceptance length ({run.told_by})"
-        return DecodeSteps(tpot_ms, tpot_ms, _NO_DRAFTS)
+        whole = None if run.run is None else run.run.derive(measure_split).tpot_ms
+        return DecodeSteps(tpot_ms if whole is None else whole.mean, _NO_DRAFTS)
     if acceptance is None:
         return f"the acceptance length of {run.name} is not known"
     if step_ms := run.figure(STEP_MS):
-        return DecodeSteps(tpot_ms, step_ms, acceptance)
-    if run.told_by == OURS:
-        return f"the steps of {run.name} are hidden; its mean acceptance length is {acceptance:.3g}"
-    return DecodeSteps(tpot_ms, tpot_ms * acceptance, acceptance, computed=True)
+        return DecodeSteps(step_ms, acceptance)
+    if run.told_by != OURS:
+        return DecodeSteps(tpot_ms * acceptance, acceptance, computed=True)
+    measured = None if run.run is None else run.run.derive(measure_speculation)
+    why = "" if measured is None else f": {measured.why.get(STEP_MS, '')}"
+    return f"the steps of {run.name} are hidden, whose mean acceptance length is {acceptance:.3g}{why}"
 
 
 def _read_acceptance(run: Reported) -> float | None:

@@ -21,7 +21,6 @@ from loadgen.report.result_file import make_strict
 from loadgen.study import load_table, repeats
 from loadgen.study.compare.comparison import find_column
 from loadgen.study.compare.model import (
-    MARGIN,
     ComparedFigure,
     ComparedLoad,
     Decision,
@@ -220,16 +219,12 @@ def format_ratio(ratio: float, low: float, high: float, digits: int) -> str:
 
 
 def describe_split(split: Split | str | None) -> str:
-    """Write how much of a speed-up is steps and how much is drafts, or why that is not known; "" if None.
-
-    A part that is neither follows where it is over 2 %.
-    """
+    """Write how much of a speed-up is steps and how much is drafts, or why that is not known; "" if None."""
     if not isinstance(split, Split):
         return f"not split into steps and drafts: {split}" if split else ""
     speed, steps, drafts = (_format_factor(getattr(split, part)) for part in _PARTS)
-    rest = f", {split.rest:.2f}× by neither" if abs(split.rest - 1) > MARGIN else ""
     how = " (steps computed: TPOT × acceptance length)" if split.computed else ""
-    return f"{speed} as fast by TPOT: {steps} by its steps, {drafts} by its drafts{rest}{how}"
+    return f"{speed} as fast by TPOT: {steps} by its steps, {drafts} by its drafts{how}"
 
 
 def _format_factor(factor: Factor) -> str:
@@ -473,7 +468,7 @@ def _make_json_split(split: Split | str | None) -> dict[str, Any] | None:
     """Make the JSON object of a split, or of why there is none; None where no run has drafts."""
     if isinstance(split, Split):
         factors = {part: asdict(getattr(split, part)) for part in _PARTS}
-        more = {key: getattr(split, key) for key in ("rest", "units", "paired", "computed")}
+        more = {key: getattr(split, key) for key in ("units", "paired", "computed")}
         return {**factors, **more, "why": ""}
     return {"why": split} if split else None
 
