@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -11,6 +11,7 @@ T = TypeVar("T")
 _GIB = 1 << 30
 _CLOCK = 0.02  # of a clock or a power cap: less is rounding
 _WARMER_C = 10.0
+_WARMER_CPU_C = 20.0  # it follows each burst of work within a second
 _SLOWER = 0.2  # of the memory probe: one thread's copy varies by a tenth
 _PINNED = {True: "pinned", False: "not pinned"}
 _MEMORY_SHARE = 0.1  # of the machine's memory
@@ -56,7 +57,7 @@ class MachineState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     firmware: dict[str, str] = {}  # by its place: BIOS, GPU 0
     clocks: dict[str, ClockState] = {}  # CPU, GPU 0 SM, GPU 0 memory, or a Jetson's by its name
     power_caps: dict[str, PowerCap] = {}  # by GPU
-    temperature_c: dict[str, float] = {}
+    temperature_c: dict[str, float] = {}  # by GPU or zone; a zone of the CPU begins with "CPU "
     fans: dict[str, float] = {}  # "GPU 0 %", "fan1 rpm": the unit is in the name
     held_back: tuple[str, ...] | None = None  # GPU and what slows it now; None: not reported
     slowdown_us: dict[str, int] = {}  # counters since the driver was loaded, by GPU and cause
@@ -70,30 +71,10 @@ class MachineState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     copy_gb_per_s: float | None = None  # of the memory probe: bytes read and written; None: not probed
     missing: tuple[str, ...] = ()
 
-    @property
-    def hottest_c(self) -> float | None:
-        """The highest temperature; None if none is reported."""
-        return max(self.temperature_c.values(), default=None)
-
-
-def merge_states(states: Iterable[MachineState]) -> MachineState:
-    """Merge what several sources report of one machine.
-
-    Mappings and `missing` are joined; of anything else the last value that is not empty counts.
-    """
-    merged = MachineState()
-    for state in states:
-        changes = {}
-        for name in MachineState.__struct_fields__:
-            own, other = getattr(merged, name), getattr(state, name)
-            if isinstance(other, dict):
-                changes[name] = own | other
-            elif name == "missing":
-                changes[name] = (*own, *other)
-            else:
-                changes[name] = own if other is None or other is False or other == "" else other
-        merged = MachineState(**changes)
-    return merged
+    def find_hottest_c(self, cpu: bool = False) -> float | None:
+        """Return the highest temperature of GPU and board, or with `cpu` of the CPU; None if not reported."""
+        zones = (value for name, value in self.temperature_c.items() if name.startswith("CPU ") == cpu)
+        return max(zones, default=None)
 
 
 Difference = tuple[str, str, str]  # what differs, and both values in words
@@ -102,10 +83,10 @@ Difference = tuple[str, str, str]  # what differs, and both values in words
 def list_state_differences(a: MachineState, b: MachineState) -> list[Difference]:
     """List how two states of a machine differ: (what, value of `a`, value of `b`), of what both report.
 
-    Settings differ if they are not equal, clocks and power caps by over 2 %, the hottest temperature by over
-    10 °C, the memory probe by over 20 %, memory of other processes on a GPU by over 0.5 GiB (or their number,
-    where it is unknown), swap by over 1 GiB, and the page cache, where GPU and CPU share the memory, by over
-    a tenth of it. Clocks as they are now differ only if both are pinned.
+    Settings differ if they are not equal, clocks and power caps by over 2 %, temperatures by over 10 °C (of
+    the CPU 20), the memory probe by over 20 %, memory of other processes on a GPU by over 0.5 GiB (or their
+    number, where it is unknown), swap by over 1 GiB, and the page cache, where GPU and CPU share the memory,
+    by over a tenth of it. Clocks as they are now differ only if both are pinned.
     """
     return [*_list_settings(a, b), *_list_conditions(a, b)]
 
@@ -137,7 +118,9 @@ def _list_settings(a: MachineState, b: MachineState) -> Iterator[Difference]:
 
 def _list_conditions(a: MachineState, b: MachineState) -> Iterator[Difference]:
     """Yield differing heat, throttling, memory, other processes and memory bandwidth."""
-    yield from _differ("hottest sensor", a.hottest_c, b.hottest_c, "{:.0f} °C", least=_WARMER_C)
+    yield from _differ("hottest sensor", a.find_hottest_c(), b.find_hottest_c(), "{:.0f} °C", least=_WARMER_C)
+    cpu = (a.find_hottest_c(cpu=True), b.find_hottest_c(cpu=True))
+    yield from _differ("CPU temperature", *cpu, "{:.0f} °C", least=_WARMER_CPU_C)
     if a.held_back is not None and b.held_back is not None and set(a.held_back) != set(b.held_back):
         own, other = (", ".join(sorted(held)) or "by nothing" for held in (a.held_back, b.held_back))
         yield "held back", own, other

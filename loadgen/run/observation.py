@@ -17,6 +17,7 @@ from loadgen.run.command.progress import Display
 from loadgen.server.scraper import MetricsScraper
 
 if TYPE_CHECKING:
+    from loadgen.facts.machine_state import MachineState
     from loadgen.facts.sensor_facts import SensorSummary
     from loadgen.server.sample_file import SampledSeries
     from loadgen.server.server_counters import ServerWindow
@@ -40,6 +41,9 @@ class HostSampler(Protocol):
 
     def describe(self) -> dict[str, str]:
         """Return the sensors' unchanging facts, for the report's environment."""
+
+    def read_state(self, probe: bool = False) -> MachineState:
+        """Read the machine's state now; with `probe` measure its memory bandwidth too, for 2 s at most."""
 
     def sampling(self) -> AbstractContextManager[None]:
         """Sample in a thread inside the block; do not fork inside it."""

@@ -208,12 +208,14 @@ class Session(msgspec.Struct, frozen=True):
         with display.waiting("emptying the server's prefix cache"):
             reset = self._reset_cache()
         sensing = start_sensors(self.local, self.served.engine, self.observes, display)
+        state = None if sensing is None else sensing.read_state(self.options.probe_memory)
         warming = options.make_warm_up(made.profile.warmups)
         made, warmed = self.servers.warm_up(self.adapter, made, warming, display)
         for extension in find_extensions(self.options):
             options = extension.adjust_to_warmup(self.options, made, options, warmed, display)
         tokenizer = self._find_text_tokenizer()
-        known = self._mask(self._collect_facts(made, options, started, sensing, warmed, reset, tokenizer))
+        known = self._collect_facts(made, options, started, sensing, warmed, reset, tokenizer)
+        known = self._mask(replace(known, state_before=state))
         journal.put_facts(known.encode())
         start = environment.read_throttling_state() if is_loopback(self.root.host) else None
         traces = self.options.launching.trace_directory
@@ -430,6 +432,8 @@ def _list_sampling_steps(
 ) -> Iterator[tuple[str, Step]]:
     """Yield (name, step) that add to the facts what was sampled during a run; no counters after a signal."""
     health = outcome.health
+    if sensing is not None:
+        yield "the machine's state", lambda known: replace(known, state_after=sensing.read_state())
     if start is not None:
         yield (
             "throttling",

@@ -122,6 +122,7 @@ class BenchOptions(WorkloadOptions, total=False):
     workers: int | Literal["auto"]
     reset_cache: bool
     observe: bool
+    probe_memory: bool
     fingerprint: bool
     shard: str
     start_at: str

@@ -130,6 +130,8 @@ class AroundOptions(OptionRows, frozen=True):
         "server; another vLLM must run with VLLM_SERVER_DEV_MODE=1)", action="store_true", names_server=True)
     observe: bool = _once(True, "do not sample the server's /metrics nor this machine's sensors",
         flag="--no-observe", action="store_false")
+    probe_memory: bool = _once(False, "measure this machine's memory bandwidth before each run, for up to "
+        "2 s (always done in a campaign)", action="store_true", names_server=True)
     quiet: bool = _once(False, "print no progress; the report and warnings are printed all the same",
         action="store_true", keyword=NO_KEYWORD, resumes=True, campaign=_BY_CAMPAIGN)
 

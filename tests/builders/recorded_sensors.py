@@ -19,7 +19,7 @@ class RecordedNvml:
 
     NVMLError = pynvml.NVMLError
     NVML_TEMPERATURE_GPU, NVML_CLOCK_SM, NVML_CLOCK_MEM = 0, 1, 2
-    NVML_PERF_POLICY_THERMAL = 1
+    NVML_PERF_POLICY_POWER, NVML_PERF_POLICY_THERMAL = 0, 1
 
     def __init__(self, name: str) -> None:
         self.said = json.loads((DATA / f"nvml_{name}.json").read_text("utf-8"))
@@ -41,12 +41,12 @@ class RecordedNvml:
         assert what != function, function
 
         def ask(handle: dict[str, Any], *sort: int) -> Any:
-            said = answered(handle.get(what, "Not Supported"), is_text=what == "Name")
+            said = answered(handle.get(what, "Not Supported"), is_text=what in ("Name", "VbiosVersion"))
             if what == "ViolationStatus":
                 return SimpleNamespace(violationTime=said)
-            if what == "ClockInfo":
-                return said[str(sort[0])]
-            if what == "MemoryInfo":
+            if what in ("ClockInfo", "MaxClockInfo", "ApplicationsClock"):
+                return answered(said[str(sort[0])])
+            if what in ("MemoryInfo", "UtilizationRates"):
                 return SimpleNamespace(**said)
             return [SimpleNamespace(**one) for one in said] if "Running" in what else said
 

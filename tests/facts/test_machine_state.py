@@ -17,7 +17,6 @@ from loadgen.facts.machine_state import (
     PowerCap,
     list_setting_differences,
     list_state_differences,
-    merge_states,
 )
 from loadgen.facts.run_facts import Facts
 
@@ -32,7 +31,7 @@ COOL = MachineState(
         "GPU 0 SM": ClockState(now_mhz=208, most_mhz=3003, pinned=False),
     },
     power_caps={"GPU 0": PowerCap(now_w=700, default_w=700, least_w=200, most_w=700)},
-    temperature_c={"GPU 0": 40, "cpu": 45},
+    temperature_c={"GPU 0": 45, "CPU acpitz": 50},
     held_back=(),
     memory_bytes=120 * GIB,
     page_cache_bytes=2 * GIB,
@@ -81,7 +80,10 @@ def clock(name: str, **changes: Any) -> dict[str, ClockState]:
         pytest.param(
             {"temperature_c": {"GPU 0": 72}}, [("hottest sensor", "45 °C", "72 °C")], id="a hot machine"
         ),
-        pytest.param({"temperature_c": {"GPU 0": 54}}, [], id="a little warmer"),
+        pytest.param({"temperature_c": {"GPU 0": 54, "CPU acpitz": 69}}, [], id="a little warmer"),
+        pytest.param(
+            {"temperature_c": {"CPU acpitz": 80}}, [("CPU temperature", "50 °C", "80 °C")], id="a hot CPU"
+        ),
         pytest.param(
             {"held_back": ("GPU 0: power brake",)},
             [("held back", "by nothing", "GPU 0: power brake")],
@@ -130,23 +132,6 @@ def test_heat_and_memory_are_no_settings() -> None:
 def test_pinned_clocks_differ_by_their_value() -> None:
     a, b = (replace(COOL, clocks=clock("GPU 0 SM", pinned=True, now_mhz=mhz)) for mhz in (2400, 1200))
     assert list_state_differences(a, b) == [("GPU 0 SM clock", "2,400 MHz", "1,200 MHz")]
-
-
-def test_sources_of_one_machine_are_merged() -> None:
-    parts = [
-        MachineState(temperature_c={"GPU 0": 40}, unified=True, missing=("one",)),
-        MachineState(power_mode="MAXN (0)", swap_bytes=0, temperature_c={"cpu": 45}, missing=("two",)),
-        MachineState(),
-    ]
-    assert merge_states(parts) == MachineState(
-        power_mode="MAXN (0)",
-        temperature_c={"GPU 0": 40, "cpu": 45},
-        unified=True,
-        swap_bytes=0,
-        missing=("one", "two"),
-    )
-    assert merge_states(parts).hottest_c == 45
-    assert MachineState().hottest_c is None
 
 
 def test_a_state_is_stored_with_the_run() -> None:

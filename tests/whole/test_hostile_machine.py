@@ -102,7 +102,7 @@ def test_sensors_that_cannot_be_looked_for_are_said_to_be_absent(
     assert sensor_discovery.read_device_memory_bytes() is None
 
 
-class Odd:
+class Odd(Sensor):
     """A sensor that says what no sensor can."""
 
     def __init__(self, values: object) -> None:

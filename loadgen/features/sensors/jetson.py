@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import msgspec
 
 from loadgen.base import untrusted
 from loadgen.base.files import read_system_text
+from loadgen.facts.machine_state import ClockState, MachineState
 from loadgen.features.sensors.sensor import Absent, Quantity, Queries, Reading
 
 _LABEL = re.compile(r"in(\d+)_label")
@@ -117,6 +118,40 @@ class Board:
         held = tuple((kind, "throttle alert") for kind, state in alerts.items() if state > 0)
         return Reading(queries.values, held if alerts else None, queries.missing)
 
+    def read_state(self, pids: Callable[[], Sequence[int]]) -> MachineState:
+        """Read power mode, clocks with their bounds, heat, fans and throttle alerts now; `pids` are not used.
+
+        A clock is pinned, as by jetson_clocks, where its least and greatest value are one.
+        """
+        queries = Queries("the board", OSError, ValueError)
+        zones = {
+            zone: queries.get(f"temperature {zone}", partial(_read_number, path, 1e3))
+            for zone, path in self.zones.items()
+        }
+        alerts = {kind: queries.get(kind, partial(_read_number, path)) for kind, path in self.alerts.items()}
+        fans = {
+            f"{read_system_text(path.parent / 'name')} {path.name}": queries.get(
+                "fan", partial(_read_number, path)
+            )
+            for path in _list_children(self.root / "sys/class/hwmon", "hwmon*/pwm1")
+        }
+        release = self.facts().get("jetson_linux", "")
+        paths = (*self.clocks.values(), *self.memory_clocks)
+        return MachineState(
+            power_mode=self._read_power_mode(),
+            firmware={"Jetson Linux": release} if release else {},
+            clocks={path.parent.name: _read_clock(path.parent) for path in paths},
+            temperature_c={zone: heat for zone, heat in zones.items() if heat is not None},
+            fans={name: level for name, level in fans.items() if level is not None},
+            held_back=tuple(
+                f"{kind.removesuffix(_ALERT)}: throttle alert" for kind, on in alerts.items() if on
+            )
+            if alerts
+            else None,
+            unified=True,
+            missing=queries.missing,
+        )
+
     def _read_power_mode(self) -> str:
         """Return the power mode as "NAME (number)" or number, "" if unknown; reading it needs no rights."""
         match = re.search(r"pmode:(\d{1,9})\b", read_system_text(self.root / "var/lib/nvpmodel/status"))
@@ -151,6 +186,20 @@ def _find_rails(hwmon: Path) -> list[Rail]:
             if used and (power or paths[2].exists()):
                 rails.append(Rail(label or f"{name} {chip.name}", bool(label), power, *paths[1:]))
     return rails
+
+
+def _read_clock(device: Path) -> ClockState:
+    """Read a clock of devfreq in MHz, with its bounds and the greatest that it may have."""
+    steps = read_system_text(device / "available_frequencies").split()
+    now, least, limit, most = (
+        hertz / 1e6 if (hertz := untrusted.read_digits(text)) is not None else None
+        for text in (
+            *(read_system_text(device / f"{name}_freq") for name in ("cur", "min", "max")),
+            steps[-1] if steps else "",
+        )
+    )
+    pinned = None if least is None or limit is None else least == limit
+    return ClockState(now_mhz=now, limit_mhz=limit, most_mhz=most, pinned=pinned)
 
 
 def _list_children(directory: Path, pattern: str) -> list[Path]:

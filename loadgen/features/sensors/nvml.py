@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from loadgen.base import untrusted
 from loadgen.base.errors import call_guarded
-from loadgen.features.sensors.sensor import Absent, Key, Quantity, Queries, Reading
+from loadgen.facts.machine_state import ClockState, GpuUse, MachineState, PowerCap
+from loadgen.features.sensors.sensor import Absent, Key, Quantity, Queries, Reading, merge_states
 
 _LIBRARY = "libnvidia-ml.so.1"
 _GIB = 1 << 30
@@ -21,6 +23,8 @@ _THROTTLING = {
     0x80: "power brake",
 }
 _SLOWER = {0x04: "power limit", **_THROTTLING}  # a GPU under full load is at its limit, which is not a fault
+_IDLE, _AS_SET = 0x01, 0x02  # other bits of the same mask
+_UNIFIED = ("GB10", "Thor", "Orin", "Xavier")  # in names of GPUs that share the memory of the CPU
 _LEVELS: tuple[tuple[Quantity, str, str, str], ...] = (
     ("temperature_c", "temperature", "nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"),
     ("sm_mhz", "SM clock", "nvmlDeviceGetClockInfo", "NVML_CLOCK_SM"),
@@ -118,6 +122,119 @@ class Gpus:
             mask = self._read_event_reasons(queries, handle) or 0
             reasons += [f"{where}: {why}" for bit, why in _THROTTLING.items() if mask & bit]
         return slowdown_us, reasons
+
+    def read_state(self, pids: Callable[[], Sequence[int]]) -> MachineState:
+        """Read every GPU's settings, heat, memory and other processes now; `missing` has what is refused."""
+        queries = Queries("NVML", self.nvml.NVMLError)
+        driver = queries.get("driver", self.nvml.nvmlSystemGetDriverVersion) or ""
+        ours = frozenset(pids()) if self.devices else frozenset[int]()
+        each = [self._read_state(where, handle, ours) for where, handle in self.devices.items()]
+        return merge_states([MachineState(driver=driver, missing=(*self.missing, *queries.missing)), *each])
+
+    def _read_state(self, where: str, handle: Any, pids: frozenset[int]) -> MachineState:
+        """Read one GPU's state now; unified if it is known to share the CPU's memory, or reports none."""
+        nvml, queries = self.nvml, Queries(where, self.nvml.NVMLError)
+        name = queries.get("name", partial(nvml.nvmlDeviceGetName, handle)) or ""
+        memory = queries.get("memory in use", partial(nvml.nvmlDeviceGetMemoryInfo, handle))
+        shared = "memory in use" in queries.refused.get("Not Supported", ())
+        busy = queries.get("utilisation", partial(nvml.nvmlDeviceGetUtilizationRates, handle))
+        watts = queries.get("power", partial(nvml.nvmlDeviceGetPowerUsage, handle))
+        others, others_bytes = self._count_others(queries, handle, pids)
+        mask = self._read_event_reasons(queries, handle)
+        firmware = queries.get("VBIOS", partial(nvml.nvmlDeviceGetVbiosVersion, handle))
+        heat = queries.get(
+            "temperature", partial(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
+        )
+        # A GPU without a fan is not worth a remark.
+        fan = Queries("", nvml.NVMLError).get("", partial(nvml.nvmlDeviceGetFanSpeed, handle))
+        use = GpuUse(
+            name=untrusted.read_text(name),
+            used_bytes=None if memory is None else memory.used,
+            total_bytes=None if memory is None else memory.total,
+            others=others,
+            others_bytes=others_bytes,
+            busy_percent=None if busy is None else busy.gpu,
+            memory_busy_percent=None if busy is None else busy.memory,
+            power_w=None if watts is None else watts / 1e3,
+        )
+        return MachineState(
+            firmware={where: untrusted.read_text(firmware)} if firmware else {},
+            clocks=self._read_clocks(where, queries, handle, mask),
+            power_caps=self._read_power_cap(where, queries, handle),
+            temperature_c={} if heat is None else {where: heat},
+            fans={} if fan is None else {f"{where} %": fan},
+            held_back=None
+            if mask is None
+            else tuple(f"{where}: {why}" for bit, why in _SLOWER.items() if mask & bit),
+            slowdown_us=self._read_slowdowns(where, queries, handle),
+            unified=shared or any(each in name for each in _UNIFIED),
+            gpus={where: use},
+            missing=queries.missing,
+        )
+
+    def _read_clocks(
+        self, where: str, queries: Queries, handle: Any, mask: int | None
+    ) -> dict[str, ClockState]:
+        """Read the clocks of a GPU's multiprocessors and memory, as far as they are reported.
+
+        `mask` has the reasons for their level: whether they are pinned is unknown of an idle GPU.
+        """
+        nvml, clocks = self.nvml, dict[str, ClockState]()
+        pinned = None if mask is None or mask & (_IDLE | _AS_SET) == _IDLE else bool(mask & _AS_SET)
+        for what, sort in (("SM", nvml.NVML_CLOCK_SM), ("memory", nvml.NVML_CLOCK_MEM)):
+            now = queries.get(f"{what} clock", partial(nvml.nvmlDeviceGetClockInfo, handle, sort))
+            most = queries.get(
+                f"greatest {what} clock", partial(nvml.nvmlDeviceGetMaxClockInfo, handle, sort)
+            )
+            # Only some GPUs have one to set.
+            setting = partial(nvml.nvmlDeviceGetApplicationsClock, handle, sort)
+            limit = Queries("", nvml.NVMLError).get("", setting)
+            if (now, most) != (None, None):
+                clocks[f"{where} {what}"] = ClockState(
+                    now_mhz=now, limit_mhz=limit, most_mhz=most, pinned=pinned if what == "SM" else None
+                )
+        return clocks
+
+    def _read_power_cap(self, where: str, queries: Queries, handle: Any) -> dict[str, PowerCap]:
+        """Read the power limit in force, its default and its bounds; {} if none of them is reported."""
+        nvml = self.nvml
+        now = queries.get("power limit", partial(nvml.nvmlDeviceGetEnforcedPowerLimit, handle))
+        usual = queries.get(
+            "default power limit", partial(nvml.nvmlDeviceGetPowerManagementDefaultLimit, handle)
+        )
+        bounds = partial(nvml.nvmlDeviceGetPowerManagementLimitConstraints, handle)
+        limits = (now, usual, *(queries.get("bounds of its power limit", bounds) or (None, None)))
+        if limits == (None,) * 4:
+            return {}
+        now_w, default_w, least_w, most_w = (None if limit is None else limit / 1e3 for limit in limits)
+        return {where: PowerCap(now_w=now_w, default_w=default_w, least_w=least_w, most_w=most_w)}
+
+    def _read_slowdowns(self, where: str, queries: Queries, handle: Any) -> dict[str, int]:
+        """Read for how long (µs) power and heat have slowed a GPU since its driver was loaded."""
+        nvml, slowdown_us = self.nvml, dict[str, int]()
+        policies = (("power", nvml.NVML_PERF_POLICY_POWER), ("heat", nvml.NVML_PERF_POLICY_THERMAL))
+        for cause, policy in policies:
+            status = partial(nvml.nvmlDeviceGetViolationStatus, handle, policy)
+            if (counter := queries.get(f"slowdown by {cause}", status)) is not None:
+                slowdown_us[f"{where} {cause}"] = counter.violationTime // 1000
+        return slowdown_us
+
+    def _count_others(
+        self, queries: Queries, handle: Any, pids: frozenset[int]
+    ) -> tuple[int | None, int | None]:
+        """Count the processes on a GPU that are not in `pids`, and their bytes; each None if unknown.
+
+        Both are unknown where none of `pids` is listed: a container's ids are not the driver's.
+        """
+        compute = partial(self.nvml.nvmlDeviceGetComputeRunningProcesses, handle)
+        graphics = partial(self.nvml.nvmlDeviceGetGraphicsRunningProcesses, handle)
+        # A GPU without graphics is not worth a remark.
+        lists = queries.get("its processes", compute), Queries("", self.nvml.NVMLError).get("", graphics)
+        used = {process.pid: process.usedGpuMemory for each in lists for process in each or ()}
+        if not pids & used.keys():
+            return None, None
+        others = [size for pid, size in used.items() if pid not in pids]
+        return len(others), None if None in others else sum(others)
 
     def _read_event_reasons(self, queries: Queries, handle: Any) -> int | None:
         """Read the bits of why a GPU's clocks are held back, also by an old driver's query.

@@ -12,9 +12,19 @@ import msgspec
 
 from loadgen.base import clock
 from loadgen.base.errors import call_guarded
-from loadgen.features.sensors.sensor import Quantity, Reading, Sample, Sensor, collect_facts, read_safely
+from loadgen.base.structs import replace
+from loadgen.features.sensors.sensor import (
+    Quantity,
+    Reading,
+    Sample,
+    Sensor,
+    collect_facts,
+    read_machine_state,
+    read_safely,
+)
 
 if TYPE_CHECKING:
+    from loadgen.facts.machine_state import MachineState
     from loadgen.facts.sensor_facts import SensorSummary
     from loadgen.server.sample_file import SampledSeries
 
@@ -42,6 +52,15 @@ class Sampler(msgspec.Struct, eq=False):
 
     def __post_init__(self) -> None:
         self.period_s = max(self.period_s, _LEAST_PERIOD_S)
+
+    def read_state(self, probe: bool = False) -> MachineState:
+        """Read the machine's state now; with `probe` measure the memory bandwidth too, for 2 s at most."""
+        state = read_machine_state(self.sensors, self.pids)
+        if not probe:
+            return state
+        from loadgen.features.sensors.memory_probe import measure_copy_gb_per_s
+
+        return replace(state, copy_gb_per_s=measure_copy_gb_per_s(state.available_bytes))
 
     def sample_idle(self, seconds: float) -> None:
         """Sample for `seconds` while the server is idle; only once if no sensor reports power."""

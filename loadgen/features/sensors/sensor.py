@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Literal, Protocol, TypeVar
 
 import msgspec
 
 from loadgen.base import untrusted
 from loadgen.base.errors import call_guarded
+from loadgen.facts.machine_state import MachineState
 
 T = TypeVar("T")
 
@@ -69,6 +71,10 @@ class Sensor(Protocol):
     def read(self, pids: Sequence[int]) -> Reading:
         """Read the values now; `pids` are the server's processes, () if unknown."""
 
+    def read_state(self, pids: Callable[[], Sequence[int]]) -> MachineState:
+        """Read its part of the machine's state now; `pids` finds the server's processes, which takes time."""
+        return MachineState()
+
 
 class Absent(msgspec.Struct, frozen=True):
     """A sensor that this machine lacks, and why."""
@@ -80,6 +86,9 @@ class Absent(msgspec.Struct, frozen=True):
 
     def read(self, pids: Sequence[int]) -> Reading:
         return Reading(missing=(self.why,))
+
+    def read_state(self, pids: Callable[[], Sequence[int]]) -> MachineState:
+        return MachineState(missing=(self.why,))
 
 
 def name_sensor(sensor: object) -> str:
@@ -121,6 +130,36 @@ def _keep_possible(sensor: Sensor, reading: Reading) -> Reading:
         {key: value for key, value in values if key not in odd},
         reading.held_back,
         (*reading.missing, f"{name_sensor(sensor)} reports an impossible value: {what}"),
+    )
+
+
+def merge_states(states: Iterable[MachineState]) -> MachineState:
+    """Merge what several sources report of one machine.
+
+    Mappings and lists are joined; of anything else the last value that is not empty counts.
+    """
+    merged = MachineState()
+    for state in states:
+        changes = {}
+        for name in MachineState.__struct_fields__:
+            own, other = getattr(merged, name), getattr(state, name)
+            if isinstance(other, dict):
+                changes[name] = own | other
+            elif isinstance(other, tuple):
+                changes[name] = (*(own or ()), *other)
+            else:
+                changes[name] = own if other is None or other is False or other == "" else other
+        merged = MachineState(**changes)
+    return merged
+
+
+def read_machine_state(sensors: Sequence[Sensor], pids: Callable[[], Sequence[int]]) -> MachineState:
+    """Read the machine's state from all its sensors; one that raises is a line in `missing`."""
+    return merge_states(
+        call_guarded(
+            name_sensor(sensor), partial(sensor.read_state, pids), lambda why: MachineState(missing=(why,))
+        )
+        for sensor in sensors
     )
 
 

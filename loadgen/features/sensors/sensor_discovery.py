@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import psutil
 
-from loadgen.base import clock
+from loadgen.base import clock, untrusted
 from loadgen.base.errors import call_guarded
+from loadgen.base.files import read_system_text
+from loadgen.facts.machine_state import ClockState, MachineState
 from loadgen.features.sensors.jetson import find_board
 from loadgen.features.sensors.nvml import Gpus, find_gpus
 from loadgen.features.sensors.sampler import Sampler
@@ -18,6 +21,7 @@ from loadgen.features.sensors.sensor import Absent, Quantity, Queries, Reading, 
 from loadgen.run.command.progress import Display
 from loadgen.server.scraper import SAMPLING_SHARE
 
+_CPU_ZONES = re.compile(r"x86_pkg_temp|acpitz|cpu|soc", re.I)
 _IDLE_S = 1.0  # of idle power, where there is a sensor
 
 
@@ -25,7 +29,7 @@ def find_sensors(root: Path = Path("/")) -> list[Sensor]:
     """Find this machine's sensors; an Absent stands for GPUs that are missing or unreadable."""
     devices = call_guarded("NVML", find_gpus, Absent)
     own = call_guarded("the board's sensors", lambda: find_board(root), Absent)
-    return [devices, *([] if own is None else [own]), Processes(), System()]
+    return [devices, *([] if own is None else [own]), Processes(), System(root)]
 
 
 def start_sensors(pids: Callable[[], Sequence[int]], before_bytes: int | None, display: Display) -> Sampler:
@@ -72,12 +76,97 @@ class Processes(Sensor):
 
 
 class System(Sensor):
-    """Memory use of the whole machine."""
+    """Memory use of the whole machine, and the state of its CPUs."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self.root = root
 
     def read(self, pids: Sequence[int]) -> Reading:
         """Read the memory that is not available to a new process: total − MemAvailable."""
         memory = psutil.virtual_memory()
         return Reading({("system_bytes", ""): memory.total - memory.available})
+
+    def read_state(self, pids: Callable[[], Sequence[int]]) -> MachineState:
+        """Read the CPUs' clocks and governor, heat, fans, BIOS and memory now; `pids` are not used."""
+        bios = self._read("class/dmi/id/bios_version")
+        zones = {path: read_system_text(path / "type") for path in self._list("class/thermal/thermal_zone*")}
+        heat = {
+            f"CPU {untrusted.read_text(kind)}": degrees / 1e3
+            for path, kind in zones.items()
+            if _CPU_ZONES.search(kind)
+            and (degrees := untrusted.read_digits(read_system_text(path / "temp"))) is not None
+        }
+        fans = {
+            f"{read_system_text(path.parent / 'name')} {path.name.removesuffix('_input')} rpm": float(speed)
+            for path in self._list("class/hwmon/hwmon*/fan*_input")
+            if (speed := untrusted.read_digits(read_system_text(path))) is not None
+        }
+        sizes = {
+            match[1]: int(match[2]) << 10
+            for match in re.finditer(
+                r"(?m)^(\w+): *(\d{1,12}) kB", read_system_text(self.root / "proc/meminfo")
+            )
+        }
+        in_files = ("Buffers", "Cached", "Shmem", "Mapped")
+        cache = [
+            sizes[name] * sign for name, sign in zip(in_files, (1, 1, -1, -1), strict=True) if name in sizes
+        ]
+        swap = [sizes[name] for name in ("SwapTotal", "SwapFree") if name in sizes]
+        return MachineState(
+            power_mode=self._read("firmware/acpi/platform_profile"),
+            cpu_governor=self._read_governor(),
+            firmware={"BIOS": bios} if bios else {},
+            clocks=self._read_clocks(),
+            temperature_c=heat,
+            fans=fans,
+            memory_bytes=sizes.get("MemTotal"),
+            free_bytes=sizes.get("MemFree"),
+            available_bytes=sizes.get("MemAvailable"),
+            page_cache_bytes=max(sum(cache), 0) if len(cache) == len(in_files) else None,
+            swap_bytes=swap[0] - swap[1] if len(swap) == 2 else None,
+        )
+
+    def _read_governor(self) -> str:
+        """Return the governor with its driver, and whether turbo or boost is off; "" if there is none."""
+        policy = "devices/system/cpu/cpu0/cpufreq"
+        governor, driver = (self._read(f"{policy}/scaling_{name}") for name in ("governor", "driver"))
+        off = (
+            *(("no turbo",) if self._read("devices/system/cpu/intel_pstate/no_turbo") == "1" else ()),
+            *(("no boost",) if self._read("devices/system/cpu/cpufreq/boost") == "0" else ()),
+        )
+        return ", ".join((f"{governor} ({driver})", *off)) if governor else ""
+
+    def _read_clocks(self) -> dict[str, ClockState]:
+        """Read the CPUs' clocks, by their kinds of core: mean now, the lowest limit, the maximum.
+
+        They are pinned if each has one value as its least and greatest.
+        """
+        kinds: dict[int, list[tuple[int | None, ...]]] = {}
+        for policy in self._list("devices/system/cpu/cpufreq/policy*"):
+            names = ("cpuinfo_max", "scaling_cur", "scaling_min", "scaling_max")
+            most, *rest = (untrusted.read_digits(read_system_text(policy / f"{name}_freq")) for name in names)
+            if most is not None:
+                kinds.setdefault(most, []).append(tuple(rest))
+        clocks = {}
+        for most, policies in sorted(kinds.items(), reverse=True):
+            now, least, limit = (
+                [khz for khz in column if khz is not None] for column in zip(*policies, strict=True)
+            )
+            clocks["CPU" if len(kinds) == 1 else f"CPU cores of {most / 1e6:.2f} GHz"] = ClockState(
+                now_mhz=sum(now) / len(now) / 1e3 if now else None,
+                limit_mhz=min(limit) / 1e3 if limit else None,
+                most_mhz=most / 1e3,
+                pinned=least == limit if least and limit else None,
+            )
+        return clocks
+
+    def _read(self, path: str) -> str:
+        """Read a file under /sys as one printable line; "" if it cannot be read."""
+        return untrusted.read_text(read_system_text(self.root / "sys" / path))
+
+    def _list(self, pattern: str) -> list[Path]:
+        """List the files under /sys that match a pattern, sorted."""
+        return sorted((self.root / "sys").glob(pattern))
 
 
 def _sum_processes(

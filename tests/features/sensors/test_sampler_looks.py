@@ -9,10 +9,10 @@ import pytest
 
 from loadgen.base import clock
 from loadgen.features.sensors.sampler import Sampler
-from loadgen.features.sensors.sensor import Absent, Reading
+from loadgen.features.sensors.sensor import Absent, Reading, Sensor
 
 
-class Counting:
+class Counting(Sensor):
     """A sensor that counts its looks and keeps who was asked for, and from which thread."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ def test_rest_is_apart_from_the_run() -> None:
     assert len(sensing.idle) == len(sensor.asked) > 0
 
 
-class Stuck:
+class Stuck(Sensor):
     """A sensor that does not answer until it is let go."""
 
     def __init__(self) -> None:

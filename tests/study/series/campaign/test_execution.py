@@ -15,6 +15,7 @@ from builders.serving_scripts import engine_command, launch_command
 from fakes.scripted_server import Answer, api, closed_port, stream, whole
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
+from loadgen.features.sensors.sensor import Reading, Sensor
 from loadgen.report.run_directory import load
 from loadgen.run import session
 from loadgen.study.series.campaign import campaign_command
@@ -301,7 +302,7 @@ Server(heed).serve()"""
     assert len(ports) == 3
 
 
-class Hot:
+class Hot(Sensor):
     """A sensor that cools down by ten degrees a look."""
 
     def __init__(self, celsius: float | None) -> None:
@@ -311,8 +312,6 @@ class Hot:
         return {}
 
     def read(self, pids: Any) -> Any:
-        from loadgen.features.sensors.sensor import Reading
-
         if self.celsius is None:
             return Reading()
         self.celsius -= 10
