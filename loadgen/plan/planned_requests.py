@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, Self
 
@@ -238,6 +239,8 @@ class DataFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     skipped: dict[str, int] = {}  # rows left out, by why
     clipped: int = 0  # requests cut down to a length that was asked for
     text: str = ""  # where the words of the prompts come from
+    categories: tuple[str, ...] = ()  # of the rows sent, in the order of the plan; empty where rows have none
+    category_of_row: tuple[int, ...] = ()  # the index in `categories` of each different row, in that order
     input: LengthFacts | None = None
     output: LengthFacts | None = None
     # Prompt tokens that a prefix cache without a limit and empty at the start would hold already, in the
@@ -248,6 +251,17 @@ class DataFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def rate_per_s(self, request_rate_per_s: float) -> float:
         """Return requests per second: a trace's mean at its own times, else the given rate."""
         return request_rate_per_s if self.schedule is None else self.schedule.rate_per_s or math.inf
+
+    def list_categories(self, indices: Int64) -> list[str]:
+        """List the category of each of these requests, numbered as in the plan; [] where rows have none."""
+        if not self.categories:
+            return []
+        numbers = np.array(self.category_of_row)[indices % len(self.category_of_row)]
+        return [self.categories[number] for number in numbers.tolist()]
+
+    def count_categories(self, requests: int) -> dict[str, int]:
+        """Count the first `requests` requests of each category; {} where rows have none."""
+        return dict(Counter(self.list_categories(np.arange(requests))))
 
     @property
     def reuse(self) -> float | None:

@@ -144,6 +144,8 @@ def _describe_rows(facts: Facts, why: bool = True) -> str:
     if data.file:
         of = f"{data.sent:,} of {data.rows:,} rows" if data.rows else f"{data.sent:,} rows"
         parts[0] += f", {of} of {Path(data.file).name} ({shorten_digest(facts)})"
+    if data.categories:
+        parts.append(f"{len(data.categories)} categories")
     if data.skipped:
         reasons = "; ".join(f"{reason}: {count:,}" for reason, count in data.skipped.items())
         parts.append(f"left out {sum(data.skipped.values()):,}" + (f" ({reasons})" if why else ""))

@@ -40,6 +40,7 @@ class WorkloadOptions(TypedDict, total=False):
     user_rate: float | None
     dataset_name: DatasetName
     dataset_path: str
+    dataset_category: str
     disable_shuffle: bool
     no_oversample: bool
     skip_chat_template: bool

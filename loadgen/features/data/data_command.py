@@ -91,10 +91,10 @@ def main(argv: Sequence[str]) -> int:
     Raises UsageError. Nothing is sent.
     """
     values = parse_words(data_parser(), argv, intermixed=True)
-    lay_over_lengths(values)
     options = {name: values.pop(name) for name in _OPTIONS if name in values}
     if (file := options.get("file")) is not None:
         values[_find_key(file, values)] = file
+    lay_over_lengths(values)  # to the lengths of the file's answers too
     workload = _load_workload(options.get("profile"), values)
     request_sources.check_files(workload)
     seed = Seed(options["seed"], chosen=True) if "seed" in options else Seed.draw()

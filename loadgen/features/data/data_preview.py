@@ -51,7 +51,7 @@ class PlanPreview(msgspec.Struct, frozen=True):
         yield from wrap_text(f"  {_show_first_body(self.made)}", "  ", break_words=True)
 
     def _list_parts(self) -> Iterator[tuple[str, str]]:
-        """Yield (label, text) of the preview: kind, file, requests, lengths, reuse, arrivals, notes, plan."""
+        """Yield (label, text) of the preview: all that is known before it is sent, and notes."""
         made, facts = self.made, self.made.facts
         form = made.requests.format
         sent = "sent" if form == facts.kind else f"sent as {form}"
@@ -66,6 +66,9 @@ class PlanPreview(msgspec.Struct, frozen=True):
             yield from _list_sessions(made.turns)
         if isinstance(made.requests, _Recorded):
             yield "recorded", ", ".join(f"{count:,} {what}" for what, count in made.requests.held.items())
+        if facts.categories:
+            counts = facts.count_categories(len(made)).items()
+            yield "categories", ", ".join(f"{clean_line(name)} {count:,}" for name, count in counts)
         for why, count in facts.skipped.items():
             yield "left out", f"{_count_nouns(count, 'row')}: {why}"
         if facts.clipped:
@@ -91,8 +94,10 @@ class PlanPreview(msgspec.Struct, frozen=True):
         """Encode the preview as JSON: times in seconds, lengths in tokens, null if unknown."""
         made, facts = self.made, self.made.facts
         lengths = {"input": self.input, "output": facts.output}
+        apart = (*lengths, "categories", "category_of_row")
         return {
-            **{name: value for name, value in msgspec.to_builtins(facts).items() if name not in lengths},
+            **{name: value for name, value in msgspec.to_builtins(facts).items() if name not in apart},
+            "categories": facts.count_categories(len(made)),
             "prompt_format": made.requests.format,
             "requests": len(made),
             **{f"{way}_tokens": msgspec.to_builtins(each) for way, each in lengths.items()},

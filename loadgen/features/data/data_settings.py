@@ -70,6 +70,8 @@ class DataKeys(KeyRows, frozen=True):
         "ShareGPT, known by its keys; `loadgen data FILE` shows what it holds", metavar="FILE",
         names_server=True, compared=Identity.AS_READ, replaces=("turns", "think_time"),
         data_sets=_FILES, common=True)
+    dataset_category: str = _data("", "only rows of this category, of Spec-Bench and SPEED-Bench",
+        metavar="NAME", data_sets=("",))
     disable_shuffle: bool = _data(False, "rows in the order of the file",
         **_SWITCH | {"data_sets": ("", *_NAMED)})
     no_oversample: bool = _data(False, "never send a row twice", **_SWITCH)

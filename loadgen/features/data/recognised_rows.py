@@ -23,6 +23,7 @@ _READERS = {
     row_kinds.CHAT: "loadgen.features.data.bodies",
     row_kinds.COMPLETIONS: "loadgen.features.data.bodies",
     row_kinds.CONVERSATIONS: "loadgen.features.data.conversations",
+    row_kinds.QUESTIONS: "loadgen.features.data.questions",
 }
 _MOST_NAMES = 10_000  # of different models, held with the first row of each
 
@@ -43,6 +44,8 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
         return _make_sharegpt(inputs, file)
     lines = sheets.convert_rows(file) if sheets.is_sheet(file) else Lines(file)
     kind = row_kinds.find_first_kind(lines)
+    if inputs.profile.dataset_category and kind != row_kinds.QUESTIONS:
+        raise file.refusal(f"holds {kind}, and --dataset-category chooses from rows of `category`, `turns`")
     reader = cast(_Reader, importlib.import_module(_READERS[kind]))
     return reader.of_rows(lines, kind, inputs)
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 RowObject = dict[str, msgspec.Raw]  # a row's keys and the bytes of its values, in their order
 
 PROMPTS, CHAT, COMPLETIONS = "prompts", "chat bodies", "completion bodies"
-CONVERSATIONS = "conversations"
+CONVERSATIONS, QUESTIONS = "conversations", "questions"
 _SHOWN_KEYS = 8
 # What a whole body has and a row of prompts has not: fields of the two APIs, as vLLM and SGLang have them.
 _FIELDS = (
@@ -34,6 +34,9 @@ _FIELDS = (
 STRUCTURED_KEYS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs")
 BODY_KEYS = frozenset((*_FIELDS.split(), *STRUCTURED_KEYS))
 _PROMPT = frozenset({"prompt"})
+_PREPARED = frozenset(
+    {"category", "messages"}
+)  # a question of SPEED-Bench, prepared; with a body's key a body
 # Keys of a trace's rows and of conversations, that make a load; which of them each kind reads.
 _OF_LOADS = (
     "timestamp", "timestamps", "arrival_time", "arrived_at", "start_time", "delay", "delay_ms",
@@ -44,6 +47,7 @@ _READ: dict[str, frozenset[str]] = {
     PROMPTS: frozenset({"output_tokens"}),
     CHAT: frozenset(),
     COMPLETIONS: frozenset(),
+    QUESTIONS: frozenset(),
     CONVERSATIONS: frozenset({"conversation_id", "turn", "delay_seconds", "output_tokens"}),
 }
 _SEARCHED = 1000  # rows whose keys are listed together
@@ -65,8 +69,8 @@ OTHERS: dict[str, tuple[frozenset[str], ...]] = {
     ),
 }
 _WANTED = (
-    "`prompt` (and `output_tokens`), a whole body with `messages` or `prompt`, or `conversation_id`, `turn`, "
-    "`role`"
+    "`prompt` (and `output_tokens`), a whole body with `messages` or `prompt`, `category` and `turns`, or "
+    "`conversation_id`, `turn`, `role`"
 )
 _DECODE = msgspec.json.Decoder(RowObject).decode
 _MOST_HEAD_BYTES = 1 << 20
@@ -94,7 +98,11 @@ class RowKind(msgspec.Struct, frozen=True):
 
 KINDS: dict[str, tuple[RowKind, ...]] = {
     PROMPTS: (RowKind(_PROMPT, without=BODY_KEYS), RowKind(_PROMPT | {"output_tokens"})),
-    CHAT: (RowKind(frozenset({"messages"})),),
+    CHAT: (
+        RowKind(frozenset({"messages"}), without=frozenset({"category"})),
+        RowKind(_PREPARED, one_of=BODY_KEYS),
+    ),
+    QUESTIONS: (RowKind(frozenset({"category", "turns"})), RowKind(_PREPARED, without=BODY_KEYS)),
     COMPLETIONS: (RowKind(_PROMPT, one_of=BODY_KEYS),),
     CONVERSATIONS: (RowKind(frozenset({"conversation_id", "turn", "role"})),),
 }

@@ -17,6 +17,8 @@ _ROWS = 'rows of JSON, {"prompt": "…", "output_tokens": N}, and pass --dataset
 # Of flags that other clients have too, by the name in their table.
 WORDS = {
     "HUB": f"nothing is downloaded: download it, write its prompts as {_ROWS} (docs/datasets.md)",
+    "QUESTIONS": "download it; --dataset-path FILE without a name reads its rows, --dataset-category NAME "
+    "those of a category, --output-len N is the length of answers (docs/datasets.md)",
     "IMAGES": "images are not made here: write whole chat bodies with images as data URLs, one a line, and "
     "pass --dataset-path FILE",
     "AUDIO": "audio is not made here: write whole chat bodies with `input_audio` parts, one a line, and pass "
@@ -150,13 +152,12 @@ ONLY_VALUES = {
     "--probe-request-rate": (0, "no probe requests are sent"),
 }
 _REFUSED = {
-    WORDS["HUB"]: (
-        "--hf-name --hf-split --hf-subset --spec-bench-category --speed-bench-category "
-        "--speed-bench-dataset-subset --blazedit-max-distance --blazedit-min-distance"
+    WORDS["HUB"]: ("--hf-name --hf-split --hf-subset --blazedit-max-distance --blazedit-min-distance"),
+    WORDS["QUESTIONS"]: (
+        "--spec-bench-category --speed-bench-category --speed-bench-dataset-subset --spec-bench-output-len "
+        "--speed-bench-output-len"
     ),
-    "the data set is not read; the flag for all that are is --output-len N": (
-        "--hf-output-len --spec-bench-output-len --speed-bench-output-len"
-    ),
+    "the data set is not read; the flag for all that are is --output-len N": "--hf-output-len",
     "the name of 2023: --dataset-path FILE": "--dataset",
     WORDS["SONNET"]: "--sonnet-input-len --sonnet-output-len --sonnet-prefix-len",
     WORDS["AUDIO"]: "--asr-max-audio-len-sec --asr-min-audio-len-sec",

@@ -31,6 +31,9 @@ TURN = {"conversation_id": "c", "turn": 1, "role": "user", "content": "a"}
         ({"model": "m", "prompt": [1]}, row_kinds.COMPLETIONS),
         (CHAT, row_kinds.CHAT),
         ({**CHAT, "tools": []}, row_kinds.CHAT),
+        ({**CHAT, "category": "a", "temperature": 0}, row_kinds.CHAT),
+        ({**CHAT, "category": "a", "source": "b"}, row_kinds.QUESTIONS),
+        ({"question_id": 81, "category": "a", "turns": ["b"], "reference": []}, row_kinds.QUESTIONS),
         (TURN, row_kinds.CONVERSATIONS),
     ],
 )

@@ -37,6 +37,7 @@ OTHER: dict[str, Any] = {
     "trace_max_input_len": 60, "trace_max_output_len": 12, "trace_too_long": "clip", "trace_idle_cap": 1.0,
     "trace_jitter": "uniform", "input_dist": "uniform:min=1,max=127", "output_dist": "uniform:min=1,max=31",
     "prefix_groups": 2, "prefix_zipf": 1.0, "disable_shuffle": True, "no_oversample": True,
+    "dataset_category": "qa",
     "skip_chat_template": True, "sharegpt_output_len": 12, "custom_output_len": 12,
     "prefix_repetition_prefix_len": 8, "prefix_repetition_suffix_len": 8,
     "prefix_repetition_num_prefixes": 8, "prefix_repetition_output_len": 8,

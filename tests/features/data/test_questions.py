@@ -1,0 +1,143 @@
+"""Questions: rows of Spec-Bench and SPEED-Bench, whose categories stay with the requests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from builders.data_files import jsonl, planned
+from builders.drop_in import TOKENIZER
+from builders.loops import loop_over
+from loadgen.base.errors import UsageError
+from loadgen.engines.engines import ENGINES
+from loadgen.features.data.data_preview import PlanPreview
+from loadgen.features.data.questions import spread_categories
+from loadgen.plan import plan, profile
+from loadgen.plan.request_sources import ModelTarget, Seed
+
+PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH"
+LONG: dict[str, Any] = {"custom_output_len": 4}
+CHAT_API: dict[str, Any] = {"backend": "openai-chat", **LONG}
+
+
+def question(category: str, number: int, more: int = 0) -> dict[str, Any]:
+    """A row as Spec-Bench has it."""
+    turns = [f"{category} {number}", *(f"and {k}" for k in range(more))]
+    return {"question_id": number, "category": category, "turns": turns, "reference": ["x"]}
+
+
+def prepared(category: str, number: int) -> dict[str, Any]:
+    """A row as SPEED-Bench has it, once its own script has fetched the texts."""
+    messages = [{"role": "user", "content": f"{category} {number}"}, {"role": "user", "content": "more"}]
+    own = {"sub_category": "s", "source": "made", "src_id": "1", "difficulty": "easy", "multiturn": True}
+    return {"question_id": f"q{number}", "category": category, "messages": messages, **own}
+
+
+# As the files are: by category.
+ROWS = [question("a", i, more=i % 2) for i in range(2)] + [question("b", i) for i in range(6)]
+
+
+@loop_over(
+    ("rows", "keys", "prompts"),
+    [
+        (ROWS, {}, ["b 0", "a 0", "b 1", "b 2", "b 3", "a 1", "b 4", "b 5"]),
+        (ROWS, {"num_prompts": 4}, ["b 0", "a 0", "b 1", "b 2"]),
+        (ROWS, {"num_prompts": 3, "dataset_category": "a"}, ["a 0", "a 1", "a 0"]),
+        (ROWS, {"num_prompts": 3, "dataset_category": "a", "no_oversample": True}, ["a 0", "a 1"]),
+        ([prepared("a", 1), prepared("b", 2)], {}, ["a 1", "b 2"]),
+    ],
+)
+def test_categories_are_spread_over_the_plan(
+    rows: list[dict[str, Any]], keys: dict[str, Any], prompts: list[str], tmp_path: Path
+) -> None:
+    made = planned(jsonl(tmp_path, rows), **LONG, **keys)
+    assert [made.payload(i)["prompt"] for i in range(len(made))] == prompts
+    numbers = np.arange(len(made))
+    assert made.facts.list_categories(numbers) == [prompt[0] for prompt in prompts]
+    assert made.facts.list_categories(numbers[::-1]) == [prompt[0] for prompt in reversed(prompts)]
+    assert (made.facts.kind, made.facts.rows) == ("questions", len(rows))
+    assert made.requests.output_lens.tolist() == [4] * len(made)
+
+
+@loop_over(
+    ("numbers", "order"),
+    [
+        ([], []),
+        ([0, 0, 0], [0, 1, 2]),
+        ([0, 0, 1, 1], [0, 2, 1, 3]),
+        ([0, 1, 1, 1], [1, 0, 2, 3]),
+        ([0] * 2 + [1] * 4, [2, 0, 3, 4, 1, 5]),
+    ],
+)
+def test_each_stretch_has_the_files_proportions(numbers: list[int], order: list[int]) -> None:
+    assert spread_categories(np.array(numbers, np.int64)).tolist() == order
+
+
+def test_over_chat_a_question_is_a_users_message(tmp_path: Path) -> None:
+    made = planned(jsonl(tmp_path, ROWS), **CHAT_API)
+    assert made.payload(1)["messages"] == [{"role": "user", "content": "a 0"}]
+
+
+def test_parquet_has_the_same_requests(tmp_path: Path) -> None:
+    columns = {key: [row[key] for row in ROWS] for key in ROWS[0]}
+    parquet.write_table(pa.table(columns), tmp_path / "test.parquet")
+    sheet, lines = planned(str(tmp_path / "test.parquet"), **LONG), planned(jsonl(tmp_path, ROWS), **LONG)
+    assert [sheet.body(i) for i in range(8)] == [lines.body(i) for i in range(8)]
+    assert sheet.facts.categories == lines.facts.categories == ("b", "a")
+
+
+def test_the_preview_counts_categories_and_names_what_is_not_sent(tmp_path: Path) -> None:
+    shown = PlanPreview(planned(jsonl(tmp_path, ROWS), num_prompts=16, **LONG))
+    assert "categories    b 12, a 4" in [*shown.lines()]
+    assert shown.made.notes == ("the first turn alone is sent; 1 row have more",)
+    encoded = shown.json()
+    assert encoded["categories"] == {"b": 12, "a": 4}
+    assert "category_of_row" not in encoded
+
+
+def test_prompts_are_counted_once_each(tmp_path: Path) -> None:
+    encode = pytest.importorskip("tokenizers").Tokenizer.from_file(str(TOKENIZER / "tokenizer.json")).encode
+    asked = profile.build({"dataset_path": jsonl(tmp_path, ROWS), "num_prompts": 10, **LONG})
+    made = plan.make(asked, ModelTarget(ENGINES[0], "served", tokenizer=str(TOKENIZER)), Seed(1, chosen=True))
+    texts = [made.payload(i)["prompt"] for i in range(10)]
+    assert texts[8:] == texts[:2]
+    assert made.requests.input_lens.tolist() == [len(encode(text).ids) for text in texts]
+
+
+@loop_over(
+    ("rows", "keys", "why"),
+    [
+        (ROWS, {}, "data.jsonl: holds questions, which have no lengths of answers: pass --output-len N"),
+        (ROWS, {**LONG, "dataset_category": "c"}, "has no row of --dataset-category c: there are a, b"),
+        (
+            [{"prompt": "a", "output_tokens": 1}],
+            {"dataset_category": "a"},
+            "holds prompts, and --dataset-category chooses from rows of `category`, `turns`",
+        ),
+        ([{"category": "a", "turns": []}], LONG, "data.jsonl row 1: has no first turn: leave out the row"),
+        ([{"category": "a", "turns": "b"}], LONG, 'row 1: turns is "b": give a list'),
+        ([{"category": 3, "turns": ["b"]}], LONG, "row 1: category is 3: give a text"),
+        (
+            [ROWS[0], {"category": "a", "turns": [f"{PLACEHOLDER}\n\nName {{role}}."]}],
+            LONG,
+            "row 2: is a placeholder for another data set's text: fetch it",
+        ),
+        (
+            [{"category": "a", "messages": [{"role": "system", "content": "b"}]}],
+            LONG,
+            "row 1: has a message of the role 'system': leave out `category` to send the row as a whole body",
+        ),
+        ([ROWS[0], {"prompt": "a"}], LONG, "row 2: is of the kind prompts"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused(
+    rows: list[dict[str, Any]], keys: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        planned(jsonl(tmp_path, rows), **keys)
+    assert why in str(refused.value)
