@@ -213,7 +213,7 @@ def _trim(histogram: Int64) -> tuple[int, ...]:
 
 def list_categories(run: Result) -> Sequence[str] | None:
     """List the data set's category of each counted request; None if it has none."""
-    return None
+    return run.facts.data.list_categories(run.counted.index) or None
 
 
 def _divide_by_category(run: Result, counts: StepCounts) -> dict[str, RatioEstimate]:

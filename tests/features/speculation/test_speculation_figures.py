@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders import made_runs
+from builders import made_data, made_runs
 from builders.made_runs import MS
 from loadgen.features.speculation.speculation_figures import measure_speculation, measure_split
 from loadgen.features.speculation.step_counts import RatioEstimate, StepCounts, estimate_ratio_of_sums
@@ -143,3 +143,10 @@ def test_without_counters_a_gauge_of_the_server_is_named() -> None:
     got = measure_speculation(run([[1, 2, 2]] * 2, exact=False, window=window, as_run=None))
     assert got is not None
     assert (got.source, got.acceptance_length) == ("gauge", RatioEstimate(2.25))
+
+
+def test_each_category_has_the_acceptance_length_of_its_requests() -> None:
+    data = made_data.data("questions", categories=("math", "qa"), category_of_row=(0, 1, 1))
+    got = measure_speculation(run([[1, 2, 2], [1, 1, 1], [1, 3], [1, 4, 4]], data=data))
+    assert got is not None
+    assert {name: length.mean for name, length in got.by_category.items()} == {"math": 12 / 4, "qa": 5 / 3}
