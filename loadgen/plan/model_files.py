@@ -122,6 +122,13 @@ def find_vocabulary(tokenizer: str | None, model_root: str | None, vocab_size: i
     return Vocabulary(vocabulary.allowed, "; ".join([vocabulary.source, *missing]))
 
 
+def find_vocab_size(model_root: str) -> int:
+    """Find the number of ids of a model that is on this machine, by its config.json; 0 if it is unknown."""
+    directory = locate_model(model_root)
+    size = None if directory is None else _find_size_and_ids(_read_object(directory / "config.json"))[0]
+    return size or 0
+
+
 def find_tokenizer(*models: str) -> Path | None:
     """Find the directory of the first of these models that is on this machine with a tokenizer.
 

@@ -1,0 +1,234 @@
+"""Probability server: a server that is up, and the requests to it that sample, score and tokenize."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from loadgen.base.errors import MeasureError
+from loadgen.base.untrusted import NOT_JSON
+from loadgen.features.quality.probability_apis import (
+    PROBABILITY_APIS,
+    TOP,
+    ApiRequest,
+    CompletionsApi,
+    NoProbabilities,
+    ProbabilityApi,
+    TokenSequence,
+    read_token_ids,
+)
+from loadgen.features.quality.quality_record import SampledAnswer, TokenScores
+from loadgen.plan.model_files import find_tokenizer, find_vocab_size
+from loadgen.server import exchange
+from loadgen.server.exchange import DENIED, ControlClient, ServerAddress
+
+if TYPE_CHECKING:
+    from loadgen.plan.tokenizers import FullTokenizer
+    from loadgen.run.session import Session
+
+_ANSWER_S = 1800.0  # for a batch of prompts, behind others in the server's queue
+_MOST_BYTES = 256 << 20  # of an answer: 16 prompts, each token with 20 others
+_FEWER = (TOP, 5, 1, 0)  # alternatives of a token, where a server refuses more
+_REFUSED = (400, 422)
+_NO_PATH = (404, 405)
+_BATCHES = 4  # requests at once
+_PROBE = "The"
+_INSTEAD = "`loadgen bench --fingerprint` compares greedy answers instead"
+T = TypeVar("T")
+
+
+class RefusedRequest(MeasureError):
+    """A server answered 400 or 422: it does not take the request as it is."""
+
+
+class ProbabilityServer(msgspec.Struct, frozen=True):
+    """A server that is up, and what it can report of its tokens' probabilities."""
+
+    access: ServerAddress
+    model: str
+    engine: str  # its name, as "vLLM"
+    api: ProbabilityApi
+    version: str = ""
+    tokenizer: str = ""  # a directory or name, for what the server does not tokenize; "": none
+    vocab_size: int = 0  # ids of its model; 0: unknown
+    top: int = TOP  # alternatives that it reports of each sampled token
+    requests_at_once: int = _BATCHES
+    scores: bool = True  # token ids that it did not sample
+
+    @property
+    def prompts_at_once(self) -> int:
+        """The prompts that are sent to it at once, at most."""
+        return self.api.prompts_each * self.requests_at_once
+
+    @classmethod
+    def of_session(cls, session: Session) -> ProbabilityServer:
+        """Make the server of a session; raises NoProbabilities for an engine that only simulates."""
+        served, engine = session.served, session.served.engine
+        if engine.simulated:
+            raise NoProbabilities(f"{engine.name} simulates a server, and has no log-probabilities")
+        api = PROBABILITY_APIS.get(engine.name, CompletionsApi())
+        subject = session.subject
+        own = find_tokenizer(subject.model_root, subject.model)
+        return cls(
+            access=session.access,
+            model=served.model,
+            engine=engine.name,
+            api=api,
+            version=served.version,
+            tokenizer=subject.tokenizer or str(own or ""),
+            vocab_size=subject.vocab_size or find_vocab_size(subject.model_root),
+            scores=api.scores_prompts,
+            requests_at_once=_BATCHES if api.prompts_each > 1 else max(served.slots, 1),
+        )
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[ProbabilityClient]:
+        """Open a client of the server; its requests raise MeasureError."""
+        async with self.access.client(_ANSWER_S) as client:
+            yield ProbabilityClient(self, client)
+
+
+class ProbabilityClient:
+    """Sends a server's requests for probabilities; all raise MeasureError where the answer is no use."""
+
+    def __init__(self, server: ProbabilityServer, client: ControlClient) -> None:
+        self.server, self._client = server, client
+        self._tokenizer: FullTokenizer | None = None
+
+    async def tokenize(self, text: str) -> tuple[int, ...]:
+        """Tokenize a text as a prompt, by the server, else by its --tokenizer; raises UsageError too."""
+        server = self.server
+        if self._tokenizer is None:
+            request = server.api.make_tokenizing(server.model, text)
+            answer = await self._ask(request)
+            if answer.status not in _NO_PATH:
+                return self._read(request, self._check(request, answer), read_token_ids)
+            self._tokenizer = self._load_tokenizer()
+        return tuple(self._tokenizer.encode(text, add_special_tokens=True))
+
+    async def make_chat_prompt(self, message: str) -> tuple[int, ...]:
+        """Return the ids of a chat with one user's message, by the tokenizer's template.
+
+        Raises UsageError without a tokenizer.
+        """
+        if self._tokenizer is None:
+            self._tokenizer = self._load_tokenizer()
+        chat = [{"role": "user", "content": message}]
+        text = self._tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def _load_tokenizer(self) -> FullTokenizer:
+        """Load the server's tokenizer by transformers; raises MeasureError if none is named."""
+        from loadgen.plan.tokenizers import load_tokenizer  # slow, and few servers need it
+
+        server = self.server
+        if not server.tokenizer:
+            raise MeasureError(
+                f"{server.access.shown_url} ({server.engine}) has no way to tokenize this: pass --tokenizer "
+                "with the directory or the name of the model's tokenizer"
+            )
+        return load_tokenizer(server.tokenizer, "ids")
+
+    async def sample(self, prompts: Sequence[tuple[int, ...]], tokens: int) -> list[SampledAnswer]:
+        """Sample one answer to each prompt, of `tokens` at most, at temperature 1 and untruncated."""
+        server = self.server
+        request = server.api.make_sampling(server.model, prompts, tokens, server.top)
+        body = self._check(request, await self._ask(request))
+        return self._read(request, body, lambda raw: server.api.read_samples(raw, prompts, server.top))
+
+    async def chat(self, message: str, tokens: int) -> SampledAnswer:
+        """Sample the answer to a user's message, of `tokens` at most, at temperature 1 and untruncated."""
+        server = self.server
+        request = server.api.make_chat(server.model, message, tokens, server.top)
+        body = self._check(request, await self._ask(request))
+        return self._read(request, body, lambda raw: server.api.read_chat(raw, server.top))
+
+    async def score(self, sequences: Sequence[TokenSequence]) -> list[TokenScores]:
+        """Score the tokens of each sequence from its start on.
+
+        An id beyond the vocabulary is not sent, since it ends some servers.
+        """
+        server = self.server
+        most = max((max(sequence.token_ids) for sequence in sequences), default=0)
+        if server.vocab_size and most >= server.vocab_size:
+            raise MeasureError(
+                f"token {most} is beyond the {server.vocab_size} of {server.model}: the vocabularies differ, "
+                "and no KL divergence is defined"
+            )
+        request = server.api.make_scoring(server.model, sequences)
+        body = self._check(request, await self._ask(request))
+        return self._read(request, body, lambda raw: server.api.read_scores(raw, sequences))
+
+    async def _ask(self, request: ApiRequest) -> exchange.ControlAnswer:
+        access, path = self.server.access, request.path
+        if request.versioned:
+            path = f"{access.prefix}{path}{access.query}"
+        return await exchange.ask_server(
+            self._client, "POST", path, _ANSWER_S, _MOST_BYTES, body=request.body
+        )
+
+    def _check(self, request: ApiRequest, answer: exchange.ControlAnswer) -> bytes:
+        """Return the body of an answer with status 200; raises MeasureError for any other."""
+        access = self.server.access
+        if answer.error:
+            raise MeasureError(f"{access.shown_url}{answer.why}; what is measured so far is kept")
+        if answer.status in DENIED:
+            raise MeasureError(access.explain_denial(answer))
+        if answer.status != 200:
+            kind = RefusedRequest if answer.status in _REFUSED else MeasureError
+            raise kind(f"{access.shown_url}{answer.path} answers {answer.status}: {answer.message}")
+        return answer.body
+
+    def _read(self, request: ApiRequest, body: bytes, read: Callable[[bytes], T]) -> T:
+        """Return read(body); raises MeasureError, in a line, where it cannot be read."""
+        server = self.server
+        try:
+            return read(body)
+        except NoProbabilities as error:
+            raise NoProbabilities(
+                f"{server.access.shown_url} ({server.engine}): {error}: {_INSTEAD}"
+            ) from None
+        except NOT_JSON as error:
+            raise MeasureError(
+                f"{server.access.shown_url}{request.path} answers with what is no list of "
+                f"log-probabilities: {error}"
+            ) from None
+
+
+def probe_server(server: ProbabilityServer) -> ProbabilityServer:
+    """Sample and score a token, and return the server with what it takes: alternatives, scoring.
+
+    Raises NoProbabilities where it reports none of sampled tokens, MeasureError where it does not answer.
+    """
+    return server.access.loop.run(_probe(server))
+
+
+async def _probe(server: ProbabilityServer) -> ProbabilityServer:
+    """Probe as `probe_server` does, with all alternatives, then with fewer while it refuses them."""
+    async with server.open() as client:
+        prompt = await client.tokenize(_PROBE)
+        if not prompt:
+            raise MeasureError(f"{server.access.shown_url} tokenizes {_PROBE!r} to nothing: check --model")
+    for top in _FEWER:
+        server = replace(server, top=top)
+        async with server.open() as client:
+            try:
+                (answer,) = await client.sample([prompt], 1)
+                break
+            except RefusedRequest:
+                if top == _FEWER[-1]:
+                    raise
+    scored = TokenSequence((*prompt, *answer.token_ids), len(prompt))
+    apis = [server.api] + [CompletionsApi(0)] * isinstance(server.api, CompletionsApi)
+    for api in apis if server.api.scores_prompts else ():
+        async with replace(server, api=api).open() as client:
+            try:
+                await client.score([scored])
+                return replace(server, api=api)
+            except (RefusedRequest, NoProbabilities):
+                pass  # it takes fewer alternatives, or scores no prompt
+    return replace(server, scores=False)

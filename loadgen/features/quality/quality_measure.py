@@ -1,0 +1,213 @@
+"""Quality measuring: a text scored by servers, and answers sampled by one and scored by another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from loadgen.features.quality.probability_apis import TokenSequence
+from loadgen.features.quality.probability_server import ProbabilityClient, ProbabilityServer
+from loadgen.features.quality.quality_record import SampledAnswer, TextSegment, TokenScores
+from loadgen.features.quality.reference_file import AnswerLine
+from loadgen.features.quality.text_parts import PROMPT_TOKENS, QualityPlan
+
+_HEAD = "\n"  # before each segment: what follows nothing has no score, and this is it
+NoteAnswers = Callable[[Sequence[AnswerLine], Sequence[TokenScores | None]], None]
+NoteCount = Callable[[int], None]
+
+
+class TokenizedText(msgspec.Struct, frozen=True):
+    """A text's segments as token ids, each after a line end, and how many bytes of each have a score."""
+
+    segments: tuple[tuple[int, ...], ...]
+    scored_bytes: tuple[int, ...]
+
+    def has_ids(self, others: Sequence[Sequence[int]]) -> bool:
+        """Whether these are the ids of another tokenization, but for a token that begins a prompt."""
+        pairs = zip(self.segments, map(tuple, others), strict=False)
+        return len(others) == len(self.segments) and all(
+            other in (own, own[1:]) or own == other[1:] for own, other in pairs
+        )
+
+
+def tokenize_text(server: ProbabilityServer, plan: QualityPlan) -> TokenizedText:
+    """Tokenize the segments of a plan's text by a server; raises MeasureError or UsageError if it cannot."""
+    texts = plan.cut_segments()
+    found: dict[int, tuple[int, ...]] = {}
+
+    async def tokenize() -> TokenizedText:
+        async with server.open() as client:
+            head = await client.tokenize(_HEAD)
+
+            async def tokenize_one(number: int) -> None:
+                found[number] = await client.tokenize(_HEAD + texts[number])
+
+            await _run_all([tokenize_one(number) for number in range(len(texts))], server.prompts_at_once)
+        # The first token has no score: one that begins a prompt, else the line end.
+        sizes = [len((_HEAD + text).encode()) - (len(head) == 1) for text in texts]
+        return TokenizedText(tuple(found[number] for number in range(len(texts))), tuple(sizes))
+
+    return server.access.loop.run(tokenize())
+
+
+def score_text(server: ProbabilityServer, text: TokenizedText, note: NoteCount) -> list[TextSegment]:
+    """Score the segments of a text by a server, in their order; `note` gets the number scored so far.
+
+    Raises MeasureError.
+    """
+    found: dict[int, TokenScores] = {}
+    each = server.api.prompts_each
+
+    async def score() -> None:
+        async with server.open() as client:
+
+            async def score_batch(first: int) -> None:
+                batch = text.segments[first : first + each]
+                scores = await client.score([TokenSequence(ids, 1) for ids in batch])
+                found.update(enumerate(scores, first))
+                note(len(found))
+
+            batches = [score_batch(first) for first in range(0, len(text.segments), each)]
+            await _run_all(batches, server.requests_at_once)
+
+    server.access.loop.run(score())
+    return [
+        TextSegment(ids, found[number], text.scored_bytes[number]) for number, ids in enumerate(text.segments)
+    ]
+
+
+def score_answers(server: ProbabilityServer, lines: Sequence[AnswerLine], measure: AnswerMeasure) -> None:
+    """Score sampled answers by a server, in batches, until `measure` wants no more; it gets each batch.
+
+    Raises MeasureError.
+    """
+
+    async def score() -> None:
+        rest = iter(lines)
+
+        async def score_next(client: ProbabilityClient) -> None:
+            while measure.wants_more() and (batch := _take(rest, server.api.prompts_each)):
+                scores = await client.score([find_sequence(line.answer) for line in batch])
+                measure.note(batch, scores)
+
+        async with server.open() as client:
+            await _run_all([score_next(client) for _ in range(server.requests_at_once)])
+
+    server.access.loop.run(score())
+
+
+def sample_answers(
+    sampler: ProbabilityServer, scorer: ProbabilityServer | None, plan: QualityPlan, measure: AnswerMeasure
+) -> None:
+    """Sample answers by one server, and score each batch by it, where it can, and by the other, if any.
+
+    It goes on until `measure`, which gets each batch, wants no more. Prompts follow on those of answers that
+    it has already. Raises MeasureError.
+    """
+
+    async def sample() -> None:
+        async with AsyncExitStack() as stack:
+            ours = await stack.enter_async_context(sampler.open())
+            other = None if scorer is None else await stack.enter_async_context(scorer.open())
+
+            async def sample_next() -> None:
+                while numbers := measure.begin_batch(sampler.api.prompts_each):
+                    answers = await _sample_batch(ours, plan, numbers)
+                    sequences = [find_sequence(answer) for answer in answers]
+                    unknown: list[TokenScores | None] = [None] * len(answers)
+                    own, others = await asyncio.gather(
+                        ours.score(sequences) if sampler.scores else _return(unknown),
+                        _return(unknown) if other is None else other.score(sequences),
+                    )
+                    lines = [AnswerLine(answer, scores) for answer, scores in zip(answers, own, strict=True)]
+                    measure.end_batch(len(numbers))
+                    measure.note(lines, others)
+
+            await _run_all([sample_next() for _ in range(sampler.requests_at_once)])
+
+    sampler.access.loop.run(sample())
+
+
+async def _sample_batch(
+    client: ProbabilityClient, plan: QualityPlan, numbers: Sequence[int]
+) -> list[SampledAnswer]:
+    """Sample one answer to each of the numbered prompts of a plan, as chats if the plan has those."""
+    texts = [plan.cut_prompt(number) for number in numbers]
+    if plan.chat and client.server.api.answers_chats:
+        chats = [client.chat(text, plan.answer_tokens) for text in texts]
+        return list(await asyncio.gather(*chats))
+    if plan.chat:
+        prompts = [await client.make_chat_prompt(text) for text in texts]
+    else:
+        prompts = [ids[:PROMPT_TOKENS] for ids in await asyncio.gather(*map(client.tokenize, texts))]
+    return await client.sample(prompts, plan.answer_tokens)
+
+
+def find_sequence(answer: SampledAnswer) -> TokenSequence:
+    """Return an answer's prompt and tokens as one sequence, to be scored from the answer's first token on."""
+    return TokenSequence(answer.prompt_ids + answer.token_ids, len(answer.prompt_ids))
+
+
+@dataclass
+class AnswerMeasure:
+    """The answers measured so far, and how many more are wanted."""
+
+    plan: QualityPlan
+    keep: NoteAnswers  # gets each batch, as soon as it is there
+    is_precise: Callable[[], bool] = lambda: False
+    answers: int = 0
+    tokens: int = 0
+    begun: int = field(default=0, init=False)  # answers that are under way
+
+    def wants_more(self) -> bool:
+        """Whether fewer tokens are there than wanted, and the interval is not as narrow as wanted."""
+        return self.tokens < self.plan.tokens and not self.is_precise()
+
+    def begin_batch(self, most: int) -> range:
+        """Begin a batch of `most` prompts, fewer if fewer will do; return their numbers, empty to stop."""
+        left = self.plan.tokens - self.tokens - self.begun * self.plan.answer_tokens
+        size = min(most, -(-left // self.plan.answer_tokens)) if self.wants_more() else 0
+        first = self.answers + self.begun
+        self.begun += max(size, 0)
+        return range(first, first + max(size, 0))
+
+    def end_batch(self, size: int) -> None:
+        """Count `size` answers as no longer under way."""
+        self.begun -= size
+
+    def note(self, lines: Sequence[AnswerLine], scores: Sequence[TokenScores | None]) -> None:
+        """Count a batch of answers, and pass it on."""
+        self.answers += len(lines)
+        self.tokens += sum(len(line.answer.token_ids) for line in lines)
+        self.keep(lines, scores)
+
+
+def _take(rest: Iterable[AnswerLine], most: int) -> list[AnswerLine]:
+    return [line for _, line in zip(range(most), rest, strict=False)]
+
+
+async def _return(value: Any) -> Any:
+    return value
+
+
+async def _run_all(requests: Sequence[Coroutine[Any, Any, None]], at_once: int = 0) -> None:
+    """Run requests, `at_once` of them at a time (0: all); an exception ends all and is raised."""
+    room = asyncio.Semaphore(at_once or len(requests) or 1)
+
+    async def run_one(request: Coroutine[Any, Any, None]) -> None:
+        async with room:
+            await request
+
+    tasks = [asyncio.ensure_future(run_one(request)) for request in requests]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task, request in zip(tasks, requests, strict=True):
+            task.cancel()
+            request.close()  # one that never began
+        await asyncio.gather(*tasks, return_exceptions=True)

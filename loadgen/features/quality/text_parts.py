@@ -1,0 +1,55 @@
+"""Text parts: what is cut from a text: segments to score one by one, and beginnings of answers."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import msgspec
+
+_SEGMENT_CHARACTERS = 1000
+_PROMPT_CHARACTERS = 240
+PROMPT_TOKENS = 48  # of a prompt, at most: a text of one token a character has many more
+_STEP = (math.sqrt(5) - 1) / 2  # of the golden ratio: however many prompts there are, they spread evenly
+
+
+class QualityPlan(msgspec.Struct, frozen=True, dict=True):
+    """What is to be measured: on which text, with how many tokens, and until which precision."""
+
+    text: str
+    tokens: int = 20_000  # of all answers
+    answer_tokens: int = 64  # of an answer, at most
+    precision: float | None = None  # half of KL's interval (nats a token), at which to stop
+    chat: bool = False  # the prompts are users' messages
+
+    @property
+    def text_digest(self) -> str:
+        """The SHA-256 of the text, in hex."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    def list_settings(self) -> dict[str, int | bool | float | str]:
+        """List what decides the distribution of answers, for a reference file: equal files can be joined."""
+        return {
+            "answer_tokens": self.answer_tokens, "prompt_tokens": PROMPT_TOKENS, "chat": self.chat,
+            "temperature": 1.0, "top_p": 1.0, "top_k": "off", "min_p": 0.0, "penalties": "off",
+        }  # fmt: skip
+
+    def cut_segments(self) -> list[str]:
+        """Cut the text into segments of 1000 characters at most, at line ends or blanks, without those."""
+        segments, rest = [], self.text.strip()
+        while rest:
+            end = len(rest)
+            if end > _SEGMENT_CHARACTERS:
+                found = max(rest.rfind(blank, 1, _SEGMENT_CHARACTERS) for blank in "\n ")
+                end = found if found > 0 else _SEGMENT_CHARACTERS
+            segments.append(rest[:end].rstrip())
+            rest = rest[end:].lstrip()
+        return segments
+
+    def cut_prompt(self, number: int) -> str:
+        """Cut prompt `number` from the text: 240 characters from a word on, evenly spread."""
+        most = max(len(self.text) - _PROMPT_CHARACTERS, 1)
+        begin = int((number * _STEP) % 1.0 * most)
+        blanks = [at for blank in " \n" if (at := self.text.find(blank, begin, begin + 40)) >= 0]
+        begin = min(blanks, default=begin)
+        return self.text[begin : begin + _PROMPT_CHARACTERS].strip() or self.text[:_PROMPT_CHARACTERS]

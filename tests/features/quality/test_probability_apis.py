@@ -1,0 +1,186 @@
+"""What is asked of each engine, and what its recorded answers are read as."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from builders import recorded
+from builders.loops import loop_over
+from loadgen.features.quality.probability_apis import (
+    PROBABILITY_APIS,
+    CompletionsApi,
+    NoProbabilities,
+    TokenSequence,
+    read_token_ids,
+)
+from loadgen.features.quality.quality_record import SampledAnswer, TokenScores
+
+VLLM, SGLANG, LLAMACPP = (PROBABILITY_APIS[name] for name in ("vLLM", "SGLang", "llama.cpp server"))
+PROMPTS = [(100, 200, 300), (400, 500, 600, 700)]
+SEQUENCES = [TokenSequence((100, 200, 300, 4, 5), 3), TokenSequence((400, 500, 600, 700), 2)]
+CHAT_PROMPT = (6000, 2988, 199, 40, 1513, 336, 1356, 6001, 199, 6000, 3390, 766, 774, 199)
+
+
+def answer(name: str) -> bytes:
+    return Path(recorded.RESPONSES / f"{name}.json").read_bytes()
+
+
+def rounded(values: tuple[float, ...]) -> list[float]:
+    return [round(value, 3) for value in values]
+
+
+@loop_over(
+    ("api", "name", "prompts", "ids", "logprobs", "top"),
+    [
+        (VLLM, "vllm-0.32/probabilities_sampled", PROMPTS, (3559, 4065), [-8.66, -8.474], [-7.903, -7.934]),
+        (
+            SGLANG,
+            "sglang-0.5.23/probabilities_sampled",
+            PROMPTS,
+            (1282, 2365),
+            [-8.654, -8.158],
+            [-7.899, -7.934],
+        ),
+        (
+            LLAMACPP,
+            "llama-server/probabilities_sampled",
+            PROMPTS[:1],
+            (4767, 4815),
+            [-8.66, -8.563],
+            [-7.738, -7.969],
+        ),
+    ],
+)
+def test_sampled_answers_are_read(
+    api: Any, name: str, prompts: Any, ids: Any, logprobs: Any, top: Any
+) -> None:
+    answers = api.read_samples(answer(name), prompts, 2)
+    assert [one.prompt_ids for one in answers] == prompts
+    assert [len(one.token_ids) for one in answers] == [5] * len(prompts)
+    first = answers[0]
+    assert (first.token_ids[:2], rounded(first.logprobs[:2])) == (ids, logprobs)
+    assert first.top is not None
+    assert rounded(first.top[0]) == top
+    assert {len(each) for each in first.top} == {2}
+
+
+def test_given_tokens_are_scored() -> None:
+    vllm = VLLM.read_scores(answer("vllm-0.32/probabilities_scored"), SEQUENCES)
+    assert [(rounded(one.logprobs), one.ranks, one.firsts) for one in vllm] == [
+        ([-8.83, -8.651], (4085, 2261), (1257, 5328)),
+        ([-8.519, -8.66], (1094, 2305), (3788, 462)),
+    ]
+    sequences = [TokenSequence((100, 200, 300, 4, 5), 4), TokenSequence((400, 500, 600, 700), 3)]
+    sglang = SGLANG.read_scores(answer("sglang-0.5.23/probabilities_scored"), sequences)
+    assert [(rounded(one.logprobs), one.ranks, one.firsts) for one in sglang] == [
+        ([-8.65], None, (5328,)),
+        ([-8.66], None, (462,)),
+    ]
+
+
+@loop_over(
+    ("api", "name", "ids"),
+    [
+        (VLLM, "vllm-0.32/probabilities_chat", (3307, 1721, 1400, 4313, 5754)),
+        (SGLANG, "sglang-0.5.23/probabilities_chat", (3225, 3720, 3672, 5319, 3423)),
+    ],
+)
+def test_a_chat_has_the_ids_of_its_prompt_and_answer(api: Any, name: str, ids: Any) -> None:
+    read = api.read_chat(answer(name), 3)
+    assert (read.prompt_ids, read.token_ids, len(read.logprobs)) == (CHAT_PROMPT, ids, 5)
+    # vLLM lists the sampled token in place of the last one.
+    assert read.top is not None
+    assert {len(each) for each in read.top} == {2}
+
+
+def test_every_sampling_parameter_is_sent_as_off() -> None:
+    neutral = {
+        "temperature": 1.0, "top_p": 1.0, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
+    }  # fmt: skip
+    path, body, versioned = VLLM.make_sampling("m", PROMPTS, 64, 20)
+    more = {"top_k": -1, "repetition_penalty": 1.0}
+    assert (path, versioned, body["prompt"], body["max_tokens"], body["logprobs"]) == (
+        *("/completions", True),
+        *(PROMPTS, 64, 20),
+    )
+    assert {**neutral, **more}.items() <= body.items()
+    assert "seed" not in body
+    path, body, _ = SGLANG.make_sampling("m", PROMPTS, 64, 20)
+    assert (path, body["input_ids"], body["top_logprobs_num"]) == ("/generate", PROMPTS, 20)
+    assert {**neutral, **more, "max_new_tokens": 64}.items() <= body["sampling_params"].items()
+    path, body, _ = LLAMACPP.make_sampling("m", PROMPTS[:1], 64, 20)
+    assert (path, body["prompt"], body["n_probs"]) == ("/completion", PROMPTS[0], 20)
+    assert {**neutral, "top_k": 0, "repeat_penalty": 1.0, "samplers": ["temperature"]}.items() <= body.items()
+    assert {**neutral, **more, "logprobs": True}.items() <= VLLM.make_chat("m", "Hi", 8, 3).body.items()
+
+
+def test_given_tokens_are_sent_as_a_prompt() -> None:
+    body = VLLM.make_scoring("m", SEQUENCES).body
+    assert (body["prompt"], body["prompt_logprobs"]) == ([one.token_ids for one in SEQUENCES], 1)
+    assert CompletionsApi(0).make_scoring("m", SEQUENCES).body["prompt_logprobs"] == 0
+    body = SGLANG.make_scoring("m", SEQUENCES).body
+    assert (body["logprob_start_len"], body["top_logprobs_num"]) == ([2, 1], 1)
+    with pytest.raises(NoProbabilities, match="no log-probabilities of a prompt"):
+        LLAMACPP.make_scoring("m", SEQUENCES)
+
+
+def completion(**choice: Any) -> bytes:
+    return msgspec.json.encode({"choices": [choice]})
+
+
+@loop_over(
+    ("body", "error", "words"),
+    [
+        (completion(text="a"), NoProbabilities, "no log-probabilities"),
+        (completion(logprobs={"token_logprobs": [-1.0]}), NoProbabilities, "no ids"),
+        (
+            completion(token_ids=[1, 2], logprobs={"token_logprobs": [-1.0]}),
+            msgspec.DecodeError,
+            "2 token ids",
+        ),
+        (b'{"choices": []}', msgspec.DecodeError, "0 answers to 1"),
+        (b'{"choices": [{"token_ids": [-1]}]}', msgspec.DecodeError, ">= 0"),
+        (b"<html>", msgspec.DecodeError, "malformed"),
+    ],
+)
+def test_what_is_no_sampled_answer_is_refused(body: bytes, error: Any, words: str) -> None:
+    with pytest.raises(error, match=words):
+        VLLM.read_samples(body, PROMPTS[:1], 2)
+
+
+@loop_over(
+    ("positions", "error", "words"),
+    [
+        (None, NoProbabilities, "no log-probabilities"),
+        ([None, {"5": {"logprob": -1.0}}], msgspec.DecodeError, "2 answers to 3"),
+        ([None, {"5": {"logprob": -1.0}}, {"7": {"logprob": -1.0}}], msgspec.DecodeError, "token 6"),
+        ([None, {"5": {"logprob": -1.0}}, None], msgspec.DecodeError, "token 6"),
+    ],
+)
+def test_what_does_not_score_the_tokens_is_refused(positions: Any, error: Any, words: str) -> None:
+    with pytest.raises(error, match=words):
+        VLLM.read_scores(completion(prompt_logprobs=positions), [TokenSequence((4, 5, 6), 1)])
+
+
+def test_scores_of_other_tokens_are_refused() -> None:
+    sequences = [TokenSequence((100, 200, 300, 4, 6), 4), TokenSequence((400, 500, 600, 700), 3)]
+    with pytest.raises(msgspec.DecodeError, match="other tokens"):
+        SGLANG.read_scores(answer("sglang-0.5.23/probabilities_scored"), sequences)
+
+
+def test_impossible_tokens_and_missing_ranks_are_kept_as_such() -> None:
+    body = completion(token_ids=[1, 2], logprobs={"token_logprobs": [None, -1e5], "top_logprobs": [{}, None]})
+    assert VLLM.read_samples(body, [(3,)], 2) == [SampledAnswer((3,), (1, 2), (-9999.0, -9999.0), None)]
+    positions = [None, {"5": {"logprob": None, "rank": None}}, {"6": {"logprob": -2.0, "rank": 1}}]
+    read = VLLM.read_scores(completion(prompt_logprobs=positions), [TokenSequence((4, 5, 6), 1)])
+    assert read == [TokenScores((-9999.0, -2.0), None, None)]
+
+
+def test_a_text_is_tokenized_by_the_server() -> None:
+    assert VLLM.make_tokenizing("m", "Hi") == ("/tokenize", {"model": "m", "prompt": "Hi"}, False)
+    assert LLAMACPP.make_tokenizing("m", "Hi").body["content"] == "Hi"
+    assert read_token_ids(b'{"count": 2, "tokens": [40, 1513]}') == (40, 1513)
