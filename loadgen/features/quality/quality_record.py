@@ -11,7 +11,9 @@ import msgspec
 from pydantic import BaseModel
 
 FORMAT = "loadgen-quality-1"
-FORWARD, BACKWARD = "reference‖candidate", "candidate‖reference"
+Direction = Literal["reference‖candidate", "candidate‖reference"]
+FORWARD: Direction = "reference‖candidate"
+BACKWARD: Direction = "candidate‖reference"
 REFERENCE, CANDIDATE = "reference", "candidate"
 
 
@@ -63,12 +65,14 @@ class KlDivergence(MeanInterval, frozen=True):
     """The Kullback-Leibler divergence, in nats a token, over the sampled answers.
 
     `self_check` is the mean of exp(−d), which is 1 where the log-probabilities are of what was sampled.
+    `formula` is of a token: the plain d where exp(−d) is too rarely large to have its mean.
     """
 
     tokens: int
     answers: int
-    direction: Literal["reference‖candidate", "candidate‖reference"]
+    direction: Direction
     self_check: MeanInterval
+    formula: Literal["exp(−d) − 1 + d", "d"] = "exp(−d) − 1 + d"
 
 
 class Quality(BaseModel, extra="forbid", frozen=True):

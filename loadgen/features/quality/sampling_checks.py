@@ -1,0 +1,140 @@
+"""Sampling checks: whether log-probabilities are of the distribution that a server sampled from.
+
+Counts of samples are compared with the probabilities that the server itself reports. Their difference is a
+martingale, so that Bernstein's bound in Freedman's form (Annals of Probability 3, 1975, 100-118) is true of
+any number of samples: P(|Σ(x − p)| ≥ t) ≤ 2 exp(−t² / 2(V + t/3)), V = Σp(1 − p).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from loadgen.base.arrays import Bool, Float64
+from loadgen.features.quality.cluster_intervals import ClusterMean
+from loadgen.features.quality.quality_record import SampledAnswer, TokenScores
+
+_CHANCE = 1e-6  # of a doubt about a server that samples as it reports, by each count
+MOST_SCORE = 4.0  # standard errors, of means that are only normal in the limit
+_TIE = 1e-4  # nats: log-probabilities no further apart are equal
+LEAST_OFF = 2e-3  # of a mean ratio from 1: rounding of the log-probabilities is below
+_LEAST_FLOOR = 1e-3  # nats a token: with less, no scale can be found in the difference
+_MOST_SLOPE = 0.05  # by which reported log-probabilities may be scaled
+IMPOSSIBLE = -1000.0  # nats: engines write −9999 and the like for a probability of 0
+
+_DEFAULTS = "start vLLM with --generation-config vllm, SGLang with --sampling-defaults openai"
+_TRUNCATES = f"it truncates what it samples (top_k, top_p, min_p): {_DEFAULTS}"
+_SCALES = f"its temperature is not 1, or it has penalties or a small top_k: {_DEFAULTS}"
+_PROCESSED = (
+    "it reports log-probabilities after temperature or truncation: start vLLM with --logprobs-mode "
+    "raw_logprobs and --generation-config vllm, SGLang with --sampling-defaults openai"
+)
+
+
+def check_sampling(answers: Sequence[SampledAnswer], own: Sequence[TokenScores | None]) -> tuple[str, ...]:
+    """List why the log-probabilities are not of what was sampled: evidence, cause, remedy; () if they are.
+
+    `own` has for each answer the sampling server's scores of it as a prompt, None where it has none. What the
+    server did not report (`top`, `own`) is not checked.
+    """
+    if any(value < IMPOSSIBLE for answer in answers for value in answer.logprobs):
+        return (f"the sampling server reports tokens it sampled as impossible: {_PROCESSED}",)
+    return (*_check_counts(answers), *_check_own_scores(answers, own))
+
+
+def _check_counts(answers: Sequence[SampledAnswer]) -> Iterator[str]:
+    """Yield a doubt about the samples at positions of each N of top log-probabilities that were reported."""
+    rows = [
+        (value, top)
+        for answer in answers
+        if answer.top is not None
+        for value, top in zip(answer.logprobs, answer.top, strict=True)
+        if len(top) > 1
+    ]
+    for count in sorted({len(top) for _, top in rows}):
+        chosen = np.asarray([value for value, top in rows if len(top) == count])
+        top = np.sort(np.asarray([top for _, top in rows if len(top) == count]), axis=1)[:, ::-1]
+        if doubt := _check_top(chosen, top):
+            yield doubt
+
+
+def _check_top(chosen: Float64, top: Float64) -> str:
+    """Return why samples are not of the distribution of which `top` has the highest log-probabilities, or "".
+
+    First choices among the samples inside the top N show another temperature, samples outside it truncation.
+    The last of the N counts as outside with any that ties with it: which of those is in the N is arbitrary.
+    """
+    last, first = top[:, -1] + _TIE, top[:, 0] - _TIE
+    chances = np.exp(top)
+    mass = np.where(top > last[:, None], chances, 0.0).sum(1)
+    inside = (chosen > last) & (last < first)
+    firsts = chosen[inside] >= first[inside]
+    chance = np.where(top >= first[:, None], chances, 0.0).sum(1)[inside] / mass[inside]
+    if (expected := _find_improbable(firsts, chance)) is not None:
+        return (
+            f"{int(firsts.sum()):,} of {len(firsts):,} tokens sampled of the {top.shape[1]} most probable "
+            f"are first choices, {expected:,.1f} are expected: {_SCALES}"
+        )
+    outside = chosen <= last
+    if (expected := _find_improbable(outside, 1 - mass)) is not None:
+        return (
+            f"{int(outside.sum()):,} of {len(outside):,} sampled tokens are outside the {top.shape[1]} most "
+            f"probable, {expected:,.1f} are expected: {_TRUNCATES}"
+        )
+    return ""
+
+
+def _find_improbable(seen: Bool, probability: Float64) -> float | None:
+    """Return the expected count if the seen one would come by chance once in a million runs, else None."""
+    likely = np.clip(probability, 0.0, 1.0)
+    expected, variance = float(likely.sum()), float((likely * (1 - likely)).sum())
+    off = abs(float(seen.sum()) - expected) - _TIE * len(likely)  # rounding of the log-probabilities
+    if off <= 0:
+        return None
+    return expected if off * off / 2 / (variance + off / 3) > math.log(2 / _CHANCE) else None
+
+
+def _check_own_scores(answers: Sequence[SampledAnswer], own: Sequence[TokenScores | None]) -> Iterator[str]:
+    """Yield a doubt if reported log-probabilities are not of one distribution with the server's own scores.
+
+    The mean of exp(own − reported) is 1 where the reported distribution was sampled. It may have been, and
+    still be the other at another temperature: then the reported log-probabilities are the others, scaled.
+    """
+    pairs = [
+        (np.asarray(answer.logprobs), np.asarray(scores.logprobs))
+        for answer, scores in zip(answers, own, strict=True)
+        if scores is not None and answer.token_ids
+    ]
+    if len(pairs) < 2:
+        return
+    sizes = [float(len(reported)) for reported, _ in pairs]
+    ratio = ClusterMean([float(np.exp(mine - reported).sum()) for reported, mine in pairs], sizes)
+    if abs(ratio.mean - 1) > LEAST_OFF and abs(ratio.score(1.0)) > MOST_SCORE:
+        yield (
+            "the log-probabilities of its own answers are not those of its samples (the mean ratio is "
+            f"{ratio.mean:.4g}, 1 is expected): {_PROCESSED}"
+        )
+        return
+    off = [reported - mine for reported, mine in pairs]
+    floor = ClusterMean([float((np.expm1(-d) + d).sum()) for d in off], sizes)
+    if floor.mean > _LEAST_FLOOR and abs(slope := _find_slope(pairs)) > _MOST_SLOPE:
+        yield (
+            f"the log-probabilities of its samples are scaled by {1 + slope:.2f} (they differ from its "
+            f"scores of the same tokens by {floor.mean:.3g} nats a token): {_PROCESSED}"
+        )
+
+
+def _find_slope(pairs: Sequence[tuple[Float64, Float64]]) -> float:
+    """Return by how much reported log-probabilities rise per nat of the scored ones, less 1.
+
+    The slope of regression, corrected for noise of equal size in both, which attenuates it.
+    """
+    reported, mine = (np.concatenate(column) for column in zip(*pairs, strict=True))
+    off = reported - mine
+    spread = float(mine.var())
+    if spread == 0.0:
+        return 0.0
+    scaled = float(((mine - mine.mean()) * off).mean()) / spread
+    return scaled + min(float(off.var()) / 2 / spread, 1.0) if scaled < 0 else scaled

@@ -1,0 +1,74 @@
+"""The intervals of quality cover the exact figures of Markov chains as often as they claim."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from builders.markov_chain import LIES, MarkovModel, Mode, disturb, make_chain
+from loadgen.features.quality.divergence import QualityEvidence, judge_evidence
+from loadgen.features.quality.quality_record import MeanInterval, Quality
+
+RUNS, TOKENS, PER_ANSWER = 200, 4000, 64
+SEGMENTS, PER_SEGMENT = 20, 125
+WITHIN = range(186, 199)  # of 200, at 95 %: all but 3 in 1,000 sets of runs
+
+
+def measure(sampler: MarkovModel, candidate: MarkovModel, seed: int, tokens: int = TOKENS) -> Quality:
+    """A whole measurement: answers of the sampler, scored by both, and a text of the truthful chain."""
+    rng = np.random.default_rng(seed)
+    begins = rng.choice(len(sampler.logprobs), p=sampler.stationary, size=tokens // PER_ANSWER + SEGMENTS)
+    paths = sampler.walk(begins[SEGMENTS:], PER_ANSWER, rng)
+    texts = MarkovModel(sampler.logprobs).walk(begins[:SEGMENTS], PER_SEGMENT, rng)
+    return judge_evidence(
+        QualityEvidence(
+            reference="a",
+            candidate="b",
+            answers=sampler.answer(paths),
+            own=[sampler.score(path) for path in paths],
+            other=[candidate.score(path) for path in paths],
+            reference_text=[sampler.score_segment(path) for path in texts],
+            candidate_text=[candidate.score_segment(path) for path in texts],
+        )
+    )
+
+
+def count_covered(
+    runs: list[Quality], find: Callable[[Quality], MeanInterval | None], exact: float
+) -> tuple[int, int]:
+    """How many runs' intervals lie below and above the exact value, to be added to those that cover it."""
+    found = [interval for run in runs if (interval := find(run)) is not None]
+    assert len(found) == len(runs)
+    return sum(one.high < exact for one in found), sum(one.low > exact for one in found)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kl", [0.001, 0.03, 0.5])
+def test_intervals_cover_the_exact_value_as_often_as_they_claim(kl: float) -> None:
+    reference = make_chain()
+    candidate = disturb(reference, kl)
+    runs = [measure(reference, candidate, seed) for seed in range(RUNS)]
+    same = float(reference.stationary @ (reference.firsts == candidate.firsts))
+    missed = {
+        "kl": count_covered(runs, lambda run: run.kl, kl),
+        "agreement": count_covered(runs, lambda run: run.agreement, same),
+        "ratio": count_covered(runs, lambda run: run.perplexity_ratio, math.exp(kl)),
+        "self_check": count_covered(runs, lambda run: run.kl and run.kl.self_check, 1.0),
+    }
+    print(kl, same, missed)
+    assert [name for name, sides in missed.items() if RUNS - sum(sides) not in WITHIN] == [], missed
+    assert [run.doubts for run in runs if run.doubts] == []
+
+
+@pytest.mark.parametrize("mode", LIES)
+def test_a_server_that_does_not_sample_as_it_reports_has_no_kl(mode: Mode) -> None:
+    sampler = make_chain(mode=mode)
+    for candidate in (make_chain(), disturb(make_chain(), 0.03)):
+        quality = measure(sampler, candidate, 0)
+        assert (quality.kl, quality.noise_floor) == (None, None)
+        assert quality.why["kl"] == quality.doubts[0]
+        print(mode, quality.doubts)
+    assert quality.agreement is not None

@@ -1,0 +1,218 @@
+"""Figures of quality from log-probabilities: exact on small tables, None with the reason where not had."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from builders.markov_chain import MarkovModel, compute_kl, disturb, make_chain, normalize
+from loadgen.features.quality.divergence import (
+    QualityEvidence,
+    compare_vocabularies,
+    estimate_divergence,
+    judge_evidence,
+)
+from loadgen.features.quality.quality_record import (
+    KlDivergence,
+    MeanInterval,
+    Quality,
+    SampledAnswer,
+    TextSegment,
+    TokenScores,
+)
+from loadgen.features.quality.quality_verdict import judge_quality
+
+A, B = math.log(0.5), math.log(0.25)
+
+
+def answer(*logprobs: float) -> SampledAnswer:
+    return SampledAnswer((0,), tuple(range(len(logprobs))), logprobs)
+
+
+def segment(ids: tuple[int, ...], logprobs: tuple[float, ...], firsts: Any = None) -> TextSegment:
+    return TextSegment(ids, TokenScores(logprobs, None, firsts), 2 * len(logprobs))
+
+
+def gather(
+    candidate: MarkovModel, tokens: int = 4000, reference: MarkovModel | None = None
+) -> QualityEvidence:
+    """What is measured of a reference, by default the chain, and a candidate."""
+    reference, rng = reference or make_chain(), np.random.default_rng(3)
+    paths = reference.walk(rng.integers(64, size=tokens // 50), 50, rng)
+    texts = reference.walk(rng.integers(64, size=10), 50, rng)
+    return QualityEvidence(
+        reference="a",
+        candidate="b",
+        answers=reference.answer(paths),
+        own=[reference.score(path) for path in paths],
+        other=[candidate.score(path) for path in paths],
+        reference_text=[reference.score_segment(path) for path in texts],
+        candidate_text=[candidate.score_segment(path) for path in texts],
+    )
+
+
+def test_the_divergence_is_the_mean_over_tokens_with_students_interval() -> None:
+    found = estimate_divergence(
+        [answer(A, A), answer(B), answer(A)], [TokenScores((B, A)), TokenScores((A,)), None]
+    )
+    above, below = 0.5 - 1 + math.log(2), 2 - 1 - math.log(2)  # of a token twice as probable, and half
+    mean = (above + 0 + below) / 3
+    error = math.sqrt(2 * ((above - 2 * mean) ** 2 + (below - mean) ** 2)) / 3
+    assert found is not None
+    assert (found.mean, found.low, found.high) == pytest.approx((mean, 0.0, mean + 12.706205 * error))
+    assert estimate_divergence([answer(A, A)], [TokenScores((B, A))]) is None
+    assert estimate_divergence([answer(A), answer(A)], [None, TokenScores((A,))]) is None
+
+
+def test_a_model_against_itself_is_equal_and_its_floor_is_zero() -> None:
+    quality = judge_evidence(gather(make_chain()))
+    zero, one = MeanInterval(mean=0, low=0, high=0), MeanInterval(mean=1, low=1, high=1)
+    assert quality.kl == KlDivergence(
+        **zero.model_dump(), tokens=4000, answers=80, direction="reference‖candidate", self_check=one
+    )
+    assert (quality.noise_floor, quality.perplexity_ratio) == (zero, one)
+    assert quality.agreement is not None
+    assert (quality.agreement.mean, quality.agreement.high) == (1, 1)
+    assert 0.98 < quality.agreement.low < 1
+    assert (quality.why, quality.doubts) == ({}, ())
+
+
+def test_perplexity_and_bits_are_of_the_text() -> None:
+    texts = [[segment((1, 2, 3), (A, A)), segment((4, 5), (B,))], [segment((1, 2, 3), (B, A))] * 2]
+    quality = judge_evidence(
+        QualityEvidence(reference="a", candidate="b", reference_text=texts[0], candidate_text=texts[1])
+    )
+    assert quality.perplexity == pytest.approx({"reference": 2 ** (4 / 3), "candidate": 2**1.5})
+    assert quality.bits_per_byte is not None
+    bits = {name: found.mean for name, found in quality.bits_per_byte.items()}
+    assert bits == pytest.approx({"reference": 4 / 6, "candidate": 6 / 8})
+    assert quality.why["perplexity_ratio"].startswith(
+        "the vocabularies differ: token 1 of segment 2 of the text"
+    )
+    assert quality.why["kl"] == quality.why["perplexity_ratio"]
+
+
+def test_figures_that_cannot_be_had_have_a_reason() -> None:
+    whole = gather(disturb(make_chain(), 0.03))
+    tops = [replace(one, top=None) for one in whole.answers]
+    texts = {"agreement", "perplexity_ratio", "perplexity", "bits_per_byte"}
+    cases: dict[str, tuple[QualityEvidence, set[str]]] = {
+        "nothing": (QualityEvidence(reference="a", candidate="b"), {"kl", "noise_floor", *texts}),
+        "no text": (replace(whole, candidate_text=()), texts),
+        "refused": (replace(whole, why={"kl": "no", "text": "none"}), {"kl", *texts}),
+        "no scores of its own": (replace(whole, own=[None] * len(tops)), {"noise_floor"}),
+        "no top": (replace(whole, answers=tops), set()),
+        "one segment": (
+            replace(whole, reference_text=whole.reference_text[:1], candidate_text=whole.candidate_text[:1]),
+            {"agreement", "perplexity_ratio", "bits_per_byte"},
+        ),
+        "one answer": (
+            replace(whole, answers=whole.answers[:1], own=whole.own[:1], other=whole.other[:1]),
+            {"kl", "noise_floor"},
+        ),
+        "no firsts": (
+            replace(
+                whole,
+                candidate_text=[
+                    replace(one, scores=replace(one.scores, firsts=None)) for one in whole.candidate_text
+                ],
+            ),
+            {"agreement"},
+        ),
+    }
+    for name, (evidence, expected) in cases.items():
+        quality = judge_evidence(evidence)
+        missing = {key for key, value in quality.model_dump().items() if value is None}
+        assert (name, missing, set(quality.why)) == (name, expected, expected)
+        assert Quality.model_validate_json(quality.model_dump_json()) == quality
+
+
+def test_the_direction_is_that_of_the_one_that_sampled() -> None:
+    evidence = gather(disturb(make_chain(), 0.03))
+    kl = judge_evidence(replace(evidence, candidate_sampled=True)).kl
+    assert kl is not None
+    assert kl.direction == "candidate‖reference"
+
+
+def test_impossible_tokens_are_a_doubt() -> None:
+    evidence = gather(make_chain())
+    broken = [replace(one, logprobs=(-9999.0, *one.logprobs[1:])) for one in evidence.answers]
+    for changed in (
+        replace(evidence, answers=broken),
+        replace(evidence, other=[TokenScores(one.logprobs) for one in broken]),
+    ):
+        quality = judge_evidence(changed)
+        assert quality.kl is None
+        assert "impossible" in quality.why["kl"]
+        assert quality.why["kl"] == quality.doubts[0]
+
+
+def test_a_candidate_far_away_has_the_plain_mean_of_d() -> None:
+    logits = make_chain().logprobs.copy()
+    logits[:, 0] -= 20  # the reference never says a token, and the candidate hardly another
+    reference = MarkovModel(normalize(logits))
+    candidate = MarkovModel(normalize(logits + 24 * (np.arange(64) == 0)))
+    exact = compute_kl(reference, candidate, reference.stationary)
+    evidence = gather(candidate, 500, reference)
+    quality = judge_evidence(evidence)
+    assert quality.kl is not None
+    assert quality.kl.formula == "d"
+    assert quality.kl.low < exact < quality.kl.high
+    assert [doubt.partition(" is ")[0] for doubt in quality.doubts] == ["the mean of exp(−d)"]
+    verdict = judge_quality(quality)
+    assert verdict is not None
+    assert verdict.text == "different by more than 0.01 nats a token"
+    unknown = judge_evidence(replace(evidence, answers=[replace(one, top=None) for one in evidence.answers]))
+    assert unknown.kl is None
+    assert "not of the distribution that was sampled" in unknown.why["kl"]
+
+
+def test_vocabularies_are_compared_by_the_ids_of_the_text() -> None:
+    one, two = [segment((1, 2), (A,))], [segment((1, 2, 3), (A, A))]
+    assert compare_vocabularies(one, one) == compare_vocabularies(one, []) == ""
+    assert compare_vocabularies(one, two) == (
+        "the vocabularies differ: token 3 of segment 1 of the text is none by the reference's, 3 by the "
+        "candidate's; bits per byte compare them"
+    )
+    assert compare_vocabularies(one, one * 2) == "the reference scored 1 segments of text, the candidate 2"
+
+
+def make_quality(mean: float, half: float, floor: float | None = None) -> Quality:
+    one = MeanInterval(mean=1, low=1, high=1)
+    kl = KlDivergence(
+        mean=mean,
+        low=mean - half,
+        high=mean + half,
+        tokens=4000,
+        answers=40,
+        direction="reference‖candidate",
+        self_check=one,
+    )
+    noise = None if floor is None else MeanInterval(mean=floor, low=floor, high=floor)
+    return Quality(reference="a", candidate="b", kl=kl, noise_floor=noise)
+
+
+@pytest.mark.parametrize(
+    ("mean", "half", "floor", "text"),
+    [
+        (0.005, 0.005, None, "same within 0.01 nats a token"),
+        (0.02, 0.005, None, "different by more than 0.01 nats a token"),
+        (0.02, 0.005, 0.016, "undecided: the noise floor, 0.016, is no less than the margin, 0.01"),
+        (0.02, 0.005, 0.012, "different by more than 0.01 nats a token"),
+        (0.008, 0.004, 0.001, "undecided: about 12,000 more tokens"),
+        (0.012, 0.003, 0.001, "undecided: about 5,000 more tokens"),
+        (0.01, 0.004, None, "undecided: it lies at the margin"),
+    ],
+)
+def test_the_verdict_is_by_the_interval(mean: float, half: float, floor: float | None, text: str) -> None:
+    verdict = judge_quality(make_quality(mean, half, floor))
+    assert verdict is not None
+    assert verdict.text == text
+
+
+def test_without_a_divergence_there_is_no_verdict() -> None:
+    assert judge_quality(Quality(reference="a", candidate="b", why={"kl": "no"})) is None
