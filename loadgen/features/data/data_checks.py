@@ -105,7 +105,8 @@ def reuse_not_as_expected(run: RunEvidence) -> Evidence | None:
     "random-acceptance",
     "the server decodes speculatively and the prompts are random tokens: how many draft tokens are accepted "
     "is that of noise, not of text",
-    "use --prompt-format corpus, or prompts of a file",
+    "use --prompt-format corpus, or prompts of a file; `loadgen compare --acceptance-length N` compares the "
+    "step times of such runs",
 )
 def random_acceptance(run: RunEvidence) -> Evidence | None:
     """Find evidence that the server decoded random tokens speculatively, by its settings or draft counts."""

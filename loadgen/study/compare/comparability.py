@@ -21,6 +21,7 @@ from loadgen.base.text import format_count
 from loadgen.report.load_identity import has_range
 from loadgen.settings.setting import Makes
 from loadgen.settings.table import list_profile_keys
+from loadgen.study.compare.speculation_split import COMMITTED_MS, has_drafts
 from loadgen.study.run_summary import Reported
 
 LENGTH_TOLERANCE = 0.01
@@ -282,6 +283,30 @@ def describe_traits(run: Reported) -> dict[str, str]:
     }
 
 
+def _compare_draft_texts(pair: Pair) -> Evidence | None:
+    """Write how the texts of two runs differ if one has drafts; None if not, or at one acceptance length.
+
+    A text is the form of prompts, the kind of data, and a file or corpus by its bytes. None too where a run
+    is not ours.
+    """
+    runs = (pair.run, pair.baseline)
+    if not any(map(has_drafts, runs)) or all(run.figure(COMMITTED_MS) for run in runs):
+        return None
+    texts = [_describe_text(run) for run in runs]
+    if None in texts or texts[0] == texts[1]:
+        return None
+    of = f"{texts[0]}, baseline {texts[1]}"
+    return f"drafts of another text ({of}): --acceptance-length N compares step times"
+
+
+def _describe_text(run: Reported) -> str | None:
+    """Describe the form and the source of a run's prompts; None if it is not ours."""
+    if run.facts is None:
+        return None
+    data = run.facts.data
+    return " ".join(filter(None, (data.kind, run.facts.prompt_format, data.file_digest[:8], data.text)))
+
+
 def _differ_in_trait(subject: str, form: str = "{}") -> Find[Pair]:
     """Make the check that a subject of `describe_traits` differs; `form` is the text around the run's."""
     return _differ_in(lambda run: describe_traits(run).get(subject), form)
@@ -376,6 +401,12 @@ COMPARABILITY: tuple[Rule[Pair], ...] = (
         "one run was not warmed up: its first requests pay for one-time work",
         "use the same --num-warmups",
     )(_differ_in_trait("warm-up")),
+    refused(
+        "text of drafts",
+        "a side decodes speculatively and the prompts are of another form or source: how many draft tokens "
+        "are accepted is the text's as much as the checkpoint's",
+        "measure both with one text, or compare step times at one acceptance length: --acceptance-length N",
+    )(_compare_draft_texts),
     marked(
         "repeated prompts",
         "prompts occur twice in one of the plans: a prefix cache serves them",

@@ -20,6 +20,7 @@ from loadgen.plan.planned_requests import DataFacts
 from loadgen.server.engine_config import EngineConfig
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.compare.comparability import COMPARABILITY, explain_short_answers, find_differences
+from loadgen.study.compare.speculation_split import COMMITTED_MS
 from loadgen.study.run_summary import Reported, summarise_run
 
 REFUSED, MARKED = Severity.REFUSED, Severity.MARKED
@@ -161,6 +162,28 @@ def test_runs_of_ours_tell_more(facts: dict[str, Any], severity: Severity | None
     )
     found = find_differences(row, baseline)
     assert [(one.rule.severity, one.evidence) for one in found] == ([(severity, said)] if severity else [])
+
+
+@loop_over(
+    ("row", "baseline", "figures", "evidence"),
+    [
+        ({"prompt_format": "corpus"}, {}, {},
+         ["drafts of another text (random corpus, baseline random ids)"]),
+        ({"data": made_data.data()}, {"data": made_data.data(file_digest="fe")}, {},
+         ["drafts of another text (sharegpt ids 01234567, baseline sharegpt ids fe)"]),
+        ({}, {}, {}, []),
+        ({"prompt_format": "corpus"}, {}, {COMMITTED_MS: 9.0}, []),
+        ({"prompt_format": "corpus", "as_run": None}, {"as_run": None}, {}, []),
+    ],
+)  # fmt: skip
+def test_drafts_of_another_text_are_refused_by_their_remedy(
+    row: dict[str, Any], baseline: dict[str, Any], figures: dict[str, float], evidence: list[str]
+) -> None:
+    drafts = {"as_run": EngineConfig(speculative="ngram, 3 tokens")}
+    sides = [made_runs.reported(made_runs.run(**{**drafts, **facts})) for facts in (row, baseline)]
+    own, other = (replace(side, figures={**side.figures, **figures}) for side in sides)
+    found = [one.evidence for one in find_differences(own, other) if one.rule.code == "text of drafts"]
+    assert found == [f"{text}: --acceptance-length N compares step times" for text in evidence]
 
 
 def test_counts_of_runs_by_time_may_differ() -> None:
