@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from builders import provocations as made
+from builders import provoked_states as states
 from builders.made_cases import START_NS as BEGAN_NS
 from builders.made_cases import shards
-from builders.provocations import Provocation, changed_facts, exposed, failing, metered
+from builders.provocations import Play, Provocation, changed_facts, exposed, failing, metered
 from builders.provoked_answers import OF_SLOTS
 from builders.provoked_talks import OF_SESSIONS
 from fakes.scripted_server import api, stream, token, usage
 from fakes.virtual_network import VirtualServer
 from fakes.virtual_servers import MS, engine_server, null_server
+from loadgen.facts.machine_state import MachineState
+from loadgen.facts.sensor_facts import SensorSummary
 from loadgen.server.checkpoint import Checkpoint
 from loadgen.server.engine_config import EngineConfig
 from loadgen_servers.null.messages import SHAPES
@@ -218,6 +221,12 @@ _OF_LOADS = {
     ),
 }
 
+
+def in_state(state: MachineState, sensed: SensorSummary | None = None) -> Play:
+    """The machine of the server is in this state, and its sensors show this."""
+    return changed_facts(lambda facts: {"state_before": state, "sensed": sensed})
+
+
 # The client and its machine.
 _OF_CLIENTS = {
     "a client without kernel timestamps": Provocation(null(), f"{FIVE} --transport httpx", {"unstamped"}),
@@ -247,6 +256,16 @@ _OF_CLIENTS = {
         null(), FOUR, {"clock-unusable"}, play=made.clock_step(-3.6e6)
     ),
     "a processor that throttles": Provocation(null(), FOUR, {"throttled"}, play=made.heat_throttling),
+    "a GPU that stays at low clocks": Provocation(
+        null(), FIVE, {"gpu-clock-low"}, play=in_state(states.SPARK, states.sensed(611))
+    ),
+    "a GPU with a power cap": Provocation(null(), FIVE, {"power-cap"}, play=in_state(states.CAPPED)),
+    "a Jetson below MAXN without jetson_clocks": Provocation(
+        null(), FIVE, {"board-clock", "clocks-not-pinned", "gpu-memory-unknown"}, play=in_state(states.ORIN)
+    ),
+    "a page cache that fills the GPU's memory": Provocation(
+        null(), FIVE, {"page-cache"}, play=in_state(states.FULL, states.sensed(2400))
+    ),
     "one timestamp of many that lies in the past": Provocation(
         lambda: made.BackdatingServer(api(lambda _: stream(5, 0.02))), FIVE, {"impossible-timestamps"}
     ),

@@ -42,6 +42,7 @@ from builders.provoked_cancelled import OF_CANCELLED
 from builders.provoked_data import OF_DATA
 from builders.provoked_sessions import AT_EASE_IN_SESSIONS, OF_SESSIONS
 from builders.provoked_shards import AT_EASE, OF_SHARDS
+from builders.provoked_states import OF_STATES, SOUND_STATES
 from loadgen.base.arrays import Int64
 from loadgen.base.rule import Rule, Source
 from loadgen.features.ring import ring_checks
@@ -310,6 +311,7 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
     **OF_DATA,
     **OF_SESSIONS,
     **OF_SHARDS,
+    **OF_STATES,
 }
 
 
@@ -410,6 +412,7 @@ HARMLESS = {
     "first tokens sent together with the next": run(firsts_shared(0.1)),
     **AT_EASE,
     **AT_EASE_IN_SESSIONS,
+    **SOUND_STATES,
     "no server to ask": run(window=None),
     "/metrics that is none": run(window=ServerWindow(error="/metrics is HTML")),
 }
