@@ -18,6 +18,7 @@ MESSAGES, COUNTERS, GAUGE = "messages", "counters", "gauge"
 APART = 0.01  # of the tokens after the first: counts that differ by less agree
 _HIDDEN = 2  # tokens that each message has at least where an interval or a buffer joins steps
 _JUDGED = 16  # messages in the middle of answers without which that shows nothing
+_INEXACT = "the tokens of each message are not known: pass --continuous-usage"
 
 
 class DraftCounts(msgspec.Struct, frozen=True):
@@ -73,9 +74,10 @@ def measure_split(run: Result) -> Speculation:
         sources |= _count_by_server(window)
     why = _explain_untimed(run)
     if not why:
-        exact = run.counted.ok & (run.counted.exact_tokens > 0)
-        counts = StepCounts.from_records(run.counted, exact)
-        why = "no answer has two messages whose tokens are known" if not counts.steps.any() else ""
+        counts = StepCounts.from_records(run.counted, run.counted.ok)
+        why = (
+            "" if counts.steps.any() else "no answer has two messages and a count of its tokens by the server"
+        )
     if not why:
         sources = {MESSAGES: _count_by_messages(counts), **sources}
         if is_speculative(facts):
@@ -92,6 +94,7 @@ def measure_split(run: Result) -> Speculation:
         by_category=_divide_by_category(run, counts),
         source=MESSAGES,
         sources=sources,
+        why={} if counts.exact else dict.fromkeys(("histogram", "by_position"), _INEXACT),
     )
 
 
@@ -104,7 +107,7 @@ def find_counters(run: Result) -> ServerWindow | None:
 def explain_hidden_steps(run: Result) -> str | None:
     """Explain why messages are not steps, from their sizes and the server's counters; None if they are."""
     records, window = run.records, find_counters(run)
-    counts = StepCounts.from_records(records, records.exact_tokens > 0)
+    counts = StepCounts.from_records(records, np.ones(len(records), np.bool_))
     tokens, steps = int(counts.tokens.sum()), int(counts.steps.sum())
     if not steps:
         return None
@@ -142,8 +145,6 @@ def _explain_untimed(run: Result) -> str:
         return "the answers were not streamed"
     if not run.ask.arrivals_are_tokens:
         return "what arrived is not tokens (arrivals-not-tokens)"
-    if not (run.counted.ok & (run.counted.exact_tokens > 0)).any():
-        return "the tokens of a message are not known: the server sends neither token ids nor running usage"
     return ""
 
 

@@ -26,15 +26,18 @@ class RatioEstimate(msgspec.Struct, frozen=True):
 class StepCounts(msgspec.Struct, frozen=True):
     """What followed each request's first message, int64[requests]; 0 where there was one message or none."""
 
-    tokens: Int64  # in later messages
+    tokens: Int64  # in later messages; of an answer whose messages are not counted all but the first token
     steps: Int64  # later messages with tokens: a step each, where none holds or shares several
     span_ns: Int64  # from the first message to the last
-    least: int  # tokens of the smallest message that is neither first nor last; 0: there is none
+    exact: bool  # the tokens of every later message are known
+    least: int  # tokens of the smallest message that is neither first nor last; 0: none, or not exact
     histogram: Int64  # later messages by their tokens, int64[MOST_TOKENS + 1], the last for more
 
     @classmethod
-    def from_records(cls, records: Records, counted: Bool) -> StepCounts:
-        """Count the steps of those requests that `counted` marks, bool[requests]; the others have none."""
+    def from_records(cls, records: Records, among: Bool) -> StepCounts:
+        """Count the steps of those requests in `among`, bool[requests], whose tokens are known; others: 0."""
+        exact: Bool = records.exact_tokens > 0
+        counted = among & (exact | (records.usage > 0))
         tokens, steps, span_ns = (np.zeros(len(records), np.int64) for _ in range(3))
         histogram, least = np.zeros(MOST_TOKENS + 1, np.int64), 0
         for block in records.blocks():
@@ -42,7 +45,9 @@ class StepCounts(msgspec.Struct, frozen=True):
             several = counted[rows] & (np.diff(block.start) > 1)
             first, after = block.start[:-1][several], block.start[1:][several]
             sums = np.concatenate([[0], np.cumsum(block.tokens)])
-            tokens[rows][several] = sums[after] - sums[first + 1]
+            tokens[rows][several] = np.where(
+                exact[rows][several], sums[after] - sums[first + 1], records.output_tokens[rows][several] - 1
+            )
             steps[rows][several] = after - first - 1
             span_ns[rows][several] = block.arrival_ns[after - 1] - block.arrival_ns[first]
             later = np.repeat(several, np.diff(block.start))
@@ -52,7 +57,8 @@ class StepCounts(msgspec.Struct, frozen=True):
             if later.any():
                 fewest = int(block.tokens[later].min())
                 least = min(least or fewest, fewest)
-        return cls(tokens, steps, span_ns, least, histogram)
+        every = bool(exact[steps > 0].all())
+        return cls(tokens, steps, span_ns, every, least * every, histogram * every)
 
 
 def estimate_ratio_of_sums(

@@ -131,16 +131,25 @@ def test_counts_that_agree_but_for_the_ends_leave_the_messages() -> None:
     assert got.sources["counters"].acceptance_length == 8 / 4
 
 
-def test_tokens_that_are_not_known_are_no_steps() -> None:
-    got = measure_speculation(run([[1, 2, 2]] * 2, exact=False, window=counted(10, 4, drafts=4)))
+def test_steps_are_counted_where_the_tokens_of_each_are_not_known() -> None:
+    got = measure_speculation(run([[2, 3, 2], [3, 3]], exact=False))
+    assert got is not None
+    assert got.acceptance_length is not None
+    assert got.acceptance_length.mean == (6 + 5) / 3
+    assert (got.histogram, got.by_position) == ((), ())
+    assert "--continuous-usage" in got.why["histogram"]
+
+
+def test_answers_in_one_message_have_no_steps() -> None:
+    got = measure_speculation(run([[9]] * 2, window=counted(18, 4, drafts=4)))
     assert got is not None
     assert (got.source, got.step_ms) == ("counters", None)
-    assert "neither token ids nor running usage" in got.why["step_ms"]
+    assert got.why["step_ms"]
 
 
 def test_without_counters_a_gauge_of_the_server_is_named() -> None:
     window = ServerWindow(names="sglang", accept_length=2.25)
-    got = measure_speculation(run([[1, 2, 2]] * 2, exact=False, window=window, as_run=None))
+    got = measure_speculation(run([[5]] * 2, window=window, as_run=None))
     assert got is not None
     assert (got.source, got.acceptance_length) == ("gauge", RatioEstimate(2.25))
 
