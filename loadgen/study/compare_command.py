@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from loadgen.base.parsing import Parser, parse_arguments
@@ -14,8 +14,9 @@ from loadgen.features.roofline.roofline_settings import MachineOptions
 from loadgen.settings import setting
 from loadgen.settings.table import add_groups
 from loadgen.study import sweep_record
-from loadgen.study.compare import comparison, limits, model, speculation_split
+from loadgen.study.compare import comparison, limits, machine_states, model, speculation_split
 from loadgen.study.compare.limits import ComparedLimits
+from loadgen.study.compare.machine_states import Rows
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
 from loadgen.study.compare.tables import comparison_report, rankings
 from loadgen.study.consistency import ceilings
@@ -62,7 +63,8 @@ _FORMS = {
 def main(argv: Sequence[str]) -> int:
     """Print the comparison of the places in `argv`, on the standard error what could not be read; return 0.
 
-    Raises UsageError of a wrong option, and where nothing at the places can be read.
+    Raises UsageError of a wrong option, and where nothing at the places can be read; with
+    --require-equal-state MeasureError of runs between which the machine's state differs.
     """
     given = parse_arguments(compare_parser(), argv)
     ask = ComparisonOptions(
@@ -78,9 +80,20 @@ def main(argv: Sequence[str]) -> int:
     read = result_sources.read_sources(given.places)
     report_unread(read.errors)
     missing = [note for sweep in read.sweeps for note in sweep_record.list_unfinished(sweep.record)]
-    shown = _render(compare_sources(read, ask), limits.compare_limits(read.limits, ask), missing, given)
+    tables, searches = compare_sources(read, ask), limits.compare_limits(read.limits, ask)
+    if given.require_equal_state:
+        machine_states.check_equal_states(list_table_rows(tables, searches))
+    shown = _render(tables, searches, missing, given)
     print_text(clean_text(shown), sys.stdout, end="")
     return 0
+
+
+def list_table_rows(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> Iterator[Rows]:
+    """Yield the rows of each table, runs first, then limits, as their names and runs."""
+    for table in tables:
+        yield [(line.name, line.runs) for line in table.lines]
+    for compared in searches:
+        yield [(row.name, [run for each in row.searches for run in each.runs]) for row in compared.rows]
 
 
 def compare_sources(read: Sources, ask: ComparisonOptions) -> list[ComparedLoad]:
@@ -117,6 +130,8 @@ def compare_parser() -> argparse.ArgumentParser:
     committed = "compare TPOT at this acceptance length: step time / N, of runs without drafts as measured"
     add("--acceptance-length", type=float, metavar="N", help=committed)
     add("--allow-unlike", action="store_true", help="compare other loads and machines too, marked")
+    states = "refuse runs between which the machine's state differs, or is not recorded"
+    add("--require-equal-state", action="store_true", help=states)
     add_groups(parser, [setting.ROOFLINE], MachineOptions.rows)
     form = parser.add_argument_group("output").add_mutually_exclusive_group()
     form.add_argument("--markdown", action="store_true", help="for a pull request")

@@ -21,6 +21,7 @@ from loadgen.base.text import format_count
 from loadgen.report.load_identity import has_range
 from loadgen.settings.setting import Makes
 from loadgen.settings.table import list_profile_keys
+from loadgen.study.compare.machine_states import explain_state_differences
 from loadgen.study.compare.speculation_split import COMMITTED_MS, has_drafts
 from loadgen.study.run_summary import Reported
 
@@ -375,6 +376,12 @@ COMPARABILITY: tuple[Rule[Pair], ...] = (
     refused("power mode", "power modes differ: in effect another machine", "measure both in one power mode")(
         _differ_in_trait("power mode", "power mode {}")
     ),
+    marked(
+        "state",
+        "the machine was in another state: clock limits, power caps, firmware, heat, throttling, other "
+        "processes of the GPU, swap, page cache in shared memory, memory bandwidth (--probe-memory)",
+        "bring it into one state and measure again; --require-equal-state refuses such runs",
+    )(lambda pair: explain_state_differences(pair.run, pair.baseline)),
     marked("engine", "engines or their versions differ", _SAME_SETUP)(_differ_in_trait("engine")),
     marked(
         "client",
