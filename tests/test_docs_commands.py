@@ -16,6 +16,7 @@ from loadgen.cli import main
 from loadgen.features.data.data_command import data_parser
 from loadgen.features.export.request_rows import export_parser
 from loadgen.features.peers.other_clients import CLIENTS
+from loadgen.features.quality.quality_command import quality_parser
 from loadgen.features.selftest.selftest_command import selftest_parser
 from loadgen.features.shards.merge_command import merge_parser
 from loadgen.fleet.shards_command import shards_parser
@@ -49,6 +50,7 @@ PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "shards": shards_parser,
     "merge": merge_parser,
     "limit": limit_parser,
+    "quality": quality_parser,
 }
 FLAGS = {"profiles": set[str]()}  # verbs without a parser
 

@@ -51,6 +51,7 @@ VERBS_OF = {
     "loadgen/features/shards/": ("shards", "bench"),
     "loadgen/features/selftest/": ("selftest", "bench"),
     "loadgen/features/data/data_": ("data", "bench"),
+    "loadgen/features/quality/": ("quality", "bench"),
     "loadgen/fleet/": ("shards", "bench"),
     "loadgen/run/embedded_engine": ("bench", "engine"),
     "loadgen/cli": ("bench", "campaign", "sweep", "limit", "report", "compare"),
@@ -64,9 +65,9 @@ FOREIGN = {
     "vLLM": "--max-num-seqs --max-model-len --no-enable-prefix-caching --enable-prompt-tokens-details "
     "--enable-auto-tool-choice --tool-call-parser --limit-mm-per-prompt --structured-outputs-config "
     "--enable-per-request-metrics --profiler-config --dtype --chat-template --stream-interval "
-    "--reasoning-parser",
+    "--reasoning-parser --logprobs-mode --generation-config",
     "SGLang": "--enable-metrics --disable-radix-cache --max-running-requests --grammar-backend "
-    "--mem-fraction-static",
+    "--mem-fraction-static --sampling-defaults",
     "llama": "--metrics --parallel --ctx-size --jinja --override-kv --chat-template-file",
     "uvicorn": "--timeout-keep-alive",
     "--server-args": "--dtype",

@@ -11,10 +11,15 @@ from types import ModuleType
 from typing import TypeVar
 
 from loadgen.base.errors import LoadgenError
-from loadgen.run.verbs import PREPARE, READ, Verb
+from loadgen.run.verbs import MEASURE, PREPARE, READ, Verb
 
 Row = TypeVar("Row")
 VERBS = {
+    "quality": Verb(
+        MEASURE,
+        "how far a served checkpoint's distribution is from another's",
+        "loadgen.features.quality.quality_command",
+    ),
     "selftest": Verb(
         PREPARE,
         "measure this client's own error against a null server",

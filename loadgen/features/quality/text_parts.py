@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-_SEGMENT_CHARACTERS = 1000
+from loadgen.base import untrusted
+
+_SEGMENT_CHARACTERS = 500
 _PROMPT_CHARACTERS = 240
 PROMPT_TOKENS = 48  # of a prompt, at most: a text of one token a character has many more
 _STEP = (math.sqrt(5) - 1) / 2  # of the golden ratio: however many prompts there are, they spread evenly
@@ -34,8 +39,13 @@ class QualityPlan(msgspec.Struct, frozen=True, dict=True):
             "temperature": 1.0, "top_p": 1.0, "top_k": "off", "min_p": 0.0, "penalties": "off",
         }  # fmt: skip
 
+    def follow_settings(self, settings: Mapping[str, Any]) -> QualityPlan:
+        """Return the plan with the chats and answers' length of a reference file's settings."""
+        tokens = untrusted.read_count(settings.get("answer_tokens"))
+        return replace(self, answer_tokens=tokens or self.answer_tokens, chat=settings.get("chat") is True)
+
     def cut_segments(self) -> list[str]:
-        """Cut the text into segments of 1000 characters at most, at line ends or blanks, without those."""
+        """Cut the text into segments of 500 characters at most, at line ends or blanks, without those."""
         segments, rest = [], self.text.strip()
         while rest:
             end = len(rest)
