@@ -1,8 +1,9 @@
 """Sampling checks: whether log-probabilities are of the distribution that a server sampled from.
 
-Counts of samples are compared with the probabilities that the server itself reports. Their difference is a
-martingale, so that Bernstein's bound in Freedman's form (Annals of Probability 3, 1975, 100-118) is true of
-any number of samples: P(|Σ(x − p)| ≥ t) ≤ 2 exp(−t² / 2(V + t/3)), V = Σp(1 − p).
+Sums over samples are compared with those expected of the probabilities that the server itself reports. The
+difference is a martingale, so that Bernstein's bound in Freedman's form (Annals of Probability 3, 1975,
+100-118) is true of any number of samples: P(|Σ(x − Ex)| ≥ t) ≤ 2 exp(−t² / 2(V + bt/3)), where V sums up
+the variances and b is the largest difference.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from loadgen.base.arrays import Bool, Float64
+from loadgen.base.arrays import Float64
 from loadgen.features.quality.cluster_intervals import ClusterMean
 from loadgen.features.quality.quality_record import SampledAnswer, TokenScores
 
-_CHANCE = 1e-6  # of a doubt about a server that samples as it reports, by each count
+_CHANCE = 1e-4  # of a doubt about a server that samples as it reports, by each count
 MOST_SCORE = 4.0  # standard errors, of means that are only normal in the limit
+_MOST_RANGE = 4.0  # nats below the first choice, from which on log-probabilities count as equal
 _TIE = 1e-4  # nats: log-probabilities no further apart are equal
 LEAST_OFF = 2e-3  # of a mean ratio from 1: rounding of the log-probabilities is below
 _LEAST_FLOOR = 1e-3  # nats a token: with less, no scale can be found in the difference
@@ -63,37 +65,42 @@ def _check_counts(answers: Sequence[SampledAnswer]) -> Iterator[str]:
 def _check_top(chosen: Float64, top: Float64) -> str:
     """Return why samples are not of the distribution of which `top` has the highest log-probabilities, or "".
 
-    First choices among the samples inside the top N show another temperature, samples outside it truncation.
+    The log-probabilities of samples inside the top N show another temperature, samples outside it truncation.
     The last of the N counts as outside with any that ties with it: which of those is in the N is arbitrary.
     """
     last, first = top[:, -1] + _TIE, top[:, 0] - _TIE
-    chances = np.exp(top)
-    mass = np.where(top > last[:, None], chances, 0.0).sum(1)
+    listed = top > last[:, None]
+    chances = np.where(listed, np.exp(top), 0.0)
+    mass = chances.sum(1)
     inside = (chosen > last) & (last < first)
-    firsts = chosen[inside] >= first[inside]
-    chance = np.where(top >= first[:, None], chances, 0.0).sum(1)[inside] / mass[inside]
-    if (expected := _find_improbable(firsts, chance)) is not None:
+    values = np.maximum(top - top[:, [0]], -_MOST_RANGE)[inside]
+    shares = (chances / np.maximum(mass, 1e-300)[:, None])[inside]
+    means = (shares * values).sum(1)
+    variance = float((shares * (values - means[:, None]) ** 2).sum())
+    off = float((np.maximum(chosen - top[:, 0], -_MOST_RANGE)[inside] - means).sum())
+    if _is_improbable(off, variance, len(means), _MOST_RANGE):
+        mean = float(chosen[inside].mean())
         return (
-            f"{int(firsts.sum()):,} of {len(firsts):,} tokens sampled of the {top.shape[1]} most probable "
-            f"are first choices, {expected:,.1f} are expected: {_SCALES}"
+            f"the {len(means):,} tokens sampled of the {top.shape[1]} most probable have a mean "
+            f"log-probability of {mean:.3f}, {mean - off / len(means):.3f} is expected: {_SCALES}"
         )
-    outside = chosen <= last
-    if (expected := _find_improbable(outside, 1 - mass)) is not None:
+    outside, chance = chosen <= last, np.clip(1 - mass, 0.0, 1.0)
+    expected, seen = float(chance.sum()), int(outside.sum())
+    if _is_improbable(seen - expected, float((chance * (1 - chance)).sum()), len(chance)):
         return (
-            f"{int(outside.sum()):,} of {len(outside):,} sampled tokens are outside the {top.shape[1]} most "
-            f"probable, {expected:,.1f} are expected: {_TRUNCATES}"
+            f"{seen:,} of {len(outside):,} sampled tokens are outside the {top.shape[1]} most probable, "
+            f"{expected:,.1f} are expected: {_TRUNCATES}"
         )
     return ""
 
 
-def _find_improbable(seen: Bool, probability: Float64) -> float | None:
-    """Return the expected count if the seen one would come by chance once in a million runs, else None."""
-    likely = np.clip(probability, 0.0, 1.0)
-    expected, variance = float(likely.sum()), float((likely * (1 - likely)).sum())
-    off = abs(float(seen.sum()) - expected) - _TIE * len(likely)  # rounding of the log-probabilities
-    if off <= 0:
-        return None
-    return expected if off * off / 2 / (variance + off / 3) > math.log(2 / _CHANCE) else None
+def _is_improbable(off: float, variance: float, count: int, most: float = 1.0) -> bool:
+    """Whether a sum would be this far off by chance in fewer than one of 10,000 runs.
+
+    `variance` is of the sum of `count` values, each off by `most` at most.
+    """
+    excess = abs(off) - _TIE * count  # rounding of the log-probabilities
+    return excess > 0 and excess * excess / 2 / (variance + most * excess / 3) > math.log(2 / _CHANCE)
 
 
 def _check_own_scores(answers: Sequence[SampledAnswer], own: Sequence[TokenScores | None]) -> Iterator[str]:

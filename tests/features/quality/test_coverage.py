@@ -58,7 +58,6 @@ def test_intervals_cover_the_exact_value_as_often_as_they_claim(kl: float) -> No
         "ratio": count_covered(runs, lambda run: run.perplexity_ratio, math.exp(kl)),
         "self_check": count_covered(runs, lambda run: run.kl and run.kl.self_check, 1.0),
     }
-    print(kl, same, missed)
     assert [name for name, sides in missed.items() if RUNS - sum(sides) not in WITHIN] == [], missed
     assert [run.doubts for run in runs if run.doubts] == []
 
@@ -70,5 +69,4 @@ def test_a_server_that_does_not_sample_as_it_reports_has_no_kl(mode: Mode) -> No
         quality = measure(sampler, candidate, 0)
         assert (quality.kl, quality.noise_floor) == (None, None)
         assert quality.why["kl"] == quality.doubts[0]
-        print(mode, quality.doubts)
     assert quality.agreement is not None

@@ -1,0 +1,102 @@
+"""Quality measured over HTTP of servers whose distributions are known exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from builders.loops import loop_over
+from builders.markov_chain import LIES, MarkovModel, Mode, disturb, make_chain
+from fakes.markov_server import MarkovServer
+from fakes.scripted_server import ScriptedServer
+from loadgen.features.quality.divergence import QualityEvidence, judge_evidence
+from loadgen.features.quality.probability_apis import PROBABILITY_APIS
+from loadgen.features.quality.probability_server import ProbabilityServer, probe_server
+from loadgen.features.quality.quality_measure import AnswerMeasure, sample_answers, score_text, tokenize_text
+from loadgen.features.quality.quality_record import Quality, TokenScores
+from loadgen.features.quality.quality_text import read_text
+from loadgen.features.quality.reference_file import AnswerLine
+from loadgen.features.quality.text_parts import QualityPlan
+from loadgen.server.exchange import ServerAddress
+
+
+def measure(
+    reference: MarkovModel, candidate: MarkovModel, tokens: int, seed: int = 0
+) -> tuple[Quality, list[AnswerLine]]:
+    """Measure a candidate's quality over HTTP; also the answers."""
+    plan = QualityPlan(read_text(), tokens)
+    lines: list[AnswerLine] = []
+    others: list[TokenScores | None] = []
+
+    def keep(batch: Sequence[AnswerLine], scores: Sequence[TokenScores | None]) -> None:
+        lines.extend(batch)
+        others.extend(scores)
+
+    with (
+        ScriptedServer(MarkovServer(reference, "a", seed)) as one,
+        ScriptedServer(MarkovServer(candidate, "b")) as two,
+    ):
+        ours, other = (reach(server, name) for server, name in ((one, "a"), (two, "b")))
+        sample_answers(ours, other, plan, AnswerMeasure(plan, keep))
+        texts = [score_text(server, tokenize_text(server, plan), lambda _: None) for server in (ours, other)]
+    evidence = QualityEvidence(
+        reference="a",
+        candidate="b",
+        answers=[line.answer for line in lines],
+        own=[line.own for line in lines],
+        other=others,
+        reference_text=texts[0],
+        candidate_text=texts[1],
+    )
+    return judge_evidence(evidence), lines
+
+
+def reach(server: ScriptedServer, model: str) -> ProbabilityServer:
+    """The server as the measuring uses it."""
+    address = ServerAddress(server.base_url)
+    return probe_server(ProbabilityServer(address, model, "vLLM", PROBABILITY_APIS["vLLM"]))
+
+
+def compute_expected(reference: MarkovModel, candidate: MarkovModel, lines: Sequence[AnswerLine]) -> float:
+    """The exact KL divergence, in nats a token, of all answers that could follow these prompts."""
+    rows = (np.exp(reference.logprobs) * (reference.logprobs - candidate.logprobs)).sum(1)
+    shares, total = np.zeros(len(rows)), 0.0
+    for line in lines:
+        shares[line.answer.prompt_ids[-1]] += 1 / len(lines)
+    tokens = len(lines[0].answer.token_ids)
+    for _ in range(tokens):
+        total += float(shares @ rows) / tokens
+        shares = shares @ np.exp(reference.logprobs)
+    return total
+
+
+@pytest.mark.whole
+def test_over_http_the_interval_covers_the_exact_divergence() -> None:
+    reference, covered = make_chain(), {}
+    for seed, kl in enumerate((0.001, 0.03, 0.5)):
+        candidate = disturb(reference, kl)
+        quality, lines = measure(reference, candidate, 4000, seed)
+        exact = compute_expected(reference, candidate, lines)
+        assert quality.kl is not None
+        assert (quality.kl.tokens, quality.doubts, quality.why) == (4032, (), {})
+        covered[kl] = quality.kl.low <= exact <= quality.kl.high
+    assert covered == {0.001: True, 0.03: True, 0.5: True}
+
+
+def test_over_http_a_model_is_equal_to_itself() -> None:
+    quality, _ = measure(make_chain(), make_chain(), 500)
+    assert quality.kl is not None
+    assert quality.noise_floor is not None
+    assert quality.agreement is not None
+    assert (quality.kl.mean, quality.noise_floor.mean, quality.agreement.mean) == (0, 0, 1)
+
+
+@pytest.mark.whole
+@loop_over("mode", LIES)
+def test_over_http_a_server_that_misreports_has_no_divergence(mode: Mode) -> None:
+    quality, _ = measure(make_chain(mode=mode), disturb(make_chain(), 0.03), 1000)
+    assert quality.kl is None
+    assert quality.why["kl"] == quality.doubts[0]
+    assert quality.perplexity_ratio is not None
