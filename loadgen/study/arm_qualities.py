@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 
 from loadgen.base.untrusted import read_file_bytes, read_list, read_mapping
-from loadgen.features.quality.quality_record import Quality
+from loadgen.facts.run_facts import Cell
+from loadgen.features.quality.quality_record import MeanInterval, Quality
+from loadgen.features.quality.quality_verdict import judge_quality
 
 QUALITY = "quality"  # the folder in a campaign's directory
+ITSELF = "it is the reference"  # why its own quality has no KL
 _RECORD = "campaign.json"
 _MOST_BYTES = 64 << 20
+_CELLS, _DEPTH = "cells", 4  # of a campaign's runs, at most so deep: a ladder or a search has several
 _DAMAGE = OSError, ValueError, RecursionError
 
 
@@ -44,3 +49,33 @@ def read_quality(path: Path) -> Quality | None:
         return Quality.model_validate_json(read_file_bytes(path, _MOST_BYTES))
     except _DAMAGE:
         return None
+
+
+def find_run_quality(run: Path, cell: Cell | None) -> Quality | None:
+    """Find the quality of a run's server: in the run's directory, else in the campaign's of its cell.
+
+    None if there is none. A run alone has it as `quality.json`, which `loadgen quality --json` prints.
+    """
+    if (own := run / f"{QUALITY}.json").is_file():
+        return read_quality(own)
+    campaign = next((each.parent for each in run.parents[:_DEPTH] if each.name == _CELLS), None)
+    if cell is None or campaign is None:
+        return None
+    return read_quality(campaign / QUALITY / f"{make_arm_id(cell.checkpoint, cell.server)}.json")
+
+
+def format_spread(interval: MeanInterval, scale: float = 1.0, digits: int = 2) -> str:
+    """Format a mean and half its interval, × `scale`, as 0.0310 ±0.0010: that in `digits` digits."""
+    half = scale * (interval.high - interval.low) / 2
+    decimals = max(0, digits - 1 - math.floor(math.log10(half))) if half > 0 else 4
+    return f"{scale * interval.mean:.{min(decimals, 6)}f} ±{half:.{min(decimals, 6)}f}"
+
+
+def describe_quality(quality: Quality, margin: float) -> str:
+    """Describe in a line how far a candidate is: KL and agreement, as far as known, and the verdict."""
+    verdict = judge_quality(quality, margin)
+    unknown = f"no KL: {quality.why.get('kl', 'the reason is not known')}"
+    parts = [unknown if quality.kl is None else f"KL {format_spread(quality.kl)} nats a token"]
+    if quality.agreement is not None:
+        parts.append(f"{format_spread(quality.agreement, 100)} % of first choices the same")
+    return "; ".join([*parts, *([] if verdict is None else [verdict.text])])

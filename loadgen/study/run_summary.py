@@ -19,6 +19,7 @@ from loadgen.base.urls import is_this_machine
 from loadgen.engines import engines
 from loadgen.facts.ceiling import Ceiling
 from loadgen.facts.run_facts import Cell, Facts, Fingerprint
+from loadgen.features.quality.quality_record import Quality
 from loadgen.features.roofline.models import split_name
 from loadgen.features.sessions.session_figures import summarize_sessions
 from loadgen.features.speculation.speculation_figures import measure_speculation
@@ -64,6 +65,7 @@ class Reported(msgspec.Struct, frozen=True):
     remarks: tuple[str, ...] = ()
     ceiling: Ceiling | None = None
     fingerprint: Fingerprint | None = None
+    quality: Quality | None = None  # of the server, against a reference
     file: str = ""  # that it stands in, perhaps with others; "": in a directory of its own
     cell: Cell | None = None  # of a campaign
     run: Result | None = None  # our own, with every arrival

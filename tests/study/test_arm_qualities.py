@@ -5,8 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from builders.made_qualities import interval, quality
+from loadgen.facts.run_facts import Cell
 from loadgen.features.quality.quality_record import Quality
-from loadgen.study.arm_qualities import make_arm_id, read_qualities
+from loadgen.study.arm_qualities import (
+    describe_quality,
+    find_run_quality,
+    format_spread,
+    make_arm_id,
+    read_qualities,
+)
 
 ARMS = [{"checkpoint": name, "server": "vllm 0.32"} for name in ("bf16", "fp8", "int4", "absent")]
 
@@ -32,3 +40,30 @@ def test_a_place_without_a_campaign_has_no_qualities(tmp_path: Path) -> None:
     assert read_qualities(tmp_path) == {}
     (tmp_path / "campaign.json").write_text('{"arms": [5, {}]}', "utf-8")
     assert read_qualities(tmp_path) == {}
+
+
+def test_a_run_has_the_quality_of_its_arm_or_its_own(tmp_path: Path) -> None:
+    arm, own = Quality(reference="a", candidate="b"), Quality(reference="a", candidate="c")
+    cell = Cell(campaign="c", checkpoint="fp8", server="vllm 0.32", profile="p", repeat=0, start="r0")
+    stored(tmp_path, "fp8", arm.model_dump_json())
+    places = [tmp_path / "cells" / "r0-fp8", tmp_path / "cells" / "r0-fp8" / "20260101-000000-p"]
+    alone = tmp_path / "alone"
+    assert [find_run_quality(place, cell) for place in places] == [arm, arm]
+    assert find_run_quality(places[0], None) is None
+    assert find_run_quality(alone, cell) is None
+    alone.mkdir()
+    (alone / "quality.json").write_text(own.model_dump_json(), "utf-8")
+    assert find_run_quality(alone, None) == own
+    (alone / "quality.json").write_text("{}", "utf-8")
+    assert find_run_quality(alone, None) is None
+
+
+def test_a_line_says_how_far_a_candidate_is() -> None:
+    assert describe_quality(quality(0.0031, 0.0004), 0.01).split("; ") == [
+        "KL 0.00310 ±0.00040 nats a token",
+        "94.10 ±0.60 % of first choices the same",
+        "same within 0.01 nats a token",
+    ]
+    unlike = Quality(reference="a", candidate="b", why={"kl": "the vocabularies differ"})
+    assert describe_quality(unlike, 0.01) == "no KL: the vocabularies differ"
+    assert format_spread(interval(0.0, 0.0)) == "0.0000 ±0.0000"

@@ -14,14 +14,13 @@ from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
 from loadgen.base.rule import Severity
 from loadgen.base.text import format_count, list_first
-from loadgen.facts.run_facts import Fingerprint
-from loadgen.features.answers import answer_check
 from loadgen.features.roofline import bound
 from loadgen.features.roofline.models import find_suffix
 from loadgen.figures.figure_table import LATENCIES, SELECTABLE, find_figure
 from loadgen.figures.metrics import DECODING, PREFILL
 from loadgen.report.load_identity import Load
 from loadgen.study.compare import comparability, run_groups, speculation_split, statistics
+from loadgen.study.compare.answer_marks import mark_answers
 from loadgen.study.compare.model import (
     ALONE,
     ComparedFigure,
@@ -52,7 +51,6 @@ _CLOSED = (
 )  # fmt: skip
 _RATED = ("mean_e2el_ms", "mean_ttft_ms", "mean_tpot_ms", "output_throughput", _SPEED)
 _UNQUANTIZED = ("", "BF16", "FP16", "FP32")
-BROKEN = "fast because broken?"
 FAR_APART = 2.0  # of runs that are taken for repeats: their mean says little of any of them
 UNLIKE_BASELINE = "unlike the baseline"
 INVALID, _SUSPECT = "INVALID", "SUSPECT"
@@ -250,8 +248,9 @@ def _compare_load(group: Group, baseline: str, failed: Failed, ask: ComparisonOp
             lines_made.append(replace(line, failures=messages))
     remarks, margin = tuple(_list_remarks(group, baseline, reference, lines_made)), ask.equivalence
     return ComparedLoad(
-        group.load, baseline, tuple(figures), headline, tuple(lines_made), margin, ask.alpha, remarks
-    )
+        group.load, baseline, tuple(figures), headline, tuple(lines_made), margin, ask.alpha, remarks,
+        ask.kl_margin,
+    )  # fmt: skip
 
 
 def _select_figures(runs: Sequence[Reported]) -> list[ComparedFigure]:
@@ -332,10 +331,7 @@ def _judge_loads(tables: Sequence[ComparedLoad]) -> list[ComparedLoad]:
     for table in tables:
         own = list(islice(judged_rows, len(table.lines)))
         baseline = next((line for line in own if line.name == table.baseline), None)
-        marked = (
-            mark_answers(line, None if line is baseline else baseline, table.headline, table.margin)
-            for line in own
-        )
+        marked = (mark_answers(line, None if line is baseline else baseline, table) for line in own)
         made.append(replace(table, lines=tuple(marked)))
     return made
 
@@ -444,35 +440,6 @@ def compare_row(
         if is_baseline or why
         else speculation_split.split_speed(used, reference.runs, reference.ask.alpha),
     )
-
-
-def mark_answers(row: Line, baseline: Line | None, headline: str, margin: float) -> Line:
-    """Return a row with its answers' faults first among its marks, and where they part from the baseline's.
-
-    The marks ask "fast because broken?" if the row is faster by the figure `headline`: by its verdict, or
-    without one by more than `margin`.
-    """
-    own, like = _list_fingerprints(row), next(iter(_list_fingerprints(baseline)), None)
-    problems = dict.fromkeys(
-        problem for answers in own for problem in answer_check.judge_answers(answers, like)
-    )
-    parted = (
-        answer_check.measure_divergence(own[0], like).format_line(baseline.name)
-        if own and like and baseline
-        else ""
-    )
-    effect = row.effects.get(headline)
-    is_faster = effect is not None and effect.call is Decision.FASTER
-    if effect is not None and effect.call is Decision.NONE:
-        is_faster = (effect.ratio if effect.higher_is_faster else 1 / effect.ratio) > 1 + margin
-    begun = f"{BROKEN} " if is_faster else ""
-    marks = (*(f"{begun}{problem}" for problem in problems), *row.marks)
-    return replace(row, marks=marks, answers=parted)
-
-
-def _list_fingerprints(line: Line | None) -> list[Fingerprint]:
-    """List the answers to the greedy prompts that a row's runs have; [] without a row."""
-    return [run.fingerprint for run in line.runs if run.fingerprint is not None] if line else []
 
 
 def _find_marks(run: Reported, like: Reported, severity: Severity) -> list[str]:

@@ -11,6 +11,9 @@ import msgspec
 
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
+from loadgen.base.untrusted import read_mapping
+from loadgen.features.quality import quality_verdict
+from loadgen.features.quality.quality_record import Quality
 from loadgen.report.load_identity import Load
 from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import json_fields
@@ -24,11 +27,12 @@ ALONE = "one row under this load, nothing to compare it with: pass another run"
 
 
 class CampaignSettings(msgspec.Struct, frozen=True):
-    """A campaign's baseline, margin and hardware; empty or None if no campaign sets them."""
+    """A campaign's baseline, margins and hardware; empty or None if no campaign sets them."""
 
     baseline: str = ""
     margin: float | None = None
     hardware: str | None = None
+    kl_margin: float | None = None  # nats a token
 
 
 def read_campaign_settings(places: Iterable[str]) -> CampaignSettings:
@@ -50,6 +54,7 @@ def read_campaign_settings(places: Iterable[str]) -> CampaignSettings:
                 baseline=json_fields.read_word(contents.get("baseline")),
                 margin=margin if margin is not None and 0 < margin < 1 else None,
                 hardware=json_fields.read_word(contents.get("hardware")) or None,
+                kl_margin=json_fields.read_number(read_mapping(contents.get("quality")).get("margin")),
             )
     return CampaignSettings()
 
@@ -85,6 +90,11 @@ class ComparisonOptions(msgspec.Struct, frozen=True):
         """The margin within which two speeds are one: the option, else the campaign's, else MARGIN."""
         margins = (self.margin, self.campaign.margin)
         return next((margin for margin in margins if margin is not None), MARGIN)
+
+    @property
+    def kl_margin(self) -> float:
+        """The KL (nats a token) within which two distributions are one: the campaign's, else the usual."""
+        return self.campaign.kl_margin or quality_verdict.MARGIN
 
     @property
     def machine(self) -> Hardware:
@@ -171,6 +181,11 @@ class Line(msgspec.Struct, frozen=True):
     split: Split | str | None = None  # or why there is none; None: no drafts, or not compared
 
     @property
+    def quality(self) -> Quality | None:
+        """How far the server of its runs is from the reference: the first that is known; None without any."""
+        return next((run.quality for run in self.runs if run.quality is not None), None)
+
+    @property
     def simulated(self) -> bool:
         """Whether the embedded engine answered at least one of its runs."""
         return any(run.simulated for run in self.runs)
@@ -192,3 +207,4 @@ class ComparedLoad(msgspec.Struct, frozen=True):
     margin: float  # of equivalence: 0.02 is ± 2 %
     alpha: float
     remarks: tuple[str, ...] = ()
+    kl_margin: float = quality_verdict.MARGIN  # nats a token, below which two distributions are one

@@ -20,6 +20,7 @@ from loadgen.base.text import list_first
 from loadgen.records.journal import JOURNAL
 from loadgen.report.run_directory import ARRIVALS, RESULT
 from loadgen.study import labels
+from loadgen.study.arm_qualities import find_run_quality
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.clients import (
     aiperf_exports,
@@ -230,7 +231,8 @@ class _Reading:
 
         def read() -> None:
             row = loadgen_runs.read_ladder_rows(directory.parent).get(directory.name, {})
-            self.reported.append(loadgen_runs.add_ladder_speed(loadgen_runs.read_run(directory), row))
+            run = loadgen_runs.add_ladder_speed(loadgen_runs.read_run(directory), row)
+            self.reported.append(replace(run, quality=find_run_quality(directory, run.cell)))
 
         self._attempt(directory, read)
 

@@ -19,6 +19,7 @@ from loadgen.study.pages import load_charts
 from loadgen.study.pages.comparison_section import LEVELS, Compared, make_compared, plot_ladders
 from loadgen.study.pages.limit_section import make_limit_sections
 from loadgen.study.pages.page_parts import PageSection, Panel, find_section
+from loadgen.study.pages.quality_section import make_quality_section
 from loadgen.study.pages.run_section import Account, make_account
 from loadgen.study.run_summary import FailedCell, Reported
 from loadgen.study.tables import Table
@@ -97,7 +98,8 @@ def compose_document(
     ]
     compared = [make_compared(comparison, number) for number, comparison in enumerate(shown, 1)]
     searches, rest = make_limit_sections(limits), _list_rest(shown, () if tabled else pictures)
-    sections: tuple[PageSection | Compared, ...] = (*searches, tabled, *compared, *rest)
+    quality = make_quality_section(comparisons if alone is None else alone)
+    sections: tuple[PageSection | Compared, ...] = (*searches, tabled, *compared, quality, *rest)
     levels = Counter(run.level for run in reported if run.level)
     return Document(
         title=_make_title(reported),

@@ -27,6 +27,7 @@ from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
 from loadgen.study.compare.tables import comparison_report
+from loadgen.study.compare.tables.quality_table import list_quality_figures
 from loadgen.study.consistency import ceilings
 from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources
@@ -211,7 +212,8 @@ def _make_csv_row(run: Reported) -> dict[str, Any]:
     started = run.started.isoformat() if run.started else None
     changed = {"load": run.load.name, "started": started, "doubts": " ".join(run.doubts)}
     about = {**cell, **asdict(run.load), **asdict(run), **changed}
-    return {**run.figures, **{key: about.get(key) for key in _FIRST_COLUMNS}}
+    first = {key: about.get(key) for key in _FIRST_COLUMNS}
+    return {**run.figures, **first, **list_quality_figures(run.quality)}
 
 
 def _write_pictures(given: _Given, place: str, form: str, render: Callable[[Panel, Drawing], bytes]) -> str:

@@ -29,7 +29,13 @@ from loadgen.study.compare.model import (
     Line,
     Split,
 )
-from loadgen.study.compare.tables import loads
+from loadgen.study.compare.tables import loads, quality_table
+from loadgen.study.compare.tables.quality_table import (
+    encode_row_quality,
+    list_quality_cells,
+    list_row_qualities,
+    make_quality_table,
+)
 from loadgen.study.load_table import LoadRow
 from loadgen.study.repeats import Mean
 from loadgen.study.run_summary import Reported, group_by
@@ -69,10 +75,12 @@ _EFFECT = ("ratio", "low", "high", "p", "p_adjusted", "p_equivalent", "p_equival
 
 
 def render_text(comparisons: Sequence[ComparedLoad]) -> str:
-    """Write for a terminal one table of loads with a single row or swept, then each load's with its notes."""
+    """Write for a terminal one table of loads with a single row or swept, each load's with notes, quality."""
     found = loads.arrange_loads(comparisons)
     parts = [load_table.render_load_table(found.rows, found.notes).rstrip("\n")] if found.points else []
     parts += ["\n".join(_draw_load(comparison)) for comparison in found.compared]
+    if rows := list_row_qualities(comparisons):
+        parts.append(f"{quality_table.TITLE}\n{render_text_table(make_quality_table(rows))}".rstrip("\n"))
     return "\n\n".join(parts) + "\n"
 
 
@@ -89,6 +97,9 @@ def render_markdown(comparisons: Sequence[ComparedLoad]) -> str:
         turns = loads.make_turn_table(comparison)
         below = "" if turns is None else f"\n\n{loads.TITLE}:\n\n{render_markdown_table(turns)}"
         drawn.append(render_markdown_table(_make_table(comparison)) + below)
+    if rows := list_row_qualities(comparisons):
+        titles.append(quality_table.TITLE)
+        drawn.append(render_markdown_table(make_quality_table(rows)))
     return "\n".join(f"### {title}\n\n{table}" for title, table in zip(titles, drawn, strict=True))
 
 
@@ -363,7 +374,13 @@ def _make_table(comparison: ComparedLoad) -> Table:
 
 def render_csv(comparisons: Sequence[ComparedLoad]) -> str:
     """Write comparisons as CSV, a line a figure of a row; an unknown or infinite value is empty."""
-    rows = [row for each in comparisons for line in each.lines for row in _make_csv_rows(each, line)]
+    measured = bool(list_row_qualities(comparisons))
+    rows = [
+        {**row, **(list_quality_cells(line.quality, each.kl_margin) if measured else {})}
+        for each in comparisons
+        for line in each.lines
+        for row in _make_csv_rows(each, line)
+    ]
     finite = ({key: None if value == math.inf else value for key, value in row.items()} for row in rows)
     return format_csv_table(list(rows[0]) if rows else [], finite)
 
@@ -446,6 +463,7 @@ def _make_json_comparison(comparison: ComparedLoad) -> dict[str, Any]:
 def _make_json_row(comparison: ComparedLoad, line: Line) -> dict[str, Any]:
     """Make the JSON object of a row: its means, effects, speed-up by the headline, marks and runs."""
     ratio, low, high = compute_speed_up(line.effects.get(comparison.headline))
+    quality = line.quality
     return {
         "name": line.name,
         "summaries": {
@@ -460,6 +478,7 @@ def _make_json_row(comparison: ComparedLoad, line: Line) -> dict[str, Any]:
         "speed_up": {"ratio": ratio, "low": low, "high": high},
         "split": _make_json_split(line.split),
         **{key: getattr(line, key) for key in ("roofline", "marks", "answers", "failures", "simulated")},
+        **({} if quality is None else {"quality": encode_row_quality(quality, comparison.kl_margin)}),
         "runs": [_make_json_run(run) for run in line.runs],
     }
 

@@ -1,0 +1,39 @@
+"""Qualities with given figures, and rows of comparisons that have them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from builders.comparison_samples import cells
+from loadgen.features.quality.quality_record import FORWARD, KlDivergence, MeanInterval, Quality
+from loadgen.study.arm_qualities import ITSELF
+from loadgen.study.run_summary import Reported
+
+
+def interval(mean: float, half: float) -> MeanInterval:
+    """A mean and its interval."""
+    return MeanInterval(mean=mean, low=mean - half, high=mean + half)
+
+
+def quality(kl: float, half: float, **keys: Any) -> Quality:
+    """A candidate's quality, with a KL divergence of 20,000 tokens."""
+    ends = interval(kl, half).model_dump()
+    divergence = KlDivergence(
+        **ends, tokens=20_000, answers=320, direction=FORWARD, self_check=interval(1, 0.01)
+    )
+    figures = {"noise_floor": interval(2e-4, 1e-4), "agreement": interval(0.941, 0.006)}
+    return Quality(**{"reference": "bf16", "candidate": "m", "kl": divergence, **figures, **keys})
+
+
+def reference() -> Quality:
+    """The reference's own."""
+    why = dict.fromkeys(("kl", "agreement", "perplexity_ratio"), ITSELF)
+    return Quality(reference="bf16", candidate="bf16", noise_floor=interval(2e-4, 1e-4), why=why)
+
+
+def rows(name: str, speeds: Sequence[float], found: Quality | None) -> list[Reported]:
+    """A row's runs in a campaign, whose server has this quality."""
+    return [replace(run, quality=found) for run in cells(name, speeds)]

@@ -1,0 +1,106 @@
+"""Quality in comparisons: a table, marks, and the same figures in every form."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+from builders import made_qualities
+from builders.made_qualities import interval, quality, reference, rows
+from loadgen.features.quality.quality_record import BACKWARD
+from loadgen.study.compare.answer_marks import BROKEN
+from loadgen.study.compare.comparison import compare_runs
+from loadgen.study.compare.model import CampaignSettings, ComparedLoad, ComparisonOptions
+from loadgen.study.compare.tables import comparison_report, quality_table
+from loadgen.study.run_summary import Reported
+
+SLOW, FAST = [100.0, 101.0, 99.0, 100.5, 99.5], [200.0, 202.0, 199.0, 201.0, 198.0]
+NEAR = quality(0.0031, 0.0004, perplexity_ratio=interval(1.002, 0.0005))
+BROAD = quality(0.0125, 0.003)
+FAR = quality(0.31, 0.02, agreement=None, why={"agreement": "it reports no first choices"}, doubts=("odd",))
+
+
+def compared(*given: list[Reported], margin: float | None = None) -> list[ComparedLoad]:
+    ask = ComparisonOptions(campaign=CampaignSettings(baseline="bf16", kl_margin=margin))
+    return compare_runs([run for runs in given for run in runs], ask)
+
+
+BASE = rows("bf16", SLOW, reference())
+ALL = compared(BASE, rows("fp8", FAST, NEAR), rows("nvfp4", FAST, BROAD), rows("int2", FAST, FAR))
+
+
+def test_the_table_has_each_row_once_with_verdict_and_why() -> None:
+    table = quality_table.make_quality_table(quality_table.list_row_qualities([*ALL, *ALL]))
+    assert [column.title for column in table.columns] == [
+        "checkpoint", "KL", "same first %", "perplexity", "verdict",
+    ]  # fmt: skip
+    assert table.body == (
+        ("bf16", "-", "-", "-", "-"),
+        ("fp8", "0.00310 ±0.00040", "94.10 ±0.60", "1.00200 ±0.00050", "same"),
+        ("nvfp4", "0.0125 ±0.0030", "94.10 ±0.60", "-", "undecided"),
+        ("int2", "0.310 ±0.020", "-", "-", "different"),
+    )
+    assert table.notes[1:] == (
+        "noise floor: 0.00020 ±0.00010 nats a token",
+        "bf16: it is the reference",
+        "fp8: same within 0.01 nats a token, 20,000 tokens of 320 answers",
+        "nvfp4: undecided: about 9,000 more tokens, 20,000 tokens of 320 answers",
+        "int2: different by more than 0.01 nats a token, 20,000 tokens of 320 answers",
+        "int2: no same first %: it reports no first choices",
+        "int2: odd",
+    )
+
+
+def test_the_margin_is_the_campaigns() -> None:
+    (found,) = compared(BASE, rows("nvfp4", FAST, BROAD), margin=0.05)
+    assert found.kl_margin == 0.05
+    (row,) = [row for row in quality_table.list_row_qualities([found]) if row.name == "nvfp4"]
+    assert row.verdict is not None
+    assert row.verdict.text == "same within 0.05 nats a token"
+
+
+def test_other_vocabularies_and_the_other_direction_are_named() -> None:
+    bits = {"reference": interval(0.79, 0.01), "candidate": interval(0.812, 0.01)}
+    none = {"kl": None, "bits_per_byte": bits, "why": {"kl": "the vocabularies differ"}}
+    other = quality(0.1, 0.01).model_copy(update=none)
+    assert BROAD.kl is not None
+    back = BROAD.model_copy(update={"kl": BROAD.kl.model_copy(update={"direction": BACKWARD})})
+    table = quality_table.make_quality_table([
+        quality_table.RowQuality("gguf", back, None), quality_table.RowQuality("other", other, None)
+    ])  # fmt: skip
+    assert [column.title for column in table.columns][-2:] == ["bits/byte", "verdict"]
+    assert [row[-2] for row in table.body] == ["-", "0.812 of 0.790"]
+    assert "gguf: KL(candidate‖reference), since its server cannot score" in table.notes
+    assert "other: no KL: the vocabularies differ" in table.notes
+
+
+def test_a_faster_row_far_from_the_reference_may_be_broken() -> None:
+    (found,) = ALL
+    marks = {line.name: [mark for mark in line.marks if "KL" in mark] for line in found.lines}
+    far = "KL 0.310 ±0.020 nats a token from the reference, over 10 × 0.01"
+    assert marks == {"bf16": [], "fp8": [], "nvfp4": [], "int2": [f"{BROKEN} {far}"]}
+    (slow,) = compared(rows("bf16", FAST, reference()), rows("int2", SLOW, FAR))
+    assert [mark for line in slow.lines for mark in line.marks if "KL" in mark] == [far]
+
+
+def test_every_form_of_a_comparison_has_the_quality() -> None:
+    text, markdown = comparison_report.render_text(ALL), comparison_report.render_markdown(ALL)
+    assert "\nQuality, against the reference\n" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert "### Quality, against the reference\n\n| checkpoint | KL | same first % |" in markdown
+    lines = [*csv.DictReader(io.StringIO(comparison_report.render_csv(ALL)))]
+    (found,) = [row for row in lines if row["checkpoint"] == "nvfp4" and row["headline"] == "true"]
+    assert [round(float(found[key]), 9) for key in ("kl", "kl_low", "kl_high")] == [0.0125, 0.0095, 0.0155]
+    assert (found["quality_verdict"], found["quality_more_tokens"]) == ("undecided", "9000")
+    encoded = json.loads(json.dumps(comparison_report.encode_comparisons(ALL)))
+    row = encoded["comparisons"][0]["rows"][2]
+    assert row["quality"]["kl"]["tokens"] == 20_000
+    assert row["quality"]["verdict"]["more_tokens"] == 9_000
+
+
+def test_a_comparison_without_quality_has_nothing_of_it() -> None:
+    found = compared(made_qualities.rows("a", SLOW, None), made_qualities.rows("b", FAST, None))
+    assert "uality" not in comparison_report.render_text(found)
+    assert "kl" not in comparison_report.render_csv(found).splitlines()[0]
+    assert '"quality"' not in json.dumps(comparison_report.encode_comparisons(found))
