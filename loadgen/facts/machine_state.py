@@ -14,6 +14,7 @@ _WARMER_C = 10.0
 _WARMER_CPU_C = 20.0  # it follows each burst of work within a second
 _SLOWER = 0.2  # of the memory probe: one thread's copy varies by a tenth
 _PINNED = {True: "pinned", False: "not pinned"}
+_FREE_SHARE = 0.2  # of the machine's memory
 _MEMORY_SHARE = 0.1  # of the machine's memory
 
 
@@ -85,8 +86,9 @@ def list_state_differences(a: MachineState, b: MachineState) -> list[Difference]
 
     Settings differ if they are not equal, clocks and power caps by over 2 %, temperatures by over 10 °C (of
     the CPU 20), the memory probe by over 20 %, memory of other processes on a GPU by over 0.5 GiB (or their
-    number, where it is unknown), swap by over 1 GiB, and the page cache, where GPU and CPU share the memory,
-    by over a tenth of it. Clocks as they are now differ only if both are pinned.
+    number, where it is unknown), swap by over 1 GiB, and the page cache, where GPU and CPU share the memory
+    and under a fifth of it is free in one state, by over a tenth of it. Clocks as they are now differ only if
+    both are pinned.
     """
     return [*_list_settings(a, b), *_list_conditions(a, b)]
 
@@ -130,7 +132,8 @@ def _list_conditions(a: MachineState, b: MachineState) -> Iterator[Difference]:
             yield from _differ(what, x.others, y.others, "{}")
         yield from _differ_in_memory(f"memory of {what}", x.others_bytes, y.others_bytes, _GIB / 2)
     yield from _differ_in_memory("swap in use", a.swap_bytes, b.swap_bytes, _GIB)
-    if a.unified and b.unified and a.memory_bytes:
+    scarce = _FREE_SHARE * (a.memory_bytes or 0)
+    if a.unified and b.unified and min(a.free_bytes or 0, b.free_bytes or 0) < scarce and a.memory_bytes:
         what, most = "page cache in unified memory", _MEMORY_SHARE * a.memory_bytes
         yield from _differ_in_memory(what, a.page_cache_bytes, b.page_cache_bytes, most)
     yield from _differ("memory bandwidth", a.copy_gb_per_s, b.copy_gb_per_s, "{:.1f} GB/s", share=_SLOWER)

@@ -116,9 +116,10 @@ def test_states_differ_in(changes: dict[str, Any], differences: list[tuple[str, 
 
 
 def test_the_page_cache_counts_where_the_gpu_shares_the_memory() -> None:
-    shared = replace(COOL, unified=True)
-    full = replace(shared, page_cache_bytes=90 * GIB)
+    shared = replace(COOL, unified=True, free_bytes=100 * GIB)
+    full = replace(shared, page_cache_bytes=90 * GIB, free_bytes=12 * GIB)
     assert list_state_differences(shared, full) == [("page cache in unified memory", "2.0 GiB", "90.0 GiB")]
+    assert list_state_differences(shared, replace(full, free_bytes=60 * GIB)) == []
 
 
 def test_heat_and_memory_are_no_settings() -> None:

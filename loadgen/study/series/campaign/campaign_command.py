@@ -7,8 +7,9 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -43,9 +44,14 @@ from loadgen.study.series.campaign.campaign_file import (
     locate_campaign,
 )
 from loadgen.study.series.campaign.campaign_store import CampaignStore, read_pace
-from loadgen.study.series.campaign.execution import Cooling, Execution
+from loadgen.study.series.campaign.execution import Execution
+from loadgen.study.series.campaign.machine_watch import MachineWatch, is_measured_here
 from loadgen.study.series.series_store import FAILED, StoreError
 from loadgen.study.series.time_estimate import Pace, format_duration
+
+if TYPE_CHECKING:
+    from loadgen.study.compare.limits import ComparedLimits
+    from loadgen.study.compare.machine_states import Rows
 
 
 class CampaignRequest(msgspec.Struct, frozen=True):
@@ -115,6 +121,8 @@ def campaign_parser() -> argparse.ArgumentParser:
     add("--allow-env", action="append", default=[], metavar="NAME",
         help="allow the file to read this environment variable (repeatable)")  # fmt: skip
     table.add_flags(parser, KeyOptions.rows)
+    add("--require-equal-state", action="store_true",
+        help="refuse cells before which the machine is in another state than before the first")  # fmt: skip
     add("--quiet", action="store_true", help="no progress; only failures and the comparison")
     return parser
 
@@ -173,6 +181,7 @@ def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.
             print_text(clean_text(line), sys.stdout)
 
     again = [str(wanted.path), "--resume", str(kept.directory), *wanted.trust.words]
+    again += ["--require-equal-state"] if given.require_equal_state else []
     resume = shlex.join(["loadgen", "campaign", *again])
     with kept.lock():
         campaign = _make_record(wanted)
@@ -180,7 +189,6 @@ def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.
             campaign = resumption.resume_record(kept, campaign, wanted.path, given.retry_failed)
             resumption.clear_unfinished(kept)
         kept.write_record(campaign)
-        cool, shown = wanted.file.cool_down, progress.display(given.quiet)
         execution = Execution(
             store=kept,
             starts=wanted.starts,
@@ -189,7 +197,7 @@ def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.
             pace=read_pace(kept, wanted.starts),
             say=say,
             quiet=given.quiet,
-            cooling=None if cool is None else Cooling(cool, sensor_discovery.find_sensors(), say, shown),
+            watch=_make_watch(wanted, kept, given, say),
             limit=wanted.file.limit,
         )
         try:
@@ -202,7 +210,20 @@ def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.
             raise StoreError(f"{error}; {state}; when it can be written: {resume}") from None
         finally:
             kept.drop_unfinished()
-    return _report_end(wanted, kept, resume)
+    return _report_end(wanted, kept, resume, given.require_equal_state)
+
+
+def _make_watch(
+    wanted: CampaignRequest, kept: CampaignStore, given: argparse.Namespace, say: Callable[[str], None]
+) -> MachineWatch | None:
+    """Make the watch over this machine; None if the file has no `cool_down` and no arm is measured here."""
+    cool = wanted.file.cool_down
+    if cool is None and not any(is_measured_here(arm.options) for arm in wanted.arms):
+        return None
+    states = (kept.read_state_before(planned.id) for planned in arms.list_cells(wanted.starts))
+    first = next((state for state in states if state is not None), None)
+    sensors, shown = sensor_discovery.find_sensors(), progress.display(given.quiet)
+    return MachineWatch(cool, sensors, say, shown, first, given.require_equal_state)
 
 
 def _count_finished(wanted: CampaignRequest, kept: CampaignStore) -> str:
@@ -212,25 +233,33 @@ def _count_finished(wanted: CampaignRequest, kept: CampaignStore) -> str:
     return f"{len(every & kept.list_finished())} of {len(every)} cells are finished{failed}"
 
 
-def _report_end(wanted: CampaignRequest, kept: CampaignStore, resume: str) -> int:
+def _report_end(wanted: CampaignRequest, kept: CampaignStore, resume: str, equal: bool) -> int:
     """Print the comparison, the directory and the next commands, and return 0.
 
-    Raises MeasureError, and prints nothing, if no cell finished.
+    Raises MeasureError, and prints nothing, if no cell finished; with `equal` also at the end, if the machine
+    was not in one state.
     """
     if not kept.list_finished():
         raise MeasureError(f"every cell failed; the reasons are in {kept.directory / FAILED}")
     print_text("", sys.stdout)
-    _print_comparison(kept)
+    rows = _print_comparison(kept)
     where = shlex.quote(str(kept.directory))
     print_text(f"\n{_count_finished(wanted, kept)}: {kept.directory}", sys.stdout)
     if kept.list_failed():
         print_text(f"retry the failed cells: {resume} --retry-failed", sys.stdout)
     print_text(f"again:   loadgen compare {where}\nto see:  loadgen report --html {where}", sys.stdout)
+    if equal:
+        from loadgen.study.compare.machine_states import check_equal_states
+
+        check_equal_states(rows)
     return 0
 
 
-def _print_comparison(kept: CampaignStore) -> None:
-    """Print the comparisons of the campaign's limits and runs; a LoadgenError is printed, not raised."""
+def _print_comparison(kept: CampaignStore) -> list[Rows]:
+    """Print the comparisons of the campaign's limits and runs, and return the rows of their tables.
+
+    A LoadgenError is printed, not raised, and nothing is returned.
+    """
     from loadgen.study import compare_command
     from loadgen.study.compare import limits, model
     from loadgen.study.compare.model import ComparisonOptions
@@ -238,17 +267,20 @@ def _print_comparison(kept: CampaignStore) -> None:
     from loadgen.study.importers import result_sources
 
     places = [str(kept.directory)]
+    searches: list[ComparedLimits] = []
     try:
         read = result_sources.read_sources(places)
         compare_command.report_unread(read.errors)
         ask = ComparisonOptions(campaign=model.read_campaign_settings(places))
         if read.limits:
-            compared = limits.compare_limits(read.limits, ask)
-            print_text(clean_text(compare_command.render_comparison((), compared)), sys.stdout)
+            searches = limits.compare_limits(read.limits, ask)
+            print_text(clean_text(compare_command.render_comparison((), searches)), sys.stdout)
         if tables := compare_command.compare_sources(read, ask):
             print_text(clean_text(comparison_report.render_text(tables)), sys.stdout, end="")
+        return list(compare_command.list_table_rows(tables, searches))
     except LoadgenError as error:  # the runs are there all the same
         print_text(f"loadgen: {error}", sys.stderr)
+        return []
 
 
 _NO_BREAK = "\u00a0"

@@ -11,12 +11,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from pydantic import BaseModel, ValidationError
 
 from loadgen import __version__
 from loadgen.base.errors import UsageError
 from loadgen.base.secrecy import Secrets
 from loadgen.base.untrusted import read_file_bytes
+from loadgen.facts.machine_state import MachineState
 from loadgen.facts.run_facts import Cell
 from loadgen.plan import profile
 from loadgen.plan.request_sources import Seed
@@ -86,6 +88,13 @@ class CampaignStore(SeriesStore):
         for path in [place / run_directory.RESULT, *below]:
             with contextlib.suppress(*_DAMAGE):
                 yield dict(_read_json(path)[OURS])
+
+    def read_state_before(self, cell_id: str) -> MachineState | None:
+        """Read the machine's state before a finished cell, of its first run that has one; else None."""
+        states = (run.get("state_before") for run in self.read_facts(cell_id))
+        with contextlib.suppress(msgspec.ValidationError):
+            return next((msgspec.convert(state, MachineState) for state in states if state), None)
+        return None
 
     def count_attempt(self, planned: Planned) -> int:
         """Return how often a cell was begun before, and write one more to `attempts.json`.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,17 +16,16 @@ from loadgen.base.errors import LoadgenError, UsageError
 from loadgen.base.parsing import MOST_SEED
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.text import clean_text
-from loadgen.features.sensors.sensor import Reading, Sensor
 from loadgen.figures import objectives
 from loadgen.plan.request_sources import Seed
 from loadgen.run.command import progress
-from loadgen.run.command.progress import Display
 from loadgen.run.session import Session
 from loadgen.study import limit_record
 from loadgen.study.series import point_runs
 from loadgen.study.series.campaign.arms import Planned, Start, estimate_left, list_cells
-from loadgen.study.series.campaign.campaign_file import CoolDown, LimitTable
+from loadgen.study.series.campaign.campaign_file import LimitTable
 from loadgen.study.series.campaign.campaign_store import CELLS, CampaignStore
+from loadgen.study.series.campaign.machine_watch import MachineWatch, is_measured_here
 from loadgen.study.series.ladder_command import LadderClimb
 from loadgen.study.series.limit.limit_command import LOAD_KEYS, LimitRequest, continue_search, read_search
 from loadgen.study.series.limit.limit_search import LimitSearch
@@ -53,7 +51,7 @@ class Execution:
     pace: Pace
     say: Callable[[str], None] = print
     quiet: bool = False
-    cooling: Cooling | None = None
+    watch: MachineWatch | None = None  # None: no cell waits
     limit: LimitTable | None = None  # each cell is a search
     _used: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # names of starts, by arm
     _left: deque[Planned] = field(default_factory=deque)  # of the cells that share a server
@@ -83,7 +81,8 @@ class Execution:
         printed as a warning.
         """
         searched = {} if self.limit is None else {"reset_cache": True}
-        options = replace(start.arm.options, quiet=self.quiet or bool(searched), **searched)
+        quiet = self.quiet or bool(searched)
+        options = replace(start.arm.options, quiet=quiet, probe_memory=True, **searched)
         self._start, logs = start, self.store.directory / SERVERS
         self._servers = PointServers(options, start.arm.settings, logs, self.say)
         try:
@@ -94,8 +93,10 @@ class Execution:
                 else:
                     self._name_start()
                     while (step := self.choose()) is not None:
-                        self._wait_until_cool()
-                        self._search(self._place_on_start(step.what), self.limit)
+                        if why := self._explain_other_state():
+                            self._fail(self._place_on_start(step.what), LoadgenError(why))
+                        else:
+                            self._search(self._place_on_start(step.what), self.limit)
         except StoreError:
             raise
         except OSError as error:  # a disk that takes nothing more ends the campaign, not the cell
@@ -115,15 +116,15 @@ class Execution:
         self._name_start()
         if self._servers.cell is not None:
             self._servers.cell = self._servers.cell.model_copy(update={"start": self._name})
-        if self._servers.restartable:
-            self._wait_until_cool()
+        if self._servers.restartable and self.watch is not None:
+            self.watch.wait_for_start()
         if self._servers.options.launching.wanted:
             self.say(f"{self._name} {self._start.arm.name}: starting the server")
 
-    def _wait_until_cool(self) -> None:
-        """Wait until the machine is cool, if the campaign has a `cool_down`."""
-        if self.cooling is not None:
-            self.cooling.wait()
+    def _explain_other_state(self) -> str:
+        """Wait until the machine is cool; return why its state refuses a cell, "" if it does not."""
+        here = is_measured_here(self._start.arm.options)
+        return "" if self.watch is None else self.watch.prepare_cell(here)
 
     def _place_on_start(self, planned: Planned) -> Planned:
         """Return the cell with the name of the current start in it."""
@@ -140,11 +141,13 @@ class Execution:
     def measure(self, step: Step[Planned], session: Session) -> MeasuredPoint:
         """Measure a cell once the machine is cool, and move the servers' start times to the pace.
 
-        A ladder is measured and stored whole: its point has no run.
+        A ladder is measured and stored whole: its point has no run. Nor has that of a cell that is refused
+        since the machine is in another state.
         """
         self.pace.starts += [(self._start.arm.name, start_s) for start_s in self._servers.starts_s]
         self._servers.starts_s.clear()
-        self._wait_until_cool()
+        if why := self._explain_other_state():
+            return MeasuredPoint(reason=why, error=LoadgenError(why))
         planned = self._place_on_start(step.what)
         if planned.workload.ladder is not None:
             return self._climb(session, planned)
@@ -272,58 +275,3 @@ class Execution:
         later = f"; {left.words} left" if over < len(every) and not left.unknown else ""
         cell = planned.cell
         self.say(f"[{over}/{len(every)}] r{cell.repeat} {cell.arm}, {cell.profile}: {outcome}{later}")
-
-
-_POLL_S = 1.0
-
-
-class Cooling:
-    """Waits for the hottest sensor; without one it reports that once and never waits."""
-
-    def __init__(
-        self,
-        wanted: CoolDown,
-        sensors: Sequence[Sensor],
-        say: Callable[[str], None],
-        display: Display | None = None,
-    ) -> None:
-        self.wanted, self.sensors, self.say = wanted, sensors, say
-        self.display = display or Display()
-        self.hottest_c = 0.0  # as last read
-        self.reported_missing = False
-
-    def wait(self, poll_s: float = _POLL_S) -> None:
-        """Wait until the hottest sensor is at most at `to_c`, at most `at_most_s`, reading it every `poll_s`.
-
-        It prints how far the machine cooled; without a sensor it prints that once and returns at once.
-        """
-        hottest = began_c = self._read_hottest_c()
-        if began_c is None:
-            if not self.reported_missing:
-                self.say("no temperature sensor can be read: there are no pauses to cool down")
-            self.reported_missing = True
-            return
-        began_ns = clock.now_ns()
-        end_ns = began_ns + int(self.wanted.at_most_s * 1e9)
-        with self.display.waiting("cooling down", self.wanted.at_most_s, self._describe_heat):
-            while hottest is not None and hottest > self.wanted.to_c and clock.now_ns() < end_ns:
-                time.sleep(poll_s)
-                hottest = self._read_hottest_c()
-        took_s = (clock.now_ns() - began_ns) / 1e9
-        if hottest is not None and hottest > self.wanted.to_c:
-            self.say(
-                f"still {hottest:.0f} °C after {took_s:.0f} s (cool_down asks for {self.wanted.to_c:g}): "
-                "continuing"
-            )
-        elif began_c > self.wanted.to_c:
-            self.say(f"cooled down from {began_c:.0f} to {hottest or 0:.0f} °C in {took_s:.0f} s")
-
-    def _read_hottest_c(self) -> float | None:
-        """Read the sensors, set `hottest_c`, and return the highest temperature; None if none can be read."""
-        reading = Reading.merge(sensor.read(()) for sensor in self.sensors)
-        heat = [value for (quantity, _), value in reading.values.items() if quantity == "temperature_c"]
-        self.hottest_c = max(heat, default=self.hottest_c)
-        return max(heat, default=None)
-
-    def _describe_heat(self) -> str:
-        return f"{self.hottest_c:.0f} °C, until {self.wanted.to_c:g}"

@@ -20,7 +20,7 @@ from loadgen.report.run_directory import load
 from loadgen.run import session
 from loadgen.study.series.campaign import campaign_command
 from loadgen.study.series.campaign.campaign_file import CoolDown
-from loadgen.study.series.campaign.execution import Cooling
+from loadgen.study.series.campaign.machine_watch import Cooling
 
 pytestmark = [
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
