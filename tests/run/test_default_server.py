@@ -43,6 +43,7 @@ SILENT = [
     "users", "user_rate",
     # the data: of no file, as random prompts are without
     "disable_shuffle", "no_oversample", "skip_chat_template", "sharegpt_output_len", "custom_output_len",
+    "dataset_category",
     "prefix_repetition_prefix_len", "prefix_repetition_suffix_len", "prefix_repetition_num_prefixes",
     "prefix_repetition_output_len", "timed_trace_label_timestamp", "timed_trace_label_input_length",
     "timed_trace_label_output_length", "timed_trace_label_hash_ids", "timed_trace_chunk_hash_size",
