@@ -65,7 +65,11 @@ FEATURES: dict[str, dict[str, str]] = {
         "turns": "turn_answers",
     },
     "texts": {"counts": "prompt_counts", "settings": "text_settings", "texts": "prompt_texts"},
-    "speculation": {"parts": "speculation_figures"},
+    "speculation": {
+        "doubts": "speculation_checks",
+        "parts": "speculation_figures",
+        "sections": "speculation_lines",
+    },
     "data": {"doubts": "data_checks", "settings": "data_settings"},
     "sglang": {"apis": "generate_api"},
     "export": {"rows": "request_rows"},

@@ -16,6 +16,7 @@ from fakes.scripted_server import api, stream, token, usage
 from fakes.virtual_network import VirtualServer
 from fakes.virtual_servers import MS, engine_server, null_server
 from loadgen.facts.machine_state import MachineState
+from loadgen.facts.run_facts import Facts
 from loadgen.facts.sensor_facts import SensorSummary
 from loadgen.server.checkpoint import Checkpoint
 from loadgen.server.engine_config import EngineConfig
@@ -37,6 +38,13 @@ def engine(*flags: str) -> made.Server:
 def null(**settings: Any) -> made.Server:
     """The null server, which has no /metrics."""
     return lambda: null_server(**settings)
+
+
+def _accept_more(facts: Facts) -> dict[str, Any]:
+    """The facts' counters with more drafts accepted."""
+    assert facts.window is not None
+    assert facts.window.accepted_tokens is not None
+    return {"window": facts.window.model_copy(update={"accepted_tokens": 3 * facts.window.accepted_tokens})}
 
 
 # The server, and what it answers.
@@ -198,6 +206,17 @@ _OF_LOADS = {
         FOUR,
         {"random-acceptance"},
         play=changed_facts(lambda facts: {"as_run": EngineConfig(speculative="ngram, 3 tokens")}),
+    ),
+    "drafts whose steps a stream interval hides": Provocation(
+        engine("--acceptance", "0.9,0.5", "--stream-interval", "4"),
+        f"{FOUR} --prompt-format corpus --backend openai-chat",
+        {"steps-hidden"},
+    ),
+    "drafts that another client shares": Provocation(
+        engine("--acceptance", "0.9,0.5"),
+        f"{FOUR} --prompt-format corpus --backend openai-chat",
+        {"drafts-differ"},
+        play=changed_facts(_accept_more),
     ),
     "experts that get random tokens": Provocation(
         engine(),

@@ -9,15 +9,17 @@ import numpy as np
 
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import MS_NS
-from loadgen.facts.run_facts import Facts
+from loadgen.features.speculation.speculation_checks import (
+    explain_apart,
+    explain_hidden_steps,
+    find_counters,
+    is_speculative,
+)
 from loadgen.features.speculation.step_counts import RatioEstimate, StepCounts, estimate_ratio_of_sums
 from loadgen.report.run_directory import Result, ResultPart
 from loadgen.server.server_counters import ServerWindow
 
 MESSAGES, COUNTERS, GAUGE = "messages", "counters", "gauge"
-APART = 0.01  # of the tokens after the first: counts that differ by less agree
-_HIDDEN = 2  # tokens that each message has at least where an interval or a buffer joins steps
-_JUDGED = 16  # messages in the middle of answers without which that shows nothing
 _INEXACT = "the tokens of each message are not known: pass --continuous-usage"
 
 
@@ -42,19 +44,13 @@ class Speculation(msgspec.Struct, frozen=True, kw_only=True):
     acceptance_length: RatioEstimate | None = None  # tokens a step; its interval is of requests
     step_ms: RatioEstimate | None = None  # its interval is of waves: requests at once share their steps
     tpot_ms: RatioEstimate | None = None  # the same sums over tokens; its interval is of waves too
-    by_position: tuple[float, ...] = ()  # share of the steps that accepted a first, second, … draft token
+    # Share of the steps that accepted a first, second, … draft token; by counters, of the drafts.
+    by_position: tuple[float, ...] = ()
     histogram: tuple[int, ...] = ()  # steps with 1, 2, … tokens; the last, the 64th, for more
     by_category: Mapping[str, RatioEstimate] = {}  # acceptance length, by the data set's category
     source: str = ""  # of the acceptance length: messages, counters or gauge; "": there is none
     sources: Mapping[str, DraftCounts] = {}  # what each counted
     why: Mapping[str, str] = {}  # figure → why it is None
-
-
-def is_speculative(facts: Facts) -> bool:
-    """Whether a run's server is known to speculate, by its settings or its counters."""
-    window = facts.window
-    drafted = window is not None and bool(window.drafts or window.draft_tokens or window.accept_length)
-    return drafted or (facts.as_run is not None and facts.as_run.speculative != "")
 
 
 def measure_speculation(run: Result) -> Speculation | None:
@@ -68,75 +64,38 @@ def measure_split(run: Result) -> Speculation:
     The messages are steps unless the server's counters or their sizes contradict; then the acceptance length
     is the counters' own mean, and the step time is refused.
     """
-    facts, window = run.facts, find_counters(run)
+    facts, window = run.facts, find_counters(run.facts)
     sources: dict[str, DraftCounts] = {}
     if window is not None:
         sources |= _count_by_server(window)
     why = _explain_untimed(run)
     if not why:
         counts = StepCounts.from_records(run.counted, run.counted.ok)
-        why = (
-            "" if counts.steps.any() else "no answer has two messages and a count of its tokens by the server"
-        )
-    if not why:
         sources = {MESSAGES: _count_by_messages(counts), **sources}
-        if is_speculative(facts):
-            why = explain_hidden_steps(run) or ""
+        if not counts.steps.any():
+            why = "no answer has two messages and a count of its tokens by the server"
+        elif is_speculative(facts):
+            why = explain_hidden_steps(facts, run.records) or explain_apart(facts, run.records) or ""
     if why:
-        return _take_server_mean(sources, why)
+        figures = ("step_ms", "tpot_ms", "histogram", *(("by_category",) if list_categories(run) else ()))
+        return _take_server_mean(sources, dict.fromkeys(figures, why))
+    # Without counts of each message only the server's positions are known.
+    of_drafts = sources[MESSAGES] if counts.exact else sources.get(COUNTERS, DraftCounts())
+    unknown = (
+        () if counts.exact else ("histogram",) if of_drafts.by_position else ("histogram", "by_position")
+    )
     wave = max(1, round(run.metrics.mean_concurrency))
     return Speculation(
         acceptance_length=estimate_ratio_of_sums(counts.tokens, counts.steps),
         step_ms=estimate_ratio_of_sums(counts.span_ns, counts.steps, 1 / MS_NS, wave),
         tpot_ms=estimate_ratio_of_sums(counts.span_ns, counts.tokens, 1 / MS_NS, wave),
-        by_position=sources[MESSAGES].by_position,
+        by_position=of_drafts.by_position,
         histogram=_trim(counts.histogram),
         by_category=_divide_by_category(run, counts),
         source=MESSAGES,
         sources=sources,
-        why={} if counts.exact else dict.fromkeys(("histogram", "by_position"), _INEXACT),
+        why=dict.fromkeys(unknown, _INEXACT),
     )
-
-
-def find_counters(run: Result) -> ServerWindow | None:
-    """Return the server's counters, if they are of this run alone and settled; else None."""
-    window = run.facts.window if run.facts.whole_load else None
-    return None if window is None or window.error or window.reset else window
-
-
-def explain_hidden_steps(run: Result) -> str | None:
-    """Explain why messages are not steps, from their sizes and the server's counters; None if they are."""
-    records, window = run.records, find_counters(run)
-    counts = StepCounts.from_records(records, np.ones(len(records), np.bool_))
-    tokens, steps = int(counts.tokens.sum()), int(counts.steps.sum())
-    if not steps:
-        return None
-    accepted = None if window is None else window.accepted_tokens
-    if accepted is None:
-        middle = int(counts.histogram.sum())
-        if counts.least >= _HIDDEN and middle >= _JUDGED:
-            return f"each message carries {counts.least} tokens or more: it holds several steps"
-        return None
-    if tokens - steps > accepted + APART * tokens:
-        return (
-            f"messages carry {tokens - steps} tokens beyond one each, and only {accepted} draft tokens were "
-            "accepted: a message holds several steps"
-        )
-    past = (_find_longest_draft(window) or MOST_PAST) * int((counts.steps > 0).sum())
-    if tokens - steps < accepted - past - APART * tokens:
-        return (
-            f"{accepted} draft tokens were accepted, and messages carry only {tokens - steps} beyond one "
-            "each: a step comes in several messages"
-        )
-    return None
-
-
-MOST_PAST = 16  # tokens of a draft past an answer's end, where its length is not known
-
-
-def _find_longest_draft(window: ServerWindow | None) -> int:
-    """Return the tokens of the longest draft that the counters know of; 0 if they do not."""
-    return 0 if window is None else len(window.accepted_by_position)
 
 
 def _explain_untimed(run: Result) -> str:
@@ -148,14 +107,13 @@ def _explain_untimed(run: Result) -> str:
     return ""
 
 
-def _take_server_mean(sources: Mapping[str, DraftCounts], why: str) -> Speculation:
+def _take_server_mean(sources: Mapping[str, DraftCounts], refused: Mapping[str, str]) -> Speculation:
     """Make the figures of a run whose messages are not steps: the server's own mean, without an interval."""
     of_server = {name: counts for name, counts in sources.items() if name != MESSAGES}
     known = {name: mean for name, counts in of_server.items() if (mean := counts.acceptance_length)}
     source = next(iter(known), "")
-    refused = dict.fromkeys(("step_ms", "tpot_ms", "by_category", "histogram"), why)
     if not source:
-        return Speculation(sources=sources, why={"acceptance_length": why, **refused})
+        return Speculation(sources=sources, why={"acceptance_length": refused["step_ms"], **refused})
     return Speculation(
         acceptance_length=RatioEstimate(known[source]),
         by_position=of_server[source].by_position,

@@ -14,11 +14,8 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.features.roofline import bound
-from loadgen.features.speculation.speculation_figures import (
-    is_speculative,
-    measure_speculation,
-    measure_split,
-)
+from loadgen.features.speculation.speculation_checks import is_speculative
+from loadgen.features.speculation.speculation_figures import measure_speculation, measure_split
 from loadgen.study.compare import statistics
 from loadgen.study.compare.model import MARGIN, ComparedFigure, Effect, Factor, Split
 from loadgen.study.run_summary import OURS, Reported

@@ -186,6 +186,7 @@ def _describe_run(run: Result, metrics: Metrics, draw: bool) -> Iterator[PageSec
     few = tuple(_explain_few_samples(latencies))
     yield PageSection("Latencies", "latencies", menu="Latencies", table=latencies, remarks=few)
     yield _make_charts(run, draw)
+    yield PageSection("Speculation", lines=report.list_page_lines("Speculation", run))
     yield PageSection("Roofline", lines=report.list_page_lines("Roofline", run))
     targets, turns = run.derive(divide_by_target), run.derive(divide_by_turn)
     yield PageSection("By target", table=_tabulate("by_target", "", "url", targets, _BY_TARGET))

@@ -106,7 +106,7 @@ def test_a_server_not_known_to_speculate_has_no_part_and_a_length_of_1() -> None
     ("answers", "window", "mean", "why"),
     [
         pytest.param([[1, 4, 4, 4]] * 2, counted(26, 12), 2.0, "holds several steps", id="interval"),
-        pytest.param([[1] * 40] * 2, counted(80, 50), 78 / 28, "comes in several messages", id="split up"),
+        pytest.param([[1] * 40] * 2, counted(80, 50), 78 / 28, "a message of its own", id="one a token"),
         pytest.param([[1] + [4] * 9] * 2, None, None, "carries 4 tokens or more", id="without counters"),
     ],
 )  # fmt: skip

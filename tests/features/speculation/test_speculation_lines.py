@@ -1,0 +1,54 @@
+"""The report's lines on speculation: what is known, and why the rest is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from features.speculation.test_speculation_figures import counted, run
+from loadgen.features.speculation.speculation_lines import describe_speculation, summarize_speculation
+from loadgen.report.report import list_page_lines, render_report
+from loadgen.report.result_block import find_layout
+from loadgen.report.run_directory import Result
+from loadgen.report.section import ReportOptions
+
+OPTIONS = ReportOptions(False, find_layout(None))
+MESSAGES = run([[1, 2, 1, 3], [1, 4, 1, 1, 2]], window=counted(16, 9, drafts=5, draft_tokens=15))
+HIDDEN = run([[1] * 40] * 2, window=counted(80, 50, drafts=20, draft_tokens=60))
+
+
+@pytest.mark.parametrize(
+    ("result", "lines"),
+    [
+        pytest.param(
+            MESSAGES,
+            [
+                "speculation: 2 ± 0 (95 %, 2 requests) tokens a step, 10 ± 0 (95 %, 2 waves) ms a step: "
+                "5 ms a token",
+                "draft tokens accepted, by position: 57.1 %, 28.6 %, 14.3 %",
+                "steps of 1, 2, … tokens: 42.9 %, 28.6 %, 14.3 %, 14.3 %",
+                "accepted draft tokens by messages: 7 of 14 tokens; by the server's counters: 9 of 15 in 5 "
+                "drafts (2.8 tokens a draft)",
+            ],
+            id="messages",
+        ),
+        pytest.param(
+            HIDDEN,
+            [
+                "speculation: 2.79 tokens a step, the mean of the server's counters; step time not known",
+                "not known: step_ms, tpot_ms, histogram: 50 draft tokens were accepted, and each token has a "
+                "message of its own",
+                "accepted draft tokens by messages: 0 of 78 tokens; by the server's counters: 50 of 60 in 20 "
+                "drafts (3.5 tokens a draft)",
+            ],
+            id="counters",
+        ),
+        pytest.param(run([[1] * 3], as_run=None), [], id="no drafts"),
+    ],
+)  # fmt: skip
+def test_the_lines_are_those_of_the_split(result: Result, lines: list[str]) -> None:
+    assert list(describe_speculation(result, OPTIONS)) == lines
+    assert list(summarize_speculation(result, OPTIONS)) == lines[:1]
+    assert list(list_page_lines("Speculation", result)) == lines
+    text = render_report(result)
+    assert ("tokens a step" in text) == bool(lines)
+    assert max(map(len, text.splitlines())) <= 80
