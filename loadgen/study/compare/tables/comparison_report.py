@@ -235,6 +235,9 @@ def describe_split(split: Split | str | None) -> str:
         return f"not split into steps and drafts: {split}" if split else ""
     speed, steps, drafts = (_format_factor(getattr(split, part)) for part in _PARTS)
     how = " (steps computed: TPOT × acceptance length)" if split.computed else ""
+    if len(split.by_category) > 1:
+        least, *_, most = sorted(split.by_category.items(), key=lambda item: item[1])
+        how += f" ({least[0]} {least[1]:.2f}× to {most[0]} {most[1]:.2f}×)"
     return f"{speed} as fast by TPOT: {steps} by its steps, {drafts} by its drafts{how}"
 
 
@@ -487,7 +490,7 @@ def _make_json_split(split: Split | str | None) -> dict[str, Any] | None:
     """Make the JSON object of a split, or of why there is none; None where no run has drafts."""
     if isinstance(split, Split):
         factors = {part: asdict(getattr(split, part)) for part in _PARTS}
-        more = {key: getattr(split, key) for key in ("units", "paired", "computed")}
+        more = {key: getattr(split, key) for key in ("units", "paired", "computed", "by_category")}
         return {**factors, **more, "why": ""}
     return {"why": split} if split else None
 
