@@ -315,7 +315,7 @@ def record_profiles(snapshots: Snapshots, _: Sequence[Path]) -> None:
                 f"{key} = {value}\n{run_command(('data', '--profile', 'tried.toml', '--seed', '1'))}"
             )
         snapshots.write(f"profiles/keys/{key}.txt", "".join(lines))
-    for name in ("demo", "qwen3-h20-ladder", "qwen3-thor"):
+    for name in ("demo", "example", "qwen3-h20-ladder", "qwen3-thor"):
         snapshots.run(f"profiles/campaigns/{name}.txt", "campaign", name, "--dry-run")
 
 

@@ -32,8 +32,8 @@ FOLDERS = [
 INSIDE = {
     "study": [
         "tables", "repeats", "load_table", "knee", "sweep_record", "limit_record", "labels", "run_summary",
-        "arm_qualities", "speed", "importers", "consistency", "compare", "compare_command", "audit",
-        "judging_api", "pages", "series",
+        "arm_qualities", "speed", "importers", "consistency", "compare", "answer", "compare_command",
+        "audit", "judging_api", "pages", "series",
     ],
     "features": [
         "traces", "data", "shapes", "sessions", "ring", "httpx", "launch", "workers", "sensors", "shards",

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from loadgen.base.errors import UsageError
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import print_text
 from loadgen.base.text import clean_text, format_json, wrap_text
@@ -14,6 +15,9 @@ from loadgen.features.roofline.roofline_settings import MachineOptions
 from loadgen.settings import setting
 from loadgen.settings.table import add_groups
 from loadgen.study import sweep_record
+from loadgen.study.answer import answer_report
+from loadgen.study.answer.answer import CheckpointAnswer, make_answer
+from loadgen.study.answer.answer_settings import ANSWER, AnswerSettings, is_size, read_answer_flags
 from loadgen.study.compare import comparison, limits, machine_states, model, speculation_split
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.machine_states import Rows
@@ -35,12 +39,13 @@ _MOST_PROBLEMS = 10  # that are printed one by one
 
 
 class _Form(NamedTuple):
-    """The functions that write comparisons, another table, its title and its notes in one format."""
+    """The functions that write comparisons, another table with title and notes, and the answer."""
 
     comparisons: Callable[[Sequence[ComparedLoad]], str]
     table: Callable[[Table], str]
     title: Callable[[str], str]
     notes: Callable[[Sequence[str]], str]
+    answer: Callable[[CheckpointAnswer], str]
 
 
 _FORMS = {
@@ -49,14 +54,22 @@ _FORMS = {
         render_text_table,
         lambda title: "\n".join(wrap_text(title, "")) + "\n",
         lambda notes: "".join(f"{line}\n" for note in notes for line in wrap_text(note)),
+        answer_report.render_answer_text,
     ),
     "markdown": _Form(
         comparison_report.render_markdown,
         render_markdown_table,
         lambda title: f"### {escape_markdown(title)}\n\n",
         lambda notes: "".join(f"* {escape_markdown(note)}\n" for note in notes),
+        answer_report.render_answer_markdown,
     ),
-    "csv": _Form(comparison_report.render_csv, render_csv_table, lambda title: "", lambda notes: ""),
+    "csv": _Form(
+        comparison_report.render_csv,
+        render_csv_table,
+        lambda title: "",
+        lambda notes: "",
+        answer_report.render_answer_csv,
+    ),
 }
 
 
@@ -66,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
     Raises UsageError of a wrong option, and where nothing at the places can be read; with
     --require-equal-state MeasureError of runs between which the machine's state differs.
     """
-    given = parse_arguments(compare_parser(), argv)
+    given = parse_arguments(compare_parser(), _mark_bare_fits(argv))
     ask = ComparisonOptions(
         baseline=given.baseline,
         margin=None if given.margin is None else given.margin / 100,
@@ -83,7 +96,9 @@ def main(argv: Sequence[str]) -> int:
     tables, searches = compare_sources(read, ask), limits.compare_limits(read.limits, ask)
     if given.require_equal_state:
         machine_states.check_equal_states(list_table_rows(tables, searches))
-    shown = _render(tables, searches, missing, given)
+    asked = read_answer_flags(given, ask.campaign.answer)
+    found = make_answer(tables, searches, ask, asked, given.answer)
+    shown = _render(tables, searches, found, missing, given)
     print_text(clean_text(shown), sys.stdout, end="")
     return 0
 
@@ -94,6 +109,12 @@ def list_table_rows(tables: Sequence[ComparedLoad], searches: Sequence[ComparedL
         yield [(line.name, line.runs) for line in table.lines]
     for compared in searches:
         yield [(row.name, [run for each in row.searches for run in each.runs]) for row in compared.rows]
+
+
+def _mark_bare_fits(argv: Sequence[str]) -> list[str]:
+    """Return the words with a --fits that no size of memory follows as `--fits=`, which asks for a table."""
+    pairs = zip(argv, [*argv[1:], ""], strict=False)
+    return ["--fits=" if word == "--fits" and not is_size(after) else word for word, after in pairs]
 
 
 def compare_sources(read: Sources, ask: ComparisonOptions) -> list[ComparedLoad]:
@@ -140,7 +161,8 @@ def compare_parser() -> argparse.ArgumentParser:
     instead = parser.add_argument_group("other tables, instead")
     instead.add_argument("--rankings", action="store_true", help="rows by speed")
     instead.add_argument("--effects", action="store_true", help="models × quantizations, × that of BF16")
-    instead.add_argument("--fits", action="store_true", help="what goes into 8, 16, 24, 48 and 96 GiB")
+    instead.add_argument("--answer", action="store_true", help="only what to take, with all forms")
+    add_groups(parser, [ANSWER], AnswerSettings.rows)
     return parser
 
 
@@ -155,17 +177,18 @@ def report_unread(problems: Sequence[str]) -> None:
 def _render(
     tables: Sequence[ComparedLoad],
     searches: Sequence[ComparedLimits],
+    found: CheckpointAnswer | None,
     missing: Sequence[str],
     given: argparse.Namespace,
 ) -> str:
-    """Write the comparison, or the other tables that `given` has, as JSON, Markdown, CSV or text.
+    """Write answer and comparison, or the tables that `given` has, as JSON, Markdown, CSV or text.
 
     `missing` are lines on points of sweeps without a finished run: in JSON always, else below the comparison,
     and not in CSV. JSON has the other tables next to the comparison.
     """
     drawn = _make_other_tables(tables, given)
     if given.json:
-        whole = encode_comparison(tables, searches) | ({"points": missing} if missing else {})
+        whole = encode_comparison(tables, searches, found) | ({"points": missing} if missing else {})
         for key, _, table in drawn:
             keys = [column.key for column in table.columns]
             rows = [dict(zip(keys, row, strict=True)) for row in table.body]
@@ -173,31 +196,51 @@ def _render(
         return format_json(whole, indent=1) + "\n"
     name = "markdown" if given.markdown else "csv" if given.csv else "text"
     form = _FORMS[name]
-    if drawn:
-        return "\n".join(form.title(title) + form.table(table) for _, title, table in drawn)
+    parts = [form.title(title) + form.table(table) for _, title, table in drawn]
+    if given.answer:
+        parts.insert(0, form.answer(_require_answer(found)))
+    if parts:
+        return "\n".join(parts)
     notes = form.notes(missing) if missing else ""
-    return "\n".join(filter(None, (render_comparison(tables, searches, name), notes)))
+    return "\n".join(filter(None, (render_comparison(tables, searches, name, found), notes)))
+
+
+def _require_answer(found: CheckpointAnswer | None) -> CheckpointAnswer:
+    """Return the answer; raises UsageError if there is none."""
+    if found is None:
+        raise UsageError("--answer: there are not two checkpoints to choose from: pass runs of others too")
+    return found
 
 
 def render_comparison(
-    tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits], form: str = "text"
+    tables: Sequence[ComparedLoad],
+    searches: Sequence[ComparedLimits],
+    form: str = "text",
+    found: CheckpointAnswer | None = None,
 ) -> str:
-    """Write compared limits, then compared runs, in the format `form`: "text", "markdown" or "csv"."""
+    """Write the answer, compared limits, then compared runs as `form`: "text", "markdown" or "csv".
+
+    CSV has no answer, whose columns are others.
+    """
     written = _FORMS[form]
     if form == "csv":
         parts = [limits.render_limit_csv(searches)] if searches else []
     else:
-        parts = [
+        parts = [] if found is None else [written.answer(found)]
+        parts += [
             written.title(limits.describe_limits(each)) + written.table(limits.make_limit_table(each))
             for each in searches
         ]
     return "\n".join([*parts, *([written.comparisons(tables)] if tables else [])])
 
 
-def encode_comparison(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> dict[str, Any]:
-    """Make the JSON object of compared runs, and of limits if there are searches."""
-    found = {"limits": limits.encode_limits(searches)} if searches else {}
-    return comparison_report.encode_comparisons(tables) | found
+def encode_comparison(
+    tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits], found: CheckpointAnswer | None = None
+) -> dict[str, Any]:
+    """Make the JSON object of the answer, of compared runs, and of limits if there are searches."""
+    begun = {} if found is None else {"answer": answer_report.encode_answer(found)}
+    searched = {"limits": limits.encode_limits(searches)} if searches else {}
+    return begun | comparison_report.encode_comparisons(tables) | searched
 
 
 def _make_other_tables(
@@ -216,6 +259,6 @@ def _make_other_tables(
         if given.effects:
             effects = rankings.make_effect_table(table)
             drawn.append((f"effects_{number}", f"Effect of quantization{load}", effects))
-    if given.fits:
+    if given.fits == "":
         drawn.append(("fits", "What fits which memory (GiB)", rankings.make_fit_table(tables)))
     return drawn

@@ -13,6 +13,8 @@ from msgspec.structs import replace
 from loadgen.base.errors import UsageError
 from loadgen.report.run import Place, Run, Verdict
 from loadgen.study import compare_command, run_summary
+from loadgen.study.answer.answer import CheckpointAnswer, make_answer
+from loadgen.study.answer.answer_settings import AnswerRequest
 from loadgen.study.audit import audit_command
 from loadgen.study.audit.audit_command import Audited
 from loadgen.study.compare import limits, model
@@ -39,18 +41,51 @@ class Comparison(msgspec.Struct, frozen=True):
     tables: tuple[model.ComparedLoad, ...]
     messages: tuple[str, ...] = ()
     limits: tuple[ComparedLimits, ...] = ()
+    options: ComparisonOptions = ComparisonOptions()
 
     def text(self) -> str:
         """Write the tables as `loadgen compare` prints them."""
-        return compare_command.render_comparison(self.tables, self.limits)
+        return compare_command.render_comparison(self.tables, self.limits, found=self._campaign_answer)
 
     def markdown(self) -> str:
         """Write the tables for a pull request."""
-        return compare_command.render_comparison(self.tables, self.limits, "markdown")
+        found = self._campaign_answer
+        return compare_command.render_comparison(self.tables, self.limits, "markdown", found)
 
     def json(self) -> dict[str, Any]:
         """Return the tables and limits as an object of plain values, p-values too."""
-        return compare_command.encode_comparison(self.tables, self.limits)
+        return compare_command.encode_comparison(self.tables, self.limits, self._campaign_answer)
+
+    def answer(
+        self,
+        *,
+        fits: str | None = None,
+        slo: str | None = None,
+        max_kl: float | None = None,
+        price_per_hour: float | None = None,
+        lm_eval: Mapping[str, str] | None = None,
+    ) -> CheckpointAnswer | None:
+        """Return what to take of them under these constraints; None if there are not two checkpoints.
+
+        `fits` is a size as "16GiB", `slo` objectives as "tpot p95 < 50ms", `max_kl` nats a token, and
+        `lm_eval` files of scores by checkpoint; what is None is as the campaign has it. Raises UsageError.
+        """
+        given = {
+            "fits": fits,
+            "slo": slo,
+            "max_kl": max_kl,
+            "price_per_hour": price_per_hour,
+            "lm_eval": lm_eval,
+        }
+        known = {key: value for key, value in given.items() if value is not None}
+        asked = AnswerRequest.read({**self.options.campaign.answer, **known})
+        return make_answer(self.tables, self.limits, self.options, asked, wanted=True)
+
+    @property
+    def _campaign_answer(self) -> CheckpointAnswer | None:
+        """What to take of a campaign's checkpoints under its own constraints; None outside of one."""
+        asked = AnswerRequest.read(self.options.campaign.answer)
+        return make_answer(self.tables, self.limits, self.options, asked)
 
 
 def compare(
@@ -78,7 +113,7 @@ def compare(
     campaign = model.read_campaign_settings(places)
     ask = ComparisonOptions(baseline, margin, alpha, headline, allow_unlike, machine, campaign)
     tables, searches = compare_command.compare_sources(read, ask), limits.compare_limits(read.limits, ask)
-    return Comparison(tuple(tables), read.errors, tuple(searches))
+    return Comparison(tuple(tables), read.errors, tuple(searches), ask)
 
 
 def _collect_sources(

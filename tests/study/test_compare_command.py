@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from builders import made_runs
 from builders.comparison_samples import PUBLISHED
@@ -21,6 +22,7 @@ from loadgen.study.compare import model
 from loadgen.study.compare.model import CampaignSettings, ComparisonOptions
 from loadgen.study.importers import result_sources
 
+ONE = str(Path(__file__).parents[2] / "docs" / "examples" / "vllm.json")
 THOR, RTX = str(PUBLISHED / "jetson_thor_serving.md"), str(PUBLISHED / "rtx_pro_6000_speed.csv")
 
 
@@ -99,6 +101,8 @@ def test_our_own_runs_are_compared(capsys: pytest.CaptureFixture[str], tmp_path:
         ([THOR, "--headline", "tok"], "--headline tok: no run reports it"),
         ([THOR, "--bandwidth", "0"], "--bandwidth 0: give the GB/s"),
         ([THOR, "--csv", "--json"], "not allowed with argument"),
+        ([THOR, "--fits", "16GB", "--max-kl", "0"], "--max-kl 0.0: give nats a token, above 0"),
+        ([ONE, "--answer"], "--answer: there are not two checkpoints to choose from"),
         ([THOR, "--model-config", "nowhere.json"], "nowhere.json"),
     ],
 )
@@ -158,6 +162,8 @@ def test_the_same_place_twice_is_one(capsys: pytest.CaptureFixture[str], tmp_pat
 def test_a_campaign_says_how_it_is_compared(tmp_path: Path, text: str, told: CampaignSettings) -> None:
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "campaign.json").write_text(text, "utf-8")
+    if text.endswith("}"):
+        told = replace(told, directory=tmp_path / "c")
     assert model.read_campaign_settings([str(tmp_path / "other"), str(tmp_path / "c")]) == told
     assert model.read_campaign_settings([str(tmp_path)]) == told
 

@@ -235,7 +235,7 @@ def huge_usage(asked: Asked) -> Answer:
 
 @pytest.fixture
 def uncompared(ports: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(campaign_command, "_print_comparison", lambda kept: None)
+    monkeypatch.setattr(campaign_command, "_print_comparison", lambda kept, given: None)
 
 
 @pytest.mark.whole

@@ -159,7 +159,7 @@ def _compare_kind(named: Sequence[tuple[str, StoredLimit]], ask: ComparisonOptio
             name,
             tuple(rows[name]),
             summarise_limits(rows[name]),
-            None if name == baseline else _judge_row(rows[name], rows[baseline], ask),
+            None if name == baseline else judge_limits(rows[name], rows[baseline], ask),
         )
         for name in (baseline, *(name for name in rows if name != baseline))
     )
@@ -184,7 +184,9 @@ def summarise_limits(limits: Sequence[StoredLimit]) -> LimitEstimate | None:
     return LimitEstimate(value=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half))
 
 
-def _judge_row(row: Sequence[StoredLimit], baseline: Sequence[StoredLimit], ask: ComparisonOptions) -> Effect:
+def judge_limits(
+    row: Sequence[StoredLimit], baseline: Sequence[StoredLimit], ask: ComparisonOptions
+) -> Effect:
     """Judge a row's limits against the baseline's; by the searches' own intervals with one on a side.
 
     They are paired if both sides have the same repeats of a campaign. Without a limit on a side there is no

@@ -21,11 +21,11 @@ def explain_state_differences(run: Reported, baseline: Reported) -> Evidence | N
     """
     if run.machine != baseline.machine:
         return None
-    apart = _list_run_differences(run, baseline)
+    apart = list_run_differences(run, baseline)
     return join_evidence(f"{what} {own}, baseline {other}" for what, own, other in apart if what != _MODE)
 
 
-def _list_run_differences(run: Reported, baseline: Reported) -> list[Difference]:
+def list_run_differences(run: Reported, baseline: Reported) -> list[Difference]:
     """List the differences before two runs, then settings that differ only at their ends; [] if unknown."""
     if run.facts is None or baseline.facts is None:
         return []
@@ -61,7 +61,7 @@ def _list_unequal(rows: Rows) -> Iterator[str]:
         if name in found:
             continue
         recorded = run.facts is not None and run.facts.state_before is not None
-        apart = _list_run_differences(run, first) if recorded else []
+        apart = list_run_differences(run, first) if recorded else []
         named = ", ".join(f"{what} {own} (first run of {first_name}: {other})" for what, own, other in apart)
         if sentence := named if recorded else "the state of its machine is not recorded":
             found.add(name)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -27,12 +28,15 @@ ALONE = "one row under this load, nothing to compare it with: pass another run"
 
 
 class CampaignSettings(msgspec.Struct, frozen=True):
-    """A campaign's baseline, margins and hardware; empty or None if no campaign sets them."""
+    """What a campaign decides of comparisons; empty or None if no campaign sets it."""
 
     baseline: str = ""
     margin: float | None = None
     hardware: str | None = None
     kl_margin: float | None = None  # nats a token
+    directory: Path | None = None  # that has its record
+    answer: Mapping[str, Any] = {}  # its table [answer]
+    reference: str = ""  # the checkpoint or arm that qualities are measured against
 
 
 def read_campaign_settings(places: Iterable[str]) -> CampaignSettings:
@@ -55,6 +59,9 @@ def read_campaign_settings(places: Iterable[str]) -> CampaignSettings:
                 margin=margin if margin is not None and 0 < margin < 1 else None,
                 hardware=json_fields.read_word(contents.get("hardware")) or None,
                 kl_margin=json_fields.read_number(read_mapping(contents.get("quality")).get("margin")),
+                directory=record.parent,
+                answer=read_mapping(contents.get("answer")),
+                reference=json_fields.read_word(read_mapping(contents.get("quality")).get("reference")),
             )
     return CampaignSettings()
 

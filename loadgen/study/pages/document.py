@@ -39,6 +39,7 @@ class Document(msgspec.Struct, frozen=True):
     errors: tuple[str, ...]  # of what could not be read
     compared_limits: tuple[tuple[str, Table], ...] = ()  # of several searches: title and table
     points: tuple[str, ...] = ()  # of sweeps, that have no whole run, and why
+    answer: PageSection = PageSection("")  # what to take, which comes first; empty: there is no choice
 
     @property
     def compared(self) -> tuple[Compared, ...]:

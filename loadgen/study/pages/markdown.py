@@ -24,6 +24,12 @@ def render_markdown(document: Document) -> str:
     if document.simulated:
         verdicts.append(f"SIMULATED: {_escape(document.simulated)}")
     lines += ["**Verdict**: " + " · ".join(verdicts), ""] if verdicts else []
+    if document.answer:
+        lines += [
+            *_render_section(document.answer),
+            *(f"- {_escape(note)}" for note in document.answer.remarks),
+            "",
+        ]
     for title, table in document.compared_limits:
         lines += [f"## {_escape(title)}", "", *_render_words(table)]
     for section in document.sections:

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from loadgen.base import files
 from loadgen.base.errors import MeasureError, UsageError
@@ -22,6 +22,9 @@ from loadgen.base.printing import print_text
 from loadgen.base.text import clean_line, clean_text, make_file_name, wrap_text
 from loadgen.report import result_block
 from loadgen.study import compare_command, limit_record, sweep_record
+from loadgen.study.answer import answer_report
+from loadgen.study.answer.answer import CheckpointAnswer, make_answer
+from loadgen.study.answer.answer_settings import read_answer_flags
 from loadgen.study.compare import limits, model
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.limits import ComparedLimits
@@ -32,6 +35,7 @@ from loadgen.study.consistency import ceilings
 from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources
 from loadgen.study.pages import load_charts
+from loadgen.study.pages.answer_section import make_answer_section
 from loadgen.study.pages.document import Document, compose_document
 from loadgen.study.pages.markdown import render_markdown
 from loadgen.study.pages.page_parts import PageSection, Panel
@@ -102,7 +106,7 @@ class _Given:
     def document(self) -> Document:
         """The whole report, composed once for all forms."""
         read = self.read
-        return compose_document(
+        document = compose_document(
             self.reported,
             self.comparisons,
             read.failures,
@@ -112,6 +116,13 @@ class _Given:
             compared_limits=self.compared_limits,
             alone=self.alone,
         )
+        return document if self.answer is None else replace(document, answer=make_answer_section(self.answer))
+
+    @cached_property
+    def answer(self) -> CheckpointAnswer | None:
+        """What to take; None if there are not two checkpoints to choose from."""
+        asked = read_answer_flags(self.asked, self._ask.campaign.answer)
+        return make_answer(self.alone, self.compared_limits, self._ask, asked)
 
     @cached_property
     def _ask(self) -> ComparisonOptions:
@@ -157,6 +168,8 @@ def _make_text(given: _Given) -> str:
     read = given.read
     searches = ((clean_line(limit.shown_name), limit.record) for limit in read.limits)
     texts = [f"{name}\n{limit_record.render_search(record)}" for name, record in searches]
+    if given.answer is not None:
+        texts.insert(0, answer_report.render_answer_text(given.answer))
     if any(len(each.rows) > 1 for each in given.compared_limits):
         texts.append(compare_command.render_comparison((), given.compared_limits))
     if given.alone:

@@ -16,6 +16,7 @@ from loadgen.features.roofline.run_roofline import add_ceiling
 from loadgen.report import report, result_block, run_directory
 from loadgen.settings import setting
 from loadgen.settings.table import add_groups
+from loadgen.study.answer.answer_settings import ANSWER, AnswerSettings
 
 _TEXT, _FORMS = "text", ("html", "markdown", "csv", "png", "svg", "plot")
 _PAGE = "report.html"
@@ -46,6 +47,7 @@ def report_parser() -> argparse.ArgumentParser:
     add("--plot", action="store_true", help="distributions and tokens over time, in the terminal")
     add("--baseline", metavar="NAME", help="the checkpoint that the others are compared with")
     add_groups(parser, [setting.ROOFLINE], MachineOptions.rows)
+    add_groups(parser, [ANSWER], AnswerSettings.rows)
     return parser
 
 

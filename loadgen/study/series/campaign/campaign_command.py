@@ -26,6 +26,7 @@ from loadgen.run.command import progress
 from loadgen.run.command.credentials import read_api_key
 from loadgen.settings import table
 from loadgen.settings.server_settings import KeyOptions
+from loadgen.study.answer.answer_settings import ANSWER, AnswerSettings, read_answer_flags
 from loadgen.study.series.campaign import arms, campaign_store, resumption
 from loadgen.study.series.campaign.arms import (
     ONCE,
@@ -38,6 +39,7 @@ from loadgen.study.series.campaign.arms import (
     show_program,
 )
 from loadgen.study.series.campaign.campaign_file import (
+    EXAMPLE,
     CampaignFile,
     list_shipped,
     load_campaign,
@@ -50,7 +52,6 @@ from loadgen.study.series.series_store import FAILED, StoreError
 from loadgen.study.series.time_estimate import Pace, format_duration
 
 if TYPE_CHECKING:
-    from loadgen.study.compare.limits import ComparedLimits
     from loadgen.study.compare.machine_states import Rows
 
 
@@ -70,6 +71,10 @@ def main(argv: Sequence[str]) -> int:
     Without a file or a directory to resume it prints the shipped campaigns, with --dry-run a preview.
     """
     given = parse_arguments(campaign_parser(), argv)
+    if given.example:
+        print_text(list_shipped()[EXAMPLE].read_text("utf-8"), sys.stdout, end="")
+        return 0
+    read_answer_flags(given, {})
     if given.file is None and given.resume in (None, resumption.LATEST):
         for name, path in list_shipped().items():
             print_text(f"{name:<20} {load_campaign(path).description}", sys.stdout)
@@ -124,6 +129,8 @@ def campaign_parser() -> argparse.ArgumentParser:
     add("--require-equal-state", action="store_true",
         help="refuse cells before which the machine is in another state than before the first")  # fmt: skip
     add("--quiet", action="store_true", help="no progress; only failures and the comparison")
+    add("--example", action="store_true", help="print a commented campaign file, then exit")
+    table.add_groups(parser, [ANSWER], AnswerSettings.rows)
     return parser
 
 
@@ -210,7 +217,7 @@ def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.
             raise StoreError(f"{error}; {state}; when it can be written: {resume}") from None
         finally:
             kept.drop_unfinished()
-    return _report_end(wanted, kept, resume, given.require_equal_state)
+    return _report_end(wanted, kept, resume, given)
 
 
 def _make_watch(
@@ -233,50 +240,48 @@ def _count_finished(wanted: CampaignRequest, kept: CampaignStore) -> str:
     return f"{len(every & kept.list_finished())} of {len(every)} cells are finished{failed}"
 
 
-def _report_end(wanted: CampaignRequest, kept: CampaignStore, resume: str, equal: bool) -> int:
+def _report_end(wanted: CampaignRequest, kept: CampaignStore, resume: str, given: argparse.Namespace) -> int:
     """Print the comparison, the directory and the next commands, and return 0.
 
-    Raises MeasureError, and prints nothing, if no cell finished; with `equal` also at the end, if the machine
-    was not in one state.
+    Raises MeasureError, and prints nothing, if no cell finished; with --require-equal-state also at the
+    end, if the machine was not in one state.
     """
     if not kept.list_finished():
         raise MeasureError(f"every cell failed; the reasons are in {kept.directory / FAILED}")
     print_text("", sys.stdout)
-    rows = _print_comparison(kept)
+    rows = _print_comparison(kept, given)
     where = shlex.quote(str(kept.directory))
     print_text(f"\n{_count_finished(wanted, kept)}: {kept.directory}", sys.stdout)
     if kept.list_failed():
         print_text(f"retry the failed cells: {resume} --retry-failed", sys.stdout)
     print_text(f"again:   loadgen compare {where}\nto see:  loadgen report --html {where}", sys.stdout)
-    if equal:
+    if given.require_equal_state:
         from loadgen.study.compare.machine_states import check_equal_states
 
         check_equal_states(rows)
     return 0
 
 
-def _print_comparison(kept: CampaignStore) -> list[Rows]:
-    """Print the comparisons of the campaign's limits and runs, and return the rows of their tables.
+def _print_comparison(kept: CampaignStore, given: argparse.Namespace) -> list[Rows]:
+    """Print what to take, and the comparisons of limits and runs, and return the rows of their tables.
 
     A LoadgenError is printed, not raised, and nothing is returned.
     """
     from loadgen.study import compare_command
+    from loadgen.study.answer.answer import make_answer
     from loadgen.study.compare import limits, model
     from loadgen.study.compare.model import ComparisonOptions
-    from loadgen.study.compare.tables import comparison_report
     from loadgen.study.importers import result_sources
 
     places = [str(kept.directory)]
-    searches: list[ComparedLimits] = []
     try:
         read = result_sources.read_sources(places)
         compare_command.report_unread(read.errors)
         ask = ComparisonOptions(campaign=model.read_campaign_settings(places))
-        if read.limits:
-            searches = limits.compare_limits(read.limits, ask)
-            print_text(clean_text(compare_command.render_comparison((), searches)), sys.stdout)
-        if tables := compare_command.compare_sources(read, ask):
-            print_text(clean_text(comparison_report.render_text(tables)), sys.stdout, end="")
+        tables, searches = compare_command.compare_sources(read, ask), limits.compare_limits(read.limits, ask)
+        found = make_answer(tables, searches, ask, read_answer_flags(given, ask.campaign.answer))
+        shown = compare_command.render_comparison(tables, searches, found=found)
+        print_text(clean_text(shown), sys.stdout, end="")
         return list(compare_command.list_table_rows(tables, searches))
     except LoadgenError as error:  # the runs are there all the same
         print_text(f"loadgen: {error}", sys.stderr)

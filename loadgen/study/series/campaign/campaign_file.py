@@ -23,6 +23,7 @@ from loadgen.run.command.options import TABLE
 from loadgen.settings.setting import OF_A_PROFILE, Makes
 from loadgen.settings.table import list_profile_keys
 from loadgen.settings.validation import validate_table
+from loadgen.study.answer.answer_settings import AnswerRequest
 
 Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^\S(.*\S)?$")]
 Names = Annotated[tuple[Name, ...], Field(strict=False)]
@@ -61,12 +62,23 @@ class LimitTable(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_
         return words
 
 
+class AnswerTable(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_nan=False):
+    """`[answer]`: what a checkpoint must hold to be taken, as by the flags of `loadgen compare`."""
+
+    fits: str | None = None
+    slo: str | None = None
+    max_kl: float | None = None
+    price_per_hour: float | None = None
+    lm_eval: dict[str, str] = Field(default_factory=dict)  # files of scores by checkpoint
+
+
 class CheckpointTable(BaseModel, extra="allow", frozen=True, strict=True):
     """One `[[checkpoints]]`: a row of the comparison; every other key is a flag of `loadgen bench`."""
 
     name: Name
     servers: Names | None = None  # None: all of the file's
     profiles: Names | None = None  # None: those of the file
+    lm_eval: str = ""  # results_*.json of lm-evaluation-harness on it; "": none
 
     @property
     def flags(self) -> dict[str, Any]:
@@ -87,6 +99,7 @@ class CampaignOptions(BaseModel, extra="forbid", frozen=True, strict=True, allow
     fingerprint: bool = False
     cool_down: CoolDown | None = None
     limit: LimitTable | None = None
+    answer: AnswerTable | None = None
 
 
 class CampaignFile(CampaignOptions, frozen=True):
@@ -96,6 +109,9 @@ class CampaignFile(CampaignOptions, frozen=True):
     seed: Annotated[int, Field(ge=0, le=MOST_SEED)] | None = None  # None: drawn and recorded
     servers: dict[Name, dict[str, Any]] = Field(default_factory=dict)
     checkpoints: tuple[CheckpointTable, ...]
+
+
+EXAMPLE = "example"  # the shipped campaign that --example prints
 
 
 def list_shipped() -> dict[str, Path]:
@@ -122,6 +138,8 @@ def load_campaign(path: Path) -> CampaignFile:
         raise UsageError(f"{path}: servers: write a [servers.NAME] table for each")
     if isinstance(cool_down := table.get("cool_down"), dict):
         table["cool_down"] = validate_table(CoolDown, cool_down, f"{path}: [cool_down]")
+    if isinstance(answer := table.get("answer"), dict):
+        table["answer"] = _read_answer(answer, f"{path}: [answer]")
     if isinstance(limit := table.get("limit"), dict):
         where = f"{path}: [limit]"
         table["limit"] = validate_table(LimitTable, limit, where)
@@ -134,6 +152,16 @@ def load_campaign(path: Path) -> CampaignFile:
     )
     _check_names(campaign, path)
     return campaign
+
+
+def _read_answer(table: Mapping[str, Any], where: str) -> AnswerTable:
+    """Read `[answer]`; raises UsageError, which begins with `where`."""
+    answer = validate_table(AnswerTable, table, where)
+    try:
+        AnswerRequest.read(table)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
+    return answer
 
 
 def _read_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> Iterator[CheckpointTable]:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from loadgen import __version__
 from loadgen.base.errors import UsageError
+from loadgen.base.files import expand_path
 from loadgen.base.secrecy import Secrets
 from loadgen.base.untrusted import read_file_bytes
 from loadgen.facts.machine_state import MachineState
@@ -26,7 +27,12 @@ from loadgen.report import run_directory
 from loadgen.report.result_file import OURS
 from loadgen.study.limit_record import LIMIT
 from loadgen.study.series.campaign.arms import Arm, Planned, Start, list_cells
-from loadgen.study.series.campaign.campaign_file import CampaignFile, CampaignOptions, hide_flag_secrets
+from loadgen.study.series.campaign.campaign_file import (
+    AnswerTable,
+    CampaignFile,
+    CampaignOptions,
+    hide_flag_secrets,
+)
 from loadgen.study.series.series_store import FAILED, INTERRUPTED, SeriesStore, create_directory, list_names
 from loadgen.study.series.time_estimate import Pace
 from loadgen.study.sweep_record import LARGEST_BYTES, read_record
@@ -192,6 +198,11 @@ def make_record(
     seed = Seed.draw() if file.seed is None else Seed(file.seed, chosen=True)
     profiles = {name: place for arm in arms for name, place in arm.places.items()}
     settings = {key: getattr(file, key) for key in CampaignOptions.model_fields}
+    scores = {
+        row.name: str(path.parent / expand_path(row.lm_eval)) for row in file.checkpoints if row.lm_eval
+    }
+    if scores:
+        settings["answer"] = (file.answer or AnswerTable()).model_copy(update={"lm_eval": scores})
     return CampaignRecord(
         **{**settings, "baseline": file.baseline or arms[0].checkpoint},
         file=str(path.absolute()),

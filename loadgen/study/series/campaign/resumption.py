@@ -16,6 +16,7 @@ LATEST = ""  # --resume without a directory
 # What may change after cells were run: it only affects how they are read, or adds to them.
 _HARMLESS = (
     "loadgen", "created", "description", "file", "repeats", "baseline", "margin", "hardware", "order",
+    "answer",
 )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from loadgen.study.series.campaign.campaign_file import (
     make_arguments,
     overlay_flags,
 )
+from loadgen.study.series.campaign.campaign_store import make_record
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +72,8 @@ BAD: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
     ([{"name": "a", "seed": 5}], {}, "seed applies to the whole campaign: write it above the tables"),
     ([{"name": "a", "repeat": 5}], {}, "repeat is written repeats = N, above the tables"),
     ([{"name": "a", "run_dir": "x"}], {}, "run_dir is a flag of `loadgen campaign`"),
+    ([INSTANT], {"answer": {"fit": "16GiB"}}, "[answer]: unknown key 'fit', did you mean 'fits'?"),
+    ([INSTANT], {"answer": {"fits": "much"}}, "--fits 'much': give a size of memory, as 16GiB"),
     ([{"name": "a b", "preset": "p"}, {"name": "a-b"}], {}, "would both be stored as r0-a-b-embedded-tiny"),
     ([{"name": "a" * 80, "servers": ["s" * 80]}], {"servers": {"s" * 80: {}}, "name": "c" * 80}, ""),
     ([{"name": "ä" * 80, "servers": ["s" * 80]}], {"servers": {"s" * 80: {}}}, "too long for a directory's"),
@@ -122,10 +126,13 @@ def test_what_is_wrong_with_a_command_is_said(
     assert not Path("runs").exists()
 
 
+SHIPPED = ["demo", "example", "qwen3-h20-ladder", "qwen3-thor"]
+
+
 def test_without_a_file_the_shipped_campaigns_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["campaign"]) == 0
     out = capsys.readouterr().out
-    assert [line.split()[0] for line in out.splitlines()[:-1]] == ["demo", "qwen3-h20-ladder", "qwen3-thor"]
+    assert [line.split()[0] for line in out.splitlines()[:-1]] == SHIPPED
 
 
 def test_all_texts_agree_on_how_long_the_demo_takes() -> None:
@@ -140,11 +147,32 @@ def test_all_texts_agree_on_how_long_the_demo_takes() -> None:
         assert "half a minute" in text.lower()
 
 
+def test_the_example_is_a_file_of_one_s_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["campaign", "--example"]) == 0
+    (tmp_path / "mine.toml").write_text(capsys.readouterr().out, "utf-8")
+    assert cli.main(["campaign", str(tmp_path / "mine.toml"), "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "2 arms (checkpoint on server), 3 repeats: 6 cells, 6 starts of a server" in out
+    assert "each cell is a search for the highest load at ttft p90 < 500ms, tpot p90 < 50ms" in out
+
+
+def test_the_answer_s_constraints_are_kept(tmp_path: Path) -> None:
+    own = {**INSTANT, "lm_eval": "scores/results_1.json"}
+    path = written(tmp_path, own, answer={"fits": "16GiB", "max_kl": 0.05})
+    file = campaign_file.load_campaign(path)
+    made = arms.make_arms(file, path)
+    record = make_record(file, path, made, arms.plan_starts("c", made, 1), datetime(2026, 11, 26))
+    assert record.model_dump()["answer"] == {
+        "fits": "16GiB", "slo": None, "max_kl": 0.05, "price_per_hour": None,
+        "lm_eval": {"instant": str(path.parent / "scores/results_1.json")},
+    }  # fmt: skip
+
+
 def test_campaigns_are_no_profiles() -> None:
     assert not set(campaign_file.list_shipped()) & set(profile.list_shipped())
 
 
-@loop_over("name", ["demo", "qwen3-h20-ladder", "qwen3-thor"])
+@loop_over("name", SHIPPED)
 def test_the_shipped_campaigns_are_sound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MODELS", raising=False)
     path = campaign_file.locate_campaign(name)

@@ -34,7 +34,9 @@ IDS = ["r0-A-embedded-tiny", "r0-B-embedded-tiny", "r1-A-embedded-tiny", "r1-B-e
 def compared(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The directories that were compared, which is tested elsewhere; a server that failed soon lives."""
     found: list[Path] = []
-    monkeypatch.setattr(campaign_command, "_print_comparison", lambda kept: found.append(kept.directory))
+    monkeypatch.setattr(
+        campaign_command, "_print_comparison", lambda kept, given: found.append(kept.directory)
+    )
     monkeypatch.setattr(session, "_FAILED_S", 0.5)
     return found
 

@@ -45,7 +45,7 @@ AB = ({"name": "A", "preset": "instant"}, {"name": "B", "preset": "instant"})
 @pytest.fixture(autouse=True)
 def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Comparing is tested elsewhere."""
-    monkeypatch.setattr(campaign_command, "_print_comparison", lambda kept: None)
+    monkeypatch.setattr(campaign_command, "_print_comparison", lambda kept, given: None)
 
 
 def campaign(path: Path, *words: str) -> int:

@@ -1,0 +1,252 @@
+"""Answer columns: what is known of each checkpoint, a row a column; the answer is made of this table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+
+import msgspec
+
+from loadgen.facts.machine_state import Difference
+from loadgen.study import repeats
+from loadgen.study.answer.candidate import Candidate, Value
+from loadgen.study.answer.contest import Contest
+from loadgen.study.compare.comparison import read_figure
+from loadgen.study.compare.machine_states import list_run_differences
+from loadgen.study.compare.model import Split
+from loadgen.study.run_summary import Reported
+
+_GIB = 2.0**30
+_UNCHANGED = {"kl": 0.0, "agreement": 1.0}  # of the reference against itself
+_HOUR_S, _MILLION = 3600.0, 1e6
+_NO_KV = "the size of the KV cache is in what an engine reports or logs, and was not found"
+SAME_STATE = "equal"
+
+
+class AnswerColumn(msgspec.Struct, frozen=True):
+    """One column; `read` returns a candidate's value, else why there is none.
+
+    `baseline` is the candidate that the others are compared with.
+    """
+
+    key: str
+    title: str
+    read: Callable[[Candidate, Candidate], Value | str]
+    decimals: int = 2  # at most
+    better: bool | None = None  # of an objective: whether higher is better; None: it is none
+    scale: float = 1.0  # by which a value is multiplied where it is written
+
+
+def read_average(
+    figure: Callable[[Reported], float | None], why: str, candidate: Candidate, baseline: Candidate
+) -> Value | str:
+    """Average a figure over the candidate's runs; `why` if no run has it."""
+    value = candidate.average(figure)
+    return why if value is None else value
+
+
+def _average(figure: Callable[[Reported], float | None], why: str) -> Callable[..., Value | str]:
+    return partial(read_average, figure, why)
+
+
+def _read_joules_per_request(run: Reported) -> float | None:
+    """Return the joules of a run's window ÷ its answered requests; None without either."""
+    sensed = None if run.facts is None else run.facts.sensed
+    completed = run.figure("completed")
+    return sensed.energy.joules / completed if sensed and sensed.energy and completed else None
+
+
+def _read_kv_tokens(run: Reported) -> float | None:
+    """Return the tokens that the KV cache holds, as the engine reports or logs them; None if it does not."""
+    as_run = None if run.facts is None else run.facts.as_run
+    return float(as_run.kv_capacity_tokens) if as_run and as_run.kv_capacity_tokens else None
+
+
+def _read_ready_s(run: Reported) -> float | None:
+    """Return the seconds from a launch until the server was ready; None if it was not launched."""
+    launched = None if run.facts is None else run.facts.launched
+    return None if launched is None else launched.ready_s
+
+
+def _read_context(candidate: Candidate, baseline: Candidate) -> Value | str:
+    """Return KV cache ÷ requests in flight, in tokens, at most the model's context; else why not."""
+    capacity = candidate.average(_read_kv_tokens)
+    if capacity is None:
+        return _NO_KV
+    if not candidate.concurrency:
+        return "it is not known how many requests were in flight"
+    lengths = (facts.as_run.max_model_len for facts in candidate.facts if facts.as_run)
+    most = next(filter(None, lengths), None) or next(
+        (facts.server.max_model_len for facts in candidate.facts if facts.server.max_model_len), math.inf
+    )
+    return Value(float(min(most, capacity.mean // max(1.0, candidate.concurrency))))
+
+
+def _price(key: str) -> Callable[[Candidate, Candidate], Value | str]:
+    """Make the reader of the price of a million tokens at the rate `key`: price ÷ tokens an hour · 10⁶."""
+
+    def read(candidate: Candidate, baseline: Candidate) -> Value | str:
+        rate, price = candidate.average(lambda run: run.figure(key)), candidate.price_per_hour
+        if price is None or rate is None or not rate.mean:
+            return "--price-per-hour was not given" if price is None else "no run has the throughput"
+        cost, half = price / _HOUR_S / rate.mean * _MILLION, rate.half / rate.mean
+        return Value(cost, cost * (1 - half), cost * (1 + half))
+
+    return read
+
+
+def list_differences(candidate: Candidate, baseline: Candidate) -> list[Difference] | None:
+    """List how the machine's state at the candidate's runs differed from that at the baseline's.
+
+    Runs of one repeat are compared, else the first ones; each quantity is listed once. None if the state of
+    either is not known.
+    """
+    theirs = {_identify(run): run for run in baseline.runs if _knows_state(run)}
+    ours = {_identify(run): run for run in candidate.runs if _knows_state(run)}
+    if not (theirs and ours):
+        return None
+    pairs = [(ours[key], theirs[key]) for key in ours if key in theirs]
+    found: dict[str, Difference] = {}
+    for own, other in pairs or [(next(iter(ours.values())), next(iter(theirs.values())))]:
+        for difference in list_run_differences(own, other):
+            found.setdefault(difference[0], difference)
+    return list(found.values())
+
+
+def _read_throughput(candidate: Candidate, baseline: Candidate) -> Value | str:
+    """Return the output throughput at the highest load that was searched for; else why there is none."""
+    if not candidate.searched:
+        return "its load was not searched for"
+    value = candidate.average(lambda run: run.figure("output_throughput"))
+    return "no run at its highest load was found" if value is None else value
+
+
+def _identify(run: Reported) -> Hashable:
+    """Return the repeat of a campaign's run; "" outside of one."""
+    return "" if run.cell is None else run.cell.repeat
+
+
+def _knows_state(run: Reported) -> bool:
+    """Whether the machine's state before a run is recorded."""
+    return run.facts is not None and run.facts.state_before is not None
+
+
+def _read_state(candidate: Candidate, baseline: Candidate) -> Value | str:
+    """Return in words what of the machine's state was not as for the baseline; else why that is unknown."""
+    if candidate is baseline:
+        return Value(words="baseline", nominal=True)
+    differences = list_differences(candidate, baseline)
+    if differences is None:
+        return "the machine's state is recorded where the server runs on this machine"
+    return Value(words=", ".join(what for what, _, _ in differences) or SAME_STATE)
+
+
+def _read_split(part: str, candidate: Candidate, baseline: Candidate) -> Value | str:
+    """Return the part of a candidate's speed-up that is its steps or its drafts; else why it is not known."""
+    if candidate is baseline:
+        return Value(1.0, nominal=True)
+    if not isinstance(candidate.split, Split):
+        return candidate.split or "no run has drafts, or it is not compared"
+    factor = getattr(candidate.split, part)
+    return Value(factor.mean, factor.low, factor.high)
+
+
+def _read_quality(part: str, candidate: Candidate, baseline: Candidate) -> Value | str:
+    """Return a figure of a candidate's quality, of the reference that of no difference; else why not."""
+    if candidate.is_reference:
+        mean = _UNCHANGED[part]
+        return Value(mean, mean, mean, "reference", nominal=True)
+    if candidate.quality is None:
+        return "quality was not measured: [quality] in a campaign's file"
+    found = getattr(candidate.quality, part)
+    if found is None:
+        return candidate.quality.why.get(part, "it could not be measured")
+    return Value(found.mean, found.low, found.high)
+
+
+# In the order of the table, between the speeds and the scores of lm-evaluation-harness.
+COLUMNS = (
+    AnswerColumn("throughput", "tok/s at it", _read_throughput),
+    AnswerColumn("steps", "× by steps", partial(_read_split, "steps")),
+    AnswerColumn("drafts", "× by drafts", partial(_read_split, "drafts")),
+    AnswerColumn("kl", "KL", partial(_read_quality, "kl"), 4, better=False),
+    AnswerColumn("agreement", "same first, %", partial(_read_quality, "agreement"), 1, scale=100),
+    AnswerColumn(
+        "memory", "GiB", _average(lambda run: read_figure(run, "memory_bytes"), "no memory was measured"),
+        scale=1 / _GIB,
+    ),
+    AnswerColumn("kv_tokens", "KV tokens", _average(_read_kv_tokens, _NO_KV), 0),
+    AnswerColumn("context", "longest context", _read_context, 0),
+    AnswerColumn(
+        "joules_per_request", "J/ request",
+        _average(_read_joules_per_request, "no sensor of power or energy was read"),
+    ),
+    AnswerColumn(
+        "joules_per_token", "J/ token",
+        _average(lambda run: run.joules_per_token, "no sensor of power or energy was read"), 3, better=False,
+    ),
+    AnswerColumn("ready_s", "s to ready", _average(_read_ready_s, "the server was not started here"), 1),
+    AnswerColumn("output_price", "price/M output", _price("output_throughput"), 4),
+    AnswerColumn("total_price", "price/M total", _price("total_token_throughput"), 4),
+    AnswerColumn("state", "state", _read_state),
+)  # fmt: skip
+
+
+def list_columns(contests: Sequence[Contest], candidates: Sequence[Candidate]) -> list[AnswerColumn]:
+    """List the columns that any candidate has: a speed a contest, COLUMNS, and a score a task."""
+    speeds = [
+        _make_speed_column(contest, number, len(contests) > 1) for number, contest in enumerate(contests, 1)
+    ]
+    tasks = dict.fromkeys(task for each in candidates for task in each.scores)
+    scores = [AnswerColumn(f"score {task}", task, partial(_read_score, task), 4) for task in tasks]
+    baseline = candidates[0]
+    return [
+        column
+        for column in (*speeds, *COLUMNS, *scores)
+        if any(_is_found(column.read(each, baseline)) for each in candidates)
+    ]
+
+
+def _is_found(value: Value | str) -> bool:
+    """Whether a value was measured, and not only is what it must be."""
+    return isinstance(value, Value) and not value.nominal
+
+
+def _make_speed_column(contest: Contest, number: int, several: bool) -> AnswerColumn:
+    """Make the column of a contest's speeds; with several its title has the contest's."""
+    title = f"{contest.label}, {contest.title}" if several else contest.label
+
+    def read(candidate: Candidate, baseline: Candidate) -> Value | str:
+        speed = contest.speeds.get(candidate.name)
+        return f"no comparable run under {contest.title}" if speed is None else Value.of(speed)
+
+    return AnswerColumn(f"speed_{number}", title, read, better=contest.higher_is_faster)
+
+
+def _read_score(task: str, candidate: Candidate, baseline: Candidate) -> Value | str:
+    """Return a candidate's score in a task of lm-evaluation-harness; else that there is none."""
+    return candidate.scores.get(task, "lm-evaluation-harness was not run on it, or --lm-eval not given")
+
+
+def format_value(column: AnswerColumn, value: Value | str) -> str:
+    """Write a value as 298.1 ±1.2, its words if it has some, "–" for one that is not known."""
+    if isinstance(value, str):
+        return "–"
+    if value.words:
+        return value.words
+    mean, half = value.mean * column.scale, value.half * column.scale
+    decimals = _count_decimals(mean, half, column.decimals)
+    if not math.isfinite(half):
+        return f"{mean:.{decimals}f}"
+    if repeats.is_vague(mean, half):
+        return f"{mean:.{decimals}f} {repeats.VAGUE}"
+    return f"{mean:.{decimals}f} ±{half:.{decimals}f}"
+
+
+def _count_decimals(mean: float, half: float, most: int) -> int:
+    """Count the decimals of a value: two digits of a half interval, else four of the mean; at most `most`."""
+    digits, of = (2, half) if 0 < half < math.inf else (4, abs(mean))
+    if not 0 < of < math.inf:
+        return 0
+    return max(0, min(most, digits - 1 - math.floor(math.log10(of))))

@@ -1,0 +1,203 @@
+"""Answer report: the answer as text for a terminal, as Markdown, as CSV and as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec.structs import asdict
+
+from loadgen.base.text import WIDTH, clean_line, wrap_text
+from loadgen.report.result_file import make_strict
+from loadgen.study.answer.answer import AnswerRow, CheckpointAnswer
+from loadgen.study.answer.answer_columns import format_value
+from loadgen.study.answer.candidate import Value
+from loadgen.study.load_table import SIMULATION
+from loadgen.study.repeats import VAGUE, VAGUE_LEGEND
+from loadgen.study.run_summary import group_by
+from loadgen.study.tables import (
+    Table,
+    cut_middle,
+    escape_markdown,
+    format_csv_table,
+    make_table,
+    measure_table,
+    render_markdown_table,
+    render_text_table,
+)
+
+TITLE = "What to take"
+DOMINATED = "†"
+_LONGEST_NAME = 30
+
+
+def render_answer_text(answer: CheckpointAnswer) -> str:
+    """Write the answer for a terminal: sentences, recommendations, and the table in parts of 80 columns."""
+    lines = [TITLE, "=" * WIDTH]
+    lines += [line for text in list_sentences(answer) for line in wrap_text(clean_line(text), "  ")]
+    lines.append("-" * WIDTH)
+    for title, sentences in list_recommendations(answer):
+        lines += wrap_text(clean_line(title), "  ") if title else []
+        lines += [line for text in sentences for line in wrap_text(clean_line(text), "  ")]
+    table = make_answer_table(answer, _LONGEST_NAME)
+    drawn = "\n".join(render_text_table(part) for part in _split_table(table))
+    notes = [line for note in list_notes(answer) for line in wrap_text(clean_line(note), "  ")]
+    return "\n".join([*lines, "", drawn + "".join(f"{line}\n" for line in notes)])
+
+
+def render_answer_markdown(answer: CheckpointAnswer) -> str:
+    """Write the answer as Markdown: a heading, sentences and recommendations as lists, the table, notes."""
+    lines = [
+        f"### {TITLE}",
+        "",
+        *(f"* {escape_markdown(clean_line(text))}" for text in list_sentences(answer)),
+        "",
+    ]
+    for title, (words, *changes) in list_recommendations(answer):
+        lines += [escape_markdown(clean_line(title)), ""] if title else []
+        lines += [f"**{escape_markdown(clean_line(words))}**", ""]
+        lines += [*(f"* {escape_markdown(clean_line(text))}" for text in changes), ""] if changes else []
+    table = make_answer_table(answer)
+    notes = "".join(f"* {escape_markdown(clean_line(note))}\n" for note in list_notes(answer))
+    return "\n".join([*lines, f"{render_markdown_table(table)}\n{notes}"])
+
+
+def render_answer_csv(answer: CheckpointAnswer) -> str:
+    """Write the answer as CSV, a line a checkpoint with every digit; an unknown value is empty."""
+    rows = [_make_csv_row(answer, row) for row in answer.rows]
+    return format_csv_table(list(rows[0]), rows)
+
+
+def encode_answer(answer: CheckpointAnswer) -> dict[str, Any]:
+    """Make the JSON object of the answer; an unknown value is null, with the reason in `why`."""
+    asked = answer.asked
+    made = {
+        "baseline": answer.baseline,
+        "constraints": {
+            "fits_bytes": asked.fits_bytes,
+            "slo": [str(objective) for objective in asked.slo],
+            "max_kl": asked.max_kl,
+        },
+        "price_per_hour": asked.price_per_hour,
+        "columns": [{"key": column.key, "title": column.title} for column in answer.columns],
+        "rows": [_encode_row(row) for row in answer.rows],
+        "recommendations": [
+            {
+                "contest": each.contest,
+                "choice": each.choice.value,
+                "names": each.names,
+                "words": each.words,
+                "changes": each.changes,
+                "judged": {name: [asdict(one) for one in judged] for name, judged in each.judged.items()},
+            }
+            for each in answer.recommendations
+        ],
+        "notes": list(list_notes(answer)),
+    }
+    clean: dict[str, Any] = make_strict(made)
+    return clean
+
+
+def list_sentences(answer: CheckpointAnswer) -> Iterator[str]:
+    """Yield each row's sentence after its name; a row of which nothing is known has none."""
+    return (f"{row.shown_name}: {row.sentence}" for row in answer.rows if row.sentence)
+
+
+def list_recommendations(answer: CheckpointAnswer) -> list[tuple[str, list[str]]]:
+    """List what is recommended after its contests; all that say the same are one, after "" if that is all."""
+    same = group_by(answer.recommendations, lambda each: (each.words, each.changes))
+    if len(same) == 1:
+        return [("", next(iter(same.values()))[0].lines)]
+    return [(f"{', '.join(each.contest for each in of)}:", of[0].lines) for of in same.values()]
+
+
+def make_answer_table(answer: CheckpointAnswer, longest: int = 0) -> Table:
+    """Make the table of the rows' values; names have at most `longest` characters, 0: all of them."""
+    rows = []
+    for row in answer.rows:
+        name = cut_middle(row.shown_name, longest) if longest else row.shown_name
+        mark = f" {DOMINATED}" if row.dominated_by else ""
+        rows.append(
+            (f"{name}{mark}", *(format_value(column, row.values[column.key]) for column in answer.columns))
+        )
+    return make_table(
+        [("checkpoint", "checkpoint"), *((each.key, each.title) for each in answer.columns)], rows
+    )
+
+
+def list_notes(answer: CheckpointAnswer) -> Iterator[str]:
+    """Yield the notes below the table: marks, intervals, what is not known and why, and simulated runs."""
+    for row in answer.rows:
+        if row.dominated_by:
+            yield f"{DOMINATED} {row.name}: {', '.join(row.dominated_by)} is better in every known objective"
+    cells = [format_value(column, row.values[column.key]) for row in answer.rows for column in answer.columns]
+    if any("±" in cell for cell in cells):
+        yield "± half of the 95 % confidence interval"
+    if any(VAGUE in cell for cell in cells):
+        yield VAGUE_LEGEND
+    for column in answer.columns:
+        lacking = [(row.name, why) for row in answer.rows if isinstance(why := row.values[column.key], str)]
+        for why, of in group_by(lacking, lambda pair: pair[1]).items():
+            yield f"– {column.title}, {', '.join(name for name, _ in of)}: {why}"
+    if any(row.name != row.shown_name for row in answer.rows):
+        yield SIMULATION
+
+
+def _split_table(table: Table) -> list[Table]:
+    """Split a table into parts of 80 columns, each of which begins with the rows' names."""
+    parts: list[list[int]] = [[0]]
+    for at in range(1, len(table.columns)):
+        if len(parts[-1]) > 1 and measure_table(_select_columns(table, [*parts[-1], at])) > WIDTH:
+            parts.append([0])
+        parts[-1].append(at)
+    return [_select_columns(table, part) for part in parts]
+
+
+def _select_columns(table: Table, places: Sequence[int]) -> Table:
+    return Table(
+        tuple(table.columns[at] for at in places),
+        tuple(tuple(row[at] for at in places) for row in table.body),
+    )
+
+
+def _make_csv_row(answer: CheckpointAnswer, row: AnswerRow) -> dict[str, Any]:
+    """Make the cells of a row by column: values with their intervals, then the sentence and the choice."""
+    cells: dict[str, Any] = {"checkpoint": row.name}
+    for column in answer.columns:
+        value = row.values[column.key]
+        known = value if isinstance(value, Value) else Value()
+        if known.words:
+            cells[column.key] = known.words
+            continue
+        parts = {"": known.mean, "_low": known.low, "_high": known.high}
+        cells |= {
+            f"{column.key}{end}": number if math.isfinite(number) else None for end, number in parts.items()
+        }
+    taken = [
+        each.contest
+        for each in answer.recommendations
+        if row.name in each.names[:1] and each.choice == "take"
+    ]
+    return {
+        **cells,
+        "sentence": row.sentence,
+        "dominated_by": "; ".join(row.dominated_by),
+        "taken": "; ".join(taken),
+    }
+
+
+def _encode_row(row: AnswerRow) -> dict[str, Any]:
+    """Make the JSON object of a row."""
+    known = {key: value for key, value in row.values.items() if isinstance(value, Value)}
+    return {
+        "name": row.name,
+        "sentence": row.sentence,
+        "dominated_by": row.dominated_by,
+        "values": {key: _encode_value(known[key]) if key in known else None for key in row.values},
+        "why": {key: value for key, value in row.values.items() if isinstance(value, str)},
+    }
+
+
+def _encode_value(value: Value) -> dict[str, float] | str:
+    return value.words or {"mean": value.mean, "low": value.low, "high": value.high}

@@ -1,0 +1,118 @@
+"""Answer settings: what a checkpoint must hold to be taken, what the machine costs, and where scores are."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from loadgen.base.errors import UsageError
+from loadgen.base.parsing import suggest_name
+from loadgen.base.text import quote_value
+from loadgen.figures.objectives import Objective, parse_objectives
+from loadgen.settings.setting import Makes, OptionRows, setting
+
+ANSWER = "the answer: which checkpoint to take"  # of --help
+_UNITS = {"mib": 2**20, "gib": 2**30, "tib": 2**40, "mb": 10**6, "gb": 10**9, "tb": 10**12, "": 2**30}
+_SIZE = re.compile(r"(\d+(?:\.\d*)?)\s*([a-z]*)", re.ASCII | re.IGNORECASE)
+
+# fmt: off
+_asked = partial(setting, Makes.NOTHING, None, group=ANSWER)
+
+
+class AnswerSettings(OptionRows, frozen=True):
+    """The settings of the answer: flags of `compare`, `campaign` and `report`, and keys of `[answer]`."""
+
+    fits: str | None = _asked("take only what fits this memory, as 16GiB (compare: alone, a table)",
+        metavar="SIZE")
+    slo: str | None = _asked("take only what meets these objectives, as 'tpot p95 < 50ms'", metavar="TEXT")
+    max_kl: float | None = _asked("take only what is at most N nats a token from the reference",
+        read=float, metavar="KL")
+    price_per_hour: float | None = _asked("of the machine: adds the cost of a million tokens", read=float,
+        metavar="PRICE")
+    lm_eval: tuple[str, ...] = setting(Makes.NOTHING, (), "scores of lm-evaluation-harness (repeatable)",
+        group=ANSWER, metavar="CHECKPOINT=FILE", action="append")
+# fmt: on
+
+
+class AnswerRequest(msgspec.Struct, frozen=True):
+    """What is asked of an answer; None, () or {} where it is not given."""
+
+    fits_bytes: float | None = None
+    slo: tuple[Objective, ...] = ()
+    max_kl: float | None = None
+    price_per_hour: float | None = None
+    lm_eval: Mapping[str, str] = {}  # the file of scores, by checkpoint
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> AnswerRequest:
+        """Read the settings from a table by their names; raises UsageError for a wrong value.
+
+        `lm_eval` is a table, or a list of CHECKPOINT=FILE.
+        """
+        known = [row.name for row in AnswerSettings.rows]
+        if unknown := next((name for name in values if name not in known), ""):
+            raise UsageError(f"the answer has no setting {unknown!r}{suggest_name(unknown, known)}")
+        size, slo = values.get("fits"), values.get("slo")
+        return cls(
+            None if size is None else parse_size(str(size)),
+            parse_objectives(str(slo)) if slo else (),
+            _read_amount("--max-kl", values.get("max_kl"), "nats a token, above 0"),
+            _read_amount("--price-per-hour", values.get("price_per_hour"), "the price, above 0"),
+            _read_files(values.get("lm_eval") or ()),
+        )
+
+    @property
+    def constrains(self) -> bool:
+        """Whether a checkpoint must hold anything to be taken."""
+        return self.fits_bytes is not None or bool(self.slo) or self.max_kl is not None
+
+
+def read_answer_flags(given: argparse.Namespace, recorded: Mapping[str, Any]) -> AnswerRequest:
+    """Read the answer's settings of a command line, each over the campaign's own; raises UsageError."""
+    flags = {row.name: getattr(given, row.dest) for row in AnswerSettings.rows}
+    return AnswerRequest.read(
+        {**recorded, **{name: value for name, value in flags.items() if value not in (None, "")}}
+    )
+
+
+def parse_size(text: str) -> float:
+    """Parse bytes of memory, as 16GiB, 24 GB or 16, which is GiB; raises UsageError."""
+    match = _SIZE.fullmatch(text.strip())
+    unit = _UNITS.get(match[2].lower()) if match else None
+    if match is None or unit is None or not float(match[1]):
+        raise UsageError(f"--fits {quote_value(text)}: give a size of memory, as 16GiB")
+    return float(match[1]) * unit
+
+
+def is_size(text: str) -> bool:
+    """Whether a word is a size of memory, as 16GiB."""
+    match = _SIZE.fullmatch(text.strip())
+    return match is not None and match[2].lower() in _UNITS
+
+
+def _read_amount(flag: str, value: Any, wanted: str) -> float | None:
+    """Return a number above 0, or None as it is; raises UsageError."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise UsageError(f"{flag} {value}: give {wanted}")
+    return float(value)
+
+
+def _read_files(given: Any) -> dict[str, str]:
+    """Return the files of scores by checkpoint; raises UsageError of an entry without a name or a file."""
+    if isinstance(given, Mapping):
+        return {str(name): str(file) for name, file in given.items()}
+    files = {}
+    for entry in given:
+        name, sign, file = str(entry).partition("=")
+        if not (name and sign and file):
+            raise UsageError(f"--lm-eval {quote_value(entry)}: write CHECKPOINT=FILE")
+        files[name] = file
+    return files

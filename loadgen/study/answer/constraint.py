@@ -1,0 +1,143 @@
+"""Constraint: what a checkpoint must hold to be taken, whether it does, and with what value it would."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from loadgen.figures import objectives
+from loadgen.figures.objectives import Objective, Standing, is_judgeable, judge_objectives
+from loadgen.study.answer.answer_settings import AnswerRequest
+from loadgen.study.answer.candidate import Candidate
+from loadgen.study.answer.contest import Contest
+from loadgen.study.compare.answer_marks import BROKEN
+from loadgen.study.compare.tables.rankings import compute_need
+from loadgen.study.run_summary import Reported
+
+_GIB = 2.0**30
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """Whether a candidate holds one constraint: True, False, or None if that is not known."""
+
+    holds: bool | None
+    evidence: str  # that it rests on, or why it is not known
+    needed: str = ""  # the flag with which it would hold; "": none would
+    wanted: str = ""  # what is asked, in words
+    amount: float | None = None  # of `needed`, where a larger one lets more in; None: it has none
+
+
+Judge = Callable[[Candidate, Contest, AnswerRequest], Judged | None]
+
+
+def judge_constraints(candidate: Candidate, contest: Contest, asked: AnswerRequest) -> list[Judged]:
+    """Judge a candidate by each constraint that is asked for, and by its answers if they look broken."""
+    every = (judge(candidate, contest, asked) for judge in CONSTRAINTS.values())
+    return [judged for judged in every if judged is not None]
+
+
+def _judge_fits(candidate: Candidate, contest: Contest, asked: AnswerRequest) -> Judged | None:
+    """Judge the memory that a checkpoint needs: as measured, else by its files or its shape."""
+    if asked.fits_bytes is None:
+        return None
+    wanted = f"within {asked.fits_bytes / _GIB:.4g} GiB"
+    need = compute_need(candidate.checkpoint, candidate.runs)
+    if not math.isfinite(need.gib):
+        return Judged(None, f"the memory it needs is not known ({need.how})", wanted=wanted)
+    evidence = f"it needs {need.gib:.1f} GiB ({need.how})"
+    needed = f"--fits {math.ceil(need.gib)}GiB"
+    return Judged(need.gib * _GIB <= asked.fits_bytes, evidence, needed, wanted, need.gib)
+
+
+def _judge_objectives(candidate: Candidate, contest: Contest, asked: AnswerRequest) -> Judged | None:
+    """Judge the objectives by each run; at a load that was searched for those of the search hold."""
+    searched = set(contest.objectives)
+    left = [objective for objective in asked.slo if str(objective) not in searched]
+    if not left:
+        return Judged(True, "by the search", wanted=", ".join(map(str, asked.slo))) if asked.slo else None
+    wanted = ", ".join(map(str, asked.slo))
+    found = [_judge_objective(objective, candidate) for objective in left]
+    failed = [each for each in found if each[0] is not Standing.MEETS]
+    if not failed:
+        return Judged(True, ", ".join(each[1] for each in found), wanted=wanted)
+    holds = False if any(each[0] is Standing.FAILS for each in failed) else None
+    changed = [each[2] or str(objective) for objective, each in zip(left, found, strict=True)]
+    needed = f"--slo '{', '.join(changed)}'" if all(each[2] for each in failed) else ""
+    return Judged(holds, ", ".join(each[1] for each in failed), needed, wanted)
+
+
+def _judge_objective(objective: Objective, candidate: Candidate) -> tuple[Standing, str, str]:
+    """Return a candidate's worst standing over its runs, the evidence, and the objective that it would meet.
+
+    By the bounds of its requests, else, where only figures are known, by the figure itself.
+    """
+    shown = [_judge_run(objective, run) for run in candidate.runs]
+    name = f"{objective.metric} p{objective.percentile:g}"
+    if not shown or any(bound_ms is None and value_ms is None for _, value_ms, bound_ms in shown):
+        return Standing.NOT_SHOWN, f"its {name} is not known", ""
+    standing = objectives.join_standings(standing for standing, _, _ in shown)
+    value_ms = max(value for _, value, _ in shown if value is not None)
+    bounds = [bound for _, _, bound in shown if bound is not None]
+    evidence = f"{name} is {value_ms:.3g} ms"
+    if len(bounds) < len(shown):
+        few = ", of too few requests" if standing is Standing.NOT_SHOWN else ""
+        return standing, f"{evidence}{few}", ""
+    needed = _round_up(max(bounds))
+    if standing is Standing.NOT_SHOWN:
+        evidence += f", at most {needed:g} ms"
+    return standing, evidence, f"{name} < {needed:g}ms"
+
+
+def _judge_run(objective: Objective, run: Reported) -> tuple[Standing, float | None, float | None]:
+    """Return what a run shows of an objective, the percentile and its upper bound in ms; None if unknown."""
+    result = run.run
+    if result is not None and is_judgeable(objective, result.metrics.times_tokens):
+        (evidence,) = judge_objectives(result.counted, (objective,), result.ask)
+        value_ms = evidence.value_ms if math.isfinite(evidence.value_ms) else None
+        return evidence.standing, value_ms, evidence.bound_ms
+    value_ms = run.figure(f"p{objective.percentile:g}_{objective.metric}_ms")
+    if value_ms is None:
+        return Standing.NOT_SHOWN, None, None
+    met = value_ms <= objective.limit_ms
+    return Standing.MEETS if met else Standing.FAILS, value_ms, value_ms
+
+
+def _judge_kl(candidate: Candidate, contest: Contest, asked: AnswerRequest) -> Judged | None:
+    """Judge how far a candidate is from the reference by both ends of the interval of its KL divergence."""
+    if asked.max_kl is None:
+        return None
+    wanted = f"a KL of at most {asked.max_kl:g}"
+    if candidate.is_reference:
+        return Judged(True, "it is the reference", wanted=wanted)
+    quality = candidate.quality
+    if quality is None or quality.kl is None:
+        why = "quality was not measured" if quality is None else quality.why.get("kl", "no reason is known")
+        return Judged(None, f"its KL is not known: {why}", wanted=wanted)
+    kl = quality.kl
+    holds = True if kl.high <= asked.max_kl else False if kl.low > asked.max_kl else None
+    evidence = f"its KL is {kl.mean:.3g} ({kl.low:.3g} to {kl.high:.3g})"
+    needed = f"--max-kl {_round_up(kl.high):g}" if kl.high > 0 else ""
+    return Judged(holds, evidence, needed, wanted, kl.high)
+
+
+def _judge_answers(candidate: Candidate, contest: Contest, asked: AnswerRequest) -> Judged | None:
+    """Judge that a candidate's greedy answers are not those of a broken model, if they look so."""
+    marks = contest.faults.get(candidate.name, ())
+    broken = next((mark for mark in marks if mark.startswith(BROKEN)), "")
+    return Judged(None, broken, wanted="answers like the baseline's") if broken else None
+
+
+def _round_up(value: float) -> float:
+    """Round a positive number up to two digits."""
+    step = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return float(f"{math.ceil(value / step - 1e-9) * step:.6g}")
+
+
+CONSTRAINTS: Mapping[str, Judge] = {
+    "fits": _judge_fits,
+    "slo": _judge_objectives,
+    "max_kl": _judge_kl,
+    "answers": _judge_answers,
+}

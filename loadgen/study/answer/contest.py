@@ -1,0 +1,223 @@
+"""Contest: one load, or one kind of search, under which checkpoints are ranked by speed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from loadgen.study.compare import limits
+from loadgen.study.compare.comparison import INVALID, BaselineRuns, find_column
+from loadgen.study.compare.limits import ComparedLimits
+from loadgen.study.compare.model import ComparedLoad, ComparisonOptions, Decision, Effect, Split
+from loadgen.study.compare.tables.comparison_report import compute_speed_up, describe_load
+from loadgen.study.repeats import Mean
+from loadgen.study.run_summary import Reported
+
+_UNITS = {"concurrency": "users", "rate": "req/s"}  # of a limit
+
+
+class SpeedUp(msgspec.Struct, frozen=True):
+    """How many times as fast one checkpoint is as another, with its interval and the verdict."""
+
+    call: Decision
+    ratio: float  # NaN: unknown
+    low: float
+    high: float
+    why: str = ""  # of no verdict
+    more_runs: int | None = None  # about how many more a side would decide it
+
+    @classmethod
+    def of(cls, effect: Effect | None) -> SpeedUp:
+        """Make the speed-up of an effect; without one it is unknown."""
+        ratio, low, high = compute_speed_up(effect)
+        if effect is None:
+            return cls(Decision.NONE, ratio, low, high)
+        return cls(effect.call, ratio, low, high, effect.why, effect.more_runs)
+
+
+class Contest(Protocol):
+    """What ranks checkpoints: speeds under one load, or the highest loads within objectives."""
+
+    @property
+    def title(self) -> str:
+        """The load, or the objectives and the profile of the search."""
+
+    @property
+    def label(self) -> str:
+        """The unit by which it ranks, as the heading of a column."""
+
+    @property
+    def baseline(self) -> str:
+        """The name of the row that others are compared with; it may be of no row."""
+
+    @property
+    def speeds(self) -> Mapping[str, Mean]:
+        """What it ranks by, of each row that has it and is comparable; latencies are speeds too."""
+
+    @property
+    def higher_is_faster(self) -> bool:
+        """Whether more of it is better; less is, of a latency."""
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """The objectives that each row meets at its own highest load; () under a fixed load."""
+
+    @property
+    def faults(self) -> Mapping[str, tuple[str, ...]]:
+        """The marks of each row."""
+
+    def list_runs(self, name: str) -> tuple[Reported, ...]:
+        """List a row's runs: those at its highest load where that was searched for."""
+
+    def find_concurrency(self, name: str) -> float | None:
+        """Find how many requests were in flight in a row's runs; None if unknown."""
+
+    def find_split(self, name: str) -> Split | str | None:
+        """Find the parts of a row's speed-up, or why they are not known; None without drafts."""
+
+    def compare(self, name: str, other: str) -> SpeedUp:
+        """Compare two rows of `speeds`, as if there were no others."""
+
+
+class LoadContest(msgspec.Struct, frozen=True):
+    """Checkpoints under one load, ranked by its headline figure."""
+
+    table: ComparedLoad
+    ask: ComparisonOptions
+
+    @property
+    def title(self) -> str:
+        return self.table.load.name or describe_load(self.table.load)
+
+    @property
+    def label(self) -> str:
+        return find_column(self.table.headline).label
+
+    @property
+    def baseline(self) -> str:
+        return self.table.baseline
+
+    @property
+    def higher_is_faster(self) -> bool:
+        return find_column(self.table.headline).higher_is_faster is not False
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def speeds(self) -> dict[str, Mean]:
+        key = self.table.headline
+        return {
+            line.name: line.summaries[key]
+            for line in self.table.lines
+            if key in line.summaries
+            and any(run.level != INVALID for run in line.runs)
+            and not (key in line.effects and line.effects[key].unlike)
+        }
+
+    @property
+    def faults(self) -> dict[str, tuple[str, ...]]:
+        return {line.name: line.marks for line in self.table.lines}
+
+    def list_runs(self, name: str) -> tuple[Reported, ...]:
+        runs = next((line.runs for line in self.table.lines if line.name == name), ())
+        return tuple(run for run in runs if run.level != INVALID)
+
+    def find_concurrency(self, name: str) -> float | None:
+        limit = self.table.load.max_concurrency
+        held = [run.figure("concurrency") for run in self.list_runs(name)]
+        known = [value for value in held if value is not None]
+        return float(limit) if limit is not None else math.fsum(known) / len(known) if known else None
+
+    def find_split(self, name: str) -> Split | str | None:
+        return next((line.split for line in self.table.lines if line.name == name), None)
+
+    def compare(self, name: str, other: str) -> SpeedUp:
+        if other == self.table.baseline:
+            line = next(line for line in self.table.lines if line.name == name)
+            return SpeedUp.of(line.effects.get(self.table.headline))
+        reference = BaselineRuns.select(self.list_runs(other), None, self.ask)
+        used = [run for run in self.list_runs(name) if reference.is_comparable(run)]
+        return SpeedUp.of(reference.judge_units(used, find_column(self.table.headline)))
+
+
+class LimitContest(msgspec.Struct, frozen=True):
+    """Checkpoints by the highest load that each bears within the same objectives."""
+
+    table: ComparedLimits
+    ask: ComparisonOptions
+
+    @property
+    def title(self) -> str:
+        return ", ".join(filter(None, (*self.table.objectives, self.table.about)))
+
+    @property
+    def label(self) -> str:
+        return _UNITS[self.table.axis]
+
+    @property
+    def baseline(self) -> str:
+        return self.table.baseline
+
+    @property
+    def higher_is_faster(self) -> bool:
+        return True
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        return self.table.objectives
+
+    @property
+    def speeds(self) -> dict[str, Mean]:
+        found = {}
+        for row in self.table.rows:
+            if row.limit is not None and row.limit.value is not None:
+                ends = [end for end in (row.limit.low, row.limit.high) if end is not None]
+                half = (ends[1] - ends[0]) / 2 if len(ends) == 2 else math.nan
+                found[row.name] = Mean(row.limit.value, half, row.found)
+        return found
+
+    @property
+    def faults(self) -> dict[str, tuple[str, ...]]:
+        return {}
+
+    def list_runs(self, name: str) -> tuple[Reported, ...]:
+        runs: list[Reported] = []
+        for search in next((row.searches for row in self.table.rows if row.name == name), ()):
+            passed = [(run.load, run.directory) for run in search.record.runs if run.passed]
+            if passed and search.directory is not None:
+                place = str(search.directory / max(passed)[1])
+                runs += [run for run in search.runs if run.source == place]
+        return tuple(runs)
+
+    def find_concurrency(self, name: str) -> float | None:
+        limit = self.speeds.get(name)
+        if self.table.axis == "concurrency":
+            return None if limit is None else limit.mean
+        held = [run.figure("concurrency") for run in self.list_runs(name)]
+        known = [value for value in held if value is not None]
+        return math.fsum(known) / len(known) if known else None
+
+    def find_split(self, name: str) -> Split | str | None:
+        return None  # at two highest loads the batches differ, and so do the steps
+
+    def compare(self, name: str, other: str) -> SpeedUp:
+        rows = {row.name: row for row in self.table.rows}
+        if other == self.table.baseline:
+            return SpeedUp.of(rows[name].effect)
+        return SpeedUp.of(limits.judge_limits(rows[name].searches, rows[other].searches, self.ask))
+
+
+def list_contests(
+    tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits], ask: ComparisonOptions
+) -> list[Contest]:
+    """List the contests of two rows with a speed or more: searches, then loads, in their order."""
+    every: list[Contest] = [
+        *(LimitContest(table, ask) for table in searches),
+        *(LoadContest(table, ask) for table in tables),
+    ]
+    return [contest for contest in every if len(contest.speeds) > 1]

@@ -1,0 +1,189 @@
+"""The answer: each checkpoint's sentence and values, which rows are dominated, and what is written of it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from builders.comparison_samples import HIGH
+from builders.loops import loop_over
+from builders.made_answers import answered, keep_campaign, made_quality, speeds, with_facts
+from loadgen.base.errors import UsageError
+from loadgen.facts.machine_state import MachineState
+from loadgen.facts.run_facts import Launched
+from loadgen.facts.sensor_facts import Energy, SensorSummary
+from loadgen.server.engine_config import EngineConfig
+from loadgen.settings.validation import ServerSettings
+from loadgen.study.answer import answer_report
+from loadgen.study.answer.answer import CheckpointAnswer, make_answer
+from loadgen.study.answer.answer_settings import AnswerRequest, parse_size
+from loadgen.study.answer.candidate import Candidate, Value
+from loadgen.study.answer.contest import LoadContest
+from loadgen.study.answer.sentence import write_sentence
+from loadgen.study.compare.comparison import compare_runs
+from loadgen.study.compare.model import ComparisonOptions, Factor, Split
+
+_GIB = 2**30
+
+
+def values(found: CheckpointAnswer, key: str) -> list[Value | str]:
+    return [row.values[key] for row in found.rows]
+
+
+def test_a_sentence_has_speed_quality_and_state(tmp_path: Path) -> None:
+    keep_campaign(tmp_path, {"fp8": made_quality(0.11), "int4": made_quality(0.3, 0.02, 0.8)})
+    runs = speeds(bf16=100, fp8=190, int4=230)
+    cool, warm = MachineState(temperature_c={"GPU": 40.0}), MachineState(temperature_c={"GPU": 60.0})
+    states = [cool] * 6 + [warm] * 3
+    stated = [
+        run for one, state in zip(runs, states, strict=True) for run in with_facts([one], state_before=state)
+    ]
+    found = answered(tmp_path, stated)
+    assert list(answer_report.list_sentences(found)) == [
+        "bf16: the baseline",
+        "fp8: 1.90 × as fast as bf16; KL 0.11 ± 0.01 from bf16, 94.0 ± 0.6 % of its first choices the same; "
+        "both in the same state",
+        "int4: 2.30 × as fast as bf16; KL 0.30 ± 0.02 from bf16, 80.0 ± 0.6 % of its first choices the same; "
+        "not in the same state: hottest sensor 60 °C, bf16 40 °C",
+    ]
+    assert [value.words for value in values(found, "state") if isinstance(value, Value)] == [
+        "baseline", "equal", "hottest sensor",
+    ]  # fmt: skip
+
+
+def test_a_sentence_splits_the_speed_by_steps_and_drafts() -> None:
+    table = compare_runs(speeds(bf16=100, fp8=190), ComparisonOptions())[0]
+    split = Split(Factor(1.9, 1.8, 2.0), Factor(1.3, 1.2, 1.4), Factor(1.46, 1.4, 1.5), 3, True)
+    lines = tuple(replace(line, split=split if line.effects else None) for line in table.lines)
+    contest = LoadContest(replace(table, lines=lines), ComparisonOptions())
+    rows = [Candidate(name, (), split=contest.find_split(name)) for name in ("bf16", "fp8")]
+    words = write_sentence(rows[1], rows[0], [contest])
+    assert words == "1.90 × as fast as bf16, 1.3 × by its steps and 1.5 × by its drafts"
+
+
+@loop_over(
+    ("means", "words"),
+    [
+        ({"bf16": 100, "x": 100.05}, "1.00 × as fast as bf16, which is equivalent"),
+        ({"bf16": 100, "x": 50}, "0.50 × as fast as bf16"),
+    ],
+)
+def test_a_sentence_says_what_was_decided(tmp_path: Path, means: dict[str, float], words: str) -> None:
+    keep_campaign(tmp_path, {})
+    assert answered(tmp_path, speeds(**means)).rows[1].sentence == words
+
+
+def test_values_are_of_each_checkpoint_s_runs(tmp_path: Path) -> None:
+    keep_campaign(tmp_path, {})
+    launched = Launched(
+        how="vllm", command=[], environment={}, settings=ServerSettings(), ready_s=42.0, owned="ours"
+    )
+    energy = Energy(joules=500.0, mean_w=50.0, source="a meter")
+    runs = with_facts(
+        speeds(bf16=100, fp8=200),
+        as_run=EngineConfig(kv_capacity_tokens=40_000, max_model_len=4096),
+        launched=launched,
+        sensed=SensorSummary(duration_s=10, period_s=1, samples=10, cpu_ms_per_sample=0, energy=energy),
+    )
+    found = answered(tmp_path, runs, price_per_hour=3.6)
+    known = {
+        key: [round(value.mean, 6) for value in values(found, key) if isinstance(value, Value)]
+        for key in ("kv_tokens", "context", "ready_s", "joules_per_request", "output_price")
+    }
+    assert known == {
+        "kv_tokens": [40_000] * 2,
+        "context": [4096] * 2,  # 40,000 / 8 at a time would be 5,000
+        "ready_s": [42] * 2,
+        "joules_per_request": [5] * 2,
+        "output_price": [10, 5],
+    }
+    assert "memory" not in [column.key for column in found.columns]
+
+
+def test_what_is_worse_in_all_objectives_is_marked(tmp_path: Path) -> None:
+    keep_campaign(tmp_path, {"fp8": made_quality(0.05), "int4": made_quality(0.2)})
+    found = answered(tmp_path, speeds(bf16=100, fp8=190, int4=80))
+    assert [row.dominated_by for row in found.rows] == [(), (), ("bf16", "fp8")]
+    names = [row[0] for row in answer_report.make_answer_table(found).body]
+    assert names == ["bf16", "fp8", "int4 †"]
+    faster = answered(tmp_path, speeds(bf16=100, fp8=190, int4=300))
+    assert [row.dominated_by for row in faster.rows] == [(), (), ()]
+
+
+def test_what_is_not_known_is_a_dash_with_the_reason(tmp_path: Path) -> None:
+    keep_campaign(tmp_path, {"fp8": made_quality(0.05), "gguf": made_quality(None)})
+    found = answered(tmp_path, speeds(bf16=100, fp8=190, gguf=120))
+    body = answer_report.make_answer_table(found).body
+    assert [row[2] for row in body] == ["reference", "0.050 ±0.010", "–"]
+    notes = list(answer_report.list_notes(found))
+    assert "– KL, gguf: the vocabularies differ" in notes
+    assert found.rows[2].sentence == "1.20 × as fast as bf16"
+
+
+def test_runs_outside_a_campaign_have_an_answer_if_asked() -> None:
+    ask, runs = ComparisonOptions(), speeds(bf16=100, fp8=190)
+    tables = compare_runs(runs, ask)
+    assert make_answer(tables, [], ask, AnswerRequest()) is None
+    found = make_answer(tables, [], ask, AnswerRequest(price_per_hour=1.0))
+    assert found is not None
+    assert found.baseline == "bf16"
+    alone = compare_runs(speeds(bf16=100), ask)
+    assert make_answer(alone, [], ask, AnswerRequest(price_per_hour=1.0)) is None
+
+
+def test_every_form_has_the_answer(tmp_path: Path) -> None:
+    keep_campaign(tmp_path, {"fp8": made_quality(0.05)})
+    found = answered(tmp_path, speeds(bf16=100, fp8=190), price_per_hour=2.0)
+    text = answer_report.render_answer_text(found)
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.startswith("What to take\n====")
+    assert "take fp8: the fastest, 1.90 × as fast as bf16" in text
+    assert "| fp8 | 190.0 ±4.7 |" in answer_report.render_answer_markdown(found)
+    rows = list(csv.DictReader(io.StringIO(answer_report.render_answer_csv(found))))
+    assert [(row["checkpoint"], row["kl"], row["taken"]) for row in rows] == [
+        ("bf16", "reference", ""), ("fp8", "0.05", "high-load"),
+    ]  # fmt: skip
+    told = answer_report.encode_answer(found)
+    assert told["rows"][1]["values"]["kl"] == {"mean": 0.05, "low": 0.04, "high": pytest.approx(0.06)}
+    assert told["rows"][1]["why"] == {}
+    assert told["recommendations"][0]["choice"] == "take"
+
+
+def test_a_table_of_many_columns_is_in_parts_of_80_columns(tmp_path: Path) -> None:
+    names = [f"A-rather-long-checkpoint-name-{turn}" for turn in range(2)]
+    keep_campaign(tmp_path, {}, baseline=names[0])
+    loads = [HIGH, *(replace(HIGH, name=f"load-{turn}", requests=101 + turn) for turn in range(5))]
+    runs = [run for load in loads for run in speeds(load, **{names[0]: 100.0, names[1]: 150.0})]
+    text = answer_report.render_answer_text(answered(tmp_path, runs, price_per_hour=2.0))
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.count("checkpoint ") > 1
+
+
+@loop_over(
+    ("text", "size"),
+    [("16GiB", 16 * _GIB), ("16", 16 * _GIB), ("24 GB", 24e9), ("512MiB", _GIB / 2), ("1.5gib", 1.5 * _GIB)],
+)
+def test_a_size_of_memory(text: str, size: float) -> None:
+    assert parse_size(text) == size
+
+
+@loop_over(
+    ("given", "said"),
+    [
+        ({"fits": "much"}, "--fits 'much': give a size of memory, as 16GiB"),
+        ({"fits": "0GiB"}, "--fits '0GiB': give a size of memory"),
+        ({"slo": "fast"}, "--slo 'fast' is not an objective"),
+        ({"max_kl": -1.0}, "--max-kl -1.0: give nats a token, above 0"),
+        ({"price_per_hour": "two"}, "--price-per-hour two: give the price, above 0"),
+        ({"lm_eval": ("fp8",)}, "--lm-eval 'fp8': write CHECKPOINT=FILE"),
+    ],
+)
+def test_a_wrong_setting_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match="--") as caught:
+        AnswerRequest.read(given)
+    assert said in str(caught.value)

@@ -1,0 +1,170 @@
+"""What is recommended under constraints, when that is undecided, and what would change it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from builders.comparison_samples import HIGH, cell, cells
+from builders.loops import loop_over
+from builders.made_answers import answered, keep_campaign, made_quality, speeds
+from builders.made_limits import TTFT, limit_record
+from loadgen.study.answer.answer_settings import AnswerRequest
+from loadgen.study.answer.candidate import Candidate
+from loadgen.study.answer.constraint import judge_constraints
+from loadgen.study.answer.contest import LoadContest
+from loadgen.study.compare.answer_marks import BROKEN
+from loadgen.study.compare.comparison import compare_runs
+from loadgen.study.compare.model import ComparisonOptions
+from loadgen.study.importers.clients.loadgen_runs import StoredLimit
+from loadgen.study.limit_record import LimitEstimate
+from loadgen.study.run_summary import Reported
+
+QUALITIES = {"fp8": made_quality(0.02, 0.002), "awq": made_quality(0.06, 0.02), "int4": made_quality(0.11)}
+SPEEDS = {"bf16": 100.0, "fp8": 150.0, "awq": 170.0, "int4": 210.0}
+OF_SIZE = {"bf16": 16, "fp8": 9, "awq": 6, "int4": 5}
+
+
+def sized() -> list[Reported]:
+    """Runs of llama.cpp, which takes the memory that it needs, with a P95 of TPOT."""
+    return [
+        replace(
+            run,
+            engine="llama.cpp 1",
+            memory_bytes=OF_SIZE[run.name] << 30,
+            figures={**run.figures, "p95_tpot_ms": 6000 / SPEEDS[run.name]},
+        )
+        for run in speeds(**SPEEDS)
+    ]
+
+
+@loop_over(
+    ("asked", "lines"),
+    [
+        ({}, ["take int4: the fastest, 1.24 × as fast as awq", "next: awq, 0.81 × as fast"]),
+        (
+            {"max_kl": 0.03},
+            [
+                "take fp8: the fastest of those that hold a KL of at most 0.03, 1.50 × as fast as bf16",
+                "with --max-kl 0.12: int4, 1.40 × as fast (its KL is 0.11 (0.1 to 0.12))",
+                "with --max-kl 0.08: awq, 1.13 × as fast (its KL is 0.06 (0.04 to 0.08))",
+                "next: bf16, 0.67 × as fast",
+            ],
+        ),
+        (
+            {"max_kl": 0.05},
+            [
+                "undecided: awq is the fastest, but its KL is 0.06 (0.04 to 0.08), asked: a KL of at most "
+                "0.05; fp8 holds all",
+                "with --max-kl 0.12: int4, 1.24 × as fast (its KL is 0.11 (0.1 to 0.12))",
+            ],
+        ),
+        (
+            {"max_kl": 0.03, "fits": "8GiB"},
+            [
+                "take none: no checkpoint holds the constraints",
+                "with --max-kl 0.12: int4 (its KL is 0.11 (0.1 to 0.12))",
+                "with --max-kl 0.08: awq (its KL is 0.06 (0.04 to 0.08))",
+                "with --fits 9GiB: fp8 (it needs 9.0 GiB (measured))",
+                "excluded: bf16 (it needs 16.0 GiB (measured))",
+            ],
+        ),
+        (
+            {"slo": "tpot p95 < 35ms", "max_kl": 0.2, "fits": "4GiB"},
+            [
+                "take none: no checkpoint holds the constraints",
+                "with --fits 5GiB: int4 (it needs 5.0 GiB (measured))",
+                "excluded: awq (it needs 6.0 GiB (measured)), fp8 (it needs 9.0 GiB (measured)), bf16 (it "
+                "needs 16.0 GiB (measured))",
+            ],
+        ),
+        (
+            {"slo": "tpot p99 < 35ms"},
+            [
+                "undecided: int4 is the fastest, but its tpot p99 is not known, asked: tpot p99 < 35 ms",
+            ],
+        ),
+    ],
+)
+def test_a_recommendation(tmp_path: Path, asked: dict[str, Any], lines: list[str]) -> None:
+    keep_campaign(tmp_path, QUALITIES)
+    (found,) = answered(tmp_path, sized(), **asked).recommendations
+    assert found.lines == lines
+
+
+def test_a_campaign_s_own_constraints_hold(tmp_path: Path) -> None:
+    keep_campaign(tmp_path, QUALITIES, answer={"max_kl": 0.03, "fits": None, "lm_eval": {}})
+    (found,) = answered(tmp_path, sized()).recommendations
+    assert found.names == ("fp8",)
+
+
+def test_speeds_that_are_not_told_apart_are_undecided(tmp_path: Path) -> None:
+    keep_campaign(tmp_path, {})
+    runs = [*cells("bf16", [100, 108, 94]), *cells("fp8", [101, 93, 107])]
+    (found,) = answered(tmp_path, runs).recommendations
+    assert found.choice == "undecided"
+    assert found.names == ("bf16", "fp8")
+    assert found.words.startswith("undecided: bf16 leads fp8 by 1.0")
+    assert "per side would decide it" in found.words
+    (single,) = answered(tmp_path, [*cells("bf16", [100]), *cells("fp8", [150])]).recommendations
+    assert single.words == (
+        "undecided: fp8 leads bf16 by 1.50 ×, which is not shown: one run a side has no spread: a verdict "
+        "needs at least two runs"
+    )
+
+
+def test_of_equal_speeds_the_nearest_to_the_reference_is_taken(tmp_path: Path) -> None:
+    keep_campaign(tmp_path, {"fp8": made_quality(0.02, 0.002), "awq": made_quality(0.06, 0.02)})
+    alike = [1.0, 1.0002, 0.9998]
+    (found,) = answered(tmp_path, speeds(HIGH, alike, bf16=100, fp8=150, awq=150.1)).recommendations
+    assert found.words == "take fp8: as fast as awq, and nearer to bf16"
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    keep_campaign(bare, {})
+    (found,) = answered(bare, speeds(HIGH, alike, bf16=100, fp8=150, awq=150.1)).recommendations
+    assert found.words == "take awq or fp8: they are equally fast"
+
+
+def test_each_load_has_a_recommendation_of_its_own(tmp_path: Path) -> None:
+    keep_campaign(tmp_path, {})
+    low = replace(HIGH, name="low-load", requests=10, max_concurrency=1)
+    runs = [*speeds(bf16=100, fp8=150), *speeds(low, bf16=30, fp8=20)]
+    found = answered(tmp_path, runs)
+    assert [each.names for each in found.recommendations] == [("fp8",), ("bf16",)]
+    assert found.rows[1].sentence == (
+        "1.50 × as fast as bf16 under high-load; 0.67 × as fast as bf16 under low-load"
+    )
+
+
+def test_broken_answers_are_not_recommended() -> None:
+    (table,) = compare_runs(speeds(bf16=100, fp8=150), ComparisonOptions())
+    marked = tuple(replace(line, marks=(f"{BROKEN} the answers repeat",)) for line in table.lines)
+    contest = LoadContest(replace(table, lines=marked), ComparisonOptions())
+    (judged,) = judge_constraints(Candidate("fp8", ()), contest, AnswerRequest())
+    assert (judged.holds, judged.evidence) == (None, f"{BROKEN} the answers repeat")
+
+
+def searched(name: str, value: float, low: float, high: float) -> StoredLimit:
+    """A search of one cell; the run at its highest passing load has the name of that load's directory."""
+    place = Path(f"cells/{name}")
+    record = limit_record(name=name, limit=LimitEstimate(value=value, low=low, high=high))
+    (run, *_) = cells(name, [10 * value])
+    runs = tuple(replace(run, source=str(place / each.directory), cell=cell(name, 0)) for each in record.runs)
+    return StoredLimit(place, record, runs)
+
+
+def test_searches_rank_by_their_limits(tmp_path: Path) -> None:
+    keep_campaign(tmp_path, {"fp8": made_quality(0.02, 0.002)})
+    searches = [searched("bf16", 10, 9.5, 10.5), searched("fp8", 18, 17.1, 19)]
+    found = answered(tmp_path, [], searches, slo=TTFT)
+    assert found.rows[1].sentence == (
+        "1.8 × the req/s of bf16 at ttft p99 < 500 ms; KL 0.020 ± 0.002 from bf16, 94.0 ± 0.6 % of its first "
+        "choices the same"
+    )
+    assert [column.key for column in found.columns] == ["speed_1", "throughput", "kl", "agreement"]
+    (recommended,) = found.recommendations
+    assert recommended.words == (
+        "take fp8: the fastest of those that hold ttft p99 < 500 ms, 1.8 × the req/s of bf16"
+    )
