@@ -384,6 +384,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return 0 if replicated else self.launched.settings.tensor_parallel or 0
 
     @property
+    def speculates(self) -> bool:
+        """Whether the server is known to decode speculatively, by its settings or its counters of drafts."""
+        window = self.window
+        drafted = window is not None and (window.drafts or window.draft_tokens or window.accept_length)
+        return bool(drafted or (self.as_run is not None and self.as_run.speculative))
+
+    @property
     def share(self) -> Share:
         """The share of the plan that this run was to send."""
         return WHOLE if self.shard is None else Share(self.shard.number, self.shard.of)

@@ -29,7 +29,8 @@ _HARDLY = 0.01  # of the prompt tokens: pieces of one text may begin alike
 def list_bound_figures(facts: Facts, metrics: Metrics) -> tuple[dict[str, Any], Lengths]:
     """Return a run's figures under vLLM's keys, and its mean lengths, for comparison with the roofline.
 
-    TTFT is left out where prompts share over 1 % of their tokens, or an unknown part.
+    TTFT is left out where prompts share over 1 % of their tokens, or an unknown part. Of a server that
+    speculates the acceptance length is among them.
     """
     from loadgen.features.roofline.bound import Lengths  # few runs know their machine
 
@@ -41,28 +42,42 @@ def list_bound_figures(facts: Facts, metrics: Metrics) -> tuple[dict[str, Any], 
         output_len=metrics.total_output_tokens / completed,
         max_concurrency=facts.profile.max_concurrency,
     )
-    return list_figures(metrics, replace(facts.block(), selected=selected)), load
+    figures = list_figures(metrics, replace(facts.block(), selected=selected))
+    return figures | _list_acceptance(facts, metrics), load
+
+
+def _list_acceptance(facts: Facts, metrics: Metrics) -> dict[str, float]:
+    """Return the tokens a step of a server that speculates, by its counters, else by messages; {} if unknown.
+
+    Of T tokens after the first, T − accepted had a step of their own.
+    """
+    tokens, window = metrics.total_output_tokens - metrics.completed, facts.window
+    if not facts.speculates or tokens <= 0:
+        return {}
+    accepted = window.accepted_tokens if window is not None and facts.whole_load else None
+    steps = metrics.itl.n if accepted is None else tokens - accepted
+    return {"acceptance_length": tokens / steps} if steps > 0 else {}
 
 
 @suspect(
     "beyond-roofline",
-    f"over {percent(TOLERANCE)} of the roofline (good kernels reach 90 %): by TPOT, unless the "
-    "engine reports speculative decoding, or at concurrency 1 by TTFT and the peak FLOP/s of the data type",
+    f"over {percent(TOLERANCE)} of the roofline (good kernels reach 90 %): by TPOT, with speculative "
+    "decoding times the acceptance length, or at concurrency 1 by TTFT and the peak FLOP/s of the data type",
     "check for speculative decoding, a prefix cache or another model, and that --hardware is right",
     Source.ROOFLINE,
 )
 def beyond_roofline(run: RunEvidence) -> Evidence | None:
     """Find evidence that decoding or prefill was over 5 % faster than the machine allows.
 
-    Decoding of a speculative engine is not judged; None without a ceiling.
+    Decoding of a speculative engine whose acceptance length is unknown is not judged; None without a ceiling.
     """
-    ceiling, engine = run.facts.ceiling, run.facts.as_run
+    ceiling = run.facts.ceiling
     if ceiling is None:
         return None
-    speculative = engine is not None and engine.speculative != ""
     from loadgen.features.roofline import bound  # few runs know their machine
 
     figures, load = list_bound_figures(run.facts, run.metrics)
+    speculative = run.facts.speculates and "acceptance_length" not in figures
     return bound.explain_impossible(ceiling, figures, load, speculative=speculative)
 
 

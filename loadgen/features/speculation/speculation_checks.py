@@ -17,13 +17,6 @@ _HIDDEN = 2  # tokens that each message has at least where an interval or a buff
 _JUDGED = 16  # messages without which that shows nothing
 
 
-def is_speculative(facts: Facts) -> bool:
-    """Whether a run's server is known to speculate, by its settings or its counters."""
-    window = facts.window
-    drafted = window is not None and bool(window.drafts or window.draft_tokens or window.accept_length)
-    return drafted or (facts.as_run is not None and facts.as_run.speculative != "")
-
-
 def find_counters(facts: Facts) -> ServerWindow | None:
     """Return the server's counters, if they are of this run alone and no restart is in them; else None."""
     window = facts.window if facts.whole_load else None
@@ -109,7 +102,7 @@ def steps_hidden(run: RunEvidence) -> Evidence | None:
 
 
 def _is_judged(run: RunEvidence) -> bool:
-    return run.facts.profile.stream and is_speculative(run.facts)
+    return run.facts.profile.stream and run.facts.speculates
 
 
 DOUBTS = limit_doubts(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 import msgspec
 import numpy as np
@@ -13,13 +14,13 @@ from loadgen.features.speculation.speculation_checks import (
     explain_apart,
     explain_hidden_steps,
     find_counters,
-    is_speculative,
 )
 from loadgen.features.speculation.step_counts import RatioEstimate, StepCounts, estimate_ratio_of_sums
 from loadgen.report.run_directory import Result, ResultPart
 from loadgen.server.server_counters import ServerWindow
 
 MESSAGES, COUNTERS, GAUGE = "messages", "counters", "gauge"
+MOST_WAVES = 16  # the interval of times is of so many: at one rate, loads that lie closer are alike
 _INEXACT = "the tokens of each message are not known: pass --continuous-usage"
 
 
@@ -55,7 +56,7 @@ class Speculation(msgspec.Struct, frozen=True, kw_only=True):
 
 def measure_speculation(run: Result) -> Speculation | None:
     """Measure a run's speculation; None if its server is not known to speculate."""
-    return measure_split(run) if is_speculative(run.facts) else None
+    return measure_split(run) if run.facts.speculates else None
 
 
 def measure_split(run: Result) -> Speculation:
@@ -74,7 +75,7 @@ def measure_split(run: Result) -> Speculation:
         sources = {MESSAGES: _count_by_messages(counts), **sources}
         if not counts.steps.any():
             why = "no answer has two messages and a count of its tokens by the server"
-        elif is_speculative(facts):
+        elif facts.speculates:
             why = explain_hidden_steps(facts, run.records) or explain_apart(facts, run.records) or ""
     if why:
         figures = ("step_ms", "tpot_ms", "histogram", *(("by_category",) if list_categories(run) else ()))
@@ -84,7 +85,7 @@ def measure_split(run: Result) -> Speculation:
     unknown = (
         () if counts.exact else ("histogram",) if of_drafts.by_position else ("histogram", "by_position")
     )
-    wave = max(1, round(run.metrics.mean_concurrency))
+    wave = max(1, round(run.metrics.mean_concurrency), -(-len(run.counted) // MOST_WAVES))
     return Speculation(
         acceptance_length=estimate_ratio_of_sums(counts.tokens, counts.steps),
         step_ms=estimate_ratio_of_sums(counts.span_ns, counts.steps, 1 / MS_NS, wave),
@@ -190,4 +191,4 @@ def _divide_by_category(run: Result, counts: StepCounts) -> dict[str, RatioEstim
     return divided
 
 
-PARTS: Mapping[str, ResultPart] = {"speculation": ResultPart(is_speculative, measure_speculation)}
+PARTS: Mapping[str, ResultPart] = {"speculation": ResultPart(attrgetter("speculates"), measure_speculation)}

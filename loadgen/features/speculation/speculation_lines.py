@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from operator import attrgetter
 
-from loadgen.features.speculation.speculation_checks import is_speculative
 from loadgen.features.speculation.speculation_figures import (
     COUNTERS,
     GAUGE,
@@ -94,7 +94,7 @@ SECTIONS = {
         Section(
             "speculation",
             describe_speculation,
-            is_speculative,
+            attrgetter("speculates"),
             room=Room.FIRST,
             short=summarize_speculation,
             page="Speculation",

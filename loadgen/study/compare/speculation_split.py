@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.features.roofline import bound
-from loadgen.features.speculation.speculation_checks import is_speculative
 from loadgen.features.speculation.speculation_figures import measure_speculation, measure_split
 from loadgen.study.compare import statistics
 from loadgen.study.compare.model import MARGIN, ComparedFigure, Effect, Factor, Split
@@ -46,7 +45,7 @@ class DecodeSteps(msgspec.Struct, frozen=True):
 
 def has_drafts(run: Reported) -> bool:
     """Whether a run's server decodes speculatively, by its settings and counters or an acceptance length."""
-    known = run.facts is not None and is_speculative(run.facts)
+    known = run.facts is not None and run.facts.speculates
     return known or (_read_acceptance(run) or _NO_DRAFTS) > _NO_DRAFTS
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 
@@ -67,6 +68,23 @@ def test_tokens_that_prompts_share_leave_ttft_out() -> None:
         assert {key for key in figures if key in keys} == keys
         assert ("mean_ttft_ms" in figures) == (prefix == 0)
         assert (load.input_len, load.output_len, load.max_concurrency) == (100, 11, 8)
+
+
+@loop_over(
+    ("facts", "length"),
+    [
+        ({}, None),
+        ({"as_run": EngineConfig(speculative="eagle, 3 tokens")}, 1.0),  # a token a message
+        ({"window": made.observed(drafts=1000, accepted_tokens=1200)}, 3200 / 2000),
+        ({"window": made.observed(drafts=1000, accepted_tokens=3200)}, None),  # others' tokens too
+    ],
+)
+def test_a_pass_over_the_weights_gives_what_drafts_gave(facts: dict[str, Any], length: float | None) -> None:
+    case = made.run(**facts)
+    figures, _ = roofline_checks.list_bound_figures(case.facts, case.metrics)
+    assert figures.get("acceptance_length") == length
+    said = " ".join(report.render_report(Result(case.facts, case.records)).split())
+    assert ("tokens a pass" in said) == (length == 1.6)
 
 
 def test_the_report_has_the_roofline_or_why_there_is_none() -> None:
