@@ -76,6 +76,7 @@ class Engine(msgspec.Struct, frozen=True):
     ours: bool = False  # this project's: no gateway that has Nagle's algorithm stands in front of it
     takes_all_memory: bool = False  # at its start, so that what it has taken is not that of a request
     info_path: str = ""  # reports its configuration
+    older_info_path: str = ""  # where older versions do
     reset_path: str = ""  # empties its prefix cache
     reset_needs: str = ""  # what it must have been started with
     trace_start_path: str = ""  # from here on it records a trace of itself

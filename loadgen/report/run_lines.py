@@ -256,13 +256,16 @@ def _list_schedule(schedule: ScheduleFacts) -> Iterator[str]:
 
 
 def describe_launch(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield lines on how the server was started, and on the configuration it reports."""
+    """Yield lines on how the server was started, and on the configuration that it reports."""
     facts = result.facts
     if facts.launched is not None:
         server = facts.launched
         yield f"started by {server.how}, ready after {server.ready_s:.1f} s: {shlex.join(server.command)}"
     if facts.as_run is not None:
         yield from engine_config.render_config(facts.as_run, facts.checkpoint)
+    if not facts.server.simulated:
+        config = facts.as_run or engine_config.EngineConfig()
+        yield from filter(None, [engine_config.explain_unknown_kernels(config, facts.checkpoint)])
     yield from facts.lines("launched")
     yield from describe_trace(result, options)
 

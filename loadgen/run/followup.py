@@ -114,13 +114,19 @@ def keep_samples(facts: Facts, sensing: HostSampler | None, observer: MetricsScr
 
 
 def add_configuration(
-    facts: Facts, access: ServerAddress | None, served: ServerInfo, log: Path | None
+    facts: Facts, access: ServerAddress | None, served: ServerInfo, local: Local | None
 ) -> Facts:
-    """Return the facts with the engine's configuration, as it reports (at `access`) and logs it, if any."""
+    """Return the facts with the engine's configuration, as it reports (at `access`) and logs it, if any.
+
+    The log of a server that was not started here is read where its output goes to a file of this machine;
+    without `access` it is not.
+    """
     info = {} if access is None else control.read_server_info(access, served.engine)
     parts = [engine_config.parse_info(info)] if info else []
-    if log is not None:
-        parts.append(engine_config.parse_log(engine_config.read_beginning(log)))
+    if local is not None and local.log is not None:
+        parts.append(engine_config.parse_log(engine_config.read_beginning(local.log)))
+    elif local is not None and access is not None and (log := engine_config.read_attached_log(local.pids())):
+        parts.append(engine_config.parse_log(log))
     return replace(facts, as_run=engine_config.merge_configs(*parts)) if parts else facts
 
 

@@ -263,8 +263,8 @@ class Session(msgspec.Struct, frozen=True):
     def _add_configuration(self, known: Facts) -> Facts:
         from loadgen.run import followup
 
-        access, log = self.access if self.observes else None, self.local.log if self.local else None
-        return followup.add_configuration(known, access, self.served, log)
+        access = self.access if self.observes else None
+        return followup.add_configuration(known, access, self.served, self.local)
 
     def _make_title(self, made: Plan) -> str:
         """Make the display's title of a plan, which ends with its profile's or file's name, or `bench`."""

@@ -192,8 +192,14 @@ def _read_root(value: object) -> str:
 
 
 def read_server_info(access: ServerAddress, engine: Engine) -> dict[str, Any]:
-    """Read the server's own configuration; empty where it does not report it (vLLM: outside its dev mode)."""
-    return _exchange(access, ("GET", engine.info_path)).object if engine.info_path else {}
+    """Read the server's own configuration, where older versions report it if it is not elsewhere.
+
+    Empty where it does not report it (vLLM: outside its dev mode).
+    """
+    for path in filter(None, (engine.info_path, engine.older_info_path)):
+        if found := _exchange(access, ("GET", path)).object:
+            return found
+    return {}
 
 
 def send_request(

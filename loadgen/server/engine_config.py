@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Mapping
+import stat
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,17 @@ _REMARK = (
     r"does not have native support for|is not fully optimized yet|so forcing |simulated weight|"
     r"weight-only via FP4 Marlin|Casting torch\.\w+ to |Performance might be sub-optimal)[^\n]*)"
 )
+# Those of them that name a slower kernel than the checkpoint's format is made for.
+_SLOWER = re.compile(
+    "does not have native support for|is not fully optimized yet|simulated weight|"
+    "weight-only via FP4 Marlin|Performance might be sub-optimal"
+)
+_STAND_IN, _LOW_BITS = re.compile("marlin|emulat", re.I), re.compile("fp[48]", re.I)
+# Lines with which engines begin: a log that is appended to has those of earlier starts too.
+_BEGIN = re.compile(r"(?m)^.*(?:vLLM API server version|non-default args: |server_args=)")
+# Of these weights an engine has no choice that it reports.
+_ONE_KERNEL = ("none", *UNQUANTIZED.values(), "GGUF")
+_MOST_PROCESSES = 8  # of an attached server, whose outputs are looked at
 _SHARED = (
     LogPattern("kernel", r"Using ([\w-]+) for (?:NVFP4|MX\w+) GEMM|Using (\w+) kernel\b", pick=join_distinct),
     LogPattern("kernel", r"(?:Using|Selected) (\w+) for ", read_kernel, join_distinct),
@@ -70,6 +83,21 @@ class EngineConfig(BaseModel, extra="forbid", frozen=True):
     kv_bytes: int | None = None  # of one GPU
     load_s: float | None = None
     remarks: tuple[str, ...] = ()  # its own warnings about slower or different execution
+
+    @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """The slower kernels that it runs: as it warns, else an FP8 or FP4 format by Marlin or emulated.
+
+        Marlin reads such weights as they are, and computes in 16 bits. Of AWQ and GPTQ it is the fast kernel.
+        """
+        if warned := tuple(remark for remark in self.remarks if _SLOWER.search(remark)):
+            return warned
+        named = ((self.kernel, "linear layers"), (self.moe_kernel, "experts"))
+        return tuple(
+            f"{self.quantization or 'quantized'} {layers} by {kernel}"
+            for kernel, layers in named
+            if _STAND_IN.search(kernel) and _LOW_BITS.search(f"{self.quantization} {kernel}")
+        )
 
 
 def parse_log(log: str) -> EngineConfig:
@@ -158,6 +186,23 @@ def _render_weights(as_run: EngineConfig, checkpoint: Checkpoint | None) -> str:
     return " by ".join(filter(None, (weights, as_run.kernel)))
 
 
+def explain_unknown_kernels(as_run: EngineConfig, checkpoint: Checkpoint | None) -> str:
+    """Return a line if the engine chose a kernel for quantized weights and nothing names it; else "".
+
+    Of plain weights and GGUF there is no choice; the name of a method, as gptq_marlin, may name the kernel.
+    """
+    declared = checkpoint.quantization if checkpoint else ""
+    method = as_run.quantization or declared
+    if as_run.kernel or as_run.moe_kernel or not method or method.startswith(_ONE_KERNEL):
+        return ""
+    named = any(word in method.lower() for word in ("marlin", "cutlass", "exllama"))
+    return (
+        ""
+        if named
+        else f"kernels of {declared or method}: unknown, neither the server nor a log here names them"
+    )
+
+
 def _render_model(as_run: EngineConfig, checkpoint: Checkpoint | None) -> list[str]:
     """Describe the bytes of weights, on disk if no engine reports them, the KV cache and the context."""
     parts = []
@@ -211,6 +256,23 @@ def read_beginning(log: Path) -> str:
         return untrusted.read_file_head(log, _MOST_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
+
+
+def read_attached_log(pids: Sequence[int]) -> str:
+    """Read what a running server's processes write to files, from the last start on; "" if unreadable.
+
+    These are standard output and error of its first 8 processes, where they are files of this machine; of a
+    container, a terminal or another user's server nothing is read.
+    """
+    files: dict[tuple[int, int], Path] = {}
+    for path in (Path(f"/proc/{pid}/fd/{output}") for pid in pids[:_MOST_PROCESSES] for output in (1, 2)):
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            if stat.S_ISREG(status.st_mode):
+                files.setdefault((status.st_dev, status.st_ino), path)
+    text = "\n".join(read_log(path) for path in files.values())
+    starts = [match.start() for match in _BEGIN.finditer(text)]
+    return text[starts[-1] :] if starts else ""
 
 
 def read_log(log: Path) -> str:

@@ -371,3 +371,14 @@ def _list_differences(timings: AnswerTimings) -> Iterator[Evidence]:
             f"from the first to the last token {timings.decode_ms:.4g} ms in the mean, "
             f"{timings.server_decode_ms:.4g} ms by the server: messages are delayed on their way"
         )
+
+
+@suspect(
+    "fallback-kernel",
+    "the engine reports or logs that it runs a slower kernel than the checkpoint's format is made for: "
+    "the GPU or the build has no other, or it is not tuned",
+    "choose a build or a format with a kernel for this GPU; the report's `engine log:` lines have the reason",
+)
+def fallback_kernel(run: RunEvidence) -> Evidence | None:
+    """Find evidence that the engine fell back to a slower kernel."""
+    return join_evidence(() if run.facts.as_run is None else run.facts.as_run.fallbacks)

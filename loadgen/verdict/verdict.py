@@ -56,6 +56,7 @@ _DOUBTS_OF_THE_CORE: tuple[Rule[RunEvidence], ...] = (
     server.tokens_differ,
     server.timings_differ,
     server.no_abort,
+    server.fallback_kernel,
     # This machine, not the server, made the figures.
     client.clock_unusable,
     client.stopped_unstamped,

@@ -218,6 +218,14 @@ _OF_LOADS = {
         {"drafts-differ"},
         play=changed_facts(_accept_more),
     ),
+    "an engine that fell back to a slower kernel": Provocation(
+        engine(),
+        FOUR,
+        {"fallback-kernel"},
+        play=changed_facts(
+            lambda facts: {"as_run": EngineConfig(quantization="fp8", kernel="MarlinFP8ScaledMM")}
+        ),
+    ),
     "experts that get random tokens": Provocation(
         engine(),
         FOUR,

@@ -185,5 +185,11 @@ def test_a_server_says_how_it_runs_or_nothing(engine: Engine, answer: bytes, inf
         assert control.read_server_info(ServerAddress(server.base_url), engine) == info
 
 
+def test_an_older_server_says_how_it_runs_elsewhere() -> None:
+    with ScriptedServer(one_by_one(NOT_FOUND, whole(b'{"tp_size":2}'))) as server:
+        assert control.read_server_info(ServerAddress(server.base_url), SGLANG) == {"tp_size": 2}
+    assert [path for _, path, _ in told(server)] == ["/server_info", "/get_server_info"]
+
+
 def test_a_server_that_is_gone_says_nothing() -> None:
     assert control.read_server_info(ServerAddress(f"http://127.0.0.1:{closed_port()}"), VLLM) == {}

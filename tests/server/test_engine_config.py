@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,15 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base.text import wrap_text
 from loadgen.server.checkpoint import Checkpoint
-from loadgen.server.engine_config import EngineConfig, merge_configs, parse_info, parse_log, render_config
+from loadgen.server.engine_config import (
+    EngineConfig,
+    explain_unknown_kernels,
+    merge_configs,
+    parse_info,
+    parse_log,
+    read_attached_log,
+    render_config,
+)
 
 LOGS = Path(__file__).parents[1] / "data" / "server_logs_as_run"
 
@@ -419,3 +428,92 @@ def test_the_fields_word_is_shown_where_the_engine_runs_just_that(method: str, w
     lines = render_config(EngineConfig(quantization=method, attention_backend="X"), declared(word))
     assert lines[0] == "runs: " + ", ".join(filter(None, (shown, "attention X")))
     assert any(line.startswith("differs:") for line in lines) == (shown == method != "")
+
+
+@loop_over(
+    ("config", "fallbacks"),
+    [
+        (EngineConfig(), ()),
+        (EngineConfig(quantization="fp8", kernel="CutlassFP8"), ()),
+        (EngineConfig(quantization="awq_marlin", kernel="MarlinLinearKernel"), ()),
+        (EngineConfig(quantization="gptq", kernel="MarlinLinearKernel", moe_kernel="MARLIN"), ()),
+        (EngineConfig(quantization="fp8", kernel="MarlinFP8"), ("fp8 linear layers by MarlinFP8",)),
+        (
+            EngineConfig(quantization="compressed-tensors", kernel="MarlinNvFp4LinearKernel"),
+            ("compressed-tensors linear layers by MarlinNvFp4LinearKernel",),
+        ),
+        (EngineConfig(quantization="mxfp4", moe_kernel="marlin"), ("mxfp4 experts by marlin",)),
+        (EngineConfig(remarks=("Casting torch.bfloat16 to torch.float16.",)), ()),
+        (
+            EngineConfig(kernel="x", remarks=("awq quantization is not fully optimized yet.",)),
+            ("awq quantization is not fully optimized yet.",),
+        ),
+    ],
+)
+def test_a_kernel_that_fell_back_is_named(config: EngineConfig, fallbacks: tuple[str, ...]) -> None:
+    assert config.fallbacks == fallbacks
+
+
+def test_an_engine_s_own_warning_names_its_fallback_once() -> None:
+    slow, untuned = parse_log(log("vllm-0.15-nvfp4-fallback")).fallbacks
+    assert slow.startswith("Your GPU does not have native support for FP4 computation")
+    assert untuned.startswith("Using default MoE config. Performance might be sub-optimal!")
+
+
+@loop_over(
+    ("config", "checkpoint", "named"),
+    [
+        (EngineConfig(), declared("NVFP4"), "NVFP4"),
+        (EngineConfig(quantization="modelopt_fp4"), declared("NVFP4"), "NVFP4"),
+        (EngineConfig(quantization="fp8"), None, "fp8"),
+        (EngineConfig(quantization="fp8", kernel="CutlassFP8"), None, ""),
+        (EngineConfig(quantization="gptq_marlin"), declared("GPTQ-Int4"), ""),
+        (EngineConfig(quantization="none"), declared("FP8"), ""),
+        (EngineConfig(), declared("BF16"), ""),
+        (EngineConfig(), declared("GGUF-Q4_K_M"), ""),
+        (EngineConfig(), None, ""),
+    ],
+)
+def test_a_kernel_that_nothing_names_is_unknown(
+    config: EngineConfig, checkpoint: Checkpoint | None, named: str
+) -> None:
+    line = f"kernels of {named}: unknown, neither the server nor a log here names them" if named else ""
+    assert explain_unknown_kernels(config, checkpoint) == line
+
+
+def test_sglang_s_answer_names_its_kernels() -> None:
+    info = {
+        "quantization": "modelopt_fp4",
+        "fp4_gemm_runner_backend": "marlin",
+        "fp8_gemm_runner_backend": "auto",
+    }
+    config = parse_info({**info, "moe_runner_backend": "flashinfer_cutlass"})
+    assert (config.kernel, config.moe_kernel) == ("marlin", "flashinfer_cutlass")
+    assert config.fallbacks == ("modelopt_fp4 linear layers by marlin",)
+
+
+@pytest.mark.whole
+def test_the_log_of_a_running_server_is_read_from_its_last_start(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    path.write_text(log("vllm-0.10-gptq-tp2") + log("vllm-0.15-nvfp4-fallback"), "utf-8")
+    with path.open("a") as output, subprocess.Popen(["sleep", "60"], stdout=output, stderr=output) as server:
+        try:
+            config = parse_log(read_attached_log([server.pid, 2**22 + 1]))
+        finally:
+            server.kill()
+    assert config.kernel == "MarlinNvFp4LinearKernel"
+    assert len(config.fallbacks) == 2
+
+
+@pytest.mark.whole
+def test_output_that_is_no_file_or_no_engine_s_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("Using FooKernel for NVFP4 GEMM", "utf-8")
+    with path.open("a") as output:
+        for out in (subprocess.PIPE, subprocess.DEVNULL, output):
+            with subprocess.Popen(["sleep", "60"], stdout=out, stderr=subprocess.DEVNULL) as server:
+                try:
+                    assert read_attached_log([server.pid]) == ""
+                finally:
+                    server.kill()
+    assert read_attached_log([]) == ""

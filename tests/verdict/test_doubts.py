@@ -54,6 +54,7 @@ from loadgen.features.shards import shard_checks
 from loadgen.features.targets import target_checks
 from loadgen.host.cpu_use import CpuUse
 from loadgen.records.record import Record
+from loadgen.server.engine_config import EngineConfig
 from loadgen.server.server_counters import ServerLatency, ServerWindow
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.verdict import verdict
@@ -307,6 +308,11 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
         "2 requests per slot",
         set(),
     ),
+    "fallback-kernel": (
+        run(as_run=EngineConfig(quantization="mxfp4", kernel="MarlinMxfp4LinearKernel")),
+        "mxfp4 linear layers by MarlinMxfp4LinearKernel",
+        set(),
+    ),
     **OF_CANCELLED,
     **OF_ANSWERS,
     **OF_DATA,
@@ -415,6 +421,9 @@ HARMLESS = {
     **AT_EASE,
     **AT_EASE_IN_SESSIONS,
     **SOUND_STATES,
+    "Marlin, which is the fast kernel of AWQ": run(
+        as_run=EngineConfig(quantization="awq_marlin", kernel="MarlinLinearKernel")
+    ),
     "no server to ask": run(window=None),
     "/metrics that is none": run(window=ServerWindow(error="/metrics is HTML")),
 }
