@@ -255,6 +255,28 @@ class PointServers:
             self.say(f"  {error}")
 
 
+def do_on_server(servers: PointServers, workload: Profile, act: Callable[[Session], What]) -> What:
+    """Call `act` with a session of the servers and return its value; any failure is a LoadgenError.
+
+    Of a server that has ended it is that error, and the next session starts another. Raises StoreError where
+    the disk takes nothing more, and KeyboardInterrupt on a signal.
+    """
+    try:
+        session = servers.session(workload)
+    except Exception as error:  # a server's fault must not cost what other servers measure
+        raise convert_error(error) from None
+    try:
+        return act(session)
+    except StoreError:
+        raise
+    except Exception as error:
+        check_disk(error)
+        died = find_death(session, failed=True)
+        if died is not None:
+            servers.replace_server(died)
+        raise died or session.hide_error(convert_error(error)) from None
+
+
 def overlay_settings(asked: ServerSettings, serve: Mapping[str, str]) -> ServerSettings:
     """Return the settings with the flags `serve` over them; raises UsageError for a value that is not valid.
 

@@ -16,6 +16,8 @@ from loadgen.plan import request_sources
 from loadgen.plan.profile import Profile
 from loadgen.run.command.options import Options
 
+_AT_ONCE, _PROMPT, _ANSWER = 64, 48, 64  # of sequences whose tokens are sampled for a quality
+
 
 def estimate_at_best_s(options: Options, workload: Profile) -> float | None:
     """Estimate the seconds of a cell, warm-up included, by a preset's steps, else at the machine's roofline.
@@ -119,6 +121,19 @@ def _measure_distance(one: Profile, other: Profile) -> float:
         (one.output_len, other.output_len),
     )
     return sum(abs(math.log(first / second)) for first, second in pairs)
+
+
+def estimate_tokens_s(options: Options, sampled: int, scored: int) -> float | None:
+    """Estimate the seconds to sample and to score so many tokens, 64 sequences at once, as of a cell.
+
+    Answers are of 64 tokens after prompts of 48. None without a preset's steps and without the roofline.
+    """
+    if (steps := _find_steps(options)) is None:
+        return None
+    sequences = scored / _ANSWER
+    prompt_ms = (steps.prefill_ms(_PROMPT + _ANSWER) or 0.0) * sequences
+    answer_ms = steps.tpot_ms(_AT_ONCE, _PROMPT + _ANSWER / 2) / _AT_ONCE * sampled
+    return (prompt_ms + answer_ms) / 1e3
 
 
 class Steps(Protocol):

@@ -44,7 +44,7 @@ def list_row_qualities(comparisons: Sequence[ComparedLoad]) -> list[RowQuality]:
 def make_quality_table(rows: Sequence[RowQuality]) -> Table:
     """Make the table of rows' qualities, a column for each figure that any row has; notes say why not."""
     keys = [key for key in _TITLES if any(getattr(row.quality, key) is not None for row in rows)]
-    has_bits = any(row.quality.kl is None and row.quality.bits_per_byte for row in rows)
+    has_bits = any(_has_bits(row.quality) for row in rows)
     titles = ["checkpoint", *(_TITLES[key] for key in keys), *(["bits/byte"] if has_bits else []), "verdict"]
     body = [
         (
@@ -74,9 +74,14 @@ def _format_figure(interval: MeanInterval | None, key: str) -> str:
     return "-" if interval is None else format_spread(interval, 100.0 if key == "agreement" else 1.0)
 
 
+def _has_bits(quality: Quality) -> bool:
+    """Whether bits a byte stand for a KL divergence that there is none of."""
+    return quality.kl is None and quality.why.get("kl") != ITSELF and quality.bits_per_byte is not None
+
+
 def _format_bits(quality: Quality) -> str:
-    """Format the candidate's and the reference's bits a byte, as 0.812 of 0.790; "-" if unknown."""
-    bits = quality.bits_per_byte
+    """Format the candidate's and the reference's bits a byte, as 0.812 of 0.790, where they stand for KL."""
+    bits = quality.bits_per_byte if _has_bits(quality) else None
     return "-" if bits is None else f"{bits['candidate'].mean:.3f} of {bits['reference'].mean:.3f}"
 
 

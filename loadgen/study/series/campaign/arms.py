@@ -150,9 +150,11 @@ def make_arms(
         for name, path_of in arm.places.items():
             if places.setdefault(name, path_of) != path_of:
                 raise UsageError(f"{path}: two profiles have the name {name}: {places[name]} and {path_of}")
-    if file.baseline and file.baseline not in {*names, *(arm.name for arm in arms)}:
-        hint = suggest_name(file.baseline, [*names, *(arm.name for arm in arms)])
-        raise UsageError(f"{path}: baseline = {file.baseline!r}: no such checkpoint{hint}")
+    known = [*names, *(arm.name for arm in arms)]
+    reference = file.quality.reference if file.quality else ""
+    for key, wanted in (("baseline", file.baseline), ("[quality]: reference", reference)):
+        if wanted and wanted not in known:
+            raise UsageError(f"{path}: {key} = {wanted!r}: no such checkpoint{suggest_name(wanted, known)}")
     return tuple(arm for arm in arms if not only or arm.checkpoint in only)
 
 

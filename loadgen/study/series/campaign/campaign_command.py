@@ -48,6 +48,9 @@ from loadgen.study.series.campaign.campaign_file import (
 from loadgen.study.series.campaign.campaign_store import CampaignStore, read_pace
 from loadgen.study.series.campaign.execution import Execution
 from loadgen.study.series.campaign.machine_watch import MachineWatch, is_measured_here
+from loadgen.study.series.campaign.quality_cells import QualityCells, find_reference
+from loadgen.study.series.campaign.quality_preview import QualityPreview, preview_quality
+from loadgen.study.series.campaign.quality_store import QualityStore
 from loadgen.study.series.series_store import FAILED, StoreError
 from loadgen.study.series.time_estimate import Pace, format_duration
 
@@ -63,6 +66,7 @@ class CampaignRequest(msgspec.Struct, frozen=True):
     file: CampaignFile
     arms: tuple[Arm, ...]
     starts: tuple[Start, ...]
+    reference: Arm | None = None  # of the quality, which may be none of `arms`; None: no quality
 
 
 def main(argv: Sequence[str]) -> int:
@@ -86,11 +90,12 @@ def main(argv: Sequence[str]) -> int:
     kept = resumption.find_store(given.resume, given.file, Path(given.run_dir))
     wanted = _make_request(given, kept)
     if given.dry_run:
-        shown = Preview(wanted, set(), Pace(), wanted.file.seed)
+        quality = preview_quality(wanted.file, wanted.arms, wanted.reference, kept, given.retry_failed)
+        shown = Preview(wanted, set(), Pace(), wanted.file.seed, quality)
         if kept is not None:
             record = resumption.resume_record(kept, _make_record(wanted), wanted.path, given.retry_failed)
             done, pace = resumption.list_done(kept, given.retry_failed), read_pace(kept, wanted.starts)
-            shown = Preview(wanted, done, pace, record.seed)
+            shown = Preview(wanted, done, pace, record.seed, quality)
         print_text(shown.render(), sys.stdout)
         return 0
     if unset := sorted({name for arm in wanted.arms for name in arm.missing}):
@@ -151,7 +156,9 @@ def _make_request(given: argparse.Namespace, kept: CampaignStore | None) -> Camp
     only = [] if given.only is None else [name.strip() for name in given.only.split(",")]
     trust = _read_trust(given).apply_to(path)
     chosen = arms.make_arms(campaign, path, only, trust)
-    return CampaignRequest(path, trust, campaign, chosen, _plan_starts(campaign, chosen))
+    every = arms.make_arms(campaign, path, trust=trust) if only and campaign.quality else chosen
+    reference = find_reference(campaign, every)
+    return CampaignRequest(path, trust, campaign, chosen, _plan_starts(campaign, chosen), reference)
 
 
 def _read_trust(given: argparse.Namespace) -> Trust:
@@ -206,6 +213,7 @@ def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.
             quiet=given.quiet,
             watch=_make_watch(wanted, kept, given, say),
             limit=wanted.file.limit,
+            quality=_open_quality(wanted, kept, given, say),
         )
         try:
             execution.run()
@@ -218,6 +226,20 @@ def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.
         finally:
             kept.drop_unfinished()
     return _report_end(wanted, kept, resume, given)
+
+
+def _open_quality(
+    wanted: CampaignRequest, kept: CampaignStore, given: argparse.Namespace, say: Callable[[str], None]
+) -> QualityCells | None:
+    """Open the quality of the campaign's arms as its directory has it; None without `[quality]`."""
+    table, reference = wanted.file.quality, wanted.reference
+    if table is None or reference is None:
+        return None
+    from loadgen.study.series.campaign.quality_servers import ServerMeasuring  # few campaigns need it
+
+    measuring = ServerMeasuring.open(table, progress.display(given.quiet))
+    store, retried = QualityStore(kept), given.retry_failed
+    return QualityCells.open(store, table, wanted.arms, reference, measuring, say, retried)
 
 
 def _make_watch(
@@ -298,6 +320,7 @@ class Preview(msgspec.Struct, frozen=True):
     done: set[str]
     pace: Pace
     seed: int | None
+    quality: QualityPreview | None = None
 
     def render(self) -> str:
         """Render the preview for a terminal, in four paragraphs; command lines are not wrapped."""
@@ -353,6 +376,8 @@ class Preview(msgspec.Struct, frozen=True):
         for label, order in turns.items():
             text = f"  {label}: {' → '.join(name.replace(' ', _NO_BREAK) for name in order)}"
             yield from (line.replace(_NO_BREAK, " ") for line in wrap_text(text, "    "))
+        if self.quality is not None:
+            yield from self.quality.list_order(self.wanted.starts, self.done)
 
     def _name_arm(self, arm: Arm) -> str:
         """Return the arm's checkpoint if all arms are on one server, else its whole name."""
@@ -393,4 +418,8 @@ class Preview(msgspec.Struct, frozen=True):
             cells = sum(planned.id not in self.done for planned in list_cells(self.wanted.starts))
             most = format_duration(cells * limit.budget_s)
             yield f"estimated time: at most {most} of searches; starts of servers come on top"
+        if self.quality is not None:
+            left = self.quality.estimate_left()
+            words = "unknown until it is measured" if left.unknown else f"{left.words} more"
+            yield f"quality: {words}"
         yield "nothing was started or written (--dry-run)"

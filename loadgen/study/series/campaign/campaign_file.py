@@ -15,8 +15,11 @@ import msgspec
 from pydantic import BaseModel, Field
 
 from loadgen.base.errors import UsageError
+from loadgen.base.files import expand_path
 from loadgen.base.parsing import MOST_SECONDS, MOST_SEED, suggest_name
 from loadgen.base.secrecy import HIDDEN, Secrets
+from loadgen.features.quality import quality_verdict
+from loadgen.features.quality.quality_text import read_text
 from loadgen.figures import objectives
 from loadgen.plan import profile
 from loadgen.run.command.options import TABLE
@@ -72,6 +75,16 @@ class AnswerTable(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf
     lm_eval: dict[str, str] = Field(default_factory=dict)  # files of scores by checkpoint
 
 
+class QualityTable(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_nan=False):
+    """`[quality]`: each arm's distribution is compared with the reference's, as by `loadgen quality`."""
+
+    reference: Name  # a checkpoint, or "checkpoint on server"
+    tokens: Annotated[int, Field(ge=100, le=10_000_000)] = 20_000  # that the reference samples
+    # Nats a token, below which two are the same.
+    margin: Annotated[float, Field(gt=0, le=100)] = quality_verdict.MARGIN
+    text: str = ""  # a file, for agreement and perplexity; "": the one that ships
+
+
 class CheckpointTable(BaseModel, extra="allow", frozen=True, strict=True):
     """One `[[checkpoints]]`: a row of the comparison; every other key is a flag of `loadgen bench`."""
 
@@ -100,6 +113,7 @@ class CampaignOptions(BaseModel, extra="forbid", frozen=True, strict=True, allow
     cool_down: CoolDown | None = None
     limit: LimitTable | None = None
     answer: AnswerTable | None = None
+    quality: QualityTable | None = None
 
 
 class CampaignFile(CampaignOptions, frozen=True):
@@ -140,6 +154,8 @@ def load_campaign(path: Path) -> CampaignFile:
         table["cool_down"] = validate_table(CoolDown, cool_down, f"{path}: [cool_down]")
     if isinstance(answer := table.get("answer"), dict):
         table["answer"] = _read_answer(answer, f"{path}: [answer]")
+    if isinstance(quality := table.get("quality"), dict):
+        table["quality"] = _read_quality(quality, path)
     if isinstance(limit := table.get("limit"), dict):
         where = f"{path}: [limit]"
         table["limit"] = validate_table(LimitTable, limit, where)
@@ -162,6 +178,22 @@ def _read_answer(table: Mapping[str, Any], where: str) -> AnswerTable:
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
     return answer
+
+
+def _read_quality(table: Mapping[str, Any], path: Path) -> QualityTable:
+    """Read `[quality]`; a relative `text` is as of the file's directory. Raises UsageError."""
+    where = f"{path}: [quality]"
+    if set(table) < set(QualityTable.model_fields) - {"reference"}:
+        raise UsageError(f"{where} has no reference: name one of the checkpoints")
+    quality = validate_table(QualityTable, table, where)
+    if not quality.text:
+        return quality
+    text = path.parent / expand_path(quality.text)
+    try:
+        read_text(text)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
+    return quality.model_copy(update={"text": str(text)})
 
 
 def _read_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> Iterator[CheckpointTable]:

@@ -26,6 +26,7 @@ from loadgen.study.series.campaign.arms import Planned, Start, estimate_left, li
 from loadgen.study.series.campaign.campaign_file import LimitTable
 from loadgen.study.series.campaign.campaign_store import CELLS, CampaignStore
 from loadgen.study.series.campaign.machine_watch import MachineWatch, is_measured_here
+from loadgen.study.series.campaign.quality_cells import QualityCells
 from loadgen.study.series.ladder_command import LadderClimb
 from loadgen.study.series.limit.limit_command import LOAD_KEYS, LimitRequest, continue_search, read_search
 from loadgen.study.series.limit.limit_search import LimitSearch
@@ -53,6 +54,7 @@ class Execution:
     quiet: bool = False
     watch: MachineWatch | None = None  # None: no cell waits
     limit: LimitTable | None = None  # each cell is a search
+    quality: QualityCells | None = None  # measured on the same servers
     _used: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # names of starts, by arm
     _left: deque[Planned] = field(default_factory=deque)  # of the cells that share a server
     _start: Start = field(init=False)  # of that server
@@ -60,7 +62,7 @@ class Execution:
     _servers: PointServers = field(init=False)
 
     def run(self) -> None:
-        """Measure every cell that is not in `done`, server by server.
+        """Measure every cell that is not in `done`, server by server, and last what is left of the quality.
 
         Raises StoreError where nothing can be kept, and KeyboardInterrupt on a signal.
         """
@@ -73,12 +75,14 @@ class Execution:
                 self._used[start.arm.name] |= {cell["start"] for cell in cells if "start" in cell}
             if self._left:
                 self._run_on_servers(start)
+        while self.quality is not None and (extra := self.quality.choose_start()) is not None:
+            self._run_on_servers(extra)
 
     def _run_on_servers(self, start: Start) -> None:
         """Measure or search the cells in `_left` on the server of `start`, started again where it has died.
 
-        Raises StoreError where the disk takes nothing more; another LoadgenError, of the server's end, is
-        printed as a warning.
+        Then it measures what can be measured there of the quality. Raises StoreError where the disk takes
+        nothing more; another LoadgenError, of the server's end, is printed as a warning.
         """
         searched = {} if self.limit is None else {"reset_cache": True}
         quiet = self.quiet or bool(searched)
@@ -97,6 +101,8 @@ class Execution:
                             self._fail(self._place_on_start(step.what), LoadgenError(why))
                         else:
                             self._search(self._place_on_start(step.what), self.limit)
+                if self.quality is not None:
+                    self.quality.measure_all(start.arm, self._servers)
         except StoreError:
             raise
         except OSError as error:  # a disk that takes nothing more ends the campaign, not the cell

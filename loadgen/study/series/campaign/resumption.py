@@ -91,11 +91,16 @@ def list_differences(old: CampaignRecord, new: CampaignRecord, ran: Collection[C
     if not ran:
         return
     for key in CampaignRecord.model_fields:
-        if key in _HARMLESS or key in ("arms", "profiles", "seed", "seed_chosen", "format"):
+        if key in _HARMLESS or key in ("arms", "profiles", "seed", "seed_chosen", "format", "quality"):
             continue
         yield from _compare_values(key, getattr(old, key), getattr(new, key))
     if new.seed_chosen:
         yield from _compare_values("seed", old.seed, new.seed)
+    if old.quality is not None and new.quality is not None:  # more tokens, or another margin, go on
+        for key in ("reference", "text"):
+            yield from _compare_values(
+                f"[quality]: {key}", getattr(old.quality, key), getattr(new.quality, key)
+            )
     arms = [{(arm.checkpoint, arm.server): arm for arm in record.arms} for record in (old, new)]
     for pair in dict.fromkeys((cell.checkpoint, cell.server) for cell in ran):
         before, after = (arms_by_key.get(pair) for arms_by_key in arms)

@@ -1,0 +1,195 @@
+"""The quality of a campaign's arms is measured once each, whatever ends the campaign or a task meanwhile."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.campaign_files import cells, contents, the_directory, written
+from loadgen import cli
+from loadgen.base.errors import MeasureError
+from loadgen.features.quality.quality_record import KlDivergence, MeanInterval, Quality
+from loadgen.run.session import Session
+from loadgen.study.arm_qualities import read_qualities
+from loadgen.study.series.campaign import campaign_command
+from loadgen.study.series.campaign.quality_servers import ServerMeasuring
+
+pytestmark = [pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")]
+A, B, C = ({"name": name, "preset": "instant"} for name in "ABC")
+ONE = MeanInterval(mean=1.0, low=0.99, high=1.01)
+KL = KlDivergence(
+    mean=0.031, low=0.03, high=0.032, tokens=500, answers=9, direction="reference‖candidate", self_check=ONE
+)
+QUALITY = {"reference": "A", "tokens": 500, "margin": 0.05}
+
+
+@dataclass
+class FakeMeasuring:
+    """Notes each call; `ends` are raised or returned, by the name of the file that is made."""
+
+    ends: dict[str, Any] = field(default_factory=dict)
+    calls: list[str] = field(default_factory=list)
+
+    def _call(self, kind: str, session: Session, path: Path) -> Any:
+        name = path.name.partition(".")[0]
+        self.calls.append(f"{kind} {name}")
+        assert session.access.base_url.startswith("http://127.0.0.1:")
+        path.write_text("", "utf-8")
+        end = self.ends.pop(name, Quality(reference="a", candidate=name, kl=KL))
+        if isinstance(end, BaseException):
+            raise end
+        return end
+
+    def sample_reference(self, session: Session, reference: Path) -> Quality:
+        found: Quality = self._call("sample", session, reference)
+        return found.model_copy(update={"kl": None, "noise_floor": ONE, "why": {"kl": "it is the reference"}})
+
+    def score_reference(self, session: Session, reference: Path, scores: Path) -> Quality | None:
+        assert reference.exists()
+        found: Quality | None = self._call("score", session, scores)
+        return found
+
+    def score_back(self, session: Session, reference: Path, answers: Path, scores: Path) -> Quality:
+        assert answers.exists()
+        found: Quality = self._call("back", session, scores)
+        return found
+
+
+@pytest.fixture(autouse=True)
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMeasuring:
+    """What measures in place of servers that have probabilities; what is compared is tested elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    measuring = FakeMeasuring()
+    monkeypatch.setattr(ServerMeasuring, "open", lambda table, display: measuring)
+    monkeypatch.setattr(campaign_command, "_print_comparison", lambda *given: None)
+    return measuring
+
+
+def run(tmp_path: Path, *words: str, checkpoints: tuple[dict[str, Any], ...] = (A, B), **keys: Any) -> int:
+    keys = {"quality": QUALITY, "repeats": 1, **keys}
+    return cli.main(["campaign", str(written(tmp_path, *checkpoints, **keys)), *words])
+
+
+def test_each_arm_is_measured_once_on_a_server_that_is_up(
+    tmp_path: Path, fake: FakeMeasuring, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, repeats=2) == 0
+    place = the_directory()
+    assert fake.calls == ["sample reference", "score B-embedded"]
+    assert len(cells(place)) == 4
+    assert len(list((place / "servers").glob("*"))) <= 4
+    found = read_qualities(place)
+    assert list(found) == ["A on embedded", "B on embedded"]
+    assert found["B on embedded"].kl == KL
+    assert found["B on embedded"].settings == {"tokens": 500}
+    out = capsys.readouterr().out.splitlines()
+    assert [line for line in out if line.startswith("quality")] == [
+        "quality, A on embedded: sampling",
+        "quality, A on embedded: 500 tokens sampled; noise floor 1.000 ±0.010 nats a token",
+        "quality, B on embedded: scoring",
+        "quality, B on embedded: KL 0.0310 ±0.0010 nats a token; same within 0.05 nats a token",
+    ]
+    before = contents(place / "quality")
+    assert run(tmp_path, "--resume", str(place), repeats=2) == 0
+    assert len(fake.calls) == 2
+    assert contents(place / "quality") == before
+
+
+def test_what_comes_before_its_reference_is_started_once_more(tmp_path: Path, fake: FakeMeasuring) -> None:
+    assert run(tmp_path, quality={**QUALITY, "reference": "B"}) == 0
+    assert fake.calls == ["sample reference", "score A-embedded"]
+
+
+def test_a_candidate_that_cannot_score_is_scored_by_the_reference(
+    tmp_path: Path, fake: FakeMeasuring, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.ends = {"B-embedded": None}
+    assert run(tmp_path) == 0
+    assert fake.calls == ["sample reference", "score B-embedded", "back B-embedded-back"]
+    assert "quality, B on embedded: it cannot score a prompt, and has sampled" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["reference", "B-embedded"])
+def test_an_interrupted_task_is_done_when_it_is_resumed(
+    tmp_path: Path, fake: FakeMeasuring, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    fake.ends = {name: KeyboardInterrupt()}
+    assert run(tmp_path) == 130
+    assert "resume with: loadgen campaign" in capsys.readouterr().out
+    place = the_directory()
+    measured = len(fake.calls)
+    kept = contents(place / "cells")
+    assert run(tmp_path, "--resume") == 0
+    assert fake.calls[measured:] == fake.calls[measured - 1 : measured] + ["score B-embedded"] * (
+        name == "reference"
+    )
+    assert set(read_qualities(place)) == {"A on embedded", "B on embedded"}
+    assert {path: contents(place / "cells")[path] for path in kept} == kept
+
+
+def test_a_task_that_fails_is_recorded_and_retried_when_asked(
+    tmp_path: Path, fake: FakeMeasuring, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.ends = {"B-embedded": MeasureError("it reports none: \x1b[1mdo this")}
+    assert run(tmp_path, checkpoints=(A, B, C)) == 0
+    place = the_directory()
+    out = capsys.readouterr().out
+    assert "quality, B on embedded: FAILED: it reports none: " in out
+    assert "\x1b" not in out
+    assert set(read_qualities(place)) == {"A on embedded", "C on embedded"}
+    failed = json.loads((place / "quality" / "failed" / "B-embedded.json").read_text("utf-8"))
+    assert (failed["arm"], failed["reason"]) == ("B on embedded", "it reports none: \x1b[1mdo this")
+    assert run(tmp_path, "--resume", checkpoints=(A, B, C)) == 0
+    assert len(fake.calls) == 3
+    assert run(tmp_path, "--resume", "--retry-failed", checkpoints=(A, B, C)) == 0
+    assert fake.calls[3:] == ["score B-embedded"]
+    assert not (place / "quality" / "failed" / "B-embedded.json").exists()
+
+
+def test_without_its_reference_nothing_is_measured(tmp_path: Path, fake: FakeMeasuring) -> None:
+    fake.ends = {"reference": MeasureError("none")}
+    assert run(tmp_path) == 0
+    assert fake.calls == ["sample reference"]
+    assert run(tmp_path, "--resume", "--only", "B", "--retry-failed") == 0
+    assert fake.calls == ["sample reference"]
+
+
+def test_more_tokens_are_measured_when_a_campaign_is_resumed(tmp_path: Path, fake: FakeMeasuring) -> None:
+    assert run(tmp_path) == 0
+    more = {**QUALITY, "tokens": 900, "margin": 0.01}
+    assert run(tmp_path, "--resume", quality=more) == 0
+    assert fake.calls == ["sample reference", "score B-embedded"] * 2
+    assert run(tmp_path, "--resume", quality={**more, "tokens": 300}) == 0
+    assert len(fake.calls) == 4
+
+
+def test_quality_is_added_to_a_campaign_but_not_changed(
+    tmp_path: Path, fake: FakeMeasuring, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, quality=None) == 0
+    assert run(tmp_path, "--resume") == 0
+    assert fake.calls == ["sample reference", "score B-embedded"]
+    assert run(tmp_path, "--resume", quality={**QUALITY, "reference": "B"}) == 2
+    assert "[quality]: reference was 'A' and is 'B'" in capsys.readouterr().err
+
+
+def test_a_dry_run_shows_where_the_quality_is_measured(
+    tmp_path: Path, fake: FakeMeasuring, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, "--dry-run", quality={**QUALITY, "reference": "B"}, checkpoints=(A, B, C)) == 0
+    out = capsys.readouterr().out
+    assert "quality: 500 tokens of B on embedded, the same within 0.05 nats a token" in out
+    assert "  after the load of r0 B on embedded: samples → r0 C on embedded: scores" in out
+    assert "  on one more start of A on embedded: scores" in out
+    assert "\nquality: " in out.partition("estimated time")[2]
+    fake.ends = {"C-embedded": MeasureError("none")}
+    assert run(tmp_path, checkpoints=(A, B, C)) == 0
+    capsys.readouterr()
+    assert run(tmp_path, "--dry-run", "--resume", "--retry-failed", checkpoints=(A, B, C)) == 0
+    out = capsys.readouterr().out
+    assert "  on one more start of C on embedded: scores" in out
+    assert "quality: about 0 s more" in out

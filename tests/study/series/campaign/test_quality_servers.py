@@ -1,0 +1,160 @@
+"""A campaign on servers whose distributions are known measures their divergence, also after a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from builders.campaign_files import contents, the_directory, written
+from builders.markov_chain import MarkovModel, disturb, make_chain
+from fakes.markov_server import MarkovServer
+from fakes.scripted_server import Answer, Asked, ScriptedServer, stream
+from loadgen import cli
+from loadgen.features.quality.quality_record import BACKWARD, FORWARD
+from loadgen.features.quality.reference_file import read_reference
+from loadgen.study.arm_qualities import read_qualities
+
+pytestmark = [pytest.mark.whole, pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")]
+TOKENS, KL = 2000, 0.05
+REFERENCE = make_chain()
+
+
+class LoadedServer:
+    """A Markov server that streams where it is asked to, and holds back what `held` says."""
+
+    def __init__(
+        self, model: MarkovModel, name: str, held: Callable[[dict[str, Any]], object] = bool, **keys: Any
+    ):
+        self.markov, self.held = MarkovServer(model, name, **keys), held
+
+    def __call__(self, asked: Asked) -> Answer:
+        body = msgspec.json.decode(asked.body) if asked.body else {}
+        if body.get("stream"):
+            return stream(3)
+        self.held(body)
+        return self.markov(asked)
+
+    @property
+    def scored(self) -> Counter[tuple[int, ...]]:
+        """How often each sequence was scored."""
+        bodies = [body for body in self.markov.posted if "prompt_logprobs" in body]
+        return Counter(tuple(prompt) for body in bodies for prompt in body["prompt"])
+
+    @property
+    def sampled(self) -> int:
+        """How many prompts were sent to be continued."""
+        return sum(len(body["prompt"]) for body in self.markov.posted if body.get("logprobs") is not None)
+
+
+@contextmanager
+def serving(a: LoadedServer, b: LoadedServer, directory: Path, tokens: int = TOKENS) -> Iterator[Path]:
+    """Both on ports of their own, and a campaign's file that compares them."""
+    with ScriptedServer(a) as one, ScriptedServer(b) as two:
+        quality = {"reference": "a", "tokens": tokens, "margin": 0.01}
+        tables = ({"name": "a", "base_url": one.base_url}, {"name": "b", "base_url": two.base_url})
+        yield written(directory, *tables, repeats=1, quality=quality)
+
+
+def test_the_divergence_of_a_known_candidate_is_in_its_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    a, b = LoadedServer(REFERENCE, "a"), LoadedServer(disturb(REFERENCE, KL), "b")
+    with serving(a, b, tmp_path) as file:
+        assert cli.main(["campaign", str(file)]) == 0
+        out = capsys.readouterr().out
+        assert "quality, a on attached: 2,000 tokens sampled; noise floor 0.0000 ±0.0000 nats a token" in out
+        assert "different by more than 0.01 nats a token" in out
+        assert "\nQuality, against the reference\n" in out
+        place = the_directory()
+        found = read_qualities(place)["b on attached"]
+        assert found.kl is not None
+        assert found.agreement is not None
+        assert found.kl.low < KL < found.kl.high
+        assert (found.kl.direction, found.doubts, found.why) == (FORWARD, (), {})
+        assert set(b.scored.values()) == {1}
+        before = contents(place / "quality")
+        assert cli.main(["campaign", str(file), "--resume"]) == 0
+        assert contents(place / "quality") == before
+
+
+def test_a_candidate_that_scores_nothing_is_scored_by_the_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    a, b = LoadedServer(REFERENCE, "a"), LoadedServer(disturb(REFERENCE, KL), "b", prompt_logprobs=False)
+    with serving(a, b, tmp_path) as file:
+        assert cli.main(["campaign", str(file)]) == 0
+    found = read_qualities(the_directory())["b on attached"]
+    assert found.kl is not None
+    assert found.kl.direction == BACKWARD
+    assert found.kl.low < KL * 1.5
+    assert found.why["agreement"] == "vLLM (b) scores no text"
+    assert found.bits_per_byte is None
+
+
+def kill_at(directory: Path, file: Path, reached: threading.Event) -> None:
+    """Start the campaign in a process of its own, and kill it once the event is set."""
+    command = [sys.executable, "-m", "loadgen", "campaign", str(file), "--quiet"]
+    process = subprocess.Popen(command, cwd=directory, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    try:
+        assert reached.wait(30)
+        process.send_signal(signal.SIGKILL)
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+@pytest.mark.parametrize("side", ["a", "b"])
+def test_a_kill_costs_the_requests_in_flight_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    reached, seen = threading.Event(), list[int]()
+
+    def hold(body: dict[str, Any]) -> None:
+        """Hold back the sixth request of scores of answers: two of those before were answered."""
+        if "prompt_logprobs" in body and 1 < max(map(len, body["prompt"])) <= 112:
+            seen.append(len(body["prompt"]))
+        if len(seen) == 6 and not reached.is_set():
+            reached.set()
+            time.sleep(1)
+
+    def make(name: str, model: MarkovModel) -> LoadedServer:
+        return LoadedServer(model, name, hold) if name == side else LoadedServer(model, name)
+
+    a, b = make("a", REFERENCE), make("b", disturb(REFERENCE, KL))
+    with serving(a, b, tmp_path, tokens=8000) as file:
+        kill_at(tmp_path, file, reached)
+        place = the_directory()
+        kept = read_reference(
+            place / "quality" / ("reference.jsonl.gz" if side == "a" else "b-attached.jsonl.gz")
+        )
+        assert kept.segments
+        assert kept.answers
+        before = a.sampled
+        assert cli.main(["campaign", str(file), "--resume"]) == 0
+    whole = read_reference(place / "quality" / "reference.jsonl.gz")
+    answers = [line.answer for line in whole.answers]
+    assert len(answers) == len(set(answers))
+    assert sum(len(answer.token_ids) for answer in answers) < 8000 + 64
+    found = read_qualities(place)["b on attached"]
+    assert found.kl is not None
+    assert found.kl.tokens == sum(len(answer.token_ids) for answer in answers)
+    assert len(json.loads((place / "quality" / "tasks.json").read_text("utf-8"))) == 2
+    if side == "b":
+        assert a.sampled == before  # the reference had sampled
+        assert sum(count - 1 for count in b.scored.values()) <= 64  # in four requests of sixteen
