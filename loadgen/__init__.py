@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from loadgen.base.errors import LoadgenError
+    from loadgen.features.quality.quality_api import quality
+    from loadgen.features.quality.quality_record import Quality
     from loadgen.features.shards.merge import merge
     from loadgen.figures.metrics import Metrics
     from loadgen.plan.profile import Profile
@@ -28,6 +30,8 @@ _MODULES = {
     "loadgen.base.errors": ("LoadgenError",),
     "loadgen.figures.metrics": ("Metrics",),
     "loadgen.study.limit_record": ("Limit",),
+    "loadgen.features.quality.quality_api": ("quality",),
+    "loadgen.features.quality.quality_record": ("Quality",),
     "loadgen.features.shards.merge": ("merge",),
     "loadgen.report.run": ("Run", "Verdict"),
     "loadgen.study.sweep_record": ("Sweep", "SweptPoint"),
@@ -36,8 +40,8 @@ _MODULES = {
 }
 __all__ = [
     "Audit", "Comparison", "Interrupted", "Limit", "LimitInterrupted", "LoadgenError", "Metrics", "Profile",
-    "Run", "Sweep", "SweepInterrupted", "SweptPoint", "Verdict",
-    "audit", "bench", "bench_async", "compare", "limit", "load", "merge", "sweep",
+    "Quality", "Run", "Sweep", "SweepInterrupted", "SweptPoint", "Verdict",
+    "audit", "bench", "bench_async", "compare", "limit", "load", "merge", "quality", "sweep",
 ]  # fmt: skip
 
 

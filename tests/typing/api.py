@@ -57,6 +57,11 @@ def stored() -> str:
         return error.summary
 
 
+def held() -> float:
+    quality: loadgen.Quality | None = loadgen.quality("http://localhost:8001", "ref.jsonl.gz", tokens=500)
+    return quality.kl.mean if quality is not None and quality.kl is not None else 0.0
+
+
 loadgen.bench(num_prompts="many")  # type: ignore[arg-type]
 loadgen.bench(number_of_prompts=3)  # type: ignore[call-arg]
 asyncio.run(awaited())

@@ -66,11 +66,14 @@ class ProbabilityServer(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_session(cls, session: Session) -> ProbabilityServer:
-        """Make the server of a session; raises NoProbabilities for an engine that only simulates."""
+        """Make the server of a session; raises NoProbabilities for an engine that is known to have none.
+
+        One that was not recognised, as behind a gateway, is asked as vLLM is.
+        """
         served, engine = session.served, session.served.engine
-        if engine.simulated:
-            raise NoProbabilities(f"{engine.name} simulates a server, and has no log-probabilities")
-        api = PROBABILITY_APIS.get(engine.name, CompletionsApi())
+        api = PROBABILITY_APIS.get(engine.name, CompletionsApi() if engine.unproven else None)
+        if api is None:
+            raise NoProbabilities(f"{engine.name} has no log-probabilities of token ids: {_INSTEAD}")
         subject = session.subject
         own = find_tokenizer(subject.model_root, subject.model)
         return cls(
@@ -219,9 +222,9 @@ async def _probe(server: ProbabilityServer) -> ProbabilityServer:
             try:
                 (answer,) = await client.sample([prompt], 1)
                 break
-            except RefusedRequest:
+            except RefusedRequest as error:
                 if top == _FEWER[-1]:
-                    raise
+                    raise NoProbabilities(f"{error}: {_INSTEAD}") from None
     scored = TokenSequence((*prompt, *answer.token_ids), len(prompt))
     apis = [server.api] + [CompletionsApi(0)] * isinstance(server.api, CompletionsApi)
     for api in apis if server.api.scores_prompts else ():

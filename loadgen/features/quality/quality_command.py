@@ -15,6 +15,7 @@ from loadgen.base import signals
 from loadgen.base.errors import MeasureError, UsageError, decide_exit_code
 from loadgen.base.parsing import Parser
 from loadgen.base.printing import print_text
+from loadgen.base.signals import SIGNALS, Interrupts
 from loadgen.base.text import clean_text, format_count
 from loadgen.features.quality import quality_lines, quality_run
 from loadgen.features.quality.probability_server import ProbabilityServer, probe_server
@@ -33,15 +34,32 @@ from loadgen.settings.setting import LAUNCH, OUTPUT, RUN, SERVER, make_option_st
 
 if TYPE_CHECKING:
 
-    class QualityRequest(QualityOptions, frozen=True):
+    class _Request(QualityOptions, frozen=True):
         """The type of each of these rows, for checkers."""
 
 else:
-    QualityRequest = make_option_struct("QualityRequest", QualityOptions)
+    _Request = make_option_struct("_Request", QualityOptions)
 
 _NAMES = frozenset(row.name for row in QualityOptions.rows)
 _OTHERS = {RUN: ("quiet",), OUTPUT: ("run_dir",)}  # the only flags of these groups that apply
 _OF_A_LOAD = ("backend", "endpoint", "preset")  # of the server's, those that do not
+
+
+class QualityRequest(_Request, frozen=True):
+    """The settings of a measurement of quality, as given."""
+
+    def check(self) -> None:
+        """Raise UsageError for two references, none without a file to keep one in, and one to keep again."""
+        sides = (self.reference_url, self.reference)
+        if None not in sides:
+            raise UsageError("--reference-url and --reference are two references: leave out one of them")
+        if sides == (None, None) and self.save is None:
+            raise UsageError(
+                "nothing to compare with: pass --reference-url URL where the reference is up too, else keep "
+                "it with --save FILE while it is served, and pass --reference FILE later"
+            )
+        if self.reference is not None and self.save is not None:
+            raise UsageError("--save keeps a reference's answers, and --reference has them: leave out --save")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -58,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
     with ExitStack() as stack:
         server = open_server(options, stack)
         stack.enter_context(server.access.secrets.hide_in_errors())
-        reference = _open_reference(options, request, stack)
+        reference = open_reference(options, request, stack)
         if request.save is not None:
             sampler = reference or server
             _check_scoring(server if reference is not None else None)
@@ -84,16 +102,7 @@ def parse_quality(argv: Sequence[str]) -> tuple[Options, QualityRequest]:
         )
     if options.embedded:
         options = replace(options, base_url=DEFAULT_URL)
-    sides = (request.reference_url, request.reference)
-    if None not in sides:
-        raise UsageError("--reference-url and --reference are two references: leave out one of them")
-    if sides == (None, None) and request.save is None:
-        raise UsageError(
-            "nothing to compare with: pass --reference-url URL where the reference is up too, else keep it "
-            "with --save FILE while it is served, and pass --reference FILE later"
-        )
-    if request.reference is not None and request.save is not None:
-        raise UsageError("--save keeps a reference's answers, and --reference has them: leave out --save")
+    request.check()
     bench.check(options)
     return options, request
 
@@ -129,19 +138,21 @@ def make_plan(request: QualityRequest) -> QualityPlan:
     )
 
 
-def open_server(options: Options, stack: ExitStack) -> ProbabilityServer:
+def open_server(options: Options, stack: ExitStack, interrupts: Interrupts = SIGNALS) -> ProbabilityServer:
     """Start or reach a server, and find out what it reports; it ends with `stack` if it was started here.
 
     Raises LoadgenError where it is not there, or reports no log-probabilities.
     """
     workload = profile.build({})
-    session = attach(options, collect_settings(options, [workload]), workload, stack)
+    session = attach(options, collect_settings(options, [workload]), workload, stack, interrupts)
     server = ProbabilityServer.of_session(session)
     with progress.display(options.quiet).waiting(f"trying {server.access.shown_url}"):
         return probe_server(server)
 
 
-def _open_reference(options: Options, request: QualityRequest, stack: ExitStack) -> ProbabilityServer | None:
+def open_reference(
+    options: Options, request: QualityRequest, stack: ExitStack, interrupts: Interrupts = SIGNALS
+) -> ProbabilityServer | None:
     """Open the server of --reference-url; None without one."""
     if request.reference_url is None:
         return None
@@ -154,7 +165,7 @@ def _open_reference(options: Options, request: QualityRequest, stack: ExitStack)
         model=request.reference_model,
         served_model_name=None,
     )
-    return open_server(there, stack)
+    return open_server(there, stack, interrupts)
 
 
 def _check_scoring(candidate: ProbabilityServer | None) -> None:

@@ -78,8 +78,8 @@ def _list_figures(quality: Quality) -> Iterator[tuple[str, str]]:
         yield "perplexity ratio", _format_interval(quality.perplexity_ratio, 4)
     if quality.bits_per_byte is not None:
         candidate, reference = (quality.bits_per_byte[side] for side in (CANDIDATE, REFERENCE))
-        both = f"{_format_interval(candidate, 3)}, reference {_format_interval(reference, 3)}"
-        yield "bits per byte", both
+        yield "bits per byte", f"{_format_interval(candidate, 3)}, reference"
+        yield "", _format_interval(reference, 3)
 
 
 def _format_interval(interval: MeanInterval, digits: int) -> str:

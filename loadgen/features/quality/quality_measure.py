@@ -6,16 +6,19 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from threading import current_thread, main_thread
+from typing import Any, TypeVar
 
 import msgspec
 
+from loadgen.base.signals import SIGNALS, stop
 from loadgen.features.quality.probability_apis import TokenSequence
 from loadgen.features.quality.probability_server import ProbabilityClient, ProbabilityServer
 from loadgen.features.quality.quality_record import SampledAnswer, TextSegment, TokenScores
 from loadgen.features.quality.reference_file import AnswerLine
 from loadgen.features.quality.text_parts import PROMPT_TOKENS, QualityPlan
 
+T = TypeVar("T")
 _HEAD = "\n"  # before each segment: what follows nothing has no score, and this is it
 NoteAnswers = Callable[[Sequence[AnswerLine], Sequence[TokenScores | None]], None]
 NoteCount = Callable[[int], None]
@@ -52,7 +55,7 @@ def tokenize_text(server: ProbabilityServer, plan: QualityPlan) -> TokenizedText
         sizes = [len((_HEAD + text).encode()) - (len(head) == 1) for text in texts]
         return TokenizedText(tuple(found[number] for number in range(len(texts))), tuple(sizes))
 
-    return server.access.loop.run(tokenize())
+    return _run(server, tokenize())
 
 
 def score_text(server: ProbabilityServer, text: TokenizedText, note: NoteCount) -> list[TextSegment]:
@@ -75,7 +78,7 @@ def score_text(server: ProbabilityServer, text: TokenizedText, note: NoteCount) 
             batches = [score_batch(first) for first in range(0, len(text.segments), each)]
             await _run_all(batches, server.requests_at_once)
 
-    server.access.loop.run(score())
+    _run(server, score())
     return [
         TextSegment(ids, found[number], text.scored_bytes[number]) for number, ids in enumerate(text.segments)
     ]
@@ -98,7 +101,7 @@ def score_answers(server: ProbabilityServer, lines: Sequence[AnswerLine], measur
         async with server.open() as client:
             await _run_all([score_next(client) for _ in range(server.requests_at_once)])
 
-    server.access.loop.run(score())
+    _run(server, score())
 
 
 def sample_answers(
@@ -120,7 +123,7 @@ def sample_answers(
                     answers = await _sample_batch(ours, plan, numbers)
                     sequences = [find_sequence(answer) for answer in answers]
                     unknown: list[TokenScores | None] = [None] * len(answers)
-                    own, others = await asyncio.gather(
+                    own, others = await _gather(
                         ours.score(sequences) if sampler.scores else _return(unknown),
                         _return(unknown) if other is None else other.score(sequences),
                     )
@@ -130,7 +133,7 @@ def sample_answers(
 
             await _run_all([sample_next() for _ in range(sampler.requests_at_once)])
 
-    sampler.access.loop.run(sample())
+    _run(sampler, sample())
 
 
 async def _sample_batch(
@@ -140,11 +143,11 @@ async def _sample_batch(
     texts = [plan.cut_prompt(number) for number in numbers]
     if plan.chat and client.server.api.answers_chats:
         chats = [client.chat(text, plan.answer_tokens) for text in texts]
-        return list(await asyncio.gather(*chats))
+        return await _gather(*chats)
     if plan.chat:
         prompts = [await client.make_chat_prompt(text) for text in texts]
     else:
-        prompts = [ids[:PROMPT_TOKENS] for ids in await asyncio.gather(*map(client.tokenize, texts))]
+        prompts = [ids[:PROMPT_TOKENS] for ids in await _gather(*map(client.tokenize, texts))]
     return await client.sample(prompts, plan.answer_tokens)
 
 
@@ -203,11 +206,48 @@ async def _run_all(requests: Sequence[Coroutine[Any, Any, None]], at_once: int =
         async with room:
             await request
 
-    tasks = [asyncio.ensure_future(run_one(request)) for request in requests]
     try:
-        await asyncio.gather(*tasks)
+        await _gather(*map(run_one, requests))
     finally:
-        for task, request in zip(tasks, requests, strict=True):
-            task.cancel()
+        for request in requests:
             request.close()  # one that never began
+
+
+async def _gather(*requests: Coroutine[Any, Any, Any]) -> list[Any]:
+    """Run requests at once and return their results; an exception ends all and is raised."""
+    tasks = [asyncio.ensure_future(request) for request in requests]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _run(server: ProbabilityServer, requests: Coroutine[Any, Any, T]) -> T:
+    """Run requests to a server to their result; a signal ends them in order, then is raised as Stopped.
+
+    A second signal is raised at once. In another thread than the main one, no signal comes.
+    """
+    if current_thread() is not main_thread():
+        return server.access.loop.run(requests)
+    came: list[int] = []
+
+    async def run() -> T:
+        task, loop = asyncio.ensure_future(requests), asyncio.get_running_loop()
+
+        def react(number: int) -> None:
+            if came:
+                stop(number)
+            came.append(number)
+            loop.call_soon_threadsafe(task.cancel)
+
+        with SIGNALS.catch(react):
+            return await task
+
+    try:
+        return server.access.loop.run(run())
+    except asyncio.CancelledError:
+        if came:
+            stop(came[0])
+        raise

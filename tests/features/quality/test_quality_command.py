@@ -1,0 +1,274 @@
+"""`loadgen quality` against servers whose distributions are known: what it prints, keeps and refuses."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import loadgen
+from builders.loops import loop_over
+from builders.markov_chain import MarkovModel, disturb, make_chain, normalize
+from fakes.markov_server import MarkovServer
+from fakes.scripted_server import Answer, Asked, ScriptedServer, whole
+from loadgen import cli
+from loadgen.base.signals import SIGNALS, stop
+from loadgen.features.quality import quality_text
+from loadgen.features.quality.quality_record import Quality
+from loadgen.features.quality.reference_file import read_reference
+
+REFERENCE = make_chain()
+CANDIDATE = disturb(REFERENCE, 0.03)
+NULL = {"data": [{"id": "m", "owned_by": "loadgen-null"}]}  # the list of a server of this project
+FEW = ["--tokens", "160", "--answer-tokens", "16", "--quiet"]
+
+
+@pytest.fixture(autouse=True)
+def short_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Score a short text."""
+    text = tmp_path / "text"
+    text.write_text("".join(f"{number} is {number * number} less {number}.\n" for number in range(140)))
+    monkeypatch.setattr(quality_text, "_FILE", text)
+
+
+@pytest.fixture(scope="module")
+def reference() -> Iterator[str]:
+    with ScriptedServer(MarkovServer(REFERENCE, "bf16")) as server:
+        yield server.base_url
+
+
+@pytest.fixture(scope="module")
+def candidate() -> Iterator[str]:
+    with ScriptedServer(MarkovServer(CANDIDATE, "fp8")) as server:
+        yield server.base_url
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """The exit code of `loadgen quality`, and what it printed."""
+    code = cli.main(["quality", *words, *FEW])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_two_servers_are_compared(reference: str, candidate: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "--base-url", candidate, "--reference-url", reference)
+    labels = [line[:25].strip() for line in out.splitlines()]
+    assert (code, err) == (0, "")
+    assert out.startswith("fp8 held to bf16: ")
+    assert labels[1:] == [
+        "KL(reference‖candidate)", "", "self check", "noise floor", "same first choice", "perplexity",
+        "perplexity ratio", "bits per byte", "",
+    ]  # fmt: skip
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_a_kept_reference_gives_the_figures_of_one_that_is_up(
+    reference: str, candidate: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(tmp_path / "ref.jsonl.gz")
+    code, out, err = run(capsys, "--base-url", reference, "--save", file)
+    assert (code, out) == (0, "")
+    assert err.startswith(f"{file}: 10 answers of bf16, 160 tokens, ")
+    code, out, _ = run(capsys, "--base-url", candidate, "--reference", file, "--json")
+    kept = Quality.model_validate_json(out)
+    both = ["--base-url", candidate, "--reference-url", reference]
+    code, out, _ = run(capsys, *both, "--json")
+    live = Quality.model_validate_json(out)
+    assert code == 0
+    same = ("kl", "noise_floor", "agreement", "perplexity", "perplexity_ratio", "bits_per_byte")
+    assert {name: getattr(kept, name) for name in same} == {name: getattr(live, name) for name in same}
+    assert kept.kl is not None
+    assert (kept.kl.tokens, kept.kl.answers, kept.why) == (160, 10, {})
+    # With --save the reference that is up goes on with the file, which has enough.
+    code, out, _ = run(capsys, *both, "--save", file, "--json")
+    assert Quality.model_validate_json(out) == kept
+
+
+def test_a_file_goes_on_where_it_was_cut_off(
+    reference: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "ref.jsonl.gz"
+    run(capsys, "--base-url", reference, "--save", str(file))
+    whole_file = read_reference(file)
+    with gzip.open(file) as lines:
+        assert len(lines.readlines()) == 1 + len(whole_file.segments) + 10
+    file.write_bytes(file.read_bytes()[:-30])  # killed while it wrote
+    assert len(read_reference(file).answers) < 10
+    assert run(capsys, "--base-url", reference, "--save", str(file))[0] == 0
+    again = read_reference(file)
+    assert (len(again.answers), len(again.segments), again.damage) == (10, len(whole_file.segments), "")
+
+
+def test_it_stops_at_the_precision(
+    reference: str, candidate: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--base-url", candidate, "--reference-url", reference, "--json", "--precision", "0.5"]
+    cli.main(["quality", *words, "--quiet", "--answer-tokens", "8"])
+    quality = Quality.model_validate_json(capsys.readouterr().out)
+    assert quality.kl is not None
+    assert quality.kl.tokens < 20_000
+
+
+def test_a_candidate_that_cannot_score_samples(reference: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with ScriptedServer(MarkovServer(CANDIDATE, "gguf", prompt_logprobs=False)) as server:
+        code, out, _ = run(capsys, "--base-url", server.base_url, "--reference-url", reference, "--json")
+    quality = Quality.model_validate_json(out)
+    assert code == 0
+    assert quality.kl is not None
+    assert quality.kl.direction == "candidate‖reference"
+    assert quality.why["agreement"] == "vLLM (gguf) scores no text"
+
+
+def test_fewer_alternatives_will_do(candidate: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for most in (5, 0):
+        server = MarkovServer(REFERENCE, "bf16", most_top=most)
+        with ScriptedServer(server) as up:
+            words = ["--base-url", candidate, "--reference-url", up.base_url, "--json"]
+            code, out, _ = run(capsys, *words)
+        assert code == 0
+        assert Quality.model_validate_json(out).kl is not None
+        sent = [body["logprobs"] for body in server.posted if "logprobs" in body]
+        assert sent[-1] == most
+
+
+def test_another_vocabulary_leaves_bits_per_byte(reference: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with ScriptedServer(MarkovServer(MarkovModel(normalize(np.eye(40)), "truthful"), "other")) as server:
+        code, out, _ = run(capsys, "--base-url", server.base_url, "--reference-url", reference, "--json")
+    quality = Quality.model_validate_json(out)
+    assert code == 0
+    assert (quality.kl, quality.agreement) == (None, None)
+    assert quality.why["kl"].startswith("the vocabularies differ")
+    assert quality.bits_per_byte is not None
+
+
+def refusing(path: str, status: str, body: dict[str, Any]) -> Any:
+    """A Markov server that answers one path so."""
+    server = MarkovServer(REFERENCE, "bf16")
+
+    def respond(asked: Asked) -> Answer:
+        refused = asked.head.split(" ")[1] == path
+        return Answer([whole(json.dumps(body).encode(), status)]) if refused else server(asked)
+
+    return respond
+
+
+@loop_over(
+    ("path", "status", "body", "words"),
+    [
+        ("/v1/completions", "200 OK", {"choices": [{"text": "a"}]}, "no log-probabilities of sampled tokens"),
+        ("/v1/completions", "200 OK", {"choices": 5}, "answers with what is no list of log-probabilities"),
+        ("/v1/completions", "500 Internal Server Error", {"error": "boom"}, "answers 500: boom"),
+        (
+            "/v1/completions",
+            "400 Bad Request",
+            {"error": "no logprobs"},
+            "no logprobs: `loadgen bench --fing",
+        ),
+        ("/v1/completions", "401 Unauthorized", {}, "needs an API key and none was sent (401)"),
+        ("/tokenize", "404 Not Found", {}, "pass --tokenizer"),
+        ("/v1/models", "200 OK", NULL, "loadgen null server has no log-probabilities of token ids: `load"),
+        ("/tokenize", "200 OK", {"tokens": []}, "tokenizes 'The' to nothing"),
+    ],
+)
+def test_a_server_that_cannot_is_one_line(
+    path: str, status: str, body: Any, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ScriptedServer(refusing(path, status, body)) as server:
+        code, out, err = run(capsys, "--base-url", server.base_url, "--save", "/tmp/none.jsonl.gz")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert words in err
+
+
+@loop_over(
+    ("flags", "words"),
+    [
+        ("", "nothing to compare with: pass --reference-url URL"),
+        ("--reference a --reference-url http://localhost:1", "two references"),
+        ("--reference a --save b", "leave out --save"),
+        ("--reference missing", "cannot read missing: No such file or directory"),
+        ("--reference {damaged}", "is not a reference file"),
+        ("--reference {newer}", "is of version 9"),
+        ("--reference {other}", "measured on another text"),
+        ("--save {other}", "another model, settings or text"),
+        ("--save a --text missing", "--text missing: No such file"),
+        ("--save a --base-url http://localhost:1", "one candidate at a time"),
+        ("--tokens 0 --save a", "1 to 20000000"),
+        ("--precision 0 --save a", "1e-06 to 100"),
+    ],
+)
+def test_a_wrong_command_is_one_line(
+    flags: str, words: str, reference: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {name: str(tmp_path / name) for name in ("damaged", "newer", "other")}
+    Path(files["damaged"]).write_bytes(b"no gzip")
+    Path(files["newer"]).write_bytes(gzip.compress(b'{"version":9}\n'))
+    header = {"version": 1, "model": "m", "engine": "vLLM", "text_digest": "00"}
+    Path(files["other"]).write_bytes(gzip.compress(json.dumps(header).encode() + b"\n"))
+    flags = flags.format(**files)
+    code = cli.main(["quality", "--base-url", reference, "--quiet", *flags.split()])
+    printed = capsys.readouterr()
+    assert (code, printed.out, printed.err.count("\n")) == (2, "", 1)
+    assert words in printed.err
+
+
+def test_a_server_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "--base-url", "http://127.0.0.1:9", "--save", "/tmp/none.jsonl.gz")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "http://127.0.0.1:9 is not ready" in err
+
+
+def test_the_end_of_a_server_prints_what_was_measured(
+    candidate: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = MarkovServer(REFERENCE, "bf16")
+
+    def respond(asked: Asked) -> Answer:
+        done = len(server.posted) > 12
+        return Answer([whole(b'{"error":"out of memory"}', "500 Error")]) if done else server(asked)
+
+    with ScriptedServer(respond) as up:
+        words = ["--base-url", candidate, "--reference-url", up.base_url, "--answer-tokens", "8"]
+        code = cli.main(["quality", *words, "--quiet"])
+    printed = capsys.readouterr()
+    assert code == 1
+    assert "KL(reference‖candidate)" in printed.out
+    assert printed.err.endswith("answers 500: out of memory\n")
+
+
+def test_the_call_measures_as_the_command_does(reference: str, candidate: str, tmp_path: Path) -> None:
+    few: dict[str, Any] = {"tokens": 160, "answer_tokens": 16}
+    file = tmp_path / "ref.jsonl.gz"
+    assert loadgen.quality(reference, save=str(file), **few) is None
+    kept, live = (loadgen.quality(candidate, place, **few) for place in (file, reference))
+    assert kept is not None
+    assert live is not None
+    assert (kept.kl, kept.reference, kept.candidate) == (live.kl, "bf16", "fp8")
+    with pytest.raises(loadgen.LoadgenError, match="nothing to compare with"):
+        loadgen.quality(candidate)
+    with pytest.raises(loadgen.LoadgenError, match="tokens: expected `int` >= 1"):
+        loadgen.quality(candidate, reference, tokens=0)
+
+
+def test_an_interrupted_command_prints_what_was_measured(
+    candidate: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server, left = MarkovServer(REFERENCE, "bf16"), [signal.SIGINT]
+
+    def respond(asked: Asked) -> Answer:
+        if len(server.posted) >= 12 and left:
+            signal.raise_signal(left.pop())
+        return server(asked)
+
+    with ScriptedServer(respond) as up, SIGNALS.catch(stop):
+        words = ["--base-url", candidate, "--reference-url", up.base_url, "--answer-tokens", "8"]
+        code = cli.main(["quality", *words, "--quiet"])
+    printed = capsys.readouterr()
+    assert code == 130
+    assert "KL(reference‖candidate)" in printed.out
+    assert "loadgen: interrupted: the figures are of " in printed.err
