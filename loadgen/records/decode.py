@@ -338,12 +338,17 @@ def _note_timing(record: Record, messages: Sequence[Message]) -> None:
     if timing is not None:
         record.server_queue_ns = _convert_ms(timing.queue_time_ms)
         record.server_ttft_ns = _convert_ms(timing.time_to_first_token_ms)
+        if (drafts := timing.read_drafts()) is not None:
+            record.server_drafts = _or_unknown(drafts.num_spec_steps)
+            record.server_accepted_tokens = _or_unknown(drafts.num_accepted_draft_tokens)
     if timings is not None:
         record.server_prompt_tokens = _or_unknown(timings.prompt_n)
         record.server_cached_tokens = _or_unknown(timings.cache_n)
         record.server_output_tokens = _or_unknown(timings.predicted_n)
         record.server_prefill_ns = _convert_ms(timings.prompt_ms)
         record.server_decode_ns = _convert_ms(timings.predicted_ms)
+        if timings.draft_n_accepted is not None:
+            record.server_accepted_tokens = timings.draft_n_accepted
 
 
 def _find_first_text_ns(arrival_ns: Int64, carrying: Int64, kinds: bytearray) -> int:

@@ -73,6 +73,8 @@ class Record(msgspec.Struct):
     thought_tokens: int = UNKNOWN  # usage's reasoning_tokens
     word_gaps: int = UNKNOWN  # between words of the text, without the first message's; where it was examined
     inner_gaps: int = UNKNOWN  # of these, within a message
+    server_drafts: int = UNKNOWN  # the server's own: steps that verified draft tokens (vLLM's `metrics`)
+    server_accepted_tokens: int = UNKNOWN  # and draft tokens accepted (of llama.cpp's `timings` too)
     usage: bool = False  # output_tokens is the server's own count
     exact_tokens: bool = True  # tokens per message are known, not spread evenly
     shared_reads: int = 0  # token messages coalesced with an earlier one in a read
@@ -144,6 +146,8 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
     thought_tokens: _MaybeCount
     word_gaps: _MaybeCount
     inner_gaps: _MaybeCount
+    server_drafts: _MaybeCount
+    server_accepted_tokens: _MaybeCount
 
     def __len__(self) -> int:
         return len(self.index)
@@ -172,7 +176,7 @@ LATER = (
     "server_queue_ns", "server_ttft_ns", "impossible_stamps", "http_status", "text_tokens", "visible_ns",
     "server_prompt_tokens", "server_cached_tokens", "server_output_tokens", "server_prefill_ns",
     "server_decode_ns", "out_of_order", "retransmitted", "text_ns", "hidden_tokens", "thought_tokens",
-    "word_gaps", "inner_gaps",
+    "word_gaps", "inner_gaps", "server_drafts", "server_accepted_tokens",
 )  # fmt: skip
 _LOWEST = np.array([low for low, _ in BOUNDS.values()], np.int64)[:, None]
 _HIGHEST = np.array([high for _, high in BOUNDS.values()], np.int64)[:, None]

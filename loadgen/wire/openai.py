@@ -156,11 +156,23 @@ class Usage(msgspec.Struct, gc=False):
         return not self.prompt_tokens and not self.completion_tokens
 
 
+class DraftTally(msgspec.Struct, gc=False):
+    """VLLM's `metrics.speculative_decoding` (--per-request-spec-decode-metrics): a request's drafts."""
+
+    num_spec_steps: CountOrNone | None = None  # steps with draft tokens to verify
+    num_accepted_draft_tokens: CountOrNone | None = None
+
+
 class Timing(msgspec.Struct, gc=False):
     """vLLM's `metrics` (--enable-per-request-metrics): its own times of a request, with the usage."""
 
     queue_time_ms: float | None = None  # taken into the queue → first scheduled
     time_to_first_token_ms: float | None = None  # first scheduled → first token: without the queue
+    speculative_decoding: msgspec.Raw = msgspec.Raw()  # unread: vLLM may change its shape
+
+    def read_drafts(self) -> DraftTally | None:
+        """Return the request's drafts; None if the server does not report them."""
+        return _decode_optional(self.speculative_decoding, _DRAFTS)
 
 
 class SlotTimings(msgspec.Struct, gc=False):
@@ -170,6 +182,7 @@ class SlotTimings(msgspec.Struct, gc=False):
     prompt_n: CountOrNone | None = None  # prompt tokens computed
     prompt_ms: float | None = None  # taken up → first token
     predicted_n: CountOrNone | None = None
+    draft_n_accepted: CountOrNone | None = None  # draft tokens
     predicted_ms: float | None = None  # first → last token
 
 
@@ -220,6 +233,7 @@ class Choice(msgspec.Struct, gc=False):
 
 _Part = TypeVar("_Part")
 _TIMING: msgspec.json.Decoder[Timing | None] = msgspec.json.Decoder(Timing | None)
+_DRAFTS: msgspec.json.Decoder[DraftTally | None] = msgspec.json.Decoder(DraftTally | None)
 _TIMINGS: msgspec.json.Decoder[SlotTimings | None] = msgspec.json.Decoder(SlotTimings | None)
 
 

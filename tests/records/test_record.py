@@ -210,7 +210,7 @@ def test_the_columns_of_a_frame_keep_their_order() -> None:
         impossible_stamps http_status text_tokens visible_ns
         server_prompt_tokens server_cached_tokens server_output_tokens server_prefill_ns server_decode_ns
         out_of_order retransmitted
-        text_ns hidden_tokens thought_tokens word_gaps inner_gaps
+        text_ns hidden_tokens thought_tokens word_gaps inner_gaps server_drafts server_accepted_tokens
     """
     assert list(BOUNDS) == names.split()
 

@@ -335,6 +335,25 @@ def test_server_reported_times_are_read_and_unknown_fields_ignored(
     assert (record.server_queue_ns, record.server_ttft_ns) == (queue_ns, ttft_ns)
 
 
+@loop_over(
+    ("told", "counts"),
+    [
+        pytest.param(
+            b'{"queue_time_ms":1,"speculative_decoding":{"mean_acceptance_length":2.5,"acceptance_histogram":[1,2],'
+            b'"num_spec_steps":12,"num_accepted_draft_tokens":15,"num_draft_tokens":45,"num_spec_tokens":4}}',
+            (12, 15), id="vLLM's",
+        ),
+        pytest.param(b'{"queue_time_ms":1,"speculative_decoding":["new"]}', (UNKNOWN, UNKNOWN), id="new"),
+        pytest.param(b'{"queue_time_ms":1,"speculative_decoding":null}', (UNKNOWN, UNKNOWN), id="null"),
+        pytest.param(b'{"queue_time_ms":1}', (UNKNOWN, UNKNOWN), id="none"),
+    ],
+)  # fmt: skip
+def test_a_requests_drafts_are_read_whatever_else_is_there(told: bytes, counts: tuple[int, int]) -> None:
+    record = decoded("chat", told)
+    assert (record.server_drafts, record.server_accepted_tokens) == counts
+    assert record.server_queue_ns == 1_000_000
+
+
 def test_records_keep_the_servers_times_and_older_files_have_none(tmp_path: Path) -> None:
     records = Records.from_records([answer(0, server_queue_ns=3, server_ttft_ns=4), answer(1)])
     path = tmp_path / "arrivals.npz"

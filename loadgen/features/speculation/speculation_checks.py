@@ -93,8 +93,9 @@ def drafts_differ(run: RunEvidence) -> Evidence | None:
     "steps-hidden",
     "a server speculates, and its messages are not its steps: they carry more tokens than it accepted (by "
     f"{percent(APART)}), {_HIDDEN} or more each without counters, or one each although it accepted drafts",
-    "start the server with --stream-interval 1, and measure without a gateway that buffers; the acceptance "
-    "length is the counters' mean, and the step time is not known",
+    "start the server with --stream-interval 1, or vLLM with --per-request-spec-decode-metrics summary, and "
+    "measure without a gateway that buffers; else the acceptance length is the counters' mean, and the step "
+    "time is not known",
 )
 def steps_hidden(run: RunEvidence) -> Evidence | None:
     """Find evidence that messages hold several of a speculating server's steps, or a part of one."""

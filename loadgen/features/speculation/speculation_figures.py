@@ -19,9 +19,10 @@ from loadgen.features.speculation.step_counts import RatioEstimate, StepCounts, 
 from loadgen.report.run_directory import Result, ResultPart
 from loadgen.server.server_counters import ServerWindow
 
-MESSAGES, COUNTERS, GAUGE = "messages", "counters", "gauge"
+MESSAGES, REQUESTS, COUNTERS, GAUGE = "messages", "requests", "counters", "gauge"
 MOST_WAVES = 16  # the interval of times is of so many: at one rate, loads that lie closer are alike
 _INEXACT = "the tokens of each message are not known: pass --continuous-usage"
+_HIDDEN = "the messages are not steps: the server's count of each request has their number alone"
 
 
 class DraftCounts(msgspec.Struct, frozen=True):
@@ -49,7 +50,8 @@ class Speculation(msgspec.Struct, frozen=True, kw_only=True):
     by_position: tuple[float, ...] = ()
     histogram: tuple[int, ...] = ()  # steps with 1, 2, … tokens; the last, the 64th, for more
     by_category: Mapping[str, RatioEstimate] = {}  # acceptance length, by the data set's category
-    source: str = ""  # of the acceptance length: messages, counters or gauge; "": there is none
+    # Of the acceptance length: messages, the server's counts of each of its requests, counters or gauge.
+    source: str = ""  # "": there is none
     sources: Mapping[str, DraftCounts] = {}  # what each counted
     why: Mapping[str, str] = {}  # figure → why it is None
 
@@ -62,29 +64,37 @@ def measure_speculation(run: Result) -> Speculation | None:
 def measure_split(run: Result) -> Speculation:
     """Split a run's TPOT into step time and acceptance length, also of a server that does not speculate.
 
-    The messages are steps unless the server's counters or their sizes contradict; then the acceptance length
-    is the counters' own mean, and the step time is refused.
+    The messages are steps unless the server's counters or their sizes contradict. Then each request's steps
+    are those that the server reports with it; else the acceptance length is the counters' own mean, and the
+    step time is refused.
     """
     facts, window = run.facts, find_counters(run.facts)
-    sources: dict[str, DraftCounts] = {}
-    if window is not None:
-        sources |= _count_by_server(window)
-    why = _explain_untimed(run)
-    if not why:
-        counts = StepCounts.from_records(run.counted, run.counted.ok)
-        sources = {MESSAGES: _count_by_messages(counts), **sources}
-        if not counts.steps.any():
-            why = "no answer has two messages and a count of its tokens by the server"
-        elif facts.speculates:
-            why = explain_hidden_steps(facts, run.records) or explain_apart(facts, run.records) or ""
-    if why:
-        figures = ("step_ms", "tpot_ms", "histogram", *(("by_category",) if list_categories(run) else ()))
-        return _take_server_mean(sources, dict.fromkeys(figures, why))
-    # Without counts of each message only the server's positions are known.
+    by_server = {} if window is None else _count_by_server(window)
+    if why := _explain_untimed(run):
+        return _take_server_mean(by_server, why)
+    counts, source = StepCounts.from_records(run.counted, run.counted.ok), MESSAGES
+    reported = counts.take_reported(run.counted)
+    of_requests = {} if reported is None else {REQUESTS: _count_steps(reported)}
+    sources = {MESSAGES: _count_steps(counts), **of_requests, **by_server}
+    if not counts.steps.any():
+        return _take_server_mean(
+            sources, "no answer has two messages and a count of its tokens by the server"
+        )
+    if facts.speculates:
+        why = explain_hidden_steps(facts, run.records) or explain_apart(facts, run.records) or ""
+    if why and reported is None:
+        return _take_server_mean(sources, why, ("by_category",) if list_categories(run) else ())
+    if why and reported is not None:
+        counts, source = reported, REQUESTS
+    return _estimate_split(run, counts, source, sources)
+
+
+def _estimate_split(
+    run: Result, counts: StepCounts, source: str, sources: Mapping[str, DraftCounts]
+) -> Speculation:
+    """Estimate the split by counted steps; without the tokens of each message positions are the server's."""
     of_drafts = sources[MESSAGES] if counts.exact else sources.get(COUNTERS, DraftCounts())
-    unknown = (
-        () if counts.exact else ("histogram",) if of_drafts.by_position else ("histogram", "by_position")
-    )
+    unknown = () if counts.exact else ("histogram", *(() if of_drafts.by_position else ("by_position",)))
     wave = max(1, round(run.metrics.mean_concurrency), -(-len(run.counted) // MOST_WAVES))
     return Speculation(
         acceptance_length=estimate_ratio_of_sums(counts.tokens, counts.steps),
@@ -93,9 +103,9 @@ def measure_split(run: Result) -> Speculation:
         by_position=of_drafts.by_position,
         histogram=_trim(counts.histogram),
         by_category=_divide_by_category(run, counts),
-        source=MESSAGES,
+        source=source,
         sources=sources,
-        why=dict.fromkeys(unknown, _INEXACT),
+        why=dict.fromkeys(unknown, _INEXACT if source == MESSAGES else _HIDDEN),
     )
 
 
@@ -108,13 +118,16 @@ def _explain_untimed(run: Result) -> str:
     return ""
 
 
-def _take_server_mean(sources: Mapping[str, DraftCounts], refused: Mapping[str, str]) -> Speculation:
+def _take_server_mean(
+    sources: Mapping[str, DraftCounts], why: str, also: tuple[str, ...] = ()
+) -> Speculation:
     """Make the figures of a run whose messages are not steps: the server's own mean, without an interval."""
-    of_server = {name: counts for name, counts in sources.items() if name != MESSAGES}
+    refused = dict.fromkeys(("step_ms", "tpot_ms", "histogram", *also), why)
+    of_server = {name: counts for name, counts in sources.items() if name in (COUNTERS, GAUGE)}
     known = {name: mean for name, counts in of_server.items() if (mean := counts.acceptance_length)}
     source = next(iter(known), "")
     if not source:
-        return Speculation(sources=sources, why={"acceptance_length": refused["step_ms"], **refused})
+        return Speculation(sources=sources, why={"acceptance_length": why, **refused})
     return Speculation(
         acceptance_length=RatioEstimate(known[source]),
         by_position=of_server[source].by_position,
@@ -124,7 +137,7 @@ def _take_server_mean(sources: Mapping[str, DraftCounts], refused: Mapping[str, 
     )
 
 
-def _count_by_messages(counts: StepCounts) -> DraftCounts:
+def _count_steps(counts: StepCounts) -> DraftCounts:
     tokens, steps = int(counts.tokens.sum()), int(counts.steps.sum())
     # A step of n tokens accepted the draft's first n − 1.
     reached = np.cumsum(counts.histogram[::-1])[::-1][2:] / max(steps, 1)

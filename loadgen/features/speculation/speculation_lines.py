@@ -10,6 +10,7 @@ from loadgen.features.speculation.speculation_figures import (
     COUNTERS,
     GAUGE,
     MESSAGES,
+    REQUESTS,
     DraftCounts,
     Speculation,
     measure_speculation,
@@ -18,6 +19,7 @@ from loadgen.features.speculation.step_counts import MOST_TOKENS, RatioEstimate
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions, Room, Section
 
+_OF_REQUESTS = ", by the server's count of each request"
 _SERVERS = {COUNTERS: "the mean of the server's counters", GAUGE: "the server's gauge of its last steps"}
 
 
@@ -56,6 +58,7 @@ def _describe_split(split: Speculation) -> str:
     return (
         f"speculation: {_format_estimate(length, 'requests')} tokens a step, "
         f"{_format_estimate(step_ms, 'waves')} ms a step: {tpot_ms.mean:.4g} ms a token"
+        f"{_OF_REQUESTS if split.source == REQUESTS else ''}"
     )
 
 

@@ -60,6 +60,20 @@ class StepCounts(msgspec.Struct, frozen=True):
         every = bool(exact[steps > 0].all())
         return cls(tokens, steps, span_ns, every, least * every, histogram * every)
 
+    def take_reported(self, records: Records) -> StepCounts | None:
+        """Return the counts with the steps that the server reports of each request; None if one lacks them.
+
+        Of T tokens T − accepted came with a step of their own; where every step drafts, drafts are the steps.
+        """
+        some = self.steps > 0
+        if not some.any() or (records.server_accepted_tokens[some] < 0).any():
+            return None
+        steps = np.maximum(records.server_drafts, self.tokens - records.server_accepted_tokens).clip(1)
+        none = np.zeros_like(self.histogram)
+        return msgspec.structs.replace(
+            self, steps=np.where(some, steps, 0), exact=False, least=0, histogram=none
+        )
+
 
 def estimate_ratio_of_sums(
     numerator: Int64 | Float64, denominator: Int64 | Float64, scale: float = 1.0, wave: int = 1

@@ -21,10 +21,10 @@ NGRAM = EngineConfig(speculative="ngram, 3 tokens")
 STEP_MS = 10
 
 
-def answer(index: int, tokens: Sequence[int], step_ms: int = STEP_MS, **more: Any) -> Record:
-    """One request after another, a message every `step_ms` with so many tokens."""
+def answer(index: int, tokens: Sequence[int], **more: Any) -> Record:
+    """One request after another, a message every STEP_MS with so many tokens."""
     sent_ns = (index + 1) * 1000 * MS
-    arrival_ns = sent_ns + np.arange(1, len(tokens) + 1, dtype=np.int64) * step_ms * MS
+    arrival_ns = sent_ns + np.arange(1, len(tokens) + 1, dtype=np.int64) * STEP_MS * MS
     return Record(
         index, 0, sent_ns, sent_ns, int(arrival_ns[-1]), arrival_ns=arrival_ns,
         tokens=np.array(tokens, np.int64), input_tokens=8, output_tokens=sum(tokens), usage=True,
@@ -32,9 +32,16 @@ def answer(index: int, tokens: Sequence[int], step_ms: int = STEP_MS, **more: An
     )  # fmt: skip
 
 
-def run(answers: Sequence[Sequence[int]], exact: bool = True, step_ms: int = STEP_MS, **facts: Any) -> Result:
+def run(
+    answers: Sequence[Sequence[int]],
+    exact: bool = True,
+    reported: tuple[int, int] = (-1, -1),
+    **facts: Any,
+) -> Result:
+    """Answers with so many tokens in their messages; `reported` are each one's drafts and accepted tokens."""
+    told = {"server_drafts": reported[0], "server_accepted_tokens": reported[1]}
     made = made_runs.run(requests=len(answers), **{"as_run": NGRAM, "window": None, **facts})
-    each = (answer(i, tokens, step_ms, exact_tokens=exact) for i, tokens in enumerate(answers))
+    each = (answer(i, tokens, exact_tokens=exact, **told) for i, tokens in enumerate(answers))
     return Result(made.facts, Records.from_records(each))
 
 
@@ -145,6 +152,22 @@ def test_answers_in_one_message_have_no_steps() -> None:
     assert got is not None
     assert (got.source, got.step_ms) == ("counters", None)
     assert got.why["step_ms"]
+
+
+@pytest.mark.parametrize(
+    ("reported", "steps"), [((-1, 6), 6), ((9, 6), 9), ((4, 6), 6)], ids=["llama.cpp", "vLLM", "few drafts"]
+)
+def test_a_servers_count_of_each_request_splits_hidden_steps(reported: tuple[int, int], steps: int) -> None:
+    got = measure_speculation(run([[1, 4, 4, 4]] * 2, reported=reported, window=counted(26, 12)))
+    assert got is not None
+    assert got.acceptance_length is not None
+    assert got.step_ms is not None
+    assert (got.source, got.sources["messages"].steps, got.sources["requests"].steps) == (
+        "requests", 6, 2 * steps,
+    )  # fmt: skip
+    assert got.acceptance_length.mean == 24 / (2 * steps)
+    assert got.step_ms.mean == pytest.approx(3 * STEP_MS / steps)
+    assert got.why.keys() == {"histogram", "by_position"}
 
 
 def test_without_counters_a_gauge_of_the_server_is_named() -> None:
