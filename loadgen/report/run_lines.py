@@ -263,7 +263,7 @@ def describe_launch(result: Result, options: ReportOptions) -> Iterator[str]:
         yield f"started by {server.how}, ready after {server.ready_s:.1f} s: {shlex.join(server.command)}"
     if facts.as_run is not None:
         yield from engine_config.render_config(facts.as_run, facts.checkpoint)
-    if not facts.server.simulated:
+    if (facts.as_run is not None or facts.checkpoint is not None) and not facts.server.simulated:
         config = facts.as_run or engine_config.EngineConfig()
         yield from filter(None, [engine_config.explain_unknown_kernels(config, facts.checkpoint)])
     yield from facts.lines("launched")

@@ -118,15 +118,16 @@ def add_configuration(
 ) -> Facts:
     """Return the facts with the engine's configuration, as it reports (at `access`) and logs it, if any.
 
-    The log of a server that was not started here is read where its output goes to a file of this machine;
-    without `access` it is not.
+    The log of a server that was not started here is read where its output goes to a file of this machine, if
+    anything is known of its engine's logs; without `access` it is not.
     """
     info = {} if access is None else control.read_server_info(access, served.engine)
     parts = [engine_config.parse_info(info)] if info else []
     if local is not None and local.log is not None:
         parts.append(engine_config.parse_log(engine_config.read_beginning(local.log)))
-    elif local is not None and access is not None and (log := engine_config.read_attached_log(local.pids())):
-        parts.append(engine_config.parse_log(log))
+    elif local is not None and access is not None and served.engine.log_patterns:
+        log = engine_config.read_attached_log(local.pids())
+        parts += [engine_config.parse_log(log)] if log else []
     return replace(facts, as_run=engine_config.merge_configs(*parts)) if parts else facts
 
 
