@@ -107,6 +107,7 @@ class Launched(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     environment: dict[str, str]  # variables added to the client's
     settings: ServerSettings  # the `[server]` table with the flags merged over it
     ready_s: float  # from its start until its health check succeeded
+    first_token_s: float = 0.0  # from its start until it answered 8 tokens with one; 0: not measured
     owned: str  # how it is known that no other process answered
 
 

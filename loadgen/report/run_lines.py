@@ -260,7 +260,9 @@ def describe_launch(result: Result, options: ReportOptions) -> Iterator[str]:
     facts = result.facts
     if facts.launched is not None:
         server = facts.launched
-        yield f"started by {server.how}, ready after {server.ready_s:.1f} s: {shlex.join(server.command)}"
+        token = f", first token after {server.first_token_s:.1f} s" if server.first_token_s else ""
+        ready = f"ready after {server.ready_s:.1f} s{token}"
+        yield f"started by {server.how}, {ready}: {shlex.join(server.command)}"
     if facts.as_run is not None:
         yield from engine_config.render_config(facts.as_run, facts.checkpoint)
     if (facts.as_run is not None or facts.checkpoint is not None) and not facts.server.simulated:

@@ -103,11 +103,14 @@ def attach_launched(
     access, local = stack.enter_context(launch_server(options, settings, auth, loop))
     session = open_session(options, access, local, 0.0, interrupts)
     try:
-        check_first_token(session, workload, progress.display(options.quiet))
+        first_token_s = check_first_token(session, workload, progress.display(options.quiet))
     except MeasureError:
         session.check_alive(failed=True)  # why it died explains more
         raise
-    return session
+    if local.launched is None:
+        return session
+    launched = replace(local.launched, first_token_s=local.launched.ready_s + first_token_s)
+    return replace(session, local=replace(local, launched=launched))
 
 
 def locate_model(options: Options) -> Options:
@@ -117,10 +120,10 @@ def locate_model(options: Options) -> Options:
     return options
 
 
-def check_first_token(session: Session, workload: Profile, display: Display | None = None) -> None:
-    """Send one request of the workload's form, 8 tokens in and 1 out, without the fields that are refused.
+def check_first_token(session: Session, workload: Profile, display: Display | None = None) -> float:
+    """Send one request of the workload's form, 8 tokens in and 1 out; return the seconds until it answers.
 
-    Raises MeasureError where no token comes.
+    Fields that are refused are left out. Raises MeasureError where no token comes.
     """
     least = {"num_warmups": 1, "input_len": 8, "output_len": 1, "prefix_len": 0, "range_ratio": "0"}
     asked = plan.make_warmup(workload.model_copy(update=least), session.subject, Seed.draw())
@@ -136,6 +139,7 @@ def check_first_token(session: Session, workload: Profile, display: Display | No
         raise MeasureError(
             f"{session.access.shown_url} generates no token: {failures[0].kind}: {failures[0].detail}"
         )
+    return float(outcome.records.end_ns[0] - outcome.records.sent_ns[0]) / 1e9
 
 
 def give_room(launch: Launching, given: ServerSettings, profiles: Sequence[Profile]) -> ServerSettings:

@@ -19,7 +19,9 @@ from loadgen.study.run_summary import Reported
 
 _GIB = 2.0**30
 _UNCHANGED = {"kl": 0.0, "agreement": 1.0}  # of the reference against itself
+_ALIKE = 1e-9  # of the mean: an interval of rounding alone
 _HOUR_S, _MILLION = 3600.0, 1e6
+_NOT_STARTED = "the server was not started here"
 _NO_KV = "the size of the KV cache is in what an engine reports or logs, and was not found"
 SAME_STATE = "equal"
 
@@ -69,6 +71,12 @@ def _read_ready_s(run: Reported) -> float | None:
     return None if launched is None else launched.ready_s
 
 
+def _read_first_token_s(run: Reported) -> float | None:
+    """Return the seconds from a launch until the first token; None if that was not measured."""
+    launched = None if run.facts is None else run.facts.launched
+    return None if launched is None else launched.first_token_s or None
+
+
 def _read_context(candidate: Candidate, baseline: Candidate) -> Value | str:
     """Return KV cache ÷ requests in flight, in tokens, at most the model's context; else why not."""
     capacity = candidate.average(_read_kv_tokens)
@@ -80,7 +88,7 @@ def _read_context(candidate: Candidate, baseline: Candidate) -> Value | str:
     most = next(filter(None, lengths), None) or next(
         (facts.server.max_model_len for facts in candidate.facts if facts.server.max_model_len), math.inf
     )
-    return Value(float(min(most, capacity.mean // max(1.0, candidate.concurrency))))
+    return Value(float(min(most, round(capacity.mean) // max(1.0, candidate.concurrency))))
 
 
 def _price(key: str) -> Callable[[Candidate, Candidate], Value | str]:
@@ -186,7 +194,8 @@ COLUMNS = (
         "joules_per_token", "J/ token",
         _average(lambda run: run.joules_per_token, "no sensor of power or energy was read"), 3, better=False,
     ),
-    AnswerColumn("ready_s", "s to ready", _average(_read_ready_s, "the server was not started here"), 1),
+    AnswerColumn("ready_s", "s to ready", _average(_read_ready_s, _NOT_STARTED), 1),
+    AnswerColumn("first_token_s", "s to token", _average(_read_first_token_s, _NOT_STARTED), 1),
     AnswerColumn("output_price", "price/M output", _price("output_throughput"), 4),
     AnswerColumn("total_price", "price/M total", _price("total_token_throughput"), 4),
     AnswerColumn("state", "state", _read_state),
@@ -237,7 +246,7 @@ def format_value(column: AnswerColumn, value: Value | str) -> str:
         return value.words
     mean, half = value.mean * column.scale, value.half * column.scale
     decimals = _count_decimals(mean, half, column.decimals)
-    if not math.isfinite(half):
+    if not math.isfinite(half) or half < _ALIKE * abs(mean):
         return f"{mean:.{decimals}f}"
     if repeats.is_vague(mean, half):
         return f"{mean:.{decimals}f} {repeats.VAGUE}"
@@ -246,7 +255,7 @@ def format_value(column: AnswerColumn, value: Value | str) -> str:
 
 def _count_decimals(mean: float, half: float, most: int) -> int:
     """Count the decimals of a value: two digits of a half interval, else four of the mean; at most `most`."""
-    digits, of = (2, half) if 0 < half < math.inf else (4, abs(mean))
+    digits, of = (2, half) if _ALIKE * abs(mean) < half < math.inf else (4, abs(mean))
     if not 0 < of < math.inf:
         return 0
     return max(0, min(most, digits - 1 - math.floor(math.log10(of))))

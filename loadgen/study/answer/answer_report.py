@@ -33,13 +33,13 @@ _LONGEST_NAME = 30
 
 
 def render_answer_text(answer: CheckpointAnswer) -> str:
-    """Write the answer for a terminal: sentences, recommendations, and the table in parts of 80 columns."""
+    """Write the answer for a terminal: recommendations, sentences, and the table in parts of 80 columns."""
     lines = [TITLE, "=" * WIDTH]
-    lines += [line for text in list_sentences(answer) for line in wrap_text(clean_line(text), "  ")]
-    lines.append("-" * WIDTH)
     for title, sentences in list_recommendations(answer):
         lines += wrap_text(clean_line(title), "  ") if title else []
         lines += [line for text in sentences for line in wrap_text(clean_line(text), "  ")]
+    lines.append("-" * WIDTH)
+    lines += [line for text in list_sentences(answer) for line in wrap_text(clean_line(text), "  ")]
     table = make_answer_table(answer, _LONGEST_NAME)
     drawn = "\n".join(render_text_table(part) for part in _split_table(table))
     notes = [line for note in list_notes(answer) for line in wrap_text(clean_line(note), "  ")]
@@ -47,17 +47,13 @@ def render_answer_text(answer: CheckpointAnswer) -> str:
 
 
 def render_answer_markdown(answer: CheckpointAnswer) -> str:
-    """Write the answer as Markdown: a heading, sentences and recommendations as lists, the table, notes."""
-    lines = [
-        f"### {TITLE}",
-        "",
-        *(f"* {escape_markdown(clean_line(text))}" for text in list_sentences(answer)),
-        "",
-    ]
+    """Write the answer as Markdown: a heading, recommendations and sentences as lists, the table, notes."""
+    lines = [f"### {TITLE}", ""]
     for title, (words, *changes) in list_recommendations(answer):
         lines += [escape_markdown(clean_line(title)), ""] if title else []
         lines += [f"**{escape_markdown(clean_line(words))}**", ""]
         lines += [*(f"* {escape_markdown(clean_line(text))}" for text in changes), ""] if changes else []
+    lines += [*(f"* {escape_markdown(clean_line(text))}" for text in list_sentences(answer)), ""]
     table = make_answer_table(answer)
     notes = "".join(f"* {escape_markdown(clean_line(note))}\n" for note in list_notes(answer))
     return "\n".join([*lines, f"{render_markdown_table(table)}\n{notes}"])
@@ -130,7 +126,8 @@ def list_notes(answer: CheckpointAnswer) -> Iterator[str]:
     """Yield the notes below the table: marks, intervals, what is not known and why, and simulated runs."""
     for row in answer.rows:
         if row.dominated_by:
-            yield f"{DOMINATED} {row.name}: {', '.join(row.dominated_by)} is better in every known objective"
+            others = ", ".join(row.dominated_by)
+            yield f"{DOMINATED} {row.name} is worse than {others} in every known objective"
     cells = [format_value(column, row.values[column.key]) for row in answer.rows for column in answer.columns]
     if any("±" in cell for cell in cells):
         yield "± half of the 95 % confidence interval"

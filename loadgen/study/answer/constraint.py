@@ -42,7 +42,7 @@ def _judge_fits(candidate: Candidate, contest: Contest, asked: AnswerRequest) ->
     """Judge the memory that a checkpoint needs: as measured, else by its files or its shape."""
     if asked.fits_bytes is None:
         return None
-    wanted = f"within {asked.fits_bytes / _GIB:.4g} GiB"
+    wanted = f"{asked.fits_bytes / _GIB:.4g} GiB"
     need = compute_need(candidate.checkpoint, candidate.runs)
     if not math.isfinite(need.gib):
         return Judged(None, f"the memory it needs is not known ({need.how})", wanted=wanted)
@@ -108,7 +108,7 @@ def _judge_kl(candidate: Candidate, contest: Contest, asked: AnswerRequest) -> J
     """Judge how far a candidate is from the reference by both ends of the interval of its KL divergence."""
     if asked.max_kl is None:
         return None
-    wanted = f"a KL of at most {asked.max_kl:g}"
+    wanted = f"a KL of {asked.max_kl:g}"
     if candidate.is_reference:
         return Judged(True, "it is the reference", wanted=wanted)
     quality = candidate.quality

@@ -53,7 +53,7 @@ def recommend(contest: Contest, candidates: Sequence[Candidate], asked: AnswerRe
     judged = {each.name: tuple(judge_constraints(each, contest, asked)) for each in ranked}
     open_ = [each.name for each in ranked if all(one.holds is not False for one in judged[each.name])]
     if not open_:
-        words, names = "take none: no checkpoint holds the constraints", tuple[str, ...]()
+        words, names = "take none: no checkpoint is within the constraints", tuple[str, ...]()
         choice = Advice.NONE
     else:
         choice, names, words = _choose(contest, [each for each in ranked if each.name in open_], judged)
@@ -79,7 +79,7 @@ def _choose(
     top, *rest = (each.name for each in open_)
     if unknown := [one for one in judged[top] if one.holds is None]:
         certain = [name for name in rest if all(one.holds for one in judged[name])]
-        but = f"; {certain[0]} holds all" if certain else ""
+        but = f"; {certain[0]} is within all" if certain else ""
         why = "; ".join(f"{one.evidence}, asked: {one.wanted}" for one in unknown)
         return Advice.UNDECIDED, (top, *certain[:1]), f"undecided: {top} is the fastest, but {why}{but}"
     against = {name: contest.compare(top, name) for name in rest}
@@ -90,12 +90,11 @@ def _choose(
     equal = [each for each in open_ if each.name == top or against[each.name].call is not Decision.FASTER]
     if len(equal) > 1:
         return _choose_equal(equal)
-    holds = "; ".join(one.wanted for one in judged[top])
+    within = " within " + " and ".join(one.wanted for one in judged[top]) if judged[top] else ""
     if not rest:
-        return Advice.TAKE, (top,), f"take {top}" + (f": the only one that holds {holds}" if holds else "")
-    of = f" of those that hold {holds}" if holds else ""
+        return Advice.TAKE, (top,), f"take {top}: the only one{within}"
     lead = write_lead(contest, write_times(against[rest[0]]), rest[0])
-    words = f"take {top}: the fastest{of}, {lead}"
+    words = f"take {top}: the fastest{within}, {lead}"
     return Advice.TAKE, (top,), words
 
 

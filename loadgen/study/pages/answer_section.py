@@ -31,6 +31,7 @@ def make_answer_section(found: CheckpointAnswer) -> PageSection:
         menu=answer_report.TITLE,
         lines=(*lines, *answer_report.list_sentences(found)),
         table=make_table(titles, rows),
+        style="answer",
         remarks=tuple(answer_report.list_notes(found)),
     )
 

@@ -88,9 +88,8 @@ def test_the_report_from_files_says_how_the_server_was_started(
     out = capsys.readouterr().out
     assert out == (directory / "report.txt").read_text()
     line = " ".join(out.split())
-    assert re.search(
-        rf"started by command, ready after \d\.\d s: \S+ -m loadgen_servers\.engine .*{ports[0]} ", line
-    )
+    begun = r"started by command, ready after \d\.\d s, first token after \d\.\d s: "
+    assert re.search(rf"{begun}\S+ -m loadgen_servers\.engine .*{ports[0]} ", line)
 
 
 def test_repeats_share_the_server_and_no_prompt(ports: list[int]) -> None:

@@ -81,7 +81,13 @@ def test_a_sentence_says_what_was_decided(tmp_path: Path, means: dict[str, float
 def test_values_are_of_each_checkpoint_s_runs(tmp_path: Path) -> None:
     keep_campaign(tmp_path, {})
     launched = Launched(
-        how="vllm", command=[], environment={}, settings=ServerSettings(), ready_s=42.0, owned="ours"
+        how="vllm",
+        command=[],
+        environment={},
+        settings=ServerSettings(),
+        ready_s=42.0,
+        owned="ours",
+        first_token_s=43.5,
     )
     energy = Energy(joules=500.0, mean_w=50.0, source="a meter")
     runs = with_facts(
@@ -93,12 +99,13 @@ def test_values_are_of_each_checkpoint_s_runs(tmp_path: Path) -> None:
     found = answered(tmp_path, runs, price_per_hour=3.6)
     known = {
         key: [round(value.mean, 6) for value in values(found, key) if isinstance(value, Value)]
-        for key in ("kv_tokens", "context", "ready_s", "joules_per_request", "output_price")
+        for key in ("kv_tokens", "context", "ready_s", "first_token_s", "joules_per_request", "output_price")
     }
     assert known == {
         "kv_tokens": [40_000] * 2,
         "context": [4096] * 2,  # 40,000 / 8 at a time would be 5,000
         "ready_s": [42] * 2,
+        "first_token_s": [43.5] * 2,
         "joules_per_request": [5] * 2,
         "output_price": [10, 5],
     }

@@ -47,7 +47,7 @@ def sized() -> list[Reported]:
         (
             {"max_kl": 0.03},
             [
-                "take fp8: the fastest of those that hold a KL of at most 0.03, 1.50 × as fast as bf16",
+                "take fp8: the fastest within a KL of 0.03, 1.50 × as fast as bf16",
                 "with --max-kl 0.12: int4, 1.40 × as fast (its KL is 0.11 (0.1 to 0.12))",
                 "with --max-kl 0.08: awq, 1.13 × as fast (its KL is 0.06 (0.04 to 0.08))",
                 "next: bf16, 0.67 × as fast",
@@ -56,15 +56,15 @@ def sized() -> list[Reported]:
         (
             {"max_kl": 0.05},
             [
-                "undecided: awq is the fastest, but its KL is 0.06 (0.04 to 0.08), asked: a KL of at most "
-                "0.05; fp8 holds all",
+                "undecided: awq is the fastest, but its KL is 0.06 (0.04 to 0.08), asked: a KL of 0.05; "
+                "fp8 is within all",
                 "with --max-kl 0.12: int4, 1.24 × as fast (its KL is 0.11 (0.1 to 0.12))",
             ],
         ),
         (
             {"max_kl": 0.03, "fits": "8GiB"},
             [
-                "take none: no checkpoint holds the constraints",
+                "take none: no checkpoint is within the constraints",
                 "with --max-kl 0.12: int4 (its KL is 0.11 (0.1 to 0.12))",
                 "with --max-kl 0.08: awq (its KL is 0.06 (0.04 to 0.08))",
                 "with --fits 9GiB: fp8 (it needs 9.0 GiB (measured))",
@@ -74,7 +74,7 @@ def sized() -> list[Reported]:
         (
             {"slo": "tpot p95 < 35ms", "max_kl": 0.2, "fits": "4GiB"},
             [
-                "take none: no checkpoint holds the constraints",
+                "take none: no checkpoint is within the constraints",
                 "with --fits 5GiB: int4 (it needs 5.0 GiB (measured))",
                 "excluded: awq (it needs 6.0 GiB (measured)), fp8 (it needs 9.0 GiB (measured)), bf16 (it "
                 "needs 16.0 GiB (measured))",
@@ -165,6 +165,4 @@ def test_searches_rank_by_their_limits(tmp_path: Path) -> None:
     )
     assert [column.key for column in found.columns] == ["speed_1", "throughput", "kl", "agreement"]
     (recommended,) = found.recommendations
-    assert recommended.words == (
-        "take fp8: the fastest of those that hold ttft p99 < 500 ms, 1.8 × the req/s of bf16"
-    )
+    assert recommended.words == ("take fp8: the fastest within ttft p99 < 500 ms, 1.8 × the req/s of bf16")
