@@ -66,6 +66,7 @@ FEATURES: dict[str, dict[str, str]] = {
     },
     "texts": {"counts": "prompt_counts", "settings": "text_settings", "texts": "prompt_texts"},
     "speculation": {
+        "columns": "speculation_figures",
         "doubts": "speculation_checks",
         "parts": "speculation_figures",
         "sections": "speculation_lines",

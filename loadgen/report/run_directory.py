@@ -198,7 +198,8 @@ class RequestColumn(msgspec.Struct, frozen=True):
     kind: str = "string"
     about: str = ""  # for docs/results.md
     is_there: Callable[[Facts], object] = lambda facts: True
-    make: Callable[[Result], Sequence[str | None]] | None = None  # one a request; None: `rows` has them
+    # One value a request; None: `rows` has them.
+    make: Callable[[Result], Sequence[str | int | None]] | None = None
 
 
 def save(run: Result, directory: Path, texts: Mapping[str, str], broken: list[Broken]) -> list[str]:

@@ -161,9 +161,16 @@ def list_arrays(run: Result) -> dict[str, NDArray[Any]]:
         for name, column in texts.items():
             column += [row[name] for row in some]
     return {
-        name: numbers[name] if name in numbers else np.array(texts[name], bool if kind == "bool" else object)
+        name: numbers[name] if name in numbers else _make_array(texts[name], kind)
         for name, kind in columns.items()
     }
+
+
+def _make_array(values: Sequence[Any], kind: str) -> NDArray[Any]:
+    """Make an array of a column's values: int64 with -1 for none, bool, or objects."""
+    if kind == "int64":
+        return np.array([UNKNOWN if value is None else value for value in values], np.int64)
+    return np.array(values, bool if kind == "bool" else object)
 
 
 def make_frame(run: Result) -> pandas.DataFrame:

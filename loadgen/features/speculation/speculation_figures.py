@@ -16,7 +16,8 @@ from loadgen.features.speculation.speculation_checks import (
     find_counters,
 )
 from loadgen.features.speculation.step_counts import RatioEstimate, StepCounts, estimate_ratio_of_sums
-from loadgen.report.run_directory import Result, ResultPart
+from loadgen.records.record import Records
+from loadgen.report.run_directory import RequestColumn, Result, ResultPart
 from loadgen.server.server_counters import ServerWindow
 
 MESSAGES, REQUESTS, COUNTERS, GAUGE = "messages", "requests", "counters", "gauge"
@@ -74,7 +75,7 @@ def measure_split(run: Result) -> Speculation:
         return _take_server_mean(by_server, why)
     counts, source = StepCounts.from_records(run.counted, run.counted.ok), MESSAGES
     reported = counts.take_reported(run.counted)
-    of_requests = {} if reported is None else {REQUESTS: _count_steps(reported)}
+    of_requests = {} if reported is None else {REQUESTS: _count_reported(reported, run.counted)}
     sources = {MESSAGES: _count_steps(counts), **of_requests, **by_server}
     if not counts.steps.any():
         return _take_server_mean(
@@ -150,6 +151,19 @@ def _count_steps(counts: StepCounts) -> DraftCounts:
     )
 
 
+def _count_reported(counts: StepCounts, records: Records) -> DraftCounts:
+    """Count steps as the server reports them with each request."""
+    tokens, steps, some = int(counts.tokens.sum()), int(counts.steps.sum()), counts.steps > 0
+    drafts, accepted = records.server_drafts[some], records.server_accepted_tokens[some]
+    return DraftCounts(
+        tokens=tokens,
+        steps=steps,
+        drafts=int(drafts.sum()) if (drafts >= 0).all() else None,
+        accepted=int(accepted.sum()),
+        acceptance_length=tokens / steps,
+    )
+
+
 def _count_by_server(window: ServerWindow) -> dict[str, DraftCounts]:
     """Count a run's steps by the server's counters, and by its gauge of the mean where it has no counter.
 
@@ -204,4 +218,22 @@ def _divide_by_category(run: Result, counts: StepCounts) -> dict[str, RatioEstim
     return divided
 
 
+def list_steps(run: Result) -> list[int | None]:
+    """List the steps of each success after its first message; None of others, and without two messages."""
+    steps = StepCounts.from_records(run.records, run.records.ok).steps
+    return [count or None for count in steps.tolist()]
+
+
+COLUMNS = {
+    "after cached_tokens": (
+        RequestColumn(
+            "steps",
+            "int64",
+            "of a server that speculates: messages with tokens after the first, so tokens a step are "
+            "(output_tokens − 1) / steps",
+            attrgetter("speculates"),
+            list_steps,
+        ),
+    )
+}
 PARTS: Mapping[str, ResultPart] = {"speculation": ResultPart(attrgetter("speculates"), measure_speculation)}

@@ -10,6 +10,7 @@ import pytest
 
 from builders import made_data, made_runs
 from builders.made_runs import MS
+from loadgen.features.export.request_rows import list_arrays, list_columns, list_rows
 from loadgen.features.speculation.speculation_figures import measure_speculation, measure_split
 from loadgen.features.speculation.step_counts import RatioEstimate, StepCounts, estimate_ratio_of_sums
 from loadgen.records.record import Record, Records
@@ -182,3 +183,11 @@ def test_each_category_has_the_acceptance_length_of_its_requests() -> None:
     got = measure_speculation(run([[1, 2, 2], [1, 1, 1], [1, 3], [1, 4, 4]], data=data))
     assert got is not None
     assert {name: length.mean for name, length in got.by_category.items()} == {"math": 12 / 4, "qa": 5 / 3}
+
+
+def test_the_exported_requests_have_their_steps() -> None:
+    answers = [[1, 2, 1], [3], [1, 4]]
+    assert list_columns(run(answers))["steps"] == "int64"
+    assert [row["steps"] for batch in list_rows(run(answers)) for row in batch] == [2, None, 1]
+    assert list_arrays(run(answers))["steps"].tolist() == [2, -1, 1]
+    assert "steps" not in list_columns(run(answers, as_run=None))
