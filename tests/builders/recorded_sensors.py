@@ -18,7 +18,7 @@ class RecordedNvml:
     """Answers like pynvml from a file: a text is an error's words."""
 
     NVMLError = pynvml.NVMLError
-    NVML_TEMPERATURE_GPU, NVML_CLOCK_SM, NVML_CLOCK_MEM = 0, 1, 2
+    NVML_TEMPERATURE_GPU, NVML_CLOCK_GRAPHICS, NVML_CLOCK_SM, NVML_CLOCK_MEM = 0, 0, 1, 2
     NVML_PERF_POLICY_POWER, NVML_PERF_POLICY_THERMAL = 0, 1
 
     def __init__(self, name: str) -> None:
@@ -45,7 +45,7 @@ class RecordedNvml:
             if what == "ViolationStatus":
                 return SimpleNamespace(violationTime=said)
             if what in ("ClockInfo", "MaxClockInfo", "ApplicationsClock"):
-                return answered(said[str(sort[0])])
+                return answered(said.get(str(sort[0]), "Not Supported"))
             if what in ("MemoryInfo", "UtilizationRates"):
                 return SimpleNamespace(**said)
             return [SimpleNamespace(**one) for one in said] if "Running" in what else said

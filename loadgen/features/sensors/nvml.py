@@ -186,9 +186,10 @@ class Gpus:
             most = queries.get(
                 f"greatest {what} clock", partial(nvml.nvmlDeviceGetMaxClockInfo, handle, sort)
             )
-            # Only some GPUs have one to set.
-            setting = partial(nvml.nvmlDeviceGetApplicationsClock, handle, sort)
-            limit = Queries("", nvml.NVMLError).get("", setting)
+            # Only some GPUs have one to set, and of the multiprocessors only by the name of their graphics.
+            names = (sort, nvml.NVML_CLOCK_GRAPHICS) if what == "SM" else (sort,)
+            settings = (partial(nvml.nvmlDeviceGetApplicationsClock, handle, name) for name in names)
+            limit = Queries("", nvml.NVMLError).get("", *settings)
             if (now, most) != (None, None):
                 clocks[f"{where} {what}"] = ClockState(
                     now_mhz=now, limit_mhz=limit, most_mhz=most, pinned=pinned if what == "SM" else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from operator import attrgetter
 
+from loadgen.facts.machine_state import MachineState
 from loadgen.facts.sensor_facts import MemoryUse, SampleSpread, SensorSummary
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions, Room, Section
@@ -19,6 +20,8 @@ def describe_sensors(result: Result, options: ReportOptions) -> Iterator[str]:
     """
     if result.facts.sensed is not None:
         yield from render_summary(result.facts.sensed, result.whole.total_output_tokens)
+    if result.facts.state_before is not None and (words := render_state(result.facts.state_before)):
+        yield f"before: {words}"
 
 
 def summarize_sensors(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -48,6 +51,28 @@ def render_summary(sensed: SensorSummary, output_tokens: int) -> list[str]:
         "not read": "; ".join(sensed.missing),
     }
     return [f"{name}: {text}" for name, text in parts.items() if text]
+
+
+def render_state(state: MachineState) -> str:
+    """Describe the machine's settings, heat and memory in one line; "" where nothing of them is reported.
+
+    A clock is there as now, of its limit or else its maximum, in MHz; idle clocks are low. The page cache is
+    there only where the GPU shares the memory.
+    """
+    parts = [state.power_mode, state.cpu_governor and f"governor {state.cpu_governor}"]
+    for name, clock in state.clocks.items():
+        most, pinned = clock.limit_mhz or clock.most_mhz, " pinned" if clock.pinned else ""
+        if clock.now_mhz is not None and most is not None:
+            parts.append(f"{name} {clock.now_mhz:,.0f} of {most:,.0f} MHz{pinned}")
+    for name, cap in state.power_caps.items():
+        parts.append("" if cap.now_w is None else f"{name} up to {cap.now_w:,.0f} W")
+    hottest = state.find_hottest_c()
+    parts.append("" if hottest is None else f"{hottest:.0f} °C")
+    cache = state.page_cache_bytes if state.unified else None
+    parts.append("" if cache is None else f"page cache {cache / _GIB:.1f} GiB")
+    copied = state.copy_gb_per_s
+    parts.append("" if copied is None else f"memory copied at {copied:.1f} GB/s")
+    return ", ".join(filter(None, parts))
 
 
 def _render_memory(sensed: SensorSummary) -> Iterator[str]:
