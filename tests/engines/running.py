@@ -44,6 +44,7 @@ VLLM_ON_CPU = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }
 VLLM_WITH_WORKER = {**VLLM_ON_CPU, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+SGLANG_ON_CPU = {"SGLANG_USE_CPU_ENGINE": "1", "GLOO_SOCKET_IFNAME": "lo"}
 # Kills the group should whoever started it die first, by whatever signal.
 _GUARD = "import os, signal, sys; sys.stdin.read(); os.killpg(int(sys.argv[1]), signal.SIGKILL)"
 
@@ -194,3 +195,13 @@ def transformers_serve(python: Path, model: Path, log: Path) -> Engine:
     argv += ["--port", str(port), "--device", "cpu", "--dtype", "bfloat16"]
     # With no hub cache its /v1/models is a 500 that resets the connection: what a client must bear.
     return Engine(argv, port, log, {"HF_HOME": str(log.with_name("no-hub-cache"))})
+
+
+def sglang(python: Path, model: Path, log: Path) -> Engine:
+    """SGLang on the CPU, in plain PyTorch, serving the tiny model as `qwen3`."""
+    port = free_port()
+    argv = [str(python), "-m", "sglang.launch_server", "--model-path", str(model)]
+    argv += ["--served-model-name", "qwen3", "--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
+    argv += ["--attention-backend", "torch_native", "--sampling-backend", "pytorch"]
+    argv += ["--disable-overlap-schedule", "--disable-cuda-graph", "--max-total-tokens", "65536"]
+    return Engine([*argv, "--mem-fraction-static", "0.3"], port, log, SGLANG_ON_CPU)

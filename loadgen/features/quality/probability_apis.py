@@ -22,13 +22,13 @@ TOP = (
     20  # log-probabilities of a position: the most that vLLM and OpenAI's API give unless they are set up so
 )
 _LEAST = -9999.0  # what vLLM writes for a log-probability of −∞
-_NEUTRAL: dict[str, Any] = {
+NEUTRAL: dict[str, Any] = {
     "temperature": 1.0, "top_p": 1.0, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
 }  # fmt: skip
-_VLLM = {**_NEUTRAL, "top_k": -1, "repetition_penalty": 1.0, "ignore_eos": False, "min_tokens": 0}
-_SGLANG = {**_NEUTRAL, "top_k": -1, "repetition_penalty": 1.0, "ignore_eos": False}
+_VLLM = {**NEUTRAL, "top_k": -1, "repetition_penalty": 1.0, "ignore_eos": False, "min_tokens": 0}
+_SGLANG = {**NEUTRAL, "top_k": -1, "repetition_penalty": 1.0, "ignore_eos": False}
 _LLAMACPP = {
-    **_NEUTRAL, "samplers": ["temperature"], "top_k": 0, "typical_p": 1.0, "repeat_penalty": 1.0,
+    **NEUTRAL, "samplers": ["temperature"], "top_k": 0, "typical_p": 1.0, "repeat_penalty": 1.0,
     "dry_multiplier": 0.0, "xtc_probability": 0.0, "mirostat": 0, "post_sampling_probs": False,
 }  # fmt: skip
 
@@ -77,8 +77,11 @@ class ProbabilityApi(Protocol):
     def read_scores(self, body: bytes, sequences: Sequence[TokenSequence]) -> list[TokenScores]:
         """Read the scores of each sequence from its start on."""
 
-    def make_tokenizing(self, model: str, text: str) -> ApiRequest:
-        """Make a request for a text's token ids, those that begin a prompt included."""
+    def make_tokenizing(self, model: str, text: str, alone: bool = False) -> ApiRequest:
+        """Make a request for a text's token ids: `alone`, or with those that begin a prompt."""
+
+    def make_chat_tokenizing(self, model: str, message: str) -> ApiRequest | None:
+        """Make a request for the token ids of a chat with one user's message; None where it has none."""
 
     def make_chat(self, model: str, message: str, tokens: int, top: int) -> ApiRequest:
         """Make a chat request with one user's message, whose answer has log-probabilities and ids."""
@@ -169,12 +172,12 @@ _COMPLETION = msgspec.json.Decoder(_Completion)
 _CHAT = msgspec.json.Decoder(_ChatCompletion)
 
 
-def _read_logprob(value: float | None) -> float:
+def read_logprob(value: float | None) -> float:
     """Return a log-probability, -9999 where a server wrote null or less: JSON has no number for −∞."""
     return _LEAST if value is None else max(value, _LEAST)
 
 
-def _make_answer(
+def make_answer(
     prompt: Sequence[int],
     token_ids: Sequence[int] | None,
     logprobs: Sequence[float | None] | None,
@@ -200,7 +203,7 @@ def _make_answer(
     return SampledAnswer(
         prompt_ids=tuple(prompt),
         token_ids=tuple(token_ids),
-        logprobs=tuple(map(_read_logprob, logprobs)),
+        logprobs=tuple(map(read_logprob, logprobs)),
         top=highest if kept > 0 else None,
     )
 
@@ -217,9 +220,9 @@ class _ChatApi:
     answers_chats = True
     fields: ClassVar[Mapping[str, Any]]  # of a chat request, next to those of OpenAI's API
 
-    def make_tokenizing(self, model: str, text: str) -> ApiRequest:
-        """Make a request for a text's token ids, those that begin a prompt included."""
-        return ApiRequest("/tokenize", {"model": model, "prompt": text})
+    def make_tokenizing(self, model: str, text: str, alone: bool = False) -> ApiRequest:
+        """Make a request for a text's token ids: `alone`, or with those that begin a prompt."""
+        return ApiRequest("/tokenize", {"model": model, "prompt": text, "add_special_tokens": not alone})
 
     def make_chat(self, model: str, message: str, tokens: int, top: int) -> ApiRequest:
         """Make a chat request with one user's message, whose answer has log-probabilities and ids."""
@@ -236,10 +239,10 @@ class _ChatApi:
         if not prompt:
             raise NoProbabilities("it returns no ids of a chat's prompt")
         content = (choice.logprobs.content if choice.logprobs is not None else None) or []
-        tops = [[_read_logprob(each.logprob) for each in token.top_logprobs or []] for token in content]
+        tops = [[read_logprob(each.logprob) for each in token.top_logprobs or []] for token in content]
         ids = choice.token_ids or choice.response_token_ids
         # vLLM lists the sampled token in place of the last one where it is none of the most probable.
-        return _make_answer(prompt, ids, [token.logprob for token in content], tops, top - 1)
+        return make_answer(prompt, ids, [token.logprob for token in content], tops, top - 1)
 
 
 class CompletionsApi(_ChatApi):
@@ -251,6 +254,11 @@ class CompletionsApi(_ChatApi):
 
     def __init__(self, alternatives: int = 1) -> None:
         self.alternatives = alternatives  # of a scored position; 0: only the token itself, and its rank
+
+    def make_chat_tokenizing(self, model: str, message: str) -> ApiRequest | None:
+        """Make a request for the token ids of a chat with one user's message."""
+        messages = [{"role": "user", "content": message}]
+        return ApiRequest("/tokenize", {"model": model, "messages": messages, "add_generation_prompt": True})
 
     def make_sampling(
         self, model: str, prompts: Sequence[tuple[int, ...]], tokens: int, top: int
@@ -272,8 +280,8 @@ class CompletionsApi(_ChatApi):
         found = choice.logprobs or _CompletionLogprobs()
         sampled = found.token_logprobs or []
         # The sampled token is there too, one more, where it is none of the most probable.
-        tops = [list(map(_read_logprob, (each or {}).values())) for each in found.top_logprobs or []]
-        return _make_answer(prompt, choice.token_ids, sampled, tops, top)
+        tops = [list(map(read_logprob, (each or {}).values())) for each in found.top_logprobs or []]
+        return make_answer(prompt, choice.token_ids, sampled, tops, top)
 
     def make_scoring(self, model: str, sequences: Sequence[TokenSequence]) -> ApiRequest:
         """Make a request for the log-probabilities of given token ids; one token is sampled in vain."""
@@ -304,7 +312,7 @@ class CompletionsApi(_ChatApi):
             own = (entries or {}).get(str(token))
             if entries is None or own is None:
                 raise msgspec.ValidationError(f"a prompt's token {token} has no log-probability")
-            logprobs.append(_read_logprob(own.logprob))
+            logprobs.append(read_logprob(own.logprob))
             ranks.append(own.rank)
             best = next((key for key, entry in entries.items() if entry.rank == 1), None)
             firsts.append(int(best) if best is not None and best.isdecimal() else None)
@@ -342,6 +350,10 @@ class GenerateApi(_ChatApi):
     fields = MappingProxyType({**_SGLANG, "return_prompt_token_ids": True})
     prompts_each = 8  # the logits of all prompts of a step are in memory at once
 
+    def make_chat_tokenizing(self, model: str, message: str) -> ApiRequest | None:
+        """Return None: it tokenizes texts alone."""
+        return None
+
     def make_sampling(
         self, model: str, prompts: Sequence[tuple[int, ...]], tokens: int, top: int
     ) -> ApiRequest:
@@ -361,11 +373,10 @@ class GenerateApi(_ChatApi):
         found = answer.meta_info
         sampled = found.output_token_logprobs or []
         tops = [
-            [_read_logprob(each[0]) for each in position or []]
-            for position in found.output_top_logprobs or []
+            [read_logprob(each[0]) for each in position or []] for position in found.output_top_logprobs or []
         ]
         ids, logprobs = [each[1] for each in sampled], [each[0] for each in sampled]
-        return _make_answer(prompt, ids, logprobs, tops, top)
+        return make_answer(prompt, ids, logprobs, tops, top)
 
     def make_scoring(self, model: str, sequences: Sequence[TokenSequence]) -> ApiRequest:
         """Make a request for the log-probabilities of given token ids; one token is sampled in vain."""
@@ -393,7 +404,7 @@ class GenerateApi(_ChatApi):
         tops = (answer.meta_info.input_top_logprobs or [])[-len(wanted) :]
         firsts = _keep_whole([position[0][1] if position else None for position in tops])
         whole = firsts is not None and len(firsts) == len(wanted)
-        logprobs = tuple(_read_logprob(each[0]) for each in found)
+        logprobs = tuple(read_logprob(each[0]) for each in found)
         return TokenScores(logprobs, None, firsts if whole else None)
 
 
@@ -413,6 +424,10 @@ class LlamaCppApi:
     answers_chats = False
     prompts_each = 1  # its slots are the requests at once
 
+    def make_chat_tokenizing(self, model: str, message: str) -> ApiRequest | None:
+        """Return None: it tokenizes texts alone."""
+        return None
+
     def make_sampling(
         self, model: str, prompts: Sequence[tuple[int, ...]], tokens: int, top: int
     ) -> ApiRequest:
@@ -425,8 +440,8 @@ class LlamaCppApi:
         """Read the one answer."""
         tokens = _SAMPLED.decode(body).completion_probabilities or []
         ids, logprobs = [token.id for token in tokens], [token.logprob for token in tokens]
-        tops = [[_read_logprob(each.logprob) for each in token.top_logprobs or []] for token in tokens]
-        return [_make_answer(prompts[0], _keep_whole(ids), logprobs, tops, top)]
+        tops = [[read_logprob(each.logprob) for each in token.top_logprobs or []] for token in tokens]
+        return [make_answer(prompts[0], _keep_whole(ids), logprobs, tops, top)]
 
     def make_scoring(self, model: str, sequences: Sequence[TokenSequence]) -> ApiRequest:
         """Raise NoProbabilities: llama.cpp's server scores no prompt."""
@@ -436,9 +451,9 @@ class LlamaCppApi:
         """Raise NoProbabilities: llama.cpp's server scores no prompt."""
         raise NoProbabilities("it returns no log-probabilities of a prompt's tokens")
 
-    def make_tokenizing(self, model: str, text: str) -> ApiRequest:
-        """Make a request for a text's token ids, those that begin a prompt included."""
-        return ApiRequest("/tokenize", {"content": text, "add_special": True, "parse_special": False})
+    def make_tokenizing(self, model: str, text: str, alone: bool = False) -> ApiRequest:
+        """Make a request for a text's token ids: `alone`, or with those that begin a prompt."""
+        return ApiRequest("/tokenize", {"content": text, "add_special": not alone, "parse_special": alone})
 
     def make_chat(self, model: str, message: str, tokens: int, top: int) -> ApiRequest:
         """Raise NoProbabilities: its chats do not return the prompt's ids."""

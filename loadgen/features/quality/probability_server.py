@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -22,6 +22,7 @@ from loadgen.features.quality.probability_apis import (
     read_token_ids,
 )
 from loadgen.features.quality.quality_record import SampledAnswer, TokenScores
+from loadgen.features.quality.text_probabilities import TextAnswer, make_text_request, read_text_answer
 from loadgen.plan.model_files import find_tokenizer, find_vocab_size
 from loadgen.server import exchange
 from loadgen.server.exchange import DENIED, ControlClient, ServerAddress
@@ -37,6 +38,7 @@ _REFUSED = (400, 422)
 _NO_PATH = (404, 405)
 _BATCHES = 4  # requests at once
 _PROBE = "The"
+COMPLETION, CHAT = "completion", "chat"
 _INSTEAD = "`loadgen bench --fingerprint` compares greedy answers instead"
 T = TypeVar("T")
 
@@ -58,6 +60,8 @@ class ProbabilityServer(msgspec.Struct, frozen=True):
     top: int = TOP  # alternatives that it reports of each sampled token
     requests_at_once: int = _BATCHES
     scores: bool = True  # token ids that it did not sample
+    texts: str = ""  # CHAT or COMPLETION: it only reports texts of tokens, by this API; "": ids
+    tokens_field: str = ""  # of a chat request; "": max_tokens
 
     @property
     def prompts_at_once(self) -> int:
@@ -85,6 +89,7 @@ class ProbabilityServer(msgspec.Struct, frozen=True):
             tokenizer=subject.tokenizer or str(own or ""),
             vocab_size=subject.vocab_size or find_vocab_size(subject.model_root),
             scores=api.scores_prompts,
+            tokens_field=engine.max_tokens_field,
             requests_at_once=_BATCHES if api.prompts_each > 1 else max(served.slots, 1),
         )
 
@@ -101,23 +106,32 @@ class ProbabilityClient:
     def __init__(self, server: ProbabilityServer, client: ControlClient) -> None:
         self.server, self._client = server, client
         self._tokenizer: FullTokenizer | None = None
+        self._ids: dict[str, int | None] = {}  # of texts that are one token
 
-    async def tokenize(self, text: str) -> tuple[int, ...]:
-        """Tokenize a text as a prompt, by the server, else by its --tokenizer; raises UsageError too."""
+    async def tokenize(self, text: str, alone: bool = False) -> tuple[int, ...]:
+        """Tokenize a text as a prompt, or `alone`, by the server, else by its --tokenizer.
+
+        Raises UsageError too.
+        """
         server = self.server
         if self._tokenizer is None:
-            request = server.api.make_tokenizing(server.model, text)
+            request = server.api.make_tokenizing(server.model, text, alone)
             answer = await self._ask(request)
             if answer.status not in _NO_PATH:
                 return self._read(request, self._check(request, answer), read_token_ids)
             self._tokenizer = self._load_tokenizer()
-        return tuple(self._tokenizer.encode(text, add_special_tokens=True))
+        return tuple(self._tokenizer.encode(text, add_special_tokens=not alone))
 
     async def make_chat_prompt(self, message: str) -> tuple[int, ...]:
-        """Return the ids of a chat with one user's message, by the tokenizer's template.
+        """Return the ids of a chat with one user's message, by the server, else by its --tokenizer.
 
-        Raises UsageError without a tokenizer.
+        Raises UsageError too.
         """
+        request = self.server.api.make_chat_tokenizing(self.server.model, message)
+        if self._tokenizer is None and request is not None:
+            answer = await self._ask(request)
+            if answer.status not in (*_NO_PATH, *_REFUSED):
+                return self._read(request, self._check(request, answer), read_token_ids)
         if self._tokenizer is None:
             self._tokenizer = self._load_tokenizer()
         chat = [{"role": "user", "content": message}]
@@ -149,6 +163,25 @@ class ProbabilityClient:
         request = server.api.make_chat(server.model, message, tokens, server.top)
         body = self._check(request, await self._ask(request))
         return self._read(request, body, lambda raw: server.api.read_chat(raw, server.top))
+
+    async def sample_text(self, prompt: str, tokens: int) -> TextAnswer:
+        """Sample the answer to a text, of `tokens` at most, as the texts of its tokens."""
+        server = self.server
+        is_chat = server.texts == CHAT
+        request = make_text_request(server.model, prompt, tokens, server.top, is_chat, server.tokens_field)
+        return self._read(request, self._check(request, await self._ask(request)), read_text_answer)
+
+    async def find_ids(self, prompt: str, answer: TextAnswer, chat: bool, most: int) -> SampledAnswer | None:
+        """Find the ids of another server's answer by this one's tokenizer: those of each token's text alone.
+
+        The answer ends before a token that has none; None if that is the first.
+        """
+        asked = await (self.make_chat_prompt(prompt) if chat else self.tokenize(prompt))
+        for text in {text for text in answer.texts if text is not None} - self._ids.keys():
+            ids = await self.tokenize(text, alone=True)
+            self._ids[text] = ids[0] if len(ids) == 1 else None
+        found = [None if text is None else self._ids[text] for text in answer.texts]
+        return answer.with_ids(asked, found, most)
 
     async def score(self, sequences: Sequence[TokenSequence]) -> list[TokenScores]:
         """Score the tokens of each sequence from its start on.
@@ -211,7 +244,24 @@ def probe_server(server: ProbabilityServer) -> ProbabilityServer:
 
 
 async def _probe(server: ProbabilityServer) -> ProbabilityServer:
-    """Probe as `probe_server` does, with all alternatives, then with fewer while it refuses them."""
+    """Probe as `probe_server` does: a server that was not recognised may report texts instead of ids."""
+    try:
+        return await _probe_ids(server)
+    except MeasureError as error:
+        if server.engine in PROBABILITY_APIS:
+            raise
+        for texts in (COMPLETION, CHAT):
+            for top in _FEWER:
+                there = replace(server, texts=texts, top=top, scores=False, requests_at_once=_BATCHES)
+                async with there.open() as client:
+                    with suppress(MeasureError):
+                        await client.sample_text(_PROBE, 1)
+                        return there
+        raise error
+
+
+async def _probe_ids(server: ProbabilityServer) -> ProbabilityServer:
+    """Probe a server that reports ids with all alternatives, then with fewer while it refuses them."""
     async with server.open() as client:
         prompt = await client.tokenize(_PROBE)
         if not prompt:

@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from loadgen.base.errors import MeasureError
 from loadgen.base.signals import SIGNALS, stop
 from loadgen.features.quality.probability_apis import TokenSequence
-from loadgen.features.quality.probability_server import ProbabilityClient, ProbabilityServer
+from loadgen.features.quality.probability_server import CHAT, ProbabilityClient, ProbabilityServer
 from loadgen.features.quality.quality_record import SampledAnswer, TextSegment, TokenScores
 from loadgen.features.quality.reference_file import AnswerLine
 from loadgen.features.quality.text_parts import PROMPT_TOKENS, QualityPlan
@@ -120,7 +121,7 @@ def sample_answers(
 
             async def sample_next() -> None:
                 while numbers := measure.begin_batch(sampler.api.prompts_each):
-                    answers = await _sample_batch(ours, plan, numbers)
+                    answers = await _sample_batch(ours, other, plan, numbers)
                     sequences = [find_sequence(answer) for answer in answers]
                     unknown: list[TokenScores | None] = [None] * len(answers)
                     own, others = await _gather(
@@ -137,10 +138,27 @@ def sample_answers(
 
 
 async def _sample_batch(
-    client: ProbabilityClient, plan: QualityPlan, numbers: Sequence[int]
+    client: ProbabilityClient, other: ProbabilityClient | None, plan: QualityPlan, numbers: Sequence[int]
 ) -> list[SampledAnswer]:
-    """Sample one answer to each of the numbered prompts of a plan, as chats if the plan has those."""
+    """Sample one answer to each of the numbered prompts of a plan, as chats if the plan has those.
+
+    The ids of a server that reports texts are found by the other; an answer without any is left out.
+    """
     texts = [plan.cut_prompt(number) for number in numbers]
+    if client.server.texts:
+        assert other is not None
+        chat = client.server.texts == CHAT
+        top = client.server.top - chat  # some list the sampled token in place of the last one
+        answers = await _gather(*(client.sample_text(text, plan.answer_tokens) for text in texts))
+        pairs = zip(texts, answers, strict=True)
+        found = await _gather(*(other.find_ids(text, answer, chat, top) for text, answer in pairs))
+        kept = [answer for answer in found if answer is not None]
+        if 2 * sum(len(answer.token_ids) for answer in kept) < sum(len(answer.texts) for answer in answers):
+            raise MeasureError(
+                f"most tokens that {client.server.model} samples are none of {other.server.model}: the "
+                "vocabularies differ, and no KL divergence is defined"
+            )
+        return kept
     if plan.chat and client.server.api.answers_chats:
         chats = [client.chat(text, plan.answer_tokens) for text in texts]
         return await _gather(*chats)

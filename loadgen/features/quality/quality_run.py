@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from loadgen.base import clock
-from loadgen.base.errors import UsageError
+from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.text import WIDTH
 from loadgen.features.quality.divergence import QualityEvidence, estimate_divergence, judge_evidence
 from loadgen.features.quality.probability_server import ProbabilityServer
@@ -92,6 +92,11 @@ def record_reference(
 
     Returns the whole contents. Raises UsageError for a file of another reference, MeasureError.
     """
+    if server.texts:
+        raise MeasureError(
+            f"{server.access.shown_url} reports no token ids, which a file must have: pass --reference-url "
+            "with a server of the reference, which finds them"
+        )
     text = tokenize_text(server, plan)
     with closing(ReferenceFile(path, make_header(server, plan, text))) as file:
         kept = file.contents
@@ -160,7 +165,8 @@ class QualityRun:
 
     def measure(self) -> None:
         """Score the text by both, then answers until there are enough; raises MeasureError, UsageError."""
-        own, theirs = tokenize_text(self.candidate, self.plan), self._read_reference_text()
+        theirs = self._read_reference_text()
+        own = theirs if self.candidate.texts else tokenize_text(self.candidate, self.plan)
         same = own.has_ids(theirs.segments)
         if same:
             # A token that begins a prompt is that of the reference.

@@ -18,6 +18,7 @@ from loadgen.features.quality.probability_apis import (
     read_token_ids,
 )
 from loadgen.features.quality.quality_record import SampledAnswer, TokenScores
+from loadgen.features.quality.text_probabilities import TextAnswer, make_text_request, read_text_answer
 
 VLLM, SGLANG, LLAMACPP = (PROBABILITY_APIS[name] for name in ("vLLM", "SGLang", "llama.cpp server"))
 PROMPTS = [(100, 200, 300), (400, 500, 600, 700)]
@@ -181,6 +182,53 @@ def test_impossible_tokens_and_missing_ranks_are_kept_as_such() -> None:
 
 
 def test_a_text_is_tokenized_by_the_server() -> None:
-    assert VLLM.make_tokenizing("m", "Hi") == ("/tokenize", {"model": "m", "prompt": "Hi"}, False)
+    assert VLLM.make_tokenizing("m", "Hi") == (
+        "/tokenize",
+        {"model": "m", "prompt": "Hi", "add_special_tokens": True},
+        False,
+    )
     assert LLAMACPP.make_tokenizing("m", "Hi").body["content"] == "Hi"
     assert read_token_ids(b'{"count": 2, "tokens": [40, 1513]}') == (40, 1513)
+
+
+@loop_over(
+    ("logprobs", "answer"),
+    [
+        (
+            {"tokens": ["a", "bytes:\\xe4\\xb8", "é"], "token_logprobs": [-1.0, -2.0, None]},
+            (("a", None, "é"), (-1.0, -2.0, -9999.0), ((), (), ())),
+        ),
+        (
+            {"tokens": ["a"], "token_logprobs": [-1.0], "top_logprobs": [{"a": -1.0, "b": -0.5}]},
+            (("a",), (-1.0,), ((-1.0, -0.5),)),
+        ),
+        (
+            {
+                "content": [
+                    {"token": "?", "bytes": [195], "logprob": -1.0},
+                    {"token": "\ufffd", "logprob": -2.0},
+                ]
+            },
+            ((None, None), (-1.0, -2.0), ((), ())),
+        ),
+    ],
+)
+def test_texts_of_tokens_are_read(logprobs: Any, answer: Any) -> None:
+    assert read_text_answer(completion(logprobs=logprobs)) == answer
+
+
+def test_an_answer_of_texts_ends_before_a_token_without_an_id() -> None:
+    answer = TextAnswer(("a", "b", None), (-1.0, -2.0, -3.0), ((-0.5, -1.0), (-2.0, -0.1), ()))
+    kept = SampledAnswer((7,), (1, 2), (-1.0, -2.0), ((-0.5, -1.0), (-0.1, -2.0)))
+    assert answer.with_ids((7,), (1, 2, None), 5) == kept
+    assert answer.with_ids((7,), (None, 2, 3), 5) is None
+    with pytest.raises(NoProbabilities):
+        read_text_answer(completion(text="a"))
+
+
+def test_a_text_request_has_the_fields_of_openai_alone() -> None:
+    fields = {"temperature", "top_p", "presence_penalty", "frequency_penalty", "model"}
+    body = make_text_request("m", "Hi", 8, 5, chat=False).body
+    assert body.keys() == fields | {"prompt", "max_tokens", "logprobs"}
+    body = make_text_request("m", "Hi", 8, 5, True, "max_completion_tokens").body
+    assert body.keys() == fields | {"messages", "max_completion_tokens", "logprobs", "top_logprobs"}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,74 @@ def test_fewer_alternatives_will_do(candidate: str, capsys: pytest.CaptureFixtur
         assert Quality.model_validate_json(out).kl is not None
         sent = [body["logprobs"] for body in server.posted if "logprobs" in body]
         assert sent[-1] == most
+
+
+def hosted(chat: bool, names: Callable[[int], str] = chr) -> Callable[[Asked], Answer]:
+    """A candidate behind an API without token ids, which has texts or chats; tokens have names."""
+    server = MarkovServer(CANDIDATE, "hosted")
+
+    def name(token: str) -> str:
+        return names(int(token.removeprefix("token_id:")))
+
+    def respond(asked: Asked) -> Answer:
+        method, path = asked.head.split(" ")[:2]
+        if method == "GET":
+            return Answer([whole(b'{"data": [{"id": "hosted", "owned_by": "system"}]}')])
+        body = json.loads(asked.body)
+        if path != ("/v1/chat/completions" if chat else "/v1/completions"):
+            return Answer([whole(b"{}", "404 Not Found")])
+        if {"return_token_ids", "prompt_logprobs"} & body.keys() or body.get("logprobs", 0) > 5:
+            return Answer([whole(b'{"error": "unknown field"}', "400 Bad Request")])
+        prompt = body["messages"][0]["content"] if chat else body["prompt"]
+        body["logprobs"] = body["top_logprobs"] if chat else body["logprobs"]
+        found = server._choose(0, server.tokenize(prompt), body)["logprobs"]
+        found["tokens"] = list(map(name, found["tokens"]))
+        found["top_logprobs"] = [
+            {name(key): value for key, value in top.items()} for top in found["top_logprobs"]
+        ]
+        rows = zip(found["tokens"], found["token_logprobs"], found["top_logprobs"], strict=True)
+        content = [
+            {"token": token, "logprob": value, "bytes": list(token.encode()), "top_logprobs": [
+                {"token": other, "logprob": its} for other, its in top.items()
+            ]}
+            for token, value, top in rows
+        ]  # fmt: skip
+        choice = {"index": 0, "logprobs": {"content": content} if chat else found}
+        return Answer([whole(json.dumps({"choices": [choice]}).encode())])
+
+    return respond
+
+
+def tokenizing_chats(asked: Asked) -> Answer:
+    """The reference, whose chats are their messages."""
+    body = json.loads(asked.body) if asked.body else {}
+    if "messages" in body:
+        body["prompt"] = body["messages"][0]["content"]
+        asked = dataclasses.replace(asked, body=json.dumps(body).encode())
+    return MarkovServer(REFERENCE, "bf16")(asked)
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_a_server_that_reports_texts_samples(chat: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    with ScriptedServer(hosted(chat)) as server, ScriptedServer(tokenizing_chats) as reference:
+        words = ["--base-url", server.base_url, "--reference-url", reference.base_url, "--json"]
+        code, out, err = run(capsys, *words)
+        quality = Quality.model_validate_json(out)
+        assert (code, err) == (0, "")
+        assert quality.kl is not None
+        assert (quality.kl.direction, quality.doubts) == ("candidate‖reference", ())
+        assert 0 < quality.kl.low < 0.1
+        assert cli.main(["quality", *words[:2], "--save", "/tmp/none.jsonl.gz", "--quiet"]) == 1
+        assert "reports no token ids" in capsys.readouterr().err
+
+
+def test_tokens_that_the_reference_has_not_are_another_vocabulary(
+    reference: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ScriptedServer(hosted(False, "two letters {}".format)) as server:
+        code, out, err = run(capsys, "--base-url", server.base_url, "--reference-url", reference)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "most tokens that hosted samples are none of bf16" in err
 
 
 def test_another_vocabulary_leaves_bits_per_byte(reference: str, capsys: pytest.CaptureFixture[str]) -> None:
