@@ -56,3 +56,14 @@ def test_runs_are_audited(server: ScriptedServer, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("nothing")
     with pytest.raises(loadgen.LoadgenError, match="no known results"):
         loadgen.audit([tmp_path / "a.txt"])
+
+
+def test_what_to_take_is_asked_of_a_comparison() -> None:
+    page = Path(__file__).parents[1] / "data" / "published" / "rtx_pro_6000_speed.csv"
+    found = loadgen.compare([page])
+    assert "answer" not in found.json()
+    chosen = found.answer(fits="16GiB")
+    assert chosen is not None
+    assert chosen.recommendations[0].words.startswith("undecided: Qwen3-4B-AWQ leads Qwen3-4B by 1.88 ×")
+    with pytest.raises(loadgen.LoadgenError, match="--fits 'big': give a size of memory"):
+        found.answer(fits="big")

@@ -6,6 +6,8 @@ import html
 import re
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from loadgen.base.errors import LOG_LINE
 from loadgen.base.text import clean_line
 from loadgen.study.pages.comparison_section import LEVELS, SYMBOLS, Compared, ComparedRow
@@ -24,12 +26,7 @@ def render_markdown(document: Document) -> str:
     if document.simulated:
         verdicts.append(f"SIMULATED: {_escape(document.simulated)}")
     lines += ["**Verdict**: " + " · ".join(verdicts), ""] if verdicts else []
-    if document.answer:
-        lines += [
-            *_render_section(document.answer),
-            *(f"- {_escape(note)}" for note in document.answer.remarks),
-            "",
-        ]
+    lines += _render_answer(document.answer) if document.answer else []
     for title, table in document.compared_limits:
         lines += [f"## {_escape(title)}", "", *_render_words(table)]
     for section in document.sections:
@@ -50,6 +47,16 @@ def _render_section(section: PageSection) -> Iterator[str]:
         yield from (*(f"- {_escape(line)}" for line in section.lines), "")
     if section.table is not None:
         yield from _render_words(section.table)
+
+
+def _render_answer(section: PageSection) -> Iterator[str]:
+    """Yield what to take: its lines, the table with each interval behind its mean, and the remarks."""
+    if (table := section.table) is not None:
+        body = tuple(
+            tuple(f"{cell} {getattr(cell, 'aside', '')}".rstrip() for cell in row) for row in table.body
+        )
+        yield from _render_section(replace(section, table=replace(table, body=body)))
+    yield from (*(f"- {_escape(note)}" for note in section.remarks), "")
 
 
 def _render_comparison(part: Compared) -> Iterator[str]:
