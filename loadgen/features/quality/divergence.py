@@ -177,12 +177,13 @@ def _estimate_kl(evidence: QualityEvidence) -> tuple[KlDivergence | str, tuple[s
             "of d; pass more --tokens"
         )
     estimate = _find_kl_interval(differences, plain=off)
+    check = _require(ratio.find_interval())
     return KlDivergence(
         **estimate.model_dump(),
         tokens=sum(map(len, differences)),
         answers=len(differences),
         direction=BACKWARD if evidence.candidate_sampled else FORWARD,
-        self_check=_require(ratio.find_interval()),
+        self_check=check.model_copy(update={"low": max(0.0, check.low)}),
         formula="d" if off else "exp(−d) − 1 + d",
     ), ((doubt,) if doubt else ())
 

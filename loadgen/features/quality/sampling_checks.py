@@ -128,20 +128,16 @@ def _check_own_scores(answers: Sequence[SampledAnswer], own: Sequence[TokenScore
     floor = ClusterMean([float((np.expm1(-d) + d).sum()) for d in off], sizes)
     if floor.mean > _LEAST_FLOOR and abs(slope := _find_slope(pairs)) > _MOST_SLOPE:
         yield (
-            f"the log-probabilities of its samples are scaled by {1 + slope:.2f} (they differ from its "
+            f"the log-probabilities of its samples are scaled by {1 / (1 + slope):.2f} (they differ from its "
             f"scores of the same tokens by {floor.mean:.3g} nats a token): {_PROCESSED}"
         )
 
 
 def _find_slope(pairs: Sequence[tuple[Float64, Float64]]) -> float:
-    """Return by how much reported log-probabilities rise per nat of the scored ones, less 1.
+    """Return by how much the scored log-probabilities rise per nat of the reported ones, less 1.
 
-    The slope of regression, corrected for noise of equal size in both, which attenuates it.
+    The slope of regression on the reported ones, which are exact: the noise of the others leaves it as it is.
     """
     reported, mine = (np.concatenate(column) for column in zip(*pairs, strict=True))
-    off = reported - mine
-    spread = float(mine.var())
-    if spread == 0.0:
-        return 0.0
-    scaled = float(((mine - mine.mean()) * off).mean()) / spread
-    return scaled + min(float(off.var()) / 2 / spread, 1.0) if scaled < 0 else scaled
+    off, spread = reported - reported.mean(), float(reported.var())
+    return float((off * (mine - reported)).mean()) / spread if spread > 0 else 0.0
