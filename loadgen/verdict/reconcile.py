@@ -164,9 +164,10 @@ def _find_latency_mismatches(window: ServerWindow, metrics: Metrics) -> Iterator
             yield Mismatch(f"{figure} mean (ms)", "ms", client, server, cause)
     if window.itl is None or not metrics.token_time.n:
         return
-    client, server = metrics.token_time.mean_ms, window.itl.mean_ms
+    _, ours = _choose_gaps(window, metrics)
+    client, server = ours.mean_ms, window.itl.mean_ms
     if abs(client - server) > max(_TOKEN_SLACK_MS, _TOKEN_SLACK_SHARE * server):
-        drafts = "speculative decoding gives several tokens per step, and vLLM times steps"
+        drafts = "the server times steps of several tokens, and a message is not a step"
         cause = drafts if window.draft_tokens else "messages are delayed on their way, or it includes others"
         yield Mismatch("ITL mean (ms)", "ms", client, server, cause)
 
@@ -186,10 +187,16 @@ def _pair_counters(window: ServerWindow, metrics: Metrics, records: Records) -> 
     yield _pair("prefix cache hits", "%", cached, _percent(window.prefix_hits, window.prefix_queries))
 
 
+def _choose_gaps(window: ServerWindow, metrics: Metrics) -> tuple[str, Distribution]:
+    """Choose what the server's ITL is held to, and its name: token time, with drafts the gaps of steps."""
+    drafts = bool(window.draft_tokens)
+    return ("ITL per step", metrics.itl) if drafts else ("ITL per token", metrics.token_time)
+
+
 def _pair_latencies(window: ServerWindow, metrics: Metrics) -> Iterator[ReconciledFigure]:
     for figure, ours, theirs in (
         ("TTFT", metrics.ttft, window.ttft),
-        ("ITL per token", metrics.token_time, window.itl),
+        (*_choose_gaps(window, metrics), window.itl),
         ("E2E", metrics.e2el, window.e2e),
         ("queue", None, window.queue),
     ):

@@ -43,8 +43,7 @@ def null(**settings: Any) -> made.Server:
 def _accept_more(facts: Facts) -> dict[str, Any]:
     """The facts' counters with more drafts accepted."""
     assert facts.window is not None
-    assert facts.window.accepted_tokens is not None
-    return {"window": facts.window.model_copy(update={"accepted_tokens": 3 * facts.window.accepted_tokens})}
+    return {"window": facts.window.model_copy(update={"accepted_tokens": 3000})}
 
 
 # The server, and what it answers.
@@ -209,12 +208,12 @@ _OF_LOADS = {
     ),
     "drafts whose steps a stream interval hides": Provocation(
         engine("--acceptance", "0.9,0.5", "--stream-interval", "4"),
-        f"{FOUR} --prompt-format corpus --backend openai-chat",
-        {"steps-hidden"},
+        f"{FOUR} --prompt-format words",
+        {"steps-hidden", "latencies-differ"},
     ),
     "drafts that another client shares": Provocation(
         engine("--acceptance", "0.9,0.5"),
-        f"{FOUR} --prompt-format corpus --backend openai-chat",
+        f"{FOUR} --prompt-format words",
         {"drafts-differ"},
         play=changed_facts(_accept_more),
     ),

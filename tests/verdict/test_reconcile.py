@@ -86,7 +86,7 @@ prefix cache hits                     25.0 %            25.0 %              0
 TTFT, mean                         100.00 ms          98.00 ms       +2.00 ms
 TTFT, P50                          100.00 ms       80 to 90 ms      +10.00 ms
 TTFT, P99                          100.00 ms       80 to 90 ms      +10.00 ms
-ITL per token, mean                 10.00 ms           9.90 ms       +0.10 ms
+ITL per step, mean                  10.00 ms           9.90 ms       +0.10 ms
 E2E, mean                          140.00 ms         139.00 ms       +1.00 ms
 E2E, P50                           140.00 ms       over 300 ms     -160.00 ms
 E2E, P99                           140.00 ms       over 300 ms     -160.00 ms
@@ -263,7 +263,7 @@ def test_rates_of_nothing_do_not_exist(
             {"itl": latency(30.0), "draft_tokens": 9},
             [answer(0), answer(1)],
             ["ITL mean (ms)"],
-            "vLLM times steps",
+            "times steps of several tokens",
             id="drafts",
         ),
     ],
