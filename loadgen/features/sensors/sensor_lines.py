@@ -66,7 +66,7 @@ def render_state(state: MachineState) -> str:
             parts.append(f"{name} {clock.now_mhz:,.0f} of {most:,.0f} MHz{pinned}")
     for name, cap in state.power_caps.items():
         parts.append("" if cap.now_w is None else f"{name} up to {cap.now_w:,.0f} W")
-    hottest = state.find_hottest_c()
+    hottest = state.find_hottest_c() if state.temperature_c else None
     parts.append("" if hottest is None else f"{hottest:.0f} °C")
     cache = state.page_cache_bytes if state.unified else None
     parts.append("" if cache is None else f"page cache {cache / _GIB:.1f} GiB")
