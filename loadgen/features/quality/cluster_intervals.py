@@ -20,7 +20,7 @@ from loadgen.features.quality.quality_record import MeanInterval
 
 _RESAMPLES = 2000
 _SEED = 41  # of the bootstrap: equal data have equal intervals
-_FEWEST, _MOST = 10, 1000  # clusters that are resampled: fewer hold too little, of more the mean is normal
+_FEWEST, _MOST = 30, 1000  # clusters that are resampled: fewer hold too little, of more the mean is normal
 _TAIL = 0.025
 _LEAST_SPREAD = 1e-12  # of the mean's size: below it is rounding
 
@@ -42,7 +42,7 @@ class ClusterMean:
             self.error = 0.0
 
     def find_interval(self) -> MeanInterval | None:
-        """Find the 95 % interval: bootstrap-t, or Student's t for under 10 or over 1000 clusters.
+        """Find the 95 % interval: bootstrap-t, or Student's t for under 30 or over 1000 clusters.
 
         None for a single cluster; of clusters that do not vary both ends are the mean.
         """
