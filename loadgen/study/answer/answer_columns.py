@@ -178,7 +178,7 @@ COLUMNS = (
     AnswerColumn("throughput", "tok/s at it", _read_throughput),
     AnswerColumn("steps", "× by steps", partial(_read_split, "steps")),
     AnswerColumn("drafts", "× by drafts", partial(_read_split, "drafts")),
-    AnswerColumn("kl", "KL", partial(_read_quality, "kl"), 4, better=False),
+    AnswerColumn("kl", "KL", partial(_read_quality, "kl"), 6, better=False),
     AnswerColumn("agreement", "same first, %", partial(_read_quality, "agreement"), 1, scale=100),
     AnswerColumn(
         "memory", "GiB", _average(lambda run: read_figure(run, "memory_bytes"), "no memory was measured"),

@@ -145,5 +145,6 @@ def _make_candidate(name: str, contest: Contest) -> Candidate:
 def _is_reference(candidate: Candidate, served: Collection[str]) -> bool:
     """Whether qualities are measured against a candidate, by the campaign, else by the models in `served`."""
     if candidate.reference:
-        return candidate.reference in (candidate.arm, candidate.checkpoint)
+        measured = candidate.quality is not None and candidate.quality.kl is not None
+        return candidate.reference in (candidate.arm, candidate.checkpoint) and not measured
     return candidate.quality is None and any(facts.server.model in served for facts in candidate.facts)

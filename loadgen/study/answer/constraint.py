@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
-from loadgen.figures import objectives
 from loadgen.figures.objectives import Objective, Standing, is_judgeable, judge_objectives
+from loadgen.records.record import Records
+from loadgen.report.run_directory import Result
 from loadgen.study.answer.answer_settings import AnswerRequest
 from loadgen.study.answer.candidate import Candidate
 from loadgen.study.answer.contest import Contest
 from loadgen.study.compare.answer_marks import BROKEN
 from loadgen.study.compare.tables.rankings import compute_need
-from loadgen.study.run_summary import Reported
 
 _GIB = 2.0**30
 
@@ -69,39 +70,43 @@ def _judge_objectives(candidate: Candidate, contest: Contest, asked: AnswerReque
 
 
 def _judge_objective(objective: Objective, candidate: Candidate) -> tuple[Standing, str, str]:
-    """Return a candidate's worst standing over its runs, the evidence, and the objective that it would meet.
+    """Return a candidate's standing over the requests of its runs, the evidence, and what it would meet.
 
-    By the bounds of its requests, else, where only figures are known, by the figure itself.
+    By the bounds of its requests, else, where only figures are known, by the greatest figure of a run.
     """
-    shown = [_judge_run(objective, run) for run in candidate.runs]
     name = f"{objective.metric} p{objective.percentile:g}"
-    if not shown or any(bound_ms is None and value_ms is None for _, value_ms, bound_ms in shown):
-        return Standing.NOT_SHOWN, f"its {name} is not known", ""
-    standing = objectives.join_standings(standing for standing, _, _ in shown)
-    value_ms = max(value for _, value, _ in shown if value is not None)
-    bounds = [bound for _, _, bound in shown if bound is not None]
-    evidence = f"{name} is {value_ms:.3g} ms"
-    if len(bounds) < len(shown):
-        few = ", of too few requests" if standing is Standing.NOT_SHOWN else ""
-        return standing, f"{evidence}{few}", ""
-    needed = _round_up(max(bounds))
-    if standing is Standing.NOT_SHOWN:
-        evidence += f", at most {needed:g} ms"
-    return standing, evidence, f"{name} < {needed:g}ms"
+    key = f"p{objective.percentile:g}_{objective.metric}_ms"
+    results = [run.run for run in candidate.runs if run.run is not None]
+    if results and len(results) == len(candidate.runs):
+        pooled = _pool_records(results)
+        times_tokens = all(result.metrics.times_tokens for result in results)
+        if not is_judgeable(objective, times_tokens):
+            return Standing.NOT_SHOWN, f"its {name} is not known", ""
+        (evidence,) = judge_objectives(pooled, (objective,), results[0].ask)
+        standing, value_ms, bound_ms = evidence.standing, evidence.value_ms, evidence.bound_ms
+    else:
+        known = [value for run in candidate.runs if (value := run.figure(key)) is not None]
+        if len(known) < len(candidate.runs) or not known:
+            return Standing.NOT_SHOWN, f"its {name} is not known", ""
+        value_ms = bound_ms = max(known)
+        standing = Standing.MEETS if value_ms <= objective.limit_ms else Standing.FAILS
+    words = f"{name} is {value_ms:.3g} ms"
+    if bound_ms is None or not math.isfinite(bound_ms):
+        few = ", of too few requests" if bound_ms is None and standing is Standing.NOT_SHOWN else ""
+        return standing, f"{words}{few}", ""
+    needed = _round_up(bound_ms)
+    most = f", at most {needed:g} ms" if standing is Standing.NOT_SHOWN else ""
+    return standing, f"{words}{most}", f"{name} < {needed:g}ms"
 
 
-def _judge_run(objective: Objective, run: Reported) -> tuple[Standing, float | None, float | None]:
-    """Return what a run shows of an objective, the percentile and its upper bound in ms; None if unknown."""
-    result = run.run
-    if result is not None and is_judgeable(objective, result.metrics.times_tokens):
-        (evidence,) = judge_objectives(result.counted, (objective,), result.ask)
-        value_ms = evidence.value_ms if math.isfinite(evidence.value_ms) else None
-        return evidence.standing, value_ms, evidence.bound_ms
-    value_ms = run.figure(f"p{objective.percentile:g}_{objective.metric}_ms")
-    if value_ms is None:
-        return Standing.NOT_SHOWN, None, None
-    met = value_ms <= objective.limit_ms
-    return Standing.MEETS if met else Standing.FAILS, value_ms, value_ms
+def _pool_records(results: Sequence[Result]) -> Records:
+    """Join the counted records of several runs as if they were one run's."""
+    parts, first = [], 0
+    for result in results:
+        records = result.counted
+        parts.append(replace(records, index=records.index + first))
+        first += int(records.index.max(initial=-1)) + 1
+    return parts[0] if len(parts) == 1 else Records.join(parts)
 
 
 def _judge_kl(candidate: Candidate, contest: Contest, asked: AnswerRequest) -> Judged | None:

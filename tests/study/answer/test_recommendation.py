@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from builders import made_runs
 from builders.comparison_samples import HIGH, cell, cells
 from builders.loops import loop_over
 from builders.made_answers import answered, keep_campaign, made_quality, speeds
@@ -144,6 +145,28 @@ def test_broken_answers_are_not_recommended() -> None:
     contest = LoadContest(replace(table, lines=marked), ComparisonOptions())
     (judged,) = judge_constraints(Candidate("fp8", ()), contest, AnswerRequest())
     assert (judged.holds, judged.evidence) == (None, f"{BROKEN} the answers repeat")
+
+
+@loop_over(
+    ("repeats", "slo", "holds", "evidence"),
+    [
+        (3, "e2el p95 < 60s", True, "e2el p95 is "),
+        (3, "e2el p95 < 1ms", False, "e2el p95 is "),
+        (1, "e2el p95 < 60s", None, "of too few requests"),
+        (3, "e2el p99.9 < 60s", None, "of too few requests"),
+    ],
+)
+def test_objectives_are_judged_by_the_requests_of_all_repeats(
+    repeats: int, slo: str, holds: bool | None, evidence: str
+) -> None:
+    runs = [made_runs.reported(made_runs.run(40, seed=seed, speed=1.0)) for seed in range(repeats)]
+    (table,) = compare_runs(speeds(bf16=100, fp8=150), ComparisonOptions())
+    contest = LoadContest(table, ComparisonOptions())
+    (judged,) = judge_constraints(
+        Candidate("m", tuple(runs)), contest, AnswerRequest.read({"slo": slo, "fits": None})
+    )
+    assert judged.holds is holds
+    assert evidence in judged.evidence
 
 
 def searched(name: str, value: float, low: float, high: float) -> StoredLimit:
