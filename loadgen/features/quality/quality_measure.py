@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -110,8 +111,8 @@ def sample_answers(
 ) -> None:
     """Sample answers by one server, and score each batch by it, where it can, and by the other, if any.
 
-    It goes on until `measure`, which gets each batch, wants no more. Prompts follow on those of answers that
-    it has already. Raises MeasureError.
+    It goes on until `measure`, which gets each batch, wants no more. Prompts that it has answers of already
+    are left out. Raises MeasureError.
     """
 
     async def sample() -> None:
@@ -121,7 +122,10 @@ def sample_answers(
 
             async def sample_next() -> None:
                 while numbers := measure.begin_batch(sampler.api.prompts_each):
-                    answers = await _sample_batch(ours, other, plan, numbers)
+                    answers = await _sample_batch(ours, other, plan, numbers, measure.known)
+                    if not answers:
+                        measure.end_batch(len(numbers))
+                        continue
                     sequences = [find_sequence(answer) for answer in answers]
                     unknown: list[TokenScores | None] = [None] * len(answers)
                     own, others = await _gather(
@@ -138,10 +142,15 @@ def sample_answers(
 
 
 async def _sample_batch(
-    client: ProbabilityClient, other: ProbabilityClient | None, plan: QualityPlan, numbers: Sequence[int]
+    client: ProbabilityClient,
+    other: ProbabilityClient | None,
+    plan: QualityPlan,
+    numbers: Sequence[int],
+    known: Counter[tuple[int, ...]],
 ) -> list[SampledAnswer]:
     """Sample one answer to each of the numbered prompts of a plan, as chats if the plan has those.
 
+    A prompt in `known` is left out as often as it is there, and then removed from it.
     The ids of a server that reports texts are found by the other; an answer without any is left out.
     """
     texts = [plan.cut_prompt(number) for number in numbers]
@@ -166,7 +175,13 @@ async def _sample_batch(
         prompts = [await client.make_chat_prompt(text) for text in texts]
     else:
         prompts = [ids[:PROMPT_TOKENS] for ids in await _gather(*map(client.tokenize, texts))]
-    return await client.sample(prompts, plan.answer_tokens)
+    left = []
+    for prompt in prompts:
+        if known[prompt] > 0:
+            known[prompt] -= 1
+        else:
+            left.append(prompt)
+    return await client.sample(left, plan.answer_tokens) if left else []
 
 
 def find_sequence(answer: SampledAnswer) -> TokenSequence:
@@ -183,6 +198,8 @@ class AnswerMeasure:
     is_precise: Callable[[], bool] = lambda: False
     answers: int = 0
     tokens: int = 0
+    known: Counter[tuple[int, ...]] = field(default_factory=Counter)  # prompts of earlier answers
+    numbered: int = 0  # prompts that were taken
     begun: int = field(default=0, init=False)  # answers that are under way
 
     def wants_more(self) -> bool:
@@ -193,9 +210,9 @@ class AnswerMeasure:
         """Begin a batch of `most` prompts, fewer if fewer will do; return their numbers, empty to stop."""
         left = self.plan.tokens - self.tokens - self.begun * self.plan.answer_tokens
         size = min(most, -(-left // self.plan.answer_tokens)) if self.wants_more() else 0
-        first = self.answers + self.begun
         self.begun += max(size, 0)
-        return range(first, first + max(size, 0))
+        self.numbered += max(size, 0)
+        return range(self.numbered - max(size, 0), self.numbered)
 
     def end_batch(self, size: int) -> None:
         """Count `size` answers as no longer under way."""

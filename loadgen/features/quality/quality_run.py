@@ -6,6 +6,7 @@ reference that is up, or was kept. Both can be stopped by KeyboardInterrupt: wha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -119,6 +120,10 @@ def record_reference(
         measure = AnswerMeasure(plan, keep)
         if kept is not None:
             measure.answers = len(kept.answers)
+            if plan.chat and server.api.answers_chats:  # which has no ids of a prompt before its answer
+                measure.numbered = measure.answers
+            else:
+                measure.known = Counter(line.answer.prompt_ids for line in kept.answers)
             measure.tokens = sum(len(line.answer.token_ids) for line in kept.answers)
         sample_answers(server, None, plan, measure)
     return read_reference(path)
