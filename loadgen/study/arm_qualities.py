@@ -7,14 +7,16 @@ import math
 import re
 from pathlib import Path
 
-from loadgen.base.untrusted import read_file_bytes, read_list, read_mapping
+from loadgen.base.untrusted import read_file_bytes, read_line, read_list, read_mapping
 from loadgen.facts.run_facts import Cell
 from loadgen.features.quality.quality_record import MeanInterval, Quality
 from loadgen.features.quality.quality_verdict import judge_quality
 
 QUALITY = "quality"  # the folder in a campaign's directory
 ITSELF = "it is the reference"  # why its own quality has no KL
+FAILED = "failed"  # in that folder: why an arm's quality is not known
 _RECORD = "campaign.json"
+_FIGURES = "kl", "agreement", "perplexity_ratio", "bits_per_byte"
 _MOST_BYTES = 64 << 20
 _CELLS, _DEPTH = "cells", 4  # of a campaign's runs, at most so deep: a ladder or a search has several
 _DAMAGE = OSError, ValueError, RecursionError
@@ -28,7 +30,8 @@ def make_arm_id(checkpoint: str, server: str) -> str:
 def read_qualities(directory: Path) -> dict[str, Quality]:
     """Read the quality of each arm of the campaign in a directory, by its name, as `fp8 on vllm`.
 
-    An arm whose quality is not there, or cannot be read, is left out; {} where the directory has no campaign.
+    An arm whose quality has failed has one without figures; one that is not there, or damaged, is left out.
+    {} where the directory has no campaign.
     """
     try:
         record = read_mapping(json.loads(read_file_bytes(directory / _RECORD, _MOST_BYTES)))
@@ -37,8 +40,7 @@ def read_qualities(directory: Path) -> dict[str, Quality]:
     found = {}
     for arm in map(read_mapping, read_list(record.get("arms"))):
         checkpoint, server = (str(arm.get(key)) for key in ("checkpoint", "server"))
-        path = directory / QUALITY / f"{make_arm_id(checkpoint, server)}.json"
-        if (quality := read_quality(path)) is not None:
+        if (quality := _read_arm_quality(directory, checkpoint, server)) is not None:
             found[f"{checkpoint} on {server}"] = quality
     return found
 
@@ -51,6 +53,19 @@ def read_quality(path: Path) -> Quality | None:
         return None
 
 
+def _read_arm_quality(campaign: Path, checkpoint: str, server: str) -> Quality | None:
+    """Read an arm's quality in a campaign's directory; one that has failed has the reason and no figures."""
+    name = f"{make_arm_id(checkpoint, server)}.json"
+    if (found := read_quality(campaign / QUALITY / name)) is not None:
+        return found
+    try:
+        failure = read_mapping(json.loads(read_file_bytes(campaign / QUALITY / FAILED / name, _MOST_BYTES)))
+    except _DAMAGE:
+        return None
+    reason = read_line(str(failure.get("reason", "")))
+    return Quality(reference="", candidate="", why=dict.fromkeys(_FIGURES, reason))
+
+
 def find_run_quality(run: Path, cell: Cell | None) -> Quality | None:
     """Find the quality of a run's server: in the run's directory, else in the campaign's of its cell.
 
@@ -61,7 +76,7 @@ def find_run_quality(run: Path, cell: Cell | None) -> Quality | None:
     campaign = next((each.parent for each in run.parents[:_DEPTH] if each.name == _CELLS), None)
     if cell is None or campaign is None:
         return None
-    return read_quality(campaign / QUALITY / f"{make_arm_id(cell.checkpoint, cell.server)}.json")
+    return _read_arm_quality(campaign, cell.checkpoint, cell.server)
 
 
 def format_spread(interval: MeanInterval, scale: float = 1.0, digits: int = 2) -> str:

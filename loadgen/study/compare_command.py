@@ -22,7 +22,8 @@ from loadgen.study.compare import comparison, limits, machine_states, model, spe
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.machine_states import Rows
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
-from loadgen.study.compare.tables import comparison_report, rankings
+from loadgen.study.compare.tables import comparison_report, quality_table, rankings
+from loadgen.study.compare.tables.quality_table import RowQuality
 from loadgen.study.consistency import ceilings
 from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources
@@ -218,9 +219,9 @@ def render_comparison(
     form: str = "text",
     found: CheckpointAnswer | None = None,
 ) -> str:
-    """Write the answer, compared limits, then compared runs as `form`: "text", "markdown" or "csv".
+    """Write answer, compared limits, compared runs and quality as `form`: "text", "markdown" or "csv".
 
-    CSV has no answer, whose columns are others.
+    CSV has no answer, whose columns are others, and the quality in columns of the runs and limits.
     """
     written = _FORMS[form]
     if form == "csv":
@@ -231,7 +232,18 @@ def render_comparison(
             written.title(limits.describe_limits(each)) + written.table(limits.make_limit_table(each))
             for each in searches
         ]
-    return "\n".join([*parts, *([written.comparisons(tables)] if tables else [])])
+    parts += [written.comparisons(tables)] if tables else []
+    if form != "csv" and (rows := list_qualities(tables, searches)):
+        table = quality_table.make_quality_table(rows)
+        parts.append(written.title(quality_table.TITLE) + written.table(table))
+    return "\n".join(parts)
+
+
+def list_qualities(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> list[RowQuality]:
+    """List the quality of each row that has one, once for all loads and kinds of search, with its verdict."""
+    rows = [(line.name, line.quality, each.kl_margin) for each in tables for line in each.lines]
+    rows += [(row.name, row.quality, each.kl_margin) for each in searches for row in each.rows]
+    return quality_table.list_row_qualities(rows)
 
 
 def encode_comparison(

@@ -21,6 +21,8 @@ from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
 from loadgen.base.student import t_quantile
 from loadgen.base.text import clean_line
+from loadgen.features.quality import quality_verdict
+from loadgen.features.quality.quality_record import Quality
 from loadgen.report.result_file import make_strict
 from loadgen.study import limit_record, repeats
 from loadgen.study.compare import run_groups, statistics
@@ -28,6 +30,7 @@ from loadgen.study.compare.comparison import find_default_row, match_rows, measu
 from loadgen.study.compare.model import ComparisonOptions, Decision, Effect
 from loadgen.study.compare.statistics import CLOCK_ERROR
 from loadgen.study.compare.tables.comparison_report import format_ratio
+from loadgen.study.compare.tables.quality_table import encode_row_quality, list_quality_cells
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitEstimate
 from loadgen.study.load_table import SIMULATION, mark_simulated
@@ -64,6 +67,12 @@ class LimitRow(msgspec.Struct, frozen=True):
         """How many of its searches found a limit: the figures are of these."""
         return len(list_limits(self.searches))
 
+    @property
+    def quality(self) -> Quality | None:
+        """How far the searched server is from the reference: the first that is known; None without any."""
+        runs = (run for search in self.searches for run in search.runs)
+        return next((run.quality for run in runs if run.quality is not None), None)
+
 
 class ComparedLimits(msgspec.Struct, frozen=True):
     """Searches of one kind: over the same axis, for the same objectives, with the same lengths."""
@@ -75,6 +84,7 @@ class ComparedLimits(msgspec.Struct, frozen=True):
     rows: tuple[LimitRow, ...]  # the baseline first
     margin: float
     alpha: float
+    kl_margin: float = quality_verdict.MARGIN  # nats a token, below which two distributions are one
 
 
 def compare_limits(limits: Sequence[StoredLimit], ask: ComparisonOptions) -> list[ComparedLimits]:
@@ -164,7 +174,8 @@ def _compare_kind(named: Sequence[tuple[str, StoredLimit]], ask: ComparisonOptio
         for name in (baseline, *(name for name in rows if name != baseline))
     )
     (axis, _, about), first = _identify_kind(named[0][1]), named[0][1].record
-    return ComparedLimits(axis, first.objectives, about, baseline, made, ask.equivalence, ask.alpha)
+    margins = ask.equivalence, ask.alpha, ask.kl_margin
+    return ComparedLimits(axis, first.objectives, about, baseline, made, *margins)
 
 
 def list_limits(limits: Sequence[StoredLimit]) -> list[float]:
@@ -283,7 +294,7 @@ def format_limit_ratio(row: LimitRow) -> str:
 def render_limit_csv(tables: Sequence[ComparedLimits]) -> str:
     """Write limits as CSV, a line a checkpoint with every digit; an unknown value is empty."""
     rows = [_make_csv_row(each, row) for each in tables for row in each.rows]
-    return format_csv_table(list(rows[0]), rows)
+    return format_csv_table(list(dict.fromkeys(key for row in rows for key in row)), rows)
 
 
 def _make_csv_row(compared: ComparedLimits, row: LimitRow) -> dict[str, Any]:
@@ -301,6 +312,7 @@ def _make_csv_row(compared: ComparedLimits, row: LimitRow) -> dict[str, Any]:
         "limit_high": getattr(limit, "high", None),
         "call": None if effect is None else _CALLS[effect.call],
         **{name: getattr(effect, name, None) for name in _EFFECT},
+        **(list_quality_cells(row.quality, compared.kl_margin) if row.quality is not None else {}),
     }
 
 
@@ -318,9 +330,10 @@ def encode_limits(tables: Sequence[ComparedLimits]) -> list[dict[str, Any]]:
 
 def _make_json_row(compared: ComparedLimits, row: LimitRow) -> dict[str, Any]:
     """Make the JSON object of a checkpoint's limit, its effect and the directories of its searches."""
-    effect = row.effect
+    effect, quality = row.effect, row.quality
     return {
         "name": row.name,
+        **({} if quality is None else {"quality": encode_row_quality(quality, compared.kl_margin)}),
         "limit": None if row.limit is None else row.limit.model_dump(),
         "effect": None if effect is None else {**asdict(effect), "call": _CALLS[effect.call]},
         "searches": [search.directory and str(search.directory) for search in row.searches],

@@ -99,7 +99,7 @@ def compose_document(
     ]
     compared = [make_compared(comparison, number) for number, comparison in enumerate(shown, 1)]
     searches, rest = make_limit_sections(limits), _list_rest(shown, () if tabled else pictures)
-    quality = make_quality_section(comparisons if alone is None else alone)
+    quality = make_quality_section(comparisons if alone is None else alone, compared_limits)
     sections: tuple[PageSection | Compared, ...] = (*searches, tabled, *compared, quality, *rest)
     levels = Counter(run.level for run in reported if run.level)
     return Document(

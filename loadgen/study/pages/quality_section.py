@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from loadgen.features.quality.quality_record import MeanInterval
 from loadgen.features.quality.quality_verdict import DIFFERENT
+from loadgen.study import limit_record
 from loadgen.study.arm_qualities import ITSELF, format_spread
 from loadgen.study.compare.comparison import find_column
-from loadgen.study.compare.model import ComparedLoad
+from loadgen.study.compare.limits import ComparedLimits, describe_limits
+from loadgen.study.compare.model import ComparedFigure, ComparedLoad
 from loadgen.study.compare.tables import comparison_report, quality_table
-from loadgen.study.compare.tables.quality_table import RowQuality, list_row_qualities, make_quality_table
-from loadgen.study.pages.page_parts import Curve, CurveStyle, PageSection, Panel
+from loadgen.study.compare.tables.quality_table import RowQuality, make_quality_table
+from loadgen.study.compare_command import list_qualities
+from loadgen.study.pages.page_parts import Curve, CurveStyle, Floats, PageSection, Panel
 from loadgen.study.repeats import Mean
 from loadgen.study.tables import make_table
 
@@ -21,50 +26,80 @@ _MOST_PANELS = 8
 _CAPTION = "Both 95 % intervals are lines. A hollow point is different from the reference by its verdict."
 
 
-def make_quality_section(comparisons: Sequence[ComparedLoad]) -> PageSection:
-    """Make the section of rows' qualities, with a panel for each of the first eight loads; empty if none."""
-    rows = list_row_qualities(comparisons)
+class _Point(msgspec.Struct, frozen=True):
+    """A row's place in the picture: its KL and its speed, each with the ends of its interval."""
+
+    row: RowQuality
+    distance: MeanInterval
+    speed: MeanInterval
+    text: str  # of the speed
+
+
+def make_quality_section(
+    comparisons: Sequence[ComparedLoad], searches: Sequence[ComparedLimits] = ()
+) -> PageSection:
+    """Make the section of rows' qualities, with a panel for each of the first eight loads; empty if none.
+
+    Of searches for a limit the panel has the limit in place of a speed.
+    """
+    rows = list_qualities(comparisons, searches)
     if not rows:
         return PageSection("")
-    panels = (panel for number, each in enumerate(comparisons, 1) for panel in _plot_speed(each, number))
+    panels = [*(_plot_limit(each) for each in searches), *(_plot_load(each) for each in comparisons)]
+    drawn = [replace(panel, key=f"quality-{number}") for number, panel in enumerate(filter(None, panels), 1)]
     return PageSection(
         quality_table.TITLE, "quality", menu="Quality", table=make_quality_table(rows), style="words",
-        panels=tuple(panels)[:_MOST_PANELS],
+        panels=tuple(drawn[:_MOST_PANELS]),
     )  # fmt: skip
 
 
-def _plot_speed(comparison: ComparedLoad, number: int) -> Iterator[Panel]:
-    """Yield the panel of the headline figure against KL, a point a row, if two rows have both.
-
-    The reference is at a KL of 0, with its noise floor as interval.
-    """
-    means = {line.name: line.summaries.get(comparison.headline) for line in comparison.lines}
-    known = [
-        (row, distance, mean)
-        for row in list_row_qualities([comparison])
-        if (mean := means[row.name]) is not None and (distance := _find_distance(row)) is not None
-    ]
-    if len(known) < 2:
-        return
+def _plot_load(comparison: ComparedLoad) -> Panel | None:
+    """Plot the headline figure against KL, a point a row; None without two rows that have both."""
     column = find_column(comparison.headline)
-    points, lines = [], []
-    for place, (row, distance, mean) in enumerate(known):
-        speed, ends = column.scale(mean.mean), tuple(map(column.scale, _list_ends(mean)))
-        hollow = row.verdict is not None and row.verdict.verdict == DIFFERENT
-        x, y = np.array([distance.mean]), np.array([speed])
-        points.append(Curve(row.name, x, y, CurveStyle.MARKS, (row.name,), (hollow,)))
-        across = np.array([distance.low, distance.high]), np.array([speed, speed])
-        up = np.array([distance.mean, distance.mean]), np.array(ends)
-        lines += [Curve("", *each, of=place) for each in (across, up)]
-    numbers = [
-        (row.name, format_spread(distance), comparison_report.format_spread(column, mean))
-        for row, distance, mean in known
-    ]
-    better = {None: "", True: "Higher is faster. ", False: "Lower is faster. "}[column.higher_is_faster]
-    yield Panel(
-        f"quality-{number}", f"{column.label} against KL, {comparison_report.describe_load(comparison.load)}",
-        "KL, nats a token", column.label, (*points, *lines), caption=better + _CAPTION,
-        numbers=make_table(("", "KL", column.label), numbers),
+    means = {line.name: line.summaries.get(comparison.headline) for line in comparison.lines}
+    points = []
+    for row in list_qualities([comparison], ()):
+        mean, distance = means[row.name], _find_distance(row)
+        if mean is not None and distance is not None:
+            text = comparison_report.format_spread(column, mean)
+            points.append(_Point(row, distance, _scale_mean(column, mean), text))
+    better = {None: "", True: "Higher is faster.", False: "Lower is faster."}[column.higher_is_faster]
+    title = f"{column.label} against KL, {comparison_report.describe_load(comparison.load)}"
+    return _plot_points(points, title, column.label, better)
+
+
+def _plot_limit(compared: ComparedLimits) -> Panel | None:
+    """Plot the highest load against KL, a point a row; None without two rows that have both."""
+    limits = {row.name: row.limit for row in compared.rows}
+    points = []
+    for row in list_qualities((), [compared]):
+        limit, distance = limits[row.name], _find_distance(row)
+        if limit is not None and limit.value is not None and distance is not None:
+            ends = (limit.value if end is None else end for end in (limit.low, limit.high))
+            speed = MeanInterval(**dict(zip(("mean", "low", "high"), (limit.value, *ends), strict=True)))
+            points.append(_Point(row, distance, speed, limit_record.format_load(limit.value)))
+    label = "at a time" if compared.axis == "concurrency" else "requests/s"
+    return _plot_points(points, f"Limit against KL: {describe_limits(compared)}", label, "Higher is better.")
+
+
+def _plot_points(points: Sequence[_Point], title: str, label: str, better: str) -> Panel | None:
+    """Plot points with both intervals as lines; None below two."""
+    if len(points) < 2:
+        return None
+    marks, lines = [], []
+    for place, point in enumerate(points):
+        hollow = point.row.verdict is not None and point.row.verdict.verdict == DIFFERENT
+        x, y, name = point.distance, point.speed, point.row.name
+        marks.append(
+            Curve(name, np.array([x.mean]), np.array([y.mean]), CurveStyle.MARKS, (name,), (hollow,))
+        )
+        across: tuple[Floats, Floats] = np.array([x.low, x.high]), np.full(2, y.mean)
+        up: tuple[Floats, Floats] = np.full(2, x.mean), np.array([y.low, y.high])
+        lines += [Curve("", *ends, CurveStyle.LINE, of=place) for ends in (across, up)]
+    numbers = [(point.row.name, format_spread(point.distance), point.text) for point in points]
+    return Panel(
+        "", title, "KL, nats a token", label, (*marks, *lines), caption=f"{better} {_CAPTION}".strip(),
+        numbers=make_table(("", "KL", label), numbers),
     )  # fmt: skip
 
 
@@ -76,7 +111,8 @@ def _find_distance(row: RowQuality) -> MeanInterval | None:
     return MeanInterval(mean=0.0, low=0.0, high=quality.noise_floor.high)
 
 
-def _list_ends(mean: Mean) -> tuple[float, float]:
-    """Return the ends of a mean's interval; the mean twice where it has none, or one that bounds nothing."""
-    ends = max(mean.low, 0.0), mean.high
-    return ends if np.isfinite(ends).all() else (mean.mean, mean.mean)
+def _scale_mean(column: ComparedFigure, mean: Mean) -> MeanInterval:
+    """Return a mean in its column's unit, with ends at the mean itself where its interval bounds nothing."""
+    ends = [mean.low, mean.high] if np.isfinite(mean.half) else [mean.mean] * 2
+    value, low, high = map(column.scale, (mean.mean, max(ends[0], 0.0), ends[1]))
+    return MeanInterval(mean=value, low=low, high=high)

@@ -29,13 +29,8 @@ from loadgen.study.compare.model import (
     Line,
     Split,
 )
-from loadgen.study.compare.tables import loads, quality_table
-from loadgen.study.compare.tables.quality_table import (
-    encode_row_quality,
-    list_quality_cells,
-    list_row_qualities,
-    make_quality_table,
-)
+from loadgen.study.compare.tables import loads
+from loadgen.study.compare.tables.quality_table import encode_row_quality, list_quality_cells
 from loadgen.study.load_table import LoadRow
 from loadgen.study.repeats import Mean
 from loadgen.study.run_summary import Reported, group_by
@@ -75,12 +70,10 @@ _EFFECT = ("ratio", "low", "high", "p", "p_adjusted", "p_equivalent", "p_equival
 
 
 def render_text(comparisons: Sequence[ComparedLoad]) -> str:
-    """Write for a terminal one table of loads with a single row or swept, each load's with notes, quality."""
+    """Write for a terminal one table of loads with a single row or swept, then each load's with its notes."""
     found = loads.arrange_loads(comparisons)
     parts = [load_table.render_load_table(found.rows, found.notes).rstrip("\n")] if found.points else []
     parts += ["\n".join(_draw_load(comparison)) for comparison in found.compared]
-    if rows := list_row_qualities(comparisons):
-        parts.append(f"{quality_table.TITLE}\n{render_text_table(make_quality_table(rows))}".rstrip("\n"))
     return "\n\n".join(parts) + "\n"
 
 
@@ -97,9 +90,6 @@ def render_markdown(comparisons: Sequence[ComparedLoad]) -> str:
         turns = loads.make_turn_table(comparison)
         below = "" if turns is None else f"\n\n{loads.TITLE}:\n\n{render_markdown_table(turns)}"
         drawn.append(render_markdown_table(_make_table(comparison)) + below)
-    if rows := list_row_qualities(comparisons):
-        titles.append(quality_table.TITLE)
-        drawn.append(render_markdown_table(make_quality_table(rows)))
     return "\n".join(f"### {title}\n\n{table}" for title, table in zip(titles, drawn, strict=True))
 
 
@@ -377,7 +367,7 @@ def _make_table(comparison: ComparedLoad) -> Table:
 
 def render_csv(comparisons: Sequence[ComparedLoad]) -> str:
     """Write comparisons as CSV, a line a figure of a row; an unknown or infinite value is empty."""
-    measured = bool(list_row_qualities(comparisons))
+    measured = any(line.quality is not None for each in comparisons for line in each.lines)
     rows = [
         {**row, **(list_quality_cells(line.quality, each.kl_margin) if measured else {})}
         for each in comparisons

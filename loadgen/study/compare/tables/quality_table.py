@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,7 +11,6 @@ from msgspec.structs import asdict
 from loadgen.features.quality.quality_record import BACKWARD, MeanInterval, Quality
 from loadgen.features.quality.quality_verdict import QualityVerdict, judge_quality
 from loadgen.study.arm_qualities import ITSELF, format_spread
-from loadgen.study.compare.model import ComparedLoad
 from loadgen.study.tables import Table, make_table
 
 TITLE = "Quality, against the reference"
@@ -30,14 +29,12 @@ class RowQuality(msgspec.Struct, frozen=True):
     verdict: QualityVerdict | None
 
 
-def list_row_qualities(comparisons: Sequence[ComparedLoad]) -> list[RowQuality]:
-    """List the quality of each row that has one, once for all loads, in order of appearance."""
+def list_row_qualities(rows: Iterable[tuple[str, Quality | None, float]]) -> list[RowQuality]:
+    """List the rows with a quality, each name once, judged by the margin; given are name, quality, margin."""
     found: dict[str, RowQuality] = {}
-    for comparison in comparisons:
-        for line in comparison.lines:
-            if (quality := line.quality) is not None:
-                verdict = judge_quality(quality, comparison.kl_margin)
-                found.setdefault(line.name, RowQuality(line.name, quality, verdict))
+    for name, quality, margin in rows:
+        if quality is not None:
+            found.setdefault(name, RowQuality(name, quality, judge_quality(quality, margin)))
     return list(found.values())
 
 

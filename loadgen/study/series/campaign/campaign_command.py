@@ -274,7 +274,7 @@ def _report_end(wanted: CampaignRequest, kept: CampaignStore, resume: str, given
     rows = _print_comparison(kept, given)
     where = shlex.quote(str(kept.directory))
     print_text(f"\n{_count_finished(wanted, kept)}: {kept.directory}", sys.stdout)
-    if kept.list_failed():
+    if kept.list_failed() or QualityStore(kept).list_failed():
         print_text(f"retry the failed cells: {resume} --retry-failed", sys.stdout)
     print_text(f"again:   loadgen compare {where}\nto see:  loadgen report --html {where}", sys.stdout)
     if given.require_equal_state:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.base import clock
+from loadgen.base import clock, signals
 from loadgen.base.errors import MeasureError
 from loadgen.base.parsing import MOST_TOKENS
+from loadgen.base.signals import StopRequest
 from loadgen.features.quality.divergence import QualityEvidence, estimate_divergence, judge_evidence
 from loadgen.features.quality.probability_server import ProbabilityServer, probe_server
 from loadgen.features.quality.quality_measure import (
@@ -34,6 +35,7 @@ from loadgen.features.quality.reference_file import (
 from loadgen.features.quality.text_parts import QualityPlan
 from loadgen.run.command.progress import Display
 from loadgen.run.session import Session
+from loadgen.server.exchange import ControlLoop
 from loadgen.study.arm_qualities import ITSELF
 from loadgen.study.series.campaign.campaign_file import QualityTable
 
@@ -53,8 +55,8 @@ class ServerMeasuring(msgspec.Struct, frozen=True):
 
     def sample_reference(self, session: Session, reference: Path) -> Quality:
         """Have the reference sample and score, into its file, and return its own quality: its noise floor."""
-        server = probe_server(ProbabilityServer.of_session(session))
-        kept = record_reference(server, self.plan, reference, self.display.draw)
+        with self._probe(session) as server:
+            kept = record_reference(server, self.plan, reference, self.display.draw)
         found = self._judge(
             QualityEvidence(
                 reference=server.model,
@@ -76,19 +78,21 @@ class ServerMeasuring(msgspec.Struct, frozen=True):
 
         None if it cannot score; then it has sampled, into `scores`.
         """
-        server, kept = probe_server(ProbabilityServer.of_session(session)), read_reference(reference)
-        if not server.scores:
-            record_reference(server, self.plan, scores, self.display.draw)
-            return None
-        text = tokenize_text(server, self.plan)
-        same = text.has_ids(kept.header.text_ids)
-        if same:  # a token that begins a prompt is that of the reference
-            sizes = tuple(segment.scored_bytes for segment in kept.segments)
-            text = TokenizedText(kept.header.text_ids, sizes or text.scored_bytes)
-        with closing(ReferenceFile(scores, make_header(server, self.plan, text))) as file:
-            segments = self._score_text(server, text, file) if kept.segments else ()
+        kept, segments = read_reference(reference), list[TextSegment]()
+        with self._probe(session) as server:
+            if not server.scores:
+                record_reference(server, self.plan, scores, self.display.draw)
+                return None
+            text = tokenize_text(server, self.plan)
+            same = text.has_ids(kept.header.text_ids)
+            if same:  # a token that begins a prompt is that of the reference
+                sizes = tuple(segment.scored_bytes for segment in kept.segments)
+                text = TokenizedText(kept.header.text_ids, sizes or text.scored_bytes)
             lines = kept.answers if same else ()
-            scored = self._score_answers(server, lines, file)
+            with closing(ReferenceFile(scores, make_header(server, self.plan, text))) as file:
+                if kept.segments:
+                    segments = self._score_text(server, text, file)
+                scored = self._score_answers(server, lines, file)
         why = {} if same else dict.fromkeys(("kl", "noise_floor"), _VOCABULARY)
         if not kept.segments:
             why["text"] = f"{kept.header.engine} ({kept.header.model}) scores no text"
@@ -112,15 +116,15 @@ class ServerMeasuring(msgspec.Struct, frozen=True):
 
         Raises MeasureError if the reference cannot score either.
         """
-        server, kept = probe_server(ProbabilityServer.of_session(session)), read_reference(reference)
-        sampled = read_reference(answers)
+        kept, sampled = read_reference(reference), read_reference(answers)
         other = sampled.header
-        if not server.scores:
-            raise MeasureError(f"neither {kept.header.engine} nor {other.engine} can score a prompt")
         same = TokenizedText(kept.header.text_ids, ()).has_ids(other.text_ids)
         lines = sampled.answers if same else ()
-        with closing(ReferenceFile(scores, replace(other, model=server.model, text_ids=()))) as file:
-            scored = self._score_answers(server, lines, file)
+        with self._probe(session) as server:
+            if not server.scores:
+                raise MeasureError(f"neither {kept.header.engine} nor {other.engine} can score a prompt")
+            with closing(ReferenceFile(scores, replace(other, model=server.model, text_ids=()))) as file:
+                scored = self._score_answers(server, lines, file)
         why = {} if same else dict.fromkeys(("kl", "noise_floor"), _VOCABULARY)
         return self._judge(
             QualityEvidence(
@@ -137,6 +141,29 @@ class ServerMeasuring(msgspec.Struct, frozen=True):
             other.engine,
         )
 
+    @contextmanager
+    def _probe(self, session: Session) -> Iterator[ProbabilityServer]:
+        """Find out what a session's server reports, and remove the progress that is shown in the block.
+
+        A signal ends the block where it next waits for the server, and raises Stopped; a second one at once.
+        """
+        stop = StopRequest()
+
+        def react(number: int) -> None:
+            if stop.pending:
+                signals.stop(number)
+            stop.request_stop(number)
+
+        access = replace(session.access, loop=ControlLoop(stop))
+        with signals.SIGNALS.catch(react):
+            try:
+                with self.display.waiting(f"trying {access.shown_url}"):
+                    server = probe_server(ProbabilityServer.of_session(replace(session, access=access)))
+                yield server
+            finally:
+                self.display.close()
+                stop.poll()
+
     def _judge(self, evidence: QualityEvidence, kept: ReferenceContents, engine: str) -> Quality:
         """Compute a candidate's figures, with the settings and digests that they are of."""
         engines = {"reference_engine": kept.header.engine, "candidate_engine": engine}
@@ -147,7 +174,7 @@ class ServerMeasuring(msgspec.Struct, frozen=True):
 
     def _score_text(
         self, server: ProbabilityServer, text: TokenizedText, file: ReferenceFile
-    ) -> Sequence[TextSegment]:
+    ) -> list[TextSegment]:
         """Score the segments of the text that a file lacks, append them to it, and return all."""
         segments = list(file.contents.segments) if file.contents is not None else []
         begin_ns, total = clock.now_ns(), len(text.segments)

@@ -11,14 +11,14 @@ import msgspec
 
 from loadgen.base.untrusted import read_count, read_file_bytes
 from loadgen.features.quality.quality_record import Quality
-from loadgen.study.arm_qualities import QUALITY, make_arm_id, read_quality
+from loadgen.study.arm_qualities import FAILED, QUALITY, make_arm_id, read_quality
 from loadgen.study.series.campaign.arms import Arm
 from loadgen.study.series.campaign.campaign_file import QualityTable
 from loadgen.study.series.campaign.campaign_store import CampaignStore
 from loadgen.study.series.campaign.quality_order import QualityKind, QualityState
-from loadgen.study.series.series_store import create_directory
+from loadgen.study.series.series_store import create_directory, list_names
 
-_TASKS, _FAILED = "tasks.json", "failed"
+_TASKS = "tasks.json"
 _MOST_BYTES = 16 << 20
 
 
@@ -69,7 +69,7 @@ class QualityStore:
         """
         names = {arm.name: name_arm(arm) for arm in (*arms, reference)}
         done = {name for name, own in names.items() if self._read_tokens(own) >= table.tokens}
-        failed = {name for name, own in names.items() if (self.directory / _FAILED / f"{own}.json").exists()}
+        failed = {name for name, own in names.items() if own in self.list_failed()}
         tasks = self.read_tasks()
         answered = {task.arm for task in tasks if task.answered and task.tokens >= table.tokens}
         return QualityState(
@@ -80,16 +80,20 @@ class QualityStore:
             answered=frozenset(answered & set(names)),
         )
 
+    def list_failed(self) -> set[str]:
+        """List the ids of the arms with a reason in `failed`."""
+        return {name.removesuffix(".json") for name in list_names(self.directory / FAILED, ".json")}
+
     def keep(self, arm: Arm, quality: Quality) -> None:
         """Write an arm's quality, and remove why it failed before, if it did."""
         path = self.directory / f"{name_arm(arm)}.json"
         self.store.replace(path, quality.model_dump(mode="json"))
         with self.store.writing():
-            (self.directory / _FAILED / path.name).unlink(missing_ok=True)
+            (self.directory / FAILED / path.name).unlink(missing_ok=True)
 
     def fail(self, arm: Arm, reason: str, at: datetime) -> None:
         """Write why and when a task of an arm's quality failed."""
-        place = self.directory / _FAILED / f"{name_arm(arm)}.json"
+        place = self.directory / FAILED / f"{name_arm(arm)}.json"
         with self.store.writing():
             create_directory(place.parent)
         self.store.replace(place, {"arm": arm.name, "reason": reason, "at": at.isoformat()})

@@ -5,14 +5,22 @@ from __future__ import annotations
 import csv
 import io
 import json
+from pathlib import Path
 
 from builders import made_qualities
+from builders.made_limits import limit_record
 from builders.made_qualities import interval, quality, reference, rows
-from loadgen.features.quality.quality_record import BACKWARD
+from loadgen.features.quality.quality_record import BACKWARD, Quality
+from loadgen.study.compare import limits
 from loadgen.study.compare.answer_marks import BROKEN
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import CampaignSettings, ComparedLoad, ComparisonOptions
-from loadgen.study.compare.tables import comparison_report, quality_table
+from loadgen.study.compare.tables import quality_table
+from loadgen.study.compare_command import encode_comparison, list_qualities, render_comparison
+from loadgen.study.importers.clients.loadgen_runs import StoredLimit
+from loadgen.study.limit_record import LimitEstimate
+from loadgen.study.pages.page_parts import CurveStyle
+from loadgen.study.pages.quality_section import make_quality_section
 from loadgen.study.run_summary import Reported
 
 SLOW, FAST = [100.0, 101.0, 99.0, 100.5, 99.5], [200.0, 202.0, 199.0, 201.0, 198.0]
@@ -31,7 +39,7 @@ ALL = compared(BASE, rows("fp8", FAST, NEAR), rows("nvfp4", FAST, BROAD), rows("
 
 
 def test_the_table_has_each_row_once_with_verdict_and_why() -> None:
-    table = quality_table.make_quality_table(quality_table.list_row_qualities([*ALL, *ALL]))
+    table = quality_table.make_quality_table(list_qualities([*ALL, *ALL], ()))
     assert [column.title for column in table.columns] == [
         "checkpoint", "KL", "same first %", "perplexity", "verdict",
     ]  # fmt: skip
@@ -55,7 +63,7 @@ def test_the_table_has_each_row_once_with_verdict_and_why() -> None:
 def test_the_margin_is_the_campaigns() -> None:
     (found,) = compared(BASE, rows("nvfp4", FAST, BROAD), margin=0.05)
     assert found.kl_margin == 0.05
-    (row,) = [row for row in quality_table.list_row_qualities([found]) if row.name == "nvfp4"]
+    (row,) = [row for row in list_qualities([found], ()) if row.name == "nvfp4"]
     assert row.verdict is not None
     assert row.verdict.text == "same within 0.05 nats a token"
 
@@ -85,15 +93,15 @@ def test_a_faster_row_far_from_the_reference_may_be_broken() -> None:
 
 
 def test_every_form_of_a_comparison_has_the_quality() -> None:
-    text, markdown = comparison_report.render_text(ALL), comparison_report.render_markdown(ALL)
+    text, markdown = render_comparison(ALL, ()), render_comparison(ALL, (), "markdown")
     assert "\nQuality, against the reference\n" in text
     assert max(map(len, text.splitlines())) <= 80
     assert "### Quality, against the reference\n\n| checkpoint | KL | same first % |" in markdown
-    lines = [*csv.DictReader(io.StringIO(comparison_report.render_csv(ALL)))]
+    lines = [*csv.DictReader(io.StringIO(render_comparison(ALL, (), "csv")))]
     (found,) = [row for row in lines if row["checkpoint"] == "nvfp4" and row["headline"] == "true"]
     assert [round(float(found[key]), 9) for key in ("kl", "kl_low", "kl_high")] == [0.0125, 0.0095, 0.0155]
     assert (found["quality_verdict"], found["quality_more_tokens"]) == ("undecided", "9000")
-    encoded = json.loads(json.dumps(comparison_report.encode_comparisons(ALL)))
+    encoded = json.loads(json.dumps(encode_comparison(ALL, ())))
     row = encoded["comparisons"][0]["rows"][2]
     assert row["quality"]["kl"]["tokens"] == 20_000
     assert row["quality"]["verdict"]["more_tokens"] == 9_000
@@ -101,6 +109,29 @@ def test_every_form_of_a_comparison_has_the_quality() -> None:
 
 def test_a_comparison_without_quality_has_nothing_of_it() -> None:
     found = compared(made_qualities.rows("a", SLOW, None), made_qualities.rows("b", FAST, None))
-    assert "uality" not in comparison_report.render_text(found)
-    assert "kl" not in comparison_report.render_csv(found).splitlines()[0]
-    assert '"quality"' not in json.dumps(comparison_report.encode_comparisons(found))
+    assert "uality" not in render_comparison(found, ())
+    assert "kl" not in render_comparison(found, (), "csv").splitlines()[0]
+    assert '"quality"' not in json.dumps(encode_comparison(found, ()))
+
+
+def search(name: str, value: float, found: Quality | None) -> StoredLimit:
+    estimate = LimitEstimate(value=value, low=value - 1, high=value + 1)
+    return StoredLimit(Path(name), limit_record(limit=estimate, name=name), tuple(rows(name, [100.0], found)))
+
+
+def test_searches_for_a_limit_have_the_quality_in_every_form_too() -> None:
+    searches = [search("bf16", 10.0, reference()), search("fp8", 18.0, NEAR)]
+    compared = limits.compare_limits(searches, ComparisonOptions())
+    text = render_comparison((), compared)
+    assert "\nQuality, against the reference\ncheckpoint" in text
+    assert "fp8: same within 0.01 nats a token" in text
+    lines = [*csv.DictReader(io.StringIO(render_comparison((), compared, "csv")))]
+    assert [(row["checkpoint"], row["quality_verdict"]) for row in lines] == [("bf16", ""), ("fp8", "same")]
+    encoded = encode_comparison((), compared)["limits"][0]["rows"]
+    assert [row["quality"]["candidate"] for row in encoded] == ["bf16", "m"]
+    (panel,) = make_quality_section((), compared).panels
+    points = [curve for curve in panel.curves if curve.form is CurveStyle.MARKS]
+    assert [(curve.name, curve.x.tolist(), curve.y.tolist()) for curve in points] == [
+        ("bf16", [0.0], [10.0]), ("fp8", [0.0031], [18.0]),
+    ]  # fmt: skip
+    assert [curve.y.tolist() for curve in panel.curves if curve.of == 1] == [[18.0, 18.0], [17.0, 19.0]]

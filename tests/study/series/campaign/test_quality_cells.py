@@ -140,7 +140,10 @@ def test_a_task_that_fails_is_recorded_and_retried_when_asked(
     out = capsys.readouterr().out
     assert "quality, B on embedded: FAILED: it reports none: " in out
     assert "\x1b" not in out
-    assert set(read_qualities(place)) == {"A on embedded", "C on embedded"}
+    qualities = read_qualities(place)
+    assert [found.kl is None for found in qualities.values()] == [True, True, False]
+    assert qualities["B on embedded"].why["agreement"] == "it reports none: \ufffd[1mdo this"
+    assert "retry the failed cells: loadgen campaign" in out
     failed = json.loads((place / "quality" / "failed" / "B-embedded.json").read_text("utf-8"))
     assert (failed["arm"], failed["reason"]) == ("B on embedded", "it reports none: \x1b[1mdo this")
     assert run(tmp_path, "--resume", checkpoints=(A, B, C)) == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from loadgen.study.arm_qualities import read_qualities
 
 pytestmark = [pytest.mark.whole, pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")]
 TOKENS, KL = 2000, 0.05
+_PROBE = 8  # tokens at most, of what is scored to find out what a server reports
 REFERENCE = make_chain()
 
 
@@ -51,7 +51,8 @@ class LoadedServer:
     def scored(self) -> Counter[tuple[int, ...]]:
         """How often each sequence was scored."""
         bodies = [body for body in self.markov.posted if "prompt_logprobs" in body]
-        return Counter(tuple(prompt) for body in bodies for prompt in body["prompt"])
+        prompts = [tuple(prompt) for body in bodies for prompt in body["prompt"]]
+        return Counter(prompt for prompt in prompts if len(prompt) > _PROBE)
 
     @property
     def sampled(self) -> int:
@@ -106,21 +107,25 @@ def test_a_candidate_that_scores_nothing_is_scored_by_the_reference(
     assert found.bits_per_byte is None
 
 
-def kill_at(directory: Path, file: Path, reached: threading.Event) -> None:
-    """Start the campaign in a process of its own, and kill it once the event is set."""
+def end_at(directory: Path, file: Path, reached: threading.Event, number: signal.Signals) -> int:
+    """Start the campaign in a process of its own, send it a signal once the event is set; its exit code."""
     command = [sys.executable, "-m", "loadgen", "campaign", str(file), "--quiet"]
-    process = subprocess.Popen(command, cwd=directory, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    process = subprocess.Popen(command, cwd=directory)
     try:
         assert reached.wait(30)
-        process.send_signal(signal.SIGKILL)
+        process.send_signal(number)
+        return process.wait(20)
     finally:
         process.kill()
         process.wait(10)
 
 
-@pytest.mark.parametrize("side", ["a", "b"])
-def test_a_kill_costs_the_requests_in_flight_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: str
+@pytest.mark.parametrize(
+    ("side", "number"),
+    [("a", signal.SIGKILL), ("b", signal.SIGKILL), ("a", signal.SIGINT), ("b", signal.SIGTERM)],
+)
+def test_an_end_costs_the_requests_in_flight_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: str, number: signal.Signals
 ) -> None:
     monkeypatch.chdir(tmp_path)
     reached, seen = threading.Event(), list[int]()
@@ -138,7 +143,8 @@ def test_a_kill_costs_the_requests_in_flight_alone(
 
     a, b = make("a", REFERENCE), make("b", disturb(REFERENCE, KL))
     with serving(a, b, tmp_path, tokens=8000) as file:
-        kill_at(tmp_path, file, reached)
+        code = end_at(tmp_path, file, reached, number)
+        assert code == (-number if number == signal.SIGKILL else 128 + number)
         place = the_directory()
         kept = read_reference(
             place / "quality" / ("reference.jsonl.gz" if side == "a" else "b-attached.jsonl.gz")
