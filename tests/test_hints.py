@@ -65,7 +65,7 @@ FOREIGN = {
     "vLLM": "--max-num-seqs --max-model-len --no-enable-prefix-caching --enable-prompt-tokens-details "
     "--enable-auto-tool-choice --tool-call-parser --limit-mm-per-prompt --structured-outputs-config "
     "--enable-per-request-metrics --profiler-config --dtype --chat-template --stream-interval "
-    "--reasoning-parser --logprobs-mode --generation-config",
+    "--reasoning-parser --logprobs-mode --generation-config --per-request-spec-decode-metrics",
     "SGLang": "--enable-metrics --disable-radix-cache --max-running-requests --grammar-backend "
     "--mem-fraction-static --sampling-defaults",
     "llama": "--metrics --parallel --ctx-size --jinja --override-kv --chat-template-file",

@@ -21,7 +21,7 @@ from loadgen.report.run_directory import RequestColumn, Result, ResultPart
 from loadgen.server.server_counters import ServerWindow
 
 MESSAGES, REQUESTS, COUNTERS, GAUGE = "messages", "requests", "counters", "gauge"
-MOST_WAVES = 16  # the interval of times is of so many: at one rate, loads that lie closer are alike
+MOST_WAVES = 16  # that the interval of times is of: shorter ones have the same load as their neighbours
 _INEXACT = "the tokens of each message are not known: pass --continuous-usage"
 _HIDDEN = "the messages are not steps: the server's count of each request has their number alone"
 
