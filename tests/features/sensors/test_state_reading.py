@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from builders.recorded_sensors import DATA, RecordedNvml, tree
-from loadgen.facts.machine_state import ClockState, GpuUse, MachineState, PowerCap
+from loadgen.facts.machine_state import ClockState, GpuUse, MachineState, PowerCap, list_state_differences
 from loadgen.features.sensors.jetson import Board
 from loadgen.features.sensors.memory_probe import measure_copy_gb_per_s
 from loadgen.features.sensors.nvml import Gpus
@@ -71,6 +72,25 @@ def test_a_server_s_gpus_report_their_settings_and_what_runs_on_them() -> None:
             ),
         },
     )
+
+
+def test_a_recorded_h100_idles_at_a_clock_that_is_no_other_setting() -> None:
+    state = Gpus(RecordedNvml("h100")).read_state(lambda: (515,))
+    idle, busy = state.clocks["GPU 0 SM"], state.clocks["GPU 1 SM"]
+    assert idle == ClockState(now_mhz=345, limit_mhz=1980, most_mhz=1980)
+    assert busy == ClockState(now_mhz=1980, limit_mhz=1980, most_mhz=1980, pinned=False)
+    assert state.gpus["GPU 1"] == GpuUse(
+        name="NVIDIA H100 80GB HBM3",
+        used_bytes=74_177_118_208,
+        total_bytes=85_520_809_984,
+        others=0,
+        others_bytes=0,
+        busy_percent=31,
+        memory_busy_percent=5,
+        power_w=145.899,
+    )
+    as_idle, as_busy = (replace(state, clocks={"GPU 0 SM": clock}) for clock in (idle, busy))
+    assert list(list_state_differences(as_idle, as_busy)) == []
 
 
 def test_a_dgx_spark_at_low_clocks_reports_no_memory_and_no_reason() -> None:
