@@ -9,6 +9,7 @@ llama.cpp `tools/server/README.md`, and recorded answers of each.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -21,6 +22,7 @@ from loadgen.wire.openai import Count
 TOP = (
     20  # log-probabilities of a position: the most that vLLM and OpenAI's API give unless they are set up so
 )
+_HIDDEN = 0
 _LEAST = -9999.0  # what vLLM writes for a log-probability of −∞
 NEUTRAL: dict[str, Any] = {
     "temperature": 1.0, "top_p": 1.0, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
@@ -399,7 +401,10 @@ class GenerateApi(_ChatApi):
         found = (answer.meta_info.input_token_logprobs or [])[-len(wanted) :]
         if not found:
             raise NoProbabilities("it returns no log-probabilities of a prompt's tokens")
-        if tuple(each[1] for each in found) != wanted:
+        # SGLang writes 0 for the last id of a vocabulary, which it takes for a picture's.
+        if len(found) < len(wanted) or any(
+            token not in (own, _HIDDEN) for own, (_, token, _) in zip(wanted, found, strict=True)
+        ):
             raise msgspec.ValidationError("the log-probabilities are of other tokens than the prompt's")
         tops = (answer.meta_info.input_top_logprobs or [])[-len(wanted) :]
         firsts = _keep_whole([position[0][1] if position else None for position in tops])
@@ -409,9 +414,10 @@ class GenerateApi(_ChatApi):
 
 
 class _Sampled(msgspec.Struct):
-    """An answer of llama.cpp's /completion."""
+    """An answer of llama.cpp's /completion; a token that ends within a character has no probability."""
 
     completion_probabilities: list[_ChatToken] | None = None
+    tokens: list[Count] | None = None
 
 
 _SAMPLED = msgspec.json.Decoder(_Sampled)
@@ -434,13 +440,19 @@ class LlamaCppApi:
         """Make a request for the answer to one prompt, of `tokens` at most, with `top` alternatives."""
         (prompt,) = prompts
         body = {"prompt": prompt, "n_predict": tokens, "n_probs": max(top, 1), "cache_prompt": False}
+        body["return_tokens"] = True
         return ApiRequest("/completion", {**body, **_LLAMACPP})
 
     def read_samples(self, body: bytes, prompts: Sequence[tuple[int, ...]], top: int) -> list[SampledAnswer]:
-        """Read the one answer."""
-        tokens = _SAMPLED.decode(body).completion_probabilities or []
-        ids, logprobs = [token.id for token in tokens], [token.logprob for token in tokens]
-        tops = [[read_logprob(each.logprob) for each in token.top_logprobs or []] for token in tokens]
+        """Read the one answer up to the first token without a probability; [] if that is the first."""
+        answer = _SAMPLED.decode(body)
+        rows, tokens = answer.completion_probabilities or [], answer.tokens or []
+        if tokens:
+            same = takewhile(lambda pair: pair[0].id == pair[1], zip(rows, tokens, strict=False))
+            if not (rows := [row for row, _ in same]):
+                return []
+        ids, logprobs = [row.id for row in rows], [row.logprob for row in rows]
+        tops = [[read_logprob(each.logprob) for each in row.top_logprobs or []] for row in rows]
         return [make_answer(prompts[0], _keep_whole(ids), logprobs, tops, top)]
 
     def make_scoring(self, model: str, sequences: Sequence[TokenSequence]) -> ApiRequest:

@@ -270,14 +270,16 @@ async def _probe_ids(server: ProbabilityServer) -> ProbabilityServer:
         server = replace(server, top=top)
         async with server.open() as client:
             try:
-                (answer,) = await client.sample([prompt], 1)
+                answers = await client.sample([prompt], 1)
                 break
             except RefusedRequest as error:
                 if top == _FEWER[-1]:
                     raise NoProbabilities(f"{error}: {_INSTEAD}") from None
-    scored = TokenSequence((*prompt, *answer.token_ids), len(prompt))
+    if not server.api.scores_prompts:
+        return replace(server, scores=False)
+    scored = TokenSequence((*prompt, *answers[0].token_ids), len(prompt))
     apis = [server.api] + [CompletionsApi(0)] * isinstance(server.api, CompletionsApi)
-    for api in apis if server.api.scores_prompts else ():
+    for api in apis:
         async with replace(server, api=api).open() as client:
             try:
                 await client.score([scored])

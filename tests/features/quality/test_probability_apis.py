@@ -129,6 +129,21 @@ def test_given_tokens_are_sent_as_a_prompt() -> None:
         LLAMACPP.make_scoring("m", SEQUENCES)
 
 
+def test_an_answer_of_llamacpp_ends_before_a_token_without_a_probability() -> None:
+    body = msgspec.json.decode(answer("llama-server/probabilities_sampled"))
+    tokens = body["tokens"]
+    for sent, kept in ((tokens, 5), ([*tokens[:2], 9, *tokens[2:]], 2), ([9, *tokens], 0), ([], 5)):
+        read = LLAMACPP.read_samples(msgspec.json.encode({**body, "tokens": sent}), PROMPTS[:1], 2)
+        assert [one.token_ids for one in read] == [tuple(tokens[:kept])] * (kept > 0)
+
+
+def test_sglang_hides_the_last_id_of_a_vocabulary() -> None:
+    sequences = [TokenSequence((100, 200, 300, 4, 5), 4), TokenSequence((400, 500, 600, 700), 3)]
+    hidden = answer("sglang-0.5.23/probabilities_scored").replace(b",5,null]", b",0,null]")
+    found = SGLANG.read_scores(hidden, sequences)
+    assert [rounded(one.logprobs) for one in found] == [[-8.65], [-8.66]]
+
+
 def completion(**choice: Any) -> bytes:
     return msgspec.json.encode({"choices": [choice]})
 
