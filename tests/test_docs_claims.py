@@ -12,9 +12,9 @@ from builders import made_runs
 from loadgen.base.errors import ExitCode
 from loadgen.facts.run_facts import Facts
 from loadgen.features import import_rows
-from loadgen.features.answers import answer_check, greedy_prompts
 from loadgen.features.export import request_rows
 from loadgen.features.launch import launched_server
+from loadgen.features.quality.greedy import answer_check, greedy_prompts
 from loadgen.features.roofline import roofline_settings
 from loadgen.features.saturation import saturation_rule
 from loadgen.features.selftest import trial

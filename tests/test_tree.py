@@ -37,7 +37,7 @@ INSIDE = {
     ],
     "features": [
         "traces", "data", "shapes", "sessions", "ring", "httpx", "launch", "workers", "sensors", "shards",
-        "targets", "texts", "answers", "roofline", "selftest", "peers", "display", "saturation", "sglang",
+        "targets", "texts", "roofline", "selftest", "peers", "display", "saturation", "sglang",
         "export", "quality", "speculation",
     ],
 }  # fmt: skip

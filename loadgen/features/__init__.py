@@ -89,7 +89,11 @@ FEATURES: dict[str, dict[str, str]] = {
     "sensors": {"sections": "sensor_lines", "sensors": "sensor_discovery", "throttling": "nvml"},
     "shards": {"doubts": "shard_checks", "options": "shard_settings", "sections": "shard_lines"},
     "workers": {"processes": "workers"},
-    "answers": {"options": "answer_settings", "sections": "answer_check", "steps": "answer_settings"},
+    "quality": {
+        "options": "greedy.fingerprint_settings",
+        "sections": "greedy.answer_check",
+        "steps": "greedy.fingerprint_settings",
+    },
     "roofline": {
         "checkable": "roofline_checks",
         "checks": "roofline_settings",

@@ -15,8 +15,8 @@ from loadgen.base.errors import Broken, describe_exception, make_guarded
 from loadgen.base.rule import Rule
 from loadgen.base.structs import replace
 from loadgen.base.text import wrap_text
-from loadgen.features.answers import answer_check
-from loadgen.features.answers.answer_check import make_empty_fingerprint
+from loadgen.features.quality.greedy import answer_check
+from loadgen.features.quality.greedy.answer_check import make_empty_fingerprint
 from loadgen.features.roofline import run_roofline
 from loadgen.features.sensors import sensor_lines
 from loadgen.figures import steady_state

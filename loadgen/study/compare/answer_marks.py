@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from loadgen.facts.run_facts import Fingerprint
-from loadgen.features.answers import answer_check
+from loadgen.features.quality.greedy import answer_check
 from loadgen.features.quality.quality_record import Quality
 from loadgen.features.quality.quality_verdict import DIFFERENT, judge_quality
 from loadgen.study.arm_qualities import format_spread

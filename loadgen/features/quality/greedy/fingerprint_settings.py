@@ -1,4 +1,4 @@
-"""Answer settings: whether a few greedy prompts are sent after a run, and that step."""
+"""Fingerprint settings: whether a few greedy prompts are sent after a run, and that step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 # fmt: off
-class AnswerOptions(OptionRows, frozen=True):
+class FingerprintOptions(OptionRows, frozen=True):
     """The setting of the greedy prompts."""
 
     fingerprint: bool = setting(Makes.NOTHING, False, "record the answers to a few greedy prompts, to see "
@@ -26,7 +26,7 @@ class AnswerOptions(OptionRows, frozen=True):
 # fmt: on
 
 
-OPTIONS = (AnswerOptions,)
+OPTIONS = (FingerprintOptions,)
 
 
 def list_steps(
@@ -39,7 +39,7 @@ def list_steps(
     if not session.options.fingerprint or session.options.share.number:
         return
     from loadgen.base.structs import replace
-    from loadgen.features.answers import greedy_prompts
+    from loadgen.features.quality.greedy import greedy_prompts
 
     def add_fingerprint(known: Facts) -> Facts:
         answers = greedy_prompts.take_fingerprint(session, made, outcome, display)

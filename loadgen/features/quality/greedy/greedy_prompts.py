@@ -21,8 +21,8 @@ from loadgen.base.errors import UsageError
 from loadgen.base.text import WIDTH
 from loadgen.base.untrusted import NOT_JSON, Hide, hide_nothing
 from loadgen.facts.run_facts import Fingerprint, GreedyAnswer
-from loadgen.features.answers import answer_check
-from loadgen.features.answers.answer_check import make_empty_fingerprint
+from loadgen.features.quality.greedy import answer_check
+from loadgen.features.quality.greedy.answer_check import make_empty_fingerprint
 from loadgen.plan.plan import Plan, merge_fields
 from loadgen.plan.request_sources import ModelTarget
 from loadgen.plan.tokenizers import Tokenizer, load_tokenizer

@@ -11,8 +11,8 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Fingerprint, GreedyAnswer
-from loadgen.features.answers import answer_check
-from loadgen.features.answers.answer_check import (
+from loadgen.features.quality.greedy import answer_check
+from loadgen.features.quality.greedy.answer_check import (
     CHAT,
     PROMPTS,
     Flaw,
