@@ -68,7 +68,6 @@ def _measure(options: Options, request: QualityRequest, interrupts: Interrupts) 
         plan = plan.follow_settings(kept.header.settings)
     with ExitStack() as stack:
         server = open_server(options, stack, interrupts)
-        stack.enter_context(server.access.secrets.hide_in_errors())
         reference = open_reference(options, request, stack, interrupts)
         if request.save is not None:
             kept = record_reference(reference or server, plan, Path(request.save))

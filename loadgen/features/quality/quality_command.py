@@ -75,7 +75,6 @@ def main(argv: Sequence[str]) -> int:
         plan = plan.follow_settings(kept.header.settings)
     with ExitStack() as stack:
         server = open_server(options, stack)
-        stack.enter_context(server.access.secrets.hide_in_errors())
         reference = open_reference(options, request, stack)
         if request.save is not None:
             sampler = reference or server
@@ -145,6 +144,7 @@ def open_server(options: Options, stack: ExitStack, interrupts: Interrupts = SIG
     """
     workload = profile.build({})
     session = attach(options, collect_settings(options, [workload]), workload, stack, interrupts)
+    stack.enter_context(session.access.secrets.hide_in_errors())  # servers repeat what they are sent
     server = ProbabilityServer.of_session(session)
     with progress.display(options.quiet).waiting(f"trying {server.access.shown_url}"):
         return probe_server(server)

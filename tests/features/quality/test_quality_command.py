@@ -23,6 +23,7 @@ from loadgen.base.signals import SIGNALS, stop
 from loadgen.features.quality import quality_text
 from loadgen.features.quality.quality_record import Quality
 from loadgen.features.quality.reference_file import read_reference
+from loadgen.plan import tokenizers
 
 REFERENCE = make_chain()
 CANDIDATE = disturb(REFERENCE, 0.03)
@@ -341,3 +342,37 @@ def test_an_interrupted_command_prints_what_was_measured(
     assert code == 130
     assert "KL(reference‖candidate)" in printed.out
     assert "loadgen: interrupted: the figures are of " in printed.err
+
+
+class Bytes:
+    """A tokenizer whose tokens are the chain's, of a model whose server tokenizes nothing."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return MarkovServer(REFERENCE).tokenize(text)
+
+    def apply_chat_template(self, chat: list[dict[str, str]], **_: object) -> str:
+        return f"<{chat[0]['content']}>"
+
+
+def test_a_tokenizer_stands_in_for_a_server_that_tokenizes_nothing(
+    reference: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizers, "load_tokenizer", lambda *_: Bytes())
+    (tmp_path / "tokenizer.json").write_text("{}")
+    words = ["--tokenizer", str(tmp_path), "--reference-url", reference, "--json"]
+    with ScriptedServer(refusing("/tokenize", "404 Not Found", {})) as server:
+        code, out, err = run(capsys, "--base-url", server.base_url, *words)
+    assert code == 0, err
+    quality = Quality.model_validate_json(out)
+    assert quality.kl is not None
+    assert quality.kl.mean == 0
+
+
+def test_a_key_is_in_no_message(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-0123456789")
+    echo = {"error": "no logprobs for sk-secret-0123456789"}
+    with ScriptedServer(refusing("/v1/completions", "400 Bad Request", echo)) as server:
+        code, out, err = run(capsys, "--base-url", server.base_url, "--save", "/tmp/none.jsonl.gz")
+    assert (code, out) == (1, "")
+    assert "no logprobs for " in err
+    assert "0123456789" not in err
