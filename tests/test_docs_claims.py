@@ -19,6 +19,7 @@ from loadgen.features.roofline import roofline_settings
 from loadgen.features.saturation import saturation_rule
 from loadgen.features.selftest import trial
 from loadgen.features.sensors import sensor
+from loadgen.features.speculation import speculation_checks, speculation_figures
 from loadgen.features.workers import workers
 from loadgen.plan import profile
 from loadgen.records import journal
@@ -101,6 +102,10 @@ CLAIMS: dict[str, tuple[str, ...]] = {
         f"**Over {100 * roofline_settings.TOLERANCE:g} %**",
         f"**Under {100 * roofline_settings.SLOW:g} %**",
         f"less than {roofline_settings.LEAST_MS:g} ms at best",
+    ),
+    "speculation.md": (
+        f"agree with theirs: by {100 * speculation_checks.APART:.0f} % of the tokens",
+        f"share their steps: {speculation_figures.MOST_WAVES} at most",
     ),
     "CHANGELOG.md": (f"`loadgen audit`: {len(CHECKS)} checks",),
     "audit.md": (f"up to {100 * audit_checks.FAR_BEYOND - 100:g} % is SUSPECT",),

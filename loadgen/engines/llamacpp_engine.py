@@ -15,6 +15,10 @@ _METRICS = EngineMetrics(
         "llamacpp:prompt_tokens_total": MetricSeries("computed_tokens"),  # without those of the cache
         "llamacpp:prompt_tokens_cached_total": MetricSeries("prefix_hits"),  # of recent versions
         "llamacpp:tokens_predicted_total": MetricSeries("generation_tokens"),
+        "llamacpp:spec_decode_num_drafts_total": MetricSeries("drafts"),  # of recent versions
+        "llamacpp:spec_decode_num_accepted_tokens_per_pos_total": MetricSeries(
+            "accepted_by_position", label="position"
+        ),
         "llamacpp:spec_decode_num_draft_tokens_total": MetricSeries("draft_tokens"),
         "llamacpp:spec_decode_num_accepted_tokens_total": MetricSeries("accepted_tokens"),
         "llamacpp:requests_processing": MetricSeries("running"),

@@ -43,7 +43,7 @@ OF_DATA: dict[str, tuple[RunEvidence, str, set[str]]] = {
         run(as_run=EAGLE, window=observed(draft_tokens=900, accepted_tokens=90)),
         "random tokens measure noise: speculative decoding (eagle, 3 tokens), 10 % of 900 draft tokens "
         "accepted, which is not that of text",
-        set(),
+        {"steps-hidden"},
     ),
     "prefill-while-queued": (
         run(None, {"percentile_metrics": "ttft,prefill_speed"}, window=observed(queue=QUEUE)),

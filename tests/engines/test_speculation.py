@@ -85,12 +85,30 @@ def test_tokens_a_step_are_those_of_the_servers_counters(
 
 
 def test_two_texts_of_other_drafts_have_one_step_time(drafting: Engine, model: Path, tmp_path: Path) -> None:
-    splits = [
-        _measure(drafting, model, f"--max-concurrency 1 --temperature {heat}", tmp_path / str(heat))
-        for heat in (0, 1)
-    ]
-    (repeated, noise), (short_ms, long_ms) = (
+    more = "--random-output-len 1500 --num-prompts 4 --max-concurrency 1 --temperature"
+    splits = [_measure(drafting, model, f"{more} {heat}", tmp_path / str(heat)) for heat in (0, 1)]
+    (repeated, noise), (repeated_ms, noise_ms) = (
         [getattr(split, name).mean for split in splits] for name in ("acceptance_length", "step_ms")
     )
     assert repeated > 1.2 * noise
-    assert short_ms == pytest.approx(long_ms, rel=0.25)
+    assert repeated_ms == pytest.approx(noise_ms, rel=0.25)
+
+
+def test_llamacpp_sends_each_token_alone_and_reports_each_requests_drafts(
+    llama_server: tuple[Path, Path], tmp_path: Path
+) -> None:
+    server, model = llama_server
+    drafts = ["--spec-type", "draft-simple", "--spec-draft-model", str(model), "--spec-draft-n-max", "3"]
+    flags = "--prompt-format words --random-input-len 32 --random-output-len 60 --num-prompts 6"
+    with running.llamacpp(server, model, tmp_path / "log", ["--metrics", *drafts]) as engine:
+        words = [*flags.split(), "--max-concurrency", "1", "--temperature", "0"]
+        finished = loadgen(["--base-url", engine.base_url, *words], tmp_path)
+        assert finished.code == 0, finished.err
+    (run,) = (tmp_path / "runs").iterdir()
+    split = measure_speculation(run_directory.load(run))
+    assert split is not None
+    assert split.acceptance_length is not None
+    assert split.source == REQUESTS
+    assert split.acceptance_length.mean > 3  # its own draft guesses nearly every token
+    assert split.sources[COUNTERS].accepted == split.sources[REQUESTS].accepted
+    assert split.sources[MESSAGES].acceptance_length == pytest.approx(1.0, abs=0.02)

@@ -87,6 +87,29 @@ def test_our_own_runs_are_compared(capsys: pytest.CaptureFixture[str], tmp_path:
     assert effect["ratio"] == pytest.approx(2.0, abs=0.1)
 
 
+def test_a_campaign_s_comparison_begins_with_what_to_take(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for name, speed in (("Qwen3-8B", 1.0), ("Qwen3-8B-FP8", 2.0)):
+        for repeat in range(3):
+            made = made_runs.run(speed=speed, seed=repeat, model=name, cell=made_runs.cell(name, repeat))
+            saved(tmp_path / "cells" / f"{name}-{repeat}", made)
+    (tmp_path / "campaign.json").write_text('{"answer": {"fits": "12GiB"}}', "utf-8")
+    place, first = str(tmp_path), "take Qwen3-8B-FP8: the only one within 12 GiB"
+    said = compared(capsys, place)
+    assert said.splitlines()[2] == first
+    alone = compared(capsys, place, "--answer", "--fits", "20GiB")
+    assert alone.splitlines()[2].startswith("take Qwen3-8B-FP8: the fastest within 20 GiB, 2.0")
+    assert "verdict by" in said
+    assert "verdict by" not in alone
+    told = json.loads(compared(capsys, place, "--json"))
+    assert next(iter(told)) == "answer"
+    assert told["answer"]["recommendations"][0]["names"] == ["Qwen3-8B-FP8"]
+    assert compared(capsys, place, "--csv").startswith("load,checkpoint,baseline,")
+    assert compared(capsys, place, "--csv", "--answer").startswith("checkpoint,speed_1,speed_1_low,")
+    assert compared(capsys, "--fits", place).startswith("What fits which memory (GiB)")
+
+
 @loop_over(
     ("words", "said"),
     [

@@ -26,7 +26,8 @@ def find_counters(facts: Facts) -> ServerWindow | None:
 def explain_hidden_steps(facts: Facts, records: Records) -> Evidence | None:
     """Explain why the messages of a server that speculates are not its steps; None if they are.
 
-    A message may hold several steps (an interval, a buffer), or each token comes alone.
+    A message may hold several steps (an interval, a buffer), or each token comes alone. A server whose drafts
+    give as few tokens as that hardly accepts any past an answer's end.
     """
     counts, accepted = _count(records), _count_accepted(facts)
     tokens, steps = int(counts.tokens.sum()), int(counts.steps.sum())
@@ -41,7 +42,7 @@ def explain_hidden_steps(facts: Facts, records: Records) -> Evidence | None:
             f"messages carry {tokens - steps} tokens beyond one each, and only {accepted} draft tokens were "
             "accepted: a message holds several steps"
         )
-    if tokens == steps and accepted > _allow_past(facts, counts):
+    if tokens - steps <= APART * tokens < accepted - (tokens - steps):
         return f"{accepted} draft tokens were accepted, and each token has a message of its own"
     return None
 

@@ -70,7 +70,7 @@ def measure_split(run: Result) -> Speculation:
     step time is refused.
     """
     facts, window = run.facts, find_counters(run.facts)
-    by_server = {} if window is None else _count_by_server(window)
+    by_server = {} if window is None else _count_by_server(window, run.whole.completed)
     if why := _explain_untimed(run):
         return _take_server_mean(by_server, why)
     counts, source = StepCounts.from_records(run.counted, run.counted.ok), MESSAGES
@@ -164,17 +164,19 @@ def _count_reported(counts: StepCounts, records: Records) -> DraftCounts:
     )
 
 
-def _count_by_server(window: ServerWindow) -> dict[str, DraftCounts]:
+def _count_by_server(window: ServerWindow, completed: int) -> dict[str, DraftCounts]:
     """Count a run's steps by the server's counters, and by its gauge of the mean where it has no counter.
 
     Of T tokens after the first, T − accepted came with a step of their own; where every step drafts, drafts
-    are the steps, also those whose tokens went past an answer's end.
+    are the steps, also those whose tokens went past an answer's end. `completed` are the answers of a server
+    that does not count them.
     """
     found: dict[str, DraftCounts] = {}
     if (accepted := window.accepted_tokens) is not None:
         tokens, drafts = None, window.drafts
-        if window.generation_tokens is not None and window.finished is not None:
-            tokens = max(window.generation_tokens - window.finished, 0)
+        if window.generation_tokens is not None:
+            answers = completed if window.finished is None else window.finished
+            tokens = max(window.generation_tokens - answers, 0)
         steps = None if tokens is None else max(tokens - accepted, drafts or 0)
         mean = tokens / steps if tokens and steps else None
         if mean is None and drafts:

@@ -47,7 +47,7 @@ def recommend(contest: Contest, candidates: Sequence[Candidate], asked: AnswerRe
     """Recommend the fastest candidate that holds every constraint, in one contest.
 
     Undecided where the fastest is not shown to hold them, or is not shown to be faster than the next; of
-    equivalent ones the first in the contest's order is taken, and the others are named.
+    equally fast ones it is the nearest to the reference.
     """
     ranked = _rank(contest, candidates)
     judged = {each.name: tuple(judge_constraints(each, contest, asked)) for each in ranked}
@@ -62,6 +62,8 @@ def recommend(contest: Contest, candidates: Sequence[Candidate], asked: AnswerRe
     if choice is Advice.TAKE and (behind := [name for name in open_ if name not in names]):
         times = write_times(contest.compare(behind[0], taken))
         changes.append(f"next: {behind[0]}, {write_lead(contest, times)}")
+    if choice is Advice.TAKE and asked.max_kl is None:
+        changes += _list_cautions(next(each for each in ranked if each.name == taken))
     return Recommendation(contest.title, choice, names, words, tuple(changes), judged)
 
 
@@ -87,7 +89,12 @@ def _choose(
     if rivals:
         words = _explain_undecided(top, rivals[0], against[rivals[0]])
         return Advice.UNDECIDED, (top, *rivals), f"undecided: {words}"
-    equal = [each for each in open_ if each.name == top or against[each.name].call is not Decision.FASTER]
+    equal = [
+        each
+        for each in open_
+        if each.name == top
+        or (against[each.name].call is not Decision.FASTER and all(one.holds for one in judged[each.name]))
+    ]
     if len(equal) > 1:
         return _choose_equal(equal)
     within = " within " + " and ".join(one.wanted for one in judged[top]) if judged[top] else ""
@@ -109,6 +116,17 @@ def _choose_equal(equal: Sequence[Candidate]) -> tuple[Advice, tuple[str, ...], 
             words = f"take {each.name}: as fast as {', '.join(rest)}, and nearer to {each.reference}"
             return Advice.TAKE, (each.name, *rest), words
     return Advice.TAKE, tuple(names), f"take {' or '.join(names)}: they are equally fast"
+
+
+def _list_cautions(taken: Candidate) -> Iterator[str]:
+    """Yield that quality was not measured, or how far what is taken is from the reference, if by any."""
+    kl = taken.divergence
+    if kl is None and taken.quality is not None:
+        yield f"by speed alone: its KL is not known: {taken.quality.why.get('kl', 'no reason is known')}"
+    elif kl is None:
+        yield "by speed alone: its quality was not measured ([quality] in a campaign's file)"
+    elif not taken.is_reference:
+        yield f"its KL is {kl.mean:.3g} ({kl.low:.3g} to {kl.high:.3g}): no --max-kl was asked"
 
 
 def _explain_undecided(top: str, rival: str, speed: SpeedUp) -> str:

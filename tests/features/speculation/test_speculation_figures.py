@@ -131,6 +131,16 @@ def test_where_messages_are_not_steps_the_counters_mean_stands(
     assert got.acceptance_length == (None if mean is None else RatioEstimate(mean))
 
 
+def test_a_server_that_counts_no_answers_has_its_mean_of_the_clients() -> None:
+    window = ServerWindow(
+        names="llamacpp", generation_tokens=80, drafts=30, accepted_tokens=50, accepted_by_position=(26, 24)
+    )
+    got = measure_speculation(run([[1] * 40] * 2, window=window))
+    assert got is not None
+    assert got.acceptance_length == RatioEstimate(78 / 30)
+    assert got.by_position == (26 / 30, 24 / 30)
+
+
 def test_counts_that_agree_but_for_the_ends_leave_the_messages() -> None:
     # 3 tokens were accepted past the ends of two answers.
     got = measure_speculation(run([[1, 3, 2], [1, 1, 2]], window=counted(10, 7, drafts=4)))

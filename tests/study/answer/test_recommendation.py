@@ -44,7 +44,14 @@ def sized() -> list[Reported]:
 @loop_over(
     ("asked", "lines"),
     [
-        ({}, ["take int4: the fastest, 1.24 × as fast as awq", "next: awq, 0.81 × as fast"]),
+        (
+            {},
+            [
+                "take int4: the fastest, 1.24 × as fast as awq",
+                "next: awq, 0.81 × as fast",
+                "its KL is 0.11 (0.1 to 0.12): no --max-kl was asked",
+            ],
+        ),
         (
             {"max_kl": 0.03},
             [
