@@ -59,7 +59,7 @@ def make_answer(
     """
     contests = list_contests(tables, searches, ask)
     measured = any(
-        run.quality for contest in contests for name in contest.speeds for run in contest.list_runs(name)
+        run.quality for contest in contests for name in contest.names for run in contest.list_runs(name)
     )
     if not contests or not (wanted or measured or ask.campaign.directory or asked != AnswerRequest()):
         return None

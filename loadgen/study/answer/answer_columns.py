@@ -22,6 +22,7 @@ _UNCHANGED = {"kl": 0.0, "agreement": 1.0}  # of the reference against itself
 _ALIKE = 1e-9  # of the mean: an interval of rounding alone
 _HOUR_S, _MILLION = 3600.0, 1e6
 _NOT_STARTED = "the server was not started here"
+_NO_POWER = "no sensor of power or energy was read"
 _NO_KV = "the size of the KV cache is in what an engine reports or logs, and was not found"
 SAME_STATE = "equal"
 
@@ -50,6 +51,11 @@ def read_average(
 
 def _average(figure: Callable[[Reported], float | None], why: str) -> Callable[..., Value | str]:
     return partial(read_average, figure, why)
+
+
+def _at_load(read: Callable[[Candidate, Candidate], Value | str]) -> Callable[..., Value | str]:
+    """Make a reader that has no value of runs at loads that do not meet the objectives of their search."""
+    return lambda candidate, baseline: candidate.no_load or read(candidate, baseline)
 
 
 def _read_joules_per_request(run: Reported) -> float | None:
@@ -126,8 +132,7 @@ def _read_throughput(candidate: Candidate, baseline: Candidate) -> Value | str:
     """Return the output throughput at the highest load that was searched for; else why there is none."""
     if not candidate.searched:
         return "its load was not searched for"
-    value = candidate.average(lambda run: run.figure("output_throughput"))
-    return "no run at its highest load was found" if value is None else value
+    return read_average(lambda run: run.figure("output_throughput"), "no run has it", candidate, baseline)
 
 
 def _identify(run: Reported) -> Hashable:
@@ -175,7 +180,7 @@ def _read_quality(part: str, candidate: Candidate, baseline: Candidate) -> Value
 
 # In the order of the table, between the speeds and the scores of lm-evaluation-harness.
 COLUMNS = (
-    AnswerColumn("throughput", "tok/s at it", _read_throughput),
+    AnswerColumn("throughput", "tok/s at limit", _at_load(_read_throughput)),
     AnswerColumn("steps", "× by steps", partial(_read_split, "steps")),
     AnswerColumn("drafts", "× by drafts", partial(_read_split, "drafts")),
     AnswerColumn("kl", "KL", partial(_read_quality, "kl"), 6, better=False),
@@ -185,19 +190,19 @@ COLUMNS = (
         scale=1 / _GIB,
     ),
     AnswerColumn("kv_tokens", "KV tokens", _average(_read_kv_tokens, _NO_KV), 0),
-    AnswerColumn("context", "longest context", _read_context, 0),
+    AnswerColumn("context", "longest context", _at_load(_read_context), 0),
     AnswerColumn(
         "joules_per_request", "J/ request",
-        _average(_read_joules_per_request, "no sensor of power or energy was read"),
+        _at_load(_average(_read_joules_per_request, _NO_POWER)),
     ),
     AnswerColumn(
         "joules_per_token", "J/ token",
-        _average(lambda run: run.joules_per_token, "no sensor of power or energy was read"), 3, better=False,
+        _at_load(_average(lambda run: run.joules_per_token, _NO_POWER)), 3, better=False,
     ),
     AnswerColumn("ready_s", "s to ready", _average(_read_ready_s, _NOT_STARTED), 1),
     AnswerColumn("first_token_s", "s to token", _average(_read_first_token_s, _NOT_STARTED), 1),
-    AnswerColumn("output_price", "price/M output", _price("output_throughput"), 4),
-    AnswerColumn("total_price", "price/M total", _price("total_token_throughput"), 4),
+    AnswerColumn("output_price", "price/M output", _at_load(_price("output_throughput")), 4),
+    AnswerColumn("total_price", "price/M total", _at_load(_price("total_token_throughput")), 4),
     AnswerColumn("state", "state", _read_state),
 )  # fmt: skip
 
@@ -228,7 +233,7 @@ def _make_speed_column(contest: Contest, number: int, several: bool) -> AnswerCo
 
     def read(candidate: Candidate, baseline: Candidate) -> Value | str:
         speed = contest.speeds.get(candidate.name)
-        return f"no comparable run under {contest.title}" if speed is None else Value.of(speed)
+        return contest.explain_no_speed(candidate.name) if speed is None else Value.of(speed)
 
     return AnswerColumn(f"speed_{number}", title, read, better=contest.higher_is_faster)
 

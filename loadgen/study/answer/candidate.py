@@ -63,7 +63,8 @@ class Candidate(msgspec.Struct, frozen=True):
     quality: Quality | None = None
     reference: str = ""  # the arm or checkpoint that qualities are measured against; "": none
     is_reference: bool = False
-    searched: bool = False  # the load of its runs is the highest that it bears
+    searched: bool = False  # its load was searched for
+    no_load: str = ""  # why its runs are at no load that meets the objectives of the search
 
     @property
     def checkpoint(self) -> str:
@@ -108,7 +109,7 @@ def list_candidates(
     """
     places: dict[str, Contest] = {}
     for contest in contests:
-        for name in sorted(contest.speeds, key=lambda name: name != contest.baseline):
+        for name in sorted(contest.names, key=lambda name: name != contest.baseline):
             places.setdefault(name, contest)
     made = [
         replace(_make_candidate(name, contest), price_per_hour=price_per_hour, reference=campaign.reference)
@@ -139,6 +140,7 @@ def _make_candidate(name: str, contest: Contest) -> Candidate:
         split=contest.find_split(name),
         quality=next((run.quality for run in runs if run.quality is not None), None),
         searched=bool(contest.objectives),
+        no_load=contest.explain_no_load(name),
     )
 
 

@@ -8,11 +8,13 @@ from typing import Protocol
 
 import msgspec
 
+from loadgen.study import limit_record
 from loadgen.study.compare import limits
 from loadgen.study.compare.comparison import INVALID, BaselineRuns, find_column
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions, Decision, Effect, Split
 from loadgen.study.compare.tables.comparison_report import compute_speed_up, describe_load
+from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.repeats import Mean
 from loadgen.study.run_summary import Reported
 
@@ -54,6 +56,13 @@ class Contest(Protocol):
         """The name of the row that others are compared with; it may be of no row."""
 
     @property
+    def names(self) -> Sequence[str]:
+        """The rows that have a run which is not INVALID, of a search any run."""
+
+    def explain_no_speed(self, name: str) -> str:
+        """Write why a row of `names` has no speed."""
+
+    @property
     def speeds(self) -> Mapping[str, Mean]:
         """What it ranks by, of each row that has it and is comparable; latencies are speeds too."""
 
@@ -70,7 +79,10 @@ class Contest(Protocol):
         """The marks of each row."""
 
     def list_runs(self, name: str) -> tuple[Reported, ...]:
-        """List a row's runs: those at its highest load where that was searched for."""
+        """List a row's runs: of searches those at their highest loads that meet the objectives, else all."""
+
+    def explain_no_load(self, name: str) -> str:
+        """Write why a row's runs are at no load that meets the objectives; "" if they are, or without any."""
 
     def find_concurrency(self, name: str) -> float | None:
         """Find how many requests were in flight in a row's runs; None if unknown."""
@@ -109,6 +121,13 @@ class LoadContest(msgspec.Struct, frozen=True):
         return ()
 
     @property
+    def names(self) -> list[str]:
+        return [line.name for line in self.table.lines if self.list_runs(line.name)]
+
+    def explain_no_speed(self, name: str) -> str:
+        return f"it has no {self.label} that compares with {self.table.baseline}"
+
+    @property
     def speeds(self) -> dict[str, Mean]:
         key = self.table.headline
         return {
@@ -126,6 +145,9 @@ class LoadContest(msgspec.Struct, frozen=True):
     def list_runs(self, name: str) -> tuple[Reported, ...]:
         runs = next((line.runs for line in self.table.lines if line.name == name), ())
         return tuple(run for run in runs if run.level != INVALID)
+
+    def explain_no_load(self, name: str) -> str:
+        return ""
 
     def find_concurrency(self, name: str) -> float | None:
         limit = self.table.load.max_concurrency
@@ -172,6 +194,14 @@ class LimitContest(msgspec.Struct, frozen=True):
         return self.table.objectives
 
     @property
+    def names(self) -> list[str]:
+        return [row.name for row in self.table.rows if any(search.runs for search in row.searches)]
+
+    def explain_no_speed(self, name: str) -> str:
+        found = (limit_record.describe_limit(each.record) for each in self._list_searches(name))
+        return "; ".join(dict.fromkeys(found))
+
+    @property
     def speeds(self) -> dict[str, Mean]:
         found = {}
         for row in self.table.rows:
@@ -185,14 +215,25 @@ class LimitContest(msgspec.Struct, frozen=True):
     def faults(self) -> dict[str, tuple[str, ...]]:
         return {}
 
-    def list_runs(self, name: str) -> tuple[Reported, ...]:
+    def _list_searches(self, name: str) -> tuple[StoredLimit, ...]:
+        return next((row.searches for row in self.table.rows if row.name == name), ())
+
+    def _list_passing(self, name: str) -> tuple[Reported, ...]:
+        """List the run at the highest passing load of each search of a row."""
         runs: list[Reported] = []
-        for search in next((row.searches for row in self.table.rows if row.name == name), ()):
+        for search in self._list_searches(name):
             passed = [(run.load, run.directory) for run in search.record.runs if run.passed]
             if passed and search.directory is not None:
                 place = str(search.directory / max(passed)[1])
                 runs += [run for run in search.runs if run.source == place]
         return tuple(runs)
+
+    def list_runs(self, name: str) -> tuple[Reported, ...]:
+        every = (run for search in self._list_searches(name) for run in search.runs)
+        return self._list_passing(name) or tuple(every)
+
+    def explain_no_load(self, name: str) -> str:
+        return "" if self._list_passing(name) else "no load was shown to meet the objectives"
 
     def find_concurrency(self, name: str) -> float | None:
         limit = self.speeds.get(name)
@@ -215,9 +256,9 @@ class LimitContest(msgspec.Struct, frozen=True):
 def list_contests(
     tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits], ask: ComparisonOptions
 ) -> list[Contest]:
-    """List the contests of two rows with a speed or more: searches, then loads, in their order."""
+    """List the contests of two rows or more: searches, then loads, in their order."""
     every: list[Contest] = [
         *(LimitContest(table, ask) for table in searches),
         *(LoadContest(table, ask) for table in tables),
     ]
-    return [contest for contest in every if len(contest.speeds) > 1]
+    return [contest for contest in every if len(contest.names) > 1]

@@ -52,6 +52,10 @@ def recommend(contest: Contest, candidates: Sequence[Candidate], asked: AnswerRe
     ranked = _rank(contest, candidates)
     judged = {each.name: tuple(judge_constraints(each, contest, asked)) for each in ranked}
     open_ = [each.name for each in ranked if all(one.holds is not False for one in judged[each.name])]
+    lacking = [f"{name} ({contest.explain_no_speed(name)})" for name in contest.names if name not in judged]
+    if not ranked:
+        words, names = f"undecided: {list_first(lacking, _MOST_CHANGES)}", tuple[str, ...]()
+        return Recommendation(contest.title, Advice.UNDECIDED, names, words)
     if not open_:
         words, names = "take none: no checkpoint is within the constraints", tuple[str, ...]()
         choice = Advice.NONE
@@ -64,6 +68,13 @@ def recommend(contest: Contest, candidates: Sequence[Candidate], asked: AnswerRe
         changes.append(f"next: {behind[0]}, {write_lead(contest, times)}")
     if choice is Advice.TAKE and asked.max_kl is None:
         changes += _list_cautions(next(each for each in ranked if each.name == taken))
+    if lacking and contest.objectives and choice is Advice.TAKE:
+        choice, words = (
+            Advice.UNDECIDED,
+            f"undecided: {taken} has the highest limit found, but others have none",
+        )
+    if lacking:
+        changes.append(f"not ranked: {list_first(lacking, _MOST_CHANGES)}")
     return Recommendation(contest.title, choice, names, words, tuple(changes), judged)
 
 

@@ -176,11 +176,12 @@ def test_objectives_are_judged_by_the_requests_of_all_repeats(
     assert evidence in judged.evidence
 
 
-def searched(name: str, value: float, low: float, high: float) -> StoredLimit:
+def searched(name: str, value: float | None, low: float, high: float) -> StoredLimit:
     """A search of one cell; the run at its highest passing load has the name of that load's directory."""
     place = Path(f"cells/{name}")
-    record = limit_record(name=name, limit=LimitEstimate(value=value, low=low, high=high))
-    (run, *_) = cells(name, [10 * value])
+    found = None if value is None else LimitEstimate(value=value, low=low, high=high)
+    record = limit_record(name=name, limit=found)
+    (run, *_) = cells(name, [10 * low])
     runs = tuple(replace(run, source=str(place / each.directory), cell=cell(name, 0)) for each in record.runs)
     return StoredLimit(place, record, runs)
 
@@ -196,3 +197,18 @@ def test_searches_rank_by_their_limits(tmp_path: Path) -> None:
     assert [column.key for column in found.columns] == ["speed_1", "throughput", "kl", "agreement"]
     (recommended,) = found.recommendations
     assert recommended.words == ("take fp8: the fastest within ttft p99 < 500 ms, 1.8 × the req/s of bf16")
+
+
+def test_a_search_without_a_limit_leaves_it_undecided(tmp_path: Path) -> None:
+    keep_campaign(tmp_path, {"fp8": made_quality(0.02, 0.002)})
+    one = answered(tmp_path, [], [searched("bf16", 10, 9.5, 10.5), searched("fp8", None, 17.1, 19)])
+    (recommended,) = one.recommendations
+    assert recommended.lines == [
+        "undecided: bf16 has the highest limit found, but others have none",
+        "not ranked: fp8 (limit: at least 9.51 requests/s)",
+    ]
+    assert one.rows[1].sentence.startswith("KL 0.020 ± 0.002 from bf16")
+    none = answered(tmp_path, [], [searched("bf16", None, 9.5, 10.5), searched("fp8", None, 17.1, 19)])
+    assert none.recommendations[0].lines == [
+        "undecided: bf16 (limit: at least 9.51 requests/s), fp8 (limit: at least 9.51 requests/s)"
+    ]
