@@ -73,6 +73,8 @@ def main(argv: Sequence[str]) -> int:
     if request.reference is not None:
         kept = read_reference(Path(request.reference))
         plan = plan.follow_settings(kept.header.settings)
+        if kept.damage:
+            progress.warn(f"{request.reference}: what follows its whole lines is left out: {kept.damage}")
     with ExitStack() as stack:
         server = open_server(options, stack)
         reference = open_reference(options, request, stack)
@@ -221,6 +223,6 @@ def _measure(run: QualityRun, shown: Display, request: QualityRequest) -> int:
     if signal:
         progress.warn(f"interrupted: the figures are of {format_count(len(run.lines), 'answer')}")
     if failed is not None:
-        progress.warn(str(failed))
+        progress.warn(run.candidate.access.secrets.hide(str(failed)))
     measured = quality.kl is not None or quality.bits_per_byte is not None
     return decide_exit_code(signal=signal, measured=measured, whole=failed is None)

@@ -38,6 +38,7 @@ from loadgen.features.quality.reference_file import (
 )
 from loadgen.features.quality.text_parts import QualityPlan
 
+_GROWTH = 1.05  # of the answers between two estimates, so that many answers are not read again and again
 _FEWEST = 20  # answers before an interval's width means something
 
 
@@ -145,11 +146,17 @@ class QualityRun:
     scores: list[TokenScores | None] = field(default_factory=list)
     texts: dict[bool, list[TextSegment]] = field(default_factory=dict)  # by whether of the reference
     why: dict[str, str] = field(default_factory=dict)
-    _kl: MeanInterval | None = None
+    _kl: MeanInterval | None = None  # as of the last estimate
+    _next: int = 2  # answers at which it is estimated again
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a file of another text, or a candidate that cannot be held to a file."""
+        """Raise UsageError for a file of another text, and where no server scores what is sampled."""
         if self.kept is None:
+            if self.reference is not None and not (self.reference.scores or self.candidate.scores):
+                raise UsageError(
+                    f"neither {self.reference.engine} nor {self.candidate.engine} scores what the other "
+                    "samples: serve one of them by an engine that does, as vLLM"
+                )
             return
         header = self.kept.header
         if header.text_digest != self.plan.text_digest:
@@ -179,7 +186,7 @@ class QualityRun:
         if self.kept is not None:
             self.texts[True] = list(self.kept.segments)
             if not self.kept.segments:
-                self.why["text"] = f"{self.kept.header.engine} ({self.kept.header.model}) scores no text"
+                self.why["text"] = "the reference's file has no scores of the text"
         for of_reference, server, text in ((True, self.reference, theirs), (False, self.candidate, own)):
             if server is not None and server.scores:
                 self.texts[of_reference] = self._score_text(server, text)
@@ -216,7 +223,9 @@ class QualityRun:
         def keep(lines: Sequence[AnswerLine], scores: Sequence[TokenScores | None]) -> None:
             self.lines += lines
             self.scores += scores
-            self._kl = estimate_divergence([line.answer for line in self.lines], self.scores)
+            if len(self.lines) >= self._next:
+                self._kl = estimate_divergence([line.answer for line in self.lines], self.scores)
+                self._next = int(_GROWTH * len(self.lines)) + 1
             self.show(
                 QualityProgress(
                     f"answers of {sampler}", measure.tokens, plan.tokens, kl=self._kl, begin_ns=begin_ns
@@ -244,7 +253,7 @@ class QualityRun:
     @property
     def is_begun(self) -> bool:
         """Whether any figure can be computed."""
-        return bool(self.lines) or all(self.texts.get(side) for side in (True, False))
+        return len(self.lines) > 1 or all(self.texts.get(side) for side in (True, False))
 
     def judge(self) -> Quality:
         """Compute the figures of what is measured so far."""

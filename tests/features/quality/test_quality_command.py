@@ -102,6 +102,11 @@ def test_a_file_goes_on_where_it_was_cut_off(
         assert len(lines.readlines()) == 1 + len(whole_file.segments) + 10
     file.write_bytes(file.read_bytes()[:-30])  # killed while it wrote
     assert len(read_reference(file).answers) < 10
+    code, _, err = run(capsys, "--base-url", reference, "--reference", str(file))
+    assert (code, err) == (
+        0,
+        f"loadgen: {file}: what follows its whole lines is left out: its last line is cut off\n",
+    )
     assert run(capsys, "--base-url", reference, "--save", str(file))[0] == 0
     again = read_reference(file)
     assert (len(again.answers), len(again.segments), again.damage) == (10, len(whole_file.segments), "")
@@ -125,6 +130,18 @@ def test_a_candidate_that_cannot_score_samples(reference: str, capsys: pytest.Ca
     assert quality.kl is not None
     assert quality.kl.direction == "candidate‖reference"
     assert quality.why["agreement"] == "vLLM (gguf) scores no text"
+
+
+def test_two_that_cannot_score_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = (MarkovServer(model, "gguf", prompt_logprobs=False) for model in (REFERENCE, CANDIDATE))
+    with ScriptedServer(one) as reference, ScriptedServer(two) as candidate:
+        words = ["--base-url", candidate.base_url, "--reference-url", reference.base_url]
+        code, out, err = run(capsys, *words)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "neither vLLM nor vLLM scores" in err
+        code, out, err = run(capsys, *words, "--save", "/tmp/none.jsonl.gz")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "leave out --save" in err
 
 
 def test_fewer_alternatives_will_do(candidate: str, capsys: pytest.CaptureFixture[str]) -> None:
