@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Bool, Float64
-from loadgen.base.student import t_quantile
+from loadgen.base.intervals import t_quantile
 
 _PARAMETERS = 4  # of two lines that meet: where they begin, two slopes, the bend
 _FEWEST_LOADS = 4  # distinct loads: two on each line

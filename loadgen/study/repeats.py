@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import asdict
 
-from loadgen.base.student import t_quantile
+from loadgen.base.intervals import t_quantile
 from loadgen.base.text import WIDTH, align_cells, wrap_text
 from loadgen.figures.figure_table import percentile_name
 from loadgen.figures.metrics import Metrics

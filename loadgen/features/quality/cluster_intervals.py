@@ -10,36 +10,20 @@ Statistics 16, 1988, 927-953).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
-from loadgen.base.arrays import Float64
-from loadgen.base.student import t_quantile
+from loadgen.base.intervals import LEAST_SPREAD, RatioOfSums, t_quantile
 from loadgen.features.quality.quality_record import MeanInterval
 
 _RESAMPLES = 2000
 _SEED = 41  # of the bootstrap: equal data have equal intervals
 _FEWEST, _MOST = 30, 1000  # clusters that are resampled: fewer hold too little, of more the mean is normal
 _TAIL = 0.025
-_LEAST_SPREAD = 1e-12  # of the mean's size: below it is rounding
 
 
-class ClusterMean:
-    """The mean per token of values summed by cluster: Σx / Σn, a ratio, with its standard error."""
-
-    def __init__(self, sums: Sequence[float] | Float64, sizes: Sequence[float] | Float64) -> None:
-        """Compute the mean from each cluster's sum and number of tokens (or bytes), which is above 0."""
-        self.sums, self.sizes = np.asarray(sums, dtype=float), np.asarray(sizes, dtype=float)
-        self.clusters, self.total = len(self.sums), float(self.sizes.sum())
-        self.mean = float(self.sums.sum()) / self.total
-        self.residuals = self.sums - self.mean * self.sizes
-        m = self.clusters
-        self.error = (
-            math.inf if m < 2 else math.sqrt(float((self.residuals**2).sum()) * m / (m - 1)) / self.total
-        )
-        if self.error < _LEAST_SPREAD * abs(self.mean):
-            self.error = 0.0
+class ClusterMean(RatioOfSums):
+    """The mean per token of values summed by cluster; a size is a number of tokens, or of bytes."""
 
     def find_interval(self) -> MeanInterval | None:
         """Find the 95 % interval: bootstrap-t, or Student's t for under 30 or over 1000 clusters.
@@ -48,13 +32,10 @@ class ClusterMean:
         """
         if self.clusters < 2:
             return None
-        if self.error == 0.0:
-            return MeanInterval(mean=self.mean, low=self.mean, high=self.mean)
-        if _FEWEST <= self.clusters <= _MOST:
+        t = t_quantile(self.clusters - 1)
+        below, above = -t, t
+        if _FEWEST <= self.clusters <= _MOST and self.error:
             below, above = self._resample_t()
-        else:
-            above = t_quantile(self.clusters - 1)
-            below = -above
         return MeanInterval(
             mean=self.mean, low=self.mean - above * self.error, high=self.mean - below * self.error
         )
@@ -85,7 +66,7 @@ class ClusterMean:
         """
         off = self.mean - expected
         if self.error == 0.0:
-            return 0.0 if abs(off) <= _LEAST_SPREAD + 1e-9 * abs(expected) else math.copysign(math.inf, off)
+            return 0.0 if abs(off) <= LEAST_SPREAD + 1e-9 * abs(expected) else math.copysign(math.inf, off)
         t, m = off / self.error, self.clusters
         deviation = math.sqrt(float((self.residuals**2).mean()))
         skew = float((self.residuals**3).mean()) / deviation**3 / math.sqrt(m) if deviation else 0.0
@@ -105,6 +86,6 @@ class ClusterMean:
             + off**2 * (weights @ self.sizes**2)
         )
         errors = np.sqrt(np.maximum(squares, 0.0) * m / (m - 1)) / totals
-        errors = np.maximum(errors, _LEAST_SPREAD * self.error)  # of one cluster, drawn m times
+        errors = np.maximum(errors, LEAST_SPREAD * self.error)  # of one cluster, drawn m times
         low, high = np.quantile(off / errors, [_TAIL, 1 - _TAIL])
         return float(low), float(high)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Bool, Float64, Int64
-from loadgen.base.student import t_quantile
+from loadgen.base.intervals import RatioOfSums, t_quantile
 from loadgen.records.record import Records
 
 MOST_TOKENS = 64  # of a step that the histogram tells apart; drafts have 2 to 16
@@ -80,8 +78,7 @@ def estimate_ratio_of_sums(
 ) -> RatioEstimate | None:
     """Estimate scale × Σ numerator / Σ denominator, whose units are waves of `wave` successive requests.
 
-    With ratio r, mean denominator x̄ and n units: r ± t(97.5 %, n − 1) · √(Σ(y − r·x)² / (n·(n − 1))) / x̄
-    (Cochran, Sampling Techniques, 6.13). Requests without a denominator are no units. None without any.
+    Requests without a denominator are no units. None without any.
     """
     some = denominator > 0
     begins = np.arange(0, int(some.sum()), max(wave, 1))
@@ -89,10 +86,9 @@ def estimate_ratio_of_sums(
         return None
     if len(begins) > 1 and int(some.sum()) % max(wave, 1):
         begins = begins[:-1]  # the last wave takes the rest
-    y, x = (np.add.reduceat(values[some].astype(np.float64), begins) for values in (numerator, denominator))
-    ratio, units = float(y.sum() / x.sum()), len(begins)
+    y, x = (np.add.reduceat(values[some], begins) for values in (numerator, denominator))
+    ratio, units = RatioOfSums(y, x), len(begins)
     if units < 2:
-        return RatioEstimate(scale * ratio, units=units)
-    error = math.sqrt(float(((y - ratio * x) ** 2).sum()) / (units * (units - 1))) / float(x.mean())
-    half = t_quantile(units - 1) * error
-    return RatioEstimate(scale * ratio, scale * (ratio - half), scale * (ratio + half), units)
+        return RatioEstimate(scale * ratio.mean, units=units)
+    half = t_quantile(units - 1) * ratio.error
+    return RatioEstimate(scale * ratio.mean, scale * (ratio.mean - half), scale * (ratio.mean + half), units)

@@ -10,11 +10,11 @@ from typing import Any
 
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
+from loadgen.base.intervals import NORMAL_QUANTILE
 from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.study.answer.candidate import Value
 from loadgen.study.importers import json_fields
 
-_Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
 _ERROR = "_stderr"  # of a metric, which comes before the filter: acc_stderr,none
 _NO_METRIC = ("alias", "name", "sample_len", "samples")
 
@@ -57,6 +57,6 @@ def _find_score(metrics: Mapping[str, Any]) -> tuple[str, Value] | None:
         if value is None or name.endswith(_ERROR) or name in _NO_METRIC:
             continue
         error = json_fields.read_number(metrics.get(f"{name}{_ERROR}{comma}{chosen}"))
-        reach = math.nan if error is None else _Z * error
+        reach = math.nan if error is None else NORMAL_QUANTILE * error
         return name, Value(value, value - reach, value + reach)
     return None

@@ -19,7 +19,6 @@ from msgspec.structs import asdict, replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
-from loadgen.base.student import t_quantile
 from loadgen.base.text import clean_line
 from loadgen.features.quality import quality_verdict
 from loadgen.features.quality.quality_record import Quality
@@ -189,10 +188,8 @@ def summarise_limits(limits: Sequence[StoredLimit]) -> LimitEstimate | None:
     known = [each for limit in limits if (each := limit.record.limit) is not None and each.value is not None]
     if len(known) < 2:
         return known[0] if known else None
-    logs = np.log(list_limits(limits))
-    mean = float(logs.mean())
-    half = t_quantile(len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
-    return LimitEstimate(value=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half))
+    log = repeats.Mean.average(np.log(list_limits(limits)).tolist())
+    return LimitEstimate(value=math.exp(log.mean), low=math.exp(log.low), high=math.exp(log.high))
 
 
 def judge_limits(

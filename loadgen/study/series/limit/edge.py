@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Bool, Float64
-from loadgen.base.student import t_quantile
+from loadgen.base.intervals import t_quantile
 
 _NEAR = 6.0  # times the allowed share, and its inverse: of the runs whose fitted shares lie between
 _FAR = 3.0  # times the allowed odds: a run beyond is at least as far above as it shows

@@ -1,4 +1,4 @@
-"""Student's t quantiles, against the density and the printed tables."""
+"""Student's t quantiles against the density and the printed tables, and ratios of sums."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
-from loadgen.base.student import t_quantile
+from loadgen.base.intervals import t_quantile
 
 
 def below(t: float, freedom: int) -> float:
