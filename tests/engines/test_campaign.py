@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,10 @@ from builders.campaign_files import cells, contents
 from engines import place
 from engines.clients import loadgen, start_loadgen
 from engines.leftovers import PATIENCE_S, until_nothing_is_left
-from engines.running import OFFLINE
+from engines.running import OFFLINE, VLLM_ON_CPU
+from engines.sharp_models import NOISY, SHARP
+from loadgen.features.quality.reference_file import read_reference
+from loadgen.study.arm_qualities import read_qualities
 
 pytestmark = [pytest.mark.engine, pytest.mark.alone]
 
@@ -30,6 +34,7 @@ num_warmups = 2
 temperature = 0.0
 """
 _LIMIT_S = 900.0
+_TOKENS = 3000
 _LAYERS = 16  # of the other checkpoint, 2 of the first: no neighbour on this machine is as slow
 
 
@@ -40,6 +45,21 @@ def _campaign(directory: Path, python: Path, models: dict[str, Path]) -> None:
         f'profiles = ["./short.toml"]\nrepeats = {_REPEATS}\nseed = 7\nmargin = 0.05\n'
         f'[servers.transformers]\nlaunch = "transformers"\nserver_python = "{python}"\n'
         f'server_args = "--device cpu --dtype bfloat16"\n{tables}',
+        "utf-8",
+    )
+
+
+def _campaign_of_quality(directory: Path, python: Path, models: Path) -> None:
+    """A campaign's file with two checkpoints on vLLM, of which one is the reference."""
+    (directory / "short.toml").write_text(_PROFILE, "utf-8")
+    tables = "".join(
+        f'[[checkpoints]]\nname = "{name}"\nmodel = "{models / name}"\n' for name in (SHARP, NOISY)
+    )
+    (directory / "tiny.toml").write_text(
+        f'profiles = ["./short.toml"]\nrepeats = 1\nseed = 7\n'
+        f'[quality]\nreference = "{SHARP}"\ntokens = {_TOKENS}\n'
+        f'[servers.vllm]\nlaunch = "vllm"\nserver_python = "{python}"\n'
+        f'server_args = "--dtype bfloat16 --max-model-len 2048 --enforce-eager"\n{tables}',
         "utf-8",
     )
 
@@ -94,3 +114,60 @@ def test_a_deeper_model_is_slower_a_copy_is_not_and_kills_resume(
     assert effects["deep"]["call"] == "slower"
     assert effects["copy"]["call"] in ("equivalent", "undecided")
     assert effects["copy"]["units"] == _REPEATS
+
+
+def _run_script(python: Path, script: str, *words: object) -> str:
+    """Run a script of this folder with the engines' Python; what it printed."""
+    argv = [str(python), str(Path(__file__).with_name(script)), *map(str, words)]
+    env = {**os.environ, **OFFLINE}
+    return subprocess.run(argv, check=True, capture_output=True, text=True, env=env).stdout
+
+
+def _finish(words: list[str], directory: Path) -> str:
+    """Run a campaign on vLLM to its end; what it printed."""
+    with start_loadgen(words, directory, "campaign", {**OFFLINE, **VLLM_ON_CPU}) as process:
+        out, err = process.communicate(timeout=_LIMIT_S)
+    assert process.returncode == 0, err
+    return out
+
+
+def test_quality_is_measured_with_the_speed_and_kills_resume(
+    engines_python: Path, model: Path, tmp_path: Path
+) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    _run_script(engines_python, "sharp_models.py", model, models)
+    _campaign_of_quality(tmp_path, engines_python, models)
+    process = start_loadgen(
+        ["tiny.toml", "--quiet", "--allow-launch"], tmp_path, "campaign", {**OFFLINE, **VLLM_ON_CPU}
+    )
+    deadline = time.monotonic() + _LIMIT_S
+    while not (found := [*tmp_path.glob("runs/*-tiny/quality/reference.jsonl.gz")]):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGKILL)
+    process.wait(PATIENCE_S)
+    process.communicate()
+    until_nothing_is_left(str(models))
+
+    out = _finish(["tiny.toml", "--resume", "--allow-launch"], tmp_path)
+    until_nothing_is_left(str(models))
+    (kept,) = found
+    answers = [(line.answer.prompt_ids, line.answer.token_ids) for line in read_reference(kept).answers]
+    assert len(answers) == len({prompt for prompt, _ in answers})
+    (tmp_path / "answers.json").write_text(json.dumps(answers))
+    words = models / SHARP, models / NOISY, tmp_path / "answers.json"
+    exact = float(_run_script(engines_python, "exact_divergence.py", *words).split()[-1])
+    quality = read_qualities(kept.parents[1])[f"{NOISY} on vllm"]
+    assert quality.kl is not None, quality.why
+    assert (
+        quality.kl.low * 0.9 < exact < quality.kl.high * 1.1
+    )  # it leaves the exact value out once in 20 runs
+    assert (quality.doubts, quality.why) == ((), {})
+    assert "Quality, against the reference" in out
+    assert f"KL {quality.kl.mean:.2f}" in " ".join(out.split())
+
+    page = loadgen([str(kept.parents[1]), "--html", "page.html"], tmp_path, "report")
+    assert page.code == 0, page.err
+    assert '<section id="quality">' in (tmp_path / "page.html").read_text("utf-8")
