@@ -193,7 +193,7 @@ def _save_reference(
     finally:
         shown.close()
     kept = read_reference(path)
-    print_text(clean_text("\n".join(quality_lines.describe_reference(kept, path))), sys.stderr)
+    print_text(clean_text("\n".join(quality_lines.list_reference_lines(kept, path))), sys.stderr)
     if signal:
         progress.warn("interrupted: the same command goes on with this file")
     return kept, decide_exit_code(signal=signal, measured=bool(kept.answers))
@@ -218,7 +218,7 @@ def _measure(run: QualityRun, shown: Display, request: QualityRequest) -> int:
     if request.json:
         print_text(quality.model_dump_json(indent=2), sys.stdout)
     else:
-        lines = quality_lines.describe_quality(quality, request.margin)
+        lines = quality_lines.list_quality_lines(quality, request.margin)
         print_text(clean_text("\n".join(lines)), sys.stdout)
     if signal:
         progress.warn(f"interrupted: the figures are of {format_count(len(run.lines), 'answer')}")

@@ -21,9 +21,10 @@ _NAMES = {
 }
 
 
-def describe_quality(quality: Quality, margin: float) -> list[str]:
-    """Describe a quality in lines of 80 columns: the verdict, the figures, and doubts with what to do."""
-    lines = [f"{quality.candidate} held to {quality.reference}: {_describe_verdict(quality, margin)}"]
+def list_quality_lines(quality: Quality, margin: float) -> list[str]:
+    """List a quality as lines of 80 columns: the verdict, the figures, and doubts with what to do."""
+    verdict = _describe_verdict(quality, margin)
+    lines = wrap_text(f"{quality.candidate} held to {quality.reference}: {verdict}", width=WIDTH)
     lines += [f"  {label:<{_LABEL}}{value}" for label, value in _list_figures(quality)]
     reasons: dict[str, list[str]] = {}
     for key, name in _NAMES.items():
@@ -37,8 +38,8 @@ def describe_quality(quality: Quality, margin: float) -> list[str]:
     return lines
 
 
-def describe_reference(contents: ReferenceContents, path: Path) -> list[str]:
-    """Describe what a reference file has, and how it is used, in lines of 80 columns."""
+def list_reference_lines(contents: ReferenceContents, path: Path) -> list[str]:
+    """List what a reference file has as lines of 80 columns."""
     answers = [line.answer for line in contents.answers]
     tokens = sum(len(answer.token_ids) for answer in answers)
     lines = [
