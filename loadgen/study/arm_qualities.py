@@ -46,10 +46,15 @@ def read_qualities(directory: Path) -> dict[str, Quality]:
 
 
 def read_quality(path: Path) -> Quality | None:
-    """Read the quality that a file has; None if there is no such file, or no quality in it."""
+    """Read the quality that a file has; None if there is no such file, or no quality in it.
+
+    One with a figure that is no finite number is none.
+    """
     try:
-        return Quality.model_validate_json(read_file_bytes(path, _MOST_BYTES))
-    except _DAMAGE:
+        found = Quality.model_validate_json(read_file_bytes(path, _MOST_BYTES))
+        json.dumps(found.model_dump(), allow_nan=False)  # raises ValueError of the others
+        return found
+    except (*_DAMAGE, TypeError):
         return None
 
 

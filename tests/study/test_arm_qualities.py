@@ -54,8 +54,10 @@ def test_a_run_has_the_quality_of_its_arm_or_its_own(tmp_path: Path) -> None:
     alone.mkdir()
     (alone / "quality.json").write_text(own.model_dump_json(), "utf-8")
     assert find_run_quality(alone, None) == own
-    (alone / "quality.json").write_text("{}", "utf-8")
-    assert find_run_quality(alone, None) is None
+    endless = quality(1e-3, 1e-4).model_dump_json().replace('"mean":0.941', '"mean":1e999')
+    for damaged in ("{}", "[" * 100_000, endless):
+        (alone / "quality.json").write_text(damaged, "utf-8")
+        assert find_run_quality(alone, None) is None
 
 
 def test_a_line_says_how_far_a_candidate_is() -> None:

@@ -42,6 +42,10 @@ _IMPOSSIBLE = (
 )
 
 
+_UNBOUNDED = "a server gives a token of the text no probability at all, so that nothing bounds the figure"
+_MOST_LOG = 700.0  # of a perplexity, beyond which it is no number any more
+
+
 class QualityEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured of two servers: one has sampled the answers, both have scored answers and text.
 
@@ -70,6 +74,8 @@ def judge_evidence(evidence: QualityEvidence) -> Quality:
     differ = compare_vocabularies(evidence.reference_text, evidence.candidate_text)
     texts = {REFERENCE: evidence.reference_text, CANDIDATE: evidence.candidate_text}
     unscored = evidence.why.get("text", "" if all(texts.values()) else _NOT_SCORED)
+    logprobs = (value for text in texts.values() for part in text for value in part.scores.logprobs)
+    unbounded = unscored or ("" if all(map(math.isfinite, logprobs)) else _UNBOUNDED)
     kl: KlDivergence | str = evidence.why.get("kl") or differ or next(iter(doubts), "")
     if not kl:
         kl, further = _estimate_kl(evidence)
@@ -78,9 +84,9 @@ def judge_evidence(evidence: QualityEvidence) -> Quality:
         "kl": kl,
         "noise_floor": evidence.why.get("noise_floor") or next(iter(doubts), "") or _estimate_floor(evidence),
         "agreement": unscored or differ or _measure_agreement(evidence),
-        "perplexity_ratio": unscored or differ or _measure_ratio(evidence),
-        "perplexity": unscored or {name: _measure_perplexity(text) for name, text in texts.items()},
-        "bits_per_byte": unscored or _count_bits(texts),
+        "perplexity_ratio": unbounded or differ or _measure_ratio(evidence),
+        "perplexity": unbounded or {name: _measure_perplexity(text) for name, text in texts.items()},
+        "bits_per_byte": unbounded or _count_bits(texts),
     }
     return Quality(
         reference=evidence.reference,
@@ -222,13 +228,14 @@ def _measure_ratio(evidence: QualityEvidence) -> MeanInterval | str:
     found = _average_rows(rows).find_interval()
     if found is None:
         return _FEW_SEGMENTS
-    return MeanInterval(mean=math.exp(found.mean), low=math.exp(found.low), high=math.exp(found.high))
+    mean, low, high = (math.exp(min(value, _MOST_LOG)) for value in (found.mean, found.low, found.high))
+    return MeanInterval(mean=mean, low=low, high=high)
 
 
 def _measure_perplexity(text: Sequence[TextSegment]) -> float:
     """Return exp of the mean negative log-probability of the text's tokens, pooled over its segments."""
     logprobs = [value for segment in text for value in segment.scores.logprobs]
-    return math.exp(-math.fsum(logprobs) / len(logprobs))
+    return math.exp(min(-math.fsum(logprobs) / len(logprobs), _MOST_LOG))
 
 
 def _count_bits(texts: Mapping[str, Sequence[TextSegment]]) -> dict[str, MeanInterval] | str:

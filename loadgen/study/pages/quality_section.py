@@ -64,7 +64,8 @@ def _plot_load(comparison: ComparedLoad) -> Panel | None:
             text = comparison_report.format_spread(column, mean)
             points.append(_Point(row, distance, _scale_mean(column, mean), text))
     better = {None: "", True: "Higher is faster.", False: "Lower is faster."}[column.higher_is_faster]
-    title = f"{column.label} against KL, {comparison_report.describe_load(comparison.load)}"
+    load = comparison.load.name or comparison_report.describe_load(comparison.load)
+    title = f"{column.label} against KL, {load}"
     return _plot_points(points, title, column.label, better)
 
 
@@ -79,7 +80,7 @@ def _plot_limit(compared: ComparedLimits) -> Panel | None:
             speed = MeanInterval(**dict(zip(("mean", "low", "high"), (limit.value, *ends), strict=True)))
             points.append(_Point(row, distance, speed, limit_record.format_load(limit.value)))
     label = "at a time" if compared.axis == "concurrency" else "requests/s"
-    return _plot_points(points, f"Limit against KL: {describe_limits(compared)}", label, "Higher is better.")
+    return _plot_points(points, "Limit against KL", label, f"{describe_limits(compared)}. Higher is better.")
 
 
 def _plot_points(points: Sequence[_Point], title: str, label: str, better: str) -> Panel | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from builders.markov_chain import MarkovModel, compute_kl, disturb, make_chain, normalize
 from loadgen.features.quality.divergence import (
     QualityEvidence,
@@ -216,3 +218,20 @@ def test_the_verdict_is_by_the_interval(mean: float, half: float, floor: float |
 
 def test_without_a_divergence_there_is_no_verdict() -> None:
     assert judge_quality(Quality(reference="a", candidate="b", why={"kl": "no"})) is None
+
+
+@loop_over(
+    ("logprobs", "perplexity"),
+    [((-math.inf, -2.0), None), ((-3000.0, -3000.0), math.exp(700)), ((-1.0, -3.0), math.e**2)],
+)
+def test_no_figure_of_the_text_is_infinite(logprobs: tuple[float, float], perplexity: float | None) -> None:
+    text = [segment((1, 2, 3), (-1.0, -2.0)) for _ in range(3)]
+    other = [segment((1, 2, 3), logprobs) for _ in range(3)]
+    found = judge_evidence(
+        QualityEvidence(reference="a", candidate="b", reference_text=text, candidate_text=other)
+    )
+    assert (found.perplexity or {}).get("candidate") == (perplexity and pytest.approx(perplexity))
+    json.dumps(found.model_dump(), allow_nan=False)  # raises of an infinite one
+    if perplexity is None:
+        assert (found.perplexity_ratio, found.bits_per_byte) == (None, None)
+        assert "no probability at all" in found.why["perplexity"]
