@@ -21,9 +21,8 @@ from loadgen.features.quality import quality_lines, quality_run
 from loadgen.features.quality.probability_server import ProbabilityServer, probe_server
 from loadgen.features.quality.quality_run import QualityRun
 from loadgen.features.quality.quality_settings import QUALITY, QualityOptions
-from loadgen.features.quality.quality_text import read_text
+from loadgen.features.quality.quality_text import QualityPlan, read_text
 from loadgen.features.quality.reference_file import ReferenceContents, read_reference
-from loadgen.features.quality.text_parts import QualityPlan
 from loadgen.plan import profile
 from loadgen.run.attach import attach, collect_settings
 from loadgen.run.command import bench, progress
@@ -221,7 +220,7 @@ def _measure(run: QualityRun, shown: Display, request: QualityRequest) -> int:
         lines = quality_lines.list_quality_lines(quality, request.margin)
         print_text(clean_text("\n".join(lines)), sys.stdout)
     if signal:
-        progress.warn(f"interrupted: the figures are of {format_count(len(run.lines), 'answer')}")
+        progress.warn(f"interrupted: the figures are of {format_count(len(run.answers.lines), 'answer')}")
     if failed is not None:
         progress.warn(run.candidate.access.secrets.hide(str(failed)))
     measured = quality.kl is not None or quality.bits_per_byte is not None

@@ -41,10 +41,9 @@ def list_quality_lines(quality: Quality, margin: float) -> list[str]:
 def list_reference_lines(contents: ReferenceContents, path: Path) -> list[str]:
     """List what a reference file has as lines of 80 columns."""
     answers = [line.answer for line in contents.answers]
-    tokens = sum(len(answer.token_ids) for answer in answers)
     lines = [
-        f"{path}: {format_count(len(answers), 'answer')} of {contents.header.model}, {tokens:,} tokens, "
-        f"{format_count(len(contents.segments), 'segment')} of text"
+        f"{path}: {format_count(len(answers), 'answer')} of {contents.header.model}, "
+        f"{contents.tokens:,} tokens, {format_count(len(contents.segments), 'segment')} of text"
     ]
     floor = estimate_divergence(answers, [line.own for line in contents.answers])
     if floor is not None:

@@ -4,40 +4,63 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from threading import current_thread, main_thread
 from typing import Any, TypeVar
 
 import msgspec
 
+from loadgen.base import clock
 from loadgen.base.errors import MeasureError
 from loadgen.base.signals import SIGNALS, stop
+from loadgen.base.text import WIDTH
+from loadgen.features.quality.divergence import estimate_divergence
 from loadgen.features.quality.probability_apis import TokenSequence
 from loadgen.features.quality.probability_server import CHAT, ProbabilityClient, ProbabilityServer
-from loadgen.features.quality.quality_record import SampledAnswer, TextSegment, TokenScores
-from loadgen.features.quality.reference_file import AnswerLine
-from loadgen.features.quality.text_parts import PROMPT_TOKENS, QualityPlan
+from loadgen.features.quality.quality_record import MeanInterval, SampledAnswer, TextSegment, TokenScores
+from loadgen.features.quality.quality_text import PROMPT_TOKENS, QualityPlan, TokenizedText
+from loadgen.features.quality.reference_file import AnswerLine, ReferenceFile, SegmentLine
 
 T = TypeVar("T")
 _HEAD = "\n"  # before each segment: what follows nothing has no score, and this is it
-NoteAnswers = Callable[[Sequence[AnswerLine], Sequence[TokenScores | None]], None]
-NoteCount = Callable[[int], None]
+_GROWTH = 1.05  # of the answers between two estimates, so that many answers are not read again and again
+_FEWEST = 20  # answers before an interval's width means something
 
 
-class TokenizedText(msgspec.Struct, frozen=True):
-    """A text's segments as token ids, each after a line end, and how many bytes of each have a score."""
+class QualityProgress(msgspec.Struct, frozen=True):
+    """How far a measurement of quality is, for a display."""
 
-    segments: tuple[tuple[int, ...], ...]
-    scored_bytes: tuple[int, ...]
+    what: str  # as "answers of bf16"
+    done: int
+    total: int
+    unit: str
+    begin_ns: int  # of these
+    kl: MeanInterval | None = None  # so far
 
-    def has_ids(self, others: Sequence[Sequence[int]]) -> bool:
-        """Whether these are the ids of another tokenization, but for a token that begins a prompt."""
-        pairs = zip(self.segments, map(tuple, others), strict=False)
-        return len(others) == len(self.segments) and all(
-            other in (own, own[1:]) or own == other[1:] for own, other in pairs
-        )
+    @property
+    def share(self) -> float:
+        """The share that is done, 0 to 1."""
+        return min(self.done / max(self.total, 1), 1.0)
+
+    def line(self, columns: int = WIDTH) -> str:
+        """Return the progress in one line: what, how much, the interval so far, and the seconds left."""
+        parts = [f"{self.what}: {self.done:,} of {self.total:,} {self.unit}s"]
+        if self.kl is not None:
+            parts.append(f"KL {self.kl.mean:.4f} ± {(self.kl.high - self.kl.low) / 2:.4f}")
+        if self.begin_ns and self.share:
+            elapsed_s = (clock.now_ns() - self.begin_ns) / 1e9
+            parts.append(f"{elapsed_s * (1 / self.share - 1):.0f} s left")
+        return " · ".join(parts)
+
+
+Show = Callable[[QualityProgress], None]
+
+
+def show_nothing(progress: QualityProgress) -> None:
+    """Show no progress."""
 
 
 def tokenize_text(server: ProbabilityServer, plan: QualityPlan) -> TokenizedText:
@@ -60,46 +83,61 @@ def tokenize_text(server: ProbabilityServer, plan: QualityPlan) -> TokenizedText
     return _run(server, tokenize())
 
 
-def score_text(server: ProbabilityServer, text: TokenizedText, note: NoteCount) -> list[TextSegment]:
-    """Score the segments of a text by a server, in their order; `note` gets the number scored so far.
+def score_text(
+    server: ProbabilityServer, text: TokenizedText, show: Show, file: ReferenceFile | None = None
+) -> list[TextSegment]:
+    """Score the segments of a text by a server, in their order; raises MeasureError.
 
-    Raises MeasureError.
+    Those that a file has are not scored again, and others are appended to it, as many at a time as are sent
+    at once.
     """
-    found: dict[int, TokenScores] = {}
-    each = server.api.prompts_each
+    each, begin_ns = server.api.prompts_each, clock.now_ns()
+    segments = [] if file is None or file.contents is None else list(file.contents.segments)
 
     async def score() -> None:
         async with server.open() as client:
-
-            async def score_batch(first: int) -> None:
-                batch = text.segments[first : first + each]
-                scores = await client.score([TokenSequence(ids, 1) for ids in batch])
-                found.update(enumerate(scores, first))
-                note(len(found))
-
-            batches = [score_batch(first) for first in range(0, len(text.segments), each)]
-            await _run_all(batches, server.requests_at_once)
+            while rest := text.segments[len(segments) :][: server.prompts_at_once]:
+                batches = [rest[first : first + each] for first in range(0, len(rest), each)]
+                asked = ([TokenSequence(ids, 1) for ids in batch] for batch in batches)
+                scores = chain.from_iterable(await _gather(*map(client.score, asked)))
+                sizes = text.scored_bytes[len(segments) :]
+                more = [TextSegment(*row) for row in zip(rest, scores, sizes, strict=False)]
+                if file is not None:
+                    file.append(map(SegmentLine, more))
+                segments.extend(more)
+                what, total = f"text by {server.model}", len(text.segments)
+                show(QualityProgress(what, len(segments), total, "segment", begin_ns))
 
     _run(server, score())
-    return [
-        TextSegment(ids, found[number], text.scored_bytes[number]) for number, ids in enumerate(text.segments)
-    ]
+    return segments
 
 
-def score_answers(server: ProbabilityServer, lines: Sequence[AnswerLine], measure: AnswerMeasure) -> None:
-    """Score sampled answers by a server, in batches, until `measure` wants no more; it gets each batch.
+def score_answers(
+    server: ProbabilityServer,
+    lines: Sequence[AnswerLine],
+    measure: AnswerMeasure,
+    file: ReferenceFile | None = None,
+) -> None:
+    """Score sampled answers by a server, in batches, until `measure`, which gets each, wants no more.
 
-    Raises MeasureError.
+    Those whose scores a file has are not scored again, and others' are appended to it. Raises MeasureError.
     """
+    measure.begin_ns = clock.now_ns()
+    kept = () if file is None or file.contents is None else file.contents.answers
+    known = {line.answer: line.own for line in kept if line.own is not None}
+    before = [line for line in lines if line.answer in known]
+    measure.note(before, [known[line.answer] for line in before])
+    rest = iter([line for line in lines if line.answer not in known])
+
+    async def score_next(client: ProbabilityClient) -> None:
+        while measure.wants_more() and (batch := list(islice(rest, server.api.prompts_each))):
+            scores = await client.score([find_sequence(line.answer) for line in batch])
+            if file is not None:
+                pairs = zip(batch, scores, strict=True)
+                file.append(AnswerLine(line.answer, own) for line, own in pairs)
+            measure.note(batch, scores)
 
     async def score() -> None:
-        rest = iter(lines)
-
-        async def score_next(client: ProbabilityClient) -> None:
-            while measure.wants_more() and (batch := _take(rest, server.api.prompts_each)):
-                scores = await client.score([find_sequence(line.answer) for line in batch])
-                measure.note(batch, scores)
-
         async with server.open() as client:
             await _run_all([score_next(client) for _ in range(server.requests_at_once)])
 
@@ -114,6 +152,8 @@ def sample_answers(
     It goes on until `measure`, which gets each batch, wants no more. Prompts that it has answers of already
     are left out. Raises MeasureError.
     """
+
+    measure.begin_ns = clock.now_ns()
 
     async def sample() -> None:
         async with AsyncExitStack() as stack:
@@ -191,42 +231,56 @@ def find_sequence(answer: SampledAnswer) -> TokenSequence:
 
 @dataclass
 class AnswerMeasure:
-    """The answers measured so far, and how many more are wanted."""
+    """The answers measured so far, with their scores by the other server, and how many more are wanted."""
 
     plan: QualityPlan
-    keep: NoteAnswers  # gets each batch, as soon as it is there
-    is_precise: Callable[[], bool] = lambda: False
-    answers: int = 0
-    tokens: int = 0
+    what: str = "answers"  # of the progress
+    show: Show = show_nothing
+    keep: Callable[[Sequence[AnswerLine]], None] | None = None  # gets each batch, as soon as it is there
     known: Counter[tuple[int, ...]] = field(default_factory=Counter)  # prompts of earlier answers
     numbered: int = 0  # prompts that were taken
-    begun: int = field(default=0, init=False)  # answers that are under way
+    tokens: int = 0
+    lines: list[AnswerLine] = field(default_factory=list)
+    scores: list[TokenScores | None] = field(default_factory=list)
+    kl: MeanInterval | None = None  # as of the last estimate
+    begin_ns: int = 0  # of the measuring
+    _begun: int = 0  # answers that are under way
+    _next: int = 2  # answers at which KL is estimated again
 
     def wants_more(self) -> bool:
         """Whether fewer tokens are there than wanted, and the interval is not as narrow as wanted."""
-        return self.tokens < self.plan.tokens and not self.is_precise()
+        return self.tokens < self.plan.tokens and not self.is_precise
+
+    @property
+    def is_precise(self) -> bool:
+        """Whether KL's interval is as narrow as the plan wants, from 20 answers on."""
+        if self.plan.precision is None or self.kl is None or len(self.lines) < _FEWEST:
+            return False
+        return (self.kl.high - self.kl.low) / 2 <= self.plan.precision
 
     def begin_batch(self, most: int) -> range:
         """Begin a batch of `most` prompts, fewer if fewer will do; return their numbers, empty to stop."""
-        left = self.plan.tokens - self.tokens - self.begun * self.plan.answer_tokens
-        size = min(most, -(-left // self.plan.answer_tokens)) if self.wants_more() else 0
-        self.begun += max(size, 0)
-        self.numbered += max(size, 0)
-        return range(self.numbered - max(size, 0), self.numbered)
+        left = self.plan.tokens - self.tokens - self._begun * self.plan.answer_tokens
+        size = max(min(most, -(-left // self.plan.answer_tokens)), 0) if self.wants_more() else 0
+        self._begun += size
+        self.numbered += size
+        return range(self.numbered - size, self.numbered)
 
     def end_batch(self, size: int) -> None:
         """Count `size` answers as no longer under way."""
-        self.begun -= size
+        self._begun -= size
 
     def note(self, lines: Sequence[AnswerLine], scores: Sequence[TokenScores | None]) -> None:
-        """Count a batch of answers, and pass it on."""
-        self.answers += len(lines)
+        """Add a batch of answers, pass it on, and show the progress, with KL estimated after 5 % more."""
+        if self.keep is not None:
+            self.keep(lines)
+        self.lines += lines
+        self.scores += scores
         self.tokens += sum(len(line.answer.token_ids) for line in lines)
-        self.keep(lines, scores)
-
-
-def _take(rest: Iterable[AnswerLine], most: int) -> list[AnswerLine]:
-    return [line for _, line in zip(range(most), rest, strict=False)]
+        if len(self.lines) >= self._next:
+            self.kl = estimate_divergence([line.answer for line in self.lines], self.scores)
+            self._next = int(_GROWTH * len(self.lines)) + 1
+        self.show(QualityProgress(self.what, self.tokens, self.plan.tokens, "token", self.begin_ns, self.kl))
 
 
 async def _return(value: Any) -> Any:

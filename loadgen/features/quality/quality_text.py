@@ -1,17 +1,94 @@
-"""Quality text: the text that is scored by default, and that prompts are cut from.
+"""Quality text: the text that is scored, whole or in segments, and that prompts are cut from.
 
-It was written for this project: stories, letters, a recipe and facts in English, German, French, Spanish,
-Chinese, Japanese and Russian; a proof, sums, Python, C, SQL and JSON.
+The default was written for this project: stories, letters, a recipe and facts in English, German, French,
+Spanish, Chinese, Japanese and Russian; a proof, sums, Python, C, SQL and JSON.
 """
 
 from __future__ import annotations
 
+import hashlib
+import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import msgspec
+from msgspec.structs import replace
+
+from loadgen.base import untrusted
 from loadgen.base.errors import UsageError
 
 _FILE = Path(__file__).with_name("quality_text.txt")
 _FEWEST, _MOST = 2000, 16 << 20  # bytes
+_SEGMENT_CHARACTERS = 500
+_PROMPT_CHARACTERS = 240
+PROMPT_TOKENS = 48  # of a prompt, at most: a text of one token a character has many more
+_STEP = (math.sqrt(5) - 1) / 2  # of the golden ratio: however many prompts there are, they spread evenly
+
+
+class QualityPlan(msgspec.Struct, frozen=True, dict=True):
+    """What is to be measured: on which text, with how many tokens, and until which precision."""
+
+    text: str
+    tokens: int = 20_000  # of all answers
+    answer_tokens: int = 64  # of an answer, at most
+    precision: float | None = None  # half of KL's interval (nats a token), at which to stop
+    chat: bool = False  # the prompts are users' messages
+
+    @property
+    def text_digest(self) -> str:
+        """The SHA-256 of the text, in hex."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    def list_settings(self) -> dict[str, int | bool | float | str]:
+        """List what decides the distribution of answers, for a reference file: equal files can be joined."""
+        return {
+            "answer_tokens": self.answer_tokens, "prompt_tokens": PROMPT_TOKENS, "chat": self.chat,
+            "temperature": 1.0, "top_p": 1.0, "top_k": "off", "min_p": 0.0, "penalties": "off",
+        }  # fmt: skip
+
+    def follow_settings(self, settings: Mapping[str, Any]) -> QualityPlan:
+        """Return the plan with the chats and answers' length of a reference file's settings."""
+        tokens = untrusted.read_count(settings.get("answer_tokens"))
+        return replace(self, answer_tokens=tokens or self.answer_tokens, chat=settings.get("chat") is True)
+
+    def cut_segments(self) -> list[str]:
+        """Cut the text into segments of 500 characters at most, at line ends or blanks, without those."""
+        segments, rest = [], self.text.strip()
+        while rest:
+            end = len(rest)
+            if end > _SEGMENT_CHARACTERS:
+                found = max(rest.rfind(blank, 1, _SEGMENT_CHARACTERS) for blank in "\n ")
+                end = found if found > 0 else _SEGMENT_CHARACTERS
+            segments.append(rest[:end].rstrip())
+            rest = rest[end:].lstrip()
+        return segments
+
+    def cut_prompt(self, number: int) -> str:
+        """Cut prompt `number` from the text: 240 characters from a word on, evenly spread."""
+        most = max(len(self.text) - _PROMPT_CHARACTERS, 1)
+        begin = int((number * _STEP) % 1.0 * most)
+        blanks = [at for blank in " \n" if (at := self.text.find(blank, begin, begin + 40)) >= 0]
+        begin = min(blanks, default=begin)
+        return self.text[begin : begin + _PROMPT_CHARACTERS].strip() or self.text[:_PROMPT_CHARACTERS]
+
+
+class TokenizedText(msgspec.Struct, frozen=True):
+    """A text's segments as token ids, each after a line end, and how many bytes of each have a score."""
+
+    segments: tuple[tuple[int, ...], ...]
+    scored_bytes: tuple[int, ...]
+
+    def take_ids(self, other: TokenizedText) -> TokenizedText | None:
+        """Return the other's ids with these bytes where it has none; None if they are of another vocabulary.
+
+        A token that begins a prompt may be in one of them alone.
+        """
+        pairs = zip(self.segments, other.segments, strict=False)
+        same = all(theirs in (own, own[1:]) or own == theirs[1:] for own, theirs in pairs)
+        if not same or len(other.segments) != len(self.segments):
+            return None
+        return TokenizedText(other.segments, other.scored_bytes or self.scored_bytes)
 
 
 def read_text(path: Path | None = None) -> str:

@@ -19,6 +19,7 @@ import msgspec
 from loadgen.base import files
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.features.quality.quality_record import SampledAnswer, TextSegment, TokenScores
+from loadgen.features.quality.quality_text import TokenizedText
 
 VERSION = 1
 _GZIP = 16 + zlib.MAX_WBITS  # of zlib: a member with gzip's header
@@ -68,6 +69,16 @@ class ReferenceContents(msgspec.Struct, frozen=True):
     digest: str  # SHA-256 of the whole lines, uncompressed
     whole_bytes: int  # of the file: up to the end of its last whole member
     damage: str  # why what follows is not used; "" where nothing does
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens all answers have."""
+        return sum(len(line.answer.token_ids) for line in self.answers)
+
+    @property
+    def text(self) -> TokenizedText:
+        """The text by the reference's tokenizer; without sizes where it was not scored."""
+        return TokenizedText(self.header.text_ids, tuple(segment.scored_bytes for segment in self.segments))
 
 
 class ReferenceFile:

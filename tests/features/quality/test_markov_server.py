@@ -14,11 +14,16 @@ from fakes.scripted_server import ScriptedServer
 from loadgen.features.quality.divergence import QualityEvidence, judge_evidence
 from loadgen.features.quality.probability_apis import PROBABILITY_APIS
 from loadgen.features.quality.probability_server import ProbabilityServer, probe_server
-from loadgen.features.quality.quality_measure import AnswerMeasure, sample_answers, score_text, tokenize_text
-from loadgen.features.quality.quality_record import Quality, TokenScores
-from loadgen.features.quality.quality_text import read_text
+from loadgen.features.quality.quality_measure import (
+    AnswerMeasure,
+    sample_answers,
+    score_text,
+    show_nothing,
+    tokenize_text,
+)
+from loadgen.features.quality.quality_record import Quality
+from loadgen.features.quality.quality_text import QualityPlan, read_text
 from loadgen.features.quality.reference_file import AnswerLine
-from loadgen.features.quality.text_parts import QualityPlan
 from loadgen.server.exchange import ServerAddress
 
 
@@ -27,30 +32,24 @@ def measure(
 ) -> tuple[Quality, list[AnswerLine]]:
     """Measure a candidate's quality over HTTP; also the answers."""
     plan = QualityPlan(read_text(), tokens)
-    lines: list[AnswerLine] = []
-    others: list[TokenScores | None] = []
-
-    def keep(batch: Sequence[AnswerLine], scores: Sequence[TokenScores | None]) -> None:
-        lines.extend(batch)
-        others.extend(scores)
-
+    measured = AnswerMeasure(plan)
     with (
         ScriptedServer(MarkovServer(reference, "a", seed)) as one,
         ScriptedServer(MarkovServer(candidate, "b")) as two,
     ):
         ours, other = (reach(server, name) for server, name in ((one, "a"), (two, "b")))
-        sample_answers(ours, other, plan, AnswerMeasure(plan, keep))
-        texts = [score_text(server, tokenize_text(server, plan), lambda _: None) for server in (ours, other)]
+        sample_answers(ours, other, plan, measured)
+        texts = [score_text(server, tokenize_text(server, plan), show_nothing) for server in (ours, other)]
     evidence = QualityEvidence(
         reference="a",
         candidate="b",
-        answers=[line.answer for line in lines],
-        own=[line.own for line in lines],
-        other=others,
+        answers=[line.answer for line in measured.lines],
+        own=[line.own for line in measured.lines],
+        other=measured.scores,
         reference_text=texts[0],
         candidate_text=texts[1],
     )
-    return judge_evidence(evidence), lines
+    return judge_evidence(evidence), measured.lines
 
 
 def reach(server: ScriptedServer, model: str) -> ProbabilityServer:

@@ -1,4 +1,4 @@
-"""The text that is scored: the one that is shipped, or the user's."""
+"""The text that is scored, the one that is shipped or the user's, and what is cut from it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.base.errors import UsageError
-from loadgen.features.quality.quality_text import read_text
+from loadgen.features.quality.quality_text import QualityPlan, read_text
 
 
 def test_the_shipped_text_has_languages_and_code() -> None:
@@ -39,3 +39,39 @@ def test_another_text_is_read_and_a_file_that_is_none_is_refused(tmp_path: Path)
             read_text(path)
     with pytest.raises(UsageError, match="No such file"):
         read_text(tmp_path / "none")
+
+
+def test_segments_have_all_words_of_a_text() -> None:
+    text = read_text()
+    segments = QualityPlan(text).cut_segments()
+    assert " ".join(segments).split() == text.split()
+    assert max(map(len, segments)) <= 500
+    assert min(map(len, segments)) > 0
+    assert [segment.strip() for segment in segments] == segments
+
+
+def test_a_text_without_blanks_is_cut_anywhere() -> None:
+    segments = QualityPlan("語" * 1200).cut_segments()
+    assert "".join(segments) == "語" * 1200
+    assert max(map(len, segments)) <= 500
+
+
+def test_prompts_are_spread_over_the_text_and_differ() -> None:
+    text = read_text()
+    plan = QualityPlan(text)
+    prompts = [plan.cut_prompt(number) for number in range(300)]
+    begins = [text.index(prompt) / len(text) for prompt in prompts]
+    assert len(set(prompts)) > 150
+    assert [sum(part / 5 <= begin < (part + 1) / 5 for begin in begins) > 40 for part in range(5)] == [
+        True
+    ] * 5
+    assert max(map(len, prompts)) <= 240
+    assert prompts == [QualityPlan(text).cut_prompt(number) for number in range(300)]
+
+
+def test_a_plan_follows_the_settings_of_a_reference_file() -> None:
+    plan = QualityPlan("text")
+    assert plan.follow_settings(
+        QualityPlan("text", answer_tokens=9, chat=True).list_settings()
+    ) == QualityPlan("text", answer_tokens=9, chat=True)
+    assert plan.follow_settings({"answer_tokens": "many", "chat": 1}) == plan
