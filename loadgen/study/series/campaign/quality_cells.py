@@ -10,14 +10,14 @@ from typing import Protocol
 
 from loadgen.base import clock
 from loadgen.base.clock import read_wall_clock
-from loadgen.base.errors import LoadgenError
+from loadgen.base.errors import LoadgenError, UsageError
 from loadgen.features.quality.quality_record import Quality
 from loadgen.run.session import Session
 from loadgen.study.arm_qualities import describe_quality, format_spread
 from loadgen.study.series.campaign.arms import Arm, Start
 from loadgen.study.series.campaign.campaign_file import CampaignFile, QualityTable
 from loadgen.study.series.campaign.quality_order import QualityKind, QualityState, QualityTask
-from loadgen.study.series.campaign.quality_store import FinishedTask, QualityStore
+from loadgen.study.series.campaign.quality_store import FinishedTask, QualityStore, name_arm
 from loadgen.study.series.point_runs import PointServers, do_on_server
 from loadgen.study.series.series_store import StoreError
 
@@ -49,9 +49,16 @@ class QualityMeasuring(Protocol):
 def find_reference(file: CampaignFile, arms: Sequence[Arm]) -> Arm | None:
     """Find the arm that `[quality]` compares others with: the first of its name or checkpoint.
 
-    None without `[quality]`, or where none of the arms is it.
+    None without `[quality]`, or where none of the arms is it. Raises UsageError where the qualities of two
+    arms would be one file.
     """
-    wanted = file.quality.reference if file.quality is not None else ""
+    if file.quality is None:
+        return None
+    wanted, names = file.quality.reference, dict[str, str]()
+    for arm in arms:
+        other = names.setdefault(name_arm(arm), arm.name)
+        if other != arm.name:
+            raise UsageError(f"[quality]: {other!r} and {arm.name!r} would be one file: rename one")
     return next((arm for arm in arms if wanted in (arm.name, arm.checkpoint)), None)
 
 

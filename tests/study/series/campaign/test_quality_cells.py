@@ -180,6 +180,13 @@ def test_quality_is_added_to_a_campaign_but_not_changed(
     assert "[quality]: reference was 'A' and is 'B'" in capsys.readouterr().err
 
 
+def test_two_arms_of_one_file_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "other.toml").write_text("input_len = 8\noutput_len = 3\nnum_prompts = 3\n", "utf-8")
+    arms = {**A, "name": "A B"}, {**A, "name": "A-B", "profiles": ["./other.toml"]}
+    assert run(tmp_path, checkpoints=arms, quality={"reference": "A B"}) == 2
+    assert "'A B on embedded' and 'A-B on embedded' would be one file: rename one" in capsys.readouterr().err
+
+
 def test_a_dry_run_shows_where_the_quality_is_measured(
     tmp_path: Path, fake: FakeMeasuring, capsys: pytest.CaptureFixture[str]
 ) -> None:

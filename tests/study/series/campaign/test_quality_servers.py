@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from builders.campaign_files import contents, the_directory, written
-from builders.markov_chain import MarkovModel, disturb, make_chain
+from builders.markov_chain import MarkovModel, disturb, make_chain, normalize
 from fakes.markov_server import MarkovServer
 from fakes.scripted_server import Answer, Asked, ScriptedServer, stream
 from loadgen import cli
@@ -105,6 +106,22 @@ def test_a_candidate_that_scores_nothing_is_scored_by_the_reference(
     assert found.kl.low < KL * 1.5
     assert found.why["agreement"] == "vLLM (b) scores no text"
     assert found.bits_per_byte is None
+
+
+def test_other_vocabularies_have_bits_per_byte_and_no_kl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    smaller = MarkovModel(normalize(np.random.default_rng(3).normal(size=(48, 48))))
+    with serving(LoadedServer(REFERENCE, "a"), LoadedServer(smaller, "b"), tmp_path) as file:
+        assert cli.main(["campaign", str(file)]) == 0
+    found = read_qualities(the_directory())["b on attached"]
+    assert (found.kl, found.agreement, found.perplexity_ratio) == (None, None, None)
+    assert found.why["kl"].startswith("the vocabularies differ")
+    assert found.bits_per_byte is not None
+    out = capsys.readouterr().out
+    assert "quality, b on attached: no KL: the vocabularies differ" in out
+    assert "bits/byte" in out
 
 
 def end_at(directory: Path, file: Path, reached: threading.Event, number: signal.Signals) -> int:
