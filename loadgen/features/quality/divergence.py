@@ -40,9 +40,10 @@ _IMPOSSIBLE = (
     "tokens that one server sampled are impossible by the other's log-probabilities, which are truncated: "
     "start vLLM with --logprobs-mode raw_logprobs"
 )
-
-
-_UNBOUNDED = "a server gives a token of the text no probability at all, so that nothing bounds the figure"
+_UNBOUNDED = (
+    "a server gives a token of the text no probability at all: its log-probabilities are truncated (start "
+    "vLLM with --logprobs-mode raw_logprobs), or the checkpoint is broken"
+)
 _MOST_LOG = 700.0  # of a perplexity, beyond which it is no number any more
 
 
@@ -74,8 +75,7 @@ def judge_evidence(evidence: QualityEvidence) -> Quality:
     differ = compare_vocabularies(evidence.reference_text, evidence.candidate_text)
     texts = {REFERENCE: evidence.reference_text, CANDIDATE: evidence.candidate_text}
     unscored = evidence.why.get("text", "" if all(texts.values()) else _NOT_SCORED)
-    logprobs = (value for text in texts.values() for part in text for value in part.scores.logprobs)
-    unbounded = unscored or ("" if all(map(math.isfinite, logprobs)) else _UNBOUNDED)
+    unbounded = unscored or (_UNBOUNDED if any(map(_has_impossible, texts.values())) else "")
     kl: KlDivergence | str = evidence.why.get("kl") or differ or next(iter(doubts), "")
     if not kl:
         kl, further = _estimate_kl(evidence)
@@ -104,10 +104,12 @@ def estimate_divergence(
 ) -> MeanInterval | None:
     """Estimate KL in nats a token with its 95 % interval over those answers that have scores.
 
-    None for fewer than two. The lower end is at least 0.
+    None for fewer than two, and where a token is impossible by either. The lower end is at least 0.
     """
     differences = _list_differences(answers, scores)
-    return _find_kl_interval(differences) if len(differences) > 1 else None
+    if len(differences) < 2 or _is_impossible(differences):
+        return None
+    return _find_kl_interval(differences)
 
 
 def compare_vocabularies(reference: Sequence[TextSegment], candidate: Sequence[TextSegment]) -> str:
@@ -138,16 +140,26 @@ def _list_differences(
     ]
 
 
+def _is_impossible(differences: Sequence[Float64]) -> bool:
+    """Whether any token that was sampled has no probability by one of both log-probabilities."""
+    return any(float(np.abs(d).max()) > -IMPOSSIBLE for d in differences)
+
+
+def _has_impossible(text: Sequence[TextSegment]) -> bool:
+    """Whether any token of a scored text has no probability."""
+    return any(not value >= IMPOSSIBLE for segment in text for value in segment.scores.logprobs)
+
+
 def _average(differences: Sequence[Float64], compute: Callable[[Float64], Float64]) -> ClusterMean:
     """Average over tokens what `compute` makes of each answer's differences."""
     return ClusterMean([float(compute(d).sum()) for d in differences], [len(d) for d in differences])
 
 
 def _find_kl_interval(differences: Sequence[Float64], plain: bool = False) -> MeanInterval:
-    """Return the mean of exp(−d) − 1 + d, or of the `plain` d, with its interval, cut at 0."""
+    """Return the mean of exp(−d) − 1 + d, or of the `plain` d, with its interval, all cut at 0."""
     average = _average(differences, lambda d: d if plain else np.expm1(-d) + d)
     found = _require(average.find_interval())
-    return MeanInterval(mean=found.mean, low=max(0.0, found.low), high=max(0.0, found.high))
+    return MeanInterval(mean=max(0.0, found.mean), low=max(0.0, found.low), high=max(0.0, found.high))
 
 
 def _require(found: MeanInterval | None) -> MeanInterval:
@@ -165,7 +177,7 @@ def _estimate_kl(evidence: QualityEvidence) -> tuple[KlDivergence | str, tuple[s
     differences = _list_differences(evidence.answers, evidence.other)
     if len(differences) < 2:
         return _FEW, ()
-    if any(float(d.max()) > -IMPOSSIBLE for d in differences):
+    if _is_impossible(differences):
         return _IMPOSSIBLE, (_IMPOSSIBLE,)
     ratio = _average(differences, lambda d: np.exp(-d))
     off = abs(ratio.mean - 1) > LEAST_OFF and abs(ratio.score(1.0)) > MOST_SCORE
@@ -198,6 +210,8 @@ def _estimate_floor(evidence: QualityEvidence) -> MeanInterval | str:
     """Estimate the divergence of the sampling server from its own scores, or return why it cannot be had."""
     if not any(evidence.own):
         return "the sampling server did not score its own answers"
+    if _is_impossible(_list_differences(evidence.answers, evidence.own)):
+        return _IMPOSSIBLE
     return estimate_divergence(evidence.answers, evidence.own) or _FEW
 
 

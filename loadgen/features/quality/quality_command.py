@@ -154,7 +154,7 @@ def open_server(options: Options, stack: ExitStack, interrupts: Interrupts = SIG
 def open_reference(
     options: Options, request: QualityRequest, stack: ExitStack, interrupts: Interrupts = SIGNALS
 ) -> ProbabilityServer | None:
-    """Open the server of --reference-url; None without one."""
+    """Open the server of --reference-url; None without one. Errors are as of `open_server`, and name it."""
     if request.reference_url is None:
         return None
     there = replace(
@@ -166,7 +166,10 @@ def open_reference(
         model=request.reference_model,
         served_model_name=None,
     )
-    return open_server(there, stack, interrupts)
+    try:
+        return open_server(there, stack, interrupts)
+    except UsageError as error:
+        raise UsageError(f"of --reference-url: {error}") from None
 
 
 def _check_scoring(candidate: ProbabilityServer | None) -> None:
@@ -207,10 +210,12 @@ def _measure(run: QualityRun, shown: Display, request: QualityRequest) -> int:
         if not run.is_begun:
             raise
         signal = signals.read_number(stop)
+        run.note_end("interrupted before two answers were scored")
     except MeasureError as error:
         if not run.is_begun:
             raise
         failed = error
+        run.note_end("a server failed before two answers were scored")
     finally:
         shown.close()
     quality = run.judge()

@@ -136,6 +136,10 @@ class QualityRun:
                 "--reference: it was measured on another text: pass that one with --text, or keep the "
                 "reference again with --save"
             )
+        if not (self.kept.answers or self.kept.segments):
+            raise UsageError(
+                "--reference: it has no answers yet: go on with it by --save while its server is up"
+            )
         if not self.candidate.scores:
             raise UsageError(
                 f"{self.candidate.engine} cannot score what a reference has sampled: it samples, and the "
@@ -192,6 +196,12 @@ class QualityRun:
     def is_begun(self) -> bool:
         """Whether any figure can be computed."""
         return len(self.answers.lines) > 1 or all(self.texts.get(side) for side in (REFERENCE, CANDIDATE))
+
+    def note_end(self, reason: str) -> None:
+        """Note why it ended before there were answers enough for a divergence, if it did."""
+        if len(self.answers.lines) < 2:
+            for name in ("kl", "noise_floor"):
+                self.why.setdefault(name, reason)
 
     def judge(self) -> Quality:
         """Compute the figures of what is measured so far."""

@@ -94,7 +94,7 @@ class TokenizedText(msgspec.Struct, frozen=True):
 def read_text(path: Path | None = None) -> str:
     """Read a text of 2,000 bytes to 16 MiB, by default the one that is shipped.
 
-    Raises UsageError where it cannot be read, is not UTF-8, or is of another size.
+    Raises UsageError where it cannot be read, is not UTF-8, is blank, or is of another size.
     """
     try:
         with (path or _FILE).open("rb") as file:
@@ -104,6 +104,8 @@ def read_text(path: Path | None = None) -> str:
         raise UsageError(f"--text {path}: {error.strerror or error}: name a file of text") from None
     except UnicodeDecodeError:
         raise UsageError(f"--text {path} is not UTF-8: convert the file to it") from None
+    if not text.strip():
+        raise UsageError(f"--text {path} has nothing but blanks: name a file of text")
     if not _FEWEST <= len(data) <= _MOST:
         raise UsageError(f"--text {path} has {len(data):,} bytes: give {_FEWEST:,} to {_MOST:,}")
     return text

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,6 +27,8 @@ _PIECE = 1 << 16  # compressed bytes read at once, and plain ones inflated at on
 _MEMBER_BYTES = 8 << 20  # plain ones of a member, from which on the next line begins another
 _MOST_BYTES = 64 << 20  # plain ones of a member that is read
 _FLAGS = os.O_WRONLY | os.O_CREAT
+_MOST_ID = (1 << 31) - 1
+_FOREIGN = "is not a file that `loadgen quality --save` made: name another"
 
 
 class ReferenceHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +96,7 @@ class ReferenceFile:
         kept = read_reference(path) if path.exists() and path.stat().st_size else None
         if kept is not None and kept.header != header:
             raise UsageError(
-                f"{path} has answers of another model, settings or text: name another file, or remove it"
+                f"{path} is of another {_list_changes(kept.header, header)}: name another file, or remove it"
             )
         self.contents = kept  # what the file had when it was opened; None for a new one
         try:
@@ -162,15 +164,15 @@ def _read_members(file: BinaryIO, path: Path) -> ReferenceContents:
                 header = _read_header(rows.pop(0) if rows else b"", path)
             for found in [line.decode(row) for row in rows]:  # all of a member, or none
                 if isinstance(found, AnswerLine):
-                    answers.append(_check_lengths(found))
+                    answers.append(_check_answer(found))
                 else:
-                    segments.append(found.segment)
+                    segments.append(_check_segment(found.segment))
             digest.update(data)
             whole = end
     except (zlib.error, EOFError, msgspec.DecodeError) as error:
         damage = str(error) or "it is cut off"
     if header is None:
-        raise UsageError(f"{path} is not a reference file of loadgen quality --save: name one")
+        raise UsageError(f"{path} {_FOREIGN}")
     return ReferenceContents(
         header=header,
         answers=tuple(answers),
@@ -191,12 +193,43 @@ def _read_header(row: bytes, path: Path) -> ReferenceHeader:
             )
         return msgspec.json.decode(row, type=ReferenceHeader)
     except msgspec.DecodeError:
-        raise UsageError(f"{path} is not a reference file of loadgen quality --save: name one") from None
+        raise UsageError(f"{path} {_FOREIGN}") from None
 
 
-def _check_lengths(line: AnswerLine) -> AnswerLine:
+def _list_changes(kept: ReferenceHeader, wanted: ReferenceHeader) -> str:
+    """List in words in which fields two headers differ, with the kept and the wanted value of short ones."""
+    settings = kept.settings.keys() | wanted.settings.keys()
+    pairs = {
+        "model": (kept.model, wanted.model),
+        "engine": (kept.engine, wanted.engine),
+        "engine version": (kept.engine_version, wanted.engine_version),
+        **{name: (kept.settings.get(name), wanted.settings.get(name)) for name in sorted(settings)},
+    }
+    found = [f"{name} ({one}, not {two})" for name, (one, two) in pairs.items() if one != two]
+    found += ["text"] * (kept.text_digest != wanted.text_digest)
+    return ", ".join(found) or "tokenizer"
+
+
+def _check_segment(segment: TextSegment) -> TextSegment:
+    """Return a segment with a score of each token but the first; raises msgspec.ValidationError otherwise."""
+    _check_ids(segment.token_ids)
+    if len(segment.scores.logprobs) != len(segment.token_ids) - 1 or segment.scored_bytes < 1:
+        raise msgspec.ValidationError("a segment of text is not scored")
+    return segment
+
+
+def _check_ids(ids: Sequence[int]) -> None:
+    """Raise msgspec.ValidationError for no ids, and for any that no vocabulary has."""
+    if not ids or min(ids) < 0 or max(ids) > _MOST_ID:
+        raise msgspec.ValidationError("token ids are none of a vocabulary")
+
+
+def _check_answer(line: AnswerLine) -> AnswerLine:
     """Return a line whose columns are as long as its token ids; raises msgspec.ValidationError otherwise."""
     answer, count = line.answer, len(line.answer.token_ids)
+    _check_ids(answer.prompt_ids)
+    if count:  # an answer may end before its first token
+        _check_ids(answer.token_ids)
     columns = [answer.logprobs, answer.top, None if line.own is None else line.own.logprobs]
     if any(column is not None and len(column) != count for column in columns):
         raise msgspec.ValidationError("an answer has columns of different lengths")

@@ -153,6 +153,22 @@ def test_impossible_tokens_are_a_doubt() -> None:
         assert quality.why["kl"] == quality.doubts[0]
 
 
+def test_impossible_scores_of_its_own_leave_no_noise_floor() -> None:
+    evidence = gather(make_chain())
+    first = evidence.answers[0]
+    own = [TokenScores((-9999.0, *first.logprobs[1:])), *evidence.own[1:]]
+    assert judge_evidence(replace(evidence, own=own)).noise_floor is None
+    assert estimate_divergence(evidence.answers, own) is None
+
+
+def test_a_divergence_is_never_below_zero() -> None:
+    evidence = gather(make_chain())
+    other = [TokenScores(tuple(value + 0.01 for value in one.logprobs)) for one in evidence.answers]
+    kl = judge_evidence(replace(evidence, other=other)).kl
+    assert kl is not None
+    assert (kl.formula, kl.mean, kl.low, kl.high) == ("d", 0.0, 0.0, 0.0)
+
+
 def test_a_candidate_far_away_has_the_plain_mean_of_d() -> None:
     logits = make_chain().logprobs.copy()
     logits[:, 0] -= 20  # the reference never says a token, and the candidate hardly another
@@ -222,7 +238,12 @@ def test_without_a_divergence_there_is_no_verdict() -> None:
 
 @loop_over(
     ("logprobs", "perplexity"),
-    [((-math.inf, -2.0), None), ((-3000.0, -3000.0), math.exp(700)), ((-1.0, -3.0), math.e**2)],
+    [
+        ((-math.inf, -2.0), None),
+        ((-3000.0, -3000.0), None),
+        ((-900.0, -900.0), math.exp(700)),
+        ((-1.0, -3.0), math.e**2),
+    ],
 )
 def test_no_figure_of_the_text_is_infinite(logprobs: tuple[float, float], perplexity: float | None) -> None:
     text = [segment((1, 2, 3), (-1.0, -2.0)) for _ in range(3)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import hashlib
 import json
 import signal
 from collections.abc import Callable, Iterator
@@ -279,10 +280,12 @@ def test_a_server_that_cannot_is_one_line(
         ("--reference a --reference-url http://localhost:1", "two references"),
         ("--reference a --save b", "leave out --save"),
         ("--reference missing", "cannot read missing: No such file or directory"),
-        ("--reference {damaged}", "is not a reference file"),
+        ("--reference {damaged}", "is not a file that `loadgen quality --save` made"),
         ("--reference {newer}", "is of version 9"),
         ("--reference {other}", "measured on another text"),
-        ("--save {other}", "another model, settings or text"),
+        ("--save {other}", "is of another model (m, not bf16)"),
+        ("--reference {empty}", "it has no answers yet"),
+        ("--reference-url localhost:1", "of --reference-url: --base-url 'localhost:1' is not a valid URL"),
         ("--save a --text missing", "--text missing: No such file"),
         ("--save a --base-url http://localhost:1", "one candidate at a time"),
         ("--tokens 0 --save a", "1 to 20000000"),
@@ -292,11 +295,13 @@ def test_a_server_that_cannot_is_one_line(
 def test_a_wrong_command_is_one_line(
     flags: str, words: str, reference: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = {name: str(tmp_path / name) for name in ("damaged", "newer", "other")}
+    files = {name: str(tmp_path / name) for name in ("damaged", "newer", "other", "empty")}
     Path(files["damaged"]).write_bytes(b"no gzip")
     Path(files["newer"]).write_bytes(gzip.compress(b'{"version":9}\n'))
     header = {"version": 1, "model": "m", "engine": "vLLM", "text_digest": "00"}
     Path(files["other"]).write_bytes(gzip.compress(json.dumps(header).encode() + b"\n"))
+    header["text_digest"] = hashlib.sha256(quality_text._FILE.read_bytes()).hexdigest()
+    Path(files["empty"]).write_bytes(gzip.compress(json.dumps(header).encode() + b"\n"))
     flags = flags.format(**files)
     code = cli.main(["quality", "--base-url", reference, "--quiet", *flags.split()])
     printed = capsys.readouterr()
@@ -310,21 +315,25 @@ def test_a_server_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[st
     assert "http://127.0.0.1:9 is not ready" in err
 
 
+@pytest.mark.parametrize(
+    ("requests", "words"),
+    [(12, "KL(reference‖candidate)"), (3, "noise floor: a server failed before two answers were scored\n")],
+)
 def test_the_end_of_a_server_prints_what_was_measured(
-    candidate: str, capsys: pytest.CaptureFixture[str]
+    requests: int, words: str, candidate: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = MarkovServer(REFERENCE, "bf16")
 
     def respond(asked: Asked) -> Answer:
-        done = len(server.posted) > 12
+        done = len(server.posted) > requests
         return Answer([whole(b'{"error":"out of memory"}', "500 Error")]) if done else server(asked)
 
     with ScriptedServer(respond) as up:
-        words = ["--base-url", candidate, "--reference-url", up.base_url, "--answer-tokens", "8"]
-        code = cli.main(["quality", *words, "--quiet"])
+        flags = ["--base-url", candidate, "--reference-url", up.base_url, "--answer-tokens", "8"]
+        code = cli.main(["quality", *flags, "--quiet"])
     printed = capsys.readouterr()
     assert code == 1
-    assert "KL(reference‖candidate)" in printed.out
+    assert words in printed.out
     assert printed.err.endswith("answers 500: out of memory\n")
 
 

@@ -32,7 +32,11 @@ def test_another_text_is_read_and_a_file_that_is_none_is_refused(tmp_path: Path)
     path = tmp_path / "text"
     path.write_text("ä" * 1000, "utf-8")
     assert read_text(path) == "ä" * 1000
-    cases = {b"short": "has 5 bytes: give 2,000 to 16,777,216", b"\xff" * 3000: "is not UTF-8"}
+    cases = {
+        b"short": "has 5 bytes: give 2,000 to 16,777,216",
+        b"\xff" * 3000: "is not UTF-8",
+        b" \n" * 2000: "has nothing but",
+    }
     for data, message in cases.items():
         path.write_bytes(data)
         with pytest.raises(UsageError, match=message):

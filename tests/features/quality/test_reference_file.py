@@ -95,23 +95,35 @@ LINE = msgspec.json.encode(answer(1))
 UNEVEN = LINE.replace(b'"token_ids":[3,4]', b'"token_ids":[3]')
 
 
-@pytest.mark.parametrize("row", [b"{", b'{"line":"other"}', b'{"line":"answer"}', UNEVEN])
+PART = msgspec.json.encode(SEGMENT_LINE)
+NONE = [
+    b"{", b'{"line":"other"}', b'{"line":"answer"}', UNEVEN,
+    LINE.replace(b"[3,4]", b"[3,-4]"),
+    LINE.replace(b"[3,4]", b"[3,99999999999]"),
+    LINE.replace(b'"prompt_ids":[1,2]', b'"prompt_ids":[]'),
+    PART.replace(b'"logprobs":[-0.5]', b'"logprobs":[]'),
+    PART.replace(b'"scored_bytes":3', b'"scored_bytes":0'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", NONE)
 def test_a_line_that_is_none_is_not_used(row: bytes, tmp_path: Path) -> None:
     path = tmp_path / "ref.gz"
     path.write_bytes(pack(msgspec.json.encode(HEADER), LINE) + pack(row) + pack(LINE))
     contents = read_reference(path)
-    assert (contents.answers, contents.damage != "") == ((answer(1),), True)
+    assert row not in (LINE, PART)
+    assert (contents.answers, contents.segments, contents.damage != "") == ((answer(1),), (), True)
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"plain", "is not a reference file"),
-        (b"", "is not a reference file"),
-        (pack(b"[]"), "is not a reference file"),
-        (pack(b'{"version":1}'), "is not a reference file"),
+        (b"plain", "is not a file that `loadgen quality --save` made"),
+        (b"", "is not a file that `loadgen quality --save` made"),
+        (pack(b"[]"), "is not a file that `loadgen quality --save` made"),
+        (pack(b'{"version":1}'), "is not a file that `loadgen quality --save` made"),
         (pack(b'{"version":2}'), "is of version 2, this loadgen reads 1: sample the reference again"),
-        (gzip.compress(b"\n" * (65 << 20)), "is not a reference file"),
+        (gzip.compress(b"\n" * (65 << 20)), "is not a file that `loadgen quality --save` made"),
     ],
 )
 def test_what_is_no_reference_file_is_refused(data: bytes, message: str, tmp_path: Path) -> None:
@@ -124,8 +136,20 @@ def test_what_is_no_reference_file_is_refused(data: bytes, message: str, tmp_pat
 def test_a_file_of_another_header_is_not_continued(tmp_path: Path) -> None:
     path = tmp_path / "ref.gz"
     write(path, [answer(1)])
-    with pytest.raises(UsageError, match="another model, settings or text: name another file"):
-        ReferenceFile(path, msgspec.structs.replace(HEADER, model="other"))
+    for changed, words in (
+        ({"model": "other"}, r"model \(m, not other\)"),
+        (
+            {"engine": "SGLang", "engine_version": "1"},
+            r"engine \(vLLM, not SGLang\), engine version \(, not 1\)",
+        ),
+        (
+            {"settings": {"temperature": 1, "chat": True}, "text_digest": "e"},
+            r"chat \(None, not True\), text",
+        ),
+        ({"text_ids": ((1, 3),)}, "tokenizer"),
+    ):
+        with pytest.raises(UsageError, match=f"is of another {words}: name another file"):
+            ReferenceFile(path, msgspec.structs.replace(HEADER, **changed))
     assert len(read_reference(path).answers) == 1
 
 
