@@ -9,14 +9,13 @@ from pathlib import Path
 
 from loadgen.base.untrusted import read_file_bytes, read_line, read_list, read_mapping
 from loadgen.facts.run_facts import Cell
-from loadgen.features.quality.quality_record import MeanInterval, Quality
+from loadgen.features.quality.quality_record import FIGURES, MeanInterval, Quality
 from loadgen.features.quality.quality_verdict import judge_quality
 
 QUALITY = "quality"  # the folder in a campaign's directory
 ITSELF = "it is the reference"  # why its own quality has no KL
 FAILED = "failed"  # in that folder: why an arm's quality is not known
 _RECORD = "campaign.json"
-_FIGURES = "kl", "agreement", "perplexity_ratio", "bits_per_byte"
 _MOST_BYTES = 64 << 20
 _CELLS, _DEPTH = "cells", 4  # of a campaign's runs, at most so deep: a ladder or a search has several
 _DAMAGE = OSError, ValueError, RecursionError
@@ -68,7 +67,7 @@ def _read_arm_quality(campaign: Path, checkpoint: str, server: str) -> Quality |
     except _DAMAGE:
         return None
     reason = read_line(str(failure.get("reason", "")))
-    return Quality(reference="", candidate="", why=dict.fromkeys(_FIGURES, reason))
+    return Quality(reference="", candidate="", why={figure.key: reason for figure in FIGURES})
 
 
 def find_run_quality(run: Path, cell: Cell | None) -> Quality | None:

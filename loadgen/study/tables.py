@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
@@ -27,6 +28,13 @@ def cut_middle(name: str, width: int) -> str:
 def format_csv_table(keys: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     """Write mappings as CSV under a header of `keys`, with an empty cell where a row lacks a key."""
     return format_csv([keys, *([row.get(key) for key in keys] for row in rows)])
+
+
+def list_interval_cells(name: str, interval: Any) -> dict[str, float | None]:
+    """List the cells of CSV of a `mean` and of its interval from `low` to `high`; None for one not known."""
+    ends = {"": "mean", "_low": "low", "_high": "high"}
+    values = {f"{name}{suffix}": getattr(interval, end, math.nan) for suffix, end in ends.items()}
+    return {key: value if math.isfinite(value) else None for key, value in values.items()}
 
 
 class Column(msgspec.Struct, frozen=True):

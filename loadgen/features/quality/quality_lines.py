@@ -7,18 +7,11 @@ from pathlib import Path
 
 from loadgen.base.text import WIDTH, format_count, wrap_text
 from loadgen.features.quality.divergence import estimate_divergence
-from loadgen.features.quality.quality_record import CANDIDATE, REFERENCE, MeanInterval, Quality
+from loadgen.features.quality.quality_record import CANDIDATE, FIGURES, REFERENCE, MeanInterval, Quality
 from loadgen.features.quality.quality_verdict import judge_quality
 from loadgen.features.quality.reference_file import ReferenceContents
 
 _LABEL = 24  # columns
-_NAMES = {
-    "kl": "KL divergence",
-    "noise_floor": "noise floor",
-    "agreement": "same first choice",
-    "perplexity_ratio": "perplexity ratio",
-    "bits_per_byte": "bits per byte",
-}
 
 
 def list_quality_lines(quality: Quality, margin: float) -> list[str]:
@@ -27,9 +20,9 @@ def list_quality_lines(quality: Quality, margin: float) -> list[str]:
     lines = wrap_text(f"{quality.candidate} held to {quality.reference}: {verdict}", width=WIDTH)
     lines += [f"  {label:<{_LABEL}}{value}" for label, value in _list_figures(quality)]
     reasons: dict[str, list[str]] = {}
-    for key, name in _NAMES.items():
-        if getattr(quality, key) is None and key in quality.why:
-            reasons.setdefault(quality.why[key], []).append(name)
+    for figure in FIGURES:
+        if getattr(quality, figure.key) is None and figure.key in quality.why:
+            reasons.setdefault(quality.why[figure.key], []).append(figure.label)
     for reason, names in reasons.items():
         if reason not in quality.doubts:
             lines += wrap_text(f"no {', '.join(names)}: {reason}", width=WIDTH)

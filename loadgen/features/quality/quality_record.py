@@ -95,3 +95,21 @@ class Quality(BaseModel, extra="forbid", frozen=True):
     doubts: tuple[str, ...] = ()
     settings: dict[str, Any] = {}
     digests: dict[str, str] = {}
+
+
+class QualityFigure(msgspec.Struct, frozen=True):
+    """A figure of `Quality`, as it is named and shown."""
+
+    key: str
+    label: str  # in a sentence
+    title: str = ""  # of a column; "": it has none
+    scale: float = 1.0  # by which a value is multiplied where it is shown
+
+
+FIGURES = (
+    QualityFigure("kl", "KL divergence", "KL"),
+    QualityFigure("noise_floor", "noise floor"),
+    QualityFigure("agreement", "same first choice", "same first %", 100.0),
+    QualityFigure("perplexity_ratio", "perplexity ratio", "perplexity"),
+    QualityFigure("bits_per_byte", "bits per byte"),
+)

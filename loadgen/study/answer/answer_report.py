@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from loadgen.study.tables import (
     cut_middle,
     escape_markdown,
     format_csv_table,
+    list_interval_cells,
     make_table,
     measure_table,
     render_markdown_table,
@@ -163,14 +163,8 @@ def _make_csv_row(answer: CheckpointAnswer, row: AnswerRow) -> dict[str, Any]:
     cells: dict[str, Any] = {"checkpoint": row.name}
     for column in answer.columns:
         value = row.values[column.key]
-        known = value if isinstance(value, Value) else Value()
-        if known.words:
-            cells[column.key] = known.words
-            continue
-        parts = {"": known.mean, "_low": known.low, "_high": known.high}
-        cells |= {
-            f"{column.key}{end}": number if math.isfinite(number) else None for end, number in parts.items()
-        }
+        words = value.words if isinstance(value, Value) else ""
+        cells |= {column.key: words} if words else list_interval_cells(column.key, value)
     taken = [
         each.contest
         for each in answer.recommendations

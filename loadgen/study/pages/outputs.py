@@ -226,7 +226,7 @@ def _make_csv_row(run: Reported) -> dict[str, Any]:
     changed = {"load": run.load.name, "started": started, "doubts": " ".join(run.doubts)}
     about = {**cell, **asdict(run.load), **asdict(run), **changed}
     first = {key: about.get(key) for key in _FIRST_COLUMNS}
-    return {**run.figures, **first, **list_quality_figures(run.quality)}
+    return {**run.figures, **first, **({} if run.quality is None else list_quality_figures(run.quality))}
 
 
 def _write_pictures(given: _Given, place: str, form: str, render: Callable[[Panel, Drawing], bytes]) -> str:

@@ -39,6 +39,7 @@ from loadgen.study.tables import (
     cut_middle,
     escape_markdown,
     format_csv_table,
+    list_interval_cells,
     make_table,
     render_markdown_table,
     render_text_table,
@@ -408,21 +409,17 @@ def _make_csv_rows(comparison: ComparedLoad, line: Line) -> Iterator[dict[str, A
             "roofline": line.roofline,
             "marks": "; ".join(line.marks),
             "answers": line.answers,
-            **_list_split_cells(line),
+            **{
+                name: value
+                for part in _PARTS
+                for name, value in list_interval_cells(
+                    f"split_{part}", getattr(line.split, part, None)
+                ).items()
+            },
             "failures": "; ".join(line.failures),
             "simulated": line.simulated,
             **{name: getattr(comparison.load, name) for name in _LOAD},
         }
-
-
-def _list_split_cells(line: Line) -> dict[str, float | None]:
-    """List by column the factors of a row's split and their intervals' ends; None without a split."""
-    factors = {part: getattr(line.split, part, None) for part in _PARTS}
-    return {
-        f"split_{part}{suffix}": getattr(factor, end, None)
-        for part, factor in factors.items()
-        for end, suffix in (("mean", ""), ("low", "_low"), ("high", "_high"))
-    }
 
 
 def _make_json_load_row(row: LoadRow) -> dict[str, Any]:

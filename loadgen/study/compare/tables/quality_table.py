@@ -8,13 +8,14 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from loadgen.features.quality.quality_record import BACKWARD, MeanInterval, Quality
+from loadgen.features.quality.quality_record import BACKWARD, FIGURES, Quality, QualityFigure
 from loadgen.features.quality.quality_verdict import QualityVerdict, judge_quality
 from loadgen.study.arm_qualities import ITSELF, format_spread
-from loadgen.study.tables import Table, make_table
+from loadgen.study.tables import Table, list_interval_cells, make_table
 
 TITLE = "Quality, against the reference"
-_FIGURES = ("kl", "noise_floor", "agreement", "perplexity_ratio")
+_COLUMNS = [figure for figure in FIGURES if figure.title]
+_CELLS = [figure.key for figure in FIGURES if figure.key != "bits_per_byte"]  # of which there are two
 _LEGEND = (
     "KL divergence in nats a token, the same first choice in % of a text's tokens, perplexity × the "
     "reference's; ± half of the 95 % interval"
@@ -40,13 +41,13 @@ def list_row_qualities(rows: Iterable[tuple[str, Quality | None, float]]) -> lis
 
 def make_quality_table(rows: Sequence[RowQuality]) -> Table:
     """Make the table of rows' qualities, a column for each figure that any row has; notes say why not."""
-    keys = [key for key in _TITLES if any(getattr(row.quality, key) is not None for row in rows)]
+    shown = [each for each in _COLUMNS if any(getattr(row.quality, each.key) is not None for row in rows)]
     has_bits = any(_has_bits(row.quality) for row in rows)
-    titles = ["checkpoint", *(_TITLES[key] for key in keys), *(["bits/byte"] if has_bits else []), "verdict"]
+    titles = ["checkpoint", *(each.title for each in shown), *(["bits/byte"] if has_bits else []), "verdict"]
     body = [
         (
             row.name,
-            *(_format_figure(getattr(row.quality, key), key) for key in keys),
+            *(_format_figure(row.quality, each) for each in shown),
             *([_format_bits(row.quality)] if has_bits else []),
             row.verdict.verdict if row.verdict is not None else "-",
         )
@@ -59,16 +60,10 @@ def make_quality_table(rows: Sequence[RowQuality]) -> Table:
     )
 
 
-_TITLES = {
-    "kl": "KL",
-    "agreement": "same first %",
-    "perplexity_ratio": "perplexity",
-}
-
-
-def _format_figure(interval: MeanInterval | None, key: str) -> str:
-    """Format a figure with half its interval, of agreement in percent; "-" if it is None."""
-    return "-" if interval is None else format_spread(interval, 100.0 if key == "agreement" else 1.0)
+def _format_figure(quality: Quality, figure: QualityFigure) -> str:
+    """Format a figure with half its interval; "-" if it is None."""
+    interval = getattr(quality, figure.key)
+    return "-" if interval is None else format_spread(interval, figure.scale)
 
 
 def _has_bits(quality: Quality) -> bool:
@@ -93,9 +88,9 @@ def _list_notes(row: RowQuality) -> Iterator[str]:
     if quality.kl is not None and quality.kl.direction == BACKWARD:
         yield f"{row.name}: KL(candidate‖reference), since its server cannot score"
     reasons: dict[str, list[str]] = {}
-    for key, why in quality.why.items():
-        if key in _TITLES:
-            reasons.setdefault(why, []).append(_TITLES[key])
+    for each in _COLUMNS:
+        if each.key in quality.why:
+            reasons.setdefault(quality.why[each.key], []).append(each.title)
     if reasons.pop(ITSELF, None):
         yield f"{row.name}: {ITSELF}"
     yield from (f"{row.name}: no {', '.join(keys)}: {why}" for why, keys in reasons.items())
@@ -108,27 +103,16 @@ def encode_row_quality(quality: Quality, margin: float) -> dict[str, Any]:
     return {**quality.model_dump(mode="json"), "verdict": None if verdict is None else asdict(verdict)}
 
 
-_LISTED = tuple(f"{key}{end}" for key in _FIGURES for end in ("", "_low", "_high"))
-
-
 def list_quality_figures(quality: Quality | None) -> dict[str, float | None]:
-    """List the figures of a quality by name, each with its interval's ends, None if unknown; {} of None."""
-    if quality is None:
-        return {}
-    found = {key: getattr(quality, key) for key in _FIGURES}
-    ends = {"": "mean", "_low": "low", "_high": "high"}
-    return {
-        f"{key}{end}": getattr(interval, name, None)
-        for key, interval in found.items()
-        for end, name in ends.items()
-    }
+    """List the figures of a quality by name, each with its interval's ends; None for what is not known."""
+    cells = (list_interval_cells(key, getattr(quality, key, None)) for key in _CELLS)
+    return {name: value for each in cells for name, value in each.items()}
 
 
 def list_quality_cells(quality: Quality | None, margin: float) -> Mapping[str, Any]:
     """List the cells of CSV by column, all None or empty for a row without a quality."""
     verdict = None if quality is None else judge_quality(quality, margin)
     return {
-        **dict.fromkeys(_LISTED),
         **list_quality_figures(quality),
         "quality_verdict": getattr(verdict, "verdict", None),
         "quality_more_tokens": getattr(verdict, "more_tokens", None),
