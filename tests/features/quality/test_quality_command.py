@@ -202,6 +202,47 @@ def tokenizing_chats(asked: Asked) -> Answer:
     return MarkovServer(REFERENCE, "bf16")(asked)
 
 
+def chatting(model: MarkovModel, name: str) -> Callable[[Asked], Answer]:
+    """A vLLM whose chats are their messages, with the ids of prompt and answer."""
+    server = MarkovServer(model, name)
+
+    def respond(asked: Asked) -> Answer:
+        if asked.head.split(" ")[1] != "/v1/chat/completions":
+            return server(asked)
+        body = json.loads(asked.body)
+        ids = server.tokenize(body["messages"][0]["content"])
+        found = server._choose(0, ids, {**body, "logprobs": body["top_logprobs"]})
+        columns = found["logprobs"]["token_logprobs"], found["logprobs"]["top_logprobs"]
+        content = [
+            {
+                "token": "",
+                "logprob": value,
+                "top_logprobs": [{"token": "", "logprob": its} for its in top.values()],
+            }
+            for value, top in zip(*columns, strict=True)
+        ]
+        choice = {"logprobs": {"content": content}, "token_ids": found["token_ids"]}
+        return Answer([whole(json.dumps({"choices": [choice], "prompt_token_ids": ids}).encode())])
+
+    return respond
+
+
+def test_chats_are_sampled_with_the_ids_of_their_prompts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(tmp_path / "ref.jsonl.gz")
+    with (
+        ScriptedServer(chatting(REFERENCE, "bf16")) as one,
+        ScriptedServer(chatting(CANDIDATE, "fp8")) as two,
+    ):
+        assert run(capsys, "--base-url", one.base_url, "--save", file, "--chat")[0] == 0
+        code, out, _ = run(capsys, "--base-url", two.base_url, "--reference", file, "--json")
+    quality = Quality.model_validate_json(out)
+    assert code == 0
+    assert quality.kl is not None
+    assert (quality.kl.tokens, quality.settings["chat"], quality.doubts) == (160, True, ())
+
+
 @pytest.mark.parametrize("chat", [False, True])
 def test_a_server_that_reports_texts_samples(chat: bool, capsys: pytest.CaptureFixture[str]) -> None:
     with ScriptedServer(hosted(chat)) as server, ScriptedServer(tokenizing_chats) as reference:

@@ -88,7 +88,7 @@ def test_a_damaged_file_goes_on_after_its_last_whole_append(tmp_path: Path) -> N
 
 
 def pack(*rows: bytes) -> bytes:
-    return gzip.compress(b"".join(row + b"\n" for row in rows))
+    return gzip.compress(b"".join(row + b"\n" for row in rows), mtime=0)
 
 
 LINE = msgspec.json.encode(answer(1))
@@ -123,7 +123,7 @@ def test_a_line_that_is_none_is_not_used(row: bytes, tmp_path: Path) -> None:
         (pack(b"[]"), "is not a file that `loadgen quality --save` made"),
         (pack(b'{"version":1}'), "is not a file that `loadgen quality --save` made"),
         (pack(b'{"version":2}'), "is of version 2, this loadgen reads 1: sample the reference again"),
-        (gzip.compress(b"\n" * (65 << 20)), "is not a file that `loadgen quality --save` made"),
+        (gzip.compress(b"\n" * (65 << 20), mtime=0), "is not a file that `loadgen quality --save` made"),
     ],
 )
 def test_what_is_no_reference_file_is_refused(data: bytes, message: str, tmp_path: Path) -> None:
