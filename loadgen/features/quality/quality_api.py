@@ -11,10 +11,9 @@ from typing import Annotated, Any, Unpack, cast
 from msgspec import Meta
 
 from loadgen.base.signals import Interrupts
-from loadgen.features.quality.quality_command import QualityRequest, make_plan, open_reference, open_server
+from loadgen.features.quality.quality_command import QualityRequest, open_sides
 from loadgen.features.quality.quality_record import Quality
 from loadgen.features.quality.quality_run import QualityRun, record_reference
-from loadgen.features.quality.reference_file import read_reference
 from loadgen.report.run import Place
 from loadgen.run.command import keywords
 from loadgen.run.command.api import BackgroundRun, Interrupted
@@ -62,17 +61,13 @@ def quality(
 
 def _measure(options: Options, request: QualityRequest, interrupts: Interrupts) -> Quality | None:
     """Measure in this thread, and return the quality; None if there is no reference to hold the server to."""
-    plan, kept = make_plan(request), None
-    if request.reference is not None:
-        kept = read_reference(Path(request.reference))
-        plan = plan.follow_settings(kept.header.settings)
     with ExitStack() as stack:
-        server = open_server(options, stack, interrupts)
-        reference = open_reference(options, request, stack, interrupts)
+        sides = open_sides(options, request, stack, interrupts)
         if request.save is not None:
-            kept = record_reference(reference or server, plan, Path(request.save))
-            if reference is None:
+            kept = record_reference(sides.reference or sides.candidate, sides.plan, Path(request.save))
+            if sides.reference is None:
                 return None
-        run = QualityRun(server, plan, None if kept else reference, kept)
+            sides = sides._replace(reference=None, kept=kept)
+        run = QualityRun(*sides)
         run.measure()
         return run.judge()

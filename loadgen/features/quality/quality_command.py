@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from msgspec.structs import replace
 
@@ -17,9 +17,9 @@ from loadgen.base.parsing import Parser
 from loadgen.base.printing import print_text
 from loadgen.base.signals import SIGNALS, Interrupts
 from loadgen.base.text import clean_text, format_count
-from loadgen.features.quality import quality_lines, quality_run
+from loadgen.features.quality import quality_lines
 from loadgen.features.quality.probability_server import ProbabilityServer, probe_server
-from loadgen.features.quality.quality_run import QualityRun
+from loadgen.features.quality.quality_run import QualityRun, record_reference
 from loadgen.features.quality.quality_settings import QUALITY, QualityOptions
 from loadgen.features.quality.quality_text import QualityPlan, read_text
 from loadgen.features.quality.reference_file import ReferenceContents, read_reference
@@ -67,26 +67,18 @@ def main(argv: Sequence[str]) -> int:
     What a signal or the server's end cuts short is printed as far as it was measured.
     """
     options, request = parse_quality(argv)
-    plan = make_plan(request)
-    kept = None
-    if request.reference is not None:
-        kept = read_reference(Path(request.reference))
-        plan = plan.follow_settings(kept.header.settings)
-        if kept.damage:
-            progress.warn(f"{request.reference}: what follows its whole lines is left out: {kept.damage}")
     with ExitStack() as stack:
-        server = open_server(options, stack)
-        reference = open_reference(options, request, stack)
+        sides = open_sides(options, request, stack)
+        if sides.kept is not None and sides.kept.damage:
+            why = f"what follows its whole lines is left out: {sides.kept.damage}"
+            progress.warn(f"{request.reference}: {why}")
         if request.save is not None:
-            sampler = reference or server
-            _check_scoring(server if reference is not None else None)
-            kept, code = _save_reference(sampler, plan, Path(request.save), options.quiet)
-            if code or reference is None:
+            kept, code = _save_reference(sides, Path(request.save), options.quiet)
+            if code or sides.reference is None:
                 return code
-            reference = None
+            sides = sides._replace(reference=None, kept=kept)
         shown = progress.display(options.quiet)
-        run = QualityRun(server, plan, reference, kept, show=shown.draw)
-        return _measure(run, shown, request)
+        return _measure(QualityRun(*sides, show=shown.draw), shown, request)
 
 
 def parse_quality(argv: Sequence[str]) -> tuple[Options, QualityRequest]:
@@ -127,15 +119,36 @@ def quality_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def make_plan(request: QualityRequest) -> QualityPlan:
-    """Make the plan of what is measured; raises UsageError for a text that cannot be read."""
-    return QualityPlan(
-        read_text(None if request.text is None else Path(request.text)),
-        request.tokens,
-        request.answer_tokens,
-        request.precision,
-        request.chat,
-    )
+class Sides(NamedTuple):
+    """What is measured, and what a candidate is held to: a server that is up, or what a file has."""
+
+    candidate: ProbabilityServer  # without a reference, what becomes one
+    plan: QualityPlan
+    reference: ProbabilityServer | None
+    kept: ReferenceContents | None
+
+
+def open_sides(
+    options: Options, request: QualityRequest, stack: ExitStack, interrupts: Interrupts = SIGNALS
+) -> Sides:
+    """Read the text and the file of a request, and start or reach its servers, which end with `stack`.
+
+    Raises LoadgenError for what cannot be read or reached, reports no log-probabilities, or cannot score
+    what --save keeps.
+    """
+    text, kept = read_text(None if request.text is None else Path(request.text)), None
+    plan = QualityPlan(text, request.tokens, request.answer_tokens, request.precision, request.chat)
+    if request.reference is not None:
+        kept = read_reference(Path(request.reference))
+        plan = plan.follow_settings(kept.header.settings)
+    candidate = open_server(options, stack, interrupts)
+    reference = open_reference(options, request, stack, interrupts)
+    if request.save is not None and reference is not None and not candidate.scores:
+        raise UsageError(
+            f"--save keeps a reference's answers, and {candidate.engine} cannot score them: leave out "
+            "--save, and it samples itself"
+        )
+    return Sides(candidate, plan, reference, kept)
 
 
 def open_server(options: Options, stack: ExitStack, interrupts: Interrupts = SIGNALS) -> ProbabilityServer:
@@ -172,22 +185,11 @@ def open_reference(
         raise UsageError(f"of --reference-url: {error}") from None
 
 
-def _check_scoring(candidate: ProbabilityServer | None) -> None:
-    """Raise UsageError for a candidate that cannot score what --save keeps."""
-    if candidate is not None and not candidate.scores:
-        raise UsageError(
-            f"--save keeps a reference's answers, and {candidate.engine} cannot score them: leave out "
-            "--save, and it samples itself"
-        )
-
-
-def _save_reference(
-    server: ProbabilityServer, plan: QualityPlan, path: Path, quiet: bool
-) -> tuple[ReferenceContents, int]:
-    """Keep what a server samples in a file, print what is in it, and return it with the exit code."""
+def _save_reference(sides: Sides, path: Path, quiet: bool) -> tuple[ReferenceContents, int]:
+    """Keep what the reference samples in a file, print what is in it, and return it with the exit code."""
     shown, signal = progress.display(quiet), 0
     try:
-        quality_run.record_reference(server, plan, path, shown.draw)
+        record_reference(sides.reference or sides.candidate, sides.plan, path, shown.draw)
     except KeyboardInterrupt as stop:
         if not path.exists():
             raise
