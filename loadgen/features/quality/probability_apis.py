@@ -8,10 +8,11 @@ llama.cpp `tools/server/README.md`, and recorded answers of each.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -19,10 +20,10 @@ from loadgen.base.errors import MeasureError
 from loadgen.features.quality.quality_record import SampledAnswer, TokenScores
 from loadgen.wire.openai import Count
 
-TOP = (
-    20  # log-probabilities of a position: the most that vLLM and OpenAI's API give unless they are set up so
-)
-_HIDDEN = 0
+TOP = 20  # log-probabilities of a position: the most that vLLM and OpenAI's API give by default
+_NO_SCORES = "it returns no log-probabilities of a prompt's tokens"
+_NO_CHAT = "it returns no ids of a chat's prompt"
+_HIDDEN = 0  # what SGLang writes for the last id of a vocabulary, which it takes for a picture's
 _LEAST = -9999.0  # what vLLM writes for a log-probability of −∞
 NEUTRAL: dict[str, Any] = {
     "temperature": 1.0, "top_p": 1.0, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
@@ -54,42 +55,55 @@ class TokenSequence(NamedTuple):
     start: int
 
 
-class ProbabilityApi(Protocol):
-    """An engine's requests for log-probabilities, and what their answers hold.
+class ProbabilityApi(ABC):
+    """An engine's requests for log-probabilities, and what their answers hold; here, where it cannot score.
 
     A reader raises NoProbabilities where log-probabilities or token ids are missing, and
     msgspec.DecodeError for any other answer that it cannot read.
     """
 
-    scores_prompts: bool  # it gives the log-probabilities of token ids that it did not sample
-    prompts_each: int  # in one request, at most
-    answers_chats: bool  # its chat API returns token ids with log-probabilities
+    scores_prompts = False  # it gives the log-probabilities of token ids that it did not sample
+    prompts_each = 1  # in one request, at most
+    answers_chats = False  # its chat API returns token ids with log-probabilities
 
+    @abstractmethod
     def make_sampling(
         self, model: str, prompts: Sequence[tuple[int, ...]], tokens: int, top: int
     ) -> ApiRequest:
         """Make a request for one answer to each prompt, of `tokens` at most, with `top` alternatives."""
 
+    @abstractmethod
     def read_samples(self, body: bytes, prompts: Sequence[tuple[int, ...]], top: int) -> list[SampledAnswer]:
         """Read the answers, in the order of the prompts, with `top` alternatives of each token at most."""
 
-    def make_scoring(self, model: str, sequences: Sequence[TokenSequence]) -> ApiRequest:
-        """Make a request for the log-probabilities of given token ids."""
-
-    def read_scores(self, body: bytes, sequences: Sequence[TokenSequence]) -> list[TokenScores]:
-        """Read the scores of each sequence from its start on."""
-
+    @abstractmethod
     def make_tokenizing(self, model: str, text: str, alone: bool = False) -> ApiRequest:
         """Make a request for a text's token ids: `alone`, or with those that begin a prompt."""
 
     def make_chat_tokenizing(self, model: str, message: str) -> ApiRequest | None:
         """Make a request for the token ids of a chat with one user's message; None where it has none."""
+        return None
+
+    def make_scoring(self, model: str, sequences: Sequence[TokenSequence]) -> ApiRequest:
+        """Make a request for the log-probabilities of given token ids; one token may be sampled in vain."""
+        raise NoProbabilities(_NO_SCORES)
+
+    def read_scores(self, body: bytes, sequences: Sequence[TokenSequence]) -> list[TokenScores]:
+        """Read the scores of each sequence from its start on."""
+        raise NoProbabilities(_NO_SCORES)
+
+    @property
+    def simpler(self) -> ProbabilityApi | None:
+        """The same API that asks less of a scored position, for a server that refuses more; None without."""
+        return None
 
     def make_chat(self, model: str, message: str, tokens: int, top: int) -> ApiRequest:
         """Make a chat request with one user's message, whose answer has log-probabilities and ids."""
+        raise NoProbabilities(_NO_CHAT)
 
     def read_chat(self, body: bytes, top: int) -> SampledAnswer:
         """Read the answer of a chat request."""
+        raise NoProbabilities(_NO_CHAT)
 
 
 class _TokenIds(msgspec.Struct):
@@ -216,30 +230,27 @@ def _check_count(found: int, wanted: int) -> None:
         raise msgspec.ValidationError(f"{found} answers to {wanted} prompts")
 
 
-class _ChatApi:
+class _ChatApi(ProbabilityApi):
     """What the APIs of vLLM and SGLang share: tokenizing, and chats whose answers have token ids."""
 
     answers_chats = True
     fields: ClassVar[Mapping[str, Any]]  # of a chat request, next to those of OpenAI's API
 
     def make_tokenizing(self, model: str, text: str, alone: bool = False) -> ApiRequest:
-        """Make a request for a text's token ids: `alone`, or with those that begin a prompt."""
         return ApiRequest("/tokenize", {"model": model, "prompt": text, "add_special_tokens": not alone})
 
     def make_chat(self, model: str, message: str, tokens: int, top: int) -> ApiRequest:
-        """Make a chat request with one user's message, whose answer has log-probabilities and ids."""
         body = {"model": model, "messages": [{"role": "user", "content": message}], "max_tokens": tokens}
         body |= {"logprobs": True, "top_logprobs": top, "return_token_ids": True, **self.fields}
         return ApiRequest("/chat/completions", body, versioned=True)
 
     def read_chat(self, body: bytes, top: int) -> SampledAnswer:
-        """Read the answer of a chat request."""
         answer = _CHAT.decode(body)
         _check_count(len(answer.choices), 1)
         choice = answer.choices[0]
         prompt = answer.prompt_token_ids or choice.prompt_token_ids
         if not prompt:
-            raise NoProbabilities("it returns no ids of a chat's prompt")
+            raise NoProbabilities(_NO_CHAT)
         content = (choice.logprobs.content if choice.logprobs is not None else None) or []
         tops = [[read_logprob(each.logprob) for each in token.top_logprobs or []] for token in content]
         ids = choice.token_ids or choice.response_token_ids
@@ -257,25 +268,31 @@ class CompletionsApi(_ChatApi):
     def __init__(self, alternatives: int = 1) -> None:
         self.alternatives = alternatives  # of a scored position; 0: only the token itself, and its rank
 
+    @property
+    def simpler(self) -> ProbabilityApi | None:
+        return CompletionsApi(0) if self.alternatives else None
+
     def make_chat_tokenizing(self, model: str, message: str) -> ApiRequest | None:
-        """Make a request for the token ids of a chat with one user's message."""
         messages = [{"role": "user", "content": message}]
         return ApiRequest("/tokenize", {"model": model, "messages": messages, "add_generation_prompt": True})
 
     def make_sampling(
         self, model: str, prompts: Sequence[tuple[int, ...]], tokens: int, top: int
     ) -> ApiRequest:
-        """Make a request for one answer to each prompt, of `tokens` at most, with `top` alternatives."""
         body = {"model": model, "prompt": prompts, "max_tokens": tokens, "logprobs": top, **_VLLM}
         # Two tokens of one text would be one key otherwise.
         body |= {"return_token_ids": True, "return_tokens_as_token_ids": True}
         return ApiRequest("/completions", body, versioned=True)
 
     def read_samples(self, body: bytes, prompts: Sequence[tuple[int, ...]], top: int) -> list[SampledAnswer]:
-        """Read the answers, in the order of the prompts, with `top` alternatives of each token at most."""
-        choices = sorted(_COMPLETION.decode(body).choices, key=lambda choice: choice.index)
-        _check_count(len(choices), len(prompts))
+        choices = self._read_choices(body, len(prompts))
         return [self._read_sample(*pair, top) for pair in zip(prompts, choices, strict=True)]
+
+    @staticmethod
+    def _read_choices(body: bytes, count: int) -> list[_CompletionChoice]:
+        choices = sorted(_COMPLETION.decode(body).choices, key=lambda choice: choice.index)
+        _check_count(len(choices), count)
+        return choices
 
     @staticmethod
     def _read_sample(prompt: tuple[int, ...], choice: _CompletionChoice, top: int) -> SampledAnswer:
@@ -286,28 +303,21 @@ class CompletionsApi(_ChatApi):
         return make_answer(prompt, choice.token_ids, sampled, tops, top)
 
     def make_scoring(self, model: str, sequences: Sequence[TokenSequence]) -> ApiRequest:
-        """Make a request for the log-probabilities of given token ids; one token is sampled in vain."""
         prompts = [sequence.token_ids for sequence in sequences]
         body = {"model": model, "prompt": prompts, "max_tokens": 1, "temperature": 0.0}
         body |= {"prompt_logprobs": self.alternatives}
         return ApiRequest("/completions", body, versioned=True)
 
     def read_scores(self, body: bytes, sequences: Sequence[TokenSequence]) -> list[TokenScores]:
-        """Read the scores of each sequence from its start on."""
-        choices = sorted(_COMPLETION.decode(body).choices, key=lambda choice: choice.index)
-        _check_count(len(choices), len(sequences))
-        return [
-            self._read_scored(sequence, choice.prompt_logprobs)
-            for sequence, choice in zip(sequences, choices, strict=True)
-        ]
+        choices = self._read_choices(body, len(sequences))
+        return [self._read_scored(*pair) for pair in zip(sequences, choices, strict=True)]
 
     @staticmethod
-    def _read_scored(
-        sequence: TokenSequence, positions: Sequence[Mapping[str, _PromptEntry] | None] | None
-    ) -> TokenScores:
+    def _read_scored(sequence: TokenSequence, choice: _CompletionChoice) -> TokenScores:
         """Read one sequence's scores: the entry of each token's id, and the entry of rank 1."""
+        positions = choice.prompt_logprobs
         if positions is None:
-            raise NoProbabilities("it returns no log-probabilities of a prompt's tokens")
+            raise NoProbabilities(_NO_SCORES)
         _check_count(len(positions), len(sequence.token_ids))
         logprobs, ranks, firsts = list[float](), list[int | None](), list[int | None]()
         for token, entries in list(zip(sequence.token_ids, positions, strict=True))[sequence.start :]:
@@ -352,20 +362,14 @@ class GenerateApi(_ChatApi):
     fields = MappingProxyType({**_SGLANG, "return_prompt_token_ids": True})
     prompts_each = 8  # the logits of all prompts of a step are in memory at once
 
-    def make_chat_tokenizing(self, model: str, message: str) -> ApiRequest | None:
-        """Return None: it tokenizes texts alone."""
-        return None
-
     def make_sampling(
         self, model: str, prompts: Sequence[tuple[int, ...]], tokens: int, top: int
     ) -> ApiRequest:
-        """Make a request for one answer to each prompt, of `tokens` at most, with `top` alternatives."""
         sampling = {**_SGLANG, "max_new_tokens": tokens}
         body = {"input_ids": prompts, "sampling_params": sampling, "return_logprob": True}
         return ApiRequest("/generate", {**body, "top_logprobs_num": top})
 
     def read_samples(self, body: bytes, prompts: Sequence[tuple[int, ...]], top: int) -> list[SampledAnswer]:
-        """Read the answers, in the order of the prompts, with `top` alternatives of each token at most."""
         answers = _GENERATED.decode(body)
         _check_count(len(answers), len(prompts))
         return [self._read_sample(*pair, top) for pair in zip(prompts, answers, strict=True)]
@@ -381,7 +385,6 @@ class GenerateApi(_ChatApi):
         return make_answer(prompt, ids, logprobs, tops, top)
 
     def make_scoring(self, model: str, sequences: Sequence[TokenSequence]) -> ApiRequest:
-        """Make a request for the log-probabilities of given token ids; one token is sampled in vain."""
         body: dict[str, Any] = {
             "input_ids": [sequence.token_ids for sequence in sequences],
             "sampling_params": {"temperature": 0.0, "max_new_tokens": 1},
@@ -390,7 +393,6 @@ class GenerateApi(_ChatApi):
         return ApiRequest("/generate", {**body, "return_logprob": True, "top_logprobs_num": 1})
 
     def read_scores(self, body: bytes, sequences: Sequence[TokenSequence]) -> list[TokenScores]:
-        """Read the scores of each sequence from its start on; SGLang reports no ranks."""
         answers = _GENERATED.decode(body)
         _check_count(len(answers), len(sequences))
         return [self._read_scored(*pair) for pair in zip(sequences, answers, strict=True)]
@@ -400,8 +402,7 @@ class GenerateApi(_ChatApi):
         wanted = sequence.token_ids[sequence.start :]
         found = (answer.meta_info.input_token_logprobs or [])[-len(wanted) :]
         if not found:
-            raise NoProbabilities("it returns no log-probabilities of a prompt's tokens")
-        # SGLang writes 0 for the last id of a vocabulary, which it takes for a picture's.
+            raise NoProbabilities(_NO_SCORES)
         if len(found) < len(wanted) or any(
             token not in (own, _HIDDEN) for own, (_, token, _) in zip(wanted, found, strict=True)
         ):
@@ -423,28 +424,22 @@ class _Sampled(msgspec.Struct):
 _SAMPLED = msgspec.json.Decoder(_Sampled)
 
 
-class LlamaCppApi:
-    """llama.cpp's /completion, which samples with log-probabilities and scores nothing."""
+class LlamaCppApi(ProbabilityApi):
+    """llama.cpp's /completion, which samples with log-probabilities and scores nothing.
 
-    scores_prompts = False
-    answers_chats = False
-    prompts_each = 1  # its slots are the requests at once
-
-    def make_chat_tokenizing(self, model: str, message: str) -> ApiRequest | None:
-        """Return None: it tokenizes texts alone."""
-        return None
+    Its slots are the requests at once. An answer ends before the first token without a probability, and one
+    that begins with such a token is left out.
+    """
 
     def make_sampling(
         self, model: str, prompts: Sequence[tuple[int, ...]], tokens: int, top: int
     ) -> ApiRequest:
-        """Make a request for the answer to one prompt, of `tokens` at most, with `top` alternatives."""
         (prompt,) = prompts
         body = {"prompt": prompt, "n_predict": tokens, "n_probs": max(top, 1), "cache_prompt": False}
         body["return_tokens"] = True
         return ApiRequest("/completion", {**body, **_LLAMACPP})
 
     def read_samples(self, body: bytes, prompts: Sequence[tuple[int, ...]], top: int) -> list[SampledAnswer]:
-        """Read the one answer up to the first token without a probability; [] if that is the first."""
         answer = _SAMPLED.decode(body)
         rows, tokens = answer.completion_probabilities or [], answer.tokens or []
         if tokens:
@@ -455,25 +450,8 @@ class LlamaCppApi:
         tops = [[read_logprob(each.logprob) for each in row.top_logprobs or []] for row in rows]
         return [make_answer(prompts[0], _keep_whole(ids), logprobs, tops, top)]
 
-    def make_scoring(self, model: str, sequences: Sequence[TokenSequence]) -> ApiRequest:
-        """Raise NoProbabilities: llama.cpp's server scores no prompt."""
-        raise NoProbabilities("it returns no log-probabilities of a prompt's tokens")
-
-    def read_scores(self, body: bytes, sequences: Sequence[TokenSequence]) -> list[TokenScores]:
-        """Raise NoProbabilities: llama.cpp's server scores no prompt."""
-        raise NoProbabilities("it returns no log-probabilities of a prompt's tokens")
-
     def make_tokenizing(self, model: str, text: str, alone: bool = False) -> ApiRequest:
-        """Make a request for a text's token ids: `alone`, or with those that begin a prompt."""
         return ApiRequest("/tokenize", {"content": text, "add_special": not alone, "parse_special": alone})
-
-    def make_chat(self, model: str, message: str, tokens: int, top: int) -> ApiRequest:
-        """Raise NoProbabilities: its chats do not return the prompt's ids."""
-        raise NoProbabilities("it returns no ids of a chat's prompt")
-
-    def read_chat(self, body: bytes, top: int) -> SampledAnswer:
-        """Raise NoProbabilities: its chats do not return the prompt's ids."""
-        raise NoProbabilities("it returns no ids of a chat's prompt")
 
 
 # By the engine's name; others are asked as vLLM is.

@@ -278,8 +278,7 @@ async def _probe_ids(server: ProbabilityServer) -> ProbabilityServer:
     if not server.api.scores_prompts:
         return replace(server, scores=False)
     scored = TokenSequence((*prompt, *answers[0].token_ids), len(prompt))
-    apis = [server.api] + [CompletionsApi(0)] * isinstance(server.api, CompletionsApi)
-    for api in apis:
+    for api in filter(None, (server.api, server.api.simpler)):
         async with replace(server, api=api).open() as client:
             try:
                 await client.score([scored])
