@@ -161,8 +161,7 @@ def _read_split(part: str, candidate: Candidate, baseline: Candidate) -> Value |
         return Value(1.0, nominal=True)
     if not isinstance(candidate.split, Split):
         return candidate.split or "no run has drafts, or it is not compared"
-    factor = getattr(candidate.split, part)
-    return Value(factor.mean, factor.low, factor.high)
+    return Value.of(getattr(candidate.split, part))
 
 
 def _read_quality(part: str, candidate: Candidate, baseline: Candidate) -> Value | str:
@@ -175,7 +174,7 @@ def _read_quality(part: str, candidate: Candidate, baseline: Candidate) -> Value
     found = getattr(candidate.quality, part)
     if found is None:
         return candidate.quality.why.get(part, "it could not be measured")
-    return Value(found.mean, found.low, found.high)
+    return Value.of(found)
 
 
 # In the order of the table, between the speeds and the scores of lm-evaluation-harness.

@@ -67,11 +67,6 @@ class AnswerRequest(msgspec.Struct, frozen=True):
             _read_files(values.get("lm_eval") or ()),
         )
 
-    @property
-    def constrains(self) -> bool:
-        """Whether a checkpoint must hold anything to be taken."""
-        return self.fits_bytes is not None or bool(self.slo) or self.max_kl is not None
-
 
 def read_answer_flags(given: argparse.Namespace, recorded: Mapping[str, Any]) -> AnswerRequest:
     """Read the answer's settings of a command line, each over the campaign's own; raises UsageError."""

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.facts.run_facts import Facts
-from loadgen.features.quality.quality_record import Quality
+from loadgen.features.quality.quality_record import MeanInterval, Quality
 from loadgen.study.answer.contest import Contest
 from loadgen.study.compare import statistics
-from loadgen.study.compare.model import CampaignSettings, Split
+from loadgen.study.compare.model import CampaignSettings, Factor, Split
 from loadgen.study.repeats import Mean
 from loadgen.study.run_summary import Reported
 
@@ -28,9 +28,9 @@ class Value(msgspec.Struct, frozen=True):
     nominal: bool = False  # it is so by definition: of the baseline, or of the reference
 
     @classmethod
-    def of(cls, mean: Mean) -> Value:
-        """Make the value of a mean over runs."""
-        return cls(mean.mean, mean.low, mean.high)
+    def of(cls, known: Mean | MeanInterval | Factor) -> Value:
+        """Make the value of a mean with its interval."""
+        return cls(known.mean, known.low, known.high)
 
     @property
     def half(self) -> float:
@@ -89,7 +89,7 @@ class Candidate(msgspec.Struct, frozen=True):
         kl = None if self.quality is None else self.quality.kl
         if self.is_reference:
             return Value(0.0, 0.0, 0.0)
-        return None if kl is None else Value(kl.mean, kl.low, kl.high)
+        return None if kl is None else Value.of(kl)
 
     def average(self, read: Callable[[Reported], float | None]) -> Value | None:
         """Average a figure over starts of the server, else over runs; None if no run has it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -35,7 +35,7 @@ Judge = Callable[[Candidate, Contest, AnswerRequest], Judged | None]
 
 def judge_constraints(candidate: Candidate, contest: Contest, asked: AnswerRequest) -> list[Judged]:
     """Judge a candidate by each constraint that is asked for, and by its answers if they look broken."""
-    every = (judge(candidate, contest, asked) for judge in CONSTRAINTS.values())
+    every = (judge(candidate, contest, asked) for judge in CONSTRAINTS)
     return [judged for judged in every if judged is not None]
 
 
@@ -140,9 +140,4 @@ def _round_up(value: float) -> float:
     return float(f"{math.ceil(value / step - 1e-9) * step:.6g}")
 
 
-CONSTRAINTS: Mapping[str, Judge] = {
-    "fits": _judge_fits,
-    "slo": _judge_objectives,
-    "max_kl": _judge_kl,
-    "answers": _judge_answers,
-}
+CONSTRAINTS: tuple[Judge, ...] = (_judge_fits, _judge_objectives, _judge_kl, _judge_answers)

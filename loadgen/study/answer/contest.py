@@ -151,9 +151,7 @@ class LoadContest(msgspec.Struct, frozen=True):
 
     def find_concurrency(self, name: str) -> float | None:
         limit = self.table.load.max_concurrency
-        held = [run.figure("concurrency") for run in self.list_runs(name)]
-        known = [value for value in held if value is not None]
-        return float(limit) if limit is not None else math.fsum(known) / len(known) if known else None
+        return float(limit) if limit is not None else _average_concurrency(self.list_runs(name))
 
     def find_split(self, name: str) -> Split | str | None:
         return next((line.split for line in self.table.lines if line.name == name), None)
@@ -239,9 +237,7 @@ class LimitContest(msgspec.Struct, frozen=True):
         limit = self.speeds.get(name)
         if self.table.axis == "concurrency":
             return None if limit is None else limit.mean
-        held = [run.figure("concurrency") for run in self.list_runs(name)]
-        known = [value for value in held if value is not None]
-        return math.fsum(known) / len(known) if known else None
+        return _average_concurrency(self.list_runs(name))
 
     def find_split(self, name: str) -> Split | str | None:
         return None  # at two highest loads the batches differ, and so do the steps
@@ -251,6 +247,12 @@ class LimitContest(msgspec.Struct, frozen=True):
         if other == self.table.baseline:
             return SpeedUp.of(rows[name].effect)
         return SpeedUp.of(limits.judge_limits(rows[name].searches, rows[other].searches, self.ask))
+
+
+def _average_concurrency(runs: Sequence[Reported]) -> float | None:
+    """Average how many requests were in flight in runs; None if no run has it."""
+    known = [value for run in runs if (value := run.figure("concurrency")) is not None]
+    return Mean.average(known).mean if known else None
 
 
 def list_contests(

@@ -93,9 +93,9 @@ def _write_quality(candidate: Candidate, baseline: Candidate, contests: Sequence
     reference, parts = candidate.reference or quality.reference, []
     if (kl := quality.kl) is not None:
         own = "" if kl.direction == FORWARD else " by its own answers"
-        parts.append(f"KL {write_plus_minus(Value(kl.mean, kl.low, kl.high))} from {reference}{own}")
+        parts.append(f"KL {write_plus_minus(Value.of(kl))} from {reference}{own}")
     if (same := quality.agreement) is not None:
-        share = write_plus_minus(Value(same.mean, same.low, same.high), 100)
+        share = write_plus_minus(Value.of(same), 100)
         of = "its" if parts else f"{reference}'s"
         parts.append(f"{share} % of {of} first choices the same")
     if parts:
