@@ -29,7 +29,7 @@ def make_arm_id(checkpoint: str, server: str) -> str:
 def read_qualities(directory: Path) -> dict[str, Quality]:
     """Read the quality of each arm of the campaign in a directory, by its name, as `fp8 on vllm`.
 
-    An arm whose quality has failed has one without figures; one that is not there, or damaged, is left out.
+    An arm whose quality has failed, or is damaged, has one without figures; one without any is left out.
     {} where the directory has no campaign.
     """
     try:
@@ -58,15 +58,21 @@ def read_quality(path: Path) -> Quality | None:
 
 
 def _read_arm_quality(campaign: Path, checkpoint: str, server: str) -> Quality | None:
-    """Read an arm's quality in a campaign's directory; one that has failed has the reason and no figures."""
+    """Read an arm's quality in a campaign's directory; None where it has none.
+
+    One that has failed, or whose file is damaged, has the reason and no figures.
+    """
     name = f"{make_arm_id(checkpoint, server)}.json"
-    if (found := read_quality(campaign / QUALITY / name)) is not None:
+    path = campaign / QUALITY / name
+    if (found := read_quality(path)) is not None:
         return found
     try:
         failure = read_mapping(json.loads(read_file_bytes(campaign / QUALITY / FAILED / name, _MOST_BYTES)))
+        reason = read_line(str(failure.get("reason", "")))
     except _DAMAGE:
-        return None
-    reason = read_line(str(failure.get("reason", "")))
+        if not path.is_file():
+            return None
+        reason = f"{QUALITY}/{name} is damaged: `loadgen campaign --resume` measures it again"
     return Quality(reference="", candidate="", why={figure.key: reason for figure in FIGURES})
 
 

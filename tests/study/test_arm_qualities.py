@@ -1,4 +1,4 @@
-"""Qualities of a campaign's arms are read by the arms' names; what is damaged is left out."""
+"""Qualities of a campaign's arms are read by the arms' names; what is damaged has the reason."""
 
 from __future__ import annotations
 
@@ -30,7 +30,13 @@ def test_each_arm_has_the_quality_of_its_own_file(tmp_path: Path) -> None:
     stored(tmp_path, "bf16", own.model_dump_json())
     stored(tmp_path, "fp8", other.model_dump_json())
     stored(tmp_path, "int4", other.model_dump_json()[:-5])
-    assert read_qualities(tmp_path) == {"bf16 on vllm 0.32": own, "fp8 on vllm 0.32": other}
+    found = read_qualities(tmp_path)
+    damaged = found.pop("int4 on vllm 0.32")
+    assert found == {"bf16 on vllm 0.32": own, "fp8 on vllm 0.32": other}
+    assert (damaged.kl, damaged.why["kl"]) == (
+        None,
+        "quality/int4-vllm-0.32.json is damaged: `loadgen campaign --resume` measures it again",
+    )
     assert make_arm_id("bf16", "vllm 0.32") == "bf16-vllm-0.32"
 
 

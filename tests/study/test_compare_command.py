@@ -124,7 +124,10 @@ def test_a_campaign_s_comparison_begins_with_what_to_take(
         ([THOR, "--headline", "tok"], "--headline tok: no run reports it"),
         ([THOR, "--bandwidth", "0"], "--bandwidth 0: give the GB/s"),
         ([THOR, "--csv", "--json"], "not allowed with argument"),
-        ([THOR, "--fits", "16GB", "--max-kl", "0"], "--max-kl 0.0: give nats a token, above 0"),
+        (
+            [THOR, "--fits", "16GB", "--max-kl", "0"],
+            "argument --max-kl: '0': give a number from 1e-06 to 100",
+        ),
         ([ONE, "--answer"], "--answer: there are not two checkpoints to choose from"),
         ([THOR, "--model-config", "nowhere.json"], "nowhere.json"),
     ],

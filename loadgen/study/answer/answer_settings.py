@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import re
 from collections.abc import Mapping
 from functools import partial
@@ -12,7 +11,7 @@ from typing import Any
 import msgspec
 
 from loadgen.base.errors import UsageError
-from loadgen.base.parsing import suggest_name
+from loadgen.base.parsing import number_between, suggest_name
 from loadgen.base.text import quote_value
 from loadgen.figures.objectives import Objective, parse_objectives
 from loadgen.settings.setting import Makes, OptionRows, setting
@@ -20,6 +19,8 @@ from loadgen.settings.setting import Makes, OptionRows, setting
 ANSWER = "the answer: which checkpoint to take"  # of --help
 _UNITS = {"mib": 2**20, "gib": 2**30, "tib": 2**40, "mb": 10**6, "gb": 10**9, "tb": 10**12, "": 2**30}
 _SIZE = re.compile(r"(\d+(?:\.\d*)?)\s*([a-z]*)", re.ASCII | re.IGNORECASE)
+
+_NATS, _PRICES = (1e-6, 100.0), (1e-6, 1e6)  # least and most of a KL, and of a price an hour
 
 # fmt: off
 _asked = partial(setting, Makes.NOTHING, None, group=ANSWER)
@@ -32,9 +33,9 @@ class AnswerSettings(OptionRows, frozen=True):
         metavar="SIZE")
     slo: str | None = _asked("take only what meets these objectives, as 'tpot p95 < 50ms'", metavar="TEXT")
     max_kl: float | None = _asked("take only what is at most N nats a token from the reference",
-        read=float, metavar="KL")
-    price_per_hour: float | None = _asked("of the machine: adds the cost of a million tokens", read=float,
-        metavar="PRICE")
+        read=number_between(*_NATS), metavar="KL")
+    price_per_hour: float | None = _asked("of the machine: adds the cost of a million tokens",
+        read=number_between(*_PRICES), metavar="PRICE")
     lm_eval: tuple[str, ...] = setting(Makes.NOTHING, (), "scores of lm-evaluation-harness (repeatable)",
         group=ANSWER, metavar="CHECKPOINT=FILE", action="append")
 # fmt: on
@@ -62,8 +63,8 @@ class AnswerRequest(msgspec.Struct, frozen=True):
         return cls(
             None if size is None else parse_size(str(size)),
             parse_objectives(str(slo)) if slo else (),
-            _read_amount("--max-kl", values.get("max_kl"), "nats a token, above 0"),
-            _read_amount("--price-per-hour", values.get("price_per_hour"), "the price, above 0"),
+            _read_amount("--max-kl", values.get("max_kl"), _NATS),
+            _read_amount("--price-per-hour", values.get("price_per_hour"), _PRICES),
             _read_files(values.get("lm_eval") or ()),
         )
 
@@ -91,12 +92,13 @@ def is_size(text: str) -> bool:
     return match is not None and match[2].lower() in _UNITS
 
 
-def _read_amount(flag: str, value: Any, wanted: str) -> float | None:
-    """Return a number above 0, or None as it is; raises UsageError."""
+def _read_amount(flag: str, value: Any, bounds: tuple[float, float]) -> float | None:
+    """Return a number within bounds, or None as it is; raises UsageError."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise UsageError(f"{flag} {value}: give {wanted}")
+    least, most = bounds
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise UsageError(f"{flag} {value}: give a number from {least:g} to {most:.0f}")
     return float(value)
 
 

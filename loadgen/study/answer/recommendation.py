@@ -157,13 +157,15 @@ def _list_changes(
 ) -> Iterator[str]:
     """Yield with what flags a faster candidate would be taken, then which others are excluded.
 
-    One that needs no less than a faster one is not named, and three at most are.
+    Of those taken with flags every other constraint is known to hold. One that needs no less than a faster
+    one is not named, and three at most are.
     """
     unmet = {name: [one for one in judged[name] if one.holds is False] for name in ranked}
     ahead = ranked[: ranked.index(taken)] if taken else ranked
     curable: list[str] = []
     for name in ahead:
-        known = bool(unmet[name]) and all(one.needed for one in unmet[name])
+        sure = all(one.holds is not None for one in judged[name])
+        known = sure and bool(unmet[name]) and all(one.needed for one in unmet[name])
         if known and not any(_lets_in(unmet[name], unmet[other]) for other in curable):
             curable.append(name)
     for name in curable[:_MOST_CHANGES]:

@@ -185,8 +185,8 @@ def test_a_size_of_memory(text: str, size: float) -> None:
         ({"fits": "much"}, "--fits 'much': give a size of memory, as 16GiB"),
         ({"fits": "0GiB"}, "--fits '0GiB': give a size of memory"),
         ({"slo": "fast"}, "--slo 'fast' is not an objective"),
-        ({"max_kl": -1.0}, "--max-kl -1.0: give nats a token, above 0"),
-        ({"price_per_hour": "two"}, "--price-per-hour two: give the price, above 0"),
+        ({"max_kl": -1.0}, "--max-kl -1.0: give a number from 1e-06 to 100"),
+        ({"price_per_hour": "two"}, "--price-per-hour two: give a number from 1e-06 to 1000000"),
         ({"lm_eval": ("fp8",)}, "--lm-eval 'fp8': write CHECKPOINT=FILE"),
     ],
 )

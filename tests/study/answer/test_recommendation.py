@@ -94,6 +94,13 @@ def sized() -> list[Reported]:
                 "undecided: int4 is the fastest, but its tpot p99 is not known, asked: tpot p99 < 35 ms",
             ],
         ),
+        (
+            {"slo": "tpot p99 < 35ms", "max_kl": 0.09},
+            [
+                "undecided: awq is the fastest, but its tpot p99 is not known, asked: tpot p99 < 35 ms",
+                "excluded: int4 (its KL is 0.11 (0.1 to 0.12))",
+            ],
+        ),
     ],
 )
 def test_a_recommendation(tmp_path: Path, asked: dict[str, Any], lines: list[str]) -> None:
