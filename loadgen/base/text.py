@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 import reprlib
 import textwrap
@@ -61,6 +62,13 @@ def list_first(names: Sequence[str], most: int) -> str:
 def format_count(number: int, noun: str) -> str:
     """Format a number with its noun: 1 run, 2 runs."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def count_decimals(number: float, digits: int, most: int = 6) -> int:
+    """Count the decimals that show the first `digits` digits of a number, at most `most`; 0 of 0, ∞, NaN."""
+    if not 0 < abs(number) < math.inf:
+        return 0
+    return max(0, min(most, digits - 1 - math.floor(math.log10(abs(number)))))
 
 
 def format_cell_ms(value_ms: float) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from pathlib import Path
 
-from loadgen.base.untrusted import read_file_bytes, read_line, read_list, read_mapping
+from loadgen.base.text import count_decimals
+from loadgen.base.untrusted import read_file_bytes, read_line, read_mapping
 from loadgen.facts.run_facts import Cell
 from loadgen.features.quality.quality_record import FIGURES, MeanInterval, Quality
 from loadgen.features.quality.quality_verdict import judge_quality
@@ -15,7 +15,6 @@ from loadgen.features.quality.quality_verdict import judge_quality
 QUALITY = "quality"  # the folder in a campaign's directory
 ITSELF = "it is the reference"  # why its own quality has no KL
 FAILED = "failed"  # in that folder: why an arm's quality is not known
-_RECORD = "campaign.json"
 _MOST_BYTES = 64 << 20
 _CELLS, _DEPTH = "cells", 4  # of a campaign's runs, at most so deep: a ladder or a search has several
 _DAMAGE = OSError, ValueError, RecursionError
@@ -24,24 +23,6 @@ _DAMAGE = OSError, ValueError, RecursionError
 def make_arm_id(checkpoint: str, server: str) -> str:
     """Make an arm's id from its checkpoint and server, valid as a file name: Qwen3-8B-FP8-vllm."""
     return re.sub(r"[^\w.]+", "-", f"{checkpoint}-{server}")
-
-
-def read_qualities(directory: Path) -> dict[str, Quality]:
-    """Read the quality of each arm of the campaign in a directory, by its name, as `fp8 on vllm`.
-
-    An arm whose quality has failed, or is damaged, has one without figures; one without any is left out.
-    {} where the directory has no campaign.
-    """
-    try:
-        record = read_mapping(json.loads(read_file_bytes(directory / _RECORD, _MOST_BYTES)))
-    except _DAMAGE:
-        return {}
-    found = {}
-    for arm in map(read_mapping, read_list(record.get("arms"))):
-        checkpoint, server = (str(arm.get(key)) for key in ("checkpoint", "server"))
-        if (quality := _read_arm_quality(directory, checkpoint, server)) is not None:
-            found[f"{checkpoint} on {server}"] = quality
-    return found
 
 
 def read_quality(path: Path) -> Quality | None:
@@ -57,7 +38,7 @@ def read_quality(path: Path) -> Quality | None:
         return None
 
 
-def _read_arm_quality(campaign: Path, checkpoint: str, server: str) -> Quality | None:
+def read_arm_quality(campaign: Path, checkpoint: str, server: str) -> Quality | None:
     """Read an arm's quality in a campaign's directory; None where it has none.
 
     One that has failed, or whose file is damaged, has the reason and no figures.
@@ -86,14 +67,14 @@ def find_run_quality(run: Path, cell: Cell | None) -> Quality | None:
     campaign = next((each.parent for each in run.parents[:_DEPTH] if each.name == _CELLS), None)
     if cell is None or campaign is None:
         return None
-    return _read_arm_quality(campaign, cell.checkpoint, cell.server)
+    return read_arm_quality(campaign, cell.checkpoint, cell.server)
 
 
-def format_spread(interval: MeanInterval, scale: float = 1.0, digits: int = 2) -> str:
-    """Format a mean and half its interval, × `scale`, as 0.0310 ±0.0010: that in `digits` digits."""
+def format_spread(interval: MeanInterval, scale: float = 1.0) -> str:
+    """Format a mean and half its interval, × `scale`, as 0.0310 ±0.0010: that in two digits."""
     half = scale * (interval.high - interval.low) / 2
-    decimals = max(0, digits - 1 - math.floor(math.log10(half))) if half > 0 else 4
-    return f"{scale * interval.mean:.{min(decimals, 6)}f} ±{half:.{min(decimals, 6)}f}"
+    decimals = count_decimals(half, 2) if half > 0 else 4
+    return f"{scale * interval.mean:.{decimals}f} ±{half:.{decimals}f}"
 
 
 def describe_quality(quality: Quality, margin: float) -> str:

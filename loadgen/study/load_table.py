@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import asdict, replace
 
-from loadgen.base.text import WIDTH, clean_line, wrap_text
+from loadgen.base.text import WIDTH, clean_line, count_decimals, wrap_text
 from loadgen.figures.figure_table import COMMON, LATENCIES
 from loadgen.figures.metrics import DECODING, PREFILL, Figures, list_throughputs
 from loadgen.figures.objectives import Standing, join_standings
@@ -143,7 +143,10 @@ def describe_common(rows: Sequence[LoadRow]) -> str:
 def make_load_table(rows: Sequence[LoadRow], narrow: bool = True, notes: Sequence[str] = ()) -> Table:
     """Make a table of rows with a section per model; `narrow`: short titles of settings."""
     shown_figures = select_figures(rows)
-    decimals = {figure: _count_decimals(min(map(abs, _list_means(figure, rows)))) for figure in shown_figures}
+    decimals = {
+        figure: count_decimals(min(map(abs, _list_means(figure, rows))), _SIGNIFICANT, 2)
+        for figure in shown_figures
+    }
     columns: list[tuple[str, str, Callable[[LoadRow], str]]] = [
         ("model", "model", lambda row: row.shown_name),
         *((fact.label, fact.title if narrow else fact.label, fact.cell) for fact in select_facts(rows)),
@@ -324,15 +327,8 @@ def _format_figure(key: str, decimals: int, row: LoadRow) -> str:
     if repeats.is_vague(figure.mean, figure.half):
         return f"{figure.mean:.{decimals}f} {repeats.VAGUE}"
     if figure.half > 0:  # no more than two digits of what is not known, and no ±0
-        first = -math.floor(math.log10(figure.half))
-        decimals = max(0, min(decimals, first + 1), min(first, 2))
+        decimals = max(count_decimals(figure.half, 2, decimals), count_decimals(figure.half, 1, 2))
     return f"{figure.mean:.{decimals}f} ±{figure.half:.{decimals}f}"
-
-
-def _count_decimals(value: float) -> int:
-    if value == 0:
-        return 0
-    return max(0, min(2, _SIGNIFICANT - 1 - math.floor(math.log10(abs(value)))))
 
 
 def _format_limit(load: Load) -> str:

@@ -14,7 +14,7 @@ from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.parsing import read_figure
-from loadgen.base.text import clean_text, format_csv, format_json, make_file_name, quote_value
+from loadgen.base.text import clean_text, count_decimals, format_csv, format_json, make_file_name, quote_value
 from loadgen.base.untrusted import is_too_deep
 
 # Each sets a title, clears a screen, turns the direction of writing, ends a line, or cannot be encoded.
@@ -36,6 +36,24 @@ def test_no_command_of_a_terminal_is_left(command: str) -> None:
 @loop_over("text", ["", "a\tb\n", "é 漢字 × ± – …", "a\u0301", "\U0001f600", "\u200d"])
 def test_what_is_text_stays(text: str) -> None:
     assert clean_text(text) == text
+
+
+@loop_over(
+    ("number", "digits", "most", "decimals"),
+    [
+        (0.0124, 2, 6, 3),
+        (-0.0124, 2, 6, 3),
+        (123.0, 2, 6, 0),
+        (1.5, 1, 6, 0),
+        (9.99, 3, 1, 1),
+        (1e-9, 1, 6, 6),
+        (0.0, 2, 6, 0),
+        (float("inf"), 2, 6, 0),
+        (float("nan"), 2, 6, 0),
+    ],
+)
+def test_decimals_show_so_many_digits(number: float, digits: int, most: int, decimals: int) -> None:
+    assert count_decimals(number, digits, most) == decimals
 
 
 @loop_over("command", COMMANDS)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
 from builders.comparison_samples import cells
 from loadgen.features.quality.quality_record import FORWARD, KlDivergence, MeanInterval, Quality
-from loadgen.study.arm_qualities import ITSELF
+from loadgen.study.arm_qualities import ITSELF, read_arm_quality
 from loadgen.study.run_summary import Reported
 
 
@@ -37,3 +39,11 @@ def reference() -> Quality:
 def rows(name: str, speeds: Sequence[float], found: Quality | None) -> list[Reported]:
     """A row's runs in a campaign, whose server has this quality."""
     return [replace(run, quality=found) for run in cells(name, speeds)]
+
+
+def read_qualities(campaign: Path) -> dict[str, Quality]:
+    """The quality of each arm of a stored campaign that has one, by the arm's name."""
+    arms = json.loads((campaign / "campaign.json").read_text("utf-8"))["arms"]
+    pairs = [(arm["checkpoint"], arm["server"]) for arm in arms]
+    found = {" on ".join(pair): read_arm_quality(campaign, *pair) for pair in pairs}
+    return {name: quality for name, quality in found.items() if quality is not None}

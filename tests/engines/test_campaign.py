@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from builders.campaign_files import cells, contents
+from builders.made_qualities import read_qualities
 from engines import place
 from engines.clients import loadgen, start_loadgen
 from engines.leftovers import PATIENCE_S, until_nothing_is_left
 from engines.running import OFFLINE, VLLM_ON_CPU
 from engines.sharp_models import NOISY, SHARP
 from loadgen.features.quality.reference_file import read_reference
-from loadgen.study.arm_qualities import format_spread, read_qualities
+from loadgen.study.arm_qualities import format_spread
 
 pytestmark = [pytest.mark.engine, pytest.mark.alone]
 

@@ -1,8 +1,7 @@
-"""Qualities of a campaign's arms are read by the arms' names; what is damaged has the reason."""
+"""Qualities of a campaign's arms are those of their own files; what is damaged has the reason."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from builders.made_qualities import interval, quality
@@ -13,10 +12,8 @@ from loadgen.study.arm_qualities import (
     find_run_quality,
     format_spread,
     make_arm_id,
-    read_qualities,
+    read_arm_quality,
 )
-
-ARMS = [{"checkpoint": name, "server": "vllm 0.32"} for name in ("bf16", "fp8", "int4", "absent")]
 
 
 def stored(directory: Path, name: str, text: str) -> None:
@@ -25,27 +22,19 @@ def stored(directory: Path, name: str, text: str) -> None:
 
 
 def test_each_arm_has_the_quality_of_its_own_file(tmp_path: Path) -> None:
-    (tmp_path / "campaign.json").write_text(json.dumps({"arms": ARMS}), "utf-8")
     own, other = Quality(reference="a", candidate="a"), Quality(reference="a", candidate="b")
     stored(tmp_path, "bf16", own.model_dump_json())
     stored(tmp_path, "fp8", other.model_dump_json())
     stored(tmp_path, "int4", other.model_dump_json()[:-5])
-    found = read_qualities(tmp_path)
-    damaged = found.pop("int4 on vllm 0.32")
-    assert found == {"bf16 on vllm 0.32": own, "fp8 on vllm 0.32": other}
+    names = ("bf16", "fp8", "absent", "int4")
+    *found, damaged = (read_arm_quality(tmp_path, name, "vllm 0.32") for name in names)
+    assert found == [own, other, None]
+    assert damaged is not None
     assert (damaged.kl, damaged.why["kl"]) == (
         None,
         "quality/int4-vllm-0.32.json is damaged: `loadgen campaign --resume` measures it again",
     )
     assert make_arm_id("bf16", "vllm 0.32") == "bf16-vllm-0.32"
-
-
-def test_a_place_without_a_campaign_has_no_qualities(tmp_path: Path) -> None:
-    assert read_qualities(tmp_path) == {}
-    (tmp_path / "campaign.json").write_text("[" * 100_000, "utf-8")
-    assert read_qualities(tmp_path) == {}
-    (tmp_path / "campaign.json").write_text('{"arms": [5, {}]}', "utf-8")
-    assert read_qualities(tmp_path) == {}
 
 
 def test_a_run_has_the_quality_of_its_arm_or_its_own(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 
 import msgspec
 
+from loadgen.base.text import count_decimals
 from loadgen.facts.machine_state import Difference
 from loadgen.study import repeats
 from loadgen.study.answer.candidate import Candidate, Value
@@ -249,17 +250,10 @@ def format_value(column: AnswerColumn, value: Value | str) -> str:
     if value.words:
         return value.words
     mean, half = value.mean * column.scale, value.half * column.scale
-    decimals = _count_decimals(mean, half, column.decimals)
-    if not math.isfinite(half) or half < _ALIKE * abs(mean):
+    spreads = _ALIKE * abs(mean) < half < math.inf
+    decimals = count_decimals(*((half, 2) if spreads else (mean, 4)), column.decimals)
+    if not spreads:
         return f"{mean:.{decimals}f}"
     if repeats.is_vague(mean, half):
         return f"{mean:.{decimals}f} {repeats.VAGUE}"
     return f"{mean:.{decimals}f} ±{half:.{decimals}f}"
-
-
-def _count_decimals(mean: float, half: float, most: int) -> int:
-    """Count the decimals of a value: two digits of a half interval, else four of the mean; at most `most`."""
-    digits, of = (2, half) if _ALIKE * abs(mean) < half < math.inf else (4, abs(mean))
-    if not 0 < of < math.inf:
-        return 0
-    return max(0, min(most, digits - 1 - math.floor(math.log10(of))))

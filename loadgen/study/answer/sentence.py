@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
+from loadgen.base.text import count_decimals
 from loadgen.features.quality.quality_record import FORWARD
 from loadgen.study.answer.answer_columns import list_differences
 from loadgen.study.answer.candidate import Candidate, Value
@@ -31,8 +32,7 @@ def write_times(speed: SpeedUp) -> str:
 def write_plus_minus(value: Value, scale: float = 1.0) -> str:
     """Write a mean ± half its interval with one digit of that, as "0.11 ± 0.01"; without one three digits."""
     mean, half = value.mean * scale, value.half * scale
-    digits, of = (0, half) if 0 < half < math.inf else (2, abs(mean))
-    decimals = max(0, digits - math.floor(math.log10(of))) if 0 < of < math.inf else 0
+    decimals = count_decimals(half, 1) if 0 < half < math.inf else count_decimals(mean, 3)
     return f"{mean:.{decimals}f}" + (f" ± {half:.{decimals}f}" if half > 0 else "")
 
 

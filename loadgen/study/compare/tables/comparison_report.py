@@ -13,6 +13,7 @@ from loadgen.base.text import (
     WIDTH,
     align_cells,
     clean_line,
+    count_decimals,
     format_count,
     wrap_text,
 )
@@ -251,7 +252,7 @@ def format_spread(figure: ComparedFigure, summary: Mean | None) -> str:
         return f"{_format_mean(figure, summary)} {repeats.VAGUE}"
     decimals = _count_decimals(figure, summary)
     if half > 0:  # no more than two digits of what is not known
-        decimals = max(0, min(decimals, 1 - math.floor(math.log10(half))))
+        decimals = count_decimals(half, 2, decimals)
     return f"{figure.scale(summary.mean):.{decimals}f} ±{half:.{decimals}f}"
 
 
@@ -264,10 +265,7 @@ def _format_mean(figure: ComparedFigure, summary: Mean | None) -> str:
 
 def _count_decimals(figure: ComparedFigure, summary: Mean) -> int:
     """Count the decimals that a mean is written with: its column's, fewer beyond four digits; 0 of 0."""
-    value = abs(figure.scale(summary.mean))
-    if not 0 < value < math.inf:
-        return 0
-    return max(0, min(figure.digits, SIGNIFICANT - 1 - math.floor(math.log10(value))))
+    return count_decimals(figure.scale(summary.mean), SIGNIFICANT, figure.digits)
 
 
 def _describe_legend(comparison: ComparedLoad, signs: bool = True) -> str:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from builders.campaign_files import cells, contents, the_directory, written
+from builders.made_qualities import read_qualities
 from loadgen import cli
 from loadgen.base.errors import MeasureError
 from loadgen.features.quality.quality_record import KlDivergence, MeanInterval, Quality
 from loadgen.run.session import Session
-from loadgen.study.arm_qualities import read_qualities
 from loadgen.study.series.campaign import campaign_command
 from loadgen.study.series.campaign.quality_servers import ServerMeasuring
 
