@@ -16,7 +16,10 @@ from loadgen.plan.planned_requests import UNKNOWN_LEN, PromptRequests, fingerpri
 from loadgen.plan.request_sources import PlanInputs, SourcedRequests
 from loadgen.wire.openai import Chat
 
-_NO_LENGTH = "has no `output_tokens`: give each row its own, or pass --output-len N for all"
+_NO_LENGTH = (
+    "has no `output_tokens`: give each row its own, or pass --output-len N for all (custom_output_len in a "
+    "profile)"
+)
 _TEXT_OR_IDS: msgspec.json.Decoder[str | list[int]] = msgspec.json.Decoder(str | list[int])
 _LENGTH: msgspec.json.Decoder[int | None] = msgspec.json.Decoder(int | None)
 _BATCH_PROMPTS = 1024  # counted at once, or fewer: up to this many letters

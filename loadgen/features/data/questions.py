@@ -17,7 +17,9 @@ from loadgen.plan.request_sources import PlanInputs, SourcedRequests
 FLAG = "--dataset-category"
 # What SPEED-Bench has in place of texts of other data sets, until they are fetched.
 _PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED"
-_NO_LENGTH = "holds questions, which have no lengths of answers: pass --output-len N"
+_NO_LENGTH = (
+    "holds questions, which have no lengths of answers: pass --output-len N (custom_output_len in a profile)"
+)
 _UNFETCHED = "is a placeholder for another data set's text: fetch it with the data set's own prepare.py"
 _OTHER_ROLE = "has a message of the role {!r}: leave out `category` to send the row as a whole body"
 _MOST_NAMED = 20

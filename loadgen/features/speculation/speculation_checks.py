@@ -87,7 +87,7 @@ def _allow_past(facts: Facts, counts: StepCounts) -> float:
 )
 def drafts_differ(run: RunEvidence) -> Evidence | None:
     """Find evidence that a speculating server's counters and the messages disagree on accepted tokens."""
-    return explain_apart(run.facts, run.records) if _is_judged(run) else None
+    return explain_apart(run.facts, run.records) if run.facts.profile.stream else None
 
 
 @note(
@@ -100,13 +100,9 @@ def drafts_differ(run: RunEvidence) -> Evidence | None:
 )
 def steps_hidden(run: RunEvidence) -> Evidence | None:
     """Find evidence that messages hold several of a speculating server's steps, or a part of one."""
-    return explain_hidden_steps(run.facts, run.records) if _is_judged(run) else None
-
-
-def _is_judged(run: RunEvidence) -> bool:
-    return run.facts.profile.stream and run.facts.speculates
+    return explain_hidden_steps(run.facts, run.records) if run.facts.profile.stream else None
 
 
 DOUBTS = limit_doubts(
-    ("as_run", "window"), {"after tokens-differ": (drafts_differ,), "after latencies-differ": (steps_hidden,)}
+    ("speculates",), {"after tokens-differ": (drafts_differ,), "after latencies-differ": (steps_hidden,)}
 )
