@@ -93,7 +93,7 @@ def _choose(
     if unknown := [one for one in judged[top] if one.holds is None]:
         certain = [name for name in rest if all(one.holds for one in judged[name])]
         but = f"; {certain[0]} is within all" if certain else ""
-        why = "; ".join(f"{one.evidence}, asked: {one.wanted}" for one in unknown)
+        why = "; ".join(f"{one.evidence}, required: {one.wanted}" for one in unknown)
         return Advice.UNDECIDED, (top, *certain[:1]), f"undecided: {top} is the fastest, but {why}{but}"
     against = {name: contest.compare(top, name) for name in rest}
     rivals = [name for name, speed in against.items() if speed.call in (Decision.UNDECIDED, Decision.NONE)]
@@ -137,13 +137,13 @@ def _list_cautions(taken: Candidate) -> Iterator[str]:
     elif kl is None:
         yield "by speed alone: its quality was not measured ([quality] in a campaign's file)"
     elif not taken.is_reference:
-        yield f"its KL is {kl.mean:.3g} ({kl.low:.3g} to {kl.high:.3g}): no --max-kl was asked"
+        yield f"its KL is {kl.mean:.3g} ({kl.low:.3g} to {kl.high:.3g}): no --max-kl was given"
 
 
 def _explain_undecided(top: str, rival: str, speed: SpeedUp) -> str:
     """Write that one leads another without a verdict, by how much, and what would settle it."""
     ends = f" ({speed.low:.2f} to {speed.high:.2f})" if math.isfinite(speed.low) else ""
-    begun = f"{top} leads {rival} by {write_times(speed)}{ends}, which is not shown"
+    begun = f"{top} leads {rival} by {write_times(speed)}{ends}, which is not significant"
     if speed.call is Decision.NONE:
         return f"{begun}: {speed.why}" if speed.why else begun
     more = speed.more_runs

@@ -49,7 +49,7 @@ def sized() -> list[Reported]:
             [
                 "take int4: the fastest, 1.24 × as fast as awq",
                 "next: awq, 0.81 × as fast",
-                "its KL is 0.11 (0.1 to 0.12): no --max-kl was asked",
+                "its KL is 0.11 (0.1 to 0.12): no --max-kl was given",
             ],
         ),
         (
@@ -64,7 +64,7 @@ def sized() -> list[Reported]:
         (
             {"max_kl": 0.05},
             [
-                "undecided: awq is the fastest, but its KL is 0.06 (0.04 to 0.08), asked: a KL of 0.05; "
+                "undecided: awq is the fastest, but its KL is 0.06 (0.04 to 0.08), required: a KL of 0.05; "
                 "fp8 is within all",
                 "with --max-kl 0.12: int4, 1.24 × as fast (its KL is 0.11 (0.1 to 0.12))",
             ],
@@ -91,13 +91,13 @@ def sized() -> list[Reported]:
         (
             {"slo": "tpot p99 < 35ms"},
             [
-                "undecided: int4 is the fastest, but its tpot p99 is not known, asked: tpot p99 < 35 ms",
+                "undecided: int4 is the fastest, but its tpot p99 is not known, required: tpot p99 < 35 ms",
             ],
         ),
         (
             {"slo": "tpot p99 < 35ms", "max_kl": 0.09},
             [
-                "undecided: awq is the fastest, but its tpot p99 is not known, asked: tpot p99 < 35 ms",
+                "undecided: awq is the fastest, but its tpot p99 is not known, required: tpot p99 < 35 ms",
                 "excluded: int4 (its KL is 0.11 (0.1 to 0.12))",
             ],
         ),
@@ -125,8 +125,8 @@ def test_speeds_that_are_not_told_apart_are_undecided(tmp_path: Path) -> None:
     assert "per side would decide it" in found.words
     (single,) = answered(tmp_path, [*cells("bf16", [100]), *cells("fp8", [150])]).recommendations
     assert single.words == (
-        "undecided: fp8 leads bf16 by 1.50 ×, which is not shown: one run a side has no spread: a verdict "
-        "needs at least two runs"
+        "undecided: fp8 leads bf16 by 1.50 ×, which is not significant: one run a side has no spread: "
+        "a verdict needs at least two runs"
     )
 
 
