@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 
 import loadgen
 from fakes.scripted_server import ScriptedServer, api, stream
+from loadgen.study.answer.answer_settings import AnswerSettings
+from loadgen.study.judging_api import Comparison
 
 
 @pytest.fixture
@@ -67,3 +70,8 @@ def test_what_to_take_is_asked_of_a_comparison() -> None:
     assert chosen.recommendations[0].words.startswith("undecided: Qwen3-4B-AWQ leads Qwen3-4B by 1.88 ×")
     with pytest.raises(loadgen.LoadgenError, match="--fits 'big': give a size of memory"):
         found.answer(fits="big")
+
+
+def test_the_answer_has_a_keyword_for_each_setting() -> None:
+    asked = set(inspect.signature(Comparison.answer).parameters) - {"self"}
+    assert asked == {row.name for row in AnswerSettings.rows}

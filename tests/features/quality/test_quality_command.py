@@ -22,9 +22,12 @@ from fakes.scripted_server import Answer, Asked, ScriptedServer, whole
 from loadgen import cli
 from loadgen.base.signals import SIGNALS, stop
 from loadgen.features.quality import quality_text
+from loadgen.features.quality.quality_api import QualityKeywords
 from loadgen.features.quality.quality_record import Quality
+from loadgen.features.quality.quality_settings import QualityOptions
 from loadgen.features.quality.reference_file import read_reference
 from loadgen.plan import tokenizers
+from loadgen.run.command.keywords import BenchOptions
 
 REFERENCE = make_chain()
 CANDIDATE = disturb(REFERENCE, 0.03)
@@ -443,3 +446,9 @@ def test_a_key_is_in_no_message(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert (code, out) == (1, "")
     assert "no logprobs for " in err
     assert "0123456789" not in err
+
+
+def test_the_call_has_a_keyword_for_each_flag_of_the_command() -> None:
+    own = set(QualityKeywords.__annotations__) - set(BenchOptions.__annotations__)
+    of_the_command = {"margin", "json"}  # how it prints what the call returns
+    assert own | {"reference", "reference_url"} | of_the_command == {row.name for row in QualityOptions.rows}
