@@ -72,7 +72,7 @@ def find_run_quality(run: Path, cell: Cell | None) -> Quality | None:
 
 def format_spread(interval: MeanInterval, scale: float = 1.0) -> str:
     """Format a mean and half its interval, × `scale`, as 0.0310 ±0.0010: that in two digits."""
-    half = scale * (interval.high - interval.low) / 2
+    half = scale * interval.half
     decimals = count_decimals(half, 2) if half > 0 else 4
     return f"{scale * interval.mean:.{decimals}f} ±{half:.{decimals}f}"
 

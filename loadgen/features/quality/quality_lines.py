@@ -12,6 +12,7 @@ from loadgen.features.quality.quality_verdict import judge_quality
 from loadgen.features.quality.reference_file import ReferenceContents
 
 _LABEL = 24  # columns
+_LABELS = {figure.key: figure.label for figure in FIGURES}
 
 
 def list_quality_lines(quality: Quality, margin: float) -> list[str]:
@@ -20,9 +21,9 @@ def list_quality_lines(quality: Quality, margin: float) -> list[str]:
     lines = wrap_text(f"{quality.candidate} held to {quality.reference}: {verdict}", width=WIDTH)
     lines += [f"  {label:<{_LABEL}}{value}" for label, value in _list_figures(quality)]
     reasons: dict[str, list[str]] = {}
-    for figure in FIGURES:
-        if getattr(quality, figure.key) is None and figure.key in quality.why:
-            reasons.setdefault(quality.why[figure.key], []).append(figure.label)
+    for key, label in _LABELS.items():
+        if getattr(quality, key) is None and key in quality.why:
+            reasons.setdefault(quality.why[key], []).append(label)
     for reason, names in reasons.items():
         if reason not in quality.doubts:
             lines += wrap_text(f"no {', '.join(names)}: {reason}", width=WIDTH)
@@ -40,7 +41,7 @@ def list_reference_lines(contents: ReferenceContents, path: Path) -> list[str]:
     ]
     floor = estimate_divergence(answers, [line.own for line in contents.answers])
     if floor is not None:
-        lines.append(f"  {'noise floor':<{_LABEL}}{_format_interval(floor, 4)} nats a token")
+        lines.append(f"  {_LABELS['noise_floor']:<{_LABEL}}{_format_interval(floor, 4)} nats a token")
     if contents.damage:
         lines += wrap_text(f"the rest of the file is left out: {contents.damage}", width=WIDTH)
     return lines
@@ -59,26 +60,25 @@ def _list_figures(quality: Quality) -> Iterator[tuple[str, str]]:
         yield "", f"{kl.tokens:,} tokens of {format_count(kl.answers, 'answer')}"
         yield "self check", f"{_format_interval(kl.self_check, 4)} (1 is expected)"
     if quality.noise_floor is not None:
-        yield "noise floor", f"{_format_interval(quality.noise_floor, 4)} nats a token"
+        yield _LABELS["noise_floor"], f"{_format_interval(quality.noise_floor, 4)} nats a token"
     if quality.agreement is not None:
         share = quality.agreement
         percent = MeanInterval(mean=100 * share.mean, low=100 * share.low, high=100 * share.high)
-        yield "same first choice", f"{_format_interval(percent, 1)} % of the text's tokens"
+        yield _LABELS["agreement"], f"{_format_interval(percent, 1)} % of the text's tokens"
     if quality.perplexity is not None:
         both = f"{quality.perplexity[CANDIDATE]:.4g}, reference {quality.perplexity[REFERENCE]:.4g}"
         yield "perplexity", both
     if quality.perplexity_ratio is not None:
-        yield "perplexity ratio", _format_interval(quality.perplexity_ratio, 4)
+        yield _LABELS["perplexity_ratio"], _format_interval(quality.perplexity_ratio, 4)
     if quality.bits_per_byte is not None:
         candidate, reference = (quality.bits_per_byte[side] for side in (CANDIDATE, REFERENCE))
-        yield "bits per byte", f"{_format_interval(candidate, 3)}, reference"
+        yield _LABELS["bits_per_byte"], f"{_format_interval(candidate, 3)}, reference"
         yield "", _format_interval(reference, 3)
 
 
 def _format_interval(interval: MeanInterval, digits: int) -> str:
     """Format a mean ± half its interval, or with both ends where these are unequally far."""
-    half = (interval.high - interval.low) / 2
     off = abs(interval.mean - (interval.low + interval.high) / 2)
-    if off > half / 4:
+    if off > interval.half / 4:
         return f"{interval.mean:.{digits}f} ({interval.low:.{digits}f} to {interval.high:.{digits}f})"
-    return f"{interval.mean:.{digits}f} ± {half:.{digits}f}"
+    return f"{interval.mean:.{digits}f} ± {interval.half:.{digits}f}"

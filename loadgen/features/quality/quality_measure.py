@@ -49,7 +49,7 @@ class QualityProgress(msgspec.Struct, frozen=True):
         """Return the progress in one line: what, how much, the interval so far, and the seconds left."""
         parts = [f"{self.what}: {self.done:,} of {self.total:,} {self.unit}s"]
         if self.kl is not None:
-            parts.append(f"KL {self.kl.mean:.4f} ± {(self.kl.high - self.kl.low) / 2:.4f}")
+            parts.append(f"KL {self.kl.mean:.4f} ± {self.kl.half:.4f}")
         if self.begin_ns and self.share:
             elapsed_s = (clock.now_ns() - self.begin_ns) / 1e9
             parts.append(f"{elapsed_s * (1 / self.share - 1):.0f} s left")
@@ -256,7 +256,7 @@ class AnswerMeasure:
         """Whether KL's interval is as narrow as the plan wants, from 20 answers on."""
         if self.plan.precision is None or self.kl is None or len(self.lines) < _FEWEST:
             return False
-        return (self.kl.high - self.kl.low) / 2 <= self.plan.precision
+        return self.kl.half <= self.plan.precision
 
     def begin_batch(self, most: int) -> range:
         """Begin a batch of `most` prompts, fewer if fewer will do; return their numbers, empty to stop."""

@@ -60,6 +60,11 @@ class MeanInterval(BaseModel, extra="forbid", frozen=True):
     low: float
     high: float
 
+    @property
+    def half(self) -> float:
+        """Half of the interval."""
+        return (self.high - self.low) / 2
+
 
 class KlDivergence(MeanInterval, frozen=True):
     """The Kullback-Leibler divergence, in nats a token, over the sampled answers.
