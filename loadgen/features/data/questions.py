@@ -9,6 +9,7 @@ from loadgen.base.arrays import Int64
 from loadgen.base.json_lines import Lines
 from loadgen.base.parsing import suggest_name
 from loadgen.base.text import format_count, list_first
+from loadgen.base.untrusted import read_line
 from loadgen.features.data import recognised_rows, row_kinds
 from loadgen.features.data.file_prompts import FilePrompts, PromptTokens
 from loadgen.plan.planned_requests import UNKNOWN_LEN, DataFacts
@@ -21,6 +22,7 @@ _NO_LENGTH = (
     "holds questions, which have no lengths of answers: pass --output-len N (custom_output_len in a profile)"
 )
 _UNFETCHED = "is a placeholder for another data set's text: fetch it with the data set's own prepare.py"
+_NO_CATEGORY = "has an empty category: name it, or leave out the row"
 _OTHER_ROLE = "has a message of the role {!r}: leave out `category` to send the row as a whole body"
 _MOST_NAMED = 20
 
@@ -52,7 +54,7 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
 
     Each stretch of the plan has the categories in the file's proportions, and the rows of a category in the
     file's order. Raises UsageError without a length for answers, for a category that no row has, and for a
-    row without turns, with a placeholder or a role other than the user's.
+    row without a category or turns, with a placeholder or a role other than the user's.
     """
     asked = inputs.profile.custom_output_len or UNKNOWN_LEN
     if asked <= 0:
@@ -60,7 +62,9 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
     named: list[str] = []
     several = np.zeros(len(lines), dtype=np.bool_)
     for i, fields in enumerate(row_kinds.read_objects(lines, kind)):
-        named.append(row_kinds.decode_value(lines, i, fields, "category", _TEXT))
+        named.append(read_line(row_kinds.decode_value(lines, i, fields, "category", _TEXT)))
+        if not named[-1]:
+            raise lines.refusal(i, _NO_CATEGORY)
         several[i] = len(_read_turns(lines, i, fields)) > 1
     names = list(dict.fromkeys(named))
     numbers = np.array([*map({name: at for at, name in enumerate(names)}.__getitem__, named)], np.int64)

@@ -161,7 +161,11 @@ def _number(kind: type[int] | type[float], least: float, most: float = math.inf)
     """Converts a flag's value to a finite number from `least` to `most`."""
 
     def convert(text: str) -> float:
-        value = kind(text)
+        try:
+            value = kind(text)
+        except ValueError:
+            wanted = "a whole number" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}") from None
         if not least <= value <= most or value == math.inf:
             bounds = f"at least {least:g}" if most == math.inf else f"between {least:g} and {most:g}"
             raise argparse.ArgumentTypeError(f"must be {bounds}, got {text}")

@@ -119,6 +119,11 @@ def test_prompts_are_counted_once_each(tmp_path: Path) -> None:
             {"dataset_category": "a"},
             "holds prompts, and --dataset-category chooses from rows of `category`, `turns`",
         ),
+        (
+            [question("a", 1), question(" ", 1)],
+            LONG,
+            "row 2: has an empty category: name it, or leave out the row",
+        ),
         ([{"category": "a", "turns": []}], LONG, "data.jsonl row 1: has no first turn: leave out the row"),
         ([{"category": "a", "turns": "b"}], LONG, 'row 1: turns is "b": give a list'),
         ([{"category": 3, "turns": ["b"]}], LONG, "row 1: category is 3: give a text"),

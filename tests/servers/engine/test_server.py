@@ -248,13 +248,16 @@ def test_usage_errors_are_one_line_and_exit_2(
         ["--port", "70000"],
         ["--prest", "x"],
         ["--cold-ms", "nan"],
+        ["--acceptance", "0.8,,0.7"],
     ],
 )
 def test_a_bad_flag_exits_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(argv)
     assert caught.value.code == 2
-    assert argv[0] in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert argv[0] in said
+    assert "invalid" not in said
 
 
 def test_the_list_of_presets_names_sources(capsys: pytest.CaptureFixture[str]) -> None:
