@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from loadgen.base.parsing import MOST_TOKENS, integer_between, number_between
+from loadgen.features.quality.quality_text import ANSWER_TOKENS, TOKENS
 from loadgen.features.quality.quality_verdict import MARGIN
 from loadgen.settings.setting import NO_KEYWORD, Makes, OptionRows, setting
 
@@ -27,9 +28,9 @@ class QualityOptions(OptionRows, frozen=True):
         "is there goes on (with --reference-url: of that server)", metavar="FILE")
     text: str | None = _quality(None, "text to score, in UTF-8 (default: the one that is shipped)",
         metavar="FILE")
-    tokens: int = _quality(20_000, "of all answers that are sampled (default 20000)",
+    tokens: int = _quality(TOKENS, f"of all answers that are sampled (default {TOKENS})",
         read=integer_between(1, MOST_TOKENS), metavar="N")
-    answer_tokens: int = _quality(64, "of an answer, at most (default 64)",
+    answer_tokens: int = _quality(ANSWER_TOKENS, f"of an answer, at most (default {ANSWER_TOKENS})",
         read=integer_between(1, MOST_TOKENS), metavar="N")
     precision: float | None = _quality(None, "stop once KL is within ± NATS a token",
         read=number_between(1e-6, _MOST_NATS), metavar="NATS")

@@ -22,6 +22,7 @@ _FILE = Path(__file__).with_name("quality_text.txt")
 _FEWEST, _MOST = 2000, 16 << 20  # bytes
 _SEGMENT_CHARACTERS = 500
 _PROMPT_CHARACTERS = 240
+TOKENS, ANSWER_TOKENS = 20_000, 64  # of all answers, and of one at most, unless others are wanted
 PROMPT_TOKENS = 48  # of a prompt, at most: a text of one token a character has many more
 _STEP = (math.sqrt(5) - 1) / 2  # of the golden ratio: however many prompts there are, they spread evenly
 
@@ -30,8 +31,8 @@ class QualityPlan(msgspec.Struct, frozen=True, dict=True):
     """What is to be measured: on which text, with how many tokens, and until which precision."""
 
     text: str
-    tokens: int = 20_000  # of all answers
-    answer_tokens: int = 64  # of an answer, at most
+    tokens: int = TOKENS  # of all answers
+    answer_tokens: int = ANSWER_TOKENS  # of an answer, at most
     precision: float | None = None  # half of KL's interval (nats a token), at which to stop
     chat: bool = False  # the prompts are users' messages
 

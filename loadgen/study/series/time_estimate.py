@@ -12,11 +12,12 @@ from typing import Protocol
 import msgspec
 
 from loadgen.base.errors import UsageError
+from loadgen.features.quality.quality_text import ANSWER_TOKENS, PROMPT_TOKENS
 from loadgen.plan import request_sources
 from loadgen.plan.profile import Profile
 from loadgen.run.command.options import Options
 
-_AT_ONCE, _PROMPT, _ANSWER = 64, 48, 64  # of sequences whose tokens are sampled for a quality
+_AT_ONCE = 64  # sequences whose tokens are sampled for a quality
 
 
 def estimate_at_best_s(options: Options, workload: Profile) -> float | None:
@@ -130,9 +131,9 @@ def estimate_tokens_s(options: Options, sampled: int, scored: int) -> float | No
     """
     if (steps := _find_steps(options)) is None:
         return None
-    sequences = scored / _ANSWER
-    prompt_ms = (steps.prefill_ms(_PROMPT + _ANSWER) or 0.0) * sequences
-    answer_ms = steps.tpot_ms(_AT_ONCE, _PROMPT + _ANSWER / 2) / _AT_ONCE * sampled
+    sequences = scored / ANSWER_TOKENS
+    prompt_ms = (steps.prefill_ms(PROMPT_TOKENS + ANSWER_TOKENS) or 0.0) * sequences
+    answer_ms = steps.tpot_ms(_AT_ONCE, PROMPT_TOKENS + ANSWER_TOKENS / 2) / _AT_ONCE * sampled
     return (prompt_ms + answer_ms) / 1e3
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from builders import recorded
 from builders.loops import loop_over
+from loadgen.engines.engines import ENGINES
 from loadgen.features.quality.probability_apis import (
     PROBABILITY_APIS,
     CompletionsApi,
@@ -32,6 +33,10 @@ def answer(name: str) -> bytes:
 
 def rounded(values: tuple[float, ...]) -> list[float]:
     return [round(value, 3) for value in values]
+
+
+def test_every_api_is_of_a_known_engine() -> None:
+    assert set(PROBABILITY_APIS) <= {engine.name for engine in ENGINES}
 
 
 @loop_over(

@@ -19,7 +19,7 @@ from loadgen.base.files import expand_path
 from loadgen.base.parsing import MOST_SECONDS, MOST_SEED, suggest_name
 from loadgen.base.secrecy import HIDDEN, Secrets
 from loadgen.features.quality import quality_verdict
-from loadgen.features.quality.quality_text import read_text
+from loadgen.features.quality.quality_text import TOKENS, read_text
 from loadgen.figures import objectives
 from loadgen.plan import profile
 from loadgen.run.command.options import TABLE
@@ -79,7 +79,7 @@ class QualityTable(BaseModel, extra="forbid", frozen=True, strict=True, allow_in
     """`[quality]`: each arm's distribution is compared with the reference's, as by `loadgen quality`."""
 
     reference: Name  # a checkpoint, or "checkpoint on server"
-    tokens: Annotated[int, Field(ge=100, le=10_000_000)] = 20_000  # that the reference samples
+    tokens: Annotated[int, Field(ge=100, le=10_000_000)] = TOKENS  # that the reference samples
     # Nats a token, below which two are the same.
     margin: Annotated[float, Field(gt=0, le=100)] = quality_verdict.MARGIN
     text: str = ""  # a file, for agreement and perplexity; "": the one that ships
