@@ -99,6 +99,8 @@ def main(argv: Sequence[str]) -> int:
         machine_states.check_equal_states(list_table_rows(tables, searches))
     asked = read_answer_flags(given, ask.campaign.answer)
     found = make_answer(tables, searches, ask, asked, given.answer)
+    if found is None:
+        _refuse_wishes(given)
     shown = _render(tables, searches, found, missing, given)
     print_text(clean_text(shown), sys.stdout, end="")
     return 0
@@ -198,19 +200,22 @@ def _render(
     name = "markdown" if given.markdown else "csv" if given.csv else "text"
     form = _FORMS[name]
     parts = [form.title(title) + form.table(table) for _, title, table in drawn]
-    if given.answer:
-        parts.insert(0, form.answer(_require_answer(found)))
+    if given.answer and found is not None:
+        parts.insert(0, form.answer(found))
     if parts:
         return "\n".join(parts)
     notes = form.notes(missing) if missing else ""
     return "\n".join(filter(None, (render_comparison(tables, searches, name, found), notes)))
 
 
-def _require_answer(found: CheckpointAnswer | None) -> CheckpointAnswer:
-    """Return the answer; raises UsageError if there is none."""
-    if found is None:
-        raise UsageError("--answer: there are not two checkpoints to choose from: pass runs of others too")
-    return found
+def _refuse_wishes(given: argparse.Namespace) -> None:
+    """Raise UsageError, where there is no answer, for --answer and flags that decide one."""
+    flags = [row.option for row in AnswerSettings.rows if getattr(given, row.dest)]
+    if flags := ["--answer"] * given.answer + flags:
+        raise UsageError(
+            f"{', '.join(flags)}: there are not two checkpoints of one load to choose from: pass runs of "
+            "others too"
+        )
 
 
 def render_comparison(

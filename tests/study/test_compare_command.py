@@ -128,7 +128,8 @@ def test_a_campaign_s_comparison_begins_with_what_to_take(
             [THOR, "--fits", "16GB", "--max-kl", "0"],
             "argument --max-kl: '0': give a number from 1e-06 to 100",
         ),
-        ([ONE, "--answer"], "--answer: there are not two checkpoints to choose from"),
+        ([ONE, "--answer"], "--answer: there are not two checkpoints of one load to choose from"),
+        ([ONE, "--fits", "9GiB", "--max-kl", "1"], "--fits, --max-kl: there are not two checkpoints"),
         ([THOR, "--model-config", "nowhere.json"], "nowhere.json"),
     ],
 )
