@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 WIDTH = 80  # of a terminal
+GIB = 1 << 30  # bytes
 _SHOWN = 40  # characters of a quoted value
 _REPR = reprlib.Repr()
 DUMB = ("dumb", "unknown")  # values of TERM: no colours, and what is shown cannot be taken back

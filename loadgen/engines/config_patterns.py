@@ -18,10 +18,10 @@ import msgspec
 
 from loadgen.base import untrusted
 from loadgen.base.secrecy import hide_secrets
+from loadgen.base.text import GIB
 
 LONGEST_FLAGS = 8192  # characters; about the length of SGLang's arguments, all of which it logs
 _MOST_ITEMS = 1000  # of a list in an answer
-_GIB = 2**30
 _ABSENT = object()
 
 Value = Callable[[str], Any]
@@ -203,7 +203,7 @@ def _read_numbers(text: str) -> list[float]:
 def read_gib(text: str) -> int | None:
     """Read the sum of sizes in a text, GiB each (also where it says GB), as bytes; None unless above 0."""
     size = sum(_read_numbers(text))
-    return round(size * _GIB) if size > 0 and not text.startswith("-") else None
+    return round(size * GIB) if size > 0 and not text.startswith("-") else None
 
 
 def read_blocks(text: str) -> int | None:

@@ -7,8 +7,9 @@ from typing import TypeVar
 
 import msgspec
 
+from loadgen.base.text import GIB
+
 T = TypeVar("T")
-_GIB = 1 << 30
 _CLOCK = 0.02  # of a clock or a power cap: less is rounding
 _WARMER_C = 10.0
 _WARMER_CPU_C = 20.0  # it follows each burst of work within a second
@@ -130,8 +131,8 @@ def _list_conditions(a: MachineState, b: MachineState) -> Iterator[Difference]:
         what = f"other processes of {name}"
         if None in (x.others_bytes, y.others_bytes):
             yield from _differ(what, x.others, y.others, "{}")
-        yield from _differ_in_memory(f"memory of {what}", x.others_bytes, y.others_bytes, _GIB / 2)
-    yield from _differ_in_memory("swap in use", a.swap_bytes, b.swap_bytes, _GIB)
+        yield from _differ_in_memory(f"memory of {what}", x.others_bytes, y.others_bytes, GIB / 2)
+    yield from _differ_in_memory("swap in use", a.swap_bytes, b.swap_bytes, GIB)
     scarce = _FREE_SHARE * (a.memory_bytes or 0)
     if a.unified and b.unified and min(a.free_bytes or 0, b.free_bytes or 0) < scarce and a.memory_bytes:
         what, most = "page cache in unified memory", _MEMORY_SHARE * a.memory_bytes
@@ -153,7 +154,7 @@ def _differ(
 def _differ_in_memory(what: str, a: int | None, b: int | None, least: float) -> Iterator[Difference]:
     """Yield a difference in GiB if both sizes are known and differ by over `least` bytes."""
     if a is not None and b is not None:
-        yield from _differ(what, a / _GIB, b / _GIB, "{:.1f} GiB", least=least / _GIB)
+        yield from _differ(what, a / GIB, b / GIB, "{:.1f} GiB", least=least / GIB)
 
 
 def _pair(a: Mapping[str, T], b: Mapping[str, T]) -> Iterator[tuple[str, T, T]]:

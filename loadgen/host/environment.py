@@ -21,6 +21,7 @@ import msgspec
 from loadgen import __version__
 from loadgen.base import untrusted
 from loadgen.base.files import read_system_text
+from loadgen.base.text import GIB
 from loadgen.features import import_rows
 
 _PACKAGES = ("numpy", "httpx", "httptools", "msgspec", "pydantic", "transformers")
@@ -155,7 +156,7 @@ def _read_memory() -> str:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):  # no such name, or no such system
         return ""
-    return f"{total / 2**30:.1f} GiB"
+    return f"{total / GIB:.1f} GiB"
 
 
 def _read_cpu_model() -> str:

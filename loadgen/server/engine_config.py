@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from loadgen.base import untrusted
 from loadgen.base.secrecy import hide_secrets
+from loadgen.base.text import GIB
 from loadgen.engines.config_patterns import LONGEST_FLAGS, LogPattern, is_empty, join_distinct, read_kernel
 from loadgen.engines.engines import ENGINES
 from loadgen.server.checkpoint import UNQUANTIZED, Checkpoint
@@ -247,7 +248,7 @@ def _is_agreeing(method: str, declared: str) -> bool:
 
 
 def _format_gib(size: int) -> str:
-    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / 2**20:.1f} MiB"
 
 
 def read_beginning(log: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from loadgen.base.rule import Evidence, join_evidence, note, suspect
+from loadgen.base.text import GIB
 from loadgen.facts.machine_state import ClockState, MachineState
 from loadgen.verdict.evidence import RunEvidence, percent
 
@@ -113,7 +114,7 @@ def page_cache_full(run: RunEvidence) -> Evidence | None:
         or free > FREE * state.memory_bytes
     ):
         return None
-    cache_gib, free_gib, all_gib = (size / 2**30 for size in (cache, free, state.memory_bytes))
+    cache_gib, free_gib, all_gib = (size / GIB for size in (cache, free, state.memory_bytes))
     return (
         f"{cache_gib:.1f} of {all_gib:.1f} GiB of shared memory are page cache, {free_gib:.1f} GiB are free"
     )

@@ -10,11 +10,11 @@ from typing import Any
 
 from loadgen.base import untrusted
 from loadgen.base.errors import call_guarded
+from loadgen.base.text import GIB
 from loadgen.facts.machine_state import ClockState, GpuUse, MachineState, PowerCap
 from loadgen.features.sensors.sensor import Absent, Key, Quantity, Queries, Reading, merge_states
 
 _LIBRARY = "libnvidia-ml.so.1"
-_GIB = 1 << 30
 # Bits of the clocks event reasons that mean throttling; the others: idle, and clocks that were requested.
 _THROTTLING = {
     0x08: "hardware slowdown",
@@ -88,7 +88,7 @@ class Gpus:
             "gpu_driver": queries.get("driver", nvml.nvmlSystemGetDriverVersion) or "",
             "gpu_cuda": f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
             "gpu_power_limit": ", ".join(dict.fromkeys(f"{limit / 1e3:g} W" for limit in limits)),
-            "gpu_memory": ", ".join(dict.fromkeys(f"{size.total / _GIB:.1f} GiB" for size in sizes)),
+            "gpu_memory": ", ".join(dict.fromkeys(f"{size.total / GIB:.1f} GiB" for size in sizes)),
             "gpu_mig": "on" if any(split) else "",
         }
         return {name: text for name, text in facts.items() if text}

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from operator import attrgetter
 
+from loadgen.base.text import GIB
 from loadgen.facts.machine_state import MachineState
 from loadgen.facts.sensor_facts import MemoryUse, SampleSpread, SensorSummary
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions, Room, Section
-
-_GIB = 1 << 30
 
 
 def describe_sensors(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -31,7 +30,7 @@ def summarize_sensors(result: Result, options: ReportOptions) -> Iterator[str]:
         return
     parts = []
     if (memory := sensed.server or sensed.device) is not None:
-        parts.append(f"{memory.peak_bytes / _GIB:.2f} GiB at peak")
+        parts.append(f"{memory.peak_bytes / GIB:.2f} GiB at peak")
     if sensed.energy is not None:
         parts.append(f"{sensed.energy.mean_w:,.0f} W mean")
     if (each := sensed.joules_per_token(result.whole.total_output_tokens)) is not None:
@@ -69,7 +68,7 @@ def render_state(state: MachineState) -> str:
     hottest = state.find_hottest_c() if state.temperature_c else None
     parts.append("" if hottest is None else f"{hottest:.0f} °C")
     cache = state.page_cache_bytes if state.unified else None
-    parts.append("" if cache is None else f"page cache {cache / _GIB:.1f} GiB")
+    parts.append("" if cache is None else f"page cache {cache / GIB:.1f} GiB")
     copied = state.copy_gb_per_s
     parts.append("" if copied is None else f"memory copied at {copied:.1f} GB/s")
     return ", ".join(filter(None, parts))
@@ -79,7 +78,7 @@ def _render_memory(sensed: SensorSummary) -> Iterator[str]:
     """Yield phrases on the memory of the server (else of all on its GPUs), the host and the machine."""
     gpus = f" on {', '.join(sensed.gpus)}" if len(sensed.gpus) > 1 else ""
     if (server := sensed.server) is not None:
-        steady = f"{server.steady_bytes / _GIB:.2f}"
+        steady = f"{server.steady_bytes / GIB:.2f}"
         yield f"server {_format_gib(server)} of GPU memory{gpus} at peak (steady {steady}; {server.how})"
     elif (device := sensed.device) is not None:
         yield f"{_format_gib(device)} of GPU memory{gpus} in use at peak ({device.how})"
@@ -92,7 +91,7 @@ def _render_memory(sensed: SensorSummary) -> Iterator[str]:
 
 
 def _format_gib(level: MemoryUse) -> str:
-    return f"{level.peak_bytes / _GIB:.2f} GiB"
+    return f"{level.peak_bytes / GIB:.2f} GiB"
 
 
 def _render_energy(sensed: SensorSummary, output_tokens: int) -> str:

@@ -11,12 +11,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen.base.arrays import Float64
+from loadgen.base.text import GIB
 from loadgen.facts.sensor_facts import WITH_SERVER, Energy, MemoryUse, SampleSpread, SensorSummary
 from loadgen.features.sensors.sensor import Key, Quantity, Sample
 from loadgen.figures.distribution import compute_medians
 from loadgen.server.sample_file import SampledSeries
-
-_GIB = 1 << 30
 
 
 def summarize_window(
@@ -75,7 +74,7 @@ def _measure_server(window: Window, before_bytes: int | None) -> MemoryUse | Non
         return window.measure_memory("server_bytes", ours, "NVML, by process")
     if before_bytes is None:
         return None
-    how = f"NVML, all processes, less the {before_bytes / _GIB:.2f} GiB in use before it"
+    how = f"NVML, all processes, less the {before_bytes / GIB:.2f} GiB in use before it"
     every = window.measure_memory("device_bytes", window.list_places("device_bytes"), how)
     if every is None:
         return None

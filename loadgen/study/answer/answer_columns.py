@@ -8,7 +8,7 @@ from functools import partial
 
 import msgspec
 
-from loadgen.base.text import count_decimals
+from loadgen.base.text import GIB, count_decimals
 from loadgen.facts.machine_state import Difference
 from loadgen.study import repeats
 from loadgen.study.answer.candidate import Candidate, Value
@@ -18,7 +18,6 @@ from loadgen.study.compare.machine_states import list_run_differences
 from loadgen.study.compare.model import Split
 from loadgen.study.run_summary import Reported
 
-_GIB = 2.0**30
 _UNCHANGED = {"kl": 0.0, "agreement": 1.0}  # of the reference against itself
 _ALIKE = 1e-9  # of the mean: an interval of rounding alone
 _HOUR_S, _MILLION = 3600.0, 1e6
@@ -187,7 +186,7 @@ COLUMNS = (
     AnswerColumn("agreement", "same first, %", partial(_read_quality, "agreement"), 1, scale=100),
     AnswerColumn(
         "memory", "GiB", _average(lambda run: read_figure(run, "memory_bytes"), "no memory was measured"),
-        scale=1 / _GIB,
+        scale=1 / GIB,
     ),
     AnswerColumn("kv_tokens", "KV tokens", _average(_read_kv_tokens, _NO_KV), 0),
     AnswerColumn("context", "longest context", _at_load(_read_context), 0),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec.structs import replace
 
+from loadgen.base.text import GIB
 from loadgen.figures.objectives import Objective, Standing, is_judgeable, judge_objectives
 from loadgen.records.record import Records
 from loadgen.report.run_directory import Result
@@ -16,8 +17,6 @@ from loadgen.study.answer.candidate import Candidate
 from loadgen.study.answer.contest import Contest
 from loadgen.study.compare.answer_marks import BROKEN
 from loadgen.study.compare.tables.rankings import compute_need
-
-_GIB = 2.0**30
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -43,13 +42,13 @@ def _judge_fits(candidate: Candidate, contest: Contest, asked: AnswerRequest) ->
     """Judge the memory that a checkpoint needs: as measured, else by its files or its shape."""
     if asked.fits_bytes is None:
         return None
-    wanted = f"{asked.fits_bytes / _GIB:.4g} GiB"
+    wanted = f"{asked.fits_bytes / GIB:.4g} GiB"
     need = compute_need(candidate.checkpoint, candidate.runs)
     if not math.isfinite(need.gib):
         return Judged(None, f"the memory it needs is not known ({need.how})", wanted=wanted)
     evidence = f"it needs {need.gib:.1f} GiB ({need.how})"
     needed = f"--fits {math.ceil(need.gib)}GiB"
-    return Judged(need.gib * _GIB <= asked.fits_bytes, evidence, needed, wanted, need.gib)
+    return Judged(need.gib * GIB <= asked.fits_bytes, evidence, needed, wanted, need.gib)
 
 
 def _judge_objectives(candidate: Candidate, contest: Contest, asked: AnswerRequest) -> Judged | None:

@@ -12,6 +12,7 @@ import msgspec
 
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
+from loadgen.base.text import GIB
 from loadgen.base.untrusted import read_mapping
 from loadgen.features.quality import quality_verdict
 from loadgen.features.quality.quality_record import Quality
@@ -129,7 +130,7 @@ class ComparedFigure(msgspec.Struct, frozen=True):
 
     def scale(self, value: float) -> float:
         """Convert a value to the unit that it is written in: bytes of memory to GiB, others unchanged."""
-        return value / 2**30 if self.key == "memory_bytes" else value
+        return value / GIB if self.key == "memory_bytes" else value
 
 
 class Effect(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import MS_NS, SECOND_NS
-from loadgen.base.text import format_count
+from loadgen.base.text import GIB, format_count
 from loadgen.figures.figure_table import LATENCIES, SELECTABLE
 from loadgen.figures.metrics import list_gaps
 from loadgen.figures.per_request import PerRequest
@@ -36,7 +36,6 @@ MOST_SAMPLES = 400  # samples of a series
 DENSE_SAMPLES = 150  # samples of a series, from which on they are nearer to each other than a line is wide
 MOST_SERIES = 8  # of a chart: as many as there are colours
 _GAP = 5.0  # times the median between two samples: over a longer one there is no line
-_GIB = 2.0**30
 _COUNTED = {"tpot": "requests of several tokens", "itl": "gaps between messages"}  # the others: requests
 _RANKS = (50, 90, 99, 99.9)
 _TOKENS_A_BIN = 10  # of fewer the plot would show the steps of the server, one by one
@@ -293,7 +292,7 @@ _SAMPLE_CHARTS = (
     _SampleChart("server-kv-cache", "KV cache in use", "%", {"kv_cache_usage": "KV cache"}, 0.01, _REPORTED),
     _SampleChart("memory", "Memory", "GiB",
            {"server_bytes": "server", "device_bytes": "all processes", "rss_bytes": "host, RSS",
-            "pss_bytes": "host, PSS", "system_bytes": "whole machine"}, _GIB),
+            "pss_bytes": "host, PSS", "system_bytes": "whole machine"}, GIB),
     _SampleChart("power", "Power", "W", {"board_w": "", "power_w": "", "rail_w": ""}),
     _SampleChart("temperature", "Temperature", "°C", {"temperature_c": ""}),
     _SampleChart("clocks", "Clocks", "MHz", {"sm_mhz": "SM", "memory_mhz": "memory"}),

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from loadgen.base import rule
 from loadgen.base.secrecy import HIDDEN
+from loadgen.base.text import GIB
 from loadgen.facts.run_facts import Facts
 from loadgen.features.sessions.session_figures import divide_by_turn
 from loadgen.features.targets.target_figures import divide_by_target
@@ -458,5 +459,5 @@ def _make_sensor_cards(run: Result) -> Iterator[Card]:
         yield Card("Energy", (CardFigure(Number(f"{joules:,.3f}", joules), "J/token"),), _ENERGY)
     for key, label, level in (("server", "GPU memory", sensed.server), ("rss", "Host memory", sensed.rss)):
         if level is not None:
-            shown, at = f"{level.peak_bytes / 2**30:,.2f}", f"loadgen.sensed.{key}.peak_bytes"
+            shown, at = f"{level.peak_bytes / GIB:,.2f}", f"loadgen.sensed.{key}.peak_bytes"
             yield Card(label, (CardFigure(Number(shown, level.peak_bytes, at), "GiB"),), _MEMORY)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from loadgen.base.text import GIB
 from loadgen.engines import engines
 from loadgen.features.roofline import models
 from loadgen.study.compare.comparison import find_column
@@ -23,7 +24,6 @@ UNLIKE = "*"
 SIZES_GIB = (8, 16, 24, 48, 96)
 CONTEXT = 8192  # tokens of the one request whose keys and values must fit too
 OVERHEAD_GIB = 1.0  # the driver's context, activations, buffers
-_GIB = 2.0**30
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -180,16 +180,16 @@ def compute_need(name: str, runs: Sequence[Reported], context: int = CONTEXT) ->
     """
     measured = [run.memory_bytes for run in runs if run.memory_bytes and _takes_what_it_needs(run)]
     if measured:
-        return Need(max(measured) / _GIB, "measured")
+        return Need(max(measured) / GIB, "measured")
     files = max((run.weight_bytes for run in runs if run.weight_bytes), default=None)
     weights = next((run.ceiling.weights for run in runs if run.ceiling is not None), None) or find_weights(
         name
     )
     if weights is not None:
         kept = (files or weights.total_bytes) + weights.kv_bytes(context)
-        return Need(kept / _GIB + OVERHEAD_GIB, "files + KV" if files else "computed")
+        return Need(kept / GIB + OVERHEAD_GIB, "files + KV" if files else "computed")
     if files:
-        return Need(files / _GIB + OVERHEAD_GIB, "files, no KV")
+        return Need(files / GIB + OVERHEAD_GIB, "files, no KV")
     return Need(math.nan, "unknown model")
 
 
