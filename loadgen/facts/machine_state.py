@@ -105,42 +105,44 @@ def _list_settings(a: MachineState, b: MachineState) -> Iterator[Difference]:
         ("power mode", a.power_mode, b.power_mode),
         ("CPU governor", a.cpu_governor, b.cpu_governor),
         ("GPU driver", a.driver, b.driver),
-        *((f"firmware of {name}", x, y) for name, x, y in _pair(a.firmware, b.firmware)),
+        *((f"firmware of {name}", x, y) for name, x, y in _pair_values(a.firmware, b.firmware)),
     )
     yield from ((what, x, y) for what, x, y in texts if x and y and x != y)
-    for name, x, y in _pair(a.clocks, b.clocks):
-        yield from _differ(f"{name} clock limit", x.limit_mhz, y.limit_mhz, "{:,.0f} MHz", share=_CLOCK)
-        yield from _differ(f"{name} clock maximum", x.most_mhz, y.most_mhz, "{:,.0f} MHz", share=_CLOCK)
+    for name, x, y in _pair_values(a.clocks, b.clocks):
+        yield from _compare(f"{name} clock limit", x.limit_mhz, y.limit_mhz, "{:,.0f} MHz", share=_CLOCK)
+        yield from _compare(f"{name} clock maximum", x.most_mhz, y.most_mhz, "{:,.0f} MHz", share=_CLOCK)
         if x.pinned is not None and y.pinned is not None and x.pinned != y.pinned:
             yield f"{name} clock", _PINNED[x.pinned], _PINNED[y.pinned]
         elif x.pinned and y.pinned:
-            yield from _differ(f"{name} clock", x.now_mhz, y.now_mhz, "{:,.0f} MHz", share=_CLOCK)
-    for name, own, other in _pair(a.power_caps, b.power_caps):
-        yield from _differ(f"power cap of {name}", own.now_w, other.now_w, "{:,.0f} W", share=_CLOCK)
+            yield from _compare(f"{name} clock", x.now_mhz, y.now_mhz, "{:,.0f} MHz", share=_CLOCK)
+    for name, own, other in _pair_values(a.power_caps, b.power_caps):
+        yield from _compare(f"power cap of {name}", own.now_w, other.now_w, "{:,.0f} W", share=_CLOCK)
 
 
 def _list_conditions(a: MachineState, b: MachineState) -> Iterator[Difference]:
     """Yield differing heat, throttling, memory, other processes and memory bandwidth."""
-    yield from _differ("hottest sensor", a.find_hottest_c(), b.find_hottest_c(), "{:.0f} °C", least=_WARMER_C)
+    yield from _compare(
+        "hottest sensor", a.find_hottest_c(), b.find_hottest_c(), "{:.0f} °C", least=_WARMER_C
+    )
     cpu = (a.find_hottest_c(cpu=True), b.find_hottest_c(cpu=True))
-    yield from _differ("CPU temperature", *cpu, "{:.0f} °C", least=_WARMER_CPU_C)
+    yield from _compare("CPU temperature", *cpu, "{:.0f} °C", least=_WARMER_CPU_C)
     if a.held_back is not None and b.held_back is not None and set(a.held_back) != set(b.held_back):
         own, other = (", ".join(sorted(held)) or "by nothing" for held in (a.held_back, b.held_back))
         yield "held back", own, other
-    for name, x, y in _pair(a.gpus, b.gpus):
+    for name, x, y in _pair_values(a.gpus, b.gpus):
         what = f"other processes of {name}"
         if None in (x.others_bytes, y.others_bytes):
-            yield from _differ(what, x.others, y.others, "{}")
-        yield from _differ_in_memory(f"memory of {what}", x.others_bytes, y.others_bytes, GIB / 2)
-    yield from _differ_in_memory("swap in use", a.swap_bytes, b.swap_bytes, GIB)
+            yield from _compare(what, x.others, y.others, "{}")
+        yield from _compare_memory(f"memory of {what}", x.others_bytes, y.others_bytes, GIB / 2)
+    yield from _compare_memory("swap in use", a.swap_bytes, b.swap_bytes, GIB)
     scarce = _FREE_SHARE * (a.memory_bytes or 0)
     if a.unified and b.unified and min(a.free_bytes or 0, b.free_bytes or 0) < scarce and a.memory_bytes:
         what, most = "page cache in unified memory", _MEMORY_SHARE * a.memory_bytes
-        yield from _differ_in_memory(what, a.page_cache_bytes, b.page_cache_bytes, most)
-    yield from _differ("memory bandwidth", a.copy_gb_per_s, b.copy_gb_per_s, "{:.1f} GB/s", share=_SLOWER)
+        yield from _compare_memory(what, a.page_cache_bytes, b.page_cache_bytes, most)
+    yield from _compare("memory bandwidth", a.copy_gb_per_s, b.copy_gb_per_s, "{:.1f} GB/s", share=_SLOWER)
 
 
-def _differ(
+def _compare(
     what: str, a: float | None, b: float | None, form: str, *, least: float = 0.0, share: float = 0.0
 ) -> Iterator[Difference]:
     """Yield a difference if both values are known and differ by over `least`, and over `share` of the larger.
@@ -151,12 +153,12 @@ def _differ(
         yield what, form.format(a), form.format(b)
 
 
-def _differ_in_memory(what: str, a: int | None, b: int | None, least: float) -> Iterator[Difference]:
+def _compare_memory(what: str, a: int | None, b: int | None, least: float) -> Iterator[Difference]:
     """Yield a difference in GiB if both sizes are known and differ by over `least` bytes."""
     if a is not None and b is not None:
-        yield from _differ(what, a / GIB, b / GIB, "{:.1f} GiB", least=least / GIB)
+        yield from _compare(what, a / GIB, b / GIB, "{:.1f} GiB", least=least / GIB)
 
 
-def _pair(a: Mapping[str, T], b: Mapping[str, T]) -> Iterator[tuple[str, T, T]]:
+def _pair_values(a: Mapping[str, T], b: Mapping[str, T]) -> Iterator[tuple[str, T, T]]:
     """Yield each name that both mappings have, and both values."""
     return ((name, a[name], b[name]) for name in a if name in b)

@@ -19,7 +19,7 @@ def describe_sensors(result: Result, options: ReportOptions) -> Iterator[str]:
     """
     if result.facts.sensed is not None:
         yield from render_summary(result.facts.sensed, result.whole.total_output_tokens)
-    if result.facts.state_before is not None and (words := render_state(result.facts.state_before)):
+    if result.facts.state_before is not None and (words := describe_state(result.facts.state_before)):
         yield f"before: {words}"
 
 
@@ -52,7 +52,7 @@ def render_summary(sensed: SensorSummary, output_tokens: int) -> list[str]:
     return [f"{name}: {text}" for name, text in parts.items() if text]
 
 
-def render_state(state: MachineState) -> str:
+def describe_state(state: MachineState) -> str:
     """Describe the machine's settings, heat and memory in one line; "" where nothing of them is reported.
 
     A clock is there as now, of its limit or else its maximum, in MHz; idle clocks are low. The page cache is

@@ -25,6 +25,7 @@ _NOT_STARTED = "the server was not started here"
 _NO_POWER = "no sensor of power or energy was read"
 _NO_KV = "the size of the KV cache is in what an engine reports or logs, and was not found"
 SAME_STATE = "equal"
+Reader = Callable[[Candidate, Candidate], Value | str]
 
 
 class AnswerColumn(msgspec.Struct, frozen=True):
@@ -35,25 +36,18 @@ class AnswerColumn(msgspec.Struct, frozen=True):
 
     key: str
     title: str
-    read: Callable[[Candidate, Candidate], Value | str]
+    read: Reader
     decimals: int = 2  # at most
     better: bool | None = None  # of an objective: whether higher is better; None: it is none
     scale: float = 1.0  # by which a value is multiplied where it is written
 
 
-def read_average(
-    figure: Callable[[Reported], float | None], why: str, candidate: Candidate, baseline: Candidate
-) -> Value | str:
-    """Average a figure over the candidate's runs; `why` if no run has it."""
-    value = candidate.average(figure)
-    return why if value is None else value
+def _make_mean_reader(figure: Callable[[Reported], float | None], why: str) -> Reader:
+    """Make the reader of a figure's mean over a candidate's runs; `why` if no run has it."""
+    return lambda candidate, baseline: candidate.average(figure) or why
 
 
-def _average(figure: Callable[[Reported], float | None], why: str) -> Callable[..., Value | str]:
-    return partial(read_average, figure, why)
-
-
-def _at_load(read: Callable[[Candidate, Candidate], Value | str]) -> Callable[..., Value | str]:
+def _at_load(read: Reader) -> Reader:
     """Make a reader that has no value of runs at loads that do not meet the objectives of their search."""
     return lambda candidate, baseline: candidate.no_load or read(candidate, baseline)
 
@@ -97,7 +91,7 @@ def _read_context(candidate: Candidate, baseline: Candidate) -> Value | str:
     return Value(float(min(most, round(capacity.mean) // max(1.0, candidate.concurrency))))
 
 
-def _price(key: str) -> Callable[[Candidate, Candidate], Value | str]:
+def _make_price_reader(key: str) -> Reader:
     """Make the reader of the price of a million tokens at the rate `key`: price ÷ tokens an hour · 10⁶."""
 
     def read(candidate: Candidate, baseline: Candidate) -> Value | str:
@@ -132,7 +126,7 @@ def _read_throughput(candidate: Candidate, baseline: Candidate) -> Value | str:
     """Return the output throughput at the highest load that was searched for; else why there is none."""
     if not candidate.searched:
         return "its load was not searched for"
-    return read_average(lambda run: run.figure("output_throughput"), "no run has it", candidate, baseline)
+    return candidate.average(lambda run: run.figure("output_throughput")) or "no run has it"
 
 
 def _identify(run: Reported) -> Hashable:
@@ -185,23 +179,24 @@ COLUMNS = (
     AnswerColumn("kl", "KL", partial(_read_quality, "kl"), 6, better=False),
     AnswerColumn("agreement", "same first, %", partial(_read_quality, "agreement"), 1, scale=100),
     AnswerColumn(
-        "memory", "GiB", _average(lambda run: read_figure(run, "memory_bytes"), "no memory was measured"),
+        "memory", "GiB",
+        _make_mean_reader(lambda run: read_figure(run, "memory_bytes"), "no memory was measured"),
         scale=1 / GIB,
     ),
-    AnswerColumn("kv_tokens", "KV tokens", _average(_read_kv_tokens, _NO_KV), 0),
+    AnswerColumn("kv_tokens", "KV tokens", _make_mean_reader(_read_kv_tokens, _NO_KV), 0),
     AnswerColumn("context", "longest context", _at_load(_read_context), 0),
     AnswerColumn(
         "joules_per_request", "J/ request",
-        _at_load(_average(_read_joules_per_request, _NO_POWER)),
+        _at_load(_make_mean_reader(_read_joules_per_request, _NO_POWER)),
     ),
     AnswerColumn(
         "joules_per_token", "J/ token",
-        _at_load(_average(lambda run: run.joules_per_token, _NO_POWER)), 3, better=False,
+        _at_load(_make_mean_reader(lambda run: run.joules_per_token, _NO_POWER)), 3, better=False,
     ),
-    AnswerColumn("ready_s", "s to ready", _average(_read_ready_s, _NOT_STARTED), 1),
-    AnswerColumn("first_token_s", "s to token", _average(_read_first_token_s, _NOT_STARTED), 1),
-    AnswerColumn("output_price", "price/M output", _at_load(_price("output_throughput")), 4),
-    AnswerColumn("total_price", "price/M total", _at_load(_price("total_token_throughput")), 4),
+    AnswerColumn("ready_s", "s to ready", _make_mean_reader(_read_ready_s, _NOT_STARTED), 1),
+    AnswerColumn("first_token_s", "s to token", _make_mean_reader(_read_first_token_s, _NOT_STARTED), 1),
+    AnswerColumn("output_price", "price/M output", _at_load(_make_price_reader("output_throughput")), 4),
+    AnswerColumn("total_price", "price/M total", _at_load(_make_price_reader("total_token_throughput")), 4),
     AnswerColumn("state", "state", _read_state),
 )  # fmt: skip
 

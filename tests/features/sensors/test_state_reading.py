@@ -17,7 +17,7 @@ from loadgen.features.sensors.nvml import Gpus
 from loadgen.features.sensors.sampler import Sampler
 from loadgen.features.sensors.sensor import Absent, Reading, Sensor, merge_states, read_machine_state
 from loadgen.features.sensors.sensor_discovery import System
-from loadgen.features.sensors.sensor_lines import render_state
+from loadgen.features.sensors.sensor_lines import describe_state
 
 GIB = 1 << 30
 
@@ -241,7 +241,7 @@ def test_the_probe_is_made_only_if_it_is_wanted(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_the_report_shows_the_state_before_a_run() -> None:
-    assert render_state(read_nvml("gb10")) == "GPU 0 SM 513 of 3,003 MHz, 44 °C"
+    assert describe_state(read_nvml("gb10")) == "GPU 0 SM 513 of 3,003 MHz, 44 °C"
     state = merge_states(
         [
             MachineState(power_mode="MAXN (0)", cpu_governor="performance (acpi-cpufreq)"),
@@ -254,8 +254,8 @@ def test_the_report_shows_the_state_before_a_run() -> None:
             MachineState(temperature_c={"GPU 0": 40, "CPU acpitz": 60}, copy_gb_per_s=38.35),
         ]
     )
-    assert render_state(state) == (
+    assert describe_state(state) == (
         "MAXN (0), governor performance (acpi-cpufreq), CPU 800 of 1,700 MHz pinned, GPU 0 up to 350 W, "
         "40 °C, page cache 3.0 GiB, memory copied at 38.4 GB/s"
     )
-    assert render_state(MachineState()) == ""
+    assert describe_state(MachineState()) == ""
