@@ -54,16 +54,24 @@ def read_arm_quality(campaign: Path, checkpoint: str, server: str) -> Quality | 
         if not path.is_file():
             return None
         reason = f"{QUALITY}/{name} is damaged: `loadgen campaign --resume` measures it again"
+    return _explain_nothing(reason)
+
+
+def _explain_nothing(reason: str) -> Quality:
+    """Make a quality without figures, and with the reason why it has none."""
     return Quality(reference="", candidate="", why={figure.key: reason for figure in FIGURES})
 
 
 def find_run_quality(run: Path, cell: Cell | None) -> Quality | None:
     """Find the quality of a run's server: in the run's directory, else in the campaign's of its cell.
 
-    None if there is none. A run alone has it as `quality.json`, which `loadgen quality --json` prints.
+    None if there is none; a damaged one has the reason and no figures. A run alone has it as `quality.json`,
+    which `loadgen quality --json` prints.
     """
     if (own := run / f"{QUALITY}.json").is_file():
-        return read_quality(own)
+        return read_quality(own) or _explain_nothing(
+            f"{own.name} is damaged: measure it again with `loadgen quality --json`"
+        )
     campaign = next((each.parent for each in run.parents[:_DEPTH] if each.name == _CELLS), None)
     if cell is None or campaign is None:
         return None

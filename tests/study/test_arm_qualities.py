@@ -52,7 +52,12 @@ def test_a_run_has_the_quality_of_its_arm_or_its_own(tmp_path: Path) -> None:
     endless = quality(1e-3, 1e-4).model_dump_json().replace('"mean":0.941', '"mean":1e999')
     for damaged in ("{}", "[" * 100_000, endless):
         (alone / "quality.json").write_text(damaged, "utf-8")
-        assert find_run_quality(alone, None) is None
+        found = find_run_quality(alone, None)
+        assert found is not None
+        assert (found.kl, found.why["kl"]) == (
+            None,
+            "quality.json is damaged: measure it again with `loadgen quality --json`",
+        )
 
 
 def test_a_line_says_how_far_a_candidate_is() -> None:

@@ -224,10 +224,10 @@ def make_answer(
     )
 
 
-def _check_count(found: int, wanted: int) -> None:
-    """Raise msgspec.ValidationError unless as many answers came as prompts were sent."""
+def _check_count(found: int, wanted: int, what: str = "answers to {} prompts") -> None:
+    """Raise msgspec.ValidationError unless as many answers came as prompts were sent, or scores as tokens."""
     if found != wanted:
-        raise msgspec.ValidationError(f"{found} answers to {wanted} prompts")
+        raise msgspec.ValidationError(f"{found} {what.format(wanted)}")
 
 
 class _ChatApi(ProbabilityApi):
@@ -318,7 +318,7 @@ class CompletionsApi(_ChatApi):
         positions = choice.prompt_logprobs
         if positions is None:
             raise NoProbabilities(_NO_SCORES)
-        _check_count(len(positions), len(sequence.token_ids))
+        _check_count(len(positions), len(sequence.token_ids), "scores of {} tokens in one prompt")
         logprobs, ranks, firsts = list[float](), list[int | None](), list[int | None]()
         for token, entries in list(zip(sequence.token_ids, positions, strict=True))[sequence.start :]:
             own = (entries or {}).get(str(token))

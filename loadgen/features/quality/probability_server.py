@@ -200,12 +200,14 @@ class ProbabilityClient:
         return self._read(request, body, lambda raw: server.api.read_scores(raw, sequences))
 
     async def _ask(self, request: ApiRequest) -> exchange.ControlAnswer:
-        access, path = self.server.access, request.path
-        if request.versioned:
-            path = f"{access.prefix}{path}{access.query}"
+        path = self._find_path(request) + (self.server.access.query if request.versioned else "")
         return await exchange.ask_server(
             self._client, "POST", path, _ANSWER_S, _MOST_BYTES, body=request.body
         )
+
+    def _find_path(self, request: ApiRequest) -> str:
+        """Return a request's path with the prefix of OpenAI's API, if it has it."""
+        return f"{self.server.access.prefix * request.versioned}{request.path}"
 
     def _check(self, request: ApiRequest, answer: exchange.ControlAnswer) -> bytes:
         """Return the body of an answer with status 200; raises MeasureError for any other."""
@@ -230,7 +232,7 @@ class ProbabilityClient:
             ) from None
         except NOT_JSON as error:
             raise MeasureError(
-                f"{server.access.shown_url}{request.path} answers with what is no list of "
+                f"{server.access.shown_url}{self._find_path(request)} answers with what is no list of "
                 f"log-probabilities: {error}"
             ) from None
 

@@ -109,10 +109,13 @@ def list_recommendations(answer: CheckpointAnswer) -> list[tuple[str, list[str]]
 
 
 def make_answer_table(answer: CheckpointAnswer, longest: int = 0) -> Table:
-    """Make the table of the rows' values; names have at most `longest` characters, 0: all of them."""
+    """Make the table of the rows' values; names have at most `longest` characters, 0: all of them.
+
+    They have more where two rows would have one name.
+    """
     rows = []
-    for row in answer.rows:
-        name = cut_middle(row.shown_name, longest) if longest else row.shown_name
+    names = [row.shown_name for row in answer.rows]
+    for row, name in zip(answer.rows, _cut_names(names, longest) if longest else names, strict=True):
         mark = f" {DOMINATED}" if row.dominated_by else ""
         rows.append(
             (f"{name}{mark}", *(format_value(column, row.values[column.key]) for column in answer.columns))
@@ -120,6 +123,15 @@ def make_answer_table(answer: CheckpointAnswer, longest: int = 0) -> Table:
     return make_table(
         [("checkpoint", "checkpoint"), *((each.key, each.title) for each in answer.columns)], rows
     )
+
+
+def _cut_names(names: Sequence[str], longest: int) -> list[str]:
+    """Cut names to `longest` characters, or to the next length at which no two are the same."""
+    for size in range(longest, max(map(len, names), default=0)):
+        cut = [cut_middle(name, size) for name in names]
+        if len(set(cut)) == len(set(names)):
+            return cut
+    return list(names)
 
 
 def list_notes(answer: CheckpointAnswer) -> Iterator[str]:

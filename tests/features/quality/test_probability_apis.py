@@ -177,7 +177,7 @@ def test_what_is_no_sampled_answer_is_refused(body: bytes, error: Any, words: st
     ("positions", "error", "words"),
     [
         (None, NoProbabilities, "no log-probabilities"),
-        ([None, {"5": {"logprob": -1.0}}], msgspec.DecodeError, "2 answers to 3"),
+        ([None, {"5": {"logprob": -1.0}}], msgspec.DecodeError, "2 scores of 3 tokens in one prompt"),
         ([None, {"5": {"logprob": -1.0}}, {"7": {"logprob": -1.0}}], msgspec.DecodeError, "token 6"),
         ([None, {"5": {"logprob": -1.0}}, None], msgspec.DecodeError, "token 6"),
     ],

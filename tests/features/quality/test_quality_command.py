@@ -294,7 +294,12 @@ def refusing(path: str, status: str, body: dict[str, Any]) -> Any:
     ("path", "status", "body", "words"),
     [
         ("/v1/completions", "200 OK", {"choices": [{"text": "a"}]}, "no log-probabilities of sampled tokens"),
-        ("/v1/completions", "200 OK", {"choices": 5}, "answers with what is no list of log-probabilities"),
+        (
+            "/v1/completions",
+            "200 OK",
+            {"choices": 5},
+            "/v1/completions answers with what is no list of log-probabilities",
+        ),
         ("/v1/completions", "500 Internal Server Error", {"error": "boom"}, "answers 500: boom"),
         (
             "/v1/completions",

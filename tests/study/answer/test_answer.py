@@ -122,6 +122,17 @@ def test_what_is_worse_in_all_objectives_is_marked(tmp_path: Path) -> None:
     assert [row.dominated_by for row in faster.rows] == [(), (), ()]
 
 
+def test_names_are_cut_to_where_they_differ() -> None:
+    names = ["Qwen3-8B-Instruct (20261126-204759-bench)", "Qwen3-8B-Instruct (20261126-204851-bench)"]
+    runs = speeds(**dict.fromkeys(names, 100.0))
+    found = make_answer(
+        compare_runs(runs, ComparisonOptions()), [], ComparisonOptions(), AnswerRequest(), True
+    )
+    assert found is not None
+    cut = [row[0] for row in answer_report.make_answer_table(found, 12).body]
+    assert (len(set(cut)), {name[-8:] for name in cut}) == (2, {"9-bench)", "1-bench)"})
+
+
 def test_what_is_not_known_is_a_dash_with_the_reason(tmp_path: Path) -> None:
     keep_campaign(tmp_path, {"fp8": made_quality(0.05), "gguf": made_quality(None)})
     found = answered(tmp_path, speeds(bf16=100, fp8=190, gguf=120))
