@@ -19,7 +19,7 @@ from loadgen.features.roofline import roofline_settings
 from loadgen.features.saturation import saturation_rule
 from loadgen.features.selftest import trial
 from loadgen.features.sensors import sensor
-from loadgen.features.speculation import speculation_checks, speculation_figures
+from loadgen.features.speculation import speculation_checks, step_counts
 from loadgen.features.workers import workers
 from loadgen.plan import profile
 from loadgen.records import journal
@@ -105,7 +105,7 @@ CLAIMS: dict[str, tuple[str, ...]] = {
     ),
     "speculation.md": (
         f"agree with theirs: by {100 * speculation_checks.APART:.0f} % of the tokens",
-        f"share their steps: {speculation_figures.MOST_WAVES} at most",
+        f"up to {step_counts.MOST_PARTS} parts of the run",
     ),
     "CHANGELOG.md": (f"`loadgen audit`: {len(CHECKS)} checks",),
     "audit.md": (f"up to {100 * audit_checks.FAR_BEYOND - 100:g} % is SUSPECT",),

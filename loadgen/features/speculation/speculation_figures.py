@@ -15,14 +15,20 @@ from loadgen.features.speculation.speculation_checks import (
     explain_hidden_steps,
     find_counters,
 )
-from loadgen.features.speculation.step_counts import RatioEstimate, StepCounts, estimate_ratio_of_sums
+from loadgen.features.speculation.step_counts import (
+    RatioEstimate,
+    StepCounts,
+    TimedSums,
+    estimate_over_time,
+    estimate_ratio_of_sums,
+)
 from loadgen.records.record import Records
 from loadgen.report.run_directory import RequestColumn, Result, ResultPart
 from loadgen.server.server_counters import ServerWindow
 
 MESSAGES, REQUESTS, COUNTERS, GAUGE = "messages", "requests", "counters", "gauge"
-MOST_WAVES = 16  # that the interval of times is of: shorter ones have the same load as their neighbours
 _INEXACT = "the tokens of each message are not known: pass --continuous-usage"
+_NO_STEPS = "no answer has two messages and a count of its tokens by the server"
 _HIDDEN = "the messages are not steps: the server's count of each request has their number alone"
 
 
@@ -41,12 +47,14 @@ class DraftCounts(msgspec.Struct, frozen=True):
 class Speculation(msgspec.Struct, frozen=True, kw_only=True):
     """A run's speed split by speculation: TPOT = step time ÷ acceptance length.
 
-    Each is a ratio of sums over the tokens after an answer's first message; None where `why` says so.
+    Each is a ratio of sums over the messages after an answer's first, if their tokens are known without those
+    before which it lacks fewer than the longest step has: its end cuts those. None where `why` says so.
     """
 
     acceptance_length: RatioEstimate | None = None  # tokens a step; its interval is of requests
-    step_ms: RatioEstimate | None = None  # its interval is of waves: requests at once share their steps
-    tpot_ms: RatioEstimate | None = None  # the same sums over tokens; its interval is of waves too
+    # Its interval is of parts of the run: requests at once share their steps.
+    step_ms: RatioEstimate | None = None
+    tpot_ms: RatioEstimate | None = None  # the same sums over tokens; its interval is of parts too
     # Share of the steps that accepted a first, second, … draft token; by counters, of the drafts.
     by_position: tuple[float, ...] = ()
     histogram: tuple[int, ...] = ()  # steps with 1, 2, … tokens; the last, the 64th, for more
@@ -73,34 +81,34 @@ def measure_split(run: Result) -> Speculation:
     by_server = {} if window is None else _count_by_server(window, run.whole.completed)
     if why := _explain_untimed(run):
         return _take_server_mean(by_server, why)
-    counts, source = StepCounts.from_records(run.counted, run.counted.ok), MESSAGES
+    counts = StepCounts.from_records(run.counted, run.counted.ok)
     reported = counts.take_reported(run.counted)
     of_requests = {} if reported is None else {REQUESTS: _count_reported(reported, run.counted)}
     sources = {MESSAGES: _count_steps(counts), **of_requests, **by_server}
     if not counts.steps.any():
-        return _take_server_mean(
-            sources, "no answer has two messages and a count of its tokens by the server"
-        )
+        return _take_server_mean(sources, _NO_STEPS)
     if facts.speculates:
         why = explain_hidden_steps(facts, run.records) or explain_apart(facts, run.records) or ""
     if why and reported is None:
         return _take_server_mean(sources, why, ("by_category",) if list_categories(run) else ())
     if why and reported is not None:
-        counts, source = reported, REQUESTS
-    return _estimate_split(run, counts, source, sources)
+        return _estimate_split(run, reported, REQUESTS, sources)
+    # A step near an answer's end may be cut short, and the more so the longer it is.
+    roomy = StepCounts.from_records(run.counted, run.counted.ok, counts.longest)
+    return _estimate_split(run, roomy, MESSAGES, sources)
 
 
 def _estimate_split(
     run: Result, counts: StepCounts, source: str, sources: Mapping[str, DraftCounts]
 ) -> Speculation:
     """Estimate the split by counted steps; without the tokens of each message positions are the server's."""
-    of_drafts = sources[MESSAGES] if counts.exact else sources.get(COUNTERS, DraftCounts())
+    of_drafts = _count_steps(counts) if counts.exact else sources.get(COUNTERS, DraftCounts())
     unknown = () if counts.exact else ("histogram", *(() if of_drafts.by_position else ("by_position",)))
-    wave = max(1, round(run.metrics.mean_concurrency), -(-len(run.counted) // MOST_WAVES))
+    timed = TimedSums.from_counts(counts, run.counted)
     return Speculation(
         acceptance_length=estimate_ratio_of_sums(counts.tokens, counts.steps),
-        step_ms=estimate_ratio_of_sums(counts.span_ns, counts.steps, 1 / MS_NS, wave),
-        tpot_ms=estimate_ratio_of_sums(counts.span_ns, counts.tokens, 1 / MS_NS, wave),
+        step_ms=estimate_over_time(timed.span_ns, timed.steps, 1 / MS_NS),
+        tpot_ms=estimate_over_time(timed.span_ns, timed.tokens, 1 / MS_NS),
         by_position=of_drafts.by_position,
         histogram=_trim(counts.histogram),
         by_category=_divide_by_category(run, counts),

@@ -57,7 +57,7 @@ def _describe_split(split: Speculation) -> str:
         return f"speculation: {length.mean:.3g} tokens a step, {_SERVERS[split.source]}; step time not known"
     return (
         f"speculation: {_format_estimate(length, 'requests')} tokens a step, "
-        f"{_format_estimate(step_ms, 'waves')} ms a step: {tpot_ms.mean:.4g} ms a token"
+        f"{_format_estimate(step_ms, 'parts of the run')} ms a step: {tpot_ms.mean:.4g} ms a token"
         f"{_OF_REQUESTS if split.source == REQUESTS else ''}"
     )
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Bool, Float64, Int64
-from loadgen.base.intervals import RatioOfSums, t_quantile
+from loadgen.base.intervals import LEAST_SPREAD, RatioOfSums, t_quantile
 from loadgen.records.record import Records
 
 MOST_TOKENS = 64  # of a step that the histogram tells apart; drafts have 2 to 16
+MOST_PARTS = 20  # of a run: shorter ones would follow their neighbours for longer than the next
+_LEAST_PARTS = 8  # that show how much those between ramp and drain differ
+_ALIKE = -0.2, 0.8  # the correlation of neighbours: so few parts do not show less, or more
+_MOMENTS = 4096  # of a run's time, from which the parts are joined
 
 
 class RatioEstimate(msgspec.Struct, frozen=True):
@@ -18,7 +24,7 @@ class RatioEstimate(msgspec.Struct, frozen=True):
     mean: float
     low: float | None = None
     high: float | None = None
-    units: int = 0  # that the interval is of: requests, or waves of them; 0: a server's own mean
+    units: int = 0  # that the interval is of: requests, or parts of the run; 0: a server's own mean
 
 
 class StepCounts(msgspec.Struct, frozen=True):
@@ -26,37 +32,50 @@ class StepCounts(msgspec.Struct, frozen=True):
 
     tokens: Int64  # in later messages; of an answer whose messages are not counted all but the first token
     steps: Int64  # later messages with tokens: a step each, where none holds or shares several
-    span_ns: Int64  # from the first message to the last
+    messages: Int64  # of them, as many as arrived, also where steps are counted otherwise
+    span_ns: Int64  # from the first message to the last of these
     exact: bool  # the tokens of every later message are known
     least: int  # tokens of the smallest message that is neither first nor last; 0: none, or not exact
     histogram: Int64  # later messages by their tokens, int64[MOST_TOKENS + 1], the last for more
 
     @classmethod
-    def from_records(cls, records: Records, among: Bool) -> StepCounts:
-        """Count the steps of those requests in `among`, bool[requests], whose tokens are known; others: 0."""
+    def from_records(cls, records: Records, among: Bool, room: int = 1) -> StepCounts:
+        """Count the steps of those requests in `among`, bool[requests], whose tokens are known; others: 0.
+
+        Of each answer only those before which it lacks at least `room` tokens.
+        """
         exact: Bool = records.exact_tokens > 0
         counted = among & (exact | (records.usage > 0))
         tokens, steps, span_ns = (np.zeros(len(records), np.int64) for _ in range(3))
         histogram, least = np.zeros(MOST_TOKENS + 1, np.int64), 0
         for block in records.blocks():
             rows = slice(block.first, block.last)
-            several = counted[rows] & (np.diff(block.start) > 1)
-            first, after = block.start[:-1][several], block.start[1:][several]
             sums = np.concatenate([[0], np.cumsum(block.tokens)])
+            after = _find_ends(block.start, sums, room)
+            several = counted[rows] & (after - block.start[:-1] > 1)
+            first, after = block.start[:-1][several], after[several]
             tokens[rows][several] = np.where(
                 exact[rows][several], sums[after] - sums[first + 1], records.output_tokens[rows][several] - 1
             )
             steps[rows][several] = after - first - 1
             span_ns[rows][several] = block.arrival_ns[after - 1] - block.arrival_ns[first]
-            later = np.repeat(several, np.diff(block.start))
-            later[first] = False
-            histogram += np.bincount(block.tokens[later].clip(0, MOST_TOKENS), minlength=MOST_TOKENS + 1)
-            later[after - 1] = False
-            if later.any():
-                fewest = int(block.tokens[later].min())
+            later = np.zeros(len(block.tokens) + 1, np.int64)
+            later[first + 1] += 1
+            later[after] -= 1
+            among_later = np.cumsum(later)[:-1] > 0
+            sizes = block.tokens[among_later].clip(0, MOST_TOKENS)
+            histogram += np.bincount(sizes, minlength=MOST_TOKENS + 1)
+            among_later[after - 1] = False
+            if among_later.any():
+                fewest = int(block.tokens[among_later].min())
                 least = min(least or fewest, fewest)
         every = bool(exact[steps > 0].all())
-        return cls(tokens, steps, span_ns, every, least * every, histogram * every)
+        return cls(tokens, steps, steps, span_ns, every, least * every, histogram * every)
+
+    @property
+    def longest(self) -> int:
+        """The tokens of the longest step, MOST_TOKENS for more; 1 where they are not known."""
+        return int(np.flatnonzero(self.histogram).max(initial=1))
 
     def take_reported(self, records: Records) -> StepCounts | None:
         """Return the counts with the steps that the server reports of each request; None if one lacks them.
@@ -73,22 +92,99 @@ class StepCounts(msgspec.Struct, frozen=True):
         )
 
 
+def _find_ends(start: Int64, sums: Int64, room: int) -> Int64:
+    """Find the end of each answer's messages before which it lacks `room` tokens, as if the first were one.
+
+    `start` are the places of the first messages, int64[answers + 1], `sums` the tokens before each place.
+    """
+    if room <= 1:
+        return start[1:]
+    roomy = np.repeat(sums[start[1:]], np.diff(start)) - sums[:-1] >= room
+    before = np.concatenate([[0], np.cumsum(roomy)])
+    later = np.minimum(start[:-1] + 1, start[1:])
+    ends: Int64 = later + before[start[1:]] - before[later]
+    return ends
+
+
+class TimedSums(msgspec.Struct, frozen=True):
+    """Sums over the parts of a run, one after another with as many messages each, float64[parts]."""
+
+    tokens: Float64
+    steps: Float64
+    span_ns: Float64
+
+    @classmethod
+    def from_counts(cls, counts: StepCounts, records: Records) -> TimedSums:
+        """Sum the counted messages of the records by when they arrived, in no more parts than answers.
+
+        Steps that are not messages are spread evenly over those of their answer, as are tokens that are not
+        known. Raises ValueError if there is no step.
+        """
+        some = counts.messages > 0
+        first = records.start[:-1][some]
+        begin_ns = int(records.arrival_ns[first].min())
+        end_ns = int(records.arrival_ns[first + counts.messages[some]].max())
+        steps, tokens = (each / counts.messages.clip(1) for each in (counts.steps, counts.tokens))
+        sums = np.zeros((4, _MOMENTS))
+        for block in records.blocks():
+            rows = slice(block.first, block.last)
+            several = np.diff(block.start)
+            place = np.arange(len(block.tokens)) - np.repeat(block.start[:-1], several)
+            later = np.flatnonzero((place > 0) & (place <= np.repeat(counts.messages[rows], several)))
+            of = np.repeat(np.arange(block.first, block.last), several)[later]
+            moment = (block.arrival_ns[later] - begin_ns) * _MOMENTS // (end_ns - begin_ns + 1)
+            each = block.tokens[later] if counts.exact else tokens[of]
+            gaps = block.arrival_ns[later] - block.arrival_ns[later - 1]
+            for row, values in zip(sums, (each, steps[of], gaps, None), strict=True):
+                row += np.bincount(moment, values, _MOMENTS)
+        parts = min(MOST_PARTS, int(some.sum()))
+        before = np.concatenate([[0.0], np.cumsum(sums[3])])[:-1]
+        begins = np.unique(before.searchsorted(np.arange(parts) * (sums[3].sum() / parts)))
+        return cls(*np.add.reduceat(sums[:3], begins.clip(0, _MOMENTS - 1), axis=1))
+
+
 def estimate_ratio_of_sums(
-    numerator: Int64 | Float64, denominator: Int64 | Float64, scale: float = 1.0, wave: int = 1
+    numerator: Int64 | Float64, denominator: Int64 | Float64, scale: float = 1.0
 ) -> RatioEstimate | None:
-    """Estimate scale × Σ numerator / Σ denominator, whose units are waves of `wave` successive requests.
+    """Estimate scale × Σ numerator / Σ denominator of requests, with the interval of them.
 
     Requests without a denominator are no units. None without any.
     """
     some = denominator > 0
-    begins = np.arange(0, int(some.sum()), max(wave, 1))
-    if not len(begins):
+    if not some.any():
         return None
-    if len(begins) > 1 and int(some.sum()) % max(wave, 1):
-        begins = begins[:-1]  # the last wave takes the rest
-    y, x = (np.add.reduceat(values[some], begins) for values in (numerator, denominator))
-    ratio, units = RatioOfSums(y, x), len(begins)
-    if units < 2:
-        return RatioEstimate(scale * ratio.mean, units=units)
-    half = t_quantile(units - 1) * ratio.error
-    return RatioEstimate(scale * ratio.mean, scale * (ratio.mean - half), scale * (ratio.mean + half), units)
+    ratio = RatioOfSums(numerator[some], denominator[some])
+    error = ratio.error if ratio.clusters > 1 else None
+    return _make_estimate(ratio, error, ratio.clusters - 1, scale)
+
+
+def estimate_over_time(numerator: Float64, denominator: Float64, scale: float) -> RatioEstimate | None:
+    """Estimate scale × Σ numerator / Σ denominator over the parts of a run, with the interval of them.
+
+    Batch means of a ratio: of the residuals y − r·x of n parts the m without the first and last, which hold
+    ramp and drain, have the variance c, and neighbours the correlation a, which is (m·a' + 1) / (m − 4) where
+    they show a' (Kendall 1954). r ± t · √(n·c·f) / Σx with f = (1 + a) / (1 − a): n parts are worth n / f
+    that do not depend on each other (Bayley and Hammersley 1946), as are the degrees of freedom of Student's
+    t, (m − 1) / f and m − 1 at most. None without a denominator.
+    """
+    if not denominator.sum() > 0:
+        return None
+    ratio = RatioOfSums(numerator, denominator)
+    if ratio.clusters < _LEAST_PARTS:
+        return _make_estimate(ratio, None, 0, scale)
+    inner = ratio.residuals[1:-1] - ratio.residuals[1:-1].mean()
+    squares, m = float((inner**2).sum()), len(inner)
+    shown = float((inner[1:] * inner[:-1]).sum()) / squares if squares else 0.0
+    alike = min(max((m * shown + 1) / (m - 4), _ALIKE[0]), _ALIKE[1])
+    worth = (1 - alike) / (1 + alike)
+    error = math.sqrt(ratio.clusters * squares / (m - 1) / worth) / ratio.total
+    return _make_estimate(ratio, error, max(int((m - 1) * min(worth, 1.0)), 1), scale)
+
+
+def _make_estimate(ratio: RatioOfSums, error: float | None, freedom: int, scale: float) -> RatioEstimate:
+    """Make an estimate of a ratio and its standard error, None where that is not known."""
+    mean = scale * ratio.mean
+    if error is None:
+        return RatioEstimate(mean, units=ratio.clusters)
+    half = scale * t_quantile(freedom) * (error if error >= LEAST_SPREAD * abs(ratio.mean) else 0.0)
+    return RatioEstimate(mean, mean - half, mean + half, ratio.clusters)

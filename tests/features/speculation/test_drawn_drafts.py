@@ -9,14 +9,15 @@ import pytest
 
 from fakes.virtual_servers import EngineServer, engine_server
 from fakes.virtual_serving import VirtualServing
+from features.speculation.scheduled_runs import Load, make_scheduler, run
 from loadgen import cli
-from loadgen.features.speculation.speculation_figures import Speculation, measure_speculation
+from loadgen.features.speculation.speculation_figures import Speculation, measure_speculation, measure_split
 from loadgen.report import run_directory
 
 pytestmark = pytest.mark.long
 CHANCES = (0.8, 0.7, 0.5, 0.4)
 LENGTH = 1 + float(np.cumprod(CHANCES).sum())  # tokens a step: each draft token needs those before it
-RUNS = 100
+RUNS = 400
 
 
 def measure(directory: Path, load: str, seed: int) -> tuple[Speculation, EngineServer]:
@@ -47,14 +48,21 @@ def test_both_figures_are_within_1_percent_of_the_truth(tmp_path: Path) -> None:
     assert 0 <= past <= 128 * len(CHANCES)  # of each answer's last draft
 
 
-def test_95_percent_intervals_cover_in_93_to_98_of_100_runs(tmp_path: Path) -> None:
-    load = "--random-input-len 64 --random-output-len 128 --random-range-ratio 0.5 --num-prompts 40"
-    splits = [measure(tmp_path, f"{load} --max-concurrency 1", seed)[0] for seed in range(RUNS)]
+@pytest.mark.parametrize(
+    "load",
+    [
+        pytest.param(Load(40, concurrency=1), id="one at a time"),
+        pytest.param(Load(128, concurrency=8, spread=0.8), id="eight"),
+        pytest.param(Load(512, rate_per_s=20), id="open loop"),
+    ],
+)
+def test_95_percent_intervals_cover_in_93_to_98_of_100_runs(load: Load) -> None:
+    scheduler = make_scheduler(",".join(map(str, CHANCES)))
+    splits = [measure_split(run(scheduler, load, seed)) for seed in range(RUNS)]
     covered = {}
     for name in ("acceptance_length", "step_ms", "tpot_ms"):
         estimates = [getattr(split, name) for split in splits]
-        over = "tokens" if name == "tpot_ms" else "steps"
-        weights = [getattr(split.sources["messages"], over) for split in splits]
-        truth = float(np.average([each.mean for each in estimates], weights=weights))  # of all runs' sums
-        covered[name] = sum(each.low <= truth <= each.high for each in estimates)
-    assert {name: count for name, count in covered.items() if not 93 <= count <= 98} == {}
+        truth = LENGTH if name == "acceptance_length" else np.mean([each.mean for each in estimates])
+        covered[name] = 100 * sum(each.low <= truth <= each.high for each in estimates) / RUNS
+    print(covered)
+    assert {name: share for name, share in covered.items() if not 93 <= share <= 98} == {}

@@ -10,15 +10,20 @@ import pytest
 
 from builders import made_data, made_runs
 from builders.made_runs import MS
+from features.speculation.scheduled_runs import NGRAM
 from loadgen.features.export.request_rows import list_arrays, list_columns, list_rows
 from loadgen.features.speculation.speculation_figures import measure_speculation, measure_split
-from loadgen.features.speculation.step_counts import RatioEstimate, StepCounts, estimate_ratio_of_sums
+from loadgen.features.speculation.step_counts import (
+    RatioEstimate,
+    StepCounts,
+    TimedSums,
+    estimate_over_time,
+    estimate_ratio_of_sums,
+)
 from loadgen.records.record import Record, Records
 from loadgen.report.run_directory import Result
-from loadgen.server.engine_config import EngineConfig
 from loadgen.server.server_counters import ServerWindow
 
-NGRAM = EngineConfig(speculative="ngram, 3 tokens")
 STEP_MS = 10
 
 
@@ -65,12 +70,49 @@ def test_a_ratio_of_sums_has_the_interval_of_its_units() -> None:
     assert (got.mean, got.low, got.high) == pytest.approx((17 / 6, 17 / 6 - half, 17 / 6 + half))
 
 
-@pytest.mark.parametrize(("wave", "units"), [(1, 7), (2, 3), (3, 2), (4, 1), (7, 1), (99, 1)])
-def test_the_last_wave_takes_the_rest(wave: int, units: int) -> None:
-    got = estimate_ratio_of_sums(np.arange(7), np.ones(7, np.int64), 2.0, wave)
+@pytest.mark.parametrize(
+    ("inner", "alike", "quantile"),
+    [
+        pytest.param([2, 2, 1, 0, -1, -2, -2, -1, 0, 1], 0.8, 12.706205, id="1 degree of freedom"),
+        pytest.param([1, 1, 0, -1, 0, 0, 0, 0, -1, 0], (10 * 1 / 4 + 1) / 6, 4.302653, id="2"),
+        pytest.param([1, -1] * 5, -0.2, 2.262157, id="9"),
+    ],
+)
+def test_parts_that_follow_their_neighbours_are_worth_fewer(
+    inner: list[float], alike: float, quantile: float
+) -> None:
+    y, c = 20 + np.array([-6, *inner, 6]), (np.array(inner) ** 2).sum() / 9
+    half = 2 * quantile * np.sqrt(12 * c * (1 + alike) / (1 - alike)) / 120
+    got = estimate_over_time(y, np.full(12, 10.0), 2.0)  # ramp and drain are in the mean alone
     assert got is not None
-    assert (got.mean, got.units) == (6.0, units)
-    assert (got.low is None) == (units < 2)
+    assert (got.mean, got.low, got.high) == pytest.approx((4.0, 4.0 - half, 4.0 + half))
+    assert got.units == 12
+
+
+def test_few_parts_have_no_interval() -> None:
+    assert estimate_over_time(np.arange(7.0), np.ones(7), 2.0) == RatioEstimate(6.0, units=7)
+    assert estimate_over_time(np.zeros(9), np.zeros(9), 1.0) is None
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_parts_hold_as_many_messages_one_after_another(exact: bool) -> None:
+    each = Records.from_records(answer(i, [1, *[3, 1] * 6], exact_tokens=exact) for i in range(4))
+    counts = StepCounts.from_records(each, each.ok)
+    parts = TimedSums.from_counts(counts, each)
+    assert parts.steps.tolist() == [12] * 4
+    assert parts.tokens.tolist() == [24] * 4
+    assert (parts.span_ns / MS).tolist() == [12 * STEP_MS] * 4
+
+
+@pytest.mark.parametrize(("room", "tokens"), [(1, [8, 4, 0]), (3, [6, 4, 0]), (6, [3, 0, 0]), (9, [0, 0, 0])])
+def test_steps_before_which_an_answer_lacks_room_are_left_out(room: int, tokens: list[int]) -> None:
+    each = Records.from_records([answer(0, [1, 2, 1, 3, 2]), answer(1, [2, 4]), answer(2, [1])])
+    counts = StepCounts.from_records(each, each.ok, room)
+    left = {1: [4, 1, 0], 3: [3, 1, 0], 6: [2, 0, 0], 9: [0, 0, 0]}
+    assert counts.steps.tolist() == left[room]
+    assert counts.tokens.tolist() == tokens
+    assert (counts.span_ns / STEP_MS / MS).tolist() == counts.steps.tolist() == counts.messages.tolist()
+    assert counts.histogram.sum() == counts.steps.sum()
 
 
 def test_nothing_has_no_ratio() -> None:
@@ -94,11 +136,12 @@ def test_tpot_is_step_time_over_acceptance_length() -> None:
     assert got.step_ms is not None
     assert got.tpot_ms is not None
     assert (got.source, got.why) == ("messages", {})
-    assert got.acceptance_length.mean == 14 / 7
+    # The longest step has 4: where an answer lacks fewer, its end may cut one.
+    assert got.acceptance_length.mean == (2 + 1 + 4 + 1) / 4
     assert got.step_ms.mean == pytest.approx(STEP_MS)
     assert got.tpot_ms.mean == pytest.approx(got.step_ms.mean / got.acceptance_length.mean)
-    assert got.histogram == (3, 2, 1, 1)
-    assert got.by_position == pytest.approx((4 / 7, 2 / 7, 1 / 7))
+    assert got.histogram == (2, 1, 0, 1)
+    assert got.by_position == (2 / 4, 1 / 4, 1 / 4)
 
 
 def test_a_server_not_known_to_speculate_has_no_part_and_a_length_of_1() -> None:
@@ -190,9 +233,9 @@ def test_without_counters_a_gauge_of_the_server_is_named() -> None:
 
 def test_each_category_has_the_acceptance_length_of_its_requests() -> None:
     data = made_data.data("questions", categories=("math", "qa"), category_of_row=(0, 1, 1))
-    got = measure_speculation(run([[1, 2, 2], [1, 1, 1], [1, 3], [1, 4, 4]], data=data))
+    got = measure_speculation(run([[1, 2, 2], [1, 1, 1, 4], [1, 3, 2], [1, 4, 4]], data=data))
     assert got is not None
-    assert {name: length.mean for name, length in got.by_category.items()} == {"math": 12 / 4, "qa": 5 / 3}
+    assert {name: length.mean for name, length in got.by_category.items()} == {"math": 10 / 3, "qa": 9 / 4}
 
 
 def test_the_exported_requests_have_their_steps() -> None:

@@ -12,7 +12,7 @@ from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions
 
 OPTIONS = ReportOptions(False, find_layout(None))
-MESSAGES = run([[1, 2, 1, 3], [1, 4, 1, 1, 2]], window=counted(16, 9, drafts=5, draft_tokens=15))
+MESSAGES = run([[1, 2, 1, 3, 1, 1, 1]] * 8, window=counted(80, 28, 8, drafts=14, draft_tokens=42))
 HIDDEN = run([[1] * 40] * 2, window=counted(80, 50, drafts=20, draft_tokens=60))
 
 
@@ -22,12 +22,12 @@ HIDDEN = run([[1] * 40] * 2, window=counted(80, 50, drafts=20, draft_tokens=60))
         pytest.param(
             MESSAGES,
             [
-                "speculation: 2 ± 0 (95 %, 2 requests) tokens a step, 10 ± 0 (95 %, 2 waves) ms a step: "
-                "5 ms a token",
-                "draft tokens accepted, by position: 57.1 %, 28.6 %, 14.3 %",
-                "steps of 1, 2, … tokens: 42.9 %, 28.6 %, 14.3 %, 14.3 %",
-                "accepted draft tokens by messages: 7 of 14 tokens; by the server's counters: 9 of 15 in 5 "
-                "drafts (2.8 tokens a draft)",
+                "speculation: 1.75 ± 0 (95 %, 8 requests) tokens a step, 10 ± 0 (95 %, 8 parts of the run) "
+                "ms a step: 5.714 ms a token",
+                "draft tokens accepted, by position: 50 %, 25 %",
+                "steps of 1, 2, … tokens: 50 %, 25 %, 25 %",
+                "accepted draft tokens by messages: 24 of 72 tokens; by the server's counters: 28 of 42 in "
+                "14 drafts (3 tokens a draft)",
             ],
             id="messages",
         ),
